@@ -1,0 +1,1 @@
+"""The encoder: torch, safetensors, tokenizers and the standard library only."""

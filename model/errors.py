@@ -1,0 +1,56 @@
+"""What the model can refuse.
+
+ModelError
+    CheckpointError         a folder that cannot be loaded, and every reason why
+    SequenceError           an input the loaded model cannot take
+        SequenceEmpty
+        SequenceTooLong
+        TokenOutOfRange
+        BadShape
+        NonFinite
+"""
+
+
+class ModelError(Exception):
+    """The model refuses."""
+
+
+class CheckpointError(ModelError):
+    """A checkpoint that cannot be loaded; the message lists every reason."""
+
+
+class SequenceError(ModelError):
+    """An input the loaded model cannot take."""
+
+
+class SequenceEmpty(SequenceError):
+    """A sequence without a token."""
+
+
+class SequenceTooLong(SequenceError):
+    """A sequence longer than the model takes.
+
+    Args:
+        length: what came, tokens.
+        limit: what the model takes, tokens.
+        index: which sequence of several.
+    """
+
+    def __init__(self, length: int, limit: int, index: int = 0) -> None:
+        super().__init__(length, limit, index)
+        self.length, self.limit, self.index = length, limit, index
+
+    def __str__(self) -> str:
+        return f"the sequence has {self.length} tokens, the model takes {self.limit}"
+
+
+class TokenOutOfRange(SequenceError):
+    """A token id or token type outside its embedding table."""
+
+
+class BadShape(SequenceError):
+    """Types or embeddings whose shape does not fit the sequence or the model."""
+
+
+class NonFinite(SequenceError):
+    """Embeddings that hold NaN or infinity."""

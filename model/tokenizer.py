@@ -1,0 +1,149 @@
+"""Text -> ids, offsets, words, and back.
+
+The arithmetic is the `tokenizers` library's; what a tokenizer.json stores about truncation and
+padding is switched off, because the caller decides about the first and nothing here pads.
+"""
+
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tokenizers import Encoding
+from tokenizers import Tokenizer as Library
+
+from model.errors import CheckpointError, SequenceTooLong
+
+Truncate = Literal["refuse", "right", "left"]
+Texts = tuple[str] | tuple[str, str]  # a text, or a pair of them
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenized:
+    """One text, or pair of texts, as the model reads it; all lists have one entry per token.
+
+    Args:
+        tokens: the tokens as the vocabulary writes them.
+        types: token types: 0, and 1 for the second text of a pair.
+        offsets: where each token stands in its own text, characters, [start, end).
+        words: which word of its text a token belongs to, None for special tokens.
+        segments: 0, or 1 for tokens of a pair's second text; a special token belongs to the
+            text before it.
+        special: True for a token that the tokenizer added.
+        length: tokens before truncation.
+    """
+
+    token_ids: list[int]
+    tokens: list[str]
+    types: list[int]
+    offsets: list[tuple[int, int]]
+    words: list[int | None]
+    segments: list[int]
+    special: list[bool]
+    length: int
+
+
+class Tokenizer:
+    """The tokenizer of a checkpoint.
+
+    Args:
+        path: its tokenizer.json.
+
+    Raises:
+        CheckpointError: the file is not a tokenizer that this library reads.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._library = Library.from_file(str(path))
+        except Exception as error:  # the library raises nothing narrower
+            raise CheckpointError(f"{path.name} cannot be read: {error}") from error
+        self._library.no_truncation()
+        self._library.no_padding()
+        added = self._library.get_added_tokens_decoder()
+        self.special_ids = frozenset(id for id, token in added.items() if token.special)
+
+    def __call__(
+        self, texts: Many[Texts], limit: int, truncate: Truncate = "refuse"
+    ) -> list[Tokenized]:
+        """Tokenize texts and pairs of texts.
+
+        Args:
+            limit: most tokens of a sequence, special ones included.
+            truncate: what happens beyond: refuse, or cut at the end ("right") or at the
+                start ("left"); of a pair the longer text is cut first.
+
+        Raises:
+            SequenceTooLong: a sequence exceeds the limit and truncate is "refuse".
+        """
+        given = [text[0] if len(text) == 1 else text for text in texts]
+        encodings = self._library.encode_batch(given)
+        tokenized = []
+        for index, (text, encoding) in enumerate(zip(texts, encodings, strict=True)):
+            try:
+                tokenized.append(self._cut(text, encoding, limit, truncate))
+            except SequenceTooLong as error:
+                raise SequenceTooLong(error.length, error.limit, index) from None
+        return tokenized
+
+    def token(self, token_id: int) -> str | None:
+        """The token of an id, None for an id that the vocabulary lacks."""
+        return self._library.id_to_token(token_id)
+
+    def _cut(self, text: Texts, encoding: Encoding, limit: int, truncate: Truncate) -> Tokenized:
+        length, first = len(encoding), encoding.sequence_ids.count(0)
+        if length > limit:
+            if truncate == "refuse":
+                raise SequenceTooLong(length, limit)
+            encoding, first = self._truncated(text, limit, truncate)
+        special = [bool(flag) for flag in encoding.special_tokens_mask]
+        return Tokenized(
+            encoding.ids,
+            encoding.tokens,
+            encoding.type_ids,
+            encoding.offsets,
+            encoding.word_ids,
+            _segments(special, first),
+            special,
+            length,
+        )
+
+    def _truncated(self, text: Texts, limit: int, truncate: Truncate) -> tuple[Encoding, int]:
+        """The encoding cut to the limit, and how many of its tokens are the first text's."""
+        parts = [self._library.encode(part, add_special_tokens=False) for part in text]
+        room = limit - self._library.num_special_tokens_to_add(len(parts) == 2)
+        if room < len(parts):
+            raise SequenceTooLong(sum(map(len, parts)), limit)
+        for part, length in zip(parts, share(list(map(len, parts)), room), strict=True):
+            part.truncate(length, direction=truncate)
+        pair = parts[1] if len(parts) == 2 else None
+        return self._library.post_process(parts[0], pair), len(parts[0])
+
+
+def _segments(special: list[bool], first: int) -> list[int]:
+    """Which text each token belongs to, when the first text has `first` tokens."""
+    segments, seen = [], 0
+    for added in special:
+        seen += not added
+        segments.append(int(seen > first))
+    return segments
+
+
+def share(lengths: list[int], room: int) -> list[int]:
+    """Divide `room` tokens among texts so that only the longer is cut until both are equal.
+
+    The rule of the tokenizers library's "longest_first".
+
+    Example:
+        >>> share([10, 3], 9), share([10, 8], 9), share([9], 4)
+        ([6, 3], [4, 5], [4])
+    """
+    if len(lengths) == 1:
+        return [min(lengths[0], room)]
+    shorter, longer = sorted(lengths)
+    if shorter + longer <= room:
+        return lengths
+    longer = max(shorter, room - shorter)
+    if shorter + longer > room:
+        shorter, longer = room // 2, room - room // 2
+    return [longer, shorter] if lengths[0] > lengths[1] else [shorter, longer]

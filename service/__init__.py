@@ -1,0 +1,1 @@
+"""HTTP and Ray around the model: read gateway.py first."""

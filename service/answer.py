@@ -1,0 +1,152 @@
+"""Arrays -> JSON, base64, safetensors.
+
+A JSON answer is made in pieces of at most about PIECE_BYTES of array, so that whoever sends it
+can let other requests in between.
+"""
+
+import base64
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+from safetensors.numpy import save
+
+JSON, SAFETENSORS = "application/json", "application/vnd.safetensors"
+PIECE_BYTES = 256 * 1024
+METADATA = "headlight"  # where a safetensors answer holds its JSON
+
+Array = NDArray[np.floating[Any]]
+
+
+class NotFinite(Exception):
+    """A number is too large for the dtype asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """What is answered for one sequence.
+
+    Args:
+        facts: its tokens, length and so on, as they go into JSON.
+        pooled: (width,) or None.
+        tokens: (tokens, width) or None.
+        layers: (tokens, width) by hidden state.
+        maps: (query, key) by layer and head.
+    """
+
+    facts: Mapping[str, Any]
+    pooled: Array | None = None
+    tokens: Array | None = None
+    layers: Mapping[int, Array] = field(default_factory=dict)
+    maps: Mapping[int, Mapping[int, Array]] | None = None
+    attention: Mapping[str, Any] = field(default_factory=dict)
+
+
+def cast(array: Array, dtype: str) -> Array:
+    """A float32 array in the dtype asked for.
+
+    Raises:
+        NotFinite: float16 cannot hold a number of it.
+    """
+    if dtype == "float32":
+        return array
+    half = array.astype(np.float16)
+    if not np.isfinite(half).all():
+        raise NotFinite
+    return half
+
+
+def as_json(
+    head: Mapping[str, Any], items: Sequence[Item], usage: Mapping[str, Any], encoding: str
+) -> Iterator[bytes]:
+    """An answer as JSON, in pieces; arrays as numbers, or as base64 where `encoding` says so."""
+    encode = _base64 if encoding == "base64" else _numbers
+    yield orjson.dumps(head)[:-1] + b',"data":['
+    for index, item in enumerate(items):
+        yield b"," if index else b""
+        yield from _object(_tree(item), encode)
+    yield b'],"usage":' + orjson.dumps(usage) + b"}"
+
+
+def as_safetensors(
+    head: Mapping[str, Any], items: Sequence[Item], usage: Mapping[str, Any]
+) -> bytes:
+    """An answer as one safetensors file; the JSON without its arrays stands in the metadata."""
+    tensors: dict[str, Array] = {}
+    for index, item in enumerate(items):
+        tensors |= {f"{index}.{name}": array for name, array in _named(item)}
+    data = [
+        {**item.facts, **({"attention": item.attention} if item.maps is not None else {})}
+        for item in items
+    ]
+    metadata = orjson.dumps({**head, "data": data, "usage": usage}).decode()
+    contiguous = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+    return save(contiguous, {METADATA: metadata})
+
+
+def _named(item: Item) -> Iterator[tuple[str, Array]]:
+    """The arrays of one sequence by the names they have in a safetensors answer."""
+    if item.pooled is not None:
+        yield "pooled", item.pooled
+    if item.tokens is not None:
+        yield "tokens", item.tokens
+    for layer, vectors in item.layers.items():
+        yield f"layers.{layer}", vectors
+    for layer, heads in (item.maps or {}).items():
+        for head, probabilities in heads.items():
+            yield f"attention.{layer}.{head}", probabilities
+
+
+def _tree(item: Item) -> dict[str, Any]:
+    """One sequence as nested dicts with arrays as leaves."""
+    tree: dict[str, Any] = dict(item.facts)
+    if item.pooled is not None:
+        tree["pooled"] = item.pooled
+    if item.tokens is not None:
+        tree["token_vectors"] = item.tokens
+    if item.layers:
+        tree["layers"] = {str(layer): vectors for layer, vectors in item.layers.items()}
+    if item.maps is not None:
+        maps = {
+            str(layer): {str(head): array for head, array in heads.items()}
+            for layer, heads in item.maps.items()
+        }
+        tree["attention"] = {**item.attention, "maps": maps}
+    return tree
+
+
+def _object(tree: Mapping[str, Any], encode: Any) -> Iterator[bytes]:
+    """A dict as JSON in pieces."""
+    opening = b"{"
+    for key, value in tree.items():
+        yield opening + orjson.dumps(key) + b":"
+        opening = b","
+        if isinstance(value, dict):
+            yield from _object(value, encode)
+        elif isinstance(value, np.ndarray):
+            yield from encode(value)
+        else:
+            yield orjson.dumps(value)
+    yield b"{}" if opening == b"{" else b"}"
+
+
+def _numbers(array: Array) -> Iterator[bytes]:
+    """An array as nested lists of numbers, cut along its first axis where it is large."""
+    rows = max(1, len(array) * PIECE_BYTES // max(1, array.nbytes))
+    for first in range(0, len(array), rows):
+        piece = np.ascontiguousarray(array[first : first + rows])
+        yield (b"," if first else b"[") + orjson.dumps(piece, option=orjson.OPT_SERIALIZE_NUMPY)[
+            1:-1
+        ]
+    yield b"]"
+
+
+def _base64(array: Array) -> Iterator[bytes]:
+    """An array as {"shape", "dtype", "data"}, little-endian."""
+    little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+    data = base64.b64encode(little.tobytes())
+    facts = {"shape": array.shape, "dtype": array.dtype.name}
+    yield orjson.dumps(facts)[:-1] + b',"data":"' + data + b'"}'

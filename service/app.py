@@ -1,0 +1,111 @@
+"""Settings -> the Ray Serve application: one deployment, whose replicas are whole services.
+
+A replica holds the gateway, with model and batcher, and answers HTTP by itself. What is
+Ray's here: the replica's life, its health, and the broadcast that gathers all replicas'
+metrics. On a cluster, a Serve configuration names `service.app:build`.
+"""
+
+import asyncio
+import contextvars
+
+import ray
+from ray import serve
+from ray.serve.exceptions import RayServeException
+from starlette.types import ASGIApp
+
+from service import edge, exposition, ingress
+from service.gateway import Gateway
+from service.settings import Settings
+
+APPLICATION, DEPLOYMENT = "headlight", "Encoder"
+
+SCRAPE_SECONDS = 1.0  # a replica that takes longer is left out of the page
+HEALTH_PERIOD_SECONDS, HEALTH_TIMEOUT_SECONDS = 2.0, 3.0  # three failures replace a replica
+
+# Starts that may fail before the deployment does: a model that cannot be loaded never will
+# be. On a cluster, a node may be at fault.
+TRIES_ALONE, TRIES_ON_A_CLUSTER = 1, 3
+
+
+def build(settings: Settings) -> serve.Application:
+    """Describe the service to Ray Serve; nothing is loaded before a replica starts."""
+    return Encoder.options(  # type: ignore[attr-defined,no-any-return]  # made by a decorator
+        num_replicas=settings.replicas,
+        ray_actor_options={"num_cpus": 0, "num_gpus": gpus(settings)},
+        max_ongoing_requests=ingress.ongoing(settings),
+        max_queued_requests=ingress.SPARE_REQUESTS,
+        backpressure_config={"status_code": 429, "retry_after_s": 1},
+        health_check_period_s=HEALTH_PERIOD_SECONDS,
+        health_check_timeout_s=HEALTH_TIMEOUT_SECONDS,
+        graceful_shutdown_wait_loop_s=0.1,
+        graceful_shutdown_timeout_s=ingress.shutdown_seconds(settings),
+        max_constructor_retry_count=TRIES_ALONE if settings.address is None else TRIES_ON_A_CLUSTER,
+    ).bind(settings)
+
+
+def gpus(settings: Settings) -> int:
+    """Return the GPUs a replica takes; without one, Ray hides them all from it."""
+    if settings.device == "auto":
+        return int(ray.cluster_resources().get("GPU", 0) > 0)
+    return int(settings.device == "cuda")
+
+
+@serve.deployment(name=DEPLOYMENT)
+@serve.ingress()
+class Encoder:
+    """One replica."""
+
+    async def __init__(self, settings: Settings) -> None:
+        """Start the gateway; an exception here fails the replica's start."""
+        context = serve.get_replica_context()
+        self.replica = context.replica_id.unique_id
+        self.replicas = settings.replicas
+        self.handle = serve.get_deployment_handle(DEPLOYMENT, context.app_name)
+        self.scraping: asyncio.Task[bytes] | None = None
+        self.gateway = Gateway(settings, self.replica)
+        await self.gateway.start()
+
+    def __serve_build_asgi_app__(self) -> ASGIApp:
+        """Give Ray the ASGI application, which it runs without a copy of its messages."""
+        return edge.application(self.gateway, self.scrape)
+
+    async def __del__(self) -> None:
+        """Let admitted work finish; Ray awaits this when the replica leaves."""
+        await self.gateway.close()
+
+    def check_health(self) -> None:
+        """Raise when Ray must replace this replica."""
+        self.gateway.check_health()
+
+    async def metrics(self) -> tuple[str, bytes]:
+        """Return this replica's name and metrics; called by broadcast."""
+        return self.replica, self.gateway.metrics.render()
+
+    async def scrape(self) -> bytes:
+        """Return all replicas' metrics; scrapes that come together share one broadcast.
+
+        The task has a context of its own: in a request's, Ray would cancel the broadcast
+        with that request, and the others would wait for nothing.
+        """
+        if self.scraping is None or self.scraping.done():
+            self.scraping = asyncio.create_task(self.gather(), context=contextvars.Context())
+        return await asyncio.shield(self.scraping)
+
+    async def gather(self) -> bytes:
+        """Broadcast once and join what came in time, this replica's metrics in any case."""
+        texts = {**await self.others(), self.replica: self.gateway.metrics.render()}
+        joined = [texts[replica] for replica in sorted(texts)]
+        return exposition.join(joined, incomplete=len(texts) < self.replicas)
+
+    async def others(self) -> dict[str, bytes]:
+        """Ask every replica for its metrics, each by itself: Ray's own way is all or none."""
+        try:
+            async with asyncio.timeout(SCRAPE_SECONDS):
+                asked = await self.handle.broadcast("metrics")._fetch_replica_results_async()
+        except (RayServeException, TimeoutError):
+            return {}  # no replica known yet
+        answers = [asyncio.ensure_future(answer.get_async()) for answer in asked]
+        done, late = await asyncio.wait(answers, timeout=SCRAPE_SECONDS)
+        for answer in late:
+            answer.cancel()
+        return dict(answer.result() for answer in done if answer.exception() is None)

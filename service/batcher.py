@@ -1,0 +1,277 @@
+"""Waiting sequences -> batches under a token budget; plain asyncio, no Ray.
+
+A request is admitted or refused as a whole; its sequences may run in several batches. Whoever
+could be done first, alone on an idle machine, goes first: a request's turn is its arrival plus
+its own work. So a small request passes a flood of large ones, and a large one waits at most for
+those that came within its own working time.
+
+Nothing here loops: `_pump` runs when work arrives and when a lane falls idle, so there is no
+task that could die and leave the queue standing.
+"""
+
+import asyncio
+import math
+import time
+from bisect import insort
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+# A batch grows to this many times the request that leads it, so that a short request does not
+# wait for the long ones it shares a batch with; below SMALL tokens sharing costs nothing.
+GROWTH = 8
+SMALL = 128
+MEMORY_SECONDS = 10.0  # how much working time the measured speed looks back on
+
+Work = TypeVar("Work")
+Done = TypeVar("Done")
+
+
+class Overloaded(Exception):
+    """The request could not be done by its deadline, or the queue is full.
+
+    Args:
+        retry_after: when what waits now will be done, seconds.
+    """
+
+    def __init__(self, retry_after: float) -> None:
+        super().__init__(retry_after)
+        self.retry_after = retry_after
+
+
+class DeadlinePassed(Exception):
+    """The deadline passed before the work was started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """What became of a request's time, seconds: before its first batch, and in batches."""
+
+    queued: float
+    computed: float
+
+
+@dataclass(eq=False, slots=True)
+class _Job(Generic[Work, Done]):
+    """One admitted request."""
+
+    turn: float
+    arrived: float
+    deadline: float
+    works: Sequence[Work]
+    sizes: Sequence[int]
+    waiting: list[int]  # indices not yet started, longest first (taken from the end)
+    results: list[Done | None]
+    future: asyncio.Future[None]
+    started: float = math.inf
+    computed: float = 0.0
+    unfinished: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.unfinished = len(self.works)
+
+    @property
+    def tokens(self) -> int:
+        return sum(self.sizes[index] for index in self.waiting)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part(Generic[Work, Done]):
+    """One sequence on its way through a batch."""
+
+    job: _Job[Work, Done]
+    index: int
+
+
+# Runs works in lane `lane` with `threads` cores; returns one result or exception for each.
+Launch = Callable[[int, Sequence[Work], int], Awaitable[Sequence[Done | Exception]]]
+
+
+class Batcher(Generic[Work, Done]):
+    """One queue in front of a few lanes.
+
+    Args:
+        launch: runs one batch in a lane.
+        lanes: how many batches may run at once, each on one core. A lone sequence gets all.
+        budget: tokens of all lanes' batches together.
+        speed: tokens per second to believe in until measured.
+        most_requests, most_tokens: what may wait.
+    """
+
+    def __init__(
+        self,
+        launch: Launch[Work, Done],
+        *,
+        lanes: int,
+        budget: int,
+        speed: float,
+        most_requests: int,
+        most_tokens: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._launch, self._lanes, self._clock = launch, lanes, clock
+        self.budget = budget
+        self._most_requests, self._most_tokens = most_requests, most_tokens
+        self._jobs: list[_Job[Work, Done]] = []  # in order of their turn
+        self._idle = list(range(lanes - 1, -1, -1))  # lane 0 is taken first, from the end
+        self._running: dict[asyncio.Task[None], float] = {}  # batch -> when it was started
+        self._tokens, self._seconds = speed, 1.0  # decayed sums; their ratio is the speed
+        self.waiting_tokens = 0
+
+    @property
+    def waiting_requests(self) -> int:
+        return len(self._jobs)
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._running)
+
+    @property
+    def speed(self) -> float:
+        """Tokens per second of all lanes together, as lately measured."""
+        return self._tokens / self._seconds
+
+    @property
+    def oldest_batch_seconds(self) -> float:
+        """How long the oldest running batch has run; 0 when idle."""
+        return self._clock() - min(self._running.values(), default=self._clock())
+
+    async def submit(
+        self, works: Sequence[Work], sizes: Sequence[int], deadline: float
+    ) -> tuple[list[Done], Timing]:
+        """Run a request's sequences, in whatever batches; all or nothing.
+
+        Args:
+            sizes: tokens of each work.
+            deadline: when the answer must be there, on the batcher's clock.
+
+        Raises:
+            Overloaded: it was not admitted.
+            DeadlinePassed: its turn came too late.
+            Exception: what the first failing sequence raised.
+        """
+        job = self._admit(works, sizes, deadline)
+        self._pump()
+        try:
+            await job.future
+        finally:
+            self._forget(job)  # finished, failed or cancelled: what still waits will not run
+        done = [result for result in job.results if result is not None]
+        return done, Timing(job.started - job.arrived, job.computed)
+
+    async def drain(self) -> None:
+        """Wait until nothing waits and nothing runs."""
+        while self._jobs or self._running:
+            await asyncio.wait([job.future for job in self._jobs] or self._running.keys())
+
+    def check(self, tokens: int, deadline: float) -> None:
+        """Raise Overloaded if a request of so many tokens would not be admitted now."""
+        late = (self.waiting_tokens + tokens) / self.speed >= deadline - self._clock()
+        full = len(self._jobs) >= self._most_requests
+        crowded = self._jobs and self.waiting_tokens + tokens > self._most_tokens
+        if late or full or crowded:
+            raise Overloaded(self.waiting_tokens / self.speed)
+
+    def _admit(
+        self, works: Sequence[Work], sizes: Sequence[int], deadline: float
+    ) -> _Job[Work, Done]:
+        tokens, now = sum(sizes), self._clock()
+        self.check(tokens, deadline)
+        longest_first = sorted(range(len(works)), key=sizes.__getitem__, reverse=True)
+        job: _Job[Work, Done] = _Job(
+            turn=now + tokens / self.speed,
+            arrived=now,
+            deadline=deadline,
+            works=works,
+            sizes=sizes,
+            waiting=longest_first,
+            results=[None] * len(works),
+            future=asyncio.get_running_loop().create_future(),
+        )
+        insort(self._jobs, job, key=lambda job: job.turn)
+        self.waiting_tokens += tokens
+        return job
+
+    def _forget(self, job: _Job[Work, Done]) -> None:
+        if job in self._jobs:
+            self._jobs.remove(job)
+            self.waiting_tokens -= job.tokens
+
+    def _fail(self, job: _Job[Work, Done], error: Exception) -> None:
+        if not job.future.done():
+            job.future.set_exception(error)
+        self._forget(job)
+
+    def _pump(self) -> None:
+        """Give every idle lane a batch."""
+        self._expire()
+        while self._jobs and self._idle:
+            if not self._running and len(self._jobs) == 1 and len(self._jobs[0].waiting) == 1:
+                self._start(self._take(self.budget), lanes=list(self._idle))
+            else:
+                share = math.ceil(self.waiting_tokens / len(self._idle))
+                self._start(self._take(min(share, self.budget // self._lanes)), [self._idle[-1]])
+
+    def _expire(self) -> None:
+        now = self._clock()
+        for job in [job for job in self._jobs if job.deadline <= now]:
+            self._fail(job, DeadlinePassed())
+
+    def _take(self, most: int) -> list[_Part[Work, Done]]:
+        """Sequences for one batch, in order of turn; at least one, however long it is."""
+        most = min(most, max(SMALL, GROWTH * self._jobs[0].tokens))
+        batch: list[_Part[Work, Done]] = []
+        total = 0
+        for job in list(self._jobs):
+            job.started = min(job.started, self._clock())
+            while job.waiting and (not batch or total + job.sizes[job.waiting[-1]] <= most):
+                index = job.waiting.pop()
+                batch.append(_Part(job, index))
+                total += job.sizes[index]
+            if job.waiting:  # the batch is full
+                break
+            self._jobs.remove(job)
+        self.waiting_tokens -= total
+        return batch
+
+    def _start(self, batch: list[_Part[Work, Done]], lanes: list[int]) -> None:
+        """Run a batch in the last of `lanes`, with the cores of all of them."""
+        self._idle = [lane for lane in self._idle if lane not in lanes]
+        task = asyncio.get_running_loop().create_task(self._run(batch, lanes))
+        self._running[task] = self._clock()
+        task.add_done_callback(lambda task: self._ended(task, lanes))
+
+    def _ended(self, task: asyncio.Task[None], lanes: list[int]) -> None:
+        del self._running[task]
+        self._idle = sorted([*self._idle, *lanes], reverse=True)
+        self._pump()
+
+    async def _run(self, batch: list[_Part[Work, Done]], lanes: list[int]) -> None:
+        start = self._clock()
+        works = [part.job.works[part.index] for part in batch]
+        try:
+            outcomes = await self._launch(lanes[-1], works, len(lanes))
+        except Exception as error:  # a lane that broke fails its batch, never the queue
+            outcomes = [error] * len(batch)
+        seconds = self._clock() - start
+        self._measure(batch, seconds, len(lanes))
+        for part, outcome in zip(batch, outcomes, strict=True):
+            self._deliver(part, outcome)
+        for job in {part.job for part in batch}:
+            job.computed += seconds
+            if not job.unfinished and not job.future.done():
+                job.future.set_result(None)
+
+    def _deliver(self, part: _Part[Work, Done], outcome: Done | Exception) -> None:
+        if isinstance(outcome, Exception):
+            self._fail(part.job, outcome)
+        else:
+            part.job.results[part.index] = outcome
+            part.job.unfinished -= 1
+
+    def _measure(self, batch: list[_Part[Work, Done]], seconds: float, cores: int) -> None:
+        """Fold a batch into the speed; one that had some of the cores counts for as many."""
+        keep = math.exp(-seconds / MEMORY_SECONDS)
+        tokens = sum(part.job.sizes[part.index] for part in batch)
+        self._tokens = keep * self._tokens + tokens * self._lanes / cores
+        self._seconds = keep * self._seconds + seconds

@@ -1,0 +1,315 @@
+"""ASGI: routes, body limit, request id, error -> refusal.
+
+Two layers. `outermost` wraps whatever takes connections (each replica, or Ray's Python proxy):
+it reads the body up to the limit, drops the headers by which a client could steer Ray, and
+gives the request its id. `application` is the routes; it counts and names every answer.
+"""
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack
+from importlib.resources import files
+
+import orjson
+from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service import settings
+from service.answer import JSON, PIECE_BYTES, SAFETENSORS
+from service.gateway import Gateway
+from service.metrics import CONTENT_TYPE, Seen
+from service.openapi import document
+from service.refusals import MEDIA_TYPE as PROBLEM
+from service.refusals import Fault, Refused, problem, refusal
+
+logger = logging.getLogger(__name__)
+
+REQUEST_ID, REPLICA, DEADLINE = "x-request-id", "x-headlight-replica", "x-headlight-deadline-ms"
+REFUSAL = b"x-headlight-refusal"  # outermost -> application: answer this, there is no body
+# Ray Serve obeys these; from outside they would switch its protections off
+RAYS_OWN = (
+    b"x-request-timeout-seconds",
+    b"x-request-disconnect-disabled",
+    b"x-serve-router-",
+    b"serve_multiplexed_model_id",
+    b"serve-multiplexed-model-id",
+    REFUSAL,
+)
+ID_CHARACTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+LONGEST_ID = 128
+LONGEST_DEADLINE = 9  # digits of milliseconds
+HTML = "text/html; charset=utf-8"
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def outermost() -> list[Middleware]:
+    """What wraps replicas and Ray's proxy alike; limits come from the HEADLIGHT_* variables."""
+    limits = settings.load({})
+    return [
+        Middleware(
+            Guard,
+            max_body_bytes=limits.max_body_bytes,
+            max_binary_body_bytes=limits.max_binary_body_bytes,
+        )
+    ]
+
+
+class Guard:
+    """Makes a request safe to pass on: a body within its limit, no header of Ray's, an id."""
+
+    def __init__(self, app: ASGIApp, max_body_bytes: int, max_binary_body_bytes: int) -> None:
+        self._app = app
+        self._json, self._binary = max_body_bytes, max_binary_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        headers = [pair for pair in scope["headers"] if not pair[0].startswith(RAYS_OWN)]
+        headers = _with_id(headers)
+        binary = Headers(raw=headers).get("content-type", "").startswith(SAFETENSORS)
+        body = await _body(receive, headers, self._binary if binary else self._json)
+        if body is None:
+            headers.append((REFUSAL, b"body_too_large"))
+        await self._app({**scope, "headers": headers}, _replay(body or b"", receive), send)
+
+
+def application(gateway: Gateway, scrape: Callable[[], Awaitable[bytes]]) -> ASGIApp:
+    """The routes of one replica.
+
+    Args:
+        scrape: the metrics of all replicas, as Prometheus text.
+    """
+    routes = Routes(gateway, scrape)
+    paths = {
+        "/v1/encode": ("POST", routes.encode),
+        "/live": ("GET", routes.live),
+        "/ready": ("GET", routes.ready),
+        "/info": ("GET", routes.info),
+        "/metrics": ("GET", routes.metrics),
+        "/docs": ("GET", routes.docs),
+        "/openapi.json": ("GET", routes.openapi),
+    }
+    app = Starlette(
+        routes=[
+            Route(path, _refusing(do), methods=[method]) for path, (method, do) in paths.items()
+        ],
+        exception_handlers={404: _not_found, 405: _wrong_method},
+    )
+    app.router.redirect_slashes = False
+    return Counted(app, gateway, frozenset(paths))
+
+
+class Counted:
+    """Counts and names every answer of the app it wraps, whatever it is."""
+
+    def __init__(self, app: ASGIApp, gateway: Gateway, routes: frozenset[str]) -> None:
+        self._app, self._gateway, self._routes = app, gateway, routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        request_id = Headers(raw=scope["headers"]).get(REQUEST_ID, "")
+        route = scope["path"] if scope["path"] in self._routes else "other"
+        with ExitStack() as counting:
+            seen = counting.enter_context(self._gateway.metrics.request(route))
+
+            async def named(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    seen.code = message["status"]
+                    answer = MutableHeaders(scope=message)
+                    answer[REPLICA], answer[REQUEST_ID] = self._gateway.replica, request_id
+                elif not message.get("more_body"):
+                    counting.close()  # before the client can know, so that its count is ours
+                await send(message)
+
+            await self._app({**scope, "seen": seen}, receive, named)
+
+
+class Routes:
+    """What each path answers."""
+
+    def __init__(self, gateway: Gateway, scrape: Callable[[], Awaitable[bytes]]) -> None:
+        self._gateway, self._scrape = gateway, scrape
+
+    async def encode(self, request: Request) -> Response:
+        """POST /v1/encode."""
+        _check_media_type(request)
+        media_type = accepted(request.headers.get("accept", "*/*"))
+        deadline = time.monotonic() + self._seconds(request)
+        seen: Seen = request.scope["seen"]
+        answer = await self._gateway.encode(await request.body(), media_type, deadline, seen)
+        return Response(await _join(answer.pieces), media_type=answer.media_type)
+
+    async def live(self, request: Request) -> Response:
+        """GET /live: the process answers."""
+        return Response(b'{"status":"live"}', media_type=JSON)
+
+    async def ready(self, request: Request) -> Response:
+        """GET /ready: the forward path lately proved itself."""
+        try:
+            self._gateway.check_health()
+        except RuntimeError:
+            logger.warning("not ready", exc_info=True)
+            raise Refused("not_ready", retry_after=1) from None
+        return Response(b'{"status":"ready"}', media_type=JSON)
+
+    async def info(self, request: Request) -> Response:
+        """GET /info: the model and the limits."""
+        return Response(orjson.dumps(self._gateway.info()), media_type=JSON)
+
+    async def metrics(self, request: Request) -> Response:
+        """GET /metrics: every replica's metrics."""
+        return Response(await self._scrape(), media_type=CONTENT_TYPE)
+
+    async def docs(self, request: Request) -> Response:
+        """GET /docs: the API for people, from a file of ours."""
+        return Response(files("service").joinpath("page/docs.html").read_bytes(), media_type=HTML)
+
+    async def openapi(self, request: Request) -> Response:
+        """GET /openapi.json: the API for programs."""
+        return Response(orjson.dumps(document()), media_type=JSON)
+
+    def _seconds(self, request: Request) -> float:
+        """How long this request may take; a header may shorten it."""
+        given, most = request.headers.get(DEADLINE), self._gateway.settings.deadline_seconds
+        if given is None:
+            return most
+        if not given.isdecimal() or not given.isascii() or len(given) > LONGEST_DEADLINE:
+            raise Refused("out_of_range", [Fault((DEADLINE,), "out_of_range")])
+        return min(int(given) / 1000, most)
+
+
+def accepted(accept: str) -> str:
+    """The media type to answer in: JSON, or safetensors where it is preferred.
+
+    Raises:
+        Refused: the client accepts neither.
+    """
+    weights = {JSON: 0.0, SAFETENSORS: 0.0}
+    exact: set[str] = set()
+    for part in accept.lower().split(","):
+        name, _, parameters = part.strip().partition(";")
+        for media_type in weights:
+            general = name.strip() in ("*/*", "application/*")
+            if name.strip() == media_type or (general and media_type not in exact):
+                weights[media_type] = _quality(parameters)
+                exact |= set() if general else {media_type}
+    best = max(weights, key=weights.__getitem__)  # of equals the first, JSON
+    if not weights[best]:
+        raise Refused("not_acceptable")
+    return best
+
+
+def _quality(parameters: str) -> float:
+    name, _, value = parameters.strip().partition("=")
+    if name.strip() != "q":
+        return 1.0
+    try:
+        return min(max(float(value), 0.0), 1.0)
+    except ValueError:
+        return 0.0
+
+
+def _check_media_type(request: Request) -> None:
+    given = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
+    coded = request.headers.get("content-encoding", "identity").strip().lower() != "identity"
+    if given != JSON or coded:
+        raise Refused("unsupported_media_type")
+
+
+async def _join(pieces: Iterator[bytes]) -> bytes:
+    """A body from its pieces; other requests get a turn between large ones."""
+    parts, since = [], 0
+    for piece in pieces:
+        parts.append(piece)
+        since += len(piece)
+        if since > PIECE_BYTES:
+            since = 0
+            await asyncio.sleep(0)
+    return b"".join(parts)
+
+
+def _refusing(do: Handler) -> Handler:
+    """Answer a handler's errors; the one place where they become refusals."""
+
+    async def answered(request: Request) -> Response:
+        try:
+            decided = request.headers.get(REFUSAL.decode())
+            if decided:
+                raise Refused(decided)
+            return await do(request)
+        except Exception as error:
+            return _problem(request, refusal(error))
+
+    return answered
+
+
+async def _not_found(request: Request, error: Exception) -> Response:
+    return _problem(request, Refused("not_found"))
+
+
+async def _wrong_method(request: Request, error: Exception) -> Response:
+    response = _problem(request, Refused("method_not_allowed"))
+    if isinstance(error, HTTPException) and error.headers:
+        response.headers["allow"] = error.headers["Allow"]
+    return response
+
+
+def _problem(request: Request, refused: Refused) -> Response:
+    if refused.code == "internal":
+        logger.exception("request failed")
+    body = problem(refused, request.headers.get(REQUEST_ID, ""))
+    response = Response(body, refused.status, media_type=PROBLEM)
+    if refused.retry_after is not None:
+        response.headers["retry-after"] = str(refused.retry_after)
+    return response
+
+
+def _with_id(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """The headers with exactly one request id: the client's if it is harmless, else a new one."""
+    name = REQUEST_ID.encode()
+    given = [value for key, value in headers if key == name]
+    fine = (
+        len(given) == 1 and 0 < len(given[0]) <= LONGEST_ID and ID_CHARACTERS.issuperset(given[0])
+    )
+    request_id = given[0] if fine else uuid.uuid4().hex.encode()
+    return [*(pair for pair in headers if pair[0] != name), (name, request_id)]
+
+
+async def _body(receive: Receive, headers: list[tuple[bytes, bytes]], limit: int) -> bytes | None:
+    """The whole body, or None when it is larger than the limit; then the rest is not read."""
+    declared = Headers(raw=headers).get("content-length", "0")
+    if declared.isdecimal() and int(declared) > limit:
+        return None
+    body = bytearray()
+    while True:
+        message = await receive()
+        body += message.get("body", b"")
+        if len(body) > limit:
+            return None
+        if not message.get("more_body"):
+            return bytes(body)
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """A receive that gives the body once, then whatever the client does next."""
+    given = False
+
+    async def replayed() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replayed

@@ -1,0 +1,41 @@
+"""Join the metrics of several replicas into one Prometheus text.
+
+Every replica's samples carry its own `replica` label, so nothing is added up; but the format
+wants a family's HELP and TYPE once and its samples together.
+
+Source: Prometheus text exposition format 0.0.4.
+"""
+
+INCOMPLETE = (
+    b"# HELP headlight_scrape_incomplete Whether a replica's metrics are missing from this page.\n"
+    b"# TYPE headlight_scrape_incomplete gauge\n"
+    b"headlight_scrape_incomplete %d\n"
+)
+
+
+def join(texts: list[bytes], incomplete: bool) -> bytes:
+    r"""Put every family's samples together, families and samples in order of appearance.
+
+    >>> print(join([b'# TYPE a gauge\na{r="1"} 1\n', b'# TYPE a gauge\na{r="2"} 2\n'],
+    ...            False).decode().partition("# HELP")[0])
+    # TYPE a gauge
+    a{r="1"} 1
+    a{r="2"} 2
+    <BLANKLINE>
+    """
+    headers: dict[bytes, dict[bytes, None]] = {}  # family -> its comment lines, each once
+    samples: dict[bytes, list[bytes]] = {}
+    for text in texts:
+        family = b""
+        for line in text.splitlines():
+            if line.startswith((b"# HELP ", b"# TYPE ")):
+                family = line.split(b" ", 3)[2]
+                headers.setdefault(family, {}).setdefault(line)
+            elif line.strip() and not line.startswith(b"#"):
+                samples.setdefault(family, []).append(line)
+    families = (
+        line
+        for family in dict.fromkeys([*headers, *samples])
+        for line in [*headers.get(family, ()), *samples.get(family, ())]
+    )
+    return b"".join(line + b"\n" for line in families) + INCOMPLETE % incomplete

@@ -1,0 +1,351 @@
+"""The spine: one function shows every stage of an answer, in order.
+
+`Gateway.encode` is what POST /v1/encode does. Everything before `batcher.submit` is refusal
+without work.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from model.pooling import Pooling
+from service import answer
+from service.batcher import Batcher, DeadlinePassed, Overloaded, Timing
+from service.inputs import Read, Reader
+from service.metrics import Metrics, Seen
+from service.refusals import Fault, Refused
+from service.runner import Done, NonFiniteOutput, Runner, Wanted, Work
+from service.schema import Attention, EncodeRequest, Pooled
+from service.settings import Settings
+from service.weights import locate
+
+logger = logging.getLogger(__name__)
+
+BATCH_SECONDS = 0.1  # work in one batch: short enough to wait for, long enough to fill a GEMM
+FEWEST_BATCH_TOKENS, MOST_BATCH_TOKENS = 512, 16_384
+STUCK_SECONDS = 10.0  # a batch that runs longer (or a third of the deadline) hangs
+PATH = "fused"  # attention comes from the forward pass's own softmax normaliser
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A body in pieces, to be joined, and its media type."""
+
+    media_type: str
+    pieces: Iterator[bytes]
+
+
+class Gateway:
+    """One replica's service: the model, the queue in front of it, and what is known of both.
+
+    Args:
+        replica: the name its metrics and answers carry.
+    """
+
+    def __init__(self, settings: Settings, replica: str) -> None:
+        self.settings, self.replica = settings, replica
+        self.metrics = Metrics(replica)
+        self._alive = -float("inf")  # when the forward path last proved itself
+        self._fault: str | None = "starting"  # why the replica must not serve
+
+    async def start(self) -> None:
+        """Load the weights, check them, start the lanes.
+
+        Raises:
+            ModelNotFound, CheckpointError, NotTrustworthy: why it cannot serve.
+        """
+        settings = self.settings
+        folder, name = locate(settings.model)
+        self.name = settings.served_model_name or name
+        device, dtype = _precision(settings)
+        runner = await Runner.start(folder, device, dtype, settings.threads or 1)
+        model, config = runner.model, runner.model.config
+        self.max_tokens = min(settings.max_tokens or model.max_tokens, config.positions)
+        self._runner, self._config = runner, config
+        self._reader = Reader(
+            model.tokenizer, config, self.max_tokens, settings.max_text_characters
+        )
+        self._batcher = Batcher[Work, Done](
+            runner.launch,
+            lanes=settings.threads or 1,
+            budget=settings.batch_tokens or _budget(runner.speed),
+            speed=runner.speed,
+            most_requests=settings.max_waiting_requests,
+            most_tokens=settings.max_waiting_tokens,
+        )
+        self._publish(str(dtype).removeprefix("torch."))
+        self._fault, self._alive = None, time.monotonic()
+        self._canary = asyncio.create_task(self._watch())
+
+    async def close(self) -> None:
+        """Let admitted work finish, stop the lanes."""
+        self._canary.cancel()
+        await self._batcher.drain()
+        self._runner.close()
+
+    async def encode(self, body: bytes, media_type: str, deadline: float, seen: Seen) -> Answer:
+        """Answer POST /v1/encode.
+
+        Args:
+            media_type: the answer's, JSON or safetensors.
+            deadline: when the answer must be there, on time.monotonic's clock.
+
+        Raises:
+            Refused, ValidationError, SequenceError: what service/refusals.py gives a status.
+        """
+        asked = EncodeRequest.model_validate_json(body)
+        seen.input = _kind(asked)
+        wanted = self._wanted(asked)
+        read = await self._read(asked)
+        price = self._price(asked, wanted, read, media_type)
+        works = [Work(r.token_ids, r.types, r.embeddings, wanted) for r in read]
+        done, timing = await self._run(works, [len(r) for r in read], deadline)
+        self.metrics.encoded(sum(map(len, read)))
+        head = self.head(asked.dtype)
+        items = [_item(asked, wanted, r, d) for r, d in zip(read, done, strict=True)]
+        usage = _usage(read, price, timing)
+        if media_type == answer.SAFETENSORS:
+            return Answer(media_type, iter([answer.as_safetensors(head, items, usage)]))
+        return Answer(media_type, answer.as_json(head, items, usage, asked.encoding))
+
+    def head(self, dtype: str) -> dict[str, Any]:
+        """What every answer says of the model that made it."""
+        return {
+            "model": self.name,
+            "weights": self._runner.model.digest,
+            "dtype": dtype,
+            "numerics": self._runner.numerics,
+        }
+
+    def info(self) -> dict[str, Any]:
+        """The body of GET /info."""
+        config = self._config
+        return {
+            **self.head(self._dtype),
+            "family": config.family,
+            "layers": config.layers,
+            "heads": config.heads,
+            "width": config.width,
+            "max_tokens": self.max_tokens,
+            "device": str(self._runner.device),
+            "limits": self._limits(),
+            "versions": {"torch": torch.__version__},
+        }
+
+    def check_health(self) -> None:
+        """Raise RuntimeError with the reason when the replica must not serve.
+
+        Reads what the canary and the batches left behind; never runs the model itself.
+        """
+        if self._fault:
+            raise RuntimeError(self._fault)
+        stuck = max(STUCK_SECONDS, self.settings.deadline_seconds / 3)
+        if self._batcher.oldest_batch_seconds > stuck:
+            raise RuntimeError("a batch hangs")
+        silent = time.monotonic() - self._alive
+        if not self._batcher.busy and silent > 3 * self.settings.canary_seconds + stuck:
+            raise RuntimeError("the self-check is silent")
+
+    def _wanted(self, asked: EncodeRequest) -> Wanted:
+        """What the runner returns of each sequence."""
+        if asked.model is not None and asked.model != self.name:
+            raise Refused("model_not_found", [Fault(("model",), "model_not_found")])
+        config = self._config
+        try:
+            hidden = asked.hidden(config.layers)
+        except IndexError:
+            raise _out_of_range("layers", limit=config.layers) from None
+        try:
+            maps = asked.attention.resolve(config.layers, config.heads) if asked.attention else {}
+        except IndexError:
+            limits = {"layers": config.layers, "heads": config.heads}
+            raise _out_of_range("attention", **limits) from None
+        return Wanted(self._pooling(asked.pooled), asked.tokens, hidden, maps)
+
+    def _pooling(self, asked: bool | Pooled) -> Pooling | None:
+        own = self._runner.model.pooling
+        if isinstance(asked, bool):
+            return own if asked else None
+        if asked.dimensions is not None and asked.dimensions > self._config.width:
+            raise _out_of_range("pooled", limit=self._config.width)
+        return Pooling(
+            own.mode if asked.mode == "model" else asked.mode,
+            own.normalize if asked.normalize is None else asked.normalize,
+            asked.dimensions,
+        )
+
+    async def _read(self, asked: EncodeRequest) -> list[Read]:
+        """The inputs as sequences, within the limits of a request."""
+        if not asked.inputs:
+            raise Refused("batch_empty", [Fault(("inputs",), "batch_empty")])
+        if len(asked.inputs) > self.settings.max_sequences:
+            raise Refused("batch_too_large", limit=self.settings.max_sequences)
+        read = await self._reader.read(asked.items(), asked.truncate)
+        tokens, limit = sum(map(len, read)), self.settings.max_request_tokens
+        if tokens > limit:
+            raise Refused("too_many_tokens", tokens=tokens, limit=limit)
+        return read
+
+    def _price(
+        self, asked: EncodeRequest, wanted: Wanted, read: Sequence[Read], media_type: str
+    ) -> int:
+        """Bytes of attention in the answer, refused when too many."""
+        if asked.attention is None:
+            return 0
+        pairs = sum(len(r) ** 2 for r in read)
+        cell = 4 if asked.attention.dtype == "float32" else 2
+        price = pairs * cell * sum(map(len, wanted.maps.values()))
+        numbers = media_type == answer.JSON and asked.encoding == "json"
+        large, small = self.settings.max_attention_bytes, self.settings.max_attention_json_bytes
+        limit = small if numbers else large
+        if price > limit:
+            fits = _fits(asked.attention, price, pairs, numbers, large, limit)
+            raise Refused("attention_too_large", bytes=price, limit=limit, fits=fits)
+        return price
+
+    async def _run(
+        self, works: Sequence[Work], sizes: Sequence[int], deadline: float
+    ) -> tuple[list[Done], Timing]:
+        """Wait for the batches that hold these sequences."""
+        try:
+            async with asyncio.timeout(deadline - time.monotonic()):
+                return await self._batcher.submit(works, sizes, deadline)
+        except Overloaded as error:
+            raise Refused("overloaded", retry_after=1 + int(error.retry_after)) from None
+        except (TimeoutError, DeadlinePassed):
+            raise Refused("deadline_exceeded") from None
+        except NonFiniteOutput:
+            raise Refused("nonfinite_output") from None
+
+    async def _watch(self) -> None:
+        """Prove the forward path every few seconds; work that comes out counts as proof."""
+        while True:
+            await asyncio.sleep(self.settings.canary_seconds)
+            if not self._batcher.busy:
+                await self._prove()
+            self._alive = time.monotonic()
+
+    async def _prove(self) -> None:
+        canary, runner = self._runner.canary, self._runner
+        try:
+            deadline = time.monotonic() + self.settings.deadline_seconds
+            (done,), _ = await self._batcher.submit([canary], [len(canary)], deadline)
+            right = runner.digest(done) == runner.golden
+        except Exception:
+            logger.exception("canary failed")
+            right = False
+        if not right:
+            self.metrics.canary_failed()
+            self._fault = "the canary's answer changed"
+
+    def _publish(self, dtype: str) -> None:
+        """Put what does not change, and what is read at each scrape, into the metrics."""
+        self._dtype = dtype
+        self.metrics.describe(
+            model=self.name,
+            weights=self._runner.model.digest,
+            dtype=dtype,
+            device=str(self._runner.device),
+            numerics=self._runner.numerics,
+        )
+        batcher, watch = self._batcher, self.metrics.watch
+        watch("ready", "Whether the replica may serve.", lambda: float(self._healthy()))
+        watch("waiting_requests", "Requests that wait.", lambda: batcher.waiting_requests)
+        watch("waiting_tokens", "Tokens that wait.", lambda: batcher.waiting_tokens)
+        watch("speed_tokens", "Tokens per second, as lately measured.", lambda: batcher.speed)
+
+    def _healthy(self) -> bool:
+        try:
+            self.check_health()
+        except RuntimeError:
+            return False
+        return True
+
+    def _limits(self) -> dict[str, Any]:
+        limits = self.settings.model_dump(
+            include={name for name in type(self.settings).model_fields if name.startswith("max_")}
+            | {"deadline_seconds"}
+        )
+        return {**limits, "max_tokens": self.max_tokens, "batch_tokens": self._batcher.budget}
+
+
+def _precision(settings: Settings) -> tuple[torch.device, torch.dtype]:
+    cuda = torch.cuda.is_available() if settings.device == "auto" else settings.device == "cuda"
+    device = torch.device("cuda" if cuda else "cpu")
+    if settings.dtype == "auto":
+        return device, torch.bfloat16 if cuda else torch.float32
+    dtype: torch.dtype = getattr(torch, settings.dtype)
+    return device, dtype
+
+
+def _budget(speed: float) -> int:
+    """Tokens the device does in BATCH_SECONDS, within reason."""
+    return min(max(int(speed * BATCH_SECONDS), FEWEST_BATCH_TOKENS), MOST_BATCH_TOKENS)
+
+
+def _kind(asked: EncodeRequest) -> str:
+    """The kind of a request's inputs, as the metrics' label."""
+    kinds = {item.kind for item in asked.items()}
+    return kinds.pop() if len(kinds) == 1 else "mixed" if kinds else "none"
+
+
+def _out_of_range(field: str, **limits: int) -> Refused:
+    return Refused("index_out_of_range", [Fault((field,), "index_out_of_range")], **limits)
+
+
+def _fits(
+    asked: Attention, price: int, pairs: int, numbers: bool, large: int, limit: int
+) -> list[dict[str, Any]]:
+    """Cheaper requests that would be answered."""
+    fits: list[dict[str, Any]] = []
+    if numbers and price <= large:
+        fits.append({"accept": answer.SAFETENSORS})
+        fits.append({"encoding": "base64"})
+    if asked.dtype == "float32" and price // 2 <= limit:
+        fits.append({"dtype": "float16"})
+    heads = limit // (pairs * (4 if asked.dtype == "float32" else 2))
+    if heads:
+        fits.append({"form": "full", "heads_at_most": heads})
+    return fits
+
+
+def _item(asked: EncodeRequest, wanted: Wanted, read: Read, done: Done) -> answer.Item:
+    """One sequence's share of the answer."""
+
+    def cast(array: answer.Array, dtype: str = asked.dtype) -> answer.Array:
+        try:
+            return answer.cast(array, dtype)
+        except answer.NotFinite:
+            raise Refused("nonfinite_output") from None
+
+    shown = asked.tokens or asked.layers or asked.attention
+    facts: Mapping[str, Any] = read.facts if shown else {}
+    maps = None
+    if asked.attention:
+        dtype = asked.attention.dtype
+        maps = {
+            layer: dict(zip(wanted.maps[layer], cast(array, dtype), strict=True))
+            for layer, array in done.maps.items()
+        }
+    return answer.Item(
+        facts={**facts, "truncated": len(read) < read.length, "length": read.length},
+        pooled=None if done.pooled is None else cast(done.pooled),
+        tokens=None if done.tokens is None else cast(done.tokens),
+        layers={layer: cast(array) for layer, array in done.hidden.items()},
+        maps=maps,
+        attention={"form": "full", "path": PATH} if asked.attention else {},
+    )
+
+
+def _usage(read: Sequence[Read], price: int, timing: Timing) -> dict[str, Any]:
+    return {
+        "tokens": sum(map(len, read)),
+        "attention_bytes": price,
+        "queue_ms": round(timing.queued * 1000, 3),
+        "compute_ms": round(timing.computed * 1000, 3),
+    }

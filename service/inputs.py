@@ -1,0 +1,196 @@
+"""Inputs as they came -> sequences the model can run, or a refusal that says which and why."""
+
+import asyncio
+import base64
+import binascii
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.config import EncoderConfig
+from model.errors import SequenceTooLong
+from model.tokenizer import Tokenized, Tokenizer, Truncate
+from service.refusals import Fault, Refused
+from service.schema import Base64Array, Item
+
+# Fewer characters than this are tokenized on the spot; a thread costs more than they do.
+THREAD_CHARACTERS = 4096
+
+Array = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One input as the model will run it.
+
+    Args:
+        length: tokens before truncation.
+        facts: its tokens as the answer shows them.
+    """
+
+    token_ids: Sequence[int] | None
+    types: Sequence[int] | None
+    embeddings: Array | None
+    length: int
+    facts: Mapping[str, Any]
+
+    def __len__(self) -> int:
+        given = self.token_ids if self.embeddings is None else self.embeddings
+        return 0 if given is None else len(given)
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Reads the inputs of requests for one model.
+
+    Args:
+        max_tokens: longest sequence.
+        max_characters: longest text, before tokenizing.
+    """
+
+    tokenizer: Tokenizer
+    config: EncoderConfig
+    max_tokens: int
+    max_characters: int
+
+    async def read(self, items: Sequence[Item], truncate: Truncate) -> list[Read]:
+        """Tokenize the texts, check the rest; in the order given.
+
+        Raises:
+            Refused: an input cannot be read; `loc` says which.
+        """
+        texts = [index for index, item in enumerate(items) if item.text is not None]
+        tokenized = await self._tokenize(items, texts, truncate)
+        return [
+            _of_text(tokenized[index], items[index].pair is not None)
+            if index in tokenized
+            else self._of_numbers(item, index, truncate)
+            for index, item in enumerate(items)
+        ]
+
+    async def _tokenize(
+        self, items: Sequence[Item], texts: Sequence[int], truncate: Truncate
+    ) -> dict[int, Tokenized]:
+        for index in texts:
+            self._check_text(items[index], index)
+        given = [_pair(items[index]) for index in texts]
+        characters = sum(len(part) for text in given for part in text)
+        try:
+            if characters < THREAD_CHARACTERS:
+                read = self.tokenizer(given, self.max_tokens, truncate)
+            else:
+                read = await asyncio.to_thread(self.tokenizer, given, self.max_tokens, truncate)
+        except SequenceTooLong as error:
+            _refuse_length(error.length, error.limit, texts[error.index])
+        return dict(zip(texts, read, strict=True))
+
+    def _check_text(self, item: Item, index: int) -> None:
+        for name, text in (("text", item.text), ("pair", item.pair)):
+            if text == "":
+                raise _refused("sequence_empty", index, name)
+            if text is not None and len(text) > self.max_characters:
+                raise _refused("text_too_long", index, name, limit=self.max_characters)
+
+    def _of_numbers(self, item: Item, index: int, truncate: Truncate) -> Read:
+        if item.token_ids is not None:
+            ids, types = item.token_ids, item.token_type_ids or [0] * len(item.token_ids)
+            self._check_ids(ids, types, index)
+            cut = self._cut(len(ids), index, truncate)
+            return Read(ids[cut], types[cut], None, len(ids), self._facts(ids[cut]))
+        if item.embeddings is None:
+            raise RuntimeError("an input of no kind: this is a bug")
+        vectors = _vectors(item.embeddings, index)
+        self._check_vectors(vectors, index)
+        cut = self._cut(len(vectors), index, truncate)
+        facts = dict.fromkeys(("tokens", "token_ids", "offsets", "words", "special"))
+        return Read(None, None, vectors[cut], len(vectors), facts)
+
+    def _check_ids(self, ids: Sequence[int], types: Sequence[int], index: int) -> None:
+        if not ids:
+            raise _refused("sequence_empty", index, "token_ids")
+        if len(types) != len(ids):
+            raise _refused("shape_mismatch", index, "token_type_ids")
+        if min(ids) < 0 or max(ids) >= self.config.vocabulary:
+            raise _refused("token_out_of_range", index, "token_ids", limit=self.config.vocabulary)
+        if min(types) < 0 or max(types) >= self.config.types:
+            raise _refused("token_out_of_range", index, "token_type_ids", limit=self.config.types)
+
+    def _check_vectors(self, vectors: Array, index: int) -> None:
+        if len(vectors) == 0:
+            raise _refused("sequence_empty", index, "embeddings")
+        if vectors.ndim != 2 or vectors.shape[1] != self.config.width:
+            raise _refused("shape_mismatch", index, "embeddings", limit=self.config.width)
+        if not np.isfinite(vectors).all():
+            raise _refused("non_finite", index, "embeddings")
+
+    def _cut(self, length: int, index: int, truncate: Truncate) -> slice:
+        """What is left of a sequence that is used as given."""
+        if length <= self.max_tokens:
+            return slice(None)
+        if truncate == "refuse":
+            _refuse_length(length, self.max_tokens, index)
+        return slice(self.max_tokens) if truncate == "right" else slice(-self.max_tokens, None)
+
+    def _facts(self, ids: Sequence[int]) -> dict[str, Any]:
+        special = self.tokenizer.special_ids
+        return {
+            "tokens": [self.tokenizer.token(token_id) for token_id in ids],
+            "token_ids": ids,
+            "offsets": None,
+            "words": None,
+            "special": [token_id in special for token_id in ids],
+        }
+
+
+def _refused(code: str, index: int, name: str, **facts: int) -> Refused:
+    return Refused(code, [Fault(("inputs", index, name), code)], **facts)
+
+
+def _refuse_length(length: int, limit: int, index: int) -> None:
+    fault = Fault(("inputs", index), "sequence_too_long")
+    raise Refused("sequence_too_long", [fault], length=length, limit=limit)
+
+
+def _pair(item: Item) -> tuple[str] | tuple[str, str]:
+    text = item.text or ""
+    return (text,) if item.pair is None else (text, item.pair)
+
+
+def _of_text(read: Tokenized, paired: bool) -> Read:
+    facts: dict[str, Any] = {
+        "tokens": read.tokens,
+        "token_ids": read.token_ids,
+        "offsets": read.offsets,
+        "words": read.words,
+        "special": read.special,
+    }
+    if paired:
+        facts["segments"] = read.segments
+    return Read(read.token_ids, read.types, None, read.length, facts)
+
+
+def _vectors(given: list[list[float]] | Base64Array, index: int) -> Array:
+    """Embeddings as an array, (tokens, width) if all is well."""
+    if isinstance(given, Base64Array):
+        return _decoded(given, index)
+    if len({len(row) for row in given}) > 1:
+        raise _refused("shape_mismatch", index, "embeddings")
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes inf, and is refused
+        return np.array(given, dtype=np.float32).reshape(len(given), -1)
+
+
+def _decoded(given: Base64Array, index: int) -> Array:
+    if len(given.shape) != 2 or min(given.shape) < 0:
+        raise _refused("shape_mismatch", index, "embeddings")
+    try:
+        data = base64.b64decode(given.data, validate=True)
+    except (binascii.Error, ValueError):
+        raise _refused("bad_base64", index, "embeddings") from None
+    dtype = np.dtype(given.dtype).newbyteorder("<")
+    if len(data) != math.prod(given.shape) * dtype.itemsize:
+        raise _refused("payload_length_mismatch", index, "embeddings")
+    return np.frombuffer(data, dtype).reshape(given.shape).astype(np.float32)

@@ -1,0 +1,234 @@
+"""Start the service on a Ray of its own or on a cluster, and stop it without a trace.
+
+    workspace     a private directory, and the sweeper that outlives us
+    ports         the service's port is free; a block for Ray and HAProxy
+    environment   set before ray is imported
+    ray           ours, or the cluster named by --address
+    application   deployed; ready when /ready says so
+
+Each is left in the opposite order. Ray is imported inside functions: it reads the environment
+when it is.
+"""
+
+import http.client
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from service import ingress, sweep, weights
+from service.settings import MIB, Settings
+
+READY_SECONDS = 60  # from deployed to ready: canary and HAProxy's own checks
+STOP_SECONDS = 10  # for the sweeper, beyond which we leave it alone
+
+# Ray's shared memory carries requests only behind its Python proxy; 75 MiB is its least.
+STORE_BYTES = {"haproxy": 80 * MIB, "proxy": 512 * MIB}
+
+Say = Callable[[str], None]
+
+
+class StartFailed(Exception):
+    """The service could not be started; its text is one line."""
+
+
+@contextmanager
+def running(settings: Settings, say: Say) -> Iterator[str]:
+    """Run the service while the block runs; gives its address.
+
+    Raises:
+        OSError: the port is taken, or the host is not this machine's.
+        StartFailed: anything else, with its cause.
+    """
+    ingress.free(settings.host, settings.port)
+    with ExitStack() as stack:
+        if settings.address is None:
+            look_for_model(settings)
+            stack.enter_context(own_ray(settings, say))
+        else:
+            stack.enter_context(cluster(settings, say))
+        say(f"loading {settings.model}")
+        stack.enter_context(deployed(settings))
+        wait_until_ready(settings)
+        yield f"http://{reachable(settings.host)}:{settings.port}"
+        say("stopping")
+
+
+def look_for_model(settings: Settings) -> None:
+    """Refuse a model that is not there before a replica does, ten seconds later.
+
+    Raises:
+        StartFailed: it is not.
+    """
+    try:
+        weights.locate(settings.model)
+    except weights.ModelNotFound as error:
+        raise StartFailed(str(error)) from error
+
+
+@contextmanager
+def workspace() -> Iterator[Path]:
+    """Make a private directory, swept with all processes of the service whatever ends us."""
+    # Unix sockets have paths of at most 107 bytes, and TMPDIR may be long.
+    directory = tempfile.mkdtemp(prefix="headlight-", dir="/tmp")
+    command = [sys.executable, "-I", "-S", sweep.__file__, directory]
+    sweeper = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # out of reach of what ends our group
+    )
+    try:
+        yield Path(directory)
+    finally:
+        assert sweeper.stdin is not None
+        sweeper.stdin.close()
+        sweeper.wait(STOP_SECONDS)
+
+
+@contextmanager
+def own_ray(settings: Settings, say: Say) -> Iterator[None]:
+    """Start a Ray of our own, that nothing but this service uses and that ends with it."""
+    with workspace() as run, ingress.block(settings.port) as block, quiet(run / "driver.log"):
+        cores = os.cpu_count() or 1
+        os.environ.update(ingress.promised(settings))
+        os.environ.update(ingress.placed(settings, block, run, cores))
+        say("starting Ray")
+        import ray
+
+        try:
+            ray.init(
+                address="local",
+                num_cpus=cores,
+                include_dashboard=False,
+                object_store_memory=STORE_BYTES[settings.ingress],
+                log_to_driver=False,
+                _temp_dir=str(run / "ray"),  # Ray opens it to all; ours stays private
+            )
+            yield
+        finally:
+            ray.shutdown()
+
+
+@contextmanager
+def cluster(settings: Settings, say: Say) -> Iterator[None]:
+    """Join a running cluster, if it carries requests as promised.
+
+    Raises:
+        StartFailed: it does not; names each variable that differs.
+    """
+    promised = ingress.promised(settings)
+    os.environ.update(promised)
+    say(f"joining the Ray cluster at {settings.address}")
+    import ray
+
+    with quiet(Path(os.devnull)):
+        try:
+            ray.init(address=settings.address, log_to_driver=False)
+            actual = ray.get(ray.remote(num_cpus=0)(lambda: dict(os.environ)).remote())
+            if different := ingress.differences(promised, actual):
+                raise StartFailed("this cluster cannot serve: " + "; ".join(different))
+            yield
+        except ConnectionError as error:
+            raise StartFailed(f"no Ray cluster at {settings.address}: {error}") from error
+        finally:
+            ray.shutdown()
+
+
+@contextmanager
+def deployed(settings: Settings) -> Iterator[None]:
+    """Deploy the application; at the end let it answer what it admitted, then delete it.
+
+    Raises:
+        StartFailed: a replica could not start; says why.
+    """
+    from ray import serve
+
+    from service import app
+
+    serve.start(
+        http_options={
+            "host": settings.host,
+            "port": settings.port,
+            "request_timeout_s": settings.deadline_seconds + 5,
+        },
+        logging_config={"log_level": "WARNING", "enable_access_log": False},
+    )
+    if app.APPLICATION in serve.status().applications:
+        raise StartFailed(f"the cluster already serves an application named {app.APPLICATION}")
+    try:
+        try:
+            serve.run(app.build(settings), name=app.APPLICATION, route_prefix="/")
+        except RuntimeError as error:
+            status = serve.status().applications[app.APPLICATION].deployments
+            said = status[app.DEPLOYMENT].message if app.DEPLOYMENT in status else str(error)
+            raise StartFailed(last_line(said)) from error
+        yield
+    finally:
+        # HAProxy is still there while the replicas drain; serve.shutdown would end it first.
+        serve.delete(app.APPLICATION)
+
+
+def wait_until_ready(settings: Settings) -> None:
+    """Ask /ready until it answers 200.
+
+    Raises:
+        StartFailed: it did not in time.
+    """
+    deadline = time.monotonic() + READY_SECONDS
+    said = "no answer"
+    while time.monotonic() < deadline:
+        connection = http.client.HTTPConnection(
+            reachable(settings.host).strip("[]"), settings.port, timeout=5
+        )
+        try:
+            connection.request("GET", "/ready")
+            answer = connection.getresponse()
+            if answer.status == 200:
+                return
+            said = f"{answer.status} {answer.read(200).decode(errors='replace')}"
+        except OSError as error:
+            said = str(error)
+        finally:
+            connection.close()
+        time.sleep(0.1)
+    raise StartFailed(f"not ready after {READY_SECONDS} s: /ready says {said}")
+
+
+def reachable(host: str) -> str:
+    """Turn the address we listen on into one a client here can use."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{host}]" if ":" in host else host
+
+
+def last_line(text: object) -> str:
+    """Return the last line of a traceback, without colours and the exception's class."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", str(text)).strip()
+    line = plain.splitlines()[-1] if plain else "no reason given"
+    return re.sub(r"^([\w.]+(Error|Exception|Failed|Refused)): ", "", line)
+
+
+@contextmanager
+def quiet(log: Path) -> Iterator[None]:
+    """Send what Ray's libraries print to a file; whoever speaks to the user kept a copy."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = os.dup(1), os.dup(2)
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for descriptor, copy in zip((1, 2), kept, strict=True):
+            os.dup2(copy, descriptor)
+            os.close(copy)

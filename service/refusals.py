@@ -1,0 +1,168 @@
+"""The service's errors and the one table that gives them status and code.
+
+A refusal is an error answered on purpose. Whoever knows raises `Refused` with a code of the
+table (or the model raises its own error, MODEL names the code); the HTTP edge catches once and
+answers `problem`: RFC 9457, at most 4 KiB, never the input, never an exception's own text.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import orjson
+from pydantic import ValidationError
+
+from model import errors
+
+MEDIA_TYPE = "application/problem+json"
+MOST_ERRORS = 10
+MOST_BYTES = 4096
+
+
+class Kind(NamedTuple):
+    """One row of the table: the HTTP status, and what the caller is told."""
+
+    status: int
+    title: str
+
+
+REFUSALS: dict[str, Kind] = {
+    "invalid_json": Kind(400, "The body is not valid JSON."),
+    "not_found": Kind(404, "There is nothing at this path."),
+    "model_not_found": Kind(404, "This service serves another model."),
+    "method_not_allowed": Kind(405, "The path does not take this method."),
+    "not_acceptable": Kind(
+        406, "The answer can be JSON or safetensors, neither of which is accepted."
+    ),
+    "body_too_large": Kind(413, "The body is larger than this service reads."),
+    "too_many_tokens": Kind(413, "The request holds more tokens than this service takes at once."),
+    "attention_too_large": Kind(413, "The attention asked for is larger than an answer may be."),
+    "unsupported_media_type": Kind(415, "The body's media type is not one this route reads."),
+    "invalid_request": Kind(422, "The request does not fit the schema."),
+    "invalid_type": Kind(422, "A value has the wrong type."),
+    "out_of_range": Kind(422, "A value is outside its range."),
+    "unknown_field": Kind(422, "The request has a field this service does not know."),
+    "missing_field": Kind(422, "A required field is missing."),
+    "exactly_one_input": Kind(422, "An input is exactly one of text, token_ids and embeddings."),
+    "batch_empty": Kind(422, "The request holds no input."),
+    "batch_too_large": Kind(422, "The request holds more inputs than this service takes at once."),
+    "sequence_empty": Kind(422, "An input is empty."),
+    "sequence_too_long": Kind(422, "A sequence has more tokens than the model takes."),
+    "text_too_long": Kind(422, "A text has more characters than this service reads."),
+    "invalid_text": Kind(422, "A text holds characters that are not valid Unicode."),
+    "token_out_of_range": Kind(422, "A token id or type is outside the model's tables."),
+    "shape_mismatch": Kind(422, "An array's shape does not fit the model or its sequence."),
+    "bad_base64": Kind(422, "A base64 string cannot be decoded."),
+    "payload_length_mismatch": Kind(422, "An array's bytes do not match its shape."),
+    "non_finite": Kind(422, "Embeddings hold NaN or infinity."),
+    "index_out_of_range": Kind(422, "A layer or head does not exist, or is named twice."),
+    "overloaded": Kind(429, "The service is busy; the request was not started."),
+    "client_closed": Kind(499, "The client went away."),
+    "internal": Kind(500, "The service failed; this is not the request's fault."),
+    "nonfinite_output": Kind(500, "The model produced NaN or infinity."),
+    "not_ready": Kind(503, "The replica is not ready."),
+    "deadline_exceeded": Kind(504, "The request was not done by its deadline."),
+}
+
+MODEL: dict[type[errors.SequenceError], str] = {
+    errors.SequenceEmpty: "sequence_empty",
+    errors.SequenceTooLong: "sequence_too_long",
+    errors.TokenOutOfRange: "token_out_of_range",
+    errors.BadShape: "shape_mismatch",
+    errors.NonFinite: "non_finite",
+}
+
+# pydantic's error types; any other is invalid_type
+VALIDATION: dict[str, str] = {
+    "json_invalid": "invalid_json",
+    "missing": "missing_field",
+    "extra_forbidden": "unknown_field",
+    "exactly_one_input": "exactly_one_input",
+    "string_unicode": "invalid_text",
+    "finite_number": "non_finite",
+    "greater_than_equal": "out_of_range",
+    "literal_error": "out_of_range",
+}
+# pydantic puts the branch of a union behind what it stands in; it is no part of the input
+TAGS = frozenset({"text", "item", "numbers", "base64"})
+TAGGED = frozenset({"embeddings"})
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing wrong with a request: where, as keys and indices, and its code."""
+
+    loc: tuple[str | int, ...]
+    code: str
+
+
+class Refused(Exception):
+    """A request that is refused.
+
+    Args:
+        code: a code of REFUSALS.
+        faults: what is wrong where.
+        retry_after: when trying again may succeed, seconds.
+        facts: numbers that help the caller, such as `length` and `limit`.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        faults: Sequence[Fault] = (),
+        *,
+        retry_after: int | None = None,
+        **facts: object,
+    ) -> None:
+        super().__init__(code)
+        self.code, self.faults, self.retry_after, self.facts = code, faults, retry_after, facts
+
+    @property
+    def status(self) -> int:
+        return REFUSALS[self.code].status
+
+
+def refusal(error: BaseException, *loc: str | int) -> Refused:
+    """What to answer for any error; one that is in no table is our own fault."""
+    if isinstance(error, Refused):
+        return error
+    if isinstance(error, errors.SequenceTooLong):
+        at = [Fault(loc, "sequence_too_long")]
+        return Refused("sequence_too_long", at, length=error.length, limit=error.limit)
+    if isinstance(error, ValidationError):
+        faults = [
+            _fault(wrong["type"], wrong["loc"]) for wrong in error.errors(include_input=False)
+        ]
+        return Refused(faults[0].code, faults)
+    code = MODEL.get(type(error), "internal")  # type: ignore[arg-type]
+    return Refused(code, [Fault(loc, code)] if loc else ())
+
+
+def _fault(kind: str, loc: tuple[str | int, ...]) -> Fault:
+    """A validation error; an unknown field is located by where it stands, never by its name."""
+    code = VALIDATION.get(kind, "invalid_type")
+    named = loc[:-1] if code == "unknown_field" else loc
+    places = [
+        part
+        for i, part in enumerate(named)
+        if not (part in TAGS and i and (isinstance(named[i - 1], int) or named[i - 1] in TAGGED))
+    ]
+    return Fault(tuple(places), code)
+
+
+def problem(refused: Refused, request_id: str) -> bytes:
+    """The body of a refusal, at most MOST_BYTES."""
+    kind = REFUSALS[refused.code]
+    body: dict[str, Any] = {
+        "type": "about:blank",
+        "title": kind.title,
+        "status": kind.status,
+        "code": refused.code,
+        "detail": kind.title,
+        "request_id": request_id,
+        **refused.facts,
+    }
+    faults = [{"loc": fault.loc, "code": fault.code} for fault in refused.faults[:MOST_ERRORS]]
+    while faults and len(orjson.dumps({**body, "errors": faults})) > MOST_BYTES:
+        faults.pop()
+    return orjson.dumps({**body, "errors": faults} if faults else body)

@@ -1,0 +1,256 @@
+"""Owns the weights and the lanes: threads that pack, run, cut apart.
+
+Arrays in, arrays out: nothing above this file sees a tensor. A lane is one thread. Lane 0 loads
+the model and may use several cores; every other lane uses one and so never opens an OpenMP
+region. That is deliberate: a second thread that opens one makes libgomp stop spinning and
+doubles the time of a short sentence.
+"""
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from model import checkpoint, kernels, maps, packing
+from model.checkpoint import Model
+from model.encoder import Encoded
+from model.pooling import Pooling, pool
+from service.weights import GOLDEN
+
+logger = logging.getLogger(__name__)
+
+Array = NDArray[np.float32]
+
+AGREEMENT = 1e-4  # largest difference allowed from the plain exact path, and from transformers
+CANARY = "A dog ate the food because it was hungry"
+MEASURED_TOKENS = 64  # per sequence of the batch that measures the speed
+MEASURED_SEQUENCES = 8
+MEASURED_SECONDS = 0.3
+
+
+class NotTrustworthy(Exception):
+    """The start-up check found answers that differ; the replica must not serve."""
+
+
+class NonFiniteOutput(Exception):
+    """The forward pass produced NaN or infinity."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to return of one sequence; by default nothing.
+
+    Args:
+        hidden: hidden states, 0 = embeddings, i = after i layers.
+        maps: heads whose attention maps to return, by layer.
+    """
+
+    pooling: Pooling | None = None
+    tokens: bool = False
+    hidden: frozenset[int] = frozenset()
+    maps: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One sequence and what is wanted of it; embeddings are (tokens, width) numbers."""
+
+    token_ids: Sequence[int] | None
+    types: Sequence[int] | None
+    embeddings: Array | None
+    wanted: Wanted
+
+    def __len__(self) -> int:
+        given = self.token_ids if self.embeddings is None else self.embeddings
+        return 0 if given is None else len(given)
+
+    def sequence(self) -> packing.Sequence:
+        given = None if self.embeddings is None else torch.from_numpy(self.embeddings)
+        return packing.Sequence(self.token_ids, self.types, given)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What came out for one sequence: pooled (width,), tokens and hidden (tokens, width) each,
+    maps (heads asked, query, key) by layer; all float32.
+    """
+
+    pooled: Array | None
+    tokens: Array | None
+    hidden: dict[int, Array]
+    maps: dict[int, Array]
+
+
+class Runner:
+    """The loaded model and the threads that run it; made in lane 0, by `start`.
+
+    Args:
+        numerics: names the arithmetic; equal weights, numerics and input give equal bits.
+
+    Raises:
+        NotTrustworthy: its answers differ from another computation of the same.
+    """
+
+    def __init__(
+        self, model: Model, numerics: str, device: torch.device, lanes: list[ThreadPoolExecutor]
+    ) -> None:
+        self.model, self.numerics, self.device, self._lanes = model, numerics, device, lanes
+        ids = model.tokenizer([(CANARY,)], model.max_tokens, "right")[0].token_ids
+        self.canary = Work(ids, None, None, Wanted(tokens=True))
+        self.golden = self._check_invariance()
+        self.speed = self._measure()
+
+    @classmethod
+    async def start(
+        cls, folder: Path, device: torch.device, dtype: torch.dtype, threads: int
+    ) -> "Runner":
+        """Load a folder in lane 0, check its answers, measure its speed."""
+        lanes = [
+            ThreadPoolExecutor(1, thread_name_prefix=f"lane-{i}", initializer=_prepare)
+            for i in range(threads)
+        ]
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(lanes[0], _load, folder, device, dtype, lanes)
+
+    async def launch(
+        self, lane: int, works: Sequence[Work], threads: int
+    ) -> Sequence[Done | Exception]:
+        """Run one batch in a lane; one result or exception for each work."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._lanes[lane], self.run, works, threads)
+
+    def close(self) -> None:
+        for lane in self._lanes:
+            lane.shutdown()
+
+    @torch.inference_mode()
+    def run(self, works: Sequence[Work], threads: int) -> list[Done | Exception]:
+        """Run one batch in the calling thread; a work that fails, fails alone."""
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+        return self._attempt(works)
+
+    def _attempt(self, works: Sequence[Work]) -> list[Done | Exception]:
+        try:
+            return self._encode(works)
+        except Exception as error:
+            logger.exception("batch failed", extra={"sequences": len(works)})
+            if len(works) == 1:
+                return [error]
+        half = len(works) // 2  # whichever work is to blame, the others deserve an answer
+        return self._attempt(works[:half]) + self._attempt(works[half:])
+
+    def _encode(self, works: Sequence[Work]) -> list[Done | Exception]:
+        packed = packing.pack([work.sequence() for work in works], self.device)
+        encoded = self.model.encoder(
+            packed,
+            hidden=frozenset().union(*(work.wanted.hidden for work in works)),
+            traces=frozenset().union(*(work.wanted.maps for work in works)),
+        )
+        if not encoded.last.sum().isfinite():
+            raise NonFiniteOutput("the last layer is not finite")
+        return [_cut(encoded, index, work.wanted) for index, work in enumerate(works)]
+
+    def digest(self, done: Done) -> str:
+        """What a canary's answer is compared by, bit for bit."""
+        if done.tokens is None:
+            raise RuntimeError("the canary asks for tokens: this is a bug")
+        return hashlib.sha256(done.tokens.tobytes()).hexdigest()
+
+    def _check_invariance(self) -> str:
+        """The canary's digest: the same alone, in company, on one core and on all."""
+        company = [Work([1] * length, None, None, Wanted()) for length in (1, 3, 40)]
+        batches = [[self.canary], [self.canary, *company], [self.canary] * 3]
+        found = set()
+        for threads in {1, len(self._lanes)}:
+            for batch in batches:
+                done = self.run(batch, threads)[0]
+                if isinstance(done, Exception):
+                    raise NotTrustworthy("the canary failed") from done
+                found.add(self.digest(done))
+        if len(found) != 1:
+            raise NotTrustworthy("the canary's bits depend on the batch or the thread count")
+        return found.pop()
+
+    def _measure(self) -> float:
+        """Tokens per second of a batch of middling sequences on all cores."""
+        tokens = min(MEASURED_TOKENS, self.model.max_tokens)
+        batch = [Work([1] * tokens, None, None, Wanted())] * MEASURED_SEQUENCES
+        rounds, start = 0, time.perf_counter()
+        while time.perf_counter() - start < MEASURED_SECONDS:
+            self.run(batch, len(self._lanes))
+            rounds += 1
+        return rounds * tokens * len(batch) / (time.perf_counter() - start)
+
+
+def _prepare() -> None:
+    """Once in every lane: denormal numbers cost up to threefold time and carry no meaning."""
+    torch.set_flush_denormal(True)
+
+
+def _load(
+    folder: Path, device: torch.device, dtype: torch.dtype, lanes: list[ThreadPoolExecutor]
+) -> Runner:
+    torch.set_num_threads(len(lanes))
+    chosen = kernels.choose(device, dtype)
+    model = checkpoint.load(folder, device, dtype, chosen)
+    with torch.inference_mode():
+        _check_exact(model, folder, dtype)
+    return Runner(model, _numerics(device, dtype, chosen.name), device, lanes)
+
+
+def _check_exact(model: Model, folder: Path, dtype: torch.dtype) -> None:
+    """The serving path agrees with the plain one, and with another implementation's numbers."""
+    if dtype != torch.float32:
+        return  # a half-precision answer has no exact twin to agree with to AGREEMENT
+    plain = checkpoint.load(folder, torch.device("cpu"), dtype, kernels.PLAIN)
+    ours, exact = _vector(model, CANARY), _vector(plain, CANARY)
+    if not torch.allclose(ours, exact, atol=AGREEMENT):
+        raise NotTrustworthy("the fast path differs from the plain one")
+    golden = GOLDEN.get(model.digest)
+    if golden:
+        found = _vector(model, golden.text)[: len(golden.pooled)]
+        if not torch.allclose(found, torch.tensor(golden.pooled), atol=AGREEMENT):
+            raise NotTrustworthy("the bundled model's vector differs from transformers'")
+
+
+def _vector(model: Model, text: str) -> torch.Tensor:
+    ids = model.tokenizer([(text,)], model.max_tokens, "right")[0].token_ids
+    device = model.encoder.embeddings.word.device
+    encoded = model.encoder(packing.pack([packing.Sequence(ids)], device))
+    return pool(encoded.last[encoded.packed.rows(0)], model.pooling).cpu()
+
+
+def _numerics(device: torch.device, dtype: torch.dtype, kernel: str) -> str:
+    """A short name of the arithmetic: device, number format, kernels, instructions, torch."""
+    unit = torch.backends.cpu.get_cpu_capability() if device.type == "cpu" else "sm"
+    precision = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}[dtype]
+    release = torch.__version__.partition("+")[0]
+    return f"{device.type}-{precision}-{kernel}-{unit.lower()}-{release}"
+
+
+def _cut(encoded: Encoded, index: int, wanted: Wanted) -> Done:
+    """One sequence's share of a batch, as arrays."""
+    rows = encoded.packed.rows(index)
+    last = encoded.last[rows]
+    return Done(
+        pooled=_array(pool(last, wanted.pooling)) if wanted.pooling else None,
+        tokens=_array(last) if wanted.tokens else None,
+        hidden={layer: _array(encoded.hidden[layer][rows]) for layer in sorted(wanted.hidden)},
+        maps={
+            layer: _array(maps.full(encoded.traces[layer], rows, heads))
+            for layer, heads in wanted.maps.items()
+        },
+    )
+
+
+def _array(tensor: torch.Tensor) -> Array:
+    return tensor.float().cpu().numpy()

@@ -1,0 +1,149 @@
+"""The native wire: request models, strict, and how they name the model's parts."""
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic.types import FailFast
+from pydantic_core import PydanticCustomError
+from typing_extensions import TypeAliasType
+
+from model.pooling import Mode
+from model.tokenizer import Truncate
+
+Floats = Literal["float32", "float16"]
+# Lists that stop at their first error: a million errors would cost more than the request
+Integers = TypeAliasType("Integers", Annotated[list[int], FailFast()])
+Numbers = TypeAliasType("Numbers", Annotated[list[float], FailFast()])
+Rows = TypeAliasType("Rows", Annotated[list[Numbers], FailFast()])
+
+
+class Wire(BaseModel):
+    """What crosses the wire: no unknown field, no coercion."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class Base64Array(Wire):
+    """An array as base64 of its little-endian bytes."""
+
+    shape: list[int]
+    dtype: Floats
+    data: str
+
+
+Embeddings = TypeAliasType(
+    "Embeddings",
+    Annotated[
+        Annotated[Rows, Tag("numbers")] | Annotated[Base64Array, Tag("base64")],
+        Discriminator(lambda given: "numbers" if isinstance(given, list) else "base64"),
+    ],
+)
+
+
+class Item(Wire):
+    """One input: a text or pair of texts, token ids used as given, or embeddings."""
+
+    text: str | None = None
+    pair: str | None = None
+    token_ids: Integers | None = None
+    token_type_ids: Integers | None = None
+    embeddings: Embeddings | None = None
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> "Item":
+        given = [self.text, self.token_ids, self.embeddings]
+        lone_pair = self.pair is not None and self.text is None
+        lone_types = self.token_type_ids is not None and self.token_ids is None
+        if sum(value is not None for value in given) != 1 or lone_pair or lone_types:
+            raise PydanticCustomError("exactly_one_input", "exactly one kind of input")
+        return self
+
+    @property
+    def kind(self) -> str:
+        """Which of the three it is: text, tokens or embeddings."""
+        if self.text is not None:
+            return "text"
+        return "tokens" if self.token_ids is not None else "embeddings"
+
+
+class Pooled(Wire):
+    """How one vector is made of a sequence; what is left out is the checkpoint's own."""
+
+    mode: Literal["model"] | Mode = "model"
+    normalize: bool | None = None
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+
+
+class Attention(Wire):
+    """Which attention maps to return."""
+
+    layers: Literal["all"] | list[int] = "all"
+    heads: Literal["all"] | list[int] | dict[str, list[int]] = "all"
+    form: Literal["full"] = "full"
+    dtype: Floats = "float32"
+
+    def resolve(self, layers: int, heads: int) -> dict[int, tuple[int, ...]]:
+        """The heads asked for, by layer, in the order of the model.
+
+        Raises:
+            IndexError: one that does not exist, or is named twice.
+        """
+        if isinstance(self.heads, dict):
+            named = {_index(layer): chosen for layer, chosen in self.heads.items()}
+            asked = list(named) if self.layers == "all" else self.layers
+            if set(asked) != set(named):
+                raise IndexError("layers and the keys of heads differ")
+        else:
+            asked = list(range(layers)) if self.layers == "all" else self.layers
+            every = list(range(heads)) if self.heads == "all" else self.heads
+            named = dict.fromkeys(asked, every)
+        return {layer: tuple(_chosen(named[layer], heads)) for layer in _chosen(asked, layers)}
+
+
+class EncodeRequest(Wire):
+    """The body of POST /v1/encode."""
+
+    model: str | None = None
+    inputs: list[
+        Annotated[
+            Annotated[str, Tag("text")] | Annotated[Item, Tag("item")],
+            Discriminator(lambda given: "text" if isinstance(given, str) else "item"),
+        ]
+    ]
+    truncate: Truncate = "refuse"
+    pooled: bool | Pooled = True
+    tokens: bool = False
+    layers: list[int] = []
+    attention: Attention | None = None
+    encoding: Literal["json", "base64"] = "json"
+    dtype: Floats = "float32"
+
+    def items(self) -> list[Item]:
+        """Every input in its long form."""
+        return [
+            Item.model_construct(text=given) if isinstance(given, str) else given
+            for given in self.inputs
+        ]
+
+    def hidden(self, layers: int) -> frozenset[int]:
+        """The hidden states asked for: 0 = embeddings, i = after i layers; -1 is the last.
+
+        Raises:
+            IndexError: one that does not exist, or is named twice.
+        """
+        states = [index + layers + 1 if index < 0 else index for index in self.layers]
+        return frozenset(_chosen(states, layers + 1))
+
+
+def _index(key: str) -> int:
+    if not key.isdecimal() or not key.isascii() or str(int(key)) != key:
+        raise IndexError("a layer is a number")
+    return int(key)
+
+
+def _chosen(asked: Sequence[int], count: int) -> list[int]:
+    """The indices asked for, in order; each must exist and stand once."""
+    if len(set(asked)) != len(asked) or not all(0 <= index < count for index in asked):
+        raise IndexError(f"of {count}")
+    return sorted(asked)

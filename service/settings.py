@@ -1,0 +1,105 @@
+"""Every knob of the running service: default, bound, unit, sentence.
+
+A setting named `max_tokens` is the flag `--max-tokens`, the variable
+HEADLIGHT_MAX_TOKENS and the key `max_tokens` of the YAML file; a flag wins over
+a variable, a variable over the file.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field
+
+PREFIX = "HEADLIGHT_"
+KIB, MIB = 1024, 1024 * 1024
+
+Count = Annotated[int, Field(ge=1)]
+
+
+class Settings(BaseModel):
+    """The settings of one service, checked and frozen."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    model: str = Field(
+        "all-MiniLM-L6-v2", min_length=1, description="the bundled model's name, or a local folder"
+    )
+    served_model_name: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$",
+        description="the name clients know the model by; default: its own",
+    )
+    max_tokens: Count | None = Field(
+        None,
+        description="longest sequence, tokens; default: the checkpoint's own, at most its table",
+    )
+    host: str = Field("127.0.0.1", min_length=1, description="address to listen on")
+    port: int = Field(8000, ge=1, le=65535, description="port to listen on")
+    replicas: int = Field(1, ge=1, le=256, description="copies of the model that answer")
+    threads: Count | None = Field(
+        None, description="cores per replica; default: the machine's cores divided by the replicas"
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where the model runs")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto", description="number format of the model; auto: float32 on cpu, bfloat16 on cuda"
+    )
+    ingress: Literal["haproxy", "proxy"] = Field(
+        "haproxy", description="what takes the connections: HAProxy, or Ray Serve's Python proxy"
+    )
+    address: str | None = Field(
+        None, description="Ray cluster to join (auto: the one on this machine); default: start one"
+    )
+    deadline_seconds: float = Field(
+        30.0, gt=0, le=600, description="longest time a request may take, seconds"
+    )
+    drain_seconds: float = Field(
+        0.0, ge=0, le=600, description="how long a stopping replica stays reachable, seconds"
+    )
+    canary_seconds: float = Field(
+        5.0, gt=0, le=60, description="time between two self-checks of an idle replica, seconds"
+    )
+    max_body_bytes: Count = Field(2 * MIB, description="largest JSON body, bytes")
+    max_binary_body_bytes: Count = Field(8 * MIB, description="largest binary body, bytes")
+    max_sequences: Count = Field(2048, description="most sequences in a request")
+    max_text_characters: Count = Field(262_144, description="longest text, characters")
+    max_request_tokens: Count = Field(65_536, description="most tokens in a request")
+    max_attention_bytes: Count = Field(
+        64 * MIB,
+        description="largest attention answer in safetensors or base64, bytes of the arrays",
+    )
+    max_attention_json_bytes: Count = Field(
+        8 * MIB, description="largest attention answer as JSON numbers, bytes of the arrays"
+    )
+    batch_tokens: int | None = Field(
+        None,
+        ge=16,
+        le=1 << 20,
+        description="tokens per batch; default: 100 ms of work, as measured",
+    )
+    max_waiting_requests: Count = Field(512, description="requests that may wait in a replica")
+    max_waiting_tokens: Count = Field(262_144, description="tokens that may wait in a replica")
+
+
+def load(
+    flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file: Path | None = None
+) -> Settings:
+    """Settle every setting: flag, then HEADLIGHT_* variable, then YAML file, then default.
+
+    Raises:
+        ValueError: an unknown name or a value out of its bounds (pydantic's
+            ValidationError is one), or a file that holds no mapping.
+        OSError: the file cannot be read.
+    """
+    filed = yaml.safe_load(file.read_text()) if file else {}
+    if not isinstance(filed, dict):
+        raise ValueError(f"{file} must hold settings, one `name: value` a line")
+    named = {
+        name.removeprefix(PREFIX).lower(): value
+        for name, value in environ.items()
+        if name.startswith(PREFIX)
+    }
+    flagged = {name: value for name, value in flags.items() if value is not None}
+    return Settings.model_validate({**filed, **named, **flagged})

@@ -1,0 +1,245 @@
+"""ARCHITECTURE.md's drawing is the import graph, and what it says is absent is absent.
+
+`python tests/test_architecture.py` prints the graph of the files as they are, as a drawing.
+"""
+
+import ast
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from http import HTTPStatus
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = ("service", "model")
+DRAWING = re.compile(r"^```\n(service/\n.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE_MODULES = {"io", "os", "pathlib", "shutil", "socket", "subprocess", "tempfile"}
+ERROR_STATUSES = {status.value for status in HTTPStatus if status >= HTTPStatus.BAD_REQUEST}
+
+Graph = dict[str, set[str]]  # module -> the modules of ours that it imports
+
+
+# The files
+
+
+def parsed(root: Path) -> dict[str, ast.Module]:
+    """Every module of ours by its dotted name; a package's own file is `package.__init__`."""
+    paths = sorted(path for folder in FOLDERS for path in (root / folder).rglob("*.py"))
+    trees = {
+        ".".join(path.relative_to(root).with_suffix("").parts): ast.parse(path.read_text())
+        for path in paths
+    }
+    return {
+        name: tree
+        for name, tree in trees.items()
+        if not name.endswith(".__init__") or any(imported(tree))
+    }
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    """The full name of each thing a module imports, wherever in the file it does."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            start = "." * node.level + (node.module or "")
+            yield from (f"{start}.{alias.name}" for alias in node.names)
+
+
+def attributes(tree: ast.Module) -> Iterator[str]:
+    """Each dotted name that is read in a module, such as `torch.ops.aten`."""
+    yield from (ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+
+
+def graph(trees: dict[str, ast.Module]) -> Graph:
+    """Which of our modules each of our modules imports."""
+
+    def module(name: str) -> str | None:
+        while name not in trees:
+            if f"{name}.__init__" in trees:
+                return f"{name}.__init__"
+            if "." not in name:
+                return None
+            name = name.rpartition(".")[0]
+        return name
+
+    return {
+        name: {found for full in imported(tree) if (found := module(full))}
+        for name, tree in trees.items()
+    }
+
+
+# The drawing
+
+
+def read(text: str) -> Graph:
+    """The graph that ARCHITECTURE.md draws."""
+    found = DRAWING.search(text)
+    drawn: Graph = {}
+    folder = ""
+    for line in found[1].splitlines() if found else ():
+        if line.endswith("/"):
+            folder = line.removesuffix("/")
+            continue
+        name, _, targets = line.partition("->")
+        drawn[f"{folder}.{name.strip()}"] = {
+            target if target.partition(".")[0] in FOLDERS else f"{folder}.{target}"
+            for target in targets.split()
+        }
+    return drawn
+
+
+def draw(edges: Graph, order: Iterable[str]) -> str:
+    """A graph as ARCHITECTURE.md draws it: in a given order, what is new at the end."""
+    names = [*order, *sorted(edges.keys() - set(order))]
+    lines = []
+    for folder in FOLDERS:
+        lines.append(f"{folder}/")
+        for name in (name for name in names if name in edges and name.startswith(f"{folder}.")):
+            targets = (to.removeprefix(f"{folder}.") for to in names if to in edges[name])
+            line = f"  {name.removeprefix(f'{folder}.')} -> {' '.join(targets)}"
+            lines.append(line.removesuffix(" -> "))
+    return "\n".join(lines)
+
+
+# The rules
+
+
+def breaches(root: Path) -> set[str]:
+    """Every sentence of ARCHITECTURE.md that the files under `root` do not keep."""
+    trees = parsed(root)
+    real, drawn = graph(trees), read((root / "ARCHITECTURE.md").read_text())
+    found = {f"{name} is not drawn" for name in real.keys() - drawn.keys()}
+    found |= {f"{name} is drawn and does not exist" for name in drawn.keys() - real.keys()}
+    for name in real.keys() & drawn.keys():
+        found |= {f"{name} -> {to} is not drawn" for to in real[name] - drawn[name]}
+        found |= {f"{name} -> {to} is drawn and does not exist" for to in drawn[name] - real[name]}
+    return found | {
+        f"{name} {verb}"
+        for verb, (breaks, allowed) in ABSENCES.items()
+        for name, tree in trees.items()
+        if name not in allowed and breaks(name, tree)
+    }
+
+
+def uses(*libraries: str) -> Callable[[str, ast.Module], bool]:
+    """A module imports one of these."""
+    return lambda name, tree: any(full.partition(".")[0] in libraries for full in imported(tree))
+
+
+def in_model(breaks: Callable[[str, ast.Module], bool]) -> Callable[[str, ast.Module], bool]:
+    """The rule is for model/ alone."""
+    return lambda name, tree: name.startswith("model.") and breaks(name, tree)
+
+
+def leans(name: str, tree: ast.Module) -> bool:
+    """A module imports more than the libraries a model needs."""
+    allowed = {"model", "safetensors", "tokenizers", "torch"} | sys.stdlib_module_names
+    return any(full.partition(".")[0] not in allowed for full in imported(tree))
+
+
+def reads_environment(name: str, tree: ast.Module) -> bool:
+    """A module looks at the variables of its process."""
+    found = {*attributes(tree), *imported(tree)}
+    return bool(found & {"os.environ", "os.getenv"})
+
+
+def touches_files(name: str, tree: ast.Module) -> bool:
+    """A module can open a file or a connection."""
+    opened = (node.id == "open" for node in ast.walk(tree) if isinstance(node, ast.Name))
+    return uses(*FILE_MODULES)(name, tree) or any(opened)
+
+
+def speaks(name: str, tree: ast.Module) -> bool:
+    """A module writes to a log or a screen."""
+    printed = (node.id == "print" for node in ast.walk(tree) if isinstance(node, ast.Name))
+    return uses("logging", "warnings")(name, tree) or any(printed)
+
+
+def calls_private_torch(name: str, tree: ast.Module) -> bool:
+    """A module calls what torch may change without notice."""
+    found = {*attributes(tree), *imported(tree)}
+    return any(re.match(r"torch\.(ops\b|(\w+\.)*_[a-z]|_C\b)", full) for full in found)
+
+
+def states_status(name: str, tree: ast.Module) -> bool:
+    """A module holds the number of an HTTP error, or its name."""
+    numbers = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    named = any(full.startswith(("http.HTTPStatus", "starlette.status")) for full in imported(tree))
+    return named or bool(numbers & ERROR_STATUSES)
+
+
+ABSENCES = {
+    "imports ray": (uses("ray"), {"service.app", "service.cli"}),
+    "imports prometheus_client": (uses("prometheus_client"), {"service.metrics"}),
+    "states an HTTP status": (states_status, {"service.refusals"}),
+    "imports more than a model needs": (in_model(leans), set()),
+    "reads the environment": (in_model(reads_environment), set()),
+    "touches files": (in_model(touches_files), {"model.checkpoint", "model.tokenizer"}),
+    "speaks": (in_model(speaks), set()),
+    "calls private torch": (calls_private_torch, {"model.kernels"}),
+}
+
+
+def test_the_drawing_is_the_import_graph_and_the_absences_hold() -> None:
+    """ARCHITECTURE.md says what the files do, edge by edge."""
+    assert breaches(ROOT) == set()
+
+
+PLANTED = {
+    "an edge to app": ("service/settings.py", "import service.app", "-> service.app is not drawn"),
+    "a way back": ("model/config.py", "from service import settings", "imports more than"),
+    "a new file": ("service/helpers.py", "import os", "service.helpers is not drawn"),
+    "a late import": ("service/gateway.py", "def f():\n    import ray", "gateway imports ray"),
+    "a second counter": ("service/edge.py", "import prometheus_client", "edge imports prometheus"),
+    "a status": ("service/batcher.py", "BUSY = 429", "batcher states an HTTP status"),
+    "a named status": ("service/edge.py", "from http import HTTPStatus", "edge states an HTTP"),
+    "a library": ("model/heads.py", "import numpy", "model.heads imports more than"),
+    "the environment": ("model/config.py", "import os\nos.environ['A']", "reads the environment"),
+    "a file": ("model/maps.py", "open('x')", "model.maps touches files"),
+    "a log line": ("model/encoder.py", "import logging", "model.encoder speaks"),
+    "a private operator": ("model/maps.py", "torch.ops.aten.x()", "maps calls private torch"),
+    "a private function": ("service/app.py", "torch._assert()", "app calls private torch"),
+}
+
+
+@pytest.mark.parametrize(("file", "line", "sentence"), PLANTED.values(), ids=PLANTED.keys())
+def test_a_planted_breach_is_caught(tmp_path: Path, file: str, line: str, sentence: str) -> None:
+    """Each rule fails on a file written to break it."""
+    house = copy(tmp_path)
+
+    with (house / file).open("a") as planted:
+        planted.write(f"\n{line}\n")
+
+    assert any(sentence in breach for breach in breaches(house) - breaches(ROOT))
+
+
+def test_a_drawing_that_promises_too_much_is_caught(tmp_path: Path) -> None:
+    """A drawn edge or file that does not exist is as wrong as a hidden one."""
+    house = copy(tmp_path)
+    edges = graph(parsed(house))
+    edges["model.errors"] = {"model.encoder"}
+    edges["model.ghost"] = set()
+
+    (house / "ARCHITECTURE.md").write_text(f"```\n{draw(edges, ())}\n```\n")
+
+    assert breaches(house) - breaches(ROOT) == {
+        "model.errors -> model.encoder is drawn and does not exist",
+        "model.ghost is drawn and does not exist",
+    }
+
+
+def copy(folder: Path) -> Path:
+    """The house without its furniture."""
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "ARCHITECTURE.md", folder)
+    return folder
+
+
+if __name__ == "__main__":
+    page = ROOT / "ARCHITECTURE.md"
+    print(draw(graph(parsed(ROOT)), read(page.read_text())))
