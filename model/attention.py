@@ -48,7 +48,7 @@ class Trace:
     scale: float
 
     def sequence(self, rows: slice) -> tuple[Tensor, Tensor, Tensor]:
-        """One sequence's queries and keys, (heads, tokens, head), and normaliser, (heads, tokens)."""
+        """One sequence's q and k, (heads, tokens, head), and normaliser, (heads, tokens)."""
         q, k, _ = self.qkv[rows].permute(1, 2, 0, 3)
         for group, normaliser in zip(self.groups, self.normalisers, strict=True):
             if group.rows.start <= rows.start < group.rows.stop:

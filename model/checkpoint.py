@@ -235,7 +235,7 @@ def _layer(
 
 
 def _read_pooling(folder: Path) -> Pooling:
-    """The pooling of a sentence-transformers folder; a plain folder's is the mean, not normalised."""
+    """A sentence-transformers folder's pooling; of a plain folder the mean, not normalised."""
     if not (folder / MODULES).is_file():
         return Pooling("mean", normalize=False)
     modules = [

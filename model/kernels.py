@@ -93,7 +93,14 @@ def attend_plain(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor,
         The mixed values, shaped as v, and the log of each row's softmax normaliser,
         (sequences, heads, tokens), float32.
     """
-    scores = (q.float() @ k.float().transpose(-2, -1)) * scale  # (sequences, heads, query, key)
+    # one sequence at a time: a batched product picks its kernel, and so its bits, by their number
+    each = [_attend_one(*sequence, scale) for sequence in zip(q, k, v, strict=True)]
+    mixed, normalisers = zip(*each, strict=True)
+    return torch.stack(mixed), torch.stack(normalisers)
+
+
+def _attend_one(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    scores = (q.float() @ k.float().transpose(-2, -1)) * scale  # (heads, query, key)
     normaliser = scores.logsumexp(-1)
     probabilities = (scores - normaliser.unsqueeze(-1)).exp_()
     return (probabilities @ v.float()).to(v.dtype), normaliser

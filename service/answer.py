@@ -53,7 +53,8 @@ def cast(array: Array, dtype: str) -> Array:
     """
     if dtype == "float32":
         return array
-    half = array.astype(np.float16)
+    with np.errstate(over="ignore"):  # it becomes infinity, and is refused
+        half = array.astype(np.float16)
     if not np.isfinite(half).all():
         raise NotFinite
     return half

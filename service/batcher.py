@@ -21,6 +21,9 @@ from typing import Generic, TypeVar
 # wait for the long ones it shares a batch with; below SMALL tokens sharing costs nothing.
 GROWTH = 8
 SMALL = 128
+# One batch may seem this many times slower than expected at most: a machine that slept must not
+# come back believing that it can do nothing.
+STALL = 4.0
 MEMORY_SECONDS = 10.0  # how much working time the measured speed looks back on
 
 Work = TypeVar("Work")
@@ -271,7 +274,8 @@ class Batcher(Generic[Work, Done]):
 
     def _measure(self, batch: list[_Part[Work, Done]], seconds: float, cores: int) -> None:
         """Fold a batch into the speed; one that had some of the cores counts for as many."""
+        tokens = sum(part.job.sizes[part.index] for part in batch) * self._lanes / cores
+        seconds = min(seconds, STALL * tokens / self.speed)
         keep = math.exp(-seconds / MEMORY_SECONDS)
-        tokens = sum(part.job.sizes[part.index] for part in batch)
-        self._tokens = keep * self._tokens + tokens * self._lanes / cores
+        self._tokens = keep * self._tokens + tokens
         self._seconds = keep * self._seconds + seconds

@@ -177,10 +177,11 @@ def _vectors(given: list[list[float]] | Base64Array, index: int) -> Array:
     """Embeddings as an array, (tokens, width) if all is well."""
     if isinstance(given, Base64Array):
         return _decoded(given, index)
-    if len({len(row) for row in given}) > 1:
+    widths = {len(row) for row in given} or {0}
+    if len(widths) > 1:
         raise _refused("shape_mismatch", index, "embeddings")
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes inf, and is refused
-        return np.array(given, dtype=np.float32).reshape(len(given), -1)
+        return np.array(given, dtype=np.float32).reshape(len(given), *widths)
 
 
 def _decoded(given: Base64Array, index: int) -> Array:

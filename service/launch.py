@@ -13,6 +13,7 @@ when it is.
 import http.client
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -55,8 +56,10 @@ def running(settings: Settings, say: Say) -> Iterator[str]:
         say(f"loading {settings.model}")
         stack.enter_context(deployed(settings))
         wait_until_ready(settings)
-        yield f"http://{reachable(settings.host)}:{settings.port}"
-        say("stopping")
+        try:
+            yield f"http://{reachable(settings.host)}:{settings.port}"
+        finally:
+            say("stopping")
 
 
 def look_for_model(settings: Settings) -> None:
@@ -102,6 +105,7 @@ def own_ray(settings: Settings, say: Say) -> Iterator[None]:
         say("starting Ray")
         import ray
 
+        told = signal.getsignal(signal.SIGTERM)
         try:
             ray.init(
                 address="local",
@@ -111,7 +115,10 @@ def own_ray(settings: Settings, say: Say) -> Iterator[None]:
                 log_to_driver=False,
                 _temp_dir=str(run / "ray"),  # Ray opens it to all; ours stays private
             )
+            signal.signal(signal.SIGTERM, told)
             yield
+        except SystemExit as error:  # from a handler of SIGTERM that Ray put there meanwhile
+            raise KeyboardInterrupt from error
         finally:
             ray.shutdown()
 

@@ -13,6 +13,7 @@ import orjson
 from pydantic import ValidationError
 
 from model import errors
+from service.schema import FIELDS
 
 MEDIA_TYPE = "application/problem+json"
 MOST_ERRORS = 10
@@ -83,9 +84,6 @@ VALIDATION: dict[str, str] = {
     "greater_than_equal": "out_of_range",
     "literal_error": "out_of_range",
 }
-# pydantic puts the branch of a union behind what it stands in; it is no part of the input
-TAGS = frozenset({"text", "item", "numbers", "base64"})
-TAGGED = frozenset({"embeddings"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +137,9 @@ def refusal(error: BaseException, *loc: str | int) -> Refused:
 
 
 def _fault(kind: str, loc: tuple[str | int, ...]) -> Fault:
-    """A validation error; an unknown field is located by where it stands, never by its name."""
-    code = VALIDATION.get(kind, "invalid_type")
-    named = loc[:-1] if code == "unknown_field" else loc
-    places = [
-        part
-        for i, part in enumerate(named)
-        if not (part in TAGS and i and (isinstance(named[i - 1], int) or named[i - 1] in TAGGED))
-    ]
-    return Fault(tuple(places), code)
+    """A validation error, located by indices and our own field names, never by the input's."""
+    places = tuple(part for part in loc if isinstance(part, int) or part in FIELDS)
+    return Fault(places, VALIDATION.get(kind, "invalid_type"))
 
 
 def problem(refused: Refused, request_id: str) -> bytes:

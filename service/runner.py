@@ -79,8 +79,13 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What came out for one sequence: pooled (width,), tokens and hidden (tokens, width) each,
-    maps (heads asked, query, key) by layer; all float32.
+    """What came out for one sequence, all float32.
+
+    Args:
+        pooled: (width or dimensions,).
+        tokens: (tokens, width).
+        hidden: (tokens, width) by hidden state.
+        maps: (heads asked, query, key) by layer.
     """
 
     pooled: Array | None

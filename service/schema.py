@@ -35,8 +35,8 @@ class Base64Array(Wire):
 Embeddings = TypeAliasType(
     "Embeddings",
     Annotated[
-        Annotated[Rows, Tag("numbers")] | Annotated[Base64Array, Tag("base64")],
-        Discriminator(lambda given: "numbers" if isinstance(given, list) else "base64"),
+        Annotated[Rows, Tag("<numbers>")] | Annotated[Base64Array, Tag("<base64>")],
+        Discriminator(lambda given: "<numbers>" if isinstance(given, list) else "<base64>"),
     ],
 )
 
@@ -75,11 +75,25 @@ class Pooled(Wire):
     dimensions: Annotated[int, Field(ge=1)] | None = None
 
 
+All = Annotated[Literal["all"], Tag("<all>")]
+Listed = Annotated[Integers, Tag("<list>")]
+ByLayer = Annotated[dict[str, Integers], Tag("<by layer>")]
+Indices = Annotated[
+    All | Listed, Discriminator(lambda given: "<list>" if isinstance(given, list) else "<all>")
+]
+Heads = Annotated[All | Listed | ByLayer, Discriminator(lambda given: _heads_tag(given))]
+
+
+def _heads_tag(given: object) -> str:
+    named = "<by layer>" if isinstance(given, dict) else "<all>"
+    return "<list>" if isinstance(given, list) else named
+
+
 class Attention(Wire):
     """Which attention maps to return."""
 
-    layers: Literal["all"] | list[int] = "all"
-    heads: Literal["all"] | list[int] | dict[str, list[int]] = "all"
+    layers: Indices = "all"
+    heads: Heads = "all"
     form: Literal["full"] = "full"
     dtype: Floats = "float32"
 
@@ -107,12 +121,15 @@ class EncodeRequest(Wire):
     model: str | None = None
     inputs: list[
         Annotated[
-            Annotated[str, Tag("text")] | Annotated[Item, Tag("item")],
-            Discriminator(lambda given: "text" if isinstance(given, str) else "item"),
+            Annotated[str, Tag("<text>")] | Annotated[Item, Tag("<item>")],
+            Discriminator(lambda given: "<text>" if isinstance(given, str) else "<item>"),
         ]
     ]
     truncate: Truncate = "refuse"
-    pooled: bool | Pooled = True
+    pooled: Annotated[
+        Annotated[bool, Tag("<switch>")] | Annotated[Pooled, Tag("<how>")],
+        Discriminator(lambda given: "<switch>" if isinstance(given, bool) else "<how>"),
+    ] = True
     tokens: bool = False
     layers: list[int] = []
     attention: Attention | None = None
@@ -147,3 +164,11 @@ def _chosen(asked: Sequence[int], count: int) -> list[int]:
     if len(set(asked)) != len(asked) or not all(0 <= index < count for index in asked):
         raise IndexError(f"of {count}")
     return sorted(asked)
+
+
+# Every name of the wire; what a refusal may repeat from a request
+FIELDS = frozenset(
+    name
+    for wire in (EncodeRequest, Attention, Pooled, Item, Base64Array)
+    for name in wire.model_fields
+)

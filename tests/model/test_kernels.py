@@ -1,0 +1,225 @@
+"""model/kernels.py"""
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from model import kernels
+from model.kernels import ONEDNN, PLAIN, Kernels
+
+CPU = torch.device("cpu")
+ROWS, INPUTS, OUTPUTS = 17, 13, 11
+SEQUENCES, HEADS, TOKENS, HEAD = 2, 3, 7, 5
+SCALE = 0.37
+
+either = pytest.mark.parametrize(
+    "chosen", [way for way in (PLAIN, ONEDNN) if way], ids=lambda way: way.name
+)
+
+
+def numbers(*shape: int, seed: int = 0) -> Tensor:
+    """Normally distributed numbers, the same in every run."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+WEIGHT, BIAS = numbers(OUTPUTS, INPUTS), numbers(OUTPUTS, seed=1)
+X, RESIDUAL = numbers(ROWS, INPUTS, seed=2), numbers(ROWS, OUTPUTS, seed=3)
+
+
+@either
+def test_a_linear_is_torchs(chosen: Kernels) -> None:
+    """X W^T + b."""
+    linear = chosen.linear(WEIGHT, BIAS)
+
+    torch.testing.assert_close(linear(X), F.linear(X, WEIGHT, BIAS), rtol=0, atol=1e-5)
+
+
+@either
+def test_a_linear_with_gelu_is_the_exact_one(chosen: Kernels) -> None:
+    """GELU by the error function, not its tanh approximation."""
+    linear = chosen.linear(WEIGHT, BIAS)
+
+    expected = F.gelu(F.linear(X, WEIGHT, BIAS), approximate="none")
+
+    torch.testing.assert_close(linear.gelu(X), expected, rtol=0, atol=1e-5)
+
+
+@either
+def test_a_linear_adds_the_residual_and_leaves_it_alone(chosen: Kernels) -> None:
+    """X W^T + b + residual, whose own numbers may be needed again."""
+    linear, residual = chosen.linear(WEIGHT, BIAS), RESIDUAL.clone()
+
+    added = linear.add(X, residual)
+
+    torch.testing.assert_close(added, F.linear(X, WEIGHT, BIAS) + RESIDUAL, rtol=0, atol=1e-5)
+    assert torch.equal(residual, RESIDUAL)
+
+
+@either
+def test_a_linear_gives_its_weight_back(chosen: Kernels) -> None:
+    """In whatever layout it is held, the weight is the one given, bit for bit."""
+    assert torch.equal(chosen.linear(WEIGHT, BIAS).weight(), WEIGHT)
+
+
+@either
+def test_a_linear_keeps_its_own_copy(chosen: Kernels) -> None:
+    """The tensors given may be a mapped file's, which goes away."""
+    weight, bias = WEIGHT.clone(), BIAS.clone()
+    linear = chosen.linear(weight, bias)
+
+    weight.zero_(), bias.zero_()
+
+    torch.testing.assert_close(linear(X), F.linear(X, WEIGHT, BIAS), rtol=0, atol=1e-5)
+
+
+@either
+def test_attention_mixes_as_torchs_and_tells_its_normaliser(chosen: Kernels) -> None:
+    """The mixed values are scaled dot-product attention's, the rest is the scores' log-sum-exp."""
+    q, k, v = numbers(3, SEQUENCES, HEADS, TOKENS, HEAD)
+
+    mixed, normaliser = chosen.attend(q, k, v, SCALE)
+
+    expected = F.scaled_dot_product_attention(q, k, v, scale=SCALE)
+    scores = torch.einsum("shqc,shkc->shqk", q, k) * SCALE
+    torch.testing.assert_close(mixed, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(normaliser, scores.logsumexp(-1), rtol=0, atol=1e-5)
+
+
+@either
+def test_sixty_percent_of_one_value_and_forty_of_another(chosen: Kernels) -> None:
+    """A word that gives 0.6 to 'all' and 0.4 to itself is mixed of their values in these shares."""
+    q = torch.ones(1, 1, 2, 1)
+    k = torch.tensor([0.6, 0.4]).log().view(1, 1, 2, 1)
+    v = torch.tensor([2.0, 7.0]).view(1, 1, 2, 1)
+
+    mixed, normaliser = chosen.attend(q, k, v, 1.0)
+
+    torch.testing.assert_close(mixed, torch.full_like(mixed, 0.6 * 2 + 0.4 * 7))
+    torch.testing.assert_close(normaliser, torch.zeros(1, 1, 2), rtol=0, atol=1e-6)
+
+
+@either
+def test_a_word_that_looks_at_one_other_becomes_it(chosen: Kernels) -> None:
+    """With all of the attention on 'dog', the value of 'it' is the dog's, bit for bit."""
+    q, v = torch.ones(1, 1, TOKENS, 1), numbers(1, 1, TOKENS, 1)
+    k = torch.full((1, 1, TOKENS, 1), -1e4)
+    k[0, 0, 2] = 0
+
+    mixed, _ = chosen.attend(q, k, v, 1.0)
+
+    assert torch.equal(mixed, v[:, :, 2:3].expand_as(v))
+
+
+@either
+def test_attention_on_bfloat16_keeps_its_normaliser_in_float32(chosen: Kernels) -> None:
+    """Softmax statistics are not rounded to the weights' precision."""
+    q, k, v = numbers(3, SEQUENCES, HEADS, TOKENS, HEAD).bfloat16()
+
+    mixed, normaliser = chosen.attend(q, k, v, SCALE)
+
+    assert (mixed.dtype, normaliser.dtype) == (torch.bfloat16, torch.float32)
+
+
+@either
+@pytest.mark.parametrize("count", [2, 3, 31])
+def test_attention_has_the_same_bits_in_any_company(chosen: Kernels, count: int) -> None:
+    """How many sequences of one length are mixed at once moves nothing."""
+    q, k, v = numbers(3, count, HEADS, TOKENS, 32)
+
+    together, normalisers = chosen.attend(q, k, v, SCALE)
+
+    for i in range(count):
+        alone, normaliser = chosen.attend(q[i : i + 1], k[i : i + 1], v[i : i + 1], SCALE)
+        assert torch.equal(together[i], alone[0])
+        assert torch.equal(normalisers[i], normaliser[0])
+
+
+def test_fast_kernels_are_chosen_where_they_agree() -> None:
+    """On a CPU in float32, if this build of torch has them at all."""
+    assert kernels.choose(CPU, torch.float32) is (ONEDNN or PLAIN)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
+def test_other_number_formats_are_computed_plainly(dtype: torch.dtype) -> None:
+    """The fast kernels are float32's."""
+    assert kernels.choose(CPU, dtype) is PLAIN
+
+
+class Rough(kernels.PlainLinear):
+    def gelu(self, x: Tensor) -> Tensor:
+        """GELU's approximation, wrong in the fourth digit."""
+        return F.gelu(self(x), approximate="tanh")
+
+
+class Forgetful(kernels.PlainLinear):
+    def add(self, x: Tensor, residual: Tensor) -> Tensor:
+        """A sum without its second half."""
+        return self(x)
+
+
+class Shuffled(kernels.PlainLinear):
+    def weight(self) -> Tensor:
+        """Rows in another order."""
+        return super().weight().flip(0)
+
+
+class Biased(kernels.PlainLinear):
+    def __call__(self, x: Tensor) -> Tensor:
+        """A bias added twice."""
+        return super().__call__(x) + self.bias
+
+
+def absent(weight: Tensor, bias: Tensor) -> kernels.PlainLinear:
+    """An operator that this processor cannot run."""
+    raise RuntimeError("not implemented on this processor")
+
+
+def unscaled(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """Attention that forgot its scale."""
+    return kernels.attend_plain(q, k, v, 1.0)
+
+
+def unnormalised(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """A normaliser to the base of 2."""
+    mixed, normaliser = kernels.attend_plain(q, k, v, scale)
+    return mixed, normaliser * 1.442695
+
+
+@pytest.mark.parametrize("linear", [Rough, Forgetful, Shuffled, Biased, absent])
+def test_a_linear_that_disagrees_is_not_chosen(
+    monkeypatch: pytest.MonkeyPatch, linear: Callable[[Tensor, Tensor], kernels.Linear]
+) -> None:
+    """Each operation is compared with the plain one before it may serve."""
+    monkeypatch.setattr(kernels, "ONEDNN", dataclasses.replace(PLAIN, name="fast", linear=linear))
+
+    assert kernels.choose(CPU, torch.float32) is PLAIN
+
+
+@pytest.mark.parametrize("attend", [unscaled, unnormalised])
+def test_an_attention_that_disagrees_is_not_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+    attend: Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]],
+) -> None:
+    """Its mixed values and its normaliser are both compared."""
+    monkeypatch.setattr(kernels, "ONEDNN", dataclasses.replace(PLAIN, name="fast", attend=attend))
+
+    assert kernels.choose(CPU, torch.float32) is PLAIN
+
+
+def test_what_agrees_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The comparison refuses only what differs."""
+    twin = dataclasses.replace(PLAIN, name="fast")
+    monkeypatch.setattr(kernels, "ONEDNN", twin)
+
+    assert kernels.choose(CPU, torch.float32) is twin
+
+
+def test_without_fast_kernels_the_plain_ones_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A build of torch that lacks the private operators still computes."""
+    monkeypatch.setattr(kernels, "ONEDNN", None)
+
+    assert kernels.choose(CPU, torch.float32) is PLAIN

@@ -1,0 +1,43 @@
+"""Arrays become answers without losing a bit."""
+
+import numpy as np
+import orjson
+import pytest
+
+from service.answer import PIECE_BYTES, Item, NotFinite, as_json, cast
+
+HEAD, USAGE = {"model": "m"}, {"tokens": 5}
+
+
+def item(tokens: int) -> Item:
+    """One sequence with every kind of array."""
+    random = np.random.default_rng(0)
+    vectors = random.standard_normal((tokens, 7), dtype=np.float32)
+    maps = {2: {3: random.random((tokens, tokens), dtype=np.float32)}}
+    facts = {"length": tokens, "words": [None, 1]}
+    return Item(facts, vectors[0], vectors, {3: vectors}, maps, {"form": "full"})
+
+
+@pytest.mark.parametrize("tokens", [1, 5, 300])
+def test_pieces_join_to_what_one_dump_would_give(tokens: int) -> None:
+    """Cut or whole, the JSON is the same; a large array comes in several pieces."""
+    one = item(tokens)
+    tree = {
+        **one.facts,
+        "pooled": one.pooled,
+        "token_vectors": one.tokens,
+        "layers": {"3": one.tokens},
+        "attention": {"form": "full", "maps": {"2": {"3": one.maps[2][3]}}},  # type: ignore[index]
+    }
+    whole = {**HEAD, "data": [tree, tree], "usage": USAGE}
+
+    pieces = list(as_json(HEAD, [one, one], USAGE, "json"))
+
+    assert b"".join(pieces) == orjson.dumps(whole, option=orjson.OPT_SERIALIZE_NUMPY)
+    assert max(map(len, pieces)) < 8 * PIECE_BYTES
+
+
+def test_what_float16_cannot_hold_is_refused() -> None:
+    """An infinity never takes a number's place."""
+    with pytest.raises(NotFinite):
+        cast(np.array([1e6], np.float32), "float16")

@@ -1,0 +1,432 @@
+"""The HTTP surface of one replica, in process, on the bundled weights."""
+
+import asyncio
+import base64
+import json
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from safetensors.numpy import load
+
+from service import edge
+from service.answer import SAFETENSORS
+from service.gateway import Gateway
+from service.refusals import MEDIA_TYPE
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+WELL = {"inputs": ["All is well"], "attention": {"layers": [0], "heads": [5]}}
+DOG = "A dog ate the food because it was hungry"
+
+
+async def encode(client: httpx.AsyncClient, body: Any, **more: Any) -> dict[str, Any]:
+    """A request that must succeed."""
+    answer = await client.post("/v1/encode", json=body, **more)
+    assert answer.status_code == 200, answer.text
+    decoded: dict[str, Any] = answer.json()
+    return decoded
+
+
+async def test_a_head_of_layer_0_leads_well_to_all(client: httpx.AsyncClient) -> None:
+    """ "All is well": L0H5 gives 'well' -> 'all' 0.618."""
+    answer = await encode(client, WELL)
+
+    first = answer["data"][0]
+    assert first["tokens"] == ["[CLS]", "all", "is", "well", "[SEP]"]
+    assert first["attention"]["maps"]["0"]["5"][3][1] == pytest.approx(0.618, abs=0.01)
+
+
+async def test_a_head_of_the_last_layer_leads_it_to_dog(client: httpx.AsyncClient) -> None:
+    """L5H11 gives 'it' -> 'dog' 0.599."""
+    asked = {"inputs": [DOG], "attention": {"heads": {"5": [11]}}}
+
+    first = (await encode(client, asked))["data"][0]
+
+    rows = first["attention"]["maps"]["5"]["11"]
+    it, dog = first["tokens"].index("it"), first["tokens"].index("dog")
+    assert rows[it][dog] == pytest.approx(0.599, abs=0.01)
+
+
+async def test_every_kind_of_input_may_stand_in_one_request(client: httpx.AsyncClient) -> None:
+    """Texts, pairs, token ids and embeddings are answered in the order given."""
+    inputs = ["a", {"text": "a", "pair": "b c"}, {"token_ids": [101, 102]}]
+    inputs.append({"embeddings": [[0.5] * 384] * 7})  # type: ignore[dict-item]
+
+    answer = await encode(client, {"inputs": inputs, "tokens": True})
+
+    assert [item["length"] for item in answer["data"]] == [3, 6, 2, 7]
+    assert [len(item["token_vectors"]) for item in answer["data"]] == [3, 6, 2, 7]
+    assert answer["data"][1]["segments"] == [0, 0, 0, 1, 1, 1]
+    assert answer["data"][2]["tokens"] == ["[CLS]", "[SEP]"]
+    assert answer["data"][2]["offsets"] is None and answer["data"][3]["tokens"] is None
+    assert answer["usage"]["tokens"] == 18
+
+
+async def test_asking_for_attention_changes_no_bit_of_the_encoding(
+    client: httpx.AsyncClient,
+) -> None:
+    """The pooled vector is the same with and without maps, layers and tokens."""
+    plain = await encode(client, {"inputs": [DOG], "encoding": "base64"})
+    asked = {"inputs": [DOG], "encoding": "base64", "attention": {}, "tokens": True, "layers": [2]}
+    shown = await encode(client, asked)
+
+    assert plain["data"][0]["pooled"] == shown["data"][0]["pooled"]
+
+
+async def test_hidden_states_are_counted_as_hugging_face_counts(client: httpx.AsyncClient) -> None:
+    """-1 comes back as the number it stands for, equal to the token vectors."""
+    item = (await encode(client, {"inputs": [DOG], "layers": [-1, 0], "tokens": True}))["data"][0]
+
+    assert list(item["layers"]) == ["0", "6"]
+    assert item["layers"]["6"] == item["token_vectors"]
+
+
+async def test_base64_holds_the_numbers_of_json_exactly(client: httpx.AsyncClient) -> None:
+    """Little-endian float32 with its shape beside it."""
+    numbers = (await encode(client, WELL))["data"][0]
+    packed = (await encode(client, {**WELL, "encoding": "base64"}))["data"][0]
+
+    pooled, heads = packed["pooled"], packed["attention"]["maps"]["0"]["5"]
+    assert pooled["shape"] == [384] and pooled["dtype"] == "float32"
+    assert np.frombuffer(base64.b64decode(pooled["data"]), "<f4").tolist() == [
+        float(np.float32(number)) for number in numbers["pooled"]
+    ]
+    assert heads["shape"] == [5, 5]
+
+
+async def test_a_safetensors_answer_names_every_array(client: httpx.AsyncClient) -> None:
+    """Arrays by sequence; the JSON without them in the metadata."""
+    asked = {
+        "inputs": [DOG, "a"],
+        "tokens": True,
+        "layers": [3],
+        "attention": {"heads": {"5": [11]}, "dtype": "float16"},
+    }
+
+    answer = await client.post("/v1/encode", json=asked, headers={"accept": SAFETENSORS})
+
+    tensors = load(answer.content)
+    assert sorted(name for name in tensors if name.startswith("1.")) == [
+        "1.attention.5.11",
+        "1.layers.3",
+        "1.pooled",
+        "1.tokens",
+    ]
+    assert tensors["0.attention.5.11"].dtype == np.float16
+    size = int.from_bytes(answer.content[:8], "little")
+    metadata = json.loads(answer.content[8 : 8 + size])["__metadata__"]["headlight"]
+    assert json.loads(metadata)["data"][0]["tokens"][1:3] == ["a", "dog"]
+    assert "pooled" not in json.loads(metadata)["data"][0]
+
+
+async def test_what_is_not_asked_for_is_not_answered(client: httpx.AsyncClient) -> None:
+    """A plain request brings a pooled vector and its length, nothing else."""
+    item = (await encode(client, {"inputs": ["a"]}))["data"][0]
+
+    assert set(item) == {"truncated", "length", "pooled"}
+
+
+async def test_dimensions_cut_before_normalising(client: httpx.AsyncClient) -> None:
+    """A shortened vector still has length 1."""
+    item = (await encode(client, {"inputs": [DOG], "pooled": {"dimensions": 7}}))["data"][0]
+
+    assert len(item["pooled"]) == 7
+    assert sum(number**2 for number in item["pooled"]) == pytest.approx(1, abs=1e-6)
+
+
+async def test_truncation_happens_only_when_asked_for(client: httpx.AsyncClient) -> None:
+    """By default a long text is refused with its length; else the answer says it was cut."""
+    long = "dog " * 600
+
+    refused = await client.post("/v1/encode", json={"inputs": ["a", long]})
+    cut = await encode(client, {"inputs": [long], "truncate": "right", "tokens": True})
+
+    problem = refused.json()
+    assert (refused.status_code, problem["code"]) == (422, "sequence_too_long")
+    assert (problem["length"], problem["limit"]) == (602, 256)
+    assert problem["errors"] == [{"loc": ["inputs", 1], "code": "sequence_too_long"}]
+    item = cut["data"][0]
+    assert (item["truncated"], item["length"], len(item["tokens"])) == (True, 602, 256)
+    assert item["tokens"][-1] == "[SEP]"
+
+
+BAD = {
+    "not JSON": (b"{", 400, "invalid_json"),
+    "nothing": (b"", 400, "invalid_json"),
+    "lone surrogate": (b'{"inputs":["\\ud800"]}', 400, "invalid_json"),
+    "no inputs field": (b"{}", 422, "missing_field"),
+    "no inputs": (b'{"inputs":[]}', 422, "batch_empty"),
+    "too many inputs": (json.dumps({"inputs": ["a"] * 2049}).encode(), 422, "batch_too_large"),
+    "unknown field": (b'{"inputs":["a"],"pooledd":true}', 422, "unknown_field"),
+    "unknown field of an item": (b'{"inputs":[{"text":"a","b":1}]}', 422, "unknown_field"),
+    "number as text": (b'{"inputs":[3]}', 422, "invalid_type"),
+    "string as id": (b'{"inputs":[{"token_ids":["1"]}]}', 422, "invalid_type"),
+    "float as id": (b'{"inputs":[{"token_ids":[1.0]}]}', 422, "invalid_type"),
+    "bool as id": (b'{"inputs":[{"token_ids":[true]}]}', 422, "invalid_type"),
+    "two kinds": (b'{"inputs":[{"text":"a","token_ids":[1]}]}', 422, "exactly_one_input"),
+    "no kind": (b'{"inputs":[{}]}', 422, "exactly_one_input"),
+    "pair alone": (b'{"inputs":[{"pair":"a","token_ids":[1]}]}', 422, "exactly_one_input"),
+    "empty text": (b'{"inputs":[""]}', 422, "sequence_empty"),
+    "empty ids": (b'{"inputs":[{"token_ids":[]}]}', 422, "sequence_empty"),
+    "empty embeddings": (b'{"inputs":[{"embeddings":[]}]}', 422, "sequence_empty"),
+    "long text": (json.dumps({"inputs": ["a" * 262_145]}).encode(), 422, "text_too_long"),
+    "negative id": (b'{"inputs":[{"token_ids":[-1]}]}', 422, "token_out_of_range"),
+    "id past the table": (b'{"inputs":[{"token_ids":[30522]}]}', 422, "token_out_of_range"),
+    "id of 5,000 digits": (
+        b'{"inputs":[{"token_ids":[' + b"9" * 5000 + b"]}]}",
+        400,
+        "invalid_json",
+    ),
+    "type past the table": (
+        b'{"inputs":[{"token_ids":[1],"token_type_ids":[2]}]}',
+        422,
+        "token_out_of_range",
+    ),
+    "too few types": (
+        b'{"inputs":[{"token_ids":[1,2],"token_type_ids":[0]}]}',
+        422,
+        "shape_mismatch",
+    ),
+    "ragged": (b'{"inputs":[{"embeddings":[[1,2],[3]]}]}', 422, "shape_mismatch"),
+    "narrow": (b'{"inputs":[{"embeddings":[[1,2]]}]}', 422, "shape_mismatch"),
+    "NaN": (
+        json.dumps({"inputs": [{"embeddings": [[float("nan")] * 384]}]}).encode(),
+        422,
+        "non_finite",
+    ),
+    "1e999": (
+        b'{"inputs":[{"embeddings":[[' + b"0," * 383 + b"1e999]]}]}",
+        422,
+        "non_finite",
+    ),
+    "1e39, past float32": (
+        b'{"inputs":[{"embeddings":[[' + b"0," * 383 + b"1e39]]}]}",
+        422,
+        "non_finite",
+    ),
+    "bad base64": (
+        b'{"inputs":[{"embeddings":{"shape":[1,384],"dtype":"float32","data":"?"}}]}',
+        422,
+        "bad_base64",
+    ),
+    "short base64": (
+        b'{"inputs":[{"embeddings":{"shape":[1,384],"dtype":"float32","data":"AAAA"}}]}',
+        422,
+        "payload_length_mismatch",
+    ),
+    "negative shape": (
+        b'{"inputs":[{"embeddings":{"shape":[-1,-384],"dtype":"float32","data":""}}]}',
+        422,
+        "shape_mismatch",
+    ),
+    "hidden state 7 of 6": (b'{"inputs":["a"],"layers":[7]}', 422, "index_out_of_range"),
+    "hidden state twice": (b'{"inputs":["a"],"layers":[6,-1]}', 422, "index_out_of_range"),
+    "layer 6 of 6": (b'{"inputs":["a"],"attention":{"layers":[6]}}', 422, "index_out_of_range"),
+    "negative layer": (b'{"inputs":["a"],"attention":{"layers":[-1]}}', 422, "index_out_of_range"),
+    "head twice": (b'{"inputs":["a"],"attention":{"heads":[1,1]}}', 422, "index_out_of_range"),
+    "head of no layer": (
+        b'{"inputs":["a"],"attention":{"heads":{"6":[1]}}}',
+        422,
+        "index_out_of_range",
+    ),
+    "layer as word": (
+        b'{"inputs":["a"],"attention":{"heads":{"one":[1]}}}',
+        422,
+        "index_out_of_range",
+    ),
+    "form": (b'{"inputs":["a"],"attention":{"form":"shape"}}', 422, "out_of_range"),
+    "0 dimensions": (b'{"inputs":["a"],"pooled":{"dimensions":0}}', 422, "out_of_range"),
+    "385 dimensions": (b'{"inputs":["a"],"pooled":{"dimensions":385}}', 422, "index_out_of_range"),
+    "another model": (b'{"model":"../x","inputs":["a"]}', 404, "model_not_found"),
+    "body too large": (b" " * (2 * 1024 * 1024 + 1), 413, "body_too_large"),
+    "too many tokens": (
+        json.dumps({"inputs": [{"token_ids": [1] * 256}] * 257}).encode(),
+        413,
+        "too_many_tokens",
+    ),
+}
+
+
+@pytest.mark.parametrize(("body", "status", "code"), BAD.values(), ids=BAD.keys())
+async def test_bad_input_is_refused_and_leaves_the_service_as_it_was(
+    client: httpx.AsyncClient, gateway: Gateway, body: bytes, status: int, code: str
+) -> None:
+    """The refusal has its status and code, and the next answer is right."""
+    before = gateway._batcher.waiting_requests
+    golden = await encode(client, {"inputs": [DOG], "encoding": "base64"})
+
+    answer = await client.post("/v1/encode", content=body)
+
+    problem = answer.json()
+    assert (answer.status_code, problem["code"]) == (status, code)
+    assert answer.headers["content-type"] == MEDIA_TYPE
+    assert len(answer.content) <= 4096
+    assert problem["request_id"] == answer.headers["x-request-id"]
+    after = await encode(client, {"inputs": [DOG], "encoding": "base64"})
+    assert after["data"] == golden["data"]
+    assert gateway._batcher.waiting_requests == before
+
+
+async def test_too_much_attention_is_refused_with_what_would_fit(client: httpx.AsyncClient) -> None:
+    """The price, the cap and cheaper ways are named; one of them then works."""
+    asked = {"inputs": [{"token_ids": [7] * 200}], "attention": {}}
+
+    refused = await client.post("/v1/encode", json=asked)
+
+    problem = refused.json()
+    assert (refused.status_code, problem["code"]) == (413, "attention_too_large")
+    assert (problem["bytes"], problem["limit"]) == (72 * 200 * 200 * 4, 8 * 1024 * 1024)
+    assert {"accept": SAFETENSORS} in problem["fits"]
+    answer = await client.post("/v1/encode", json=asked, headers={"accept": SAFETENSORS})
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "code"),
+    [
+        ({"content-type": "text/plain"}, 415, "unsupported_media_type"),
+        ({"content-encoding": "gzip"}, 415, "unsupported_media_type"),
+        ({"accept": "text/html"}, 406, "not_acceptable"),
+        ({"accept": "application/json;q=0"}, 406, "not_acceptable"),
+        ({"x-headlight-deadline-ms": "soon"}, 422, "out_of_range"),
+        ({"x-headlight-deadline-ms": "0"}, 429, "overloaded"),
+    ],
+)
+async def test_headers_that_cannot_be_honoured_are_refused(
+    client: httpx.AsyncClient, headers: dict[str, str], status: int, code: str
+) -> None:
+    """No media type or deadline is guessed."""
+    answer = await client.post("/v1/encode", content=b'{"inputs":["a"]}', headers=headers)
+
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+
+
+@pytest.mark.parametrize(
+    ("accept", "media_type"),
+    [
+        ("*/*", "application/json"),
+        ("application/json, application/vnd.safetensors", "application/json"),
+        ("application/vnd.safetensors, */*;q=0.1", SAFETENSORS),
+        ("application/vnd.safetensors;q=0.2, application/*;q=0.9", "application/json"),
+    ],
+)
+async def test_a_tie_between_media_types_is_json(accept: str, media_type: str) -> None:
+    """The preferred one wins; of equals JSON."""
+    assert edge.accepted(accept) == media_type
+
+
+async def test_a_request_id_is_kept_when_harmless_and_replaced_when_not(
+    client: httpx.AsyncClient,
+) -> None:
+    """What comes back can be logged."""
+    kept = await client.get("/live", headers={"x-request-id": "Trace.1_a-b"})
+    replaced = [
+        await client.get("/live", headers={"x-request-id": bad})
+        for bad in (b"\xff", b"a b", b"x" * 129)
+    ]
+
+    assert kept.headers["x-request-id"] == "Trace.1_a-b"
+    assert all(len(answer.headers["x-request-id"]) == 32 for answer in replaced)
+
+
+async def test_every_answer_names_its_replica(client: httpx.AsyncClient) -> None:
+    """Refusals too."""
+    for path in ("/live", "/nothing", "/metrics"):
+        assert (await client.get(path)).headers["x-headlight-replica"] == "replica-1"
+
+
+async def test_unknown_paths_and_methods_are_refused_in_the_same_shape(
+    client: httpx.AsyncClient,
+) -> None:
+    """404 and 405 carry a problem; 405 says what the path takes."""
+    nowhere, wrong = await client.get("/v1/nothing"), await client.get("/v1/encode")
+
+    assert (nowhere.status_code, nowhere.json()["code"]) == (404, "not_found")
+    assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
+
+
+async def test_the_client_cannot_smuggle_a_refusal_or_steer_ray(app: edge.Guard) -> None:
+    """The headers between the layers, and Ray's own, are dropped at the door."""
+    seen: list[list[tuple[bytes, bytes]]] = []
+
+    async def inner(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(scope["headers"])
+
+    guard = edge.Guard(inner, 10, 10)
+    steering = [(edge.REFUSAL, b"x"), (b"x-request-timeout-seconds", b"0"), (b"accept", b"*/*")]
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request"}
+
+    async def send(message: Any) -> None: ...
+
+    await guard({"type": "http", "headers": steering}, receive, send)
+
+    assert [name for name, _ in seen[0]] == [b"accept", b"x-request-id"]
+
+
+async def test_a_body_without_a_length_is_read_no_further_than_the_limit() -> None:
+    """A stream that goes on and on is refused after the first byte too many."""
+    served: list[bool] = []
+    chunks = 0
+
+    async def inner(scope: Any, receive: Any, send: Any) -> None:
+        served.append((edge.REFUSAL, b"body_too_large") in scope["headers"])
+
+    async def receive() -> dict[str, Any]:
+        nonlocal chunks
+        chunks += 1
+        return {"type": "http.request", "body": b"12345", "more_body": True}
+
+    async def send(message: Any) -> None: ...
+
+    await edge.Guard(inner, 12, 12)({"type": "http", "headers": []}, receive, send)
+
+    assert served == [True] and chunks == 3
+
+
+async def test_every_answer_is_counted_once(client: httpx.AsyncClient) -> None:
+    """The counter moves by exactly what the client sent, and a scrape counts itself next."""
+
+    async def count(route: str, kind: str, code: int) -> float:
+        text = (await client.get("/metrics")).text
+        series = (
+            f'headlight_requests_total{{code="{code}",input="{kind}",'
+            f'replica="replica-1",route="{route}"}} '
+        )
+        return sum(
+            float(line.removeprefix(series))
+            for line in text.splitlines()
+            if line.startswith(series)
+        )
+
+    good = await count("/v1/encode", "text", 200)
+    bad = await count("/v1/encode", "none", 400)
+    await asyncio.gather(*(client.post("/v1/encode", json={"inputs": ["a"]}) for _ in range(17)))
+    await client.post("/v1/encode", content=b"{")
+
+    assert await count("/v1/encode", "text", 200) == good + 17
+    assert await count("/v1/encode", "none", 400) == bad + 1
+    assert await count("/metrics", "none", 200) + 1 == await count("/metrics", "none", 200)
+
+
+async def test_the_api_describes_itself_without_an_outside_address(
+    client: httpx.AsyncClient,
+) -> None:
+    """/openapi.json names every route and code; /docs loads nothing from elsewhere."""
+    document = (await client.get("/openapi.json")).json()
+    page = (await client.get("/docs")).text
+
+    assert "sequence_too_long" in str(document["paths"]["/v1/encode"]["post"]["responses"]["422"])
+    assert "://" not in page.replace("http://www.w3.org", "")
+
+
+async def test_info_names_the_model_and_its_limits(client: httpx.AsyncClient) -> None:
+    """What a client needs to size its requests."""
+    info = (await client.get("/info")).json()
+
+    assert info["weights"] == "sha256:d101471598ac"
+    assert (info["layers"], info["heads"], info["width"], info["max_tokens"]) == (6, 12, 384, 256)
+    assert info["limits"]["max_request_tokens"] == 65_536
