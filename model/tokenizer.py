@@ -111,9 +111,10 @@ class Tokenizer:
     def _truncated(self, text: Texts, limit: int, truncate: Truncate) -> tuple[Encoding, int]:
         """The encoding cut to the limit, and how many of its tokens are the first text's."""
         parts = [self._library.encode(part, add_special_tokens=False) for part in text]
-        room = limit - self._library.num_special_tokens_to_add(len(parts) == 2)
+        added = self._library.num_special_tokens_to_add(len(parts) == 2)
+        room = limit - added
         if room < len(parts):
-            raise SequenceTooLong(sum(map(len, parts)), limit)
+            raise SequenceTooLong(sum(map(len, parts)) + added, limit)
         for part, length in zip(parts, share(list(map(len, parts)), room), strict=True):
             part.truncate(length, direction=truncate)
         pair = parts[1] if len(parts) == 2 else None

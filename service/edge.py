@@ -1,14 +1,11 @@
-"""ASGI: routes, body limit, request id, error -> refusal.
+"""ASGI: routes, error -> refusal; every answer counted and named.
 
-Two layers. `outermost` wraps whatever takes connections (each replica, or Ray's Python proxy):
-it reads the body up to the limit, drops the headers by which a client could steer Ray, and
-gives the request its id. `application` is the routes; it counts and names every answer.
+What reaches it has passed service/guard.py: the body is within its limit, the request has an id.
 """
 
 import asyncio
 import logging
 import time
-import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from importlib.resources import files
@@ -17,15 +14,14 @@ import orjson
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service import settings
 from service.answer import JSON, PIECE_BYTES, SAFETENSORS
 from service.gateway import Gateway
+from service.guard import REFUSAL, REQUEST_ID
 from service.metrics import CONTENT_TYPE, Seen
 from service.openapi import document
 from service.refusals import MEDIA_TYPE as PROBLEM
@@ -33,54 +29,11 @@ from service.refusals import Fault, Refused, problem, refusal
 
 logger = logging.getLogger(__name__)
 
-REQUEST_ID, REPLICA, DEADLINE = "x-request-id", "x-headlight-replica", "x-headlight-deadline-ms"
-REFUSAL = b"x-headlight-refusal"  # outermost -> application: answer this, there is no body
-# Ray Serve obeys these; from outside they would switch its protections off
-RAYS_OWN = (
-    b"x-request-timeout-seconds",
-    b"x-request-disconnect-disabled",
-    b"x-serve-router-",
-    b"serve_multiplexed_model_id",
-    b"serve-multiplexed-model-id",
-    REFUSAL,
-)
-ID_CHARACTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
-LONGEST_ID = 128
+REPLICA, DEADLINE = "x-headlight-replica", "x-headlight-deadline-ms"
 LONGEST_DEADLINE = 9  # digits of milliseconds
 HTML = "text/html; charset=utf-8"
 
 Handler = Callable[[Request], Awaitable[Response]]
-
-
-def outermost() -> list[Middleware]:
-    """What wraps replicas and Ray's proxy alike; limits come from the HEADLIGHT_* variables."""
-    limits = settings.load({})
-    return [
-        Middleware(
-            Guard,
-            max_body_bytes=limits.max_body_bytes,
-            max_binary_body_bytes=limits.max_binary_body_bytes,
-        )
-    ]
-
-
-class Guard:
-    """Makes a request safe to pass on: a body within its limit, no header of Ray's, an id."""
-
-    def __init__(self, app: ASGIApp, max_body_bytes: int, max_binary_body_bytes: int) -> None:
-        self._app = app
-        self._json, self._binary = max_body_bytes, max_binary_body_bytes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return await self._app(scope, receive, send)
-        headers = [pair for pair in scope["headers"] if not pair[0].startswith(RAYS_OWN)]
-        headers = _with_id(headers)
-        binary = Headers(raw=headers).get("content-type", "").startswith(SAFETENSORS)
-        body = await _body(receive, headers, self._binary if binary else self._json)
-        if body is None:
-            headers.append((REFUSAL, b"body_too_large"))
-        await self._app({**scope, "headers": headers}, _replay(body or b"", receive), send)
 
 
 def application(gateway: Gateway, scrape: Callable[[], Awaitable[bytes]]) -> ASGIApp:
@@ -273,43 +226,3 @@ def _problem(request: Request, refused: Refused) -> Response:
     if refused.retry_after is not None:
         response.headers["retry-after"] = str(refused.retry_after)
     return response
-
-
-def _with_id(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """The headers with exactly one request id: the client's if it is harmless, else a new one."""
-    name = REQUEST_ID.encode()
-    given = [value for key, value in headers if key == name]
-    fine = (
-        len(given) == 1 and 0 < len(given[0]) <= LONGEST_ID and ID_CHARACTERS.issuperset(given[0])
-    )
-    request_id = given[0] if fine else uuid.uuid4().hex.encode()
-    return [*(pair for pair in headers if pair[0] != name), (name, request_id)]
-
-
-async def _body(receive: Receive, headers: list[tuple[bytes, bytes]], limit: int) -> bytes | None:
-    """The whole body, or None when it is larger than the limit; then the rest is not read."""
-    declared = Headers(raw=headers).get("content-length", "0")
-    if declared.isdecimal() and int(declared) > limit:
-        return None
-    body = bytearray()
-    while True:
-        message = await receive()
-        body += message.get("body", b"")
-        if len(body) > limit:
-            return None
-        if not message.get("more_body"):
-            return bytes(body)
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """A receive that gives the body once, then whatever the client does next."""
-    given = False
-
-    async def replayed() -> Message:
-        nonlocal given
-        if given:
-            return await receive()
-        given = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return replayed

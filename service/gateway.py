@@ -6,6 +6,7 @@ without work.
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,11 +17,13 @@ import torch
 from model.pooling import Pooling
 from service import answer
 from service.batcher import Batcher, DeadlinePassed, Overloaded, Timing
+from service.health import Health
 from service.inputs import Read, Reader
 from service.metrics import Metrics, Seen
+from service.price import Caps, price
 from service.refusals import Fault, Refused
 from service.runner import Done, NonFiniteOutput, Runner, Wanted, Work
-from service.schema import Attention, EncodeRequest, Pooled
+from service.schema import EncodeRequest, Pooled
 from service.settings import Settings
 from service.weights import locate
 
@@ -28,7 +31,6 @@ logger = logging.getLogger(__name__)
 
 BATCH_SECONDS = 0.1  # work in one batch: short enough to wait for, long enough to fill a GEMM
 FEWEST_BATCH_TOKENS, MOST_BATCH_TOKENS = 512, 16_384
-STUCK_SECONDS = 10.0  # a batch that runs longer (or a third of the deadline) hangs
 PATH = "fused"  # attention comes from the forward pass's own softmax normaliser
 
 
@@ -50,8 +52,7 @@ class Gateway:
     def __init__(self, settings: Settings, replica: str) -> None:
         self.settings, self.replica = settings, replica
         self.metrics = Metrics(replica)
-        self._alive = -float("inf")  # when the forward path last proved itself
-        self._fault: str | None = "starting"  # why the replica must not serve
+        self._health: Health | None = None  # until started
 
     async def start(self) -> None:
         """Load the weights, check them, start the lanes.
@@ -63,7 +64,8 @@ class Gateway:
         folder, name = locate(settings.model)
         self.name = settings.served_model_name or name
         device, dtype = _precision(settings)
-        runner = await Runner.start(folder, device, dtype, settings.threads or 1)
+        threads = settings.threads or _cores(settings.replicas)
+        runner = await Runner.start(folder, device, dtype, threads)
         model, config = runner.model, runner.model.config
         self.max_tokens = min(settings.max_tokens or model.max_tokens, config.positions)
         self._runner, self._config = runner, config
@@ -72,19 +74,19 @@ class Gateway:
         )
         self._batcher = Batcher[Work, Done](
             runner.launch,
-            lanes=settings.threads or 1,
+            lanes=threads,
             budget=settings.batch_tokens or _budget(runner.speed),
             speed=runner.speed,
             most_requests=settings.max_waiting_requests,
             most_tokens=settings.max_waiting_tokens,
         )
         self._publish(str(dtype).removeprefix("torch."))
-        self._fault, self._alive = None, time.monotonic()
-        self._canary = asyncio.create_task(self._watch())
+        self._health = Health(settings, runner, self._batcher, self.metrics)
 
     async def close(self) -> None:
         """Let admitted work finish, stop the lanes."""
-        self._canary.cancel()
+        if self._health:
+            self._health.close()
         await self._batcher.drain()
         self._runner.close()
 
@@ -102,13 +104,13 @@ class Gateway:
         seen.input = _kind(asked)
         wanted = self._wanted(asked)
         read = await self._read(asked)
-        price = self._price(asked, wanted, read, media_type)
+        attention_bytes = self._price(asked, wanted, read, media_type)
         works = [Work(r.token_ids, r.types, r.embeddings, wanted) for r in read]
         done, timing = await self._run(works, [len(r) for r in read], deadline)
         self.metrics.encoded(sum(map(len, read)))
         head = self.head(asked.dtype)
         items = [_item(asked, wanted, r, d) for r, d in zip(read, done, strict=True)]
-        usage = _usage(read, price, timing)
+        usage = _usage(read, attention_bytes, timing)
         if media_type == answer.SAFETENSORS:
             return Answer(media_type, iter([answer.as_safetensors(head, items, usage)]))
         return Answer(media_type, answer.as_json(head, items, usage, asked.encoding))
@@ -138,18 +140,10 @@ class Gateway:
         }
 
     def check_health(self) -> None:
-        """Raise RuntimeError with the reason when the replica must not serve.
-
-        Reads what the canary and the batches left behind; never runs the model itself.
-        """
-        if self._fault:
-            raise RuntimeError(self._fault)
-        stuck = max(STUCK_SECONDS, self.settings.deadline_seconds / 3)
-        if self._batcher.oldest_batch_seconds > stuck:
-            raise RuntimeError("a batch hangs")
-        silent = time.monotonic() - self._alive
-        if not self._batcher.busy and silent > 3 * self.settings.canary_seconds + stuck:
-            raise RuntimeError("the self-check is silent")
+        """Raise RuntimeError with the reason when the replica must not serve."""
+        if self._health is None:
+            raise RuntimeError("starting")
+        self._health.check()
 
     def _wanted(self, asked: EncodeRequest) -> Wanted:
         """What the runner returns of each sequence."""
@@ -197,16 +191,14 @@ class Gateway:
         """Bytes of attention in the answer, refused when too many."""
         if asked.attention is None:
             return 0
-        pairs = sum(len(r) ** 2 for r in read)
-        cell = 4 if asked.attention.dtype == "float32" else 2
-        price = pairs * cell * sum(map(len, wanted.maps.values()))
-        numbers = media_type == answer.JSON and asked.encoding == "json"
-        large, small = self.settings.max_attention_bytes, self.settings.max_attention_json_bytes
-        limit = small if numbers else large
-        if price > limit:
-            fits = _fits(asked.attention, price, pairs, numbers, large, limit)
-            raise Refused("attention_too_large", bytes=price, limit=limit, fits=fits)
-        return price
+        return price(
+            asked.attention,
+            sum(map(len, wanted.maps.values())),
+            [len(r) for r in read],
+            media_type=media_type,
+            encoding=asked.encoding,
+            caps=Caps(self.settings.max_attention_json_bytes, self.settings.max_attention_bytes),
+        )
 
     async def _run(
         self, works: Sequence[Work], sizes: Sequence[int], deadline: float
@@ -222,27 +214,6 @@ class Gateway:
         except NonFiniteOutput:
             raise Refused("nonfinite_output") from None
 
-    async def _watch(self) -> None:
-        """Prove the forward path every few seconds; work that comes out counts as proof."""
-        while True:
-            await asyncio.sleep(self.settings.canary_seconds)
-            if not self._batcher.busy:
-                await self._prove()
-            self._alive = time.monotonic()
-
-    async def _prove(self) -> None:
-        canary, runner = self._runner.canary, self._runner
-        try:
-            deadline = time.monotonic() + self.settings.deadline_seconds
-            (done,), _ = await self._batcher.submit([canary], [len(canary)], deadline)
-            right = runner.digest(done) == runner.golden
-        except Exception:
-            logger.exception("canary failed")
-            right = False
-        if not right:
-            self.metrics.canary_failed()
-            self._fault = "the canary's answer changed"
-
     def _publish(self, dtype: str) -> None:
         """Put what does not change, and what is read at each scrape, into the metrics."""
         self._dtype = dtype
@@ -254,17 +225,9 @@ class Gateway:
             numerics=self._runner.numerics,
         )
         batcher, watch = self._batcher, self.metrics.watch
-        watch("ready", "Whether the replica may serve.", lambda: float(self._healthy()))
         watch("waiting_requests", "Requests that wait.", lambda: batcher.waiting_requests)
         watch("waiting_tokens", "Tokens that wait.", lambda: batcher.waiting_tokens)
         watch("speed_tokens", "Tokens per second, as lately measured.", lambda: batcher.speed)
-
-    def _healthy(self) -> bool:
-        try:
-            self.check_health()
-        except RuntimeError:
-            return False
-        return True
 
     def _limits(self) -> dict[str, Any]:
         limits = self.settings.model_dump(
@@ -283,6 +246,11 @@ def _precision(settings: Settings) -> tuple[torch.device, torch.dtype]:
     return device, dtype
 
 
+def _cores(replicas: int) -> int:
+    """The cores of one replica when replicas share this machine evenly."""
+    return max(1, len(os.sched_getaffinity(0)) // replicas)
+
+
 def _budget(speed: float) -> int:
     """Tokens the device does in BATCH_SECONDS, within reason."""
     return min(max(int(speed * BATCH_SECONDS), FEWEST_BATCH_TOKENS), MOST_BATCH_TOKENS)
@@ -296,22 +264,6 @@ def _kind(asked: EncodeRequest) -> str:
 
 def _out_of_range(field: str, **limits: int) -> Refused:
     return Refused("index_out_of_range", [Fault((field,), "index_out_of_range")], **limits)
-
-
-def _fits(
-    asked: Attention, price: int, pairs: int, numbers: bool, large: int, limit: int
-) -> list[dict[str, Any]]:
-    """Cheaper requests that would be answered."""
-    fits: list[dict[str, Any]] = []
-    if numbers and price <= large:
-        fits.append({"accept": answer.SAFETENSORS})
-        fits.append({"encoding": "base64"})
-    if asked.dtype == "float32" and price // 2 <= limit:
-        fits.append({"dtype": "float16"})
-    heads = limit // (pairs * (4 if asked.dtype == "float32" else 2))
-    if heads:
-        fits.append({"form": "full", "heads_at_most": heads})
-    return fits
 
 
 def _item(asked: EncodeRequest, wanted: Wanted, read: Read, done: Done) -> answer.Item:
@@ -342,10 +294,10 @@ def _item(asked: EncodeRequest, wanted: Wanted, read: Read, done: Done) -> answe
     )
 
 
-def _usage(read: Sequence[Read], price: int, timing: Timing) -> dict[str, Any]:
+def _usage(read: Sequence[Read], attention_bytes: int, timing: Timing) -> dict[str, Any]:
     return {
         "tokens": sum(map(len, read)),
-        "attention_bytes": price,
+        "attention_bytes": attention_bytes,
         "queue_ms": round(timing.queued * 1000, 3),
         "compute_ms": round(timing.computed * 1000, 3),
     }

@@ -51,7 +51,7 @@ def shutdown_seconds(settings: Settings) -> float:
 def promised(settings: Settings) -> dict[str, str]:
     """Return the variables that hold whatever machine the service runs on."""
     common = {
-        "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "service.edge:outermost",
+        "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "service.guard:outermost",
         "RAY_USAGE_STATS_ENABLED": "0",  # no call home
     }
     if settings.ingress == "proxy":

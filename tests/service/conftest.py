@@ -6,7 +6,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from service import edge
+from service import edge, guard
 from service.gateway import Gateway
 from service.settings import Settings
 
@@ -21,7 +21,7 @@ async def gateway() -> AsyncIterator[Gateway]:
 
 
 @pytest.fixture
-def app(gateway: Gateway) -> edge.Guard:
+def app(gateway: Gateway) -> guard.Guard:
     """The replica's ASGI application with its outermost layer."""
 
     async def scrape() -> bytes:
@@ -29,11 +29,11 @@ def app(gateway: Gateway) -> edge.Guard:
 
     limits = gateway.settings
     inner = edge.application(gateway, scrape)
-    return edge.Guard(inner, limits.max_body_bytes, limits.max_binary_body_bytes)
+    return guard.Guard(inner, limits.max_body_bytes, limits.max_binary_body_bytes)
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def client(app: edge.Guard) -> AsyncIterator[httpx.AsyncClient]:
+async def client(app: guard.Guard) -> AsyncIterator[httpx.AsyncClient]:
     """An HTTP client of that application."""
     transport = httpx.ASGITransport(app, raise_app_exceptions=True)
     async with httpx.AsyncClient(transport=transport, base_url="http://headlight") as client:

@@ -160,13 +160,14 @@ async def test_a_canary_that_comes_out_wrong_takes_the_replica_out_of_service(
     client: httpx.AsyncClient, gateway: Gateway
 ) -> None:
     """One changed bit is enough: /ready refuses and the failure is counted."""
-    runner = gateway._runner
+    runner, health = gateway._runner, gateway._health
+    assert health is not None
     golden, runner.golden = runner.golden, "another digest"
 
-    await gateway._prove()
+    await health.prove()
     ready = await client.get("/ready")
     metrics = (await client.get("/metrics")).text
-    runner.golden, gateway._fault = golden, None
+    runner.golden, health._fault = golden, None
 
     assert (ready.status_code, ready.json()["code"]) == (503, "not_ready")
     assert 'headlight_canary_failures_total{replica="replica-1"} 1.0' in metrics
@@ -178,16 +179,14 @@ async def test_a_batch_that_hangs_makes_the_replica_not_ready(
     client: httpx.AsyncClient, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """/ready answers from the age of the batch, without running anything."""
-    monkeypatch.setattr("service.gateway.STUCK_SECONDS", 0.0)
-    settings, gateway.settings = (
-        gateway.settings,
-        gateway.settings.model_copy(update={"deadline_seconds": 0.3}),
-    )
+    monkeypatch.setattr("service.health.STUCK_SECONDS", 0.0)
+    hasty = gateway.settings.model_copy(update={"deadline_seconds": 0.3})
+    monkeypatch.setattr(gateway._health, "_settings", hasty)
     with held(gateway):
         waiting = asyncio.create_task(client.post("/v1/encode", json=DOG))
         await asyncio.sleep(0.2)
         ready = await client.get("/ready")
-    gateway.settings = settings
+    monkeypatch.undo()
     await waiting
 
     assert ready.status_code == 503

@@ -1,0 +1,79 @@
+"""Whether a replica's answers can be trusted, known without asking the model when asked.
+
+A canary goes through the runner's own queue every few seconds while the replica is idle, and must
+come out as at the start, bit for bit; while it is busy, the batches that end are the proof. `check`
+only reads what these left behind, so a probe never waits behind work.
+"""
+
+import asyncio
+import logging
+import time
+
+from service.batcher import Batcher, DeadlinePassed, Overloaded
+from service.metrics import Metrics
+from service.runner import Done, Runner, Work
+from service.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+STUCK_SECONDS = 10.0  # a batch that runs longer (or a third of the deadline) hangs
+
+
+class Health:
+    """Watches one replica from its start on."""
+
+    def __init__(
+        self, settings: Settings, runner: Runner, batcher: Batcher[Work, Done], metrics: Metrics
+    ) -> None:
+        self._settings, self._runner, self._batcher = settings, runner, batcher
+        self._metrics = metrics
+        self._fault: str | None = None  # why the replica must not serve; for good
+        self._alive = time.monotonic()  # when the forward path last proved itself
+        self._watching = asyncio.create_task(self._watch())
+        metrics.watch("ready", "Whether the replica may serve.", lambda: float(self._fine()))
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._watching.cancel()
+
+    def check(self) -> None:
+        """Raise RuntimeError with the reason when the replica must not serve."""
+        if self._fault:
+            raise RuntimeError(self._fault)
+        stuck = max(STUCK_SECONDS, self._settings.deadline_seconds / 3)
+        if self._batcher.oldest_batch_seconds > stuck:
+            raise RuntimeError("a batch hangs")
+        silent = time.monotonic() - self._alive
+        if not self._batcher.busy and silent > 3 * self._settings.canary_seconds + stuck:
+            raise RuntimeError("the self-check is silent")
+
+    async def _watch(self) -> None:
+        """Prove the forward path every few seconds; work that comes out counts as proof."""
+        while True:
+            await asyncio.sleep(self._settings.canary_seconds)
+            if not self._batcher.busy:
+                await self.prove()
+            self._alive = time.monotonic()
+
+    async def prove(self) -> None:
+        """Run the canary once; one changed bit takes the replica out of service."""
+        canary, runner = self._runner.canary, self._runner
+        try:
+            deadline = time.monotonic() + self._settings.deadline_seconds
+            (done,), _ = await self._batcher.submit([canary], [len(canary)], deadline)
+            right = runner.digest(done) == runner.golden
+        except (Overloaded, DeadlinePassed):
+            return  # other work came first, and is the proof
+        except Exception:
+            logger.exception("canary failed")
+            right = False
+        if not right:
+            self._metrics.canary_failed()
+            self._fault = "the canary's answer changed"
+
+    def _fine(self) -> bool:
+        try:
+            self.check()
+        except RuntimeError:
+            return False
+        return True

@@ -1,0 +1,79 @@
+"""model/pooling.py"""
+
+from pathlib import Path
+
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+
+from model.checkpoint import Model
+from model.packing import Sequence, pack
+from model.pooling import Mode, Pooling, pool
+
+CPU = torch.device("cpu")
+TOKENS = torch.tensor([[1.0, -2.0], [3.0, 5.0], [2.0, 3.0]])  # (tokens, width)
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [("mean", [2.0, 2.0]), ("max", [3.0, 5.0]), ("cls", [1.0, -2.0]), ("last", [2.0, 3.0])],
+)
+def test_each_mode_makes_its_one_vector(mode: Mode, expected: list[float]) -> None:
+    """Mean and max over all tokens, or the first, or the last."""
+    assert pool(TOKENS, Pooling(mode, normalize=False)).tolist() == expected
+
+
+def test_a_normalised_vector_has_length_one() -> None:
+    """And its own direction."""
+    vector = pool(TOKENS, Pooling("mean", normalize=True))
+
+    assert vector.tolist() == pytest.approx([0.5**0.5, 0.5**0.5])
+
+
+def test_a_zero_vector_stays_zero() -> None:
+    """Normalising it makes no NaN."""
+    assert pool(torch.zeros(3, 2), Pooling("mean", normalize=True)).tolist() == [0, 0]
+
+
+def test_dimensions_are_cut_before_the_vector_is_normalised() -> None:
+    """A shortened vector has length 1 as well."""
+    assert pool(TOKENS, Pooling("last", normalize=True, dimensions=1)).tolist() == [1]
+
+
+def test_half_precision_tokens_are_pooled_in_float32() -> None:
+    """A mean over many tokens is not rounded at each step."""
+    tokens = torch.full((4097, 1), 1 / 3).bfloat16()
+
+    pooled = pool(tokens, Pooling("mean", normalize=False))
+
+    assert pooled.dtype == torch.float32
+    torch.testing.assert_close(pooled, tokens[0].float())
+
+
+@pytest.fixture
+def peer(folder: Path) -> SentenceTransformer:
+    """sentence-transformers on the same files."""
+    return SentenceTransformer(str(folder), device="cpu")
+
+
+@pytest.mark.parametrize("limit", [512, 256], ids=["longest", "default"])
+def test_pooled_vectors_are_those_of_sentence_transformers(
+    model: Model, peer: SentenceTransformer, texts: list[str], essay: str, limit: int
+) -> None:
+    """Text in, vector out, cut to the same length; all of ours in one batch."""
+    peer.max_seq_length = limit
+    expected = peer.encode([*texts, essay], batch_size=7, convert_to_tensor=True)
+
+    cut = model.tokenizer([(text,) for text in [*texts, essay]], limit, "right")
+    packed = pack([Sequence(tokens.token_ids) for tokens in cut], CPU)
+    last = model.encoder(packed).last
+    pooled = torch.stack([pool(last[packed.rows(i)], model.pooling) for i in range(len(cut))])
+
+    torch.testing.assert_close(pooled, expected, rtol=0, atol=1e-5)
+
+
+def test_left_to_itself_the_model_reads_as_far_as_sentence_transformers(
+    model: Model, peer: SentenceTransformer
+) -> None:
+    """The checkpoint says how long a sequence it was made for."""
+    assert model.max_tokens == peer.max_seq_length == 256

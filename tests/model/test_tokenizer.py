@@ -1,0 +1,221 @@
+"""model/tokenizer.py: what transformers' fast tokenizer says, and what it does not."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Encoding
+from tokenizers import Tokenizer as Library
+from transformers import AutoTokenizer
+
+from model.checkpoint import Model
+from model.errors import CheckpointError, SequenceTooLong
+from model.tokenizer import Texts, Tokenized, Tokenizer, Truncate, share
+
+LIMIT = 512
+ODD = [
+    "",
+    " \t\n ",
+    "\x00\x01\ufffd",
+    "e\u0301 \u00e9 \u0130stanbul \ufb01n",
+    "a" * 101,
+    "\u202eright to left\u202c \u0639\u0631\u0628\u064a",
+    "[MASK] and [CLS] in the text, [unused7] too",
+    "\U0001f469\u200d\U0001f4bb \u6f22\u5b57 \ud55c\uad6d\uc5b4 \u0e44\u0e17\u0e22",
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(model: Model) -> Tokenizer:
+    """Ours, of the bundled model."""
+    return model.tokenizer
+
+
+@pytest.fixture(scope="module")
+def peer(folder: Path) -> Any:
+    """transformers' fast tokenizer of the same file."""
+    return AutoTokenizer.from_pretrained(folder)
+
+
+def same(ours: Tokenized, peer: Any, text: Texts, **options: Any) -> bool:
+    """Whether everything transformers says of a text is what ours says."""
+    theirs = peer(
+        *([part] for part in text),  # a list, as a lone pair with "" is taken for a single text
+        return_offsets_mapping=True,
+        return_special_tokens_mask=True,
+        **options,
+    )
+    return (
+        ours.token_ids == theirs["input_ids"][0]
+        and ours.offsets == theirs["offset_mapping"][0]
+        and ours.types == theirs["token_type_ids"][0]
+        and ours.special == [bool(flag) for flag in theirs["special_tokens_mask"][0]]
+        and ours.tokens == theirs.tokens(0)
+        and ours.words == theirs.word_ids(0)
+    )
+
+
+def test_texts_are_read_as_by_transformers(
+    tokenizer: Tokenizer, peer: Any, texts: list[str]
+) -> None:
+    """Ids, tokens, offsets, types and words of every text, odd ones included."""
+    every: list[Texts] = [(text,) for text in [*texts, *ODD]]
+
+    for text, ours in zip(every, tokenizer(every, LIMIT), strict=True):
+        assert same(ours, peer, text)
+
+
+def test_pairs_are_read_as_by_transformers(
+    tokenizer: Tokenizer, peer: Any, texts: list[str]
+) -> None:
+    """Each sentence with its neighbour, and texts with nothing beside them."""
+    short = texts[:46] + ODD
+    pairs: list[Texts] = list(zip(short, short[1:] + short[:1], strict=True))
+
+    for pair, ours in zip(pairs, tokenizer(pairs, LIMIT), strict=True):
+        assert same(ours, peer, pair)
+
+
+@given(text=st.text(max_size=61))
+def test_any_characters_are_read_as_by_transformers(
+    tokenizer: Tokenizer, peer: Any, text: str
+) -> None:
+    """Whatever Unicode holds, and each offset is a place in the text."""
+    (ours,) = tokenizer([(text,)], LIMIT)
+
+    assert same(ours, peer, (text,))
+    assert all(0 <= start <= end <= len(text) for start, end in ours.offsets)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("limit", [3, 4, 5, 8, 13, 21, 256])
+def test_a_text_is_cut_as_by_transformers(
+    tokenizer: Tokenizer, peer: Any, texts: list[str], side: Truncate, limit: int
+) -> None:
+    """At the end or at the start; special tokens stay."""
+    peer.truncation_side = side
+    every: list[Texts] = [(text,) for text in texts[::3]]
+
+    for text, ours in zip(every, tokenizer(every, limit, side), strict=True):
+        assert same(ours, peer, text, truncation="longest_first", max_length=limit)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("limit", [5, 6, 7, 12, 23, 24, 25, 41, 256])
+def test_a_pair_is_cut_as_by_transformers(
+    tokenizer: Tokenizer, peer: Any, texts: list[str], side: Truncate, limit: int
+) -> None:
+    """The longer text gives way first, whichever it is."""
+    peer.truncation_side = side
+    pairs: list[Texts] = list(zip(texts[::2], reversed(texts[1::2]), strict=False))
+    pairs += [(texts[40], texts[3]), (texts[3], texts[40]), (texts[40], texts[40])]
+
+    for pair, ours in zip(pairs, tokenizer(pairs, limit, side), strict=True):
+        assert same(ours, peer, pair, truncation="longest_first", max_length=limit)
+
+
+lengths = st.integers(0, 30)
+
+
+@given(first=lengths, second=lengths, room=st.integers(2, 41))
+def test_a_pair_shares_its_room_as_in_the_library(first: int, second: int, room: int) -> None:
+    """The rule written here is the library's own, for every two lengths."""
+    library = words_only()
+    library.enable_truncation(room, strategy="longest_first")
+    theirs: Encoding = library.encode("a " * first, "a " * second)
+
+    ours = share([first, second], room)
+
+    assert ours == [theirs.sequence_ids.count(0), theirs.sequence_ids.count(1)]
+
+
+def words_only() -> Library:
+    """A tokenizer of one word, which adds nothing."""
+    return Library.from_str(
+        '{"version": "1.0", "truncation": null, "padding": null, "added_tokens": [],'
+        ' "normalizer": null, "pre_tokenizer": {"type": "Whitespace"}, "post_processor": null,'
+        ' "decoder": null, "model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}}'
+    )
+
+
+def test_what_the_file_says_of_cutting_and_padding_is_switched_off(
+    tokenizer: Tokenizer, folder: Path, essay: str
+) -> None:
+    """The bundled file cuts and pads to 128 tokens; the caller decides instead."""
+    stored = Library.from_file(str(folder / "tokenizer.json"))
+    assert (len(stored.encode(essay)), len(stored.encode("Yes."))) == (128, 128)
+
+    long, short = tokenizer([(essay,), ("Yes.",)], 1000)
+
+    assert len(long.token_ids) > LIMIT
+    assert short.token_ids == [101, 2748, 1012, 102]
+
+
+def test_a_cut_text_tells_how_long_it_was(tokenizer: Tokenizer) -> None:
+    """Length counts the tokens before the cut, special ones included."""
+    cut, whole = tokenizer([("a dog ate the food",), ("a dog",)], 5, "right")
+
+    assert (cut.length, len(cut.token_ids)) == (7, 5)
+    assert (whole.length, len(whole.token_ids)) == (4, 4)
+
+
+def test_a_text_too_long_is_refused_with_its_place_and_length(tokenizer: Tokenizer) -> None:
+    """Nothing is cut unasked."""
+    with pytest.raises(SequenceTooLong) as refused:
+        tokenizer([("a dog",), ("a dog ate",), ("a dog ate the food",)], 5)
+
+    assert (refused.value.index, refused.value.length, refused.value.limit) == (2, 7, 5)
+
+
+@pytest.mark.parametrize(
+    ("text", "length", "limit"),
+    [(("a dog ate",), 5, 2), (("a dog ate", "a dog"), 8, 4)],
+    ids=["text", "pair"],
+)
+def test_a_limit_without_room_for_any_word_is_refused(
+    tokenizer: Tokenizer, text: Texts, length: int, limit: int
+) -> None:
+    """Special tokens alone, or half a pair, would say nothing of the text."""
+    with pytest.raises(SequenceTooLong) as refused:
+        tokenizer([text], limit, "right")
+
+    assert (refused.value.length, refused.value.limit) == (length, limit)
+
+
+def test_each_token_of_a_pair_knows_its_text(tokenizer: Tokenizer) -> None:
+    """A special token belongs to the text before it."""
+    (pair,) = tokenizer([("a dog", "it ate")], LIMIT)
+
+    assert pair.tokens == ["[CLS]", "a", "dog", "[SEP]", "it", "ate", "[SEP]"]
+    assert pair.segments == [0, 0, 0, 0, 1, 1, 1]
+
+
+def test_a_cut_pair_still_knows_its_texts(tokenizer: Tokenizer) -> None:
+    """Offsets and segments are those of the tokens that are left."""
+    (pair,) = tokenizer([("a dog ate the food", "it did")], 8, "left")
+
+    assert pair.tokens == ["[CLS]", "ate", "the", "food", "[SEP]", "it", "did", "[SEP]"]
+    assert pair.segments == [0, 0, 0, 0, 0, 1, 1, 1]
+    assert pair.offsets[1] == (6, 9)
+
+
+def test_a_token_is_found_by_its_id(tokenizer: Tokenizer) -> None:
+    """And an id without a token is no error."""
+    assert (tokenizer.token(3899), tokenizer.token(30522)) == ("dog", None)
+
+
+def test_special_ids_are_those_of_the_file(tokenizer: Tokenizer, peer: Any) -> None:
+    """Padding, unknown, start, end and mask."""
+    assert tokenizer.special_ids == set(peer.all_special_ids)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "no JSON", '{"version": "1.0"}'])
+def test_a_file_that_is_no_tokenizer_is_refused_by_name(tmp_path: Path, text: str) -> None:
+    """Whatever the library makes of it, the refusal is ours."""
+    path = tmp_path / "tokenizer.json"
+    path.write_text(text)
+
+    with pytest.raises(CheckpointError, match="tokenizer.json cannot be read"):
+        Tokenizer(path)
