@@ -1,8 +1,9 @@
 """A Hugging Face folder -> config and weights; one table of names per family.
 
 Reads config.json, tokenizer.json, model.safetensors and, where they lie beside them, the files
-of sentence-transformers (modules.json, 1_Pooling/config.json, sentence_bert_config.json). Nothing
-is guessed: what the encoder does not compute exactly is refused by name.
+of sentence-transformers (modules.json, 1_Pooling/config.json, sentence_bert_config.json,
+tokenizer_config.json). Nothing is guessed: what the encoder does not compute exactly is refused
+by name.
 """
 
 import hashlib
@@ -26,6 +27,7 @@ from model.tokenizer import Tokenizer
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
 MODULES, SENTENCE_BERT = "modules.json", "sentence_bert_config.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
 DIGEST_DIGITS = 12
 SPARE = ("pooler.", "cls.", "embeddings.position_ids")  # in many files, never part of encodings
 
@@ -267,5 +269,9 @@ def _pooling_mode(given: Mapping[str, Any]) -> Mode:
 
 
 def _read_max_tokens(folder: Path, config: EncoderConfig) -> int:
-    given = _read(folder / SENTENCE_BERT) if (folder / SENTENCE_BERT).is_file() else {}
-    return min(given.get("max_seq_length") or config.positions, config.positions)
+    """What sentence-transformers stored, in the one file or, since 6, the other; or all positions."""
+    for name, key in ((SENTENCE_BERT, "max_seq_length"), (TOKENIZER_CONFIG, "model_max_length")):
+        given = _read(folder / name).get(key) if (folder / name).is_file() else None
+        if given:
+            return min(int(given), config.positions)
+    return config.positions

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 
 from service import edge, exposition, ingress
 from service.gateway import Gateway
+from service.refusals import REFUSALS
 from service.settings import Settings
 
 APPLICATION, DEPLOYMENT = "headlight", "Encoder"
@@ -34,7 +35,10 @@ def build(settings: Settings) -> serve.Application:
         ray_actor_options={"num_cpus": 0, "num_gpus": gpus(settings)},
         max_ongoing_requests=ingress.ongoing(settings),
         max_queued_requests=ingress.SPARE_REQUESTS,
-        backpressure_config={"status_code": 429, "retry_after_s": 1},
+        backpressure_config={
+            "status_code": REFUSALS["overloaded"].status,
+            "retry_after_s": 1,
+        },
         health_check_period_s=HEALTH_PERIOD_SECONDS,
         health_check_timeout_s=HEALTH_TIMEOUT_SECONDS,
         graceful_shutdown_wait_loop_s=0.1,
@@ -46,7 +50,8 @@ def build(settings: Settings) -> serve.Application:
 def gpus(settings: Settings) -> int:
     """Return the GPUs a replica takes; without one, Ray hides them all from it."""
     if settings.device == "auto":
-        return int(ray.cluster_resources().get("GPU", 0) > 0)
+        resources = ray.cluster_resources()  # type: ignore[no-untyped-call]  # Ray's gap
+        return int(resources.get("GPU", 0) > 0)
     return int(settings.device == "cuda")
 
 
@@ -55,18 +60,21 @@ def gpus(settings: Settings) -> int:
 class Encoder:
     """One replica."""
 
-    async def __init__(self, settings: Settings) -> None:
-        """Start the gateway; an exception here fails the replica's start."""
+    def __init__(self, settings: Settings) -> None:
+        """Make the replica's parts; nothing is loaded yet."""
         context = serve.get_replica_context()
         self.replica = context.replica_id.unique_id
         self.replicas = settings.replicas
         self.handle = serve.get_deployment_handle(DEPLOYMENT, context.app_name)
         self.scraping: asyncio.Task[bytes] | None = None
         self.gateway = Gateway(settings, self.replica)
-        await self.gateway.start()
 
-    def __serve_build_asgi_app__(self) -> ASGIApp:
-        """Give Ray the ASGI application, which it runs without a copy of its messages."""
+    async def __serve_build_asgi_app__(self) -> ASGIApp:
+        """Start the gateway and give Ray the ASGI application, which it runs as it is.
+
+        An exception here fails the replica's start.
+        """
+        await self.gateway.start()
         return edge.application(self.gateway, self.scrape)
 
     async def __del__(self) -> None:
@@ -104,7 +112,10 @@ class Encoder:
                 asked = await self.handle.broadcast("metrics")._fetch_replica_results_async()
         except (RayServeException, TimeoutError):
             return {}  # no replica known yet
-        answers = [asyncio.ensure_future(answer.get_async()) for answer in asked]
+        answers = [
+            asyncio.ensure_future(answer.get_async())  # type: ignore[no-untyped-call]  # Ray's gap
+            for answer in asked
+        ]
         done, late = await asyncio.wait(answers, timeout=SCRAPE_SECONDS)
         for answer in late:
             answer.cancel()

@@ -60,7 +60,8 @@ def options(command: Callable[..., None]) -> Callable[..., None]:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="YAML file of settings; flags and HEADLIGHT_* variables win over it",
 )
-def serve(config: Path | None, **flags: str | None) -> None:
+@click.option("--example", is_flag=True, help="once ready, send one request and show its answer")
+def serve(config: Path | None, example: bool, **flags: str | None) -> None:
     """Serve until Ctrl-C."""
     chosen = settled(flags, config)
     # Copies: while Ray runs, the process's own stdout and stderr are a log file.
@@ -71,14 +72,36 @@ def serve(config: Path | None, **flags: str | None) -> None:
     try:
         with launch.running(chosen, lambda line: tell(err, line)) as address:
             tell(out, greeting(chosen, address))
+            if example:
+                from service import show
+
+                tell(out, show.example(address))
             while not stopped.wait(1):
-                pass
+                launch.check()
     except KeyboardInterrupt:
         return
-    except launch.StartFailed as error:
+    except (launch.StartFailed, launch.Lost) as error:
         refuse(str(error), FAILED)
     except OSError as error:
         refuse(taken(chosen, error), USAGE)
+
+
+@main.command()
+@click.argument("text")
+@click.option("--attention", metavar="L5H11", help="also show what this head attends to")
+@click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="the service")
+def encode(text: str, attention: str | None, url: str) -> None:
+    """Encode TEXT with a running service and print a table."""
+    from rich.console import Console
+
+    from service import show
+
+    try:
+        Console().print(show.table(url, text, attention))
+    except ValueError as error:
+        refuse(str(error), USAGE)
+    except show.Unreachable as error:
+        refuse(str(error), FAILED)
 
 
 def settled(flags: dict[str, str | None], config: Path | None) -> Settings:

@@ -12,7 +12,7 @@ from importlib.resources import files
 
 import orjson
 from starlette.applications import Starlette
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -71,7 +71,6 @@ class Counted:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        request_id = Headers(raw=scope["headers"]).get(REQUEST_ID, "")
         route = scope["path"] if scope["path"] in self._routes else "other"
         with ExitStack() as counting:
             seen = counting.enter_context(self._gateway.metrics.request(route))
@@ -79,8 +78,7 @@ class Counted:
             async def named(message: Message) -> None:
                 if message["type"] == "http.response.start":
                     seen.code = message["status"]
-                    answer = MutableHeaders(scope=message)
-                    answer[REPLICA], answer[REQUEST_ID] = self._gateway.replica, request_id
+                    MutableHeaders(scope=message)[REPLICA] = self._gateway.replica
                 elif not message.get("more_body"):
                     counting.close()  # before the client can know, so that its count is ours
                 await send(message)

@@ -6,7 +6,7 @@ limit, drops the headers by which a client could steer Ray, and gives the reques
 
 import uuid
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -51,15 +51,21 @@ class Guard:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         headers = [pair for pair in scope["headers"] if not pair[0].startswith(RAYS_OWN)]
-        headers = _with_id(headers)
+        headers, request_id = _with_id(headers)
         binary = Headers(raw=headers).get("content-type", "").startswith(SAFETENSORS)
         body = await _body(receive, headers, self._binary if binary else self._json)
         if body is None:
             headers.append((REFUSAL, b"body_too_large"))
-        await self._app({**scope, "headers": headers}, _replay(body or b"", receive), send)
+
+        async def named(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)[REQUEST_ID] = request_id  # once, whoever set it too
+            await send(message)
+
+        await self._app({**scope, "headers": headers}, _replay(body or b"", receive), named)
 
 
-def _with_id(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+def _with_id(headers: list[tuple[bytes, bytes]]) -> tuple[list[tuple[bytes, bytes]], str]:
     """The headers with exactly one request id: the client's if it is harmless, else a new one."""
     name = REQUEST_ID.encode()
     given = [value for key, value in headers if key == name]
@@ -67,7 +73,7 @@ def _with_id(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         len(given) == 1 and 0 < len(given[0]) <= LONGEST_ID and ID_CHARACTERS.issuperset(given[0])
     )
     request_id = given[0] if fine else uuid.uuid4().hex.encode()
-    return [*(pair for pair in headers if pair[0] != name), (name, request_id)]
+    return [*(pair for pair in headers if pair[0] != name), (name, request_id)], request_id.decode()
 
 
 async def _body(receive: Receive, headers: list[tuple[bytes, bytes]], limit: int) -> bytes | None:

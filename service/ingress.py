@@ -72,6 +72,9 @@ def promised(settings: Settings) -> dict[str, str]:
         "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S": str(deadline + 5),
         "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": str(max(RELOAD_SECONDS, deadline + 10)),
         "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",
+        # HAProxy or its manager dead: three failed checks and it is replaced. Ray's 10 s is 30 s
+        # without a port.
+        "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": f"{settings.drain_seconds:g}",
         "RAY_SERVE_HAPROXY_BINARY_PATH": WRAPPER,
     }

@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -36,6 +37,10 @@ Say = Callable[[str], None]
 
 class StartFailed(Exception):
     """The service could not be started; its text is one line."""
+
+
+class Lost(Exception):
+    """Ray died under the service; its text is one line."""
 
 
 @contextmanager
@@ -178,8 +183,29 @@ def deployed(settings: Settings) -> Iterator[None]:
             raise StartFailed(last_line(said)) from error
         yield
     finally:
-        # HAProxy is still there while the replicas drain; serve.shutdown would end it first.
-        serve.delete(app.APPLICATION)
+        if not dead():
+            # HAProxy is still there while replicas drain; serve.shutdown would end it first.
+            # Ray waits for ever when its controller does not answer; we do not.
+            leave = threading.Thread(target=serve.delete, args=[app.APPLICATION], daemon=True)
+            leave.start()
+            leave.join(ingress.shutdown_seconds(settings) + STOP_SECONDS)
+
+
+def dead() -> list[str]:
+    """List the processes of our own Ray that died; on a cluster there are none of ours."""
+    from ray._private.worker import _global_node
+
+    return [name for name, _ in _global_node.dead_processes()] if _global_node else []
+
+
+def check() -> None:
+    """Check that our Ray still runs; Ray itself restarts only what runs below its raylet.
+
+    Raises:
+        Lost: it does not.
+    """
+    if names := dead():
+        raise Lost(f"Ray's {names[0]} died, and the service with it")
 
 
 def wait_until_ready(settings: Settings) -> None:

@@ -1,0 +1,100 @@
+"""An answer for people: the table of `headlight encode`, the example of `headlight serve`."""
+
+import json
+import re
+from typing import Any
+
+import httpx
+from rich.table import Table
+
+EXAMPLE = {"inputs": ["All is well"], "attention": {"layers": [0], "heads": [5]}}
+TIMEOUT_SECONDS = 60.0
+SHOWN_NUMBERS = 3  # of a vector, before the dots
+
+
+class Unreachable(Exception):
+    """The service did not answer; the message is one line."""
+
+
+def ask(url: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Send one request to POST /v1/encode.
+
+    Raises:
+        Unreachable: there is no service, or it refused; the message says why.
+    """
+    try:
+        answer = httpx.post(f"{url.rstrip('/')}/v1/encode", json=body, timeout=TIMEOUT_SECONDS)
+        told: dict[str, Any] = answer.json()
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+        raise Unreachable(f"no answer from {url}: {error}") from error
+    if answer.status_code != 200:
+        raise Unreachable(f"{url} answered {answer.status_code}: {told.get('title')}")
+    return told
+
+
+def example(url: str) -> str:
+    """One real request as a curl command, and its real answer, vectors and rows shortened."""
+    told = ask(url, EXAMPLE)
+    command = (
+        f"curl {url}/v1/encode -H 'Content-Type: application/json' \\\n  -d '{json.dumps(EXAMPLE)}'"
+    )
+    return f"{command}\n{json.dumps(_shortened(told))}"
+
+
+def head(name: str) -> tuple[int, int]:
+    """Layer and head of a name such as L5H11, both counted from 0.
+
+    Raises:
+        ValueError: it is no such name.
+    """
+    match = re.fullmatch(r"[Ll](\d+)[Hh](\d+)", name)
+    if not match:
+        raise ValueError(f"{name!r} names no head; the head 11 of layer 5 is L5H11")
+    return int(match[1]), int(match[2])
+
+
+def table(url: str, text: str, name: str | None) -> Table:
+    """What the model makes of a text, a row for each token; with a head, what it attends to.
+
+    Raises:
+        ValueError, Unreachable: see `head` and `ask`.
+    """
+    body: dict[str, Any] = {"inputs": [text], "tokens": True}
+    if name:
+        layer, number = head(name)
+        body["attention"] = {"heads": {str(layer): [number]}}
+    told = ask(url, body)
+    item = told["data"][0]
+    title = f"{told['model']}: {len(item['pooled'])} numbers {_numbers(item['pooled'])}"
+    shown = Table(title=title, title_justify="left", caption=told["numerics"])
+    shown.add_column("token")
+    maps = item["attention"]["maps"][str(layer)][str(number)] if name else None
+    for column in [*(["attends most to", "with"] if maps else []), "vector"]:
+        shown.add_column(column, justify="right" if column == "with" else "left")
+    for index, token in enumerate(item["tokens"]):
+        most = _strongest(maps[index], item["tokens"]) if maps else []
+        shown.add_row(token, *most, _numbers(item["token_vectors"][index]))
+    return shown
+
+
+def _strongest(row: list[float], tokens: list[str]) -> list[str]:
+    best = max(range(len(row)), key=row.__getitem__)
+    return [tokens[best], f"{row[best]:.3f}"]
+
+
+def _numbers(vector: list[float]) -> str:
+    return f"{', '.join(f'{x:.4f}' for x in vector[:SHOWN_NUMBERS])}, ..."
+
+
+def _shortened(value: Any) -> Any:
+    """Long lists of numbers cut to their first few, all numbers to four places."""
+    if isinstance(value, dict):
+        return {key: _shortened(part) for key, part in value.items()}
+    if isinstance(value, float):
+        return round(value, 4)
+    if isinstance(value, list):
+        numbers = len(value) > 8 and isinstance(value[0], float)
+        return [_shortened(part) for part in value[: SHOWN_NUMBERS if numbers else None]] + (
+            ["..."] if numbers else []
+        )
+    return value
