@@ -1,9 +1,9 @@
 """Waiting sequences -> batches under a token budget; plain asyncio, no Ray.
 
-A request is admitted or refused as a whole; its sequences may run in several batches. Whoever
-could be done first, alone on an idle machine, goes first: a request's turn is its arrival plus
-its own work. So a small request passes a flood of large ones, and a large one waits at most for
-those that came within its own working time.
+A request is admitted or refused as a whole; its sequences may run in several batches. Requests
+take turns as if the machine were shared evenly among all that wait: whoever would be done first
+then, goes first. So a small request passes a flood of large ones, and no stream of small ones
+can hold a large one up for ever. (Fair queueing: Demers, Keshav and Shenker 1989.)
 
 Nothing here loops: `_pump` runs when work arrives and when a lane falls idle, so there is no
 task that could die and leave the queue standing.
@@ -120,6 +120,7 @@ class Batcher(Generic[Work, Done]):
         self._running: dict[asyncio.Task[None], float] = {}  # batch -> when it was started
         self._tokens, self._seconds = speed, 1.0  # decayed sums; their ratio is the speed
         self.waiting_tokens = 0
+        self._served = 0.0  # tokens that a request waiting since the start would have had by now
 
     @property
     def waiting_requests(self) -> int:
@@ -182,7 +183,7 @@ class Batcher(Generic[Work, Done]):
         self.check(tokens, deadline)
         longest_first = sorted(range(len(works)), key=sizes.__getitem__, reverse=True)
         job: _Job[Work, Done] = _Job(
-            turn=now + tokens / self.speed,
+            turn=self._served + tokens,
             arrived=now,
             deadline=deadline,
             works=works,
@@ -224,7 +225,7 @@ class Batcher(Generic[Work, Done]):
         """Sequences for one batch, in order of turn; at least one, however long it is."""
         most = min(most, max(SMALL, GROWTH * self._jobs[0].tokens))
         batch: list[_Part[Work, Done]] = []
-        total = 0
+        total, sharing = 0, len(self._jobs)
         for job in list(self._jobs):
             job.started = min(job.started, self._clock())
             while job.waiting and (not batch or total + job.sizes[job.waiting[-1]] <= most):
@@ -235,6 +236,7 @@ class Batcher(Generic[Work, Done]):
                 break
             self._jobs.remove(job)
         self.waiting_tokens -= total
+        self._served += total / sharing
         return batch
 
     def _start(self, batch: list[_Part[Work, Done]], lanes: list[int]) -> None:

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -179,7 +179,8 @@ class Gateway:
             raise Refused("batch_empty", [Fault(("inputs",), "batch_empty")])
         if len(asked.inputs) > self.settings.max_sequences:
             raise Refused("batch_too_large", limit=self.settings.max_sequences)
-        read = await self._reader.read(asked.items(), asked.truncate)
+        shown = bool(asked.tokens or asked.layers or asked.attention)
+        read = await self._reader.read(asked.items(), asked.truncate, shown=shown)
         tokens, limit = sum(map(len, read)), self.settings.max_request_tokens
         if tokens > limit:
             raise Refused("too_many_tokens", tokens=tokens, limit=limit)
@@ -275,8 +276,6 @@ def _item(asked: EncodeRequest, wanted: Wanted, read: Read, done: Done) -> answe
         except answer.NotFinite:
             raise Refused("nonfinite_output") from None
 
-    shown = asked.tokens or asked.layers or asked.attention
-    facts: Mapping[str, Any] = read.facts if shown else {}
     maps = None
     if asked.attention:
         dtype = asked.attention.dtype
@@ -285,7 +284,7 @@ def _item(asked: EncodeRequest, wanted: Wanted, read: Read, done: Done) -> answe
             for layer, array in done.maps.items()
         }
     return answer.Item(
-        facts={**facts, "truncated": len(read) < read.length, "length": read.length},
+        facts={**read.facts, "truncated": len(read) < read.length, "length": read.length},
         pooled=None if done.pooled is None else cast(done.pooled),
         tokens=None if done.tokens is None else cast(done.tokens),
         layers={layer: cast(array) for layer, array in done.hidden.items()},

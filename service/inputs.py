@@ -20,6 +20,8 @@ from service.schema import Base64Array, Item
 # Fewer characters than this are tokenized on the spot; a thread costs more than they do.
 THREAD_CHARACTERS = 4096
 
+FACTS = ("tokens", "token_ids", "offsets", "words", "special")
+
 Array = NDArray[np.float32]
 
 
@@ -57,8 +59,11 @@ class Reader:
     max_tokens: int
     max_characters: int
 
-    async def read(self, items: Sequence[Item], truncate: Truncate) -> list[Read]:
+    async def read(self, items: Sequence[Item], truncate: Truncate, *, shown: bool) -> list[Read]:
         """Tokenize the texts, check the rest; in the order given.
+
+        Args:
+            shown: whether the answer shows the tokens; else their facts stay empty.
 
         Raises:
             Refused: an input cannot be read; `loc` says which.
@@ -66,9 +71,9 @@ class Reader:
         texts = [index for index, item in enumerate(items) if item.text is not None]
         tokenized = await self._tokenize(items, texts, truncate)
         return [
-            _of_text(tokenized[index], items[index].pair is not None)
+            _of_text(tokenized[index], item.pair is not None, shown)
             if index in tokenized
-            else self._of_numbers(item, index, truncate)
+            else self._of_numbers(item, index, truncate, shown)
             for index, item in enumerate(items)
         ]
 
@@ -95,19 +100,19 @@ class Reader:
             if text is not None and len(text) > self.max_characters:
                 raise _refused("text_too_long", index, name, limit=self.max_characters)
 
-    def _of_numbers(self, item: Item, index: int, truncate: Truncate) -> Read:
+    def _of_numbers(self, item: Item, index: int, truncate: Truncate, shown: bool) -> Read:
         if item.token_ids is not None:
             ids, types = item.token_ids, item.token_type_ids or [0] * len(item.token_ids)
             self._check_ids(ids, types, index)
             cut = self._cut(len(ids), index, truncate)
-            return Read(ids[cut], types[cut], None, len(ids), self._facts(ids[cut]))
+            facts = self._facts(ids[cut]) if shown else {}
+            return Read(ids[cut], types[cut], None, len(ids), facts)
         if item.embeddings is None:
             raise RuntimeError("an input of no kind: this is a bug")
         vectors = _vectors(item.embeddings, index)
         self._check_vectors(vectors, index)
         cut = self._cut(len(vectors), index, truncate)
-        facts = dict.fromkeys(("tokens", "token_ids", "offsets", "words", "special"))
-        return Read(None, None, vectors[cut], len(vectors), facts)
+        return Read(None, None, vectors[cut], len(vectors), dict.fromkeys(FACTS) if shown else {})
 
     def _check_ids(self, ids: Sequence[int], types: Sequence[int], index: int) -> None:
         if not ids:
@@ -160,7 +165,9 @@ def _pair(item: Item) -> tuple[str] | tuple[str, str]:
     return (text,) if item.pair is None else (text, item.pair)
 
 
-def _of_text(read: Tokenized, paired: bool) -> Read:
+def _of_text(read: Tokenized, paired: bool, shown: bool) -> Read:
+    if not shown:
+        return Read(read.token_ids, read.types, None, read.length, {})
     facts: dict[str, Any] = {
         "tokens": read.tokens,
         "token_ids": read.token_ids,

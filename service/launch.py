@@ -27,6 +27,7 @@ from service import ingress, sweep, weights
 from service.settings import MIB, Settings
 
 READY_SECONDS = 60  # from deployed to ready: canary and HAProxy's own checks
+JOIN_SECONDS = 60  # for a cluster to run a task that takes no time
 STOP_SECONDS = 10  # for the sweeper, beyond which we leave it alone
 
 # Ray's shared memory carries requests only behind its Python proxy; 75 MiB is its least.
@@ -143,11 +144,12 @@ def cluster(settings: Settings, say: Say) -> Iterator[None]:
     with quiet(Path(os.devnull)):
         try:
             ray.init(address=settings.address, log_to_driver=False)
-            actual = ray.get(ray.remote(num_cpus=0)(lambda: dict(os.environ)).remote())
+            read = ray.remote(num_cpus=0)(lambda: dict(os.environ)).remote()
+            actual = ray.get(read, timeout=JOIN_SECONDS)
             if different := ingress.differences(promised, actual):
                 raise StartFailed("this cluster cannot serve: " + "; ".join(different))
             yield
-        except ConnectionError as error:
+        except (ConnectionError, ray.exceptions.GetTimeoutError) as error:
             raise StartFailed(f"no Ray cluster at {settings.address}: {error}") from error
         finally:
             ray.shutdown()

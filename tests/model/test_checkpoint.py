@@ -105,9 +105,7 @@ def test_a_model_with_a_head_is_read_without_it(small: Path) -> None:
     masked.save_pretrained(small)
     assert any(name.startswith("bert.") for name in load_file(small / "model.safetensors"))
 
-    torch.testing.assert_close(
-        encode(load(small)), by_transformers(masked.bert), rtol=0, atol=1e-5
-    )
+    torch.testing.assert_close(encode(load(small)), by_transformers(masked.bert), rtol=0, atol=1e-5)
 
 
 def test_the_norms_old_names_are_known(small: Path) -> None:
@@ -186,6 +184,7 @@ def test_a_faulty_tensor_is_named(
 
 def test_all_faulty_tensors_are_named_at_once(small: Path) -> None:
     """Nobody has to load a folder five times to learn five faults."""
+
     def edit(found: dict[str, Tensor]) -> None:
         FAULTS["missing"][0](found)
         FAULTS["extra"][0](found)
@@ -388,9 +387,7 @@ def test_the_longest_sequence_is_the_folders_own_within_its_positions(
     assert load(small).max_tokens == tokens
 
 
-def test_a_folder_of_sentence_transformers_has_its_vectors(
-    tmp_path: Path, folder: Path
-) -> None:
+def test_a_folder_of_sentence_transformers_has_its_vectors(tmp_path: Path, folder: Path) -> None:
     """Saved by the newest version with another pooling and length, it answers the same."""
     torch.manual_seed(2)
     bert, saved = tmp_path / "bert", tmp_path / "saved"
@@ -408,6 +405,4 @@ def test_a_folder_of_sentence_transformers_has_its_vectors(
     vector = pool(model.encoder(packed).last[packed.rows(0)], model.pooling)
 
     assert (model.max_tokens, model.pooling) == (7, checkpoint.Pooling("max", normalize=True))
-    torch.testing.assert_close(
-        vector, peer.encode(text, convert_to_tensor=True), rtol=0, atol=1e-5
-    )
+    torch.testing.assert_close(vector, peer.encode(text, convert_to_tensor=True), rtol=0, atol=1e-5)

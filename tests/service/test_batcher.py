@@ -96,6 +96,37 @@ async def test_a_small_request_passes_a_flood_of_large_ones() -> None:
     assert lanes.batches[1][1] == ["s"]
 
 
+async def test_a_small_request_passes_large_ones_however_long_they_have_waited() -> None:
+    """Work that came first has no claim on more than its share."""
+    lanes = Lanes()
+    queue = batcher(lanes, budget=100, most_tokens=99_999)
+    flood = [asyncio.create_task(queue.submit(["L"] * 50, [100] * 50, FAR)) for _ in range(4)]
+    while len(lanes.batches) < 60:  # noqa: ASYNC110 - what is waited for has no event
+        await asyncio.sleep(0)
+    begun = len(lanes.batches)
+
+    await queue.submit(["s"], [10], FAR)
+
+    assert ["s"] in [works for _, works, _ in lanes.batches[begun : begun + 2]]
+    await asyncio.gather(*flood)
+
+
+async def test_small_requests_that_keep_coming_do_not_starve_a_large_one() -> None:
+    """It gets its share of the batches."""
+    lanes = Lanes()
+    queue = batcher(lanes, budget=100)
+    large = asyncio.create_task(queue.submit(["L"] * 5, [100] * 5, FAR))
+
+    async def stream() -> None:
+        while not large.done() and len(lanes.batches) < 999:
+            await queue.submit(["s"], [90], FAR)
+
+    await asyncio.gather(stream(), stream())
+
+    assert large.done()
+    assert len(lanes.batches) < 50
+
+
 async def test_a_lone_sequence_gets_every_core() -> None:
     """Idle lanes lend their cores to the only work there is, and it runs in lane 0."""
     lanes = Lanes()

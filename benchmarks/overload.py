@@ -1,0 +1,146 @@
+"""What a small request and the probes feel while others flood the service.
+
+    python benchmarks/overload.py [--replicas N]
+
+Starts the service on the bundled model and prints, in milliseconds:
+    small, idle       one short text at a time, nobody else
+    small, flooded    the same beside connections that always have a large request under way
+    probes, full      /live, /ready, /metrics while the queue refuses with 429
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+import httpx
+
+SMALL = json.dumps({"inputs": ["All is well"]}).encode()
+# 12,800 tokens, seconds of work
+LARGE = json.dumps({"inputs": [{"token_ids": [2035] * 200}] * 64, "encoding": "base64"}).encode()
+FLOODERS, FILLERS = 6, 96
+IDLE_REQUESTS, FLOOD_SECONDS, FULL_SECONDS = 300, 30.0, 10.0
+PROBES = ("/live", "/ready", "/metrics")
+
+
+def start(replicas: int) -> tuple[subprocess.Popen[bytes], str]:
+    """Start `headlight serve` on a free port; the process and its address."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "service.cli", "serve"]
+    command += ["--port", str(port), "--replicas", str(replicas)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    if process.stdout is None or not process.stdout.readline():
+        raise SystemExit("the service did not start")
+    return process, f"http://127.0.0.1:{port}"
+
+
+async def timed(send: Callable[[], Awaitable[httpx.Response]], codes: Counter[int]) -> float:
+    """Milliseconds of one request."""
+    begun = time.perf_counter()
+    codes[(await send()).status_code] += 1
+    return (time.perf_counter() - begun) * 1000
+
+
+async def flood(url: str, count: int) -> None:
+    """Keep `count` large requests under way until ended; come back soon after a refusal."""
+
+    async def one(client: httpx.AsyncClient) -> None:
+        while True:
+            answer = await client.post("/v1/encode", content=LARGE)
+            if answer.status_code == 429:
+                await asyncio.sleep(0.5)
+
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits) as client:
+        await asyncio.gather(*(one(client) for _ in range(count)))
+
+
+@contextmanager
+def flooded(url: str, count: int) -> Iterator[None]:
+    """A flood from a process of its own, so that the clock here does not feel it."""
+    command = [sys.executable, __file__, "--flood", url, str(count)]
+    process = subprocess.Popen(command)
+    try:
+        time.sleep(4)  # until it is under way
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def report(name: str, milliseconds: list[float], codes: Counter[int]) -> None:
+    """One row: median, 99th percentile, worst, and the statuses seen."""
+    cuts = statistics.quantiles(milliseconds, n=100)
+    row = f"p50 {cuts[49]:8.1f}  p99 {cuts[98]:8.1f}  max {max(milliseconds):8.1f}"
+    print(f"{name:16s} n {len(milliseconds):5d}  {row}  {dict(codes)}", flush=True)
+
+
+async def measure(url: str) -> None:
+    """All rows, one after the other."""
+    async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+
+        async def small() -> httpx.Response:
+            return await client.post("/v1/encode", content=SMALL)
+
+        codes: Counter[int] = Counter()
+        report("small, idle", [await timed(small, codes) for _ in range(IDLE_REQUESTS)], codes)
+        with flooded(url, FLOODERS):
+            await beside(client, "small, flooded", FLOOD_SECONDS, None)
+        await asyncio.sleep(5)
+        with flooded(url, FILLERS):
+            await beside(client, "probes, full", FULL_SECONDS, PROBES)
+            refused = await client.post("/v1/encode", content=LARGE)
+            print(f"{'':16s} a large request is answered {refused.status_code}", flush=True)
+
+
+async def beside(
+    client: httpx.AsyncClient, name: str, seconds: float, paths: tuple[str, ...] | None
+) -> None:
+    """Small requests, or probes of `paths`, ten a second while the flood goes on."""
+    codes: Counter[int] = Counter()
+    taken: list[float] = []
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        for path in paths or ("",):
+            send = (
+                (lambda p=path: client.get(p))
+                if path
+                else (lambda: client.post("/v1/encode", content=SMALL))
+            )
+            taken.append(await timed(send, codes))
+        await asyncio.sleep(0.1)
+    report(name, taken, codes)
+
+
+def main() -> None:
+    """Start, measure, stop."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--replicas", type=int, default=1)
+    parser.add_argument("--flood", nargs=2, metavar=("URL", "COUNT"), help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.flood:
+        return asyncio.run(flood(asked.flood[0], int(asked.flood[1])))
+    replicas = asked.replicas
+    load = os.getloadavg()[0]
+    process, url = start(replicas)
+    print(f"{os.cpu_count()} cores, {replicas} replica(s), load average before {load:.1f}; ms")
+    try:
+        asyncio.run(measure(url))
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+
+
+if __name__ == "__main__":
+    main()
