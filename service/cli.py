@@ -6,6 +6,7 @@ what the caller can mend in the command and 1 for a start that failed.
 ray is imported only once the service starts, so that --help is quick.
 """
 
+import json
 import os
 import signal
 import sys
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import IO, Literal, NoReturn, get_args, get_origin
+from urllib.request import Request, urlopen
 
 import click
 from pydantic import ValidationError
@@ -73,6 +75,8 @@ def serve(config: Path | None, example: bool, **flags: str | None) -> None:
         with launch.running(chosen, lambda line: tell(err, line)) as address:
             tell(out, greeting(chosen, address))
             if example:
+                tell(out, shown(address))
+            if example:
                 from service import show
 
                 tell(out, show.example(address))
@@ -80,10 +84,10 @@ def serve(config: Path | None, example: bool, **flags: str | None) -> None:
                 launch.check()
     except KeyboardInterrupt:
         return
-    except (launch.StartFailed, launch.Lost) as error:
+    except launch.CannotListen as error:
+        refuse(str(error), USAGE)
+    except (launch.StartFailed, launch.Lost, OSError) as error:
         refuse(str(error), FAILED)
-    except OSError as error:
-        refuse(taken(chosen, error), USAGE)
 
 
 @main.command()
@@ -140,9 +144,17 @@ def greeting(chosen: Settings, address: str) -> str:
     return f"Headlight serves {chosen.served_model_name or chosen.model} on {address} ({copies})"
 
 
-def taken(chosen: Settings, error: OSError) -> str:
-    """Say why the port cannot be had."""
-    return f"cannot listen on {chosen.host} port {chosen.port}: {error.strerror or error}"
+def shown(address: str) -> str:
+    """Send a request; return it as a curl command, and what came back, cut short."""
+    url, body = f"{address}/v1/encode", json.dumps({"inputs": ["All is well"]})
+    request = Request(url, body.encode(), {"Content-Type": "application/json"})
+    with urlopen(request) as answer:
+        encoding = json.load(answer)["data"][0]["pooled"]
+    start = ", ".join(f"{number:.4f}" for number in encoding[:4])
+    return (
+        f"$ curl {url} -H 'Content-Type: application/json' -d '{body}'\n"
+        f"{len(encoding)} numbers: {start}, ..."
+    )
 
 
 def tell(stream: IO[str], line: str) -> None:

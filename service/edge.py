@@ -25,7 +25,7 @@ from service.guard import REFUSAL, REQUEST_ID
 from service.metrics import CONTENT_TYPE, Seen
 from service.openapi import document
 from service.refusals import MEDIA_TYPE as PROBLEM
-from service.refusals import Fault, Refused, problem, refusal
+from service.refusals import UNROUTED, Fault, Refused, problem, refusal
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ def application(gateway: Gateway, scrape: Callable[[], Awaitable[bytes]]) -> ASG
         routes=[
             Route(path, _refusing(do), methods=[method]) for path, (method, do) in paths.items()
         ],
-        exception_handlers={404: _not_found, 405: _wrong_method},
+        exception_handlers={HTTPException: _unrouted},
     )
     app.router.redirect_slashes = False
     return Counted(app, gateway, frozenset(paths))
@@ -205,14 +205,12 @@ def _refusing(do: Handler) -> Handler:
     return answered
 
 
-async def _not_found(request: Request, error: Exception) -> Response:
-    return _problem(request, Refused("not_found"))
-
-
-async def _wrong_method(request: Request, error: Exception) -> Response:
-    response = _problem(request, Refused("method_not_allowed"))
-    if isinstance(error, HTTPException) and error.headers:
-        response.headers["allow"] = error.headers["Allow"]
+async def _unrouted(request: Request, error: Exception) -> Response:
+    """What the router says when no route takes the request."""
+    if not isinstance(error, HTTPException):
+        raise error
+    response = _problem(request, Refused(UNROUTED[error.status_code]))
+    response.headers.update(error.headers or {})
     return response
 
 

@@ -14,13 +14,14 @@ import http.client
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from service import ingress, sweep, weights
@@ -36,6 +37,10 @@ STORE_BYTES = {"haproxy": 80 * MIB, "proxy": 512 * MIB}
 Say = Callable[[str], None]
 
 
+class CannotListen(Exception):
+    """The host and port asked for cannot be had; its text is one line."""
+
+
 class StartFailed(Exception):
     """The service could not be started; its text is one line."""
 
@@ -49,10 +54,14 @@ def running(settings: Settings, say: Say) -> Iterator[str]:
     """Run the service while the block runs; gives its address.
 
     Raises:
-        OSError: the port is taken, or the host is not this machine's.
+        CannotListen: the port is taken, or the host is not this machine's.
         StartFailed: anything else, with its cause.
     """
-    ingress.free(settings.host, settings.port)
+    try:
+        ingress.free(settings.host, settings.port)
+    except OSError as error:
+        place = f"{settings.host} port {settings.port}"
+        raise CannotListen(f"cannot listen on {place}: {error.strerror}") from error
     with ExitStack() as stack:
         if settings.address is None:
             look_for_model(settings)
@@ -96,9 +105,8 @@ def workspace() -> Iterator[Path]:
     try:
         yield Path(directory)
     finally:
-        assert sweeper.stdin is not None
-        sweeper.stdin.close()
-        sweeper.wait(STOP_SECONDS)
+        with suppress(subprocess.TimeoutExpired):
+            sweeper.communicate(timeout=STOP_SECONDS)  # closes its input
 
 
 @contextmanager
@@ -111,20 +119,17 @@ def own_ray(settings: Settings, say: Say) -> Iterator[None]:
         say("starting Ray")
         import ray
 
-        told = signal.getsignal(signal.SIGTERM)
         try:
-            ray.init(
-                address="local",
-                num_cpus=cores,
-                include_dashboard=False,
-                object_store_memory=STORE_BYTES[settings.ingress],
-                log_to_driver=False,
-                _temp_dir=str(run / "ray"),  # Ray opens it to all; ours stays private
-            )
-            signal.signal(signal.SIGTERM, told)
+            with our_sigterm():
+                ray.init(
+                    address="local",
+                    num_cpus=cores,
+                    include_dashboard=False,
+                    object_store_memory=STORE_BYTES[settings.ingress],
+                    log_to_driver=False,
+                    _temp_dir=str(run / "ray"),  # Ray opens it to all; ours stays private
+                )
             yield
-        except SystemExit as error:  # from a handler of SIGTERM that Ray put there meanwhile
-            raise KeyboardInterrupt from error
         finally:
             ray.shutdown()
 
@@ -143,16 +148,41 @@ def cluster(settings: Settings, say: Say) -> Iterator[None]:
 
     with quiet(Path(os.devnull)):
         try:
-            ray.init(address=settings.address, log_to_driver=False)
+            reach(settings.address or "")
+            with our_sigterm():
+                ray.init(address=settings.address, log_to_driver=False)
             read = ray.remote(num_cpus=0)(lambda: dict(os.environ)).remote()
             actual = ray.get(read, timeout=JOIN_SECONDS)
             if different := ingress.differences(promised, actual):
                 raise StartFailed("this cluster cannot serve: " + "; ".join(different))
             yield
-        except (ConnectionError, ray.exceptions.GetTimeoutError) as error:
+        except (OSError, ray.exceptions.GetTimeoutError) as error:
             raise StartFailed(f"no Ray cluster at {settings.address}: {error}") from error
         finally:
             ray.shutdown()
+
+
+def reach(address: str) -> None:
+    """Connect once to a cluster's host:port, where Ray would try for minutes.
+
+    Raises:
+        OSError: nothing answers there.
+    """
+    host, separator, port = address.rpartition(":")
+    if separator and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=5).close()
+
+
+@contextmanager
+def our_sigterm() -> Iterator[None]:
+    """Keep our handler of SIGTERM through ray.init, which puts one there that exits."""
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    except SystemExit as error:
+        raise KeyboardInterrupt from error
+    finally:
+        signal.signal(signal.SIGTERM, handler)
 
 
 @contextmanager

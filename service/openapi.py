@@ -129,17 +129,16 @@ def _encode() -> dict[str, Any]:
 
 def _get(summary: str, media_type: str) -> dict[str, Any]:
     answered = {"description": summary, "content": {media_type: {}}}
-    return {"summary": summary, "responses": {"200": answered, **_refused(503)}}
+    return {"summary": summary, "responses": {"200": answered, **_refused("not_ready")}}
 
 
-def _refused(*only: int) -> dict[str, Any]:
+def _refused(*only: str) -> dict[str, Any]:
     """The refusals by status, each with the codes it may carry."""
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     codes: dict[int, list[str]] = {}
-    for code, kind in REFUSALS.items():
-        codes.setdefault(kind.status, []).append(code)
+    for code in only or REFUSALS:
+        codes.setdefault(REFUSALS[code].status, []).append(code)
     return {
         str(status): {"description": ", ".join(names), "content": content}
         for status, names in sorted(codes.items())
-        if not only or status in only
     }

@@ -63,6 +63,9 @@ REFUSALS: dict[str, Kind] = {
     "deadline_exceeded": Kind(504, "The request was not done by its deadline."),
 }
 
+# what a router answers by itself
+UNROUTED = {REFUSALS[code].status: code for code in ("not_found", "method_not_allowed")}
+
 MODEL: dict[type[errors.SequenceError], str] = {
     errors.SequenceEmpty: "sequence_empty",
     errors.SequenceTooLong: "sequence_too_long",

@@ -21,7 +21,7 @@ POISON = {"inputs": [{"token_ids": [666]}]}
 async def until(true: Callable[[], bool]) -> None:
     """Wait for what the service will do by itself."""
     async with asyncio.timeout(10):
-        while not true():  # noqa: ASYNC110 - what is waited for has no event
+        while not true():
             await asyncio.sleep(0.01)
 
 

@@ -1,0 +1,78 @@
+"""The README's tables are the code's; `python tests/test_readme.py` writes them."""
+
+import json
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+
+from service.guard import Guard
+from service.refusals import REFUSALS
+from service.settings import Settings
+
+README = Path(__file__).parent.parent / "README.md"
+
+
+def settings_table() -> str:
+    """Every setting with its default and sentence."""
+    rows = [
+        f"| `{name}` | {'' if field.default is None else field.default} | {field.description} |"
+        for name, field in Settings.model_fields.items()
+    ]
+    return "\n".join(["| setting | default | |", "|---|---|---|", *rows])
+
+
+def refusals_table() -> str:
+    """Every refusal with its status."""
+    rows = [f"| {kind.status} | `{code}` | {kind.title} |" for code, kind in REFUSALS.items()]
+    return "\n".join(["| status | code | |", "|---|---|---|", *rows])
+
+
+TABLES = {"settings": settings_table, "refusals": refusals_table}
+
+
+def filled(text: str) -> str:
+    """The README with every table as the code has it."""
+    for name, table in TABLES.items():
+        mark = f"<!-- {name} -->\n"
+        before, after = text.split(mark)
+        rest = re.sub(r"\A\n(\|[^\n]*\n)*", "", after)
+        text = f"{before}{mark}\n{table()}\n{rest}"
+    return text
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_tables_are_the_codes(name: str) -> None:
+    """A setting or refusal that is added, changed or removed shows here."""
+    assert TABLES[name]() in README.read_text()
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_the_curl_line_gives_the_answer_shown(app: Guard) -> None:
+    """The request in the README, sent; its answer, shortened as the README says."""
+    text = README.read_text()
+    request = re.search(r"-d '(\{.*\})'", text)
+    answer = re.search(r"```json\n(.*)\n```", text)
+    assert request and answer
+    shown = json.loads(answer[1])
+
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://headlight") as client:
+        told = (await client.post("/v1/encode", content=request[1])).json()
+
+    assert told.keys() == shown.keys()
+    assert shown["weights"] == told["weights"] and shown["usage"].keys() == told["usage"].keys()
+    first, seen = told["data"][0], shown["data"][0]
+    assert {name: first[name] for name in first if name not in ("pooled", "attention")} == {
+        name: seen[name] for name in seen if name not in ("pooled", "attention")
+    }
+    assert seen["pooled"] == [*(pytest.approx(x, abs=6e-5) for x in first["pooled"][:3]), "..."]
+    for row, expected in zip(
+        seen["attention"]["maps"]["0"]["5"], first["attention"]["maps"]["0"]["5"], strict=True
+    ):
+        assert row == pytest.approx(expected, abs=6e-5)
+
+
+if __name__ == "__main__":
+    README.write_text(filled(README.read_text()))
