@@ -34,6 +34,10 @@ FEWEST_BATCH_TOKENS, MOST_BATCH_TOKENS = 512, 16_384
 PATH = "fused"  # attention comes from the forward pass's own softmax normaliser
 
 
+class Unservable(Exception):
+    """A setting that this model or machine cannot honour."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """A body in pieces, to be joined, and its media type."""
@@ -58,7 +62,7 @@ class Gateway:
         """Load the weights, check them, start the lanes.
 
         Raises:
-            ModelNotFound, CheckpointError, NotTrustworthy: why it cannot serve.
+            Unservable, ModelNotFound, CheckpointError, NotTrustworthy: why it cannot serve.
         """
         settings = self.settings
         folder, name = locate(settings.model)
@@ -67,7 +71,11 @@ class Gateway:
         threads = settings.threads or _cores(settings.replicas)
         runner = await Runner.start(folder, device, dtype, threads)
         model, config = runner.model, runner.model.config
-        self.max_tokens = min(settings.max_tokens or model.max_tokens, config.positions)
+        self.max_tokens = settings.max_tokens or model.max_tokens
+        if self.max_tokens > config.positions:
+            raise Unservable(
+                f"max_tokens {self.max_tokens} is more than the model's {config.positions} positions"
+            )
         self._runner, self._config = runner, config
         self._reader = Reader(
             model.tokenizer, config, self.max_tokens, settings.max_text_characters
@@ -240,9 +248,13 @@ class Gateway:
 
 def _precision(settings: Settings) -> tuple[torch.device, torch.dtype]:
     cuda = torch.cuda.is_available() if settings.device == "auto" else settings.device == "cuda"
+    if cuda and not torch.cuda.is_available():
+        raise Unservable("device cuda: torch finds no CUDA device here")
     device = torch.device("cuda" if cuda else "cpu")
     if settings.dtype == "auto":
         return device, torch.bfloat16 if cuda else torch.float32
+    if not cuda and settings.dtype != "float32":
+        logger.warning("%s is several times slower than float32 on a processor", settings.dtype)
     dtype: torch.dtype = getattr(torch, settings.dtype)
     return device, dtype
 

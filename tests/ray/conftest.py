@@ -1,14 +1,177 @@
-"""One service for all tests here, started as a user starts it."""
+"""Services started as a user starts them: one for most tests, others by `start`."""
 
-from collections.abc import Iterator
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
+import httpx
 import pytest
 
-from tests.ray.service import Service, free_port, started
+ROOT = Path(__file__).parent.parent.parent
+PATIENCE_SECONDS = 60
+
+Start = Callable[..., AbstractContextManager["Service"]]
+
+
+@dataclass
+class Service:
+    """A running `headlight serve`."""
+
+    process: subprocess.Popen[str]
+    port: int
+    greeting: str
+    errors: Path
+
+    @property
+    def url(self) -> str:
+        """Where it answers."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def encode(self, *texts: str, timeout: float = 30) -> httpx.Response:
+        """Ask for the encodings of texts."""
+        return httpx.post(f"{self.url}/v1/encode", json={"inputs": texts}, timeout=timeout)
+
+    def metrics(self) -> str:
+        """The metrics page."""
+        return httpx.get(f"{self.url}/metrics").text
+
+    def family(self) -> dict[int, str]:
+        """The names of the command's process and all below it, by id."""
+        parents = {pid: (parent, name) for pid, parent, name in processes()}
+        found = {self.process.pid: "headlight"}
+        while grown := {
+            pid: name
+            for pid, (parent, name) in parents.items()
+            if parent in found and pid not in found
+        }:
+            found |= grown
+        return found
+
+    def directory(self) -> Path:
+        """Its private directory."""
+        sweeper = next(pid for pid in self.family() if b"sweep.py" in command(pid))
+        return Path(command(sweeper).split(b"\0")[-2].decode())
+
+    def end(self, number: signal.Signals) -> int:
+        """Send a signal to the command alone; return its exit status."""
+        self.process.send_signal(number)
+        return self.process.wait(PATIENCE_SECONDS)
+
+
+def processes() -> Iterator[tuple[int, int, str]]:
+    """Id, parent and name of each process that runs."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            head, _, rest = stat.read_text().rpartition(")")
+        except OSError:
+            continue
+        state, parent = rest.split()[:2]
+        if state != "Z":
+            yield int(stat.parent.name), int(parent), title(int(stat.parent.name)) or head
+    return
+
+
+def title(pid: int) -> str:
+    """What a process is, in a word: Ray's title for it, or its program or script."""
+    words = command(pid).split(b"\0")[0:3]
+    if words[0].startswith(b"ray::"):
+        return words[0].decode().removeprefix("ray::").partition(":")[0].partition(".")[0]
+    script = next((word for word in words if word.endswith(b".py")), words[0])
+    return Path(script.decode()).stem
+
+
+def command(pid: int) -> bytes:
+    """A process's command line; empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def free_port() -> int:
+    """A port on which nothing listens now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def serve(*arguments: str, errors: Path) -> subprocess.Popen[str]:
+    """Run `headlight serve`, its stderr into a file."""
+    with errors.open("w") as file:
+        return subprocess.Popen(
+            [sys.executable, "-m", "service.cli", "serve", *arguments],
+            cwd=ROOT,
+            env={name: value for name, value in os.environ.items() if "HEADLIGHT" not in name},
+            stdout=subprocess.PIPE,
+            stderr=file,
+            text=True,
+        )
 
 
 @pytest.fixture(scope="session")
-def service() -> Iterator[Service]:
-    """A service with two replicas behind HAProxy."""
-    with started("--port", str(free_port()), "--replicas", "2") as running:
-        yield running
+def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
+    """Start a service with flags, wait until it serves, end it when the block does."""
+
+    @contextmanager
+    def started(*arguments: str, port: int | None = None) -> Iterator[Service]:
+        port = port or free_port()
+        errors = tmp_path_factory.mktemp("service") / "stderr"
+        process = serve("--port", str(port), *arguments, errors=errors)
+        stdout = process.stdout
+        assert stdout is not None
+        with process, stdout:
+            try:
+                greeting = stdout.readline()  # or empty, when it ended instead
+                assert greeting, errors.read_text()
+                yield Service(process, port, greeting, errors)
+            finally:
+                if process.poll() is None:
+                    process.send_signal(signal.SIGTERM)
+                    process.wait(PATIENCE_SECONDS)
+
+    return started
+
+
+@pytest.fixture(scope="session")
+def running(start: Start) -> Iterator[Service]:
+    """A service with two replicas behind HAProxy, for every test that leaves it as it was."""
+    with start("--replicas", "2") as service:
+        yield service
+
+
+@pytest.fixture
+def refused(tmp_path: Path) -> Callable[..., tuple[int, str]]:
+    """Run `headlight serve` with what it must refuse; its exit status and what it said."""
+
+    def refuse(*arguments: str) -> tuple[int, str]:
+        errors = tmp_path / "stderr"
+        with serve(*arguments, errors=errors) as process:
+            status = process.wait(PATIENCE_SECONDS)
+        return status, errors.read_text()
+
+    return refuse
+
+
+@pytest.fixture(scope="session")
+def traceless() -> Callable[[set[int], int, Path], None]:
+    """Check that soon no process, port or directory of a service is left."""
+
+    def check(pids: set[int], port: int, directory: Path) -> None:
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline:
+            left = [name for pid, _, name in processes() if pid in pids]
+            with socket.socket() as client:
+                held = client.connect_ex(("127.0.0.1", port)) == 0
+            if not (left or held or directory.exists()):
+                return
+            time.sleep(0.1)
+        raise AssertionError(f"left: {left}, port held: {held}, directory: {directory.exists()}")
+
+    return check

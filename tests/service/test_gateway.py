@@ -4,13 +4,15 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import httpx
 import pytest
 import pytest_asyncio
 
-from service.gateway import Gateway
+from service.gateway import Gateway, Unservable
 from service.runner import Done, Runner, Work
+from service.settings import Settings
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -191,3 +193,15 @@ async def test_a_batch_that_hangs_makes_the_replica_not_ready(
 
     assert ready.status_code == 503
     assert (await client.get("/ready")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [({"max_tokens": 513}, "513.*512 positions"), ({"device": "cuda"}, "no CUDA device")],
+)
+async def test_a_setting_that_cannot_be_honoured_stops_the_start(
+    setting: dict[str, Any], said: str
+) -> None:
+    """With a line that says why, instead of a value quietly lowered."""
+    with pytest.raises(Unservable, match=said):
+        await Gateway(Settings(threads=1, **setting), "r").start()

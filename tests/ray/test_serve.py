@@ -1,0 +1,182 @@
+"""`headlight serve`: start, stop, what it says, what it leaves."""
+
+import os
+import re
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+if TYPE_CHECKING:
+    from tests.ray.conftest import Service, Start
+
+pytestmark = pytest.mark.ray
+
+PORTS = Path(__file__).parent.parent.parent / "docs" / "ports.md"
+LONG = " ".join(["word"] * 250)  # a sequence of the bundled model's full length
+
+Refused = Callable[..., tuple[int, str]]
+Traceless = Callable[[set[int], int, Path], None]
+
+
+def test_it_says_where_it_serves_and_nothing_else(running: "Service") -> None:
+    """Progress and one line with the address; none of Ray's or HAProxy's own noise."""
+    assert running.greeting == (
+        f"Headlight serves all-MiniLM-L6-v2 on {running.url} (2 replicas)\n"
+    )
+    assert running.errors.read_text() == "starting Ray\nloading all-MiniLM-L6-v2\n"
+    assert running.encode("All is well").status_code == 200
+
+
+def test_one_page_shows_the_metrics_of_every_replica(running: "Service") -> None:
+    """Whichever replica is asked, both are there, each family once."""
+    for _ in range(4):
+        page = running.metrics()
+
+        ready = re.findall(r'^headlight_ready\{.*replica="(.+?)".*\} 1', page, re.MULTILINE)
+        assert len(set(ready)) == 2
+        assert page.count("# TYPE headlight_ready ") == 1
+        assert "\nheadlight_scrape_incomplete 0\n" in page
+
+
+def test_what_listens_is_what_the_docs_say(running: "Service") -> None:
+    """docs/ports.md lists every listener of a service, and none that is not there."""
+    family = running.family()
+    found = {
+        (family[pid], "all" if wide else "loopback") for pid in family for wide, _ in listeners(pid)
+    }
+
+    rows = re.findall(r"^\| (\w+) \| .* \| (all|loopback|`--host`) \|", PORTS.read_text(), re.M)
+    assert {(name, place.replace("`--host`", "loopback")) for name, place in rows} == found
+
+
+def test_haproxy_runs_on_the_configuration_we_completed(running: "Service") -> None:
+    """The wrapper ran: the file HAProxy was given, and the permissions of its socket."""
+    directory = running.directory()
+    (config,) = directory.glob("haproxy/*/haproxy.cfg")
+    (admin,) = directory.glob("haproxy/*/admin")
+
+    assert "option http-buffer-request" in config.read_text()
+    assert "errorfile" not in config.read_text()
+    assert admin.stat().st_mode & 0o077 == 0
+    assert directory.stat().st_mode & 0o077 == 0
+
+
+def test_a_taken_port_is_refused_in_one_line(running: "Service", refused: Refused) -> None:
+    """Ray would share the port with the service that has it."""
+    status, said = refused("--port", str(running.port))
+
+    assert status == 2
+    assert said == (
+        f"headlight: cannot listen on 127.0.0.1 port {running.port}: Address already in use\n"
+    )
+
+
+def test_a_model_that_cannot_be_read_ends_the_start_in_one_line(
+    running: "Service", refused: Refused, tmp_path: Path
+) -> None:
+    """What the replica said, without its stack; the service beside it does not notice."""
+    status, said = refused("--port", "18999", "--model", str(tmp_path))
+
+    assert status == 1
+    *progress, cause = said.splitlines()
+    assert progress == ["starting Ray", f"loading {tmp_path}"]
+    assert cause.startswith("headlight: ") and "config.json" in cause
+    assert running.encode("All is well").status_code == 200
+
+
+def test_a_second_service_answers_beside_the_first_and_stops_without_a_trace(
+    running: "Service", start: "Start", traceless: Traceless
+) -> None:
+    """SIGTERM: what was admitted is answered, then everything is gone but the first service.
+
+    And the same port serves again at once, until a SIGKILL of the command, which nothing
+    survives either.
+    """
+    with start("--replicas", "2") as second:
+        pids, directory = set(second.family()), second.directory()
+        answers: list[int] = []
+        asking = threading.Thread(
+            target=lambda: answers.append(second.encode(*[LONG] * 64).status_code)
+        )
+        asking.start()
+        time.sleep(0.5)
+        assert asking.is_alive(), "the request was meant to be under way"
+
+        assert second.end(signal.SIGTERM) == 0
+        asking.join()
+        assert answers == [200]
+        traceless(pids, second.port, directory)
+        assert running.encode("All is well").status_code == 200
+
+    with start(port=second.port) as again:
+        pids, directory = set(again.family()), again.directory()
+        assert again.encode("All is well").status_code == 200
+
+        again.end(signal.SIGKILL)
+        traceless(pids, again.port, directory)
+    assert running.encode("All is well").status_code == 200
+
+
+def test_the_python_proxy_answers_and_stops_on_ctrl_c(start: "Start", traceless: Traceless) -> None:
+    """--ingress proxy, for systems without HAProxy; Ctrl-C is a SIGINT."""
+    with start("--ingress", "proxy") as service:
+        pids, directory = set(service.family()), service.directory()
+        assert "haproxy" not in service.family().values()
+        assert service.encode("All is well").status_code == 200
+        assert "\nheadlight_scrape_incomplete 0\n" in service.metrics()
+
+        assert service.end(signal.SIGINT) == 0
+        traceless(pids, service.port, directory)
+
+
+def test_a_replica_that_is_killed_costs_no_request(running: "Service") -> None:
+    """HAProxy sends its requests to the other; the metrics say that it is missing."""
+    victim = next(pid for pid, name in running.family().items() if name == "ServeReplica")
+    seen: Counter[int | str] = Counter()
+    until = time.monotonic() + 3
+    clients = [threading.Thread(target=ask, args=(running, until, seen)) for _ in range(4)]
+    for client in clients:
+        client.start()
+    time.sleep(1)
+    os.kill(victim, signal.SIGKILL)
+    time.sleep(0.5)
+    page = running.metrics()
+    for client in clients:
+        client.join()
+
+    assert set(seen) == {200}
+    assert "\nheadlight_scrape_incomplete 1\n" in page
+
+
+def ask(service: "Service", until: float, seen: "Counter[int | str]") -> None:
+    """Ask over one connection, again and again, and count what comes back."""
+    with httpx.Client(base_url=service.url, timeout=30) as client:
+        while time.monotonic() < until:
+            try:
+                answer = client.post("/v1/encode", json={"inputs": ["All is well"]})
+                seen[answer.status_code] += 1
+            except httpx.TransportError as error:
+                seen[type(error).__name__] += 1
+
+
+def listeners(pid: int) -> set[tuple[bool, int]]:
+    """Where a process listens: whether on all interfaces, and the port."""
+    sockets = {
+        os.readlink(link).removeprefix("socket:[").rstrip("]")
+        for link in Path(f"/proc/{pid}/fd").iterdir()
+    }
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            local, state, inode = (line.split()[at] for at in (1, 3, 9))
+            if state == "0A" and inode in sockets:  # 0A: listening
+                address, _, port = local.partition(":")
+                found.add((int(address, 16) == 0, int(port, 16)))
+    return found
