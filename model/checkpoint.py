@@ -269,7 +269,7 @@ def _pooling_mode(given: Mapping[str, Any]) -> Mode:
 
 
 def _read_max_tokens(folder: Path, config: EncoderConfig) -> int:
-    """What sentence-transformers stored, in the one file or, since 6, the other; or all positions."""
+    """What sentence-transformers stored, in one file or, since its version 6, in the other."""
     for name, key in ((SENTENCE_BERT, "max_seq_length"), (TOKENIZER_CONFIG, "model_max_length")):
         given = _read(folder / name).get(key) if (folder / name).is_file() else None
         if given:

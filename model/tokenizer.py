@@ -137,7 +137,7 @@ def share(lengths: list[int], room: int) -> list[int]:
 
     Example:
         >>> share([10, 3], 9), share([10, 8], 9), share([9], 4)
-        ([6, 3], [4, 5], [4])
+        ([6, 3], [5, 4], [4])
     """
     if len(lengths) == 1:
         return [min(lengths[0], room)]

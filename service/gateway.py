@@ -74,7 +74,7 @@ class Gateway:
         self.max_tokens = settings.max_tokens or model.max_tokens
         if self.max_tokens > config.positions:
             raise Unservable(
-                f"max_tokens {self.max_tokens} is more than the model's {config.positions} positions"
+                f"max_tokens {self.max_tokens} exceeds the model's {config.positions} positions"
             )
         self._runner, self._config = runner, config
         self._reader = Reader(

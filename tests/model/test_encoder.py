@@ -1,4 +1,4 @@
-"""model/encoder.py: the numbers of transformers, the same bits in any batch, nothing for nothing."""
+"""model/encoder.py: the numbers of transformers, the same bits in any batch, no work unasked."""
 
 import random
 from collections import Counter

@@ -1,0 +1,66 @@
+"""The command line, up to the point where Ray would start."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from service.cli import main
+from service.settings import Settings
+
+
+def serve(*arguments: str, **environ: str) -> Result:
+    """Run `headlight serve` with arguments it refuses."""
+    return CliRunner().invoke(main, ["serve", *arguments], env=environ)
+
+
+def test_every_setting_is_an_option_with_its_sentence() -> None:
+    """Of the same name; the sentence is the one in settings.py."""
+    said = " ".join(serve("--help").output.split())
+
+    for name, field in Settings.model_fields.items():
+        assert f"--{name.replace('_', '-')} " in said
+        assert str(field.description) in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ", "line"),
+    [
+        (("--port", "0"), {}, "port: Input should be greater than or equal to 1, not '0'"),
+        (("--dtype", "int3"), {}, "dtype: Input should be 'auto'"),
+        ((), {"HEADLIGHT_PROT": "1"}, "prot: no such setting"),
+        (("--host", "192.0.2.77"), {}, "cannot listen on 192.0.2.77 port 8000"),
+        (("--model", "nowhere"), {"HEADLIGHT_PORT": "18998"}, "no folder nowhere"),
+    ],
+    ids=["out of bounds", "unknown choice", "unknown variable", "not our address", "no model"],
+)
+def test_a_refusal_is_one_line_that_names_what_is_wrong(
+    arguments: tuple[str, ...], environ: dict[str, str], line: str
+) -> None:
+    """On stderr, no stack."""
+    result = serve(*arguments, **environ)
+
+    assert result.exit_code in (1, 2)
+    assert result.stdout == ""
+    assert result.stderr.startswith(f"headlight: {line}")
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_flag_wins_over_the_file(tmp_path: Path) -> None:
+    """And the file is read: its wrong setting is named when no flag replaces it."""
+    file = tmp_path / "settings.yaml"
+    file.write_text("port: 0\n")
+
+    assert "port:" in serve("--config", str(file)).stderr
+    assert "no folder" in serve("--config", str(file), "--port", "18998", "--model", "x").stderr
+
+
+def test_help_does_not_load_ray_or_torch() -> None:
+    """It must come at once."""
+    code = "import sys, service.cli; print({'ray', 'torch'} & sys.modules.keys())"
+
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert said.stdout == "set()\n"
