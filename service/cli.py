@@ -6,16 +6,15 @@ what the caller can mend in the command and 1 for a start that failed.
 ray is imported only once the service starts, so that --help is quick.
 """
 
-import json
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import IO, Literal, NoReturn, get_args, get_origin
-from urllib.request import Request, urlopen
 
 import click
 from pydantic import ValidationError
@@ -66,16 +65,12 @@ def options(command: Callable[..., None]) -> Callable[..., None]:
 def serve(config: Path | None, example: bool, **flags: str | None) -> None:
     """Serve until Ctrl-C."""
     chosen = settled(flags, config)
-    # Copies: while Ray runs, the process's own stdout and stderr are a log file.
-    out, err = os.fdopen(os.dup(1), "w"), os.fdopen(os.dup(2), "w")
-    stopped = threading.Event()
-    for number in STOPPING:
-        signal.signal(number, stopper(stopped))
     try:
-        with launch.running(chosen, lambda line: tell(err, line)) as address:
+        with ExitStack() as stack:
+            out, err = stack.enter_context(terminal(1)), stack.enter_context(terminal(2))
+            stopped = stack.enter_context(signals())
+            address = stack.enter_context(launch.running(chosen, lambda line: tell(err, line)))
             tell(out, greeting(chosen, address))
-            if example:
-                tell(out, shown(address))
             if example:
                 from service import show
 
@@ -126,8 +121,15 @@ def fault(error: ErrorDetails) -> str:
     return f"{name}: {error['msg']}, not {error['input']!r}"
 
 
-def stopper(stopped: threading.Event) -> Callable[[int, FrameType | None], None]:
-    """Make the signal handler: the first signal stops with care, the second at once."""
+def terminal(descriptor: int) -> IO[str]:
+    """Keep stdout or stderr for ourselves: while Ray runs, the process's own are a log file."""
+    return os.fdopen(os.dup(descriptor), "w")
+
+
+@contextmanager
+def signals() -> Iterator[threading.Event]:
+    """Have the first signal stop the service with care, and the second at once."""
+    stopped = threading.Event()
 
     def stop(number: int, frame: FrameType | None) -> None:
         if stopped.is_set():
@@ -135,26 +137,18 @@ def stopper(stopped: threading.Event) -> Callable[[int, FrameType | None], None]
         stopped.set()
         raise KeyboardInterrupt
 
-    return stop
+    before = {number: signal.signal(number, stop) for number in STOPPING}
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def greeting(chosen: Settings, address: str) -> str:
     """Say what is served, where."""
     copies = f"{chosen.replicas} replica" + ("s" if chosen.replicas > 1 else "")
     return f"Headlight serves {chosen.served_model_name or chosen.model} on {address} ({copies})"
-
-
-def shown(address: str) -> str:
-    """Send a request; return it as a curl command, and what came back, cut short."""
-    url, body = f"{address}/v1/encode", json.dumps({"inputs": ["All is well"]})
-    request = Request(url, body.encode(), {"Content-Type": "application/json"})
-    with urlopen(request) as answer:
-        encoding = json.load(answer)["data"][0]["pooled"]
-    start = ", ".join(f"{number:.4f}" for number in encoding[:4])
-    return (
-        f"$ curl {url} -H 'Content-Type: application/json' -d '{body}'\n"
-        f"{len(encoding)} numbers: {start}, ..."
-    )
 
 
 def tell(stream: IO[str], line: str) -> None:

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Start HAProxy on the configuration Ray wrote, with what Ray leaves out.
 
 Ray runs this program where it would run haproxy (RAY_SERVE_HAPROXY_BINARY_PATH), at every

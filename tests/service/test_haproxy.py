@@ -1,11 +1,15 @@
 """Ray's HAProxy configuration with what it lacks, held against the installed Ray's own template."""
 
+import importlib.util
+import runpy
+import socket
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 from jinja2 import Environment
-from ray.serve._private.haproxy_templates import HAPROXY_CONFIG_TEMPLATE
 
 from service import haproxy
 
@@ -75,7 +79,12 @@ def test_a_file_without_defaults_is_refused() -> None:
 
 def test_the_installed_rays_template_has_what_is_rewritten() -> None:
     """Each line that the rewrite looks for is in Ray's template, so that none is missed."""
-    text = Environment().from_string(HAPROXY_CONFIG_TEMPLATE)
+    ray = importlib.util.find_spec("ray")
+    assert ray and ray.origin
+    templates = runpy.run_path(str(Path(ray.origin).parent / "serve/_private/haproxy_templates.py"))
+    jinja = Environment()
+    jinja.filters["haproxy_fmt"] = str  # Ray's own, for names of applications
+    text = jinja.from_string(templates["HAPROXY_CONFIG_TEMPLATE"])
     made = text.render(
         config={
             "error_file_path": "/500.http",
@@ -103,13 +112,63 @@ def test_the_installed_rays_template_has_what_is_rewritten() -> None:
 def test_the_wrapper_becomes_haproxy(tmp_path: Path) -> None:
     """Run as Ray runs it: same process, arguments passed on, the file rewritten."""
     config = tmp_path / "haproxy.cfg"
-    config.write_text(
-        "defaults\n    mode http\n    timeout client 1s\n    timeout server 1s\n    timeout connect 1s\n"
-    )
+    timeouts = "".join(f"    timeout {side} 1s\n" for side in ("client", "server", "connect"))
+    config.write_text(f"defaults\n    mode http\n{timeouts}")
 
     checked = subprocess.run(
-        [haproxy.__file__, "-c", "-f", config], capture_output=True, text=True, check=False
+        [sys.executable, haproxy.__file__, "-c", "-f", config],
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
     assert "option http-buffer-request" in config.read_text()
     assert "Configuration file" in checked.stdout + checked.stderr
+
+
+PARENT = """
+import asyncio, sys
+
+async def main():
+    wrapper, config = sys.argv[1:]
+    command = [sys.executable, wrapper, "-db", "-f", config, "-dR"]
+    first = await asyncio.create_subprocess_exec(*command)
+    await asyncio.sleep(0.5)
+    second = await asyncio.create_subprocess_exec(*command, "-sf", str(first.pid))
+    await asyncio.sleep(0.5)
+    print(await first.wait(), second.pid, flush=True)
+    await second.wait()
+
+asyncio.run(main())
+"""
+
+
+def test_haproxy_ends_with_the_process_that_started_it_also_after_a_reload(tmp_path: Path) -> None:
+    """A reload hands over to a new process with the port; a killed parent leaves none."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    config = tmp_path / "haproxy.cfg"
+    timeouts = "".join(f"    timeout {side} 1s\n" for side in ("client", "server", "connect"))
+    config.write_text(
+        f"defaults\n    mode http\n{timeouts}frontend all\n    bind 127.0.0.1:{port}\n"
+    )
+    command = [sys.executable, "-c", PARENT, haproxy.__file__, str(config)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as parent:
+        assert parent.stdout
+        first, pid = parent.stdout.readline().split()
+        assert first == "0"
+        with socket.create_connection(("127.0.0.1", port)):
+            assert Path(f"/proc/{pid}/exe").readlink().name == "haproxy"
+
+        parent.kill()
+
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        with socket.socket() as client:
+            if client.connect_ex(("127.0.0.1", port)) != 0:
+                return
+        time.sleep(0.05)
+    raise AssertionError(f"haproxy {pid} still listens")

@@ -1,0 +1,206 @@
+"""Encodings per second in process: Headlight beside sentence-transformers, in the same run.
+
+Text in, pooled vector out, tokenizing included; ours through the Runner that serves. Each engine
+lives in a process of its own and waits on its pipe while the other works, so that neither's
+threads disturb the other's. They take turns; the figure is the median over the rounds.
+"""
+
+import argparse
+import asyncio
+import importlib.metadata
+import json
+import os
+import platform
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported
+
+TEXTS = Path(__file__).parent.parent / "tests" / "model" / "texts.txt"
+LIMIT = 512  # tokens of the longest sequence, for both engines
+ROUNDS = 7
+SECONDS = 2.0  # one workload of one engine in one round
+PEER = "sentence-transformers"
+CLOSE = 1e-5  # largest difference between the engines' vectors
+
+Texts = list[str]
+Encode = Callable[[Texts], Any]  # a batch of texts -> their vectors, (texts, width)
+
+
+def workloads() -> dict[str, list[Texts]]:
+    """Batches of texts by the name of what they are; each call takes the next batch."""
+    chance = random.Random(7)
+    sentences, essay = (part.splitlines() for part in TEXTS.read_text("utf-8").split("\n\n"))
+    words = " ".join(essay).split()
+
+    def passage(count: int) -> str:
+        start = chance.randrange(len(words))
+        return " ".join((words * 3)[start : start + count])
+
+    def mixed() -> int:
+        return min(110, max(6, round(chance.lognormvariate(2.9, 0.65))))
+
+    return {
+        "1 sentence": [[text] for text in sentences],
+        "32 mixed texts": [[passage(mixed()) for _ in range(32)] for _ in range(5)],
+        "8 x 512 tokens": [[passage(700) for _ in range(8)] for _ in range(2)],
+    }
+
+
+def ours(threads: int) -> Encode:
+    """Tokenizer and Runner, as a replica with one batch at a time uses them."""
+    import numpy as np
+    import torch
+
+    from service.runner import Runner, Wanted, Work
+    from service.weights import BUNDLED, locate
+
+    loop = asyncio.new_event_loop()
+    folder, cpu = locate(BUNDLED)[0], torch.device("cpu")
+    runner = loop.run_until_complete(Runner.start(folder, cpu, torch.float32, threads))
+    wanted = Wanted(pooling=runner.model.pooling)
+
+    def encode(texts: Texts) -> Any:
+        cut = runner.model.tokenizer([(text,) for text in texts], LIMIT, "right")
+        works = [Work(tokens.token_ids, tokens.types, None, wanted) for tokens in cut]
+        done = loop.run_until_complete(runner.launch(0, works, threads))
+        return np.stack([one.pooled for one in done])  # type: ignore[union-attr]
+
+    return encode
+
+
+def theirs(threads: int) -> Encode:
+    """sentence-transformers, as its users call it."""
+    import torch
+    from sentence_transformers import SentenceTransformer
+
+    from service.weights import BUNDLED, locate
+
+    torch.set_num_threads(threads)
+    model = SentenceTransformer(str(locate(BUNDLED)[0]), device="cpu")
+    model.max_seq_length = LIMIT
+    return lambda texts: model.encode(texts, show_progress_bar=False)
+
+
+ENGINES = {"headlight": ours, PEER: theirs}
+
+
+def work(engine: str, threads: int) -> None:
+    """Be one engine: for each workload named on stdin, print its calls per second."""
+    encode, every = ENGINES[engine](threads), workloads()
+    for batches in every.values():  # warm up
+        encode(batches[0])
+    lengths = {name: sum(map(len, batches)) / len(batches) for name, batches in every.items()}
+    first = {name: encode(batches[0]).tolist() for name, batches in every.items()}
+    say({"lengths": lengths, "vectors": first})
+    for line in sys.stdin:
+        batches = every[line.strip()]
+        calls, start = 0, time.perf_counter()
+        while calls < 2 or time.perf_counter() - start < SECONDS:
+            encode(batches[calls % len(batches)])
+            calls += 1
+        say(calls * len(batches[0]) / (time.perf_counter() - start))
+
+
+def say(value: object) -> None:
+    """One line of JSON to whoever started this process."""
+    print(json.dumps(value), flush=True)
+
+
+def measure(threads: int) -> dict[str, dict[str, list[float]]]:
+    """Texts per second of each workload and engine, one figure a round."""
+    started = {engine: start(engine, threads) for engine in ENGINES}
+    try:
+        heard = {engine: hear(process) for engine, process in started.items()}
+        compare(*(answer["vectors"] for answer in heard.values()))
+        rates: dict[str, dict[str, list[float]]] = {
+            name: {engine: [] for engine in ENGINES} for name in workloads()
+        }
+        for round_ in range(ROUNDS):
+            for name in rates:
+                for engine in turns(round_):
+                    print(name, file=started[engine].stdin, flush=True)
+                    rates[name][engine].append(hear(started[engine]))
+        return rates
+    finally:
+        for process in started.values():
+            process.kill()
+            process.wait()
+
+
+def turns(round_: int) -> Iterator[str]:
+    """The engines, each first in every other round."""
+    yield from list(ENGINES)[:: -1 if round_ % 2 else 1]
+
+
+def start(engine: str, threads: int) -> "subprocess.Popen[str]":
+    """An engine in a process of its own."""
+    command = [sys.executable, __file__, "--engine", engine, "--threads", str(threads)]
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+
+
+def hear(process: "subprocess.Popen[str]") -> Any:
+    """The next thing that an engine says."""
+    line = process.stdout.readline() if process.stdout else ""
+    if not line:
+        raise SystemExit(f"{process.args} ended without an answer; run it by itself to see why")
+    return json.loads(line)
+
+
+def compare(one: dict[str, Any], other: dict[str, Any]) -> None:
+    """Speed is compared only of engines that give the same vectors."""
+    for name, vectors in one.items():
+        pairs = zip(sum(vectors, []), sum(other[name], []), strict=True)
+        distance = max(abs(a - b) for a, b in pairs)
+        if distance > CLOSE:
+            raise SystemExit(f"{name}: the vectors differ by {distance}")
+
+
+def report(rates: dict[str, dict[str, list[float]]]) -> None:
+    """A table for people, and for benchmarks/results.md."""
+    print(f"| texts/s, in process | headlight | {PEER} | ratio |\n|---|---|---|---|")
+    for name, found in rates.items():
+        middle = [statistics.median(found[engine]) for engine in ENGINES]
+        cells = [
+            f"{statistics.median(rate):.1f} ({min(rate):.1f} to {max(rate):.1f})"
+            for rate in found.values()
+        ]
+        print(f"| {name} | {' | '.join(cells)} | {middle[0] / middle[1]:.2f} |")
+
+
+def machine() -> str:
+    """The conditions of a run in one line."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    name = next((line.partition(": ")[2] for line in lines if "model name" in line), "")
+    widest = next((flag for flag in ("avx512f", "avx2") if flag in " ".join(lines)), "")
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in ("torch", PEER)]
+    cores = len(os.sched_getaffinity(0))
+    parts = [f"{name or platform.machine()} {widest}", f"{cores} cores", *versions]
+    return ", ".join([*parts, f"load average {os.getloadavg()[0]:.2f} at the start"])
+
+
+def main() -> None:
+    """Measure and print, or be one of the engines."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    arguments.add_argument("--engine", choices=ENGINES, help=argparse.SUPPRESS)
+    asked = arguments.parse_args()
+    if asked.engine:
+        work(asked.engine, asked.threads)
+        return
+    conditions = machine()
+    rates = measure(asked.threads)
+    print(f"\n{conditions}, {asked.threads} threads; median of {ROUNDS} rounds (least to most)\n")
+    report(rates)
+
+
+if __name__ == "__main__":
+    main()
