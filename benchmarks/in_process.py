@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported
 
 TEXTS = Path(__file__).parent.parent / "tests" / "model" / "texts.txt"
 LIMIT = 512  # tokens of the longest sequence, for both engines
-ROUNDS = 7
+WARM_UPS, ROUNDS = 1, 7
 SECONDS = 2.0  # one workload of one engine in one round
 PEER = "sentence-transformers"
 CLOSE = 1e-5  # largest difference between the engines' vectors
@@ -92,13 +92,9 @@ ENGINES = {"headlight": ours, PEER: theirs}
 
 
 def work(engine: str, threads: int) -> None:
-    """Be one engine: for each workload named on stdin, print its calls per second."""
+    """Be one engine: print a vector or more of each workload, then, for each named, its speed."""
     encode, every = ENGINES[engine](threads), workloads()
-    for batches in every.values():  # warm up
-        encode(batches[0])
-    lengths = {name: sum(map(len, batches)) / len(batches) for name, batches in every.items()}
-    first = {name: encode(batches[0]).tolist() for name, batches in every.items()}
-    say({"lengths": lengths, "vectors": first})
+    say({name: encode(batches[0]).tolist() for name, batches in every.items()})
     for line in sys.stdin:
         batches = every[line.strip()]
         calls, start = 0, time.perf_counter()
@@ -117,26 +113,28 @@ def measure(threads: int) -> dict[str, dict[str, list[float]]]:
     """Texts per second of each workload and engine, one figure a round."""
     started = {engine: start(engine, threads) for engine in ENGINES}
     try:
-        heard = {engine: hear(process) for engine, process in started.items()}
-        compare(*(answer["vectors"] for answer in heard.values()))
+        compare(*(hear(process) for process in started.values()))
         rates: dict[str, dict[str, list[float]]] = {
             name: {engine: [] for engine in ENGINES} for name in workloads()
         }
-        for round_ in range(ROUNDS):
+        for turn in range(WARM_UPS + ROUNDS):
             for name in rates:
-                for engine in turns(round_):
+                for engine in turns(turn):
                     print(name, file=started[engine].stdin, flush=True)
                     rates[name][engine].append(hear(started[engine]))
-        return rates
+        return {
+            name: {engine: rate[WARM_UPS:] for engine, rate in found.items()}
+            for name, found in rates.items()
+        }
     finally:
         for process in started.values():
             process.kill()
             process.wait()
 
 
-def turns(round_: int) -> Iterator[str]:
+def turns(turn: int) -> list[str]:
     """The engines, each first in every other round."""
-    yield from list(ENGINES)[:: -1 if round_ % 2 else 1]
+    return list(ENGINES)[:: -1 if turn % 2 else 1]
 
 
 def start(engine: str, threads: int) -> "subprocess.Popen[str]":

@@ -1,5 +1,6 @@
 """model/attention.py"""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -149,3 +150,16 @@ def test_fill_mixes_nothing(chosen: Kernels) -> None:
     mixed, _ = MultiHeadAttention(QKV, OUTPUT, HEADS, chosen)(x, packed)
 
     torch.testing.assert_close(mixed[5:], x[5:] + OUTPUT[1], rtol=0, atol=1e-6)
+
+
+def test_sequences_of_one_length_are_attended_to_together() -> None:
+    """Each length once, the shortest first."""
+    seen = []
+
+    def recorded(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+        seen.append(tuple(q.shape))  # (sequences, heads, tokens, head)
+        return PLAIN.attend(q, k, v, scale)
+
+    MultiHeadAttention(QKV, OUTPUT, HEADS, replace(PLAIN, attend=recorded))(X, PACKED)
+
+    assert seen == [(1, HEADS, 2, HEAD), (2, HEADS, 7, HEAD), (1, HEADS, 11, HEAD)]

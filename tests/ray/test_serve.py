@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import grpc
 import httpx
 import pytest
 
@@ -54,6 +55,19 @@ def test_what_listens_is_what_the_docs_say(running: "Service") -> None:
 
     rows = re.findall(r"^\| (\w+) \| .* \| (all|loopback|`--host`) \|", PORTS.read_text(), re.M)
     assert {(name, place.replace("`--host`", "loopback")) for name, place in rows} == found
+
+
+def test_the_port_open_to_all_answers_nobody_without_the_token(running: "Service") -> None:
+    """Ray Serve binds it to all interfaces and reads pickles from it, after this check."""
+    family = running.family()
+    ports = {port for pid in family for wide, port in listeners(pid) if wide}
+    assert len(ports) == 2, "one per replica"
+    for port in ports:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            call = channel.unary_unary("/ray.serve.ASGIService/HandleRequest")
+            with pytest.raises(grpc.RpcError) as refused:
+                call(b"", timeout=5, metadata=[("authorization", "Bearer " + "0" * 64)])
+        assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
 def test_haproxy_runs_on_the_configuration_we_completed(running: "Service") -> None:
@@ -137,7 +151,7 @@ def test_the_python_proxy_answers_and_stops_on_ctrl_c(start: "Start", traceless:
 
 
 def test_a_replica_that_is_killed_costs_no_request(running: "Service") -> None:
-    """HAProxy sends its requests to the other; the metrics say that it is missing."""
+    """HAProxy sends its requests to the other; the metrics say it is missing, until it is not."""
     victim = next(pid for pid, name in running.family().items() if name == "ServeReplica")
     seen: Counter[int | str] = Counter()
     until = time.monotonic() + 3
@@ -153,6 +167,9 @@ def test_a_replica_that_is_killed_costs_no_request(running: "Service") -> None:
 
     assert set(seen) == {200}
     assert "\nheadlight_scrape_incomplete 1\n" in page
+    while "\nheadlight_scrape_incomplete 1\n" in running.metrics():
+        assert time.monotonic() < until + 60, "the replica was not replaced"
+        time.sleep(0.2)
 
 
 def ask(service: "Service", until: float, seen: "Counter[int | str]") -> None:
