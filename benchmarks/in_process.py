@@ -2,12 +2,14 @@
 
 Text in, pooled vector out, tokenizing included; ours through the Runner that serves. Each engine
 lives in a process of its own and waits on its pipe while the other works, so that neither's
-threads disturb the other's. They take turns; the figure is the median over the rounds.
+threads disturb the other's. They take turns; the figure is the median over the rounds. A
+measurement during which other processes took more than a little of the machine is repeated.
 """
 
 import argparse
 import asyncio
 import importlib.metadata
+import itertools
 import json
 import os
 import platform
@@ -17,17 +19,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported
 
 TEXTS = Path(__file__).parent.parent / "tests" / "model" / "texts.txt"
+CORES = len(os.sched_getaffinity(0))
+TICKS = os.sysconf("SC_CLK_TCK")  # of the kernel's CPU clocks, per second
 LIMIT = 512  # tokens of the longest sequence, for both engines
 WARM_UPS, ROUNDS = 1, 7
 SECONDS = 2.0  # one workload of one engine in one round
 PEER = "sentence-transformers"
 CLOSE = 1e-5  # largest difference between the engines' vectors
+QUIET = 0.05  # share of the machine that other processes may take during a measurement
+PATIENCE = 300.0  # seconds in all to wait for that, then noise is accepted and reported
 
 Texts = list[str]
 Encode = Callable[[Texts], Any]  # a batch of texts -> their vectors, (texts, width)
@@ -69,8 +76,8 @@ def ours(threads: int) -> Encode:
     def encode(texts: Texts) -> Any:
         cut = runner.model.tokenizer([(text,) for text in texts], LIMIT, "right")
         works = [Work(tokens.token_ids, tokens.types, None, wanted) for tokens in cut]
-        done = loop.run_until_complete(runner.launch(0, works, threads))
-        return np.stack([one.pooled for one in done])  # type: ignore[union-attr]
+        done: Any = loop.run_until_complete(runner.launch(0, works, threads))
+        return np.stack([one.pooled for one in done])
 
     return encode
 
@@ -109,48 +116,75 @@ def say(value: object) -> None:
     print(json.dumps(value), flush=True)
 
 
-def measure(threads: int) -> dict[str, dict[str, list[float]]]:
-    """Texts per second of each workload and engine, one figure a round."""
-    started = {engine: start(engine, threads) for engine in ENGINES}
+@dataclass
+class Engine:
+    """One engine in a process of its own."""
+
+    process: "subprocess.Popen[str]"
+
+    @classmethod
+    def start(cls, name: str, threads: int) -> "Engine":
+        """The process loads, encodes each workload once, and waits."""
+        command = [sys.executable, __file__, "--engine", name, "--threads", str(threads)]
+        pipe, void = subprocess.PIPE, subprocess.DEVNULL
+        return cls(subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=void, text=True))
+
+    def hear(self) -> Any:
+        """The next thing that the engine says."""
+        line = self.process.stdout.readline() if self.process.stdout else ""
+        if not line:
+            raise SystemExit(f"{self.process.args!r} ended; run it by itself to see why")
+        return json.loads(line)
+
+    def rate(self, workload: str) -> tuple[float, float]:
+        """Texts per second of one workload, and what others took of the machine meanwhile."""
+        wall, everyone, own = time.perf_counter(), busy(), self.used()
+        print(workload, file=self.process.stdin, flush=True)
+        rate = self.hear()
+        others = (busy() - everyone) - (self.used() - own)
+        return rate, max(0.0, others / CORES / (time.perf_counter() - wall))
+
+    def used(self) -> float:
+        """CPU seconds of the process, ever."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def busy() -> float:
+    """CPU seconds of everyone, ever."""
+    ticks = [int(field) for field in Path("/proc/stat").read_text().split(None, 9)[1:9]]
+    return (sum(ticks) - ticks[3] - ticks[4]) / TICKS  # without idle and waiting for a disk
+
+
+def measure(threads: int) -> tuple[dict[str, dict[str, list[float]]], list[float]]:
+    """Texts per second by workload and engine, one a round; what others took during each."""
+    engines = {name: Engine.start(name, threads) for name in ENGINES}
+    every, patience = workloads(), time.monotonic() + PATIENCE
+    rates: dict[str, dict[str, list[float]]] = {
+        workload: {name: [] for name in ENGINES} for workload in every
+    }
+    noise = []
     try:
-        compare(*(hear(process) for process in started.values()))
-        rates: dict[str, dict[str, list[float]]] = {
-            name: {engine: [] for engine in ENGINES} for name in workloads()
-        }
-        for turn in range(WARM_UPS + ROUNDS):
-            for name in rates:
-                for engine in turns(turn):
-                    print(name, file=started[engine].stdin, flush=True)
-                    rates[name][engine].append(hear(started[engine]))
-        return {
-            name: {engine: rate[WARM_UPS:] for engine, rate in found.items()}
-            for name, found in rates.items()
-        }
+        compare(*(engine.hear() for engine in engines.values()))
+        for turn, workload in itertools.product(range(WARM_UPS + ROUNDS), every):
+            for name in turns(turn):
+                rate, others = engines[name].rate(workload)
+                while others > QUIET and turn >= WARM_UPS and time.monotonic() < patience:
+                    time.sleep(1)
+                    rate, others = engines[name].rate(workload)
+                if turn >= WARM_UPS:
+                    rates[workload][name].append(rate)
+                    noise.append(others)
+        return rates, noise
     finally:
-        for process in started.values():
-            process.kill()
-            process.wait()
+        for engine in engines.values():
+            engine.process.kill()
+            engine.process.wait()
 
 
 def turns(turn: int) -> list[str]:
     """The engines, each first in every other round."""
     return list(ENGINES)[:: -1 if turn % 2 else 1]
-
-
-def start(engine: str, threads: int) -> "subprocess.Popen[str]":
-    """An engine in a process of its own."""
-    command = [sys.executable, __file__, "--engine", engine, "--threads", str(threads)]
-    return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-
-
-def hear(process: "subprocess.Popen[str]") -> Any:
-    """The next thing that an engine says."""
-    line = process.stdout.readline() if process.stdout else ""
-    if not line:
-        raise SystemExit(f"{process.args} ended without an answer; run it by itself to see why")
-    return json.loads(line)
 
 
 def compare(one: dict[str, Any], other: dict[str, Any]) -> None:
@@ -180,23 +214,23 @@ def machine() -> str:
     name = next((line.partition(": ")[2] for line in lines if "model name" in line), "")
     widest = next((flag for flag in ("avx512f", "avx2") if flag in " ".join(lines)), "")
     versions = [f"{name} {importlib.metadata.version(name)}" for name in ("torch", PEER)]
-    cores = len(os.sched_getaffinity(0))
-    parts = [f"{name or platform.machine()} {widest}", f"{cores} cores", *versions]
+    parts = [f"{name or platform.machine()} {widest}", f"{CORES} cores", *versions]
     return ", ".join([*parts, f"load average {os.getloadavg()[0]:.2f} at the start"])
 
 
 def main() -> None:
     """Measure and print, or be one of the engines."""
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    arguments.add_argument("--threads", type=int, default=CORES)
     arguments.add_argument("--engine", choices=ENGINES, help=argparse.SUPPRESS)
     asked = arguments.parse_args()
     if asked.engine:
         work(asked.engine, asked.threads)
         return
     conditions = machine()
-    rates = measure(asked.threads)
-    print(f"\n{conditions}, {asked.threads} threads; median of {ROUNDS} rounds (least to most)\n")
+    rates, noise = measure(asked.threads)
+    print(f"{conditions}, {asked.threads} threads; median of {ROUNDS} rounds (least to most);")
+    print(f"others took {statistics.mean(noise):.0%} of the machine, {max(noise):.0%} at most\n")
     report(rates)
 
 

@@ -69,12 +69,11 @@ def test_alone_every_hidden_state_is_that_of_transformers(
         assert agrees(encode(model, [ids], hidden=STATES), 0, reference(ids)[0])
 
 
-@pytest.mark.parametrize("seed", [2, 3])
 def test_in_any_batch_every_hidden_state_is_that_of_transformers(
-    model: Model, sequences: Ids, reference: Reference, seed: int
+    model: Model, sequences: Ids, reference: Reference
 ) -> None:
     """Whatever lies beside a sequence, its numbers are those of transformers alone."""
-    for batch in shuffled(sequences, seed):
+    for batch in shuffled(sequences, seed=2):
         encoded = encode(model, batch, hidden=STATES)
         for i, ids in enumerate(batch):
             assert agrees(encoded, i, reference(ids)[0])
@@ -107,9 +106,9 @@ def test_a_sequence_has_the_same_bits_alone_and_in_any_batch(
     request: pytest.FixtureRequest, sequences: Ids, threads: Threads, way: str, cores: int
 ) -> None:
     """What else is in a batch moves no bit, and neither does a second core."""
-    loaded = request.getfixturevalue(way)
+    loaded, some = request.getfixturevalue(way), sequences if cores == 1 else sequences[::3]
 
-    assert moved(loaded, sequences, shuffled(sequences, seed=7), threads, cores) == []
+    assert moved(loaded, some, shuffled(some, seed=7), threads, cores) == []
 
 
 @pytest.mark.prove
