@@ -69,8 +69,8 @@ def ours(threads: int) -> Encode:
     from service.weights import BUNDLED, locate
 
     loop = asyncio.new_event_loop()
-    folder, cpu = locate(BUNDLED)[0], torch.device("cpu")
-    runner = loop.run_until_complete(Runner.start(folder, cpu, torch.float32, threads))
+    found, cpu = locate(BUNDLED), torch.device("cpu")
+    runner = loop.run_until_complete(Runner.start(found, cpu, torch.float32, threads))
     wanted = Wanted(pooling=runner.model.pooling)
 
     def encode(texts: Texts) -> Any:

@@ -14,23 +14,18 @@ Axes, in every file of model/:
 """
 
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from model.kernels import Kernels
+from model.mechanism import Affine, HeadWeights
 from model.packing import Group, Packed
+from model.positions import Rotation
 
-
-class HeadWeights(NamedTuple):
-    """W_i^Q, W_i^K, W_i^V, (width, head) each, and W_i^O, (head, width)."""
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    output: Tensor
+TILE = 128  # queries at a time, where not all keys are needed or not all maps fit
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +33,23 @@ class Trace:
     """What one layer's attention leaves behind: enough to recompute any map of it, exactly.
 
     Args:
-        qkv: queries, keys and values of all rows, (rows, 3, heads, head).
+        q, k: queries and keys of all rows, as they were multiplied, (rows, heads, head).
         normalisers: per group, the log of each softmax row's sum, (sequences, heads, tokens).
+        window: how far a query looked to either side; None is everywhere.
+        biases: what was added to the scores, (heads, query, key) by length; empty is nothing.
     """
 
-    qkv: Tensor
+    q: Tensor
+    k: Tensor
     groups: tuple[Group, ...]
     normalisers: tuple[Tensor, ...]
     scale: float
+    window: int | None
+    biases: Mapping[int, Tensor]
 
     def sequence(self, rows: slice) -> tuple[Tensor, Tensor, Tensor]:
         """One sequence's q and k, (heads, tokens, head), and normaliser, (heads, tokens)."""
-        q, k, _ = self.qkv[rows].permute(1, 2, 0, 3)
+        q, k = self.q[rows].transpose(0, 1), self.k[rows].transpose(0, 1)
         for group, normaliser in zip(self.groups, self.normalisers, strict=True):
             if group.rows.start <= rows.start < group.rows.stop:
                 return q, k, normaliser[(rows.start - group.start) // group.length]
@@ -57,52 +57,112 @@ class Trace:
 
 
 class MultiHeadAttention:
-    """The attention of one layer; the three input projections are stored as one.
+    """The self-attention of one layer; the three input projections are stored as one.
 
     Args:
         qkv: weight (3 * width, width) with the rows of W^Q, W^K, W^V in turn, head by head,
-            and bias (3 * width,).
-        output: weight (width, width) and bias (width,) of W^O.
+            and bias (3 * width,) or None.
+        output: weight (width, width) of W^O and bias (width,) or None.
+        rotation: turns queries and keys by their position.
+        window: how far a query looks to either side; None is everywhere.
     """
 
     def __init__(
         self,
-        qkv: tuple[Tensor, Tensor],
-        output: tuple[Tensor, Tensor],
+        qkv: Affine,
+        output: Affine,
         heads: int,
         kernels: Kernels,
+        *,
+        rotation: Rotation | None = None,
+        window: int | None = None,
     ) -> None:
         self.project, self.output = kernels.linear(*qkv), kernels.linear(*output)
-        self.attend = kernels.attend
+        self.kernels = kernels
         self.heads, self.head = heads, output[0].shape[1] // heads
         self.scale = 1 / math.sqrt(self.head)
+        self.rotation, self.window = rotation, window
 
-    def __call__(self, x: Tensor, packed: Packed) -> tuple[Tensor, Trace]:
-        """Mix each row with the rows of its own sequence; add `x` to what comes out.
+    def __call__(
+        self, x: Tensor, residual: Tensor, packed: Packed, biases: Mapping[int, Tensor]
+    ) -> tuple[Tensor, Trace]:
+        """Mix each row with the rows of its own sequence; add `residual` to what comes out.
 
         Args:
-            x: the residual stream, (rows, width).
+            x, residual: (rows, width).
+            biases: added to the scores, (heads, query, key) by length of sequence.
 
         Returns:
-            x + MultiHead(x), (rows, width), and the trace. Rows past the last sequence
+            residual + MultiHead(x), (rows, width), and the trace. Rows past the last sequence
             mix nothing: their mixed value is 0.
         """
-        qkv = self.project(x).view(len(x), 3, self.heads, self.head)
+        q, k, v = self.project(x).view(len(x), 3, self.heads, self.head).unbind(1)
+        if self.rotation is not None:
+            q, k = self.rotation(q, packed.positions), self.rotation(k, packed.positions)
+        if self.kernels.spread is not None and not biases:
+            mixed, spread = self.kernels.spread(q, k, v, packed, self.scale, self.window)
+            z = mixed.flatten(1)
+            normalisers = [
+                spread[:, group.rows].reshape(-1, group.count, group.length).transpose(0, 1)
+                for group in packed.groups
+            ]
+        else:
+            z, normalisers = self._grouped(q, k, v, packed, biases)
+        trace = Trace(q, k, packed.groups, tuple(normalisers), self.scale, self.window, biases)
+        return self.output.add(z, residual), trace
+
+    def _grouped(
+        self, q: Tensor, k: Tensor, v: Tensor, packed: Packed, biases: Mapping[int, Tensor]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """The mixed rows, (rows, width), and each group's normaliser, one call a group."""
         mixed, normalisers = [], []
         for group in packed.groups:
-            shape = (group.count, group.length, 3, self.heads, self.head)
-            q, k, v = qkv[group.rows].view(shape).permute(2, 0, 3, 1, 4)
-            z, normaliser = self.attend(q, k, v, self.scale)  # z: (sequences, heads, tokens, head)
+            shape = (group.count, group.length, self.heads, self.head)
+            seen, keys, values = (
+                part[group.rows].view(shape).transpose(1, 2) for part in (q, k, v)
+            )
+            z, normaliser = self._attend(seen, keys, values, biases.get(group.length))
             mixed.append(z.transpose(1, 2).reshape(-1, self.heads * self.head))
             normalisers.append(normaliser)
-        trace = Trace(qkv, packed.groups, tuple(normalisers), self.scale)
-        return self.output.add(_join(mixed, len(x)), x), trace
+        return _join(mixed, len(q)), normalisers
+
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Attention of one group, (sequences, heads, tokens, head), and its normaliser."""
+        tokens = q.shape[2]
+        if self.window is None or tokens <= self.window + 1:
+            return self.kernels.attend(q, k, v, self.scale, bias)
+        tiles = []
+        for query, key in near(tokens, self.window):
+            mask = hidden(query, key, self.window, q)
+            mask = mask if bias is None else mask + bias[:, query, key]
+            tile = (q[:, :, query], k[:, :, key], v[:, :, key])
+            tiles.append(self.kernels.attend(*tile, self.scale, mask))
+        mixed, normalisers = zip(*tiles, strict=True)
+        return torch.cat(mixed, 2), torch.cat(normalisers, 2)
 
     def weights(self, head: int) -> HeadWeights:
         """The four matrices of one head."""
         rows = slice(head * self.head, (head + 1) * self.head)
         q, k, v = self.project.weight().chunk(3)
         return HeadWeights(q[rows].T, k[rows].T, v[rows].T, self.output.weight()[:, rows].T)
+
+
+def near(tokens: int, window: int | None) -> Iterator[tuple[slice, slice]]:
+    """Tiles of queries, each with the keys any of them may look at."""
+    for first in range(0, tokens, TILE):
+        last = min(first + TILE, tokens)
+        reach = tokens if window is None else window
+        yield slice(first, last), slice(max(0, first - reach), min(tokens, last + reach))
+
+
+def hidden(query: slice, key: slice, window: int, like: Tensor) -> Tensor:
+    """What to add to a tile's scores, (1, query, key): -inf beyond the window, else 0."""
+    queries = torch.arange(query.start, query.stop, device=like.device)[:, None]
+    keys = torch.arange(key.start, key.stop, device=like.device)[None, :]
+    mask = torch.zeros(queries.shape[0], keys.shape[1], dtype=like.dtype, device=like.device)
+    return mask.masked_fill_((queries - keys).abs() > window, -math.inf)[None]
 
 
 def _join(mixed: list[Tensor], rows: int) -> Tensor:

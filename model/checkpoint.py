@@ -1,53 +1,59 @@
-"""A Hugging Face folder -> config and weights; one table of names per family.
+"""A folder -> a model: config, weights, tokenizer, pooling; or one of random weights.
 
-Reads config.json, tokenizer.json, model.safetensors and, where they lie beside them, the files
-of sentence-transformers (modules.json, 1_Pooling/config.json, sentence_bert_config.json,
-tokenizer_config.json). Nothing is guessed: what the encoder does not compute exactly is refused
-by name.
+Reads config.json, tokenizer.json and safetensors (one file, or shards with their index). Nothing
+is guessed: what the encoder does not compute exactly is refused by name. What families call their
+tensors: model/families.py; the files of sentence-transformers: model/modules.py.
 """
 
 import hashlib
-import json
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from model import modules
 from model.config import EncoderConfig
 from model.embeddings import Embeddings
-from model.encoder import Affine, Encoder, Layer, LayerWeights
+from model.encoder import Encoder, Layer, LayerWeights
 from model.errors import CheckpointError
+from model.families import Family, Names, read_config
 from model.kernels import Kernels
-from model.pooling import Mode, Pooling
+from model.mechanism import Affine
+from model.modules import read_json
+from model.pooling import Pooling
+from model.positions import Rotation, sinusoids
 from model.tokenizer import Tokenizer
 
-WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
-MODULES, SENTENCE_BERT = "modules.json", "sentence_bert_config.json"
-TOKENIZER_CONFIG = "tokenizer_config.json"
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 DIGEST_DIGITS = 12
-SPARE = ("pooler.", "cls.", "embeddings.position_ids")  # in many files, never part of encodings
-
-# canonical name -> name in the checkpoint; {i} is the layer
-BERT = {
-    "word": "embeddings.word_embeddings",
-    "position": "embeddings.position_embeddings",
-    "types": "embeddings.token_type_embeddings",
-    "norm": "embeddings.LayerNorm",
-    "layers.{i}.query": "encoder.layer.{i}.attention.self.query",
-    "layers.{i}.key": "encoder.layer.{i}.attention.self.key",
-    "layers.{i}.value": "encoder.layer.{i}.attention.self.value",
-    "layers.{i}.output": "encoder.layer.{i}.attention.output.dense",
-    "layers.{i}.attention_norm": "encoder.layer.{i}.attention.output.LayerNorm",
-    "layers.{i}.up": "encoder.layer.{i}.intermediate.dense",
-    "layers.{i}.down": "encoder.layer.{i}.output.dense",
-    "layers.{i}.output_norm": "encoder.layer.{i}.output.LayerNorm",
-}
-PREFIXES = ("bert.",)
+SEED = 0  # of a preset's weights
+PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.bin")
+CONVERT = "load it with transformers once and call save_pretrained: that writes safetensors"
+# heads and buffers that are in many files and never part of encodings
+SPARE = (
+    "pooler.",
+    "cls.",
+    "lm_head.",
+    "classifier.",
+    "qa_outputs.",
+    "vocab_",
+    "discriminator_predictions.",
+    "generator_",
+    "head.",
+    "decoder.",
+    "embeddings.position_ids",
+)
+SPARE_ENDS = ("inv_freq", "original_inv_freq")
 OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}  # LayerNorm's, in files made before 2019
+
+Weights = Callable[[str], Tensor]  # our name with .weight or .bias -> the tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,7 @@ class Model:
         pooling: the checkpoint's own way to one vector.
         max_tokens: its own longest sequence, special tokens included.
         digest: `sha256:` and 12 hex digits over weights, config and tokenizer together.
+        trained: False for weights drawn at random.
     """
 
     config: EncoderConfig
@@ -66,6 +73,7 @@ class Model:
     pooling: Pooling
     max_tokens: int
     digest: str
+    trained: bool = True
 
 
 def load(folder: Path, device: torch.device, dtype: torch.dtype, kernels: Kernels) -> Model:
@@ -75,203 +83,318 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, kernels: Kernel
         CheckpointError: a file is missing or broken, the architecture is not supported, or
             tensors are missing, extra, misshapen or not finite; the message names them.
     """
-    missing = [name for name in (CONFIG, TOKENIZER, WEIGHTS) if not (folder / name).is_file()]
-    if missing:
-        raise CheckpointError(f"{folder} lacks {', '.join(missing)}")
-    config = read_config(_read(folder / CONFIG))
-    tensors = _read_tensors(folder / WEIGHTS, config)
-    encoder = _build(config, tensors, device, dtype, kernels)
+    files = _files(folder)
+    config, family = read_config(read_json(folder / CONFIG))
+    with _opened(files) as found:
+        weights = _checked(found, config, family)
+        encoder = build(config, weights, device, dtype, kernels)
     return Model(
         config,
         encoder,
         Tokenizer(folder / TOKENIZER),
-        _read_pooling(folder),
-        _read_max_tokens(folder, config),
+        modules.read_pooling(folder, config.width, device, kernels),
+        modules.read_max_tokens(folder, config.max_tokens),
         digest(folder),
+    )
+
+
+def preset(
+    config: EncoderConfig,
+    tokenizer: Path,
+    device: torch.device,
+    dtype: torch.dtype,
+    kernels: Kernels,
+) -> Model:
+    """An untrained model: weights from a fixed seed, the same on every machine.
+
+    Args:
+        tokenizer: the tokenizer.json it reads texts with.
+
+    Raises:
+        CheckpointError: the tokenizer cannot be read.
+    """
+    drawn = _drawn(config)
+    encoder = build(config, drawn.__getitem__, device, dtype, kernels)
+    total = hashlib.sha256()
+    for name in sorted(drawn):
+        total.update(name.encode() + drawn[name].numpy().tobytes())
+    total.update(repr(config).encode() + tokenizer.read_bytes())
+    return Model(
+        config,
+        encoder,
+        Tokenizer(tokenizer),
+        Pooling(("mean",), normalize=False),
+        config.max_tokens,
+        _short(total),
+        trained=False,
     )
 
 
 def digest(folder: Path) -> str:
     """What names these weights: a digest over weights, config and tokenizer together."""
     total = hashlib.sha256()
-    for name in (WEIGHTS, CONFIG, TOKENIZER):
-        with (folder / name).open("rb") as file:
+    for path in (*_files(folder), folder / CONFIG, folder / TOKENIZER, *modules.files(folder)):
+        with path.open("rb") as file:
             total.update(hashlib.file_digest(file, "sha256").digest())
-    return f"sha256:{total.hexdigest()[:DIGEST_DIGITS]}"
+    return _short(total)
 
 
-def read_config(given: Mapping[str, Any]) -> EncoderConfig:
-    """A config.json as the encoder's sizes.
+def build(
+    config: EncoderConfig,
+    weights: Weights,
+    device: torch.device,
+    dtype: torch.dtype,
+    kernels: Kernels,
+) -> Encoder:
+    """An encoder from its weights, by our names; every tensor is asked for once."""
 
-    Raises:
-        CheckpointError: anything in it that this encoder does not compute.
-    """
-    wanted = {
-        "model_type": "bert",
-        "hidden_act": "gelu",
-        "position_embedding_type": "absolute",
-        "is_decoder": False,
-        "add_cross_attention": False,
+    def tensor(name: str) -> Tensor:
+        # a copy: the file's mapping may then be dropped
+        return weights(name).to(device, dtype, copy=True)
+
+    def linear(*names: str) -> Affine:
+        """One linear of the rows of several."""
+        rows = torch.cat([weights(f"{name}.weight") for name in names])
+        biases = [weights(f"{name}.bias") for name in names] if config.biases else None
+        bias = None if biases is None else torch.cat(biases).to(device, dtype)
+        return rows.to(device, dtype), bias
+
+    def norm(name: str) -> Affine:
+        bias = tensor(f"{name}.bias") if config.norm_bias else None
+        return tensor(f"{name}.weight"), bias
+
+    embeddings = _embeddings(config, tensor, norm, linear, kernels)
+    rotations = {
+        theta: Rotation(theta, config.head, config.max_tokens, device)
+        for theta in set(config.thetas)
     }
-    defaults = {name: value for name, value in wanted.items() if name != "model_type"}
-    found = {**defaults, **given}
-    wrong = [
-        f"{name} {found.get(name)!r}" for name, value in wanted.items() if found.get(name) != value
-    ]
-    if wrong:
-        raise CheckpointError(f"not supported: {', '.join(wrong)}")
-    try:
-        return EncoderConfig(
-            family=given["model_type"],
-            vocabulary=given["vocab_size"],
-            width=given["hidden_size"],
-            layers=given["num_hidden_layers"],
-            heads=given["num_attention_heads"],
-            feed_forward=given["intermediate_size"],
-            positions=given["max_position_embeddings"],
-            types=given["type_vocab_size"],
-            norm_eps=given["layer_norm_eps"],
-        )
-    except KeyError as error:
-        raise CheckpointError(f"{CONFIG} lacks {error}") from error
-    except ValueError as error:
-        raise CheckpointError(f"{CONFIG}: {error}") from error
+    layers = []
+    for i in range(config.layers):
+        rotation = rotations[config.thetas[i]] if config.thetas else None
+        window = config.windows[i] if config.windows else None
+        layers.append(Layer(config, _layer(config, i, linear, norm), kernels, rotation, window))
+    return Encoder(
+        config,
+        embeddings,
+        layers,
+        norm=norm("final_norm") if config.pre_norm else None,
+        distances=tensor("distances.weight") if config.buckets else None,
+    )
 
 
 def expected(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
-    """The shape of every tensor the encoder needs, by its name in the checkpoint."""
-    width, inner = config.width, config.feed_forward
-    tables = {"word": config.vocabulary, "position": config.positions, "types": config.types}
-    shapes: dict[str, tuple[int, ...]] = {
-        f"{BERT[name]}.weight": (rows, width) for name, rows in tables.items()
+    """The shape of every tensor an encoder needs, by our names."""
+    width, inner, narrow = config.width, config.feed_forward, config.embedding_width
+    shapes: dict[str, tuple[int, ...]] = {"word.weight": (config.vocabulary, narrow)}
+    if config.positions == "learned":
+        shapes["position.weight"] = (config.max_tokens + config.position_offset, narrow)
+    if config.types:
+        shapes["types.weight"] = (config.types, narrow)
+    if config.buckets:
+        shapes["distances.weight"] = (config.buckets, config.heads)
+    linears: dict[str, tuple[int, int]] = {}
+    norms = {"norm": narrow} if config.embedding_norm else {}
+    norms |= {"final_norm": width} if config.pre_norm else {}
+    for i in range(config.layers):
+        linears |= {f"layers.{i}.{name}": (width, width) for name in ("query", "key", "value")}
+        linears |= {f"layers.{i}.output": (width, width), f"layers.{i}.up": (inner, width)}
+        linears |= {f"layers.{i}.gate": (inner, width)} if config.gated else {}
+        linears |= {f"layers.{i}.down": (width, inner)}
+        norms |= {f"layers.{i}.feed_forward_norm": width}
+        if i or not config.pre_norm:
+            norms |= {f"layers.{i}.attention_norm": width}
+    shapes |= {f"{name}.weight": shape for name, shape in linears.items()}
+    shapes |= {f"{name}.bias": shape[:1] for name, shape in linears.items() if config.biases}
+    if narrow != width:  # ELECTRA's projection has a bias whatever the layers have
+        shapes |= {"project.weight": (width, narrow), "project.bias": (width,)}
+    shapes |= {f"{name}.weight": (size,) for name, size in norms.items()}
+    return shapes | {f"{name}.bias": (size,) for name, size in norms.items() if config.norm_bias}
+
+
+def _drawn(config: EncoderConfig) -> dict[str, Tensor]:
+    """Every tensor of an encoder at the start of training, from SEED.
+
+    Linears as Glorot and Bengio 2010, embeddings of variance 1, norms of no effect.
+    """
+    random = torch.Generator().manual_seed(SEED)
+    tensors = {}
+    for name, shape in expected(config).items():
+        if len(shape) == 1:
+            fill = torch.ones if name.endswith("norm.weight") else torch.zeros
+            tensors[name] = fill(shape)
+        else:
+            linear = name.startswith(("layers.", "project."))
+            most = math.sqrt(6 / sum(shape) if linear else 3)
+            tensors[name] = torch.empty(shape).uniform_(-most, most, generator=random)
+    return tensors
+
+
+def _short(total: "hashlib._Hash") -> str:
+    return f"sha256:{total.hexdigest()[:DIGEST_DIGITS]}"
+
+
+def _files(folder: Path) -> list[Path]:
+    """The safetensors files of a folder, in a fixed order.
+
+    Raises:
+        CheckpointError: it lacks what every checkpoint has, or holds a pickle instead.
+    """
+    missing = [name for name in (CONFIG, TOKENIZER) if not (folder / name).is_file()]
+    if (folder / INDEX).is_file():
+        try:
+            shards = sorted(set(read_json(folder / INDEX)["weight_map"].values()))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(f"{INDEX} has no weight_map") from error
+        if any("/" in shard or "\\" in shard for shard in shards):
+            raise CheckpointError(f"{INDEX} names files outside the folder")
+        missing += [shard for shard in shards if not (folder / shard).is_file()]
+    else:
+        shards = [WEIGHTS]
+        pickles = [name for name in PICKLES if (folder / name).is_file()]
+        if not (folder / WEIGHTS).is_file() and pickles:
+            raise CheckpointError(f"{pickles[0]} is a pickle, which can run code; {CONVERT}")
+        missing += [] if (folder / WEIGHTS).is_file() else [WEIGHTS]
+    if missing:
+        raise CheckpointError(f"{folder} lacks {', '.join(missing)}")
+    return [folder / shard for shard in shards]
+
+
+@contextmanager
+def _opened(files: list[Path]) -> Iterator[dict[str, tuple[Any, str]]]:
+    """Every tensor of the files by its name, as (the open file, the name in it)."""
+    with ExitStack() as stack:
+        found: dict[str, tuple[Any, str]] = {}
+        for path in files:
+            try:
+                file = stack.enter_context(safe_open(path, framework="pt"))
+            except SafetensorError as error:
+                raise CheckpointError(f"{path.name} is not a safetensors file: {error}") from error
+            found |= {name: (file, name) for name in file.keys()}
+        yield found
+
+
+def _checked(
+    found: Mapping[str, tuple[Any, str]], config: EncoderConfig, family: Family
+) -> Weights:
+    """The tensors by our names, once all are there, in shape and finite.
+
+    Raises:
+        CheckpointError: names every tensor that is not.
+    """
+    plain = {_plain(name, family.prefixes): where for name, where in found.items()}
+    plain = {
+        name: where
+        for name, where in plain.items()
+        if not name.startswith(SPARE) and not name.endswith(SPARE_ENDS)
     }
-    sizes = {"up": (inner, width), "down": (width, inner)}
-    for canonical, name in BERT.items():
-        if canonical in tables:
-            continue
-        short = canonical.rpartition(".")[2]
-        shape = (width,) if short.endswith("norm") else sizes.get(short, (width, width))
-        for i in range(config.layers if "{i}" in name else 1):
-            shapes[f"{name.format(i=i)}.weight"] = shape
-            shapes[f"{name.format(i=i)}.bias"] = shape[:1]
-    return shapes
-
-
-def _read(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{path.name} is not JSON: {error}") from error
-
-
-def _read_tensors(path: Path, config: EncoderConfig) -> dict[str, Tensor]:
-    """The tensors the encoder needs, mapped from the file, by their names in the table."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            found = {_plain(name): file.get_tensor(name) for name in file.keys()}
-    except SafetensorError as error:
-        raise CheckpointError(f"{path.name} is not a safetensors file: {error}") from error
-    found = {name: tensor for name, tensor in found.items() if not name.startswith(SPARE)}
-    shapes = expected(config)
-    problems = [f"missing {name}" for name in shapes.keys() - found.keys()]
-    problems += [f"unexpected {name}" for name in found.keys() - shapes.keys()]
-    for name in shapes.keys() & found.keys():
-        if tuple(found[name].shape) != shapes[name]:
-            problems.append(f"{name} is {tuple(found[name].shape)}, not {shapes[name]}")
-        elif not found[name].isfinite().all():
-            problems.append(f"{name} holds NaN or infinity")
+    places = min(
+        (_places(config, names) for names in family.names),
+        key=lambda places: len({name for name, _ in places.values()} - plain.keys()),
+    )
+    needed = {name for name, _ in places.values()}
+    problems = [f"missing {name}" for name in needed - plain.keys()]
+    problems += [f"unexpected {name}" for name in plain.keys() - needed]
+    problems += _misfits(plain, places, expected(config))
     if problems:
-        raise CheckpointError(f"{path.name}: {'; '.join(sorted(problems))}")
-    return found
+        raise CheckpointError(f"{WEIGHTS}: {'; '.join(sorted(problems))}")
+
+    def weights(ours: str) -> Tensor:
+        name, part = places[ours]
+        file, stored = plain[name]
+        tensor: Tensor = file.get_tensor(stored)
+        return tensor if part is None else tensor.chunk(part[1])[part[0]]
+
+    return weights
 
 
-def _plain(name: str) -> str:
+# our name -> the checkpoint's, and which of how many equal parts of its rows
+Places = dict[str, tuple[str, tuple[int, int] | None]]
+
+
+def _places(config: EncoderConfig, names: Names) -> Places:
+    """Where each tensor the encoder needs stands in a checkpoint of this layout."""
+    fused = {"query": ("qkv", 0, 3), "key": ("qkv", 1, 3), "value": ("qkv", 2, 3)}
+    fused |= {"gate": ("gate_up", 0, 2), "up": ("gate_up", 1, 2)}
+    places: Places = {}
+    for ours in expected(config):
+        base, _, kind = ours.rpartition(".")
+        layer = base.split(".")[1] if base.startswith("layers.") else ""
+        short = base.rpartition(".")[2]
+        key = f"layers.{{i}}.{short}" if layer else base
+        if key in names:
+            places[ours] = (f"{names[key].format(i=layer)}.{kind}", None)
+            continue
+        whole, part, parts = fused[short]
+        name = names[f"layers.{{i}}.{whole}"].format(i=layer)
+        places[ours] = (f"{name}.{kind}", (part, parts))
+    return places
+
+
+def _misfits(
+    plain: Mapping[str, tuple[Any, str]], places: Places, shapes: Mapping[str, tuple[int, ...]]
+) -> list[str]:
+    """What is wrong with the tensors that are there: shape, then content."""
+    wanted: dict[str, tuple[int, ...]] = {}
+    for ours, (name, part) in places.items():
+        rows, *rest = shapes[ours]
+        wanted[name] = (rows * (part[1] if part else 1), *rest)
+    problems = []
+    for name in wanted.keys() & plain.keys():
+        file, stored = plain[name]
+        shape = tuple(file.get_slice(stored).get_shape())
+        if shape != wanted[name]:
+            problems.append(f"{name} is {shape}, not {wanted[name]}")
+        elif not file.get_tensor(stored).isfinite().all():
+            problems.append(f"{name} holds NaN or infinity")
+    return problems
+
+
+def _plain(name: str, prefixes: tuple[str, ...]) -> str:
     """A tensor's name without the prefix of a model with a head, in today's spelling."""
-    for prefix in PREFIXES:
+    for prefix in prefixes:
         name = name.removeprefix(prefix)
     for old, new in OLD_NAMES.items():
         name = name.removesuffix(old) + new if name.endswith(old) else name
     return name
 
 
-def _build(
+def _embeddings(
     config: EncoderConfig,
-    tensors: Mapping[str, Tensor],
-    device: torch.device,
-    dtype: torch.dtype,
+    tensor: Weights,
+    norm: Callable[[str], Affine],
+    linear: Callable[..., Affine],
     kernels: Kernels,
-) -> Encoder:
-    def tensor(name: str) -> Tensor:
-        return tensors[name].to(device, dtype)
-
-    def affine(canonical: str, i: int = 0) -> Affine:
-        name = BERT[canonical].format(i=i)
-        return tensor(f"{name}.weight"), tensor(f"{name}.bias")
-
-    def own(canonical: str, i: int = 0) -> Affine:
-        weight, bias = affine(canonical, i)
-        return weight.clone(), bias.clone()  # the file's mapping may then be dropped
-
-    tables = [tensor(f"{BERT[name]}.weight").clone() for name in ("word", "position", "types")]
-    embeddings = Embeddings(tables[0], tables[1], tables[2], own("norm"), config.norm_eps)
-    layers = [
-        Layer(_layer(affine, own, i), config.heads, config.norm_eps, kernels)
-        for i in range(config.layers)
-    ]
-    return Encoder(embeddings, layers)
-
-
-def _layer(
-    affine: Callable[[str, int], Affine], own: Callable[[str, int], Affine], i: int
-) -> LayerWeights:
-    parts = [affine(f"layers.{{i}}.{name}", i) for name in ("query", "key", "value")]
-    weights, biases = zip(*parts, strict=True)
-    return LayerWeights(
-        qkv=(torch.cat(weights), torch.cat(biases)),
-        output=affine("layers.{i}.output", i),
-        attention_norm=own("layers.{i}.attention_norm", i),
-        up=affine("layers.{i}.up", i),
-        down=affine("layers.{i}.down", i),
-        output_norm=own("layers.{i}.output_norm", i),
+) -> Embeddings:
+    word = tensor("word.weight")
+    position = tensor("position.weight") if config.positions == "learned" else None
+    if config.positions == "sinusoidal":
+        position = sinusoids(config.max_tokens, config.width).to(word)
+    narrow = config.embedding_width != config.width
+    return Embeddings(
+        word,
+        position=position,
+        offset=config.position_offset,
+        types=tensor("types.weight") if config.types else None,
+        norm=norm("norm") if config.embedding_norm else None,
+        eps=config.norm_eps,
+        project=kernels.linear(*linear("project")) if narrow else None,
     )
 
 
-def _read_pooling(folder: Path) -> Pooling:
-    """A sentence-transformers folder's pooling; of a plain folder the mean, not normalised."""
-    if not (folder / MODULES).is_file():
-        return Pooling("mean", normalize=False)
-    modules = [
-        (entry["type"].rpartition(".")[2], folder / entry["path"])
-        for entry in _read(folder / MODULES)
-    ]
-    kinds = [kind for kind, _ in modules]
-    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-        raise CheckpointError(f"{MODULES}: not supported: {', '.join(kinds)}")
-    given = _read(modules[1][1] / CONFIG)
-    return Pooling(_pooling_mode(given), normalize="Normalize" in kinds)
-
-
-def _pooling_mode(given: Mapping[str, Any]) -> Mode:
-    flags = {
-        "pooling_mode_cls_token": "cls",
-        "pooling_mode_mean_tokens": "mean",
-        "pooling_mode_max_tokens": "max",
-        "pooling_mode_lasttoken": "last",
-    }
-    chosen = [name for name, on in given.items() if name.startswith("pooling_mode_") and on is True]
-    chosen = [flags.get(name, name) for name in chosen]
-    if "pooling_mode" in given:  # how sentence-transformers 6 writes it
-        chosen = [given["pooling_mode"]]
-    for mode in get_args(Mode):
-        if chosen == [mode]:
-            return cast(Mode, mode)
-    raise CheckpointError(f"pooling not supported: {', '.join(map(str, chosen)) or 'none'}")
-
-
-def _read_max_tokens(folder: Path, config: EncoderConfig) -> int:
-    """What sentence-transformers stored, in one file or, since its version 6, in the other."""
-    for name, key in ((SENTENCE_BERT, "max_seq_length"), (TOKENIZER_CONFIG, "model_max_length")):
-        given = _read(folder / name).get(key) if (folder / name).is_file() else None
-        if given:
-            return min(int(given), config.positions)
-    return config.positions
+def _layer(
+    config: EncoderConfig,
+    i: int,
+    linear: Callable[..., Affine],
+    norm: Callable[[str], Affine],
+) -> LayerWeights:
+    own = f"layers.{i}"
+    up = (f"{own}.gate", f"{own}.up") if config.gated else (f"{own}.up",)
+    first = config.pre_norm and i == 0
+    return LayerWeights(
+        qkv=linear(f"{own}.query", f"{own}.key", f"{own}.value"),
+        output=linear(f"{own}.output"),
+        attention_norm=None if first else norm(f"{own}.attention_norm"),
+        up=linear(*up),
+        down=linear(f"{own}.down"),
+        feed_forward_norm=norm(f"{own}.feed_forward_norm"),
+    )

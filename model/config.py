@@ -1,31 +1,98 @@
-"""EncoderConfig: the sizes that fix the weights."""
+"""EncoderConfig: the sizes and choices that fix the weights; presets.
+
+One config describes every family: a family is a set of these choices, and code asks for a choice,
+never for a family by name.
+"""
 
 from dataclasses import dataclass
+from typing import Literal
+
+Positions = Literal["learned", "sinusoidal", "rotary"]
+Activation = Literal["gelu", "relu", "silu"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EncoderConfig:
-    """The shape of one post-norm encoder (BERT's), independent of its weights.
+    """The shape of one encoder, independent of its weights.
+
+    Args:
+        family: the checkpoint's architecture, as config.json names it.
+        vocabulary: rows of the word-embedding table.
+        width: d_model.
+        feed_forward: width inside the feed-forward block.
+        max_tokens: longest sequence that has positions.
+        norm_eps: added to the variance in every LayerNorm.
+        embedding_width: of the embedding tables; projected to width where it differs.
+        positions: learned table, sinusoids, or rotation of queries and keys.
+        position_offset: row of the learned table that the first token reads.
+        pad: token id that gets the row before the first and does not advance the others.
+        types: rows of the token-type (segment) table; 0 is none.
+        embedding_norm: LayerNorm over the embeddings.
+        pre_norm: normalise before each block and once at the end, rather than after each;
+            the first block reads the embeddings as they are.
+        biases: of the linears.
+        norm_bias: of the LayerNorms.
+        activation: in the feed-forward block.
+        gated: feed-forward is down(activation(gate x) * up x).
+        thetas: base of the rotary angles, by layer.
+        windows: how far a token looks to either side, by layer; None is everywhere.
+        buckets: of relative distance, each with a learned bias per head; 0 is none.
 
     Raises:
-        ValueError: heads do not divide width.
+        ValueError: heads do not divide width, or a choice by layer has not one entry a layer.
     """
 
-    family: str  # the checkpoint's architecture, as config.json names it
-    vocabulary: int  # rows of the word-embedding table
-    width: int  # d_model
+    family: str
+    vocabulary: int
+    width: int
     layers: int
     heads: int
-    feed_forward: int  # width inside the feed-forward block
-    positions: int  # rows of the position-embedding table
-    types: int  # rows of the token-type (segment) table
+    feed_forward: int
+    max_tokens: int
     norm_eps: float
+    embedding_width: int
+    positions: Positions = "learned"
+    position_offset: int = 0
+    pad: int | None = None
+    types: int = 0
+    embedding_norm: bool = True
+    pre_norm: bool = False
+    biases: bool = True
+    norm_bias: bool = True
+    activation: Activation = "gelu"
+    gated: bool = False
+    thetas: tuple[float, ...] = ()
+    windows: tuple[int | None, ...] = ()
+    buckets: int = 0
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
             raise ValueError(f"heads ({self.heads}) must divide width ({self.width})")
+        for name in ("thetas", "windows"):
+            given = len(getattr(self, name))
+            if given not in (0, self.layers):
+                raise ValueError(f"{name} ({given}) must be one a layer ({self.layers})")
+        if (self.positions == "rotary") != bool(self.thetas):
+            raise ValueError("rotary positions and thetas go together")
 
     @property
     def head(self) -> int:
         """Channels of one head; heads * head = width."""
         return self.width // self.heads
+
+
+# Vaswani et al. 2017, section 3 and table 3 (base); the tokenizer is the bundled model's
+TRANSFORMER_BASE = EncoderConfig(
+    family="transformer-base",
+    vocabulary=30522,
+    width=512,
+    layers=6,
+    heads=8,
+    feed_forward=2048,
+    max_tokens=512,
+    norm_eps=1e-5,
+    embedding_width=512,
+    positions="sinusoidal",
+    embedding_norm=False,
+    activation="relu",
+)

@@ -4,24 +4,44 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from model.kernels import Linear
+from model.mechanism import Affine
 from model.packing import Packed
 
 
+def normalise(x: Tensor, norm: Affine, eps: float) -> Tensor:
+    """LayerNorm over the last axis; Ba et al. 2016."""
+    return torch.native_layer_norm(x, [x.shape[-1]], *norm, eps)[0]
+
+
 class Embeddings:
-    """LayerNorm(word + segment + position); BERT's, Devlin et al. 2018, section 3.
+    """LayerNorm(word + segment + position), then a projection where the tables are narrower.
+
+    Whatever a family lacks is None. Source: Devlin et al. 2018, section 3; the projection is
+    ELECTRA's, Clark et al. 2020.
 
     Args:
-        word: (vocabulary, width).
-        position: (positions, width).
-        types: (types, width).
-        norm: weight and bias of the LayerNorm, (width,) each.
+        word: (vocabulary, embedding width).
+        position: (rows, embedding width), learned or sinusoidal.
+        offset: row of `position` for position 0.
+        types: (types, embedding width).
+        norm: weight and bias of the LayerNorm.
+        project: to the model's width.
     """
 
     def __init__(
-        self, word: Tensor, position: Tensor, types: Tensor, norm: tuple[Tensor, Tensor], eps: float
+        self,
+        word: Tensor,
+        *,
+        position: Tensor | None,
+        offset: int,
+        types: Tensor | None,
+        norm: Affine | None,
+        eps: float,
+        project: Linear | None,
     ) -> None:
-        self.word, self.position, self.types = word, position, types
-        self.norm, self.eps = norm, eps
+        self.word, self.position, self.offset, self.types = word, position, offset, types
+        self.norm, self.eps, self.project = norm, eps, project
 
     def __call__(self, packed: Packed) -> Tensor:
         """The rows that enter the first layer, (rows, width)."""
@@ -29,6 +49,10 @@ class Embeddings:
         for rows, given in packed.embeddings:
             x[rows] = given.to(x)
         # transformers adds in this order; float addition is not associative
-        x = x.add_(F.embedding(packed.types, self.types))
-        x = x.add_(F.embedding(packed.positions, self.position))
-        return torch.native_layer_norm(x, [x.shape[-1]], *self.norm, self.eps)[0]
+        if self.types is not None:
+            x = x.add_(F.embedding(packed.types, self.types))
+        if self.position is not None:
+            x = x.add_(F.embedding(packed.positions + self.offset, self.position))
+        if self.norm is not None:
+            x = normalise(x, self.norm, self.eps)
+        return x if self.project is None else self.project(x)

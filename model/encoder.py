@@ -1,35 +1,41 @@
-"""Layers: attention, residual + LayerNorm, feed-forward; Encoder(packed) -> Encoded.
+"""Layers: attention and feed-forward, each with its residual and LayerNorm; the whole encoder.
 
-    a   = LayerNorm(x + MultiHead(x))
-    out = LayerNorm(a + W_2 gelu(W_1 a))
-
-Source: Vaswani et al. 2017, section 3.1 (post-norm), with BERT's activation.
+Sources: Vaswani et al. 2017, section 3.1 (post-norm); Xiong et al. 2020 (pre-norm);
+Shazeer 2020, "GLU Variants Improve Transformer" (gated feed-forward).
 """
 
-from collections.abc import Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from model import packing
 from model.attention import MultiHeadAttention, Trace
-from model.embeddings import Embeddings
-from model.kernels import Kernels
+from model.config import EncoderConfig
+from model.embeddings import Embeddings, normalise
+from model.kernels import ACTIVATIONS, Kernels
+from model.mechanism import Affine
 from model.packing import Packed
-
-Affine = tuple[Tensor, Tensor]  # weight and bias
+from model.positions import Rotation, buckets
 
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """The weights of one layer, each as (weight, bias)."""
+    """The weights of one layer, each as (weight, bias or None).
+
+    Args:
+        attention_norm, feed_forward_norm: before or after each block, as the config says; None
+            where the family has none.
+        up: of a gated block the gate's rows, then the others', (2 * feed_forward, width).
+    """
 
     qkv: Affine
     output: Affine
-    attention_norm: Affine
+    attention_norm: Affine | None
     up: Affine
     down: Affine
-    output_norm: Affine
+    feed_forward_norm: Affine
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,29 +55,80 @@ class Encoded:
 
 
 class Layer:
-    """One post-norm encoder layer."""
+    """One encoder layer.
 
-    def __init__(self, weights: LayerWeights, heads: int, eps: float, kernels: Kernels) -> None:
-        self.attention = MultiHeadAttention(weights.qkv, weights.output, heads, kernels)
+    post-norm   a = LayerNorm(x + MultiHead(x))     out = LayerNorm(a + FFN(a))
+    pre-norm    a = x + MultiHead(LayerNorm(x))     out = a + FFN(LayerNorm(a))
+    """
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        weights: LayerWeights,
+        kernels: Kernels,
+        rotation: Rotation | None,
+        window: int | None,
+    ) -> None:
+        self.config = config  # of the linears nothing is kept but what the kernels made of them
+        self.attention_norm, self.feed_forward_norm = (
+            weights.attention_norm,
+            weights.feed_forward_norm,
+        )
+        self.attention = MultiHeadAttention(
+            weights.qkv, weights.output, config.heads, kernels, rotation=rotation, window=window
+        )
         self.up, self.down = kernels.linear(*weights.up), kernels.linear(*weights.down)
-        self.attention_norm, self.output_norm = weights.attention_norm, weights.output_norm
-        self.eps = eps
 
-    def __call__(self, x: Tensor, packed: Packed) -> tuple[Tensor, Trace]:
+    def __call__(
+        self, x: Tensor, packed: Packed, biases: Mapping[int, Tensor]
+    ) -> tuple[Tensor, Trace]:
         """The next residual stream, (rows, width), and the attention's trace."""
-        mixed, trace = self.attention(x, packed)
-        a = self._normalise(mixed, self.attention_norm)
-        return self._normalise(self.down.add(self.up.gelu(a), a), self.output_norm), trace
+        if self.config.pre_norm:
+            a, trace = self.attention(self._norm(x, self.attention_norm), x, packed, biases)
+            return self._feed_forward(self._norm(a, self.feed_forward_norm), a), trace
+        a, trace = self.attention(x, x, packed, biases)
+        a = self._norm(a, self.attention_norm)
+        return self._norm(self._feed_forward(a, a), self.feed_forward_norm), trace
 
-    def _normalise(self, x: Tensor, norm: Affine) -> Tensor:
-        return torch.native_layer_norm(x, [x.shape[-1]], *norm, self.eps)[0]
+    def _feed_forward(self, x: Tensor, residual: Tensor) -> Tensor:
+        """residual + down(activation(up x)), gated where the family is."""
+        activation = self.config.activation
+        if not self.config.gated:
+            return self.down.add(self.up.activated(x, activation), residual)
+        gate, up = self.up(x).chunk(2, dim=-1)
+        return self.down.add(ACTIVATIONS[activation](gate) * up, residual)
+
+    def _norm(self, x: Tensor, norm: Affine | None) -> Tensor:
+        return x if norm is None else normalise(x, norm, self.config.norm_eps)
 
 
 class Encoder:
-    """A stack of layers over embeddings."""
+    """A stack of layers over embeddings.
 
-    def __init__(self, embeddings: Embeddings, layers: list[Layer]) -> None:
-        self.embeddings, self.layers = embeddings, layers
+    Args:
+        norm: of the last layer's output, in a pre-norm encoder.
+        distances: learned bias of each bucket of distance, (buckets, heads).
+    """
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        embeddings: Embeddings,
+        layers: Sequence[Layer],
+        norm: Affine | None = None,
+        distances: Tensor | None = None,
+    ) -> None:
+        self.config, self.embeddings, self.layers = config, embeddings, layers
+        self.norm, self.distances = norm, distances
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.embeddings.word.device
+
+    def pack(self, sequences: Sequence[packing.Sequence]) -> Packed:
+        """Sequences as this encoder's rows; see packing.pack."""
+        return packing.pack(sequences, self.device, self.config.pad)
 
     def __call__(
         self, packed: Packed, *, hidden: Set[int] = frozenset(), traces: Set[int] = frozenset()
@@ -80,16 +137,30 @@ class Encoder:
 
         Args:
             hidden: which hidden states to keep, counted as Hugging Face's hidden_states:
-                0 = embeddings, i = after i layers.
+                0 = embeddings, i = after i layers; of the last one, after the final norm.
             traces: which layers' attention to keep, counted from 0.
         """
-        x = self.embeddings(packed)
+        x, biases = self.embeddings(packed), self._biases(packed)
         kept: dict[int, Tensor] = {0: x} if 0 in hidden else {}
         traced: dict[int, Trace] = {}
         for index, layer in enumerate(self.layers):
-            x, trace = layer(x, packed)
+            x, trace = layer(x, packed, biases)
             if index in traces:
                 traced[index] = trace
             if index + 1 in hidden:
                 kept[index + 1] = x
+        if self.norm is not None:
+            x = normalise(x, self.norm, self.config.norm_eps)
+            if len(self.layers) in kept:
+                kept[len(self.layers)] = x
         return Encoded(packed, x, kept, traced)
+
+    def _biases(self, packed: Packed) -> dict[int, Tensor]:
+        """What distance adds to the scores, (heads, query, key), for every length at hand."""
+        table = self.distances
+        if table is None:
+            return {}
+        return {
+            length: table[buckets(length, len(table), table.device)].permute(2, 0, 1).contiguous()
+            for length in {group.length for group in packed.groups}
+        }

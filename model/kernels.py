@@ -10,23 +10,34 @@ same input at the same bits (docs/decisions/0001-batch-invariance.md).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-AGREEMENT = 1e-4  # largest difference between the fast and the plain answer, absolute
+from model import cuda
+from model.config import Activation
+from model.packing import Sequence, pack
+
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,  # the exact one, with erf
+    "relu": F.relu,
+    "silu": F.silu,
+}
+FUSED_NAMES: dict[Activation, str] = {"gelu": "gelu", "relu": "relu", "silu": "swish"}
+# largest difference between the fast and the plain answer, absolute or of the number
+AGREEMENT = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 
 
 class Linear(Protocol):
-    """x W^T + b for rows x, (rows, inputs); weight is (outputs, inputs)."""
+    """x W^T + b for rows x, (rows, inputs); weight is (outputs, inputs), bias may be None."""
 
     def __call__(self, x: Tensor) -> Tensor: ...
 
-    def gelu(self, x: Tensor) -> Tensor:
-        """GELU (the exact, erf one) of x W^T + b."""
+    def activated(self, x: Tensor, activation: Activation) -> Tensor:
+        """activation(x W^T + b)."""
 
     def add(self, x: Tensor, residual: Tensor) -> Tensor:
         """x W^T + b + residual."""
@@ -38,14 +49,14 @@ class Linear(Protocol):
 class PlainLinear:
     """A linear of public torch operators."""
 
-    def __init__(self, weight: Tensor, bias: Tensor) -> None:
-        self._weight, self.bias = weight.clone(), bias.clone()
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self._weight, self.bias = weight.clone(), None if bias is None else bias.clone()
 
     def __call__(self, x: Tensor) -> Tensor:
         return F.linear(x, self._weight, self.bias)
 
-    def gelu(self, x: Tensor) -> Tensor:
-        return F.gelu(self(x))
+    def activated(self, x: Tensor, activation: Activation) -> Tensor:
+        return ACTIVATIONS[activation](self(x))
 
     def add(self, x: Tensor, residual: Tensor) -> Tensor:
         return self(x).add_(residual)
@@ -61,16 +72,17 @@ class PackedLinear:
     order (measured: benchmarks/results.md).
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.packed = torch.ops.mkldnn._reorder_linear_weight(weight)
-        self.bias = bias.clone()
+        self.bias = None if bias is None else bias.clone()
 
     def __call__(self, x: Tensor) -> Tensor:
         done: Tensor = _pointwise(x, self.packed, self.bias, "none", [], "")
         return done
 
-    def gelu(self, x: Tensor) -> Tensor:
-        done: Tensor = _pointwise(x, self.packed, self.bias, "gelu", [], "none")
+    def activated(self, x: Tensor, activation: Activation) -> Tensor:
+        name = FUSED_NAMES[activation]
+        done: Tensor = _pointwise(x, self.packed, self.bias, name, [], "none")
         return done
 
     def add(self, x: Tensor, residual: Tensor) -> Tensor:
@@ -82,33 +94,43 @@ class PackedLinear:
         return rows
 
 
-def attend_plain(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+def attend_plain(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Scaled dot-product attention, every step written out.
 
     Args:
         q, k, v: (sequences, heads, tokens, head).
         scale: what the scores are multiplied by.
+        bias: added to the scaled scores, (1 or heads, query, key); -inf hides a key.
 
     Returns:
         The mixed values, shaped as v, and the log of each row's softmax normaliser,
         (sequences, heads, tokens), float32.
     """
     # one sequence at a time: a batched product picks its kernel, and so its bits, by their number
-    each = [_attend_one(*sequence, scale) for sequence in zip(q, k, v, strict=True)]
+    each = [_attend_one(*sequence, scale, bias) for sequence in zip(q, k, v, strict=True)]
     mixed, normalisers = zip(*each, strict=True)
     return torch.stack(mixed), torch.stack(normalisers)
 
 
-def _attend_one(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+def _attend_one(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tensor | None
+) -> tuple[Tensor, Tensor]:
     scores = (q.float() @ k.float().transpose(-2, -1)) * scale  # (heads, query, key)
+    if bias is not None:
+        scores += bias
     normaliser = scores.logsumexp(-1)
     probabilities = (scores - normaliser.unsqueeze(-1)).exp_()
     return (probabilities @ v.float()).to(v.dtype), normaliser
 
 
-def attend_fused(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+def attend_fused(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """`attend_plain` in one pass over tiles, without a (query, key) matrix in memory."""
-    mixed, normaliser = _flash(q, k, v, 0.0, False, scale=scale)
+    mask = None if bias is None else bias[None]
+    mixed, normaliser = _flash(q, k, v, 0.0, False, attn_mask=mask, scale=scale)
     return mixed, normaliser
 
 
@@ -117,8 +139,9 @@ class Kernels:
     """One way to compute; `name` is part of what answers call `numerics`."""
 
     name: str
-    linear: Callable[[Tensor, Tensor], Linear]
-    attend: Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
+    linear: Callable[[Tensor, Tensor | None], Linear]
+    attend: Callable[[Tensor, Tensor, Tensor, float, Tensor | None], tuple[Tensor, Tensor]]
+    spread: cuda.Spread | None = None  # all sequences in one call, where nothing is added to scores
 
 
 PLAIN = Kernels("plain", PlainLinear, attend_plain)
@@ -134,28 +157,59 @@ except (AttributeError, RuntimeError):  # a torch build without oneDNN, or a ren
 
 def choose(device: torch.device, dtype: torch.dtype) -> Kernels:
     """The fastest kernels that agree with the plain ones on this machine."""
-    fits = ONEDNN is not None and device.type == "cpu" and dtype == torch.float32
-    return ONEDNN if fits and ONEDNN is not None and _agree(ONEDNN) else PLAIN
+    candidates = []
+    if device.type == "cpu" and dtype == torch.float32 and ONEDNN is not None:
+        candidates = [ONEDNN]
+    if device.type == "cuda":
+        grouped = Kernels("grouped", PlainLinear, cuda.attend_grouped)
+        spread = cuda.spread(dtype)
+        candidates = [replace(grouped, name="varlen", spread=spread)] if spread else []
+        candidates += [grouped]
+    return next((fast for fast in candidates if _agree(fast, device, dtype)), PLAIN)
 
 
-def _agree(fast: Kernels) -> bool:
+def _agree(fast: Kernels, device: torch.device, dtype: torch.dtype) -> bool:
     """Compare every operation of `fast` with PLAIN on numbers from a fixed seed."""
     random = torch.Generator().manual_seed(0)
-    weight, bias = torch.randn(48, 32, generator=random), torch.randn(48, generator=random)
-    x, residual = torch.randn(17, 32, generator=random), torch.randn(17, 48, generator=random)
-    heads = torch.randn(3, 2, 4, 7, 8, generator=random)  # q, k and v of 2 sequences
+    shapes = ((48, 32), (48,), (17, 32), (17, 48), (3, 2, 4, 7, 8))
+    given = [torch.randn(shape, generator=random).to(device, dtype) for shape in shapes]
     try:
-        answers = [
-            _operations(kernels, weight, bias, x, residual, heads) for kernels in (fast, PLAIN)
-        ]
-    except RuntimeError:  # the operator is there, but this processor or build cannot run it
+        answers = [_operations(kernels, *given) for kernels in (fast, PLAIN)]
+    except (RuntimeError, TypeError):  # it is there, but this processor or build cannot run it
         return False
-    return all(torch.allclose(a, b, atol=AGREEMENT) for a, b in zip(*answers, strict=True))
+    most = AGREEMENT[dtype]
+    pairs = zip(*answers, strict=True)
+    return all(torch.allclose(a.float(), b.float(), atol=most, rtol=most) for a, b in pairs)
 
 
 def _operations(
     kernels: Kernels, weight: Tensor, bias: Tensor, x: Tensor, residual: Tensor, heads: Tensor
 ) -> list[Tensor]:
     linear = kernels.linear(weight, bias)
-    mixed = kernels.attend(heads[0], heads[1], heads[2], 0.5)
-    return [linear(x), linear.gelu(x), linear.add(x, residual), linear.weight(), *mixed]
+    answers = [linear(x), linear.add(x, residual), linear.weight()]
+    answers += [linear.activated(x, activation) for activation in ACTIVATIONS]
+    for window in (None, 1):
+        answers += _attended(kernels, heads, window)
+        answers += kernels.attend(heads[0], heads[1], heads[2], 0.5, _near(heads, 1))
+    return answers
+
+
+def _attended(kernels: Kernels, heads: Tensor, window: int | None) -> tuple[Tensor, Tensor]:
+    """Two sequences' attention, through `spread` where the kernels have it."""
+    if kernels.spread is None:
+        mask = None if window is None else _near(heads, window)
+        return kernels.attend(heads[0], heads[1], heads[2], 0.5, mask)
+    count, tokens = heads.shape[1], heads.shape[3]
+    packed = pack([Sequence([0] * tokens)] * count, heads.device)
+    rows = heads.transpose(2, 3).flatten(1, 2)  # (q k v, rows, heads, head)
+    fill = len(packed.token_ids) - rows.shape[1]
+    q, k, v = F.pad(rows, (0, 0, 0, 0, 0, fill))
+    mixed, normaliser = kernels.spread(q, k, v, packed, 0.5, window)
+    mixed = mixed[: count * tokens].reshape(count, tokens, *mixed.shape[1:])
+    return mixed.transpose(1, 2), normaliser.reshape(-1, count, tokens).transpose(0, 1)
+
+
+def _near(heads: Tensor, window: int) -> Tensor:
+    place = torch.arange(heads.shape[3], device=heads.device)
+    far = (place[:, None] - place[None, :]).abs() > window
+    return torch.zeros_like(far, dtype=heads.dtype).masked_fill(far, -torch.inf)[None]

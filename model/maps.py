@@ -11,9 +11,7 @@ from collections.abc import Sequence as Many
 import torch
 from torch import Tensor
 
-from model.attention import Trace
-
-TILE = 128  # query rows at a time: working memory is heads * TILE * tokens numbers
+from model.attention import Trace, hidden, near
 
 
 def full(trace: Trace, rows: slice, heads: Many[int]) -> Tensor:
@@ -28,12 +26,15 @@ def full(trace: Trace, rows: slice, heads: Many[int]) -> Tensor:
     """
     q, k, normaliser = trace.sequence(rows)
     chosen = list(heads)
-    keys = k[chosen].float().transpose(1, 2)  # (heads asked, head, key)
-    queries, shift = q[chosen].float(), normaliser[chosen].unsqueeze(-1)
+    queries, keys, shift = q[chosen].float(), k[chosen].float(), normaliser[chosen].unsqueeze(-1)
     tokens = q.shape[1]
-    maps = torch.empty(len(heads), tokens, tokens, device=q.device)
-    for first in range(0, tokens, TILE):
-        tile = slice(first, first + TILE)
-        scores = torch.bmm(queries[:, tile], keys).mul_(trace.scale)
-        maps[:, tile] = scores.sub_(shift[:, tile]).exp_()
+    bias = trace.biases.get(tokens)
+    maps = torch.zeros(len(heads), tokens, tokens, device=q.device)
+    for query, key in near(tokens, trace.window):
+        scores = torch.bmm(queries[:, query], keys[:, key].transpose(1, 2)).mul_(trace.scale)
+        if bias is not None:
+            scores += bias[chosen][:, query, key]
+        if trace.window is not None:
+            scores += hidden(query, key, trace.window, scores)
+        maps[:, query, key] = scores.sub_(shift[:, query]).exp_()
     return maps

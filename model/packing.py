@@ -7,6 +7,7 @@ Sequences of equal length lie side by side, so that attention sees each such gro
 
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -53,7 +54,7 @@ class Packed:
     """A batch as rows; `starts[i]` is the first row of the i-th sequence given."""
 
     token_ids: Tensor  # (rows,) int64; 0 where embeddings stand
-    positions: Tensor  # (rows,) int64
+    positions: Tensor  # (rows,) int64; -1 where a padding token stands
     types: Tensor  # (rows,) int64
     embeddings: tuple[tuple[slice, Tensor], ...]  # rows, and the (tokens, width) that go there
     groups: tuple[Group, ...]
@@ -65,8 +66,12 @@ class Packed:
         return slice(self.starts[index], self.starts[index] + self.lengths[index])
 
 
-def pack(sequences: Many[Sequence], device: torch.device) -> Packed:
+def pack(sequences: Many[Sequence], device: torch.device, pad: int | None = None) -> Packed:
     """Lay sequences end to end, ordered by length, filled up to FEWEST_ROWS rows.
+
+    Args:
+        pad: a token id that has no position and does not advance the others' (RoBERTa's rule,
+            for ids used as given; embeddings are counted one by one).
 
     Example:
         >>> packed = pack([Sequence([101, 7, 102]), Sequence([101, 102])], torch.device("cpu"))
@@ -85,7 +90,7 @@ def pack(sequences: Many[Sequence], device: torch.device) -> Packed:
         starts[index] = start
         ids += sequence.token_ids if sequence.token_ids is not None else [0] * length
         types += sequence.types if sequence.types is not None else [0] * length
-        positions += range(length)
+        positions += _positions(sequence, pad)
         if sequence.embeddings is not None:
             embeddings.append((slice(start, start + length), sequence.embeddings))
     groups = _group([lengths[index] for index in order])
@@ -93,6 +98,14 @@ def pack(sequences: Many[Sequence], device: torch.device) -> Packed:
     columns = torch.tensor([ids + fill, positions + fill, types + fill]).to(device)
     token_ids, places, segments = columns.unbind()
     return Packed(token_ids, places, segments, tuple(embeddings), groups, tuple(starts), lengths)
+
+
+def _positions(sequence: Sequence, pad: int | None) -> Many[int]:
+    if sequence.token_ids is None or pad is None or pad not in sequence.token_ids:
+        return range(len(sequence))
+    counted = accumulate(token_id != pad for token_id in sequence.token_ids)
+    pairs = zip(sequence.token_ids, counted, strict=True)
+    return [-1 if token_id == pad else count - 1 for token_id, count in pairs]
 
 
 def _group(ordered: list[int]) -> tuple[Group, ...]:

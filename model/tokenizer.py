@@ -15,6 +15,7 @@ from tokenizers import Tokenizer as Library
 from model.errors import CheckpointError, SequenceTooLong
 
 Truncate = Literal["refuse", "right", "left"]
+NOWHERE = (0, 0)  # in the text, of a special token
 Texts = tuple[str] | tuple[str, str]  # a text, or a pair of them
 
 
@@ -92,24 +93,28 @@ class Tokenizer:
 
     def _cut(self, text: Texts, encoding: Encoding, limit: int, truncate: Truncate) -> Tokenized:
         length, first = len(encoding), encoding.sequence_ids.count(0)
+        offsets = encoding.offsets
         if length > limit:
             if truncate == "refuse":
                 raise SequenceTooLong(length, limit)
-            encoding, first = self._truncated(text, limit, truncate)
+            parts = self._parts(text, limit, truncate)
+            pair = parts[1] if len(parts) == 2 else None
+            encoding, first = self._library.post_process(parts[0], pair), len(parts[0])
+            offsets = _offsets(encoding, parts)
         special = [bool(flag) for flag in encoding.special_tokens_mask]
         return Tokenized(
             encoding.ids,
             encoding.tokens,
             encoding.type_ids,
-            encoding.offsets,
+            offsets,
             encoding.word_ids,
             _segments(special, first),
             special,
             length,
         )
 
-    def _truncated(self, text: Texts, limit: int, truncate: Truncate) -> tuple[Encoding, int]:
-        """The encoding cut to the limit, and how many of its tokens are the first text's."""
+    def _parts(self, text: Texts, limit: int, truncate: Truncate) -> list[Encoding]:
+        """The texts without special tokens, cut so that with them they fit the limit."""
         parts = [self._library.encode(part, add_special_tokens=False) for part in text]
         added = self._library.num_special_tokens_to_add(len(parts) == 2)
         room = limit - added
@@ -117,8 +122,17 @@ class Tokenizer:
             raise SequenceTooLong(sum(map(len, parts)) + added, limit)
         for part, length in zip(parts, share(list(map(len, parts)), room), strict=True):
             part.truncate(length, direction=truncate)
-        pair = parts[1] if len(parts) == 2 else None
-        return self._library.post_process(parts[0], pair), len(parts[0])
+        return parts
+
+
+def _offsets(whole: Encoding, parts: list[Encoding]) -> list[tuple[int, int]]:
+    """The offsets of texts with special tokens, from those without.
+
+    RoBERTa's post-processor takes a token's leading space out of its offsets each time it runs,
+    so behind the second time they are those of the parts.
+    """
+    own = iter([place for part in parts for place in part.offsets])
+    return [NOWHERE if added else next(own) for added in whole.special_tokens_mask]
 
 
 def _segments(special: list[bool], first: int) -> list[int]:

@@ -9,7 +9,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -65,16 +65,16 @@ class Gateway:
             Unservable, ModelNotFound, CheckpointError, NotTrustworthy: why it cannot serve.
         """
         settings = self.settings
-        folder, name = locate(settings.model)
-        self.name = settings.served_model_name or name
+        found = locate(settings.model)
+        self.name = settings.served_model_name or found.name
         device, dtype = _precision(settings)
         threads = settings.threads or _cores(settings.replicas)
-        runner = await Runner.start(folder, device, dtype, threads)
+        runner = await Runner.start(found, device, dtype, threads)
         model, config = runner.model, runner.model.config
         self.max_tokens = settings.max_tokens or model.max_tokens
-        if self.max_tokens > config.positions:
+        if self.max_tokens > config.max_tokens:
             raise Unservable(
-                f"max_tokens {self.max_tokens} exceeds the model's {config.positions} positions"
+                f"max_tokens {self.max_tokens} exceeds the model's {config.max_tokens} positions"
             )
         self._runner, self._config = runner, config
         self._reader = Reader(
@@ -138,6 +138,7 @@ class Gateway:
         return {
             **self.head(self._dtype),
             "family": config.family,
+            "trained": self._runner.model.trained,
             "layers": config.layers,
             "heads": config.heads,
             "width": config.width,
@@ -173,13 +174,13 @@ class Gateway:
         own = self._runner.model.pooling
         if isinstance(asked, bool):
             return own if asked else None
-        if asked.dimensions is not None and asked.dimensions > self._config.width:
-            raise _out_of_range("pooled", limit=self._config.width)
-        return Pooling(
-            own.mode if asked.mode == "model" else asked.mode,
-            own.normalize if asked.normalize is None else asked.normalize,
-            asked.dimensions,
-        )
+        normalize = own.normalize if asked.normalize is None else asked.normalize
+        # the checkpoint's Dense layers are made for its own reduction and for no other
+        how = own if asked.mode == "model" else Pooling((asked.mode,), normalize)
+        size = how.size(self._config.width)
+        if asked.dimensions is not None and asked.dimensions > size:
+            raise _out_of_range("pooled", limit=size)
+        return replace(how, normalize=normalize, dimensions=asked.dimensions)
 
     async def _read(self, asked: EncodeRequest) -> list[Read]:
         """The inputs as sequences, within the limits of a request."""

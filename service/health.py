@@ -61,7 +61,7 @@ class Health:
         try:
             deadline = time.monotonic() + self._settings.deadline_seconds
             (done,), _ = await self._batcher.submit([canary], [len(canary)], deadline)
-            right = runner.digest(done) == runner.golden
+            right = runner.right(done)
         except (Overloaded, DeadlinePassed):
             return  # other work came first, and is the proof
         except Exception:

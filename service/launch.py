@@ -62,6 +62,7 @@ def running(settings: Settings, say: Say) -> Iterator[str]:
     except OSError as error:
         place = f"{settings.host} port {settings.port}"
         raise CannotListen(f"cannot listen on {place}: {error.strerror}") from error
+    settings = pinned(settings)
     with ExitStack() as stack:
         if settings.address is None:
             look_for_model(settings)
@@ -75,6 +76,18 @@ def running(settings: Settings, say: Say) -> Iterator[str]:
             yield f"http://{reachable(settings.host)}:{settings.port}"
         finally:
             say("stopping")
+
+
+def pinned(settings: Settings) -> Settings:
+    """Name one commit of a hub's model, so that every replica, now and later, loads the same.
+
+    Raises:
+        StartFailed: the revision cannot be looked up.
+    """
+    try:
+        return settings.model_copy(update={"model": weights.pin(settings.model)})
+    except weights.ModelNotFound as error:
+        raise StartFailed(str(error)) from error
 
 
 def look_for_model(settings: Settings) -> None:

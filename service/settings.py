@@ -25,7 +25,9 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     model: str = Field(
-        "all-MiniLM-L6-v2", min_length=1, description="the bundled model's name, or a local folder"
+        "all-MiniLM-L6-v2",
+        min_length=1,
+        description="the bundled model, a folder, org/name[@revision] or preset:transformer-base",
     )
     served_model_name: str | None = Field(
         None,

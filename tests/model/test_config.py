@@ -13,9 +13,10 @@ SIZES = EncoderConfig(
     layers=2,
     heads=3,
     feed_forward=23,
-    positions=11,
-    types=7,
+    max_tokens=11,
     norm_eps=1e-12,
+    embedding_width=15,
+    types=7,
 )
 
 

@@ -21,10 +21,12 @@ def embeddings() -> Embeddings:
     """Tables and a norm of made-up numbers."""
     return Embeddings(
         numbers(VOCABULARY, WIDTH, seed=0),
-        numbers(POSITIONS, WIDTH, seed=1),
-        numbers(TYPES, WIDTH, seed=2),
-        (numbers(WIDTH, seed=3), numbers(WIDTH, seed=4)),
-        EPS,
+        position=numbers(POSITIONS, WIDTH, seed=1),
+        offset=0,
+        types=numbers(TYPES, WIDTH, seed=2),
+        norm=(numbers(WIDTH, seed=3), numbers(WIDTH, seed=4)),
+        eps=EPS,
+        project=None,
     )
 
 

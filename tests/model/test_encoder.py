@@ -130,8 +130,10 @@ def test_a_kernel_that_heeds_the_batch_is_caught(
 ) -> None:
     """The comparison of bits can fail: here the company moves the last digits."""
 
-    def swayed(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-        return kernels.attend_plain(q, k, v, scale * (1 + 1e-6 * len(q)))
+    def swayed(
+        q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        return kernels.attend_plain(q, k, v, scale * (1 + 1e-6 * len(q)), bias)
 
     way = kernels.Kernels("swayed", kernels.PlainLinear, swayed)
     faulty = checkpoint.load(folder, CPU, torch.float32, way)
@@ -189,7 +191,7 @@ def test_not_asking_runs_no_operator_more_than_the_layers_do(model: Model, seque
     def bare() -> None:
         x = model.encoder.embeddings(packed)
         for layer in model.encoder.layers:
-            x, _ = layer(x, packed)
+            x, _ = layer(x, packed, {})
 
     assert operators(lambda: model.encoder(packed)) == operators(bare)
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from model import kernels
+from model.config import Activation
 from model.kernels import ONEDNN, PLAIN, Kernels
 
 CPU = torch.device("cpu")
@@ -45,7 +46,7 @@ def test_a_linear_with_gelu_is_the_exact_one(chosen: Kernels) -> None:
 
     expected = F.gelu(F.linear(X, WEIGHT, BIAS), approximate="none")
 
-    torch.testing.assert_close(linear.gelu(X), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(linear.activated(X, "gelu"), expected, rtol=0, atol=1e-5)
 
 
 @either
@@ -81,7 +82,7 @@ def test_attention_mixes_as_torchs_and_tells_its_normaliser(chosen: Kernels) -> 
     """The mixed values are scaled dot-product attention's, the rest is the scores' log-sum-exp."""
     q, k, v = numbers(3, SEQUENCES, HEADS, TOKENS, HEAD)
 
-    mixed, normaliser = chosen.attend(q, k, v, SCALE)
+    mixed, normaliser = chosen.attend(q, k, v, SCALE, None)
 
     expected = F.scaled_dot_product_attention(q, k, v, scale=SCALE)
     scores = torch.einsum("shqc,shkc->shqk", q, k) * SCALE
@@ -96,7 +97,7 @@ def test_sixty_percent_of_one_value_and_forty_of_another(chosen: Kernels) -> Non
     k = torch.tensor([0.6, 0.4]).log().view(1, 1, 2, 1)
     v = torch.tensor([2.0, 7.0]).view(1, 1, 2, 1)
 
-    mixed, normaliser = chosen.attend(q, k, v, 1.0)
+    mixed, normaliser = chosen.attend(q, k, v, 1.0, None)
 
     torch.testing.assert_close(mixed, torch.full_like(mixed, 0.6 * 2 + 0.4 * 7))
     torch.testing.assert_close(normaliser, torch.zeros(1, 1, 2), rtol=0, atol=1e-6)
@@ -109,7 +110,7 @@ def test_a_word_that_looks_at_one_other_becomes_it(chosen: Kernels) -> None:
     k = torch.full((1, 1, TOKENS, 1), -1e4)
     k[0, 0, 2] = 0
 
-    mixed, _ = chosen.attend(q, k, v, 1.0)
+    mixed, _ = chosen.attend(q, k, v, 1.0, None)
 
     assert torch.equal(mixed, v[:, :, 2:3].expand_as(v))
 
@@ -119,7 +120,7 @@ def test_attention_on_bfloat16_keeps_its_normaliser_in_float32(chosen: Kernels) 
     """Softmax statistics are not rounded to the weights' precision."""
     q, k, v = numbers(3, SEQUENCES, HEADS, TOKENS, HEAD).bfloat16()
 
-    mixed, normaliser = chosen.attend(q, k, v, SCALE)
+    mixed, normaliser = chosen.attend(q, k, v, SCALE, None)
 
     assert (mixed.dtype, normaliser.dtype) == (torch.bfloat16, torch.float32)
 
@@ -130,10 +131,10 @@ def test_attention_has_the_same_bits_in_any_company(chosen: Kernels, tokens: int
     """How many sequences of one length are mixed at once moves nothing; sizes are the real ones."""
     q, k, v = numbers(13, tokens, 3, 12, 32).permute(2, 0, 3, 1, 4)  # as views, like a layer's
 
-    together, normalisers = chosen.attend(q, k, v, SCALE)
+    together, normalisers = chosen.attend(q, k, v, SCALE, None)
 
     for i in range(13):
-        alone, normaliser = chosen.attend(q[i : i + 1], k[i : i + 1], v[i : i + 1], SCALE)
+        alone, normaliser = chosen.attend(q[i : i + 1], k[i : i + 1], v[i : i + 1], SCALE, None)
         assert torch.equal(together[i], alone[0])
         assert torch.equal(normalisers[i], normaliser[0])
 
@@ -150,9 +151,13 @@ def test_other_number_formats_are_computed_plainly(dtype: torch.dtype) -> None:
 
 
 class Rough(kernels.PlainLinear):
-    def gelu(self, x: Tensor) -> Tensor:
+    def activated(self, x: Tensor, activation: Activation) -> Tensor:
         """GELU's approximation, wrong in the fourth digit."""
-        return F.gelu(self(x), approximate="tanh")
+        return (
+            F.gelu(self(x), approximate="tanh")
+            if activation == "gelu"
+            else super().activated(x, activation)
+        )
 
 
 class Forgetful(kernels.PlainLinear):
@@ -172,9 +177,9 @@ class Biased(kernels.PlainLinear):
         """A bias added twice, but only where nothing is fused in."""
         return super().__call__(x) + self.bias
 
-    def gelu(self, x: Tensor) -> Tensor:
+    def activated(self, x: Tensor, activation: Activation) -> Tensor:
         """As it should be."""
-        return F.gelu(super().__call__(x))
+        return kernels.ACTIVATIONS[activation](super().__call__(x))
 
     def add(self, x: Tensor, residual: Tensor) -> Tensor:
         """As it should be."""
@@ -186,19 +191,25 @@ def absent(weight: Tensor, bias: Tensor) -> kernels.PlainLinear:
     raise RuntimeError("not implemented on this processor")
 
 
-def unscaled(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+def unscaled(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """Attention that forgot its scale."""
-    return kernels.attend_plain(q, k, v, 1.0)
+    return kernels.attend_plain(q, k, v, 1.0, bias)
 
 
-def unmixed(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+def unmixed(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """Attention that leaves each value where it is."""
-    return v, kernels.attend_plain(q, k, v, scale)[1]
+    return v, kernels.attend_plain(q, k, v, scale, bias)[1]
 
 
-def unnormalised(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+def unnormalised(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """A normaliser to the base of 2."""
-    mixed, normaliser = kernels.attend_plain(q, k, v, scale)
+    mixed, normaliser = kernels.attend_plain(q, k, v, scale, bias)
     return mixed, normaliser * 1.442695
 
 
@@ -212,10 +223,17 @@ def test_a_linear_that_disagrees_is_not_chosen(
     assert kernels.choose(CPU, torch.float32) is PLAIN
 
 
-@pytest.mark.parametrize("attend", [unscaled, unmixed, unnormalised])
+def unhidden(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Attention that forgot what to hide."""
+    return kernels.attend_plain(q, k, v, scale, None)
+
+
+@pytest.mark.parametrize("attend", [unscaled, unmixed, unnormalised, unhidden])
 def test_an_attention_that_disagrees_is_not_chosen(
     monkeypatch: pytest.MonkeyPatch,
-    attend: Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]],
+    attend: Callable[[Tensor, Tensor, Tensor, float, Tensor | None], tuple[Tensor, Tensor]],
 ) -> None:
     """Its mixed values and its normaliser are both compared."""
     monkeypatch.setattr(kernels, "ONEDNN", dataclasses.replace(PLAIN, name="fast", attend=attend))

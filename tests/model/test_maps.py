@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from model import maps
+from model import attention, maps
 from model.checkpoint import Model
 from model.encoder import Encoded
 from model.packing import Sequence, pack
@@ -97,10 +97,10 @@ def test_a_map_mixes_the_values_to_what_the_layer_gave(model: Model, sequences: 
     ids, layer = sequences[8], model.encoder.layers[3].attention
     packed = pack([Sequence(ids)], CPU)
     x = model.encoder(packed, hidden=frozenset({3})).hidden[3]
-    given, left = layer(x, packed)
+    given, left = layer(x, x, packed, {})
     rows = packed.rows(0)
 
-    values = left.qkv[rows, 2].transpose(0, 1)  # (heads, tokens, head)
+    values = layer.project(x)[rows].chunk(3, -1)[2].unflatten(-1, (12, 32)).transpose(0, 1)
     z = maps.full(left, rows, HEADS) @ values
 
     total = layer.output(z.transpose(0, 1).flatten(1)) + x[rows]
@@ -125,10 +125,10 @@ def test_the_tiles_of_a_long_map_fit_together(
     """Made in pieces or at once, a map is the same."""
     ids = max(sequences, key=len)
     encoded = trace(model, [ids])
-    monkeypatch.setattr(maps, "TILE", len(ids))
+    monkeypatch.setattr(attention, "TILE", len(ids))
     at_once = maps.full(encoded.traces[4], slice(0, len(ids)), [3, 5])
 
-    monkeypatch.setattr(maps, "TILE", tile)
+    monkeypatch.setattr(attention, "TILE", tile)
     in_tiles = maps.full(encoded.traces[4], slice(0, len(ids)), [3, 5])
 
     torch.testing.assert_close(in_tiles, at_once, rtol=0, atol=1e-5)

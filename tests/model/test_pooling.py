@@ -1,14 +1,17 @@
 """model/pooling.py"""
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
+from model import kernels
 from model.checkpoint import Model
 from model.packing import Sequence, pack
-from model.pooling import Mode, Pooling, pool
+from model.pooling import Dense, Mode, Pooling, pool
 
 CPU = torch.device("cpu")
 TOKENS = torch.tensor([[1.0, -2.0], [3.0, 5.0], [2.0, 3.0]])  # (tokens, width)
@@ -16,35 +19,61 @@ TOKENS = torch.tensor([[1.0, -2.0], [3.0, 5.0], [2.0, 3.0]])  # (tokens, width)
 
 @pytest.mark.parametrize(
     ("mode", "expected"),
-    [("mean", [2.0, 2.0]), ("max", [3.0, 5.0]), ("cls", [1.0, -2.0]), ("last", [2.0, 3.0])],
+    [
+        ("mean", [2.0, 2.0]),
+        ("max", [3.0, 5.0]),
+        ("cls", [1.0, -2.0]),
+        ("last", [2.0, 3.0]),
+        ("mean_sqrt_len", [6 / 3**0.5, 6 / 3**0.5]),
+        ("weightedmean", [13 / 6, 17 / 6]),
+    ],
 )
 def test_each_mode_makes_its_one_vector(mode: Mode, expected: list[float]) -> None:
-    """Mean and max over all tokens, or the first, or the last."""
-    assert pool(TOKENS, Pooling(mode, normalize=False)).tolist() == expected
+    """Worked by hand."""
+    assert pool(TOKENS, Pooling((mode,), normalize=False)).tolist() == pytest.approx(expected)
+
+
+def test_several_modes_stand_end_to_end() -> None:
+    """In the order given."""
+    how = Pooling(("last", "cls"), normalize=False)
+
+    assert pool(TOKENS, how).tolist() == [2, 3, 1, -2]
+    assert how.size(2) == 4
+
+
+def test_dense_layers_come_before_the_cut_and_that_before_the_norm() -> None:
+    """tanh([[1, 1], [2, 0], [0, 3]] [2, 3] + [0, -4, -8]) begins with 5, 0."""
+    weight, bias = torch.tensor([[1.0, 1], [2, 0], [0, 3]]), torch.tensor([0.0, -4, -8])
+    dense = Dense(kernels.PLAIN.linear(weight, bias), torch.tanh, 3)
+    how = Pooling(("last",), normalize=False, dense=(dense,))
+
+    assert pool(TOKENS, how).tolist() == pytest.approx([math.tanh(5), 0, math.tanh(1)])
+    assert pool(TOKENS, replace(how, normalize=True, dimensions=2)).tolist() == [1, 0]
+    assert how.size(2) == 3
 
 
 def test_a_normalised_vector_has_length_one() -> None:
     """And its own direction."""
-    vector = pool(TOKENS, Pooling("mean", normalize=True))
+    vector = pool(TOKENS, Pooling(("mean",), normalize=True))
 
     assert vector.tolist() == pytest.approx([0.5**0.5, 0.5**0.5])
 
 
 def test_a_zero_vector_stays_zero() -> None:
     """Normalising it makes no NaN."""
-    assert pool(torch.zeros(3, 2), Pooling("mean", normalize=True)).tolist() == [0, 0]
+    assert pool(torch.zeros(3, 2), Pooling(("mean",), normalize=True)).tolist() == [0, 0]
 
 
 def test_dimensions_are_cut_before_the_vector_is_normalised() -> None:
     """A shortened vector has length 1 as well."""
-    assert pool(TOKENS, Pooling("last", normalize=True, dimensions=1)).tolist() == [1]
+    assert pool(TOKENS, Pooling(("last",), normalize=True, dimensions=1)).tolist() == [1]
 
 
 def test_half_precision_tokens_are_pooled_in_float32() -> None:
     """A mean over many tokens is not rounded at each step."""
     tokens = torch.full((4097, 1), 1 / 3).bfloat16()
 
-    pooled = pool(tokens, Pooling("mean", normalize=False))
+    pooled = pool(tokens, Pooling(("mean",), normalize=False))
 
     assert pooled.dtype == torch.float32
     torch.testing.assert_close(pooled, tokens[0].float())

@@ -1,14 +1,24 @@
 """model/tokenizer.py: what transformers' fast tokenizer says, and what it does not."""
 
+import time
+import unicodedata
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Encoding
+from tokenizers import (
+    Encoding,
+    Regex,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 from tokenizers import Tokenizer as Library
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from model.checkpoint import Model
 from model.errors import CheckpointError, SequenceTooLong
@@ -219,3 +229,190 @@ def test_a_file_that_is_no_tokenizer_is_refused_by_name(tmp_path: Path, text: st
 
     with pytest.raises(CheckpointError, match="tokenizer.json cannot be read"):
         Tokenizer(path)
+
+
+TRICKY = [
+    "A dog ate the food, because it was hungry.",
+    "caf\u00e9 cafe\u0301 na\u00efve",  # composed, then combining
+    "\U0001f469\u200d\U0001f4bb wrote \U0001f600\U0001f600 code",  # joined and doubled emoji
+    "\u6f22\u5b57\u3068\u304b\u306a \ud55c\uad6d\uc5b4",
+    "  two  spaces\tand\nlines ",
+    "\u0639\u0631\u0628\u064a \u0e44\u0e17\u0e22 \ufb01n \u00bd",
+    "",
+]
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+MARKED = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+
+
+def wordpiece(texts: list[str]) -> Library:
+    """As BERT's."""
+    library = Library(models.WordPiece(unk_token="[UNK]"))
+    library.normalizer = normalizers.BertNormalizer()
+    library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(vocab_size=400, special_tokens=SPECIAL, show_progress=False)
+    library.train_from_iterator(texts, trainer)
+    library.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    return library
+
+
+def byte_level(texts: list[str]) -> Library:
+    """As RoBERTa's."""
+    library = Library(models.BPE())
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=500,
+        special_tokens=MARKED,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    library.train_from_iterator(texts, trainer)
+    library.post_processor = processors.RobertaProcessing(
+        ("</s>", 2), ("<s>", 0), trim_offsets=True, add_prefix_space=False
+    )
+    return library
+
+
+def modern(texts: list[str]) -> Library:
+    """As ModernBERT's: bytes again, composed first, the template of BERT."""
+    library = byte_level(texts)
+    library.normalizer = normalizers.NFC()
+    library.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>",
+        pair="<s> $A </s> $B </s>",
+        special_tokens=[("<s>", 0), ("</s>", 2)],
+    )
+    return library
+
+
+def unigram(texts: list[str]) -> Library:
+    """As XLM-RoBERTa's, of SentencePiece."""
+    library = Library(models.Unigram())
+    library.normalizer = normalizers.Sequence(
+        [normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")]
+    )
+    library.pre_tokenizer = pre_tokenizers.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=300, special_tokens=MARKED, unk_token="<unk>", show_progress=False
+    )
+    library.train_from_iterator(texts, trainer)
+    library.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>",
+        pair="<s> $A </s> </s> $B </s>",
+        special_tokens=[("<s>", 0), ("</s>", 2)],
+    )
+    return library
+
+
+KINDS = {f.__name__: f for f in (wordpiece, byte_level, modern, unigram)}
+
+
+@pytest.fixture(scope="module", params=KINDS.values(), ids=KINDS.keys())
+def kind(
+    request: pytest.FixtureRequest, texts: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Tokenizer, PreTrainedTokenizerFast]:
+    """A tokenizer of each kind as we read it from its file, and as transformers wraps it."""
+    library = request.param([*texts[:60], *TRICKY])
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    library.save(str(path))
+    peer = PreTrainedTokenizerFast(tokenizer_object=library)
+    peer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
+    return Tokenizer(path), peer
+
+
+Kind = tuple[Tokenizer, PreTrainedTokenizerFast]
+
+
+def test_every_kind_reads_texts_and_pairs_as_transformers_does(
+    kind: Kind, texts: list[str]
+) -> None:
+    """WordPiece, bytes and SentencePiece: ids, offsets, types, words, special flags."""
+    ours, peer = kind
+    every: list[Texts] = [(text,) for text in [*texts[:30], *TRICKY]]
+    every += list(zip(TRICKY, TRICKY[1:] + TRICKY[:1], strict=True))
+
+    for text, found in zip(every, ours(every, LIMIT), strict=True):
+        assert same(found, peer, text)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("limit", [6, 9, 12])
+def test_every_kind_is_cut_as_transformers_does(kind: Kind, side: Truncate, limit: int) -> None:
+    """Texts and pairs, at the end and at the start."""
+    ours, peer = kind
+    peer.truncation_side = side
+    every: list[Texts] = [(text,) for text in TRICKY]
+    every += list(zip(TRICKY, TRICKY[2:] + TRICKY[:2], strict=True))
+
+    for text, found in zip(every, ours(every, limit, side), strict=True):
+        assert same(found, peer, text, truncation="longest_first", max_length=limit)
+
+
+def test_offsets_of_every_kind_are_characters_of_the_given_text(kind: Kind) -> None:
+    """In order, within the text, together all of it but space; not bytes, and not of a normal form.
+
+    An emoji that became several byte tokens is the place of each of them.
+    """
+    ours, _ = kind
+
+    for text, found in zip(TRICKY, ours([(text,) for text in TRICKY], LIMIT), strict=True):
+        places = [at for at, added in zip(found.offsets, found.special, strict=True) if not added]
+        covered = {place for start, end in places for place in range(start, end)}
+        assert places == sorted(places) and all(0 <= a <= b <= len(text) for a, b in places)
+        missed = {text[place] for place in range(len(text)) if place not in covered}
+        assert all(c.isspace() or unicodedata.category(c) in ("Mn", "Cf") for c in missed)
+
+
+def test_a_word_of_every_kind_is_found_where_it_stands(kind: Kind) -> None:
+    """Behind characters that take several bytes, or fewer when normalised."""
+    text = "\U0001f469\u200d\U0001f4bb cafe\u0301 \u6f22 dog"
+    ours, _ = kind
+    (found,) = ours([(text,)], LIMIT)
+
+    places = [text[start:end] for start, end in found.offsets if end > text.index("dog")]
+    spelled = "".join(places).strip()  # a space before it may be the token's own
+
+    assert spelled == "dog"
+
+
+def test_tokens_of_every_kinds_pair_know_their_text(kind: Kind) -> None:
+    """A special token, of which there may be two, belongs to the text before it."""
+    ours, _ = kind
+    (pair,) = ours([("a dog", "it ate")], LIMIT)
+
+    theirs = [part for part, added in zip(pair.segments, pair.special, strict=True) if not added]
+    assert theirs == sorted(theirs) and set(theirs) == {0, 1}
+    assert pair.segments == sorted(pair.segments) and pair.segments[-1] == 1
+    second = pair.segments.index(1)
+    assert not pair.special[second] and pair.special[second - 1]
+    assert pair.offsets[second][0] == 0
+
+
+HOSTILE = {
+    "dots": ".",
+    "one word": "a",
+    "no word": "\u6f22",
+    "alternating": "a\u0301\U0001f469\u200d\u6f22 ",
+    "spaces": " ",
+    "decomposing": "\ufdfa",  # one character that stands for eighteen
+}
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("unit", HOSTILE.values(), ids=HOSTILE.keys())
+def test_time_is_linear_in_the_text(kind: Kind, unit: str) -> None:
+    """Twice the text takes less than three times as long, up to the longest that is admitted."""
+    ours, _ = kind
+
+    def seconds(characters: int) -> float:
+        text = (unit * characters)[:characters]
+        times = []
+        for _ in range(3):
+            start = time.perf_counter()
+            ours([(text,)], LIMIT, "right")
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    took = {size: seconds(size) for size in (65_536, 131_072, 262_144)}
+
+    print({size: round(each, 3) for size, each in took.items()})
+    assert took[131_072] / took[65_536] < 3 and took[262_144] / took[131_072] < 3

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 import pytest_asyncio
 
@@ -164,7 +165,7 @@ async def test_a_canary_that_comes_out_wrong_takes_the_replica_out_of_service(
     """One changed bit is enough: /ready refuses and the failure is counted."""
     runner, health = gateway._runner, gateway._health
     assert health is not None
-    golden, runner.golden = runner.golden, "another digest"
+    golden, runner.golden = runner.golden, np.nextafter(runner.golden, 9, dtype=np.float32)
 
     await health.prove()
     ready = await client.get("/ready")

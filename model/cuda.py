@@ -1,0 +1,88 @@
+"""Attention on CUDA: one call for all sequences where torch has it, grouped SDPA otherwise.
+
+Both return the softmax normaliser beside the mixed values. They are private or young interfaces:
+each is called by keyword, taken only where its signature has what we pass, and chosen only where it
+agrees with kernels.PLAIN on this device (see kernels.choose).
+"""
+
+import inspect
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from model.packing import Packed
+
+HALVES = (torch.bfloat16, torch.float16)
+NEEDED = {"return_aux", "scale", "window_size", "num_splits"}
+# The memory-efficient kernel reads a bias whose rows begin at multiples of so many numbers, and
+# pads the normaliser it returns to multiples of 32 queries
+ALIGNED = 8
+
+Spread = Callable[[Tensor, Tensor, Tensor, Packed, float, int | None], tuple[Tensor, Tensor]]
+
+
+def attend_grouped(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """kernels.attend_plain in one memory-efficient pass; any of the three float formats."""
+    mask = None if bias is None else _aligned(bias.to(q.dtype)).expand(*q.shape[:2], -1, -1)
+    mixed, normaliser, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(
+        q, k, v, mask, True, 0.0, False, scale=scale
+    )
+    return mixed, normaliser[..., : q.shape[2]]
+
+
+def attend_spread(
+    q: Tensor, k: Tensor, v: Tensor, packed: Packed, scale: float, window: int | None
+) -> tuple[Tensor, Tensor]:
+    """All sequences of a batch in one call, without padding.
+
+    Args:
+        q, k, v: (rows, heads, head), bfloat16 or float16.
+        window: how far a query looks to either side; None is everywhere.
+
+    Returns:
+        The mixed values, (rows, heads, head), and the normaliser, (heads, rows); rows past the
+        last sequence hold zeros.
+    """
+    from torch.nn.attention.varlen import AuxRequest, varlen_attn
+
+    edges = [group.start + i * group.length for group in packed.groups for i in range(group.count)]
+    used = packed.groups[-1].rows.stop
+    places = torch.tensor([*edges, used], dtype=torch.int32, device=q.device)
+    longest = packed.groups[-1].length  # groups are ordered by length
+    mixed, normaliser = varlen_attn(
+        q[:used],
+        k[:used],
+        v[:used],
+        places,
+        places,
+        longest,
+        longest,
+        return_aux=AuxRequest(lse=True),
+        scale=scale,
+        window_size=(-1, -1) if window is None else (window, window),
+        num_splits=1,  # else the split, and so the bits, follow from the longest of the batch
+    )
+    if normaliser.shape[0] != q.shape[1]:  # documented as (rows, heads), given as (heads, rows)
+        normaliser = normaliser.T
+    fill = len(q) - used
+    return torch.nn.functional.pad(mixed, (0, 0, 0, 0, 0, fill)), normaliser
+
+
+def spread(dtype: torch.dtype) -> Spread | None:
+    """`attend_spread` where this torch has it as we call it, and it takes the format."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return None
+    fits = inspect.signature(varlen_attn).parameters.keys() >= NEEDED
+    return attend_spread if fits and dtype in HALVES else None
+
+
+def _aligned(bias: Tensor) -> Tensor:
+    """The same bias with its rows in memory at multiples of ALIGNED numbers."""
+    keys = bias.shape[-1]
+    room = -keys % ALIGNED
+    return torch.nn.functional.pad(bias, (0, room))[..., :keys]

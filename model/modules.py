@@ -1,0 +1,194 @@
+"""The files of sentence-transformers in a folder -> pooling, longest sequence.
+
+    modules.json                    Transformer, Pooling, Dense .., Normalize, in this order
+    1_Pooling/config.json           how token vectors become one
+    2_Dense/config.json, .safetensors
+    sentence_bert_config.json       the longest sequence
+
+What these files say of prompts is not read: a text is encoded as it is given.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.nn import functional as F
+
+from model.errors import CheckpointError
+from model.kernels import Kernels
+from model.pooling import Dense, Mode, Pooling
+
+CONFIG, WEIGHTS, PICKLE = "config.json", "model.safetensors", "pytorch_model.bin"
+MODULES, SENTENCE_BERT = "modules.json", "sentence_bert_config.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
+CONVERT = "save_pretrained of sentence-transformers writes safetensors"
+# in the order in which several are joined
+FLAGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+OURS = {"lasttoken": "last", "mean_sqrt_len_tokens": "mean_sqrt_len"}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "torch.nn.modules.linear.Identity": lambda x: x,
+    "torch.nn.modules.activation.Tanh": torch.tanh,
+    "torch.nn.modules.activation.ReLU": F.relu,
+    "torch.nn.modules.activation.GELU": F.gelu,
+    "torch.nn.modules.activation.SiLU": F.silu,
+    "torch.nn.modules.activation.Sigmoid": torch.sigmoid,
+}
+
+
+def read_pooling(folder: Path, width: int, device: torch.device, kernels: Kernels) -> Pooling:
+    """A folder's own way to one vector; of a plain folder the mean, not normalised.
+
+    Args:
+        width: of the token vectors.
+
+    Raises:
+        CheckpointError: names the module or the choice that is not supported.
+    """
+    modules = _modules(folder)
+    if not modules:
+        return Pooling(("mean",), normalize=False)
+    kinds = [kind for kind, _ in modules]
+    denses = kinds.count("Dense")
+    order = ["Transformer", "Pooling", *["Dense"] * denses, "Normalize"]
+    if kinds not in (order, order[:-1]):
+        raise CheckpointError(f"{MODULES}: not supported: {', '.join(kinds)}")
+    modes = _modes(read_json(modules[1][1] / CONFIG))
+    dense: list[Dense] = []
+    inputs = len(modes) * width
+    for _, path in modules[2 : 2 + denses]:
+        dense.append(_dense(path, inputs, device, kernels))
+        inputs = dense[-1].outputs
+    return Pooling(modes, "Normalize" in kinds, dense=tuple(dense))
+
+
+def read_max_tokens(folder: Path, positions: int) -> int:
+    """What sentence-transformers stored, in one file or, since its version 6, in the other."""
+    for name, key in ((SENTENCE_BERT, "max_seq_length"), (TOKENIZER_CONFIG, "model_max_length")):
+        given = read_json(folder / name).get(key) if (folder / name).is_file() else None
+        if given:
+            return min(int(given), positions)
+    return positions
+
+
+def files(folder: Path) -> list[Path]:
+    """The files that decide about a vector as weights do, in a fixed order."""
+    paths = [path for kind, path in _modules(folder) if kind == "Dense"]
+    return [path / name for path in paths for name in (WEIGHTS, CONFIG)]
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds.
+
+    Raises:
+        CheckpointError: the file is missing or broken.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{path.parent} lacks {path.name}") from None
+    except ValueError as error:
+        raise CheckpointError(f"{path.name} is not JSON: {error}") from error
+
+
+def _modules(folder: Path) -> list[tuple[str, Path]]:
+    """The kind and the folder of every module; none in a plain folder."""
+    if not (folder / MODULES).is_file():
+        return []
+    try:
+        entries = [(entry["type"], folder / entry["path"]) for entry in read_json(folder / MODULES)]
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(f"{MODULES} has an entry without type and path") from error
+    inside = folder.absolute()
+    for _, path in entries:
+        if ".." in path.parts or not path.absolute().is_relative_to(inside):
+            raise CheckpointError(f"{MODULES} names a folder outside: {path}")
+    return [
+        # another library's class of the same name may compute anything
+        (kind.rpartition(".")[2] if kind.startswith("sentence_transformers.") else kind, path)
+        for kind, path in entries
+    ]
+
+
+def _modes(given: Mapping[str, Any]) -> tuple[Mode, ...]:
+    stored = given.get("pooling_mode")  # how sentence-transformers 6 writes it
+    if stored is None:
+        stored = [name for flag, name in FLAGS.items() if given.get(flag) is True]
+        stored += [
+            name
+            for name, on in given.items()
+            if name.startswith("pooling_mode_") and on is True and name not in FLAGS
+        ]
+    named = [stored] if isinstance(stored, str) else stored
+    found = tuple(mode for name in named for mode in get_args(Mode) if OURS.get(name, name) == mode)
+    if not named or len(found) != len(named):
+        raise CheckpointError(f"pooling not supported: {', '.join(map(str, named)) or 'none'}")
+    return found
+
+
+def _dense(folder: Path, inputs: int, device: torch.device, kernels: Kernels) -> Dense:
+    """One Dense module.
+
+    Raises:
+        CheckpointError: a choice that is not supported, or tensors that do not fit.
+    """
+    given = read_json(folder / CONFIG)
+    key = "sentence_embedding"
+    wanted = {"use_residual": False, "module_input_name": key, "module_output_name": key}
+    wrong = [
+        f"{name} {given[name]!r}"
+        for name in wanted
+        if given.get(name, wanted[name]) != wanted[name]
+    ]
+    activation = given.get("activation_function")
+    if activation not in ACTIVATIONS:
+        wrong.append(f"activation_function {activation!r}")
+    if wrong:
+        raise CheckpointError(f"{folder.name}: not supported: {', '.join(wrong)}")
+    weight, bias = _affine(folder, inputs, biased=given.get("bias", True))
+    bias = None if bias is None else bias.to(device)
+    return Dense(kernels.linear(weight.to(device), bias), ACTIVATIONS[activation], len(weight))
+
+
+def _affine(folder: Path, inputs: int, *, biased: bool) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias of a Dense module, float32.
+
+    Raises:
+        CheckpointError: the file is missing, a pickle or broken, or tensors do not fit.
+    """
+    path = folder / WEIGHTS
+    where = f"{folder.name}/{WEIGHTS}"
+    if not path.is_file() and (folder / PICKLE).is_file():
+        pickle = f"{folder.name}/{PICKLE}"
+        raise CheckpointError(f"{pickle} is a pickle, which can run code; {CONVERT}")
+    if not path.is_file():
+        raise CheckpointError(f"{folder.parent} lacks {where}")
+    try:
+        found = {name: tensor.float() for name, tensor in load_file(path).items()}
+    except SafetensorError as error:
+        raise CheckpointError(f"{where} is not a safetensors file: {error}") from error
+    weight, bias = found.get("linear.weight"), found.get("linear.bias")
+    outputs = len(weight) if weight is not None and weight.dim() else 0
+    wanted = {"linear.weight": (outputs, inputs)} | ({"linear.bias": (outputs,)} if biased else {})
+    problems = [f"missing {name}" for name in wanted.keys() - found.keys()]
+    problems += [f"unexpected {name}" for name in found.keys() - wanted.keys()]
+    for name in wanted.keys() & found.keys():
+        shape = tuple(found[name].shape)
+        if shape != wanted[name]:
+            problems.append(f"{name} is {shape}, not {wanted[name]}")
+        elif not found[name].isfinite().all():
+            problems.append(f"{name} holds NaN or infinity")
+    if problems or weight is None:
+        raise CheckpointError(f"{where}: {'; '.join(sorted(problems))}")
+    return weight, bias
