@@ -24,6 +24,8 @@ SMALL = 128
 # One batch may seem this many times slower than expected at most: a machine that slept must not
 # come back believing that it can do nothing.
 STALL = 4.0
+PROBE = 16  # every so many lone sequences run on the other number of cores, to compare
+SMOOTH = 0.2  # share of a new measurement in what is believed
 MEMORY_SECONDS = 10.0  # how much working time the measured speed looks back on
 
 Work = TypeVar("Work")
@@ -86,6 +88,34 @@ class _Part(Generic[Work, Done]):
     index: int
 
 
+class _Alone:
+    """How many cores a lone sequence gets: all, unless one has lately been faster.
+
+    Threads of one forward pass wait for each other at every operator. With a neighbour on one of
+    the cores that costs more than the second core gives (benchmarks/results.md), and only time
+    tells. The bits do not depend on it.
+    """
+
+    def __init__(self, lanes: int) -> None:
+        self._speeds = {1: 0.0, lanes: math.inf}  # tokens per second, as lately seen
+        self._runs = 0
+
+    def cores(self) -> int:
+        """The better choice, but once in PROBE runs the other, since neighbours come and go."""
+        self._runs += 1
+        better = max(self._speeds, key=self._speeds.__getitem__)
+        other = min(self._speeds, key=self._speeds.__getitem__)
+        return other if self._runs % PROBE == 0 else better
+
+    def record(self, cores: int, tokens: int, seconds: float) -> None:
+        """Fold one run of a lone sequence in."""
+        if cores in self._speeds and seconds > 0:
+            before = self._speeds[cores]
+            seen = tokens / seconds
+            known = 0 < before < math.inf
+            self._speeds[cores] = before + (seen - before) * SMOOTH if known else seen
+
+
 # Runs works in lane `lane` with `threads` cores; returns one result or exception for each.
 Launch = Callable[[int, Sequence[Work], int], Awaitable[Sequence[Done | Exception]]]
 
@@ -117,8 +147,11 @@ class Batcher(Generic[Work, Done]):
         self._most_requests, self._most_tokens = most_requests, most_tokens
         self._jobs: list[_Job[Work, Done]] = []  # in order of their turn
         self._idle = list(range(lanes - 1, -1, -1))  # lane 0 is taken first, from the end
-        self._running: dict[asyncio.Task[None], float] = {}  # batch -> when it was started
+        self._running: dict[
+            asyncio.Task[set[_Job[Work, Done]]], float
+        ] = {}  # batch -> when it was started
         self._tokens, self._seconds = speed, 1.0  # decayed sums; their ratio is the speed
+        self._alone = _Alone(lanes)
         self.waiting_tokens = 0
         self._served = 0.0  # tokens that a request waiting since the start would have had by now
 
@@ -211,7 +244,7 @@ class Batcher(Generic[Work, Done]):
         self._expire()
         while self._jobs and self._idle:
             if not self._running and len(self._jobs) == 1 and len(self._jobs[0].waiting) == 1:
-                self._start(self._take(self.budget), lanes=list(self._idle))
+                self._start(self._take(self.budget), self._idle[-self._alone.cores() :])
             else:
                 share = math.ceil(self.waiting_tokens / len(self._idle))
                 self._start(self._take(min(share, self.budget // self._lanes)), [self._idle[-1]])
@@ -246,12 +279,17 @@ class Batcher(Generic[Work, Done]):
         self._running[task] = self._clock()
         task.add_done_callback(lambda task: self._ended(task, lanes))
 
-    def _ended(self, task: asyncio.Task[None], lanes: list[int]) -> None:
+    def _ended(self, task: asyncio.Task[set[_Job[Work, Done]]], lanes: list[int]) -> None:
+        """Free the lanes, then tell the requests: what one sends next finds them idle."""
         del self._running[task]
         self._idle = sorted([*self._idle, *lanes], reverse=True)
+        for job in () if task.cancelled() else task.result():
+            if not job.unfinished and not job.future.done():
+                job.future.set_result(None)
         self._pump()
 
-    async def _run(self, batch: list[_Part[Work, Done]], lanes: list[int]) -> None:
+    async def _run(self, batch: list[_Part[Work, Done]], lanes: list[int]) -> set[_Job[Work, Done]]:
+        """Run a batch and keep its results; returns the jobs it was for."""
         start = self._clock()
         works = [part.job.works[part.index] for part in batch]
         try:
@@ -262,10 +300,10 @@ class Batcher(Generic[Work, Done]):
         self._measure(batch, seconds, len(lanes))
         for part, outcome in zip(batch, outcomes, strict=True):
             self._deliver(part, outcome)
-        for job in {part.job for part in batch}:
+        jobs = {part.job for part in batch}
+        for job in jobs:
             job.computed += seconds
-            if not job.unfinished and not job.future.done():
-                job.future.set_result(None)
+        return jobs
 
     def _deliver(self, part: _Part[Work, Done], outcome: Done | Exception) -> None:
         if isinstance(outcome, Exception):
@@ -276,7 +314,10 @@ class Batcher(Generic[Work, Done]):
 
     def _measure(self, batch: list[_Part[Work, Done]], seconds: float, cores: int) -> None:
         """Fold a batch into the speed; one that had some of the cores counts for as many."""
-        tokens = sum(part.job.sizes[part.index] for part in batch) * self._lanes / cores
+        size = sum(part.job.sizes[part.index] for part in batch)
+        if len(batch) == 1:
+            self._alone.record(cores, size, seconds)
+        tokens = size * self._lanes / cores
         seconds = min(seconds, STALL * tokens / self.speed)
         keep = math.exp(-seconds / MEMORY_SECONDS)
         self._tokens = keep * self._tokens + tokens

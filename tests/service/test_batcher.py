@@ -136,6 +136,36 @@ async def test_a_lone_sequence_gets_every_core() -> None:
     assert lanes.batches == [(0, ["a"], 3)]
 
 
+async def test_a_lone_sequence_gets_one_core_while_more_are_slower() -> None:
+    """A neighbour makes the cores wait for each other; when it goes, they are used again."""
+    now, slow, threads_seen = 0.0, True, []
+
+    async def launch(lane: int, works: Sequence[str], threads: int) -> Sequence[str | Exception]:
+        nonlocal now
+        threads_seen.append(threads)
+        now += (10.0 if slow else 0.5) if threads == 2 else 1.0
+        return list(works)
+
+    queue = Batcher[str, str](
+        launch,
+        lanes=2,
+        budget=100,
+        speed=1000.0,
+        most_requests=9,
+        most_tokens=999,
+        clock=lambda: now,
+    )
+
+    for _ in range(100):
+        await queue.submit(["a"], [10], FAR)
+    busy, slow = threads_seen[40:], False
+    for _ in range(300):
+        await queue.submit(["a"], [10], FAR)
+
+    assert busy.count(1) > 9 * busy.count(2) > 0
+    assert threads_seen[-50:].count(2) > 9 * threads_seen[-50:].count(1) > 0
+
+
 async def test_several_sequences_are_shared_among_the_lanes() -> None:
     """Every idle lane takes its share, on one core."""
     lanes = Lanes()
