@@ -39,11 +39,14 @@ def held(gateway: Gateway) -> Iterator[threading.Event]:
         return run(works, threads)
 
     runner.run = waiting  # type: ignore[method-assign]
+    alone = gateway._batcher._alone
+    alone.cores = lambda: 2  # type: ignore[method-assign]  # one sequence then holds both lanes
     try:
         yield gate
     finally:
         gate.set()
         runner.run = run  # type: ignore[method-assign]
+        del alone.cores
 
 
 @contextmanager
