@@ -9,6 +9,7 @@ from typing import Literal
 
 Positions = Literal["learned", "sinusoidal", "rotary"]
 Activation = Literal["gelu", "relu", "silu"]
+_SIZES = ("vocabulary", "width", "layers", "heads", "feed_forward", "max_tokens", "embedding_width")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +40,8 @@ class EncoderConfig:
         buckets: of relative distance, each with a learned bias per head; 0 is none.
 
     Raises:
-        ValueError: heads do not divide width, or a choice by layer has not one entry a layer.
+        ValueError: a size is no positive whole number, heads do not divide width, or a choice by
+            layer has not one entry a layer.
     """
 
     family: str
@@ -66,6 +68,10 @@ class EncoderConfig:
     buckets: int = 0
 
     def __post_init__(self) -> None:
+        for name in _SIZES:
+            size = getattr(self, name)
+            if type(size) is not int or size < 1:
+                raise ValueError(f"{name} must be a positive whole number, not {size!r}")
         if self.width % self.heads:
             raise ValueError(f"heads ({self.heads}) must divide width ({self.width})")
         for name in ("thetas", "windows"):

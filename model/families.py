@@ -41,6 +41,8 @@ def read_config(given: Given) -> tuple[EncoderConfig, Family]:
     Raises:
         CheckpointError: the family is unknown, a key is missing, or a value is not supported.
     """
+    if not isinstance(given, Mapping):
+        raise CheckpointError("config.json is not a JSON object")
     kind = given.get("model_type")
     family = FAMILIES.get(kind) if isinstance(kind, str) else None
     if family is None:

@@ -76,7 +76,7 @@ class Gateway:
             raise Unservable(
                 f"max_tokens {self.max_tokens} exceeds the model's {config.max_tokens} positions"
             )
-        self._runner, self._config = runner, config
+        self._runner, self._config, self._revision = runner, config, found.commit
         self._reader = Reader(
             model.tokenizer, config, self.max_tokens, settings.max_text_characters
         )
@@ -137,6 +137,7 @@ class Gateway:
         config = self._config
         return {
             **self.head(self._dtype),
+            "revision": self._revision,
             "family": config.family,
             "trained": self._runner.model.trained,
             "layers": config.layers,

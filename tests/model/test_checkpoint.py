@@ -243,6 +243,24 @@ def test_a_config_whose_sizes_do_not_fit_is_refused(small: Path) -> None:
         load(small)
 
 
+@pytest.mark.parametrize("size", [0, -3, "3", 3.0, True, None])
+def test_a_size_that_is_no_positive_whole_number_is_refused(small: Path, size: object) -> None:
+    """With the value, before anything is read from the weights."""
+    given = json.loads((small / "config.json").read_text()) | {"num_attention_heads": size}
+    (small / "config.json").write_text(json.dumps(given))
+
+    with pytest.raises(CheckpointError, match="heads must be a positive whole number"):
+        load(small)
+
+
+def test_a_config_that_is_no_object_is_refused(small: Path) -> None:
+    """JSON, but not a config."""
+    (small / "config.json").write_text("[]")
+
+    with pytest.raises(CheckpointError, match=r"config\.json is not a JSON object"):
+        load(small)
+
+
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
 def test_a_missing_file_is_named(small: Path, name: str) -> None:
     """All three are needed."""

@@ -287,3 +287,16 @@ def test_every_replica_is_told_one_commit(monkeypatch: pytest.MonkeyPatch) -> No
 
     assert launch.pinned(Settings(model=NAME)).model == f"{NAME}@{NEW}"
     assert launch.pinned(Settings()) == Settings()
+
+
+async def test_the_commit_of_a_hubs_model_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A branch's name says little of what is served."""
+    found = locate(BUNDLED)._replace(commit=NEW)
+    monkeypatch.setattr("service.gateway.locate", lambda name: found)
+    gateway = Gateway(Settings(threads=1), "replica-1")
+    await gateway.start()
+
+    shown = gateway.info()["revision"]
+
+    await gateway.close()
+    assert shown == NEW
