@@ -14,8 +14,9 @@ Axes, in every file of model/:
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -27,32 +28,35 @@ from model.positions import Rotation
 
 TILE = 128  # queries at a time, where not all keys are needed or not all maps fit
 
+Gates = Sequence[tuple[slice, Mapping[int, float]]]  # of these rows, what a head is multiplied by
+
 
 @dataclass(frozen=True, slots=True)
 class Trace:
     """What one layer's attention leaves behind: enough to recompute any map of it, exactly.
 
     Args:
-        q, k: queries and keys of all rows, as they were multiplied, (rows, heads, head).
+        attention: whose it is.
+        q, k, v: queries, keys and values of all rows, as they were multiplied, and z, what was
+            mixed of the values, as W^O read it; (rows, heads, head).
         normalisers: per group, the log of each softmax row's sum, (sequences, heads, tokens).
-        window: how far a query looked to either side; None is everywhere.
         biases: what was added to the scores, (heads, query, key) by length; empty is nothing.
     """
 
+    attention: "MultiHeadAttention"
     q: Tensor
     k: Tensor
+    v: Tensor
+    z: Tensor
     groups: tuple[Group, ...]
     normalisers: tuple[Tensor, ...]
-    scale: float
-    window: int | None
     biases: Mapping[int, Tensor]
 
-    def sequence(self, rows: slice) -> tuple[Tensor, Tensor, Tensor]:
-        """One sequence's q and k, (heads, tokens, head), and normaliser, (heads, tokens)."""
-        q, k = self.q[rows].transpose(0, 1), self.k[rows].transpose(0, 1)
+    def normaliser(self, rows: slice) -> Tensor:
+        """The log of each softmax row's sum, (heads, tokens), of one sequence."""
         for group, normaliser in zip(self.groups, self.normalisers, strict=True):
             if group.rows.start <= rows.start < group.rows.stop:
-                return q, k, normaliser[(rows.start - group.start) // group.length]
+                return normaliser[(rows.start - group.start) // group.length]
         raise RuntimeError("rows outside every group: this is a bug")
 
 
@@ -84,13 +88,19 @@ class MultiHeadAttention:
         self.rotation, self.window = rotation, window
 
     def __call__(
-        self, x: Tensor, residual: Tensor, packed: Packed, biases: Mapping[int, Tensor]
+        self,
+        x: Tensor,
+        residual: Tensor,
+        packed: Packed,
+        biases: Mapping[int, Tensor],
+        gates: Gates = (),
     ) -> tuple[Tensor, Trace]:
         """Mix each row with the rows of its own sequence; add `residual` to what comes out.
 
         Args:
             x, residual: (rows, width).
             biases: added to the scores, (heads, query, key) by length of sequence.
+            gates: what some heads' mixed values are multiplied by before W^O, in some rows.
 
         Returns:
             residual + MultiHead(x), (rows, width), and the trace. Rows past the last sequence
@@ -108,7 +118,11 @@ class MultiHeadAttention:
             ]
         else:
             z, normalisers = self._grouped(q, k, v, packed, biases)
-        trace = Trace(q, k, packed.groups, tuple(normalisers), self.scale, self.window, biases)
+        heads = z.view(len(z), self.heads, self.head)
+        for rows, scales in gates:
+            for head, scale in scales.items():
+                heads[rows, head] *= scale
+        trace = Trace(self, q, k, v, heads, packed.groups, tuple(normalisers), biases)
         return self.output.add(z, residual), trace
 
     def _grouped(
@@ -141,6 +155,16 @@ class MultiHeadAttention:
             tiles.append(self.kernels.attend(*tile, self.scale, mask))
         mixed, normalisers = zip(*tiles, strict=True)
         return torch.cat(mixed, 2), torch.cat(normalisers, 2)
+
+    @cached_property
+    def gram(self) -> Tensor:
+        """W_i^O W_i^O^T of every head, (heads, head, head) float32.
+
+        With it, the length of what a head writes costs no product with W^O:
+        ||z W_i^O||^2 = z (W_i^O W_i^O^T) z^T.
+        """
+        columns = self.output.weight().float().view(-1, self.heads, self.head)
+        return torch.einsum("ohi,ohj->hij", columns, columns)
 
     def weights(self, head: int) -> HeadWeights:
         """The four matrices of one head."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from model import packing
-from model.attention import MultiHeadAttention, Trace
+from model.attention import Gates, MultiHeadAttention, Trace
 from model.config import EncoderConfig
 from model.embeddings import Embeddings, normalise
 from model.kernels import ACTIVATIONS, Kernels
@@ -80,13 +80,14 @@ class Layer:
         self.up, self.down = kernels.linear(*weights.up), kernels.linear(*weights.down)
 
     def __call__(
-        self, x: Tensor, packed: Packed, biases: Mapping[int, Tensor]
+        self, x: Tensor, packed: Packed, biases: Mapping[int, Tensor], gates: Gates
     ) -> tuple[Tensor, Trace]:
         """The next residual stream, (rows, width), and the attention's trace."""
         if self.config.pre_norm:
-            a, trace = self.attention(self._norm(x, self.attention_norm), x, packed, biases)
+            entered = self._norm(x, self.attention_norm)
+            a, trace = self.attention(entered, x, packed, biases, gates)
             return self._feed_forward(self._norm(a, self.feed_forward_norm), a), trace
-        a, trace = self.attention(x, x, packed, biases)
+        a, trace = self.attention(x, x, packed, biases, gates)
         a = self._norm(a, self.attention_norm)
         return self._norm(self._feed_forward(a, a), self.feed_forward_norm), trace
 
@@ -144,7 +145,8 @@ class Encoder:
         kept: dict[int, Tensor] = {0: x} if 0 in hidden else {}
         traced: dict[int, Trace] = {}
         for index, layer in enumerate(self.layers):
-            x, trace = layer(x, packed, biases)
+            gates = [(rows, given[index]) for rows, given in packed.gates if index in given]
+            x, trace = layer(x, packed, biases, gates)
             if index in traces:
                 traced[index] = trace
             if index + 1 in hidden:

@@ -24,17 +24,17 @@ def full(trace: Trace, rows: slice, heads: Many[int]) -> Tensor:
     Returns:
         (heads asked, query, key) float32; each row sums to 1 over key.
     """
-    q, k, normaliser = trace.sequence(rows)
     chosen = list(heads)
-    queries, keys, shift = q[chosen].float(), k[chosen].float(), normaliser[chosen].unsqueeze(-1)
-    tokens = q.shape[1]
-    bias = trace.biases.get(tokens)
-    maps = torch.zeros(len(heads), tokens, tokens, device=q.device)
-    for query, key in near(tokens, trace.window):
-        scores = torch.bmm(queries[:, query], keys[:, key].transpose(1, 2)).mul_(trace.scale)
+    queries, keys = (part[rows].transpose(0, 1)[chosen].float() for part in (trace.q, trace.k))
+    shift = trace.normaliser(rows)[chosen].unsqueeze(-1)
+    tokens = rows.stop - rows.start
+    bias, attention = trace.biases.get(tokens), trace.attention
+    maps = torch.zeros(len(heads), tokens, tokens, device=queries.device)
+    for query, key in near(tokens, attention.window):
+        scores = torch.bmm(queries[:, query], keys[:, key].transpose(1, 2)).mul_(attention.scale)
         if bias is not None:
             scores += bias[chosen][:, query, key]
-        if trace.window is not None:
-            scores += hidden(query, key, trace.window, scores)
+        if attention.window is not None:
+            scores += hidden(query, key, attention.window, scores)
         maps[:, query, key] = scores.sub_(shift[:, query]).exp_()
     return maps

@@ -5,8 +5,9 @@ Sequences of equal length lie side by side, so that attention sees each such gro
 (sequences, tokens, ...) view of the rows, without a copy.
 """
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Many
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 import torch
@@ -25,11 +26,13 @@ class Sequence:
         token_ids: (tokens,) ids, or None with embeddings.
         types: (tokens,) token types (segments); None means all 0.
         embeddings: (tokens, width) float, or None with token ids.
+        gates: what heads' mixed values are multiplied by, by layer and head; 1 where none.
     """
 
     token_ids: Many[int] | None = None
     types: Many[int] | None = None
     embeddings: Tensor | None = None
+    gates: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         inputs = self.token_ids if self.embeddings is None else self.embeddings
@@ -60,6 +63,7 @@ class Packed:
     groups: tuple[Group, ...]
     starts: tuple[int, ...]
     lengths: tuple[int, ...]
+    gates: tuple[tuple[slice, Mapping[int, Mapping[int, float]]], ...] = ()  # of which rows
 
     def rows(self, index: int) -> slice:
         """The rows of the sequence given as number `index`."""
@@ -97,7 +101,14 @@ def pack(sequences: Many[Sequence], device: torch.device, pad: int | None = None
     fill = [0] * (FEWEST_ROWS - len(ids))
     columns = torch.tensor([ids + fill, positions + fill, types + fill]).to(device)
     token_ids, places, segments = columns.unbind()
-    return Packed(token_ids, places, segments, tuple(embeddings), groups, tuple(starts), lengths)
+    gates = tuple(
+        (slice(start, start + length), sequence.gates)
+        for sequence, start, length in zip(sequences, starts, lengths, strict=True)
+        if sequence.gates
+    )
+    return Packed(
+        token_ids, places, segments, tuple(embeddings), groups, tuple(starts), lengths, gates
+    )
 
 
 def _positions(sequence: Sequence, pad: int | None) -> Many[int]:

@@ -128,18 +128,21 @@ def test_a_trace_holds_the_queries_keys_and_normalisers_of_each_sequence(chosen:
     _, trace = MultiHeadAttention(QKV, OUTPUT, HEADS, chosen)(X, X, PACKED, {})
 
     for i in range(len(BATCH)):
-        q, k, normaliser = trace.sequence(PACKED.rows(i))
-        maps = (q @ k.transpose(1, 2) * trace.scale - normaliser.unsqueeze(-1)).exp()
-        torch.testing.assert_close(maps, by_torch(X[PACKED.rows(i)])[1], rtol=0, atol=1e-5)
+        rows = PACKED.rows(i)
+        q, k = (part[rows].transpose(0, 1) for part in (trace.q, trace.k))
+        scores = q @ k.transpose(1, 2) * trace.attention.scale
+        maps = (scores - trace.normaliser(rows).unsqueeze(-1)).exp()
+        torch.testing.assert_close(maps, by_torch(X[rows])[1], rtol=0, atol=1e-5)
 
 
 def test_rows_of_no_sequence_are_a_bug_and_said_to_be_one() -> None:
     """A trace does not make up a normaliser."""
     nothing = torch.zeros(3, HEADS, HEAD)
-    trace = Trace(nothing, nothing, (), (), 1.0, None, {})
+    attention = MultiHeadAttention(QKV, OUTPUT, HEADS, PLAIN)
+    trace = Trace(attention, nothing, nothing, nothing, nothing, (), (), {})
 
     with pytest.raises(RuntimeError, match="bug"):
-        trace.sequence(slice(0, 3))
+        trace.normaliser(slice(0, 3))
 
 
 @either
