@@ -37,8 +37,9 @@ class Trace:
 
     Args:
         attention: whose it is.
-        q, k, v: queries, keys and values of all rows, as they were multiplied, and z, what was
-            mixed of the values, as W^O read it; (rows, heads, head).
+        q, k, v: queries, keys and values of all rows, as they were multiplied, (rows, heads,
+            head).
+        z: what was mixed of the values, as W^O read it, (rows, width).
         normalisers: per group, the log of each softmax row's sum, (sequences, heads, tokens).
         biases: what was added to the scores, (heads, query, key) by length; empty is nothing.
     """
@@ -118,11 +119,10 @@ class MultiHeadAttention:
             ]
         else:
             z, normalisers = self._grouped(q, k, v, packed, biases)
-        heads = z.view(len(z), self.heads, self.head)
         for rows, scales in gates:
             for head, scale in scales.items():
-                heads[rows, head] *= scale
-        trace = Trace(self, q, k, v, heads, packed.groups, tuple(normalisers), biases)
+                z[rows, head * self.head : (head + 1) * self.head] *= scale
+        trace = Trace(self, q, k, v, z, packed.groups, tuple(normalisers), biases)
         return self.output.add(z, residual), trace
 
     def _grouped(
