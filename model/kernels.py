@@ -34,6 +34,8 @@ AGREEMENT = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 class Linear(Protocol):
     """x W^T + b for rows x, (rows, inputs); weight is (outputs, inputs), bias may be None."""
 
+    bias: Tensor | None
+
     def __call__(self, x: Tensor) -> Tensor: ...
 
     def activated(self, x: Tensor, activation: Activation) -> Tensor:

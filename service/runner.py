@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from model import checkpoint, kernels, maps, packing
 from model.checkpoint import Model
 from model.encoder import Encoded
+from model.explain import explain
 from model.pooling import Pooling, pool
 from service.weights import GOLDEN, Found
 
@@ -51,12 +52,19 @@ class Wanted:
     Args:
         hidden: hidden states, 0 = embeddings, i = after i layers.
         maps: heads whose attention maps to return, by layer.
+        explained: the layer to return every step of.
     """
 
     pooling: Pooling | None = None
     tokens: bool = False
     hidden: frozenset[int] = frozenset()
     maps: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    explained: int | None = None
+
+    @property
+    def states(self) -> frozenset[int]:
+        """The hidden states it takes, returned or not."""
+        return self.hidden if self.explained is None else self.hidden | {self.explained}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +94,14 @@ class Done:
         tokens: (tokens, width).
         hidden: (tokens, width) by hidden state.
         maps: (heads asked, query, key) by layer.
+        steps: the explained layer's, by name; see model/explain.py.
     """
 
     pooled: Array | None
     tokens: Array | None
     hidden: dict[int, Array]
     maps: dict[int, Array]
+    steps: dict[str, Array]
 
 
 class Runner:
@@ -159,12 +169,35 @@ class Runner:
         packed = self.model.encoder.pack([work.sequence() for work in works])
         encoded = self.model.encoder(
             packed,
-            hidden=frozenset().union(*(work.wanted.hidden for work in works)),
+            hidden=frozenset().union(*(work.wanted.states for work in works)),
             traces=frozenset().union(*(work.wanted.maps for work in works)),
         )
         if not encoded.last.sum().isfinite():
             raise NonFiniteOutput("the last layer is not finite")
-        return [_cut(encoded, index, work.wanted) for index, work in enumerate(works)]
+        return [self._cut(encoded, index, work.wanted) for index, work in enumerate(works)]
+
+    def _cut(self, encoded: Encoded, index: int, wanted: Wanted) -> Done:
+        """One sequence's share of a batch, as arrays."""
+        rows = encoded.packed.rows(index)
+        last = encoded.last[rows]
+        return Done(
+            pooled=_array(pool(last, wanted.pooling)) if wanted.pooling else None,
+            tokens=_array(last) if wanted.tokens else None,
+            hidden={layer: _array(encoded.hidden[layer][rows]) for layer in sorted(wanted.hidden)},
+            maps={
+                layer: _array(maps.full(encoded.traces[layer], rows, heads))
+                for layer, heads in wanted.maps.items()
+            },
+            steps=self._explain(encoded, rows, wanted.explained),
+        )
+
+    def _explain(self, encoded: Encoded, rows: slice, layer: int | None) -> dict[str, Array]:
+        """Every step of one sequence through the layer asked for."""
+        if layer is None:
+            return {}
+        x, positions = encoded.hidden[layer][rows], encoded.packed.positions[rows]
+        steps = explain(self.model.encoder, layer, x, positions)
+        return {name: _array(step) for name, step in steps.items()}
 
     def right(self, done: Done) -> bool:
         """Whether a canary came out as at the start: bit for bit, where bits are promised."""
@@ -268,21 +301,6 @@ def _numerics(device: torch.device, dtype: torch.dtype, kernel: str) -> str:
     precision = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}[dtype]
     release = torch.__version__.partition("+")[0]
     return f"{device.type}-{precision}-{kernel}-{unit.lower()}-{release}"
-
-
-def _cut(encoded: Encoded, index: int, wanted: Wanted) -> Done:
-    """One sequence's share of a batch, as arrays."""
-    rows = encoded.packed.rows(index)
-    last = encoded.last[rows]
-    return Done(
-        pooled=_array(pool(last, wanted.pooling)) if wanted.pooling else None,
-        tokens=_array(last) if wanted.tokens else None,
-        hidden={layer: _array(encoded.hidden[layer][rows]) for layer in sorted(wanted.hidden)},
-        maps={
-            layer: _array(maps.full(encoded.traces[layer], rows, heads))
-            for layer, heads in wanted.maps.items()
-        },
-    )
 
 
 def _array(tensor: torch.Tensor) -> Array:
