@@ -72,6 +72,11 @@ def as_json(
     yield b'],"usage":' + orjson.dumps(usage) + b"}"
 
 
+def as_numbers(tree: Mapping[str, Any]) -> Iterator[bytes]:
+    """Facts and arrays by name as JSON, in pieces; what is not finite is null."""
+    yield from _object(tree, _numbers)
+
+
 def as_safetensors(
     head: Mapping[str, Any], items: Sequence[Item], usage: Mapping[str, Any]
 ) -> bytes:

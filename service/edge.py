@@ -45,6 +45,8 @@ def application(gateway: Gateway, scrape: Callable[[], Awaitable[bytes]]) -> ASG
     routes = Routes(gateway, scrape)
     paths = {
         "/v1/encode": ("POST", routes.encode),
+        "/v1/attend": ("POST", routes.attend),
+        "/v1/explain": ("POST", routes.explain),
         "/live": ("GET", routes.live),
         "/ready": ("GET", routes.ready),
         "/info": ("GET", routes.info),
@@ -100,6 +102,20 @@ class Routes:
         seen: Seen = request.scope["seen"]
         answer = await self._gateway.encode(await request.body(), media_type, deadline, seen)
         return Response(await _join(answer.pieces), media_type=answer.media_type)
+
+    async def attend(self, request: Request) -> Response:
+        """POST /v1/attend: the mechanism without a model."""
+        _check_media_type(request)
+        deadline = time.monotonic() + self._seconds(request)
+        pieces = await self._gateway.lessons.attend(await request.body(), deadline)
+        return Response(await _join(pieces), media_type=JSON)
+
+    async def explain(self, request: Request) -> Response:
+        """POST /v1/explain: one text through one layer, step by step."""
+        _check_media_type(request)
+        deadline, seen = time.monotonic() + self._seconds(request), request.scope["seen"]
+        pieces = await self._gateway.lessons.explain(await request.body(), deadline, seen)
+        return Response(await _join(pieces), media_type=JSON)
 
     async def live(self, request: Request) -> Response:
         """GET /live: the process answers."""

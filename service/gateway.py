@@ -19,6 +19,7 @@ from service import answer
 from service.batcher import Batcher, DeadlinePassed, Overloaded, Timing
 from service.health import Health
 from service.inputs import Read, Reader
+from service.lessons import Lessons
 from service.metrics import Metrics, Seen
 from service.price import Caps, price
 from service.refusals import Fault, Refused
@@ -89,6 +90,9 @@ class Gateway:
             most_tokens=settings.max_waiting_tokens,
         )
         self._publish(str(dtype).removeprefix("torch."))
+        self.lessons = Lessons(
+            self.head("float32"), self._reader, self._run, settings.max_attention_json_bytes
+        )
         self._health = Health(settings, runner, self._batcher, self.metrics)
 
     async def close(self) -> None:
@@ -115,7 +119,6 @@ class Gateway:
         attention_bytes = self._price(asked, wanted, read, media_type)
         works = [Work(r.token_ids, r.types, r.embeddings, wanted) for r in read]
         done, timing = await self._run(works, [len(r) for r in read], deadline)
-        self.metrics.encoded(sum(map(len, read)))
         head = self.head(asked.dtype)
         items = [_item(asked, wanted, r, d) for r, d in zip(read, done, strict=True)]
         usage = _usage(read, attention_bytes, timing)
@@ -217,13 +220,15 @@ class Gateway:
         """Wait for the batches that hold these sequences."""
         try:
             async with asyncio.timeout(deadline - time.monotonic()):
-                return await self._batcher.submit(works, sizes, deadline)
+                done = await self._batcher.submit(works, sizes, deadline)
         except Overloaded as error:
             raise Refused("overloaded", retry_after=1 + int(error.retry_after)) from None
         except (TimeoutError, DeadlinePassed):
             raise Refused("deadline_exceeded") from None
         except NonFiniteOutput:
             raise Refused("nonfinite_output") from None
+        self.metrics.encoded(sum(sizes))
+        return done
 
     def _publish(self, dtype: str) -> None:
         """Put what does not change, and what is read at each scrape, into the metrics."""

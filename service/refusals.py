@@ -13,9 +13,10 @@ import orjson
 from pydantic import ValidationError
 
 from model import errors
-from service.schema import FIELDS
+from service import schema, teaching
 
 MEDIA_TYPE = "application/problem+json"
+FIELDS = schema.FIELDS | teaching.FIELDS  # every name of the wire
 MOST_ERRORS = 10
 MOST_BYTES = 4096
 
