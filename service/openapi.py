@@ -9,22 +9,32 @@ from pydantic.json_schema import models_json_schema
 from service.answer import JSON, SAFETENSORS
 from service.refusals import MEDIA_TYPE, REFUSALS
 from service.schema import EncodeRequest
+from service.teaching import AttendRequest, ExplainRequest, MixRequest
 
 EXAMPLE = {"inputs": ["All is well"], "attention": {"layers": [0], "heads": [5]}}
+WELL = {  # Z_well = 0.6 V_All + 0.4 V_well
+    "scores": [[0.6, 0.0, 0.4]],
+    "probabilities": True,
+    "value": [[10.0, 0.0], [1.0, 1.0], [0.0, 10.0]],
+}
+STEPS = {"text": "All is well", "layer": 0}
 
 NUMBERS = {"type": "array", "description": "nested lists of numbers, or with encoding base64"}
+TOLD = {
+    "tokens": {"type": ["array", "null"], "items": {"type": ["string", "null"]}},
+    "token_ids": {"type": ["array", "null"], "items": {"type": "integer"}},
+    "offsets": {"type": ["array", "null"], "description": "characters, [start, end)"},
+    "words": {"type": ["array", "null"], "items": {"type": ["integer", "null"]}},
+    "segments": {"type": "array", "items": {"type": "integer"}},
+    "special": {"type": ["array", "null"], "items": {"type": "boolean"}},
+    "truncated": {"type": "boolean"},
+    "length": {"type": "integer", "description": "tokens before truncation"},
+}
 ITEM = {
     "type": "object",
     "required": ["truncated", "length"],
     "properties": {
-        "tokens": {"type": ["array", "null"], "items": {"type": ["string", "null"]}},
-        "token_ids": {"type": ["array", "null"], "items": {"type": "integer"}},
-        "offsets": {"type": ["array", "null"], "description": "characters, [start, end)"},
-        "words": {"type": ["array", "null"], "items": {"type": ["integer", "null"]}},
-        "segments": {"type": "array", "items": {"type": "integer"}},
-        "special": {"type": ["array", "null"], "items": {"type": "boolean"}},
-        "truncated": {"type": "boolean"},
-        "length": {"type": "integer", "description": "tokens before truncation"},
+        **TOLD,
         "pooled": {"description": "(width,) numbers"},
         "token_vectors": {"description": "(tokens, width) numbers"},
         "layers": {"type": "object", "description": "(tokens, width) numbers by hidden state"},
@@ -63,6 +73,43 @@ ANSWER = {
         },
     },
 }
+ATTENDED = {
+    "type": "object",
+    "required": ["probabilities", "heads", "concat"],
+    "properties": {
+        "probabilities": {"type": "array", "description": "(heads, query, key) numbers"},
+        "heads": {"type": "array", "description": "(heads, query, d / heads) numbers: Z_1 .. Z_h"},
+        "concat": {"type": "array", "description": "(query, d) numbers"},
+    },
+}
+ROWS, MAPS = "(tokens, width) numbers", "(heads, query, key) numbers"
+BY_HEAD = "(heads, tokens, head) numbers"
+STEP = {
+    "x": f"{ROWS}: what enters the layer",
+    "entered": f"{ROWS}, of pre-norm families alone: LayerNorm(x)",
+    "q": BY_HEAD,
+    "k": BY_HEAD,
+    "v": BY_HEAD,
+    "scores": f"{MAPS}; null beyond a window",
+    "probabilities": MAPS,
+    "z": f"{BY_HEAD}: Z_1 .. Z_h",
+    "concat": ROWS,
+    "projected": f"{ROWS}: after W_O",
+    "normed": f"{ROWS}: LayerNorm(x + projected)",
+    "feed_forward": ROWS,
+    "output": f"{ROWS}: what the next layer reads",
+}
+EXPLAINED = {
+    "type": "object",
+    "required": ["model", "weights", "numerics", "layer", "tokens", "shapes"],
+    "properties": {
+        **{name: {"type": "string"} for name in ("model", "weights", "dtype", "numerics")},
+        "layer": {"type": "integer"},
+        **TOLD,
+        "shapes": {"type": "object", "description": "every step's shape by its name"},
+        **{name: {"type": "array", "description": about} for name, about in STEP.items()},
+    },
+}
 PROBLEM = {
     "type": "object",
     "required": ["type", "title", "status", "code", "detail", "request_id"],
@@ -97,34 +144,59 @@ READ = {
 @cache
 def document() -> dict[str, Any]:
     """The OpenAPI 3.1 document."""
+    wire = (EncodeRequest, AttendRequest, MixRequest, ExplainRequest)
     _, schemas = models_json_schema(
-        [(EncodeRequest, "validation")], ref_template="#/components/schemas/{model}"
+        [(model, "validation") for model in wire], ref_template="#/components/schemas/{model}"
     )
+    answers = {"Answer": ANSWER, "Attended": ATTENDED, "Explained": EXPLAINED}
     return {
         "openapi": "3.1.0",
         "info": {"title": "Headlight", "version": version("headlight")},
         "paths": {
             "/v1/encode": {"post": _encode()},
+            "/v1/attend": {"post": _attend()},
+            "/v1/explain": {"post": _explain()},
             **{path: {"get": _get(*about)} for path, about in READ.items()},
         },
-        "components": {"schemas": {**schemas["$defs"], "Problem": PROBLEM, "Answer": ANSWER}},
+        "components": {"schemas": {**schemas["$defs"], "Problem": PROBLEM, **answers}},
     }
 
 
 def _encode() -> dict[str, Any]:
-    request = {"schema": {"$ref": "#/components/schemas/EncodeRequest"}, "example": EXAMPLE}
-    answered = {
-        JSON: {"schema": {"$ref": "#/components/schemas/Answer"}},
-        SAFETENSORS: {"schema": {"type": "string", "format": "binary"}},
+    summary = "Encode texts, token ids or embeddings, with the attention asked for"
+    described = _post(summary, _named("EncodeRequest"), EXAMPLE, "Answer")
+    described["responses"]["200"]["content"][SAFETENSORS] = {
+        "schema": {"type": "string", "format": "binary"}
     }
+    return described
+
+
+def _attend() -> dict[str, Any]:
+    summary = "The bare mechanism: queries, keys and values, or scores and values, mixed by head"
+    forms = {"oneOf": [_named("AttendRequest"), _named("MixRequest")]}
+    return _post(summary, forms, WELL, "Attended")
+
+
+def _explain() -> dict[str, Any]:
+    summary = "One text through one layer, every step of it"
+    return _post(summary, _named("ExplainRequest"), STEPS, "Explained")
+
+
+def _post(
+    summary: str, asked: dict[str, Any], example: dict[str, Any], answer: str
+) -> dict[str, Any]:
+    """A route that takes JSON and gives JSON."""
+    request = {"schema": asked, "example": example}
+    answered = {"description": summary, "content": {JSON: {"schema": _named(answer)}}}
     return {
-        "summary": "Encode texts, token ids or embeddings, with the attention asked for",
+        "summary": summary,
         "requestBody": {"required": True, "content": {JSON: request}},
-        "responses": {
-            "200": {"description": "The encodings", "content": answered},
-            **_refused(),
-        },
+        "responses": {"200": answered, **_refused()},
     }
+
+
+def _named(schema: str) -> dict[str, Any]:
+    return {"$ref": f"#/components/schemas/{schema}"}
 
 
 def _get(summary: str, media_type: str) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from service.schema import Item, Wire
 
 # Lists that stop at their first error, as in schema.py; finite: a softmax spreads one NaN to all
 Finite = TypeAliasType("Finite", Annotated[list[FiniteFloat], FailFast()])
-Rows = TypeAliasType("Rows", Annotated[list[Finite], FailFast()])
-RowsByHead = TypeAliasType("RowsByHead", Annotated[list[Rows], FailFast()])
+FiniteRows = TypeAliasType("FiniteRows", Annotated[list[Finite], FailFast()])
+RowsByHead = TypeAliasType("RowsByHead", Annotated[list[FiniteRows], FailFast()])
 Switches = TypeAliasType("Switches", Annotated[list[bool], FailFast()])
 Mask = TypeAliasType("Mask", Annotated[list[Switches], FailFast()])
 MaskByHead = TypeAliasType("MaskByHead", Annotated[list[Mask], FailFast()])
@@ -29,7 +29,7 @@ def _depth(given: object) -> str:
 
 # (query, key) for every head alike, or (heads, query, key)
 PerPair = Annotated[
-    Annotated[Rows, Tag("<once>")] | Annotated[RowsByHead, Tag("<by head>")],
+    Annotated[FiniteRows, Tag("<once>")] | Annotated[RowsByHead, Tag("<by head>")],
     Discriminator(_depth),
 ]
 MaskPerPair = Annotated[
@@ -50,9 +50,9 @@ class AttendRequest(Wire):
         bias: added to the scores.
     """
 
-    query: Rows
-    key: Rows
-    value: Rows
+    query: FiniteRows
+    key: FiniteRows
+    value: FiniteRows
     heads: Count = 1
     mask: MaskPerPair | None = None
     bias: PerPair | None = None
@@ -68,7 +68,7 @@ class MixRequest(Wire):
     """
 
     scores: PerPair
-    value: Rows
+    value: FiniteRows
     probabilities: bool = False
     heads: Count | None = None
 
