@@ -1,0 +1,176 @@
+"""Maps at the level of words -> the head that links words as a relation does, if any does.
+
+A head answers for word i with the word j != i that it looks at most, special tokens left out. The
+head that answers best on some sentences is the candidate; it is judged on other sentences, the
+controls, where words of the same kind stand nearer or the right word is swapped. It is named
+only if it beats by MARGIN the best that looking blindly at one place can do there:
+
+    one offset, the same in all controls; or, where the controls are pairs that differ in which
+    word is right, one word, the same in both sentences of a pair.
+
+Sources: Clark et al. 2019, sections 4.1 and 4.2; Voita et al. 2019, section 5.2.2 (the margin).
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+MARGIN = 0.10
+WORD = re.compile(r"\w+(?:['\u2019]\w+)*|[^\w\s]")
+
+NO_CONTROLS = "no controls to judge it by"
+NO_WORDS = "the tokenizer gives no words"
+NOT_BETTER = "on the controls it does not beat the baseline by the margin"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """How every head answered in one sentence.
+
+    Args:
+        group: names the sentences that differ in one thing.
+        place: of the right word in its sentence, counted in words.
+        offset: words from the one asked about to the right one.
+        right: of each head, whether it named the right word.
+    """
+
+    control: bool
+    group: str
+    place: int
+    offset: int
+    right: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a relation's sentences say.
+
+    Args:
+        head: the one found, or None, and then `reason` says why.
+        candidate: the head that answered best on the sentences to choose by.
+        score, baseline: shares of the controls, NaN without any; the baseline is the best blind
+            guess's.
+        offset: the offset that serves best on the controls, words.
+        items, controls: sentences to choose by and to judge by.
+    """
+
+    head: int | None
+    reason: str | None
+    candidate: int | None = None
+    score: float = math.nan
+    threshold: float = math.nan
+    baseline: float = math.nan
+    offset: int | None = None
+    items: int = 0
+    controls: int = 0
+
+
+def spans(text: str) -> list[tuple[int, int]]:
+    """Where the words of a text stand, and its punctuation marks, characters, [start, end).
+
+    Example:
+        >>> spans("It didn't.")
+        [(0, 2), (3, 9), (9, 10)]
+    """
+    return [match.span() for match in WORD.finditer(text)]
+
+
+def belonging(
+    words: Sequence[tuple[int, int]],
+    offsets: Sequence[tuple[int, int]],
+    special: Sequence[bool],
+) -> list[int | None] | None:
+    """The word of each token, None for a special one; None in all where tokens span words.
+
+    Example:
+        >>> belonging([(0, 2), (3, 9)], [(0, 0), (0, 2), (3, 7), (7, 9)], [True] + [False] * 3)
+        [None, 0, 1, 1]
+    """
+    found: list[int | None] = []
+    for (start, end), is_special in zip(offsets, special, strict=True):
+        over = [i for i, (first, last) in enumerate(words) if first < end and start < last]
+        if len(over) > 1 and not is_special:
+            return None
+        found.append(over[0] if over and not is_special else None)
+    return found if set(range(len(words))) <= set(found) else None
+
+
+def answers(maps: Tensor, words: Sequence[int | None], asked: int) -> Tensor:
+    """The word that each head looks at most from the word asked about, (heads,) int64.
+
+    A word is given the sum over its tokens, and gives the mean over them (Clark, section 4.1).
+
+    Args:
+        maps: (heads, query, key) of tokens.
+        words: of each token; None for a special one.
+    """
+    tokens = [token for token, word in enumerate(words) if word is not None]
+    places = torch.tensor([words[token] for token in tokens])
+    row = maps[:, [token for token in tokens if words[token] == asked]].mean(1)
+    given = row.new_zeros(len(row), int(places.max()) + 1).index_add_(1, places, row[:, tokens])
+    given[:, asked] = -1.0  # no other word is given less
+    return given.argmax(1)
+
+
+def judge(links: Sequence[Link]) -> Verdict:
+    """Choose a head by some sentences of a relation, judge it by others."""
+    chosen_by, judged_by = _divide(links)
+    if not chosen_by or not judged_by:
+        return Verdict(None, NO_CONTROLS, items=len(chosen_by), controls=len(judged_by))
+    candidate = _best(chosen_by)
+    score = _share(link.right[candidate] for link in judged_by)
+    (offset, _), *_ = Counter(link.offset for link in judged_by).most_common(1)
+    baseline = max(_share(link.offset == offset for link in judged_by), _blind(judged_by))
+    threshold = round(baseline + MARGIN, 9)  # 0.2 + 0.1 is more than 0.3
+    found = score >= threshold
+    return Verdict(
+        candidate if found else None,
+        None if found else NOT_BETTER,
+        candidate,
+        score,
+        threshold,
+        baseline,
+        offset,
+        len(chosen_by),
+        len(judged_by),
+    )
+
+
+def _divide(links: Sequence[Link]) -> tuple[list[Link], list[Link]]:
+    """The sentences to choose by and those to judge by; where all are controls, half the groups."""
+    if not all(link.control for link in links):
+        plain = [link for link in links if not link.control]
+        return plain, [link for link in links if link.control]
+    groups = list(dict.fromkeys(link.group for link in links))
+    first = set(groups[::2])
+    return (
+        [link for link in links if link.group in first],
+        [link for link in links if link.group not in first],
+    )
+
+
+def _best(links: Sequence[Link]) -> int:
+    """The head that is right most often, the first of equals."""
+    right = torch.tensor([link.right for link in links], dtype=torch.int64).sum(0)
+    return int(right.argmax())
+
+
+def _blind(links: Sequence[Link]) -> float:
+    """What naming one word in all sentences of a group scores, 0 unless every group is swapped."""
+    groups: dict[str, list[int]] = {}
+    for link in links:
+        groups.setdefault(link.group, []).append(link.place)
+    if any(len(set(places)) == 1 for places in groups.values()):
+        return 0.0
+    most = sum(max(Counter(places).values()) for places in groups.values())
+    return most / len(links)
+
+
+def _share(right: Iterable[bool]) -> float:
+    given = list(right)
+    return sum(given) / len(given)

@@ -1,0 +1,125 @@
+"""The survey of a model's heads, kept beside the digest of its weights; made if there is none.
+
+It is looked for in the user's cache, where `headlight heads` leaves it, then among those that
+come with this package.
+"""
+
+import asyncio
+import logging
+import os
+import tempfile
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import orjson
+import torch
+from torch import Tensor
+
+from model.checkpoint import Model
+from model.tokenizer import Tokenized
+from service import sentences
+from service.runner import Done, Wanted, Work
+from service.survey import survey
+
+logger = logging.getLogger(__name__)
+
+FORMAT = 1  # changes when equal weights and sentences would be told otherwise
+
+# runs works of so many tokens each, among other requests'
+Run = Callable[[Sequence[Work], Sequence[int]], Awaitable[Sequence[Done]]]
+
+
+class Heads:
+    """What GET /v1/heads answers.
+
+    Args:
+        name: what clients call the model.
+    """
+
+    def __init__(self, model: Model, name: str, run: Run) -> None:
+        self._model, self._name, self._run = model, name, run
+        self._making: asyncio.Task[dict[str, Any]] | None = None
+
+    async def answer(self) -> dict[str, Any]:
+        """The survey that is kept; the first to ask where there is none waits for it.
+
+        Whoever stops waiting does not stop it.
+        """
+        kept = await asyncio.to_thread(recall, self._model.digest)
+        if kept is None:
+            if self._making is None:
+                self._making = asyncio.create_task(self._make())
+                self._making.add_done_callback(self._made)
+            kept = await asyncio.shield(self._making)
+        return {**kept, "model": self._name}
+
+    def close(self) -> None:
+        """Give up what is being made."""
+        if self._making:
+            self._making.cancel()
+
+    async def _make(self) -> dict[str, Any]:
+        found = await survey(self._model, self._name, sentences.bundled(), self._attend)
+        try:
+            await asyncio.to_thread(keep, found)
+        except OSError as error:
+            logger.warning("heads not stored", extra={"reason": str(error)})
+        return found
+
+    def _made(self, making: asyncio.Task[dict[str, Any]]) -> None:
+        """Keep what was made in memory too; what failed may be tried again."""
+        if making.cancelled() or making.exception():
+            self._making = None
+
+    async def _attend(self, read: Sequence[Tokenized]) -> list[Tensor]:
+        config = self._model.config
+        every = {layer: tuple(range(config.heads)) for layer in range(config.layers)}
+        works = [Work(r.token_ids, r.types, None, Wanted(maps=every)) for r in read]
+        done = await self._run(works, [len(work) for work in works])
+        return [torch.cat([torch.from_numpy(d.maps[layer]) for layer in every]) for d in done]
+
+
+def recall(digest: str) -> dict[str, Any] | None:
+    """The survey kept for these weights, None where there is none of this version."""
+    shipped = files("service").joinpath("roles", f"{_hex(digest)}.json")
+    for kept in (_cache(digest), shipped):
+        with suppress(OSError, ValueError):
+            found = orjson.loads(kept.read_bytes())
+            if isinstance(found, dict) and _holds(found, digest):
+                del found["format"]
+                return found
+    return None
+
+
+def keep(found: dict[str, Any]) -> Path:
+    """Write a survey into the user's cache, whole or not at all.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    path = _cache(found["weights"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(orjson.dumps({"format": FORMAT, **found}, option=orjson.OPT_INDENT_2))
+    os.replace(file.name, path)
+    return path
+
+
+def _holds(found: dict[str, Any], digest: str) -> bool:
+    """Whether it was made of these weights by the present rules and sentences."""
+    ours = sentences.bundled().describe()
+    corpus = found.get("corpus")
+    known = isinstance(corpus, dict) and (corpus.get("name") != ours["name"] or corpus == ours)
+    return known and found.get("format") == FORMAT and found.get("weights") == digest
+
+
+def _cache(digest: str) -> Path:
+    folder = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(folder).expanduser() / "headlight" / f"heads-{_hex(digest)}.json"
+
+
+def _hex(digest: str) -> str:
+    return digest.removeprefix("sha256:")
