@@ -51,9 +51,37 @@ async def gateway() -> AsyncIterator[Gateway]:
     await gateway.close()
 
 
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def base() -> AsyncIterator[Gateway]:
+    """The source texts' encoder, random weights, behind its queue, one lane."""
+    gateway = Gateway(Settings(model="preset:transformer-base", threads=1), "base-1")
+    await gateway.start()
+    yield gateway
+    await gateway.close()
+
+
 @pytest.fixture
 def app(gateway: Gateway) -> guard.Guard:
     """The replica's ASGI application with its outermost layer."""
+    return application(gateway)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def client(app: guard.Guard) -> AsyncIterator[httpx.AsyncClient]:
+    """An HTTP client of that application."""
+    async with connected(app) as client:
+        yield client
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def base_client(base: Gateway) -> AsyncIterator[httpx.AsyncClient]:
+    """An HTTP client of the source texts' encoder."""
+    async with connected(application(base)) as client:
+        yield client
+
+
+def application(gateway: Gateway) -> guard.Guard:
+    """A replica as connections reach it."""
 
     async def scrape() -> bytes:
         return gateway.metrics.render()
@@ -63,9 +91,7 @@ def app(gateway: Gateway) -> guard.Guard:
     return guard.Guard(inner, limits.max_body_bytes, limits.max_binary_body_bytes)
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def client(app: guard.Guard) -> AsyncIterator[httpx.AsyncClient]:
-    """An HTTP client of that application."""
+def connected(app: guard.Guard) -> httpx.AsyncClient:
+    """A client of an application in this process."""
     transport = httpx.ASGITransport(app, raise_app_exceptions=True)
-    async with httpx.AsyncClient(transport=transport, base_url="http://headlight") as client:
-        yield client
+    return httpx.AsyncClient(transport=transport, base_url="http://headlight")

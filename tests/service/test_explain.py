@@ -1,0 +1,248 @@
+"""POST /v1/explain: every step of one text through one layer, recomputed from the answer."""
+
+import asyncio
+import math
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import numpy as np
+import orjson
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+from service import answer, lessons
+from service.gateway import Gateway
+from service.refusals import Refused
+from service.runner import Done, Wanted, Work
+from service.weights import BUNDLED, locate
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+ROUTE = "/v1/explain"
+DOG = "A dog ate the food because it was hungry"
+# absolute; or of the number, where it is so large that a float32 has no digits left for that:
+# the bundled model's first layer reaches 194, where neighbours are 1.5e-5 apart
+CLOSE, CLOSE_TO_LARGE = 1e-5, 1e-6
+EPS = 1e-12  # of the bundled model's norms
+STEPS = ["x", "q", "k", "v", "scores", "probabilities", "z"]
+STEPS += ["concat", "projected", "normed", "feed_forward", "output"]
+
+Array = NDArray[np.float32]
+Affine = tuple[Array, Array]
+
+
+async def explained(client: httpx.AsyncClient, body: Any) -> dict[str, Any]:
+    """An answer that must be one, its steps as arrays."""
+    told = await client.post(ROUTE, json=body)
+    assert told.status_code == 200, told.text
+    decoded: dict[str, Any] = told.json()
+    return decoded | {name: np.array(decoded[name], np.float32) for name in decoded["shapes"]}
+
+
+def close(expected: Any, actual: Any) -> None:
+    """Nothing differs by more than 1e-5, or by 1e-6 of itself."""
+    np.testing.assert_allclose(actual, expected, rtol=CLOSE_TO_LARGE, atol=CLOSE)
+
+
+def stored(layer: int) -> dict[str, Affine]:
+    """The bundled model's weights of one layer, from its file, by what they do."""
+    tensors = load_file(locate(BUNDLED).folder / "model.safetensors")
+    names = {
+        "q": "attention.self.query",
+        "k": "attention.self.key",
+        "v": "attention.self.value",
+        "projected": "attention.output.dense",
+        "normed": "attention.output.LayerNorm",
+        "up": "intermediate.dense",
+        "down": "output.dense",
+        "output": "output.LayerNorm",
+    }
+    prefix = f"encoder.layer.{layer}"
+    return {
+        what: (tensors[f"{prefix}.{name}.weight"], tensors[f"{prefix}.{name}.bias"])
+        for what, name in names.items()
+    }
+
+
+def linear(x: Array, affine: Affine) -> Array:
+    """x W^T + b."""
+    return x @ affine[0].T + affine[1]
+
+
+def norm(x: Array, affine: Affine) -> Array:
+    """LayerNorm over the last axis."""
+    centred = x - x.mean(-1, keepdims=True)
+    return centred / np.sqrt(centred.var(-1, keepdims=True) + EPS) * affine[0] + affine[1]
+
+
+def gelu(x: Array) -> Array:
+    """The exact one, with erf."""
+    return x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))).astype(np.float32) / 2
+
+
+@pytest.mark.parametrize("layer", [0, 5])
+async def test_every_step_follows_from_the_one_before_and_the_weights(
+    client: httpx.AsyncClient, layer: int
+) -> None:
+    """In numpy, with the weights as they lie in the bundled model's file."""
+    told, weights = await explained(client, {"text": DOG, "layer": layer}), stored(layer)
+
+    for name in "qkv":
+        by_head = linear(told["x"], weights[name]).reshape(-1, 12, 32).transpose(1, 0, 2)
+        close(by_head, told[name])
+    close(told["q"] @ told["k"].transpose(0, 2, 1) / np.sqrt(32), told["scores"])
+    shares = np.exp(told["scores"])
+    close(shares / shares.sum(-1, keepdims=True), told["probabilities"])
+    close(told["probabilities"] @ told["v"], told["z"])
+    close(np.concatenate(told["z"], axis=1), told["concat"])
+    close(linear(told["concat"], weights["projected"]), told["projected"])
+    close(norm(told["x"] + told["projected"], weights["normed"]), told["normed"])
+    inner = gelu(linear(told["normed"], weights["up"]))
+    close(linear(inner, weights["down"]), told["feed_forward"])
+    close(norm(told["normed"] + told["feed_forward"], weights["output"]), told["output"])
+
+
+@pytest.mark.parametrize("layer", [0, 5])
+async def test_what_enters_and_leaves_are_the_hidden_states_that_are_served(
+    client: httpx.AsyncClient, layer: int
+) -> None:
+    """x is hidden state i to the bit, output is i + 1."""
+    told = await explained(client, {"text": DOG, "layer": layer})
+    asked = {"inputs": [DOG], "layers": [layer, layer + 1]}
+    states = (await client.post("/v1/encode", json=asked)).json()["data"][0]["layers"]
+
+    assert np.array_equal(told["x"], np.array(states[str(layer)], np.float32))
+    close(states[str(layer + 1)], told["output"])
+
+
+async def test_an_answer_names_the_model_the_tokens_and_every_shape(
+    client: httpx.AsyncClient,
+) -> None:
+    """The steps stand in their order."""
+    told = await explained(client, {"text": "All is well", "layer": 2})
+
+    assert told["model"] == "all-MiniLM-L6-v2" and told["weights"] == "sha256:d101471598ac"
+    assert told["numerics"].startswith("cpu-fp32")
+    assert (told["layer"], told["truncated"], told["length"]) == (2, False, 5)
+    assert told["tokens"] == ["[CLS]", "all", "is", "well", "[SEP]"]
+    assert told["token_ids"] == [101, 2035, 2003, 2092, 102]
+    assert list(told["shapes"]) == STEPS
+    assert told["shapes"] == {name: list(told[name].shape) for name in STEPS}
+
+
+async def test_a_pair_is_two_segments(client: httpx.AsyncClient) -> None:
+    """As in /v1/encode; what enters layer 0 knows which is which."""
+    told = await explained(client, {"text": "a", "pair": "b c", "layer": 0})
+
+    assert told["segments"] == [0, 0, 0, 1, 1, 1]
+    asked = {"inputs": [{"text": "a", "pair": "b c"}], "layers": [0]}
+    states = (await client.post("/v1/encode", json=asked)).json()["data"][0]["layers"]
+    assert np.array_equal(told["x"], np.array(states["0"], np.float32))
+
+
+async def test_a_long_text_is_cut_only_when_asked(client: httpx.AsyncClient) -> None:
+    """And then may still be too long for an answer of numbers, whose bytes are counted."""
+    long = {"text": "dog " * 600, "layer": 0}
+
+    refused = (await client.post(ROUTE, json=long)).json()
+    large = (await client.post(ROUTE, json={**long, "truncate": "right"})).json()
+
+    assert (refused["code"], refused["length"], refused["limit"]) == ("sequence_too_long", 602, 256)
+    assert refused["errors"] == [{"loc": ["text"], "code": "sequence_too_long"}]
+    assert (large["status"], large["code"], large["limit"]) == (413, "attention_too_large", 2**23)
+    assert large["bytes"] == 4 * (10 * 256 * 384 + 2 * 12 * 256**2)
+    most = large["fits"][0]["tokens_at_most"]
+    fits = await explained(client, {"text": "dog " * (most - 2), "layer": 0})
+    total = sum(fits[name].nbytes for name in STEPS)
+    assert total <= 2**23 < total + 4 * (10 * 384 + 2 * 12 * (2 * most + 1))
+
+
+async def test_a_pre_norm_family_has_one_more_step_to_pay_for(gateway: Gateway) -> None:
+    """What its projections read; and where not one token would fit, none is offered."""
+    facts = []
+    for pre_norm in (False, True):
+        with pytest.raises(Refused) as refused:
+            lessons._check_bytes(replace(gateway._config, pre_norm=pre_norm), 3, 1)
+        facts.append(refused.value.facts)
+
+    assert facts[1]["bytes"] == 4 * (11 * 3 * 384 + 2 * 12 * 3**2)
+    assert facts[0] == {"bytes": 4 * (10 * 3 * 384 + 2 * 12 * 3**2), "limit": 1, "fits": []}
+
+
+BAD = {
+    "not JSON": (b"{", 400, "invalid_json", []),
+    "no text": (b'{"layer":0}', 422, "missing_field", ["text"]),
+    "no layer": (b'{"text":"a"}', 422, "missing_field", ["layer"]),
+    "layer as text": (b'{"text":"a","layer":"0"}', 422, "invalid_type", ["layer"]),
+    "layer 6 of 6": (b'{"text":"a","layer":6}', 422, "index_out_of_range", ["layer"]),
+    "layer -1": (b'{"text":"a","layer":-1}', 422, "index_out_of_range", ["layer"]),
+    "empty": (b'{"text":"","layer":0}', 422, "sequence_empty", ["text"]),
+    "empty pair": (b'{"text":"a","pair":"","layer":0}', 422, "sequence_empty", ["pair"]),
+    "unknown field": (b'{"text":"a","layer":0,"head":1}', 422, "unknown_field", []),
+    "how to cut": (b'{"text":"a","layer":0,"truncate":"up"}', 422, "out_of_range", ["truncate"]),
+    "another model": (b'{"text":"a","layer":0,"model":"x"}', 404, "model_not_found", ["model"]),
+    "several texts": (b'{"text":["a"],"layer":0}', 422, "invalid_type", ["text"]),
+}
+
+
+@pytest.mark.parametrize(("body", "status", "code", "loc"), BAD.values(), ids=BAD.keys())
+async def test_what_cannot_be_explained_is_refused_and_said_where(
+    client: httpx.AsyncClient, body: bytes, status: int, code: str, loc: list[Any]
+) -> None:
+    """Before anything is computed."""
+    told = await client.post(ROUTE, content=body)
+
+    problem = told.json()
+    assert (told.status_code, problem["code"]) == (status, code)
+    assert problem.get("errors", [{"loc": []}])[0]["loc"] == loc
+
+
+async def test_it_waits_and_is_counted_like_any_text(
+    client: httpx.AsyncClient, gateway: Gateway
+) -> None:
+    """No deadline, no place in the queue; its tokens and its route are in the metrics."""
+    body = {"text": "All is well", "layer": 0}
+    late = await client.post(ROUTE, json=body, headers={"x-headlight-deadline-ms": "0"})
+
+    async def tokens() -> float:
+        text = (await client.get("/metrics")).text
+        series = 'headlight_tokens_total{replica="replica-1"} '
+        return float(text.partition(f"\n{series}")[2].partition("\n")[0])
+
+    before = await tokens()
+    await client.post(ROUTE, json=body)
+
+    assert (late.status_code, late.json()["code"]) == (429, "overloaded")
+    assert await tokens() == before + 5
+    counted = 'code="200",input="text",replica="replica-1",route="/v1/explain"'
+    assert counted in (await client.get("/metrics")).text
+
+
+async def test_in_company_it_is_explained_the_same(gateway: Gateway) -> None:
+    """Whatever else is in the batch: not one bit of any step moves, nor of the others."""
+    ids = [101, 2035, 2003, 2092, 102]
+    works = [
+        Work(ids, None, None, Wanted(explained=3)),
+        Work(ids * 7, None, None, Wanted(tokens=True)),
+        Work(ids, None, None, Wanted(explained=1, hidden=frozenset({4}))),
+    ]
+    run = gateway._runner.run
+    alone = [run([work], 1)[0] for work in works]
+
+    together = await asyncio.to_thread(run, works, 1)
+
+    for one, other in zip(alone, together, strict=True):
+        assert isinstance(one, Done) and isinstance(other, Done)
+        assert one.steps.keys() == other.steps.keys()
+        for name, step in one.steps.items():
+            np.testing.assert_array_equal(other.steps[name], step)
+    assert [list(done.hidden) for done in together if isinstance(done, Done)] == [[], [], [4]]
+
+
+async def test_a_score_beyond_a_window_is_null() -> None:
+    """JSON has no infinity; every other number stays one."""
+    pieces = answer.as_numbers({"scores": np.array([[0.5, -np.inf]], np.float32)})
+
+    assert orjson.loads(b"".join(pieces)) == {"scores": [[0.5, None]]}
