@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import IO, Literal, NoReturn, get_args, get_origin
+from typing import IO, Any, Literal, NoReturn, get_args, get_origin
 
 import click
 from pydantic import ValidationError
@@ -25,6 +25,7 @@ from service import launch, settings
 from service.settings import Settings
 
 FAILED, USAGE = 1, 2
+FILE = click.Path(dir_okay=False, path_type=Path)
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -100,6 +101,30 @@ def encode(text: str, attention: str | None, url: str) -> None:
     except ValueError as error:
         refuse(str(error), USAGE)
     except show.Unreachable as error:
+        refuse(str(error), FAILED)
+
+
+@main.command()
+@click.option("--model", default="all-MiniLM-L6-v2", show_default=True, help="as for serve")
+@click.option("--corpus", type=FILE, help="JSON lines to measure on; default: ours")
+@click.option("--threshold", multiple=True, metavar="ROLE=NUMBER", help="another than the usual")
+@click.option("--plot", type=FILE, help="also draw the grid, .png or .svg")
+@click.option("--json", "saved", type=FILE, help="also write what GET /v1/heads answers")
+@click.option("--ablate", metavar="TEXT", help="instead: how far TEXT moves without each head")
+def heads(model: str, ablate: str | None, **asked: Any) -> None:
+    """Measure what each head of a model does, and print it."""
+    from service import inspection
+
+    try:
+        if ablate is None:
+            inspection.measure(model, **asked)
+        elif any(asked.values()):
+            refuse("--ablate goes with --model alone", USAGE)
+        else:
+            inspection.ablate(model, ablate)
+    except inspection.Unusable as error:
+        refuse(str(error), USAGE)
+    except OSError as error:
         refuse(str(error), FAILED)
 
 

@@ -19,7 +19,9 @@ import torch
 from torch import Tensor
 
 from model.checkpoint import Model
+from model.forms import Asked
 from model.tokenizer import Tokenized
+from model.units import divide
 from service import sentences
 from service.runner import Done, Wanted, Work
 from service.survey import survey
@@ -77,9 +79,14 @@ class Heads:
     async def _attend(self, read: Sequence[Tokenized]) -> list[Tensor]:
         config = self._model.config
         every = {layer: tuple(range(config.heads)) for layer in range(config.layers)}
-        works = [Work(r.token_ids, r.types, None, Wanted(maps=every)) for r in read]
+        asked = [Asked(every, divide(len(r.token_ids))) for r in read]
+        works = [
+            Work(r.token_ids, r.types, None, Wanted(attention=one))
+            for r, one in zip(read, asked, strict=True)
+        ]
         done = await self._run(works, [len(work) for work in works])
-        return [torch.cat([torch.from_numpy(d.maps[layer]) for layer in every]) for d in done]
+        shown = [one.attention.heads for one in done if one.attention]
+        return [torch.cat([torch.from_numpy(s[layer]["map"]) for layer in every]) for s in shown]
 
 
 def recall(digest: str) -> dict[str, Any] | None:
@@ -103,9 +110,14 @@ def keep(found: dict[str, Any]) -> Path:
     path = _cache(found["weights"])
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        file.write(orjson.dumps({"format": FORMAT, **found}, option=orjson.OPT_INDENT_2))
+        file.write(written(found))
     os.replace(file.name, path)
     return path
+
+
+def written(found: dict[str, Any]) -> bytes:
+    """A survey as it is kept, and as it ships with this package."""
+    return orjson.dumps({"format": FORMAT, **found}, option=orjson.OPT_INDENT_2) + b"\n"
 
 
 def _holds(found: dict[str, Any], digest: str) -> bool:

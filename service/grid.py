@@ -1,0 +1,118 @@
+"""Layers x heads in a terminal: what each head does, and what the encoding is without it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+# what stands in a cell; any other role by its first letters
+BADGES = {
+    "previous": "prev",
+    "positional": "pos",
+    "delimiter sink": "sink",
+    "broad": "broad",  # the last in order: never followed by MORE
+    "coreference": "cor",
+    "negation": "neg",
+    "preposition": "prep",
+    "agreement": "agr",
+    "object": "obj",
+}
+LETTERS = 4
+MORE = "+"  # after the badge of a head that fills other roles too
+CELL = 5  # letters; twelve heads then fit into a terminal of 80
+COMMON = ("delimiter sink", "broad")  # what most heads do steps back
+EMPTY = "\u00b7"
+
+Found = Mapping[str, Any]  # the body of GET /v1/heads, or an entry of its heads
+
+
+def title(found: Found) -> str:
+    """What was measured on what, in two lines."""
+    corpus = found["corpus"]
+    return (
+        f"What each head of {found['model']} does ({found['weights']})\n"
+        f"measured on {corpus['name']}, {corpus['sentences']} sentences ({corpus['digest']})"
+    )
+
+
+def layers(found: Found) -> list[list[Found]]:
+    """The heads, a list for each layer."""
+    rows: dict[int, list[Found]] = {}
+    for head in found["heads"]:
+        rows.setdefault(head["layer"], []).append(head)
+    return list(rows.values())
+
+
+def badge(head: Found) -> str:
+    """A head's role in a few letters, marked where it fills others too."""
+    role: str = head["role"]
+    return BADGES.get(role, role[:LETTERS]) + (MORE if head["also"] else "")
+
+
+def heads(found: Found) -> Table:
+    """A row for each layer, a column for each head: its role, and the score that made it."""
+    table = Table(title=title(found), title_justify="left", show_lines=True, padding=0)
+    rows = layers(found)
+    for name in ("", *(f"H{head['head']}" for head in rows[0])):
+        table.add_column(name, justify="center", min_width=CELL)
+    for row in rows:
+        table.add_row(f"L{row[0]['layer']}", *map(_cell, row))
+    return table
+
+
+def roles(found: Found) -> Table:
+    """A row for each role by position that a head fills, with what it takes to fill it."""
+    table = Table(title="By position", title_justify="left")
+    for name in ("role", "heads", "best", "its score", "threshold", "uniform head"):
+        table.add_column(name)
+    for role in found["thresholds"]:
+        having = [head for head in found["heads"] if head["role"] == role]
+        if having:
+            best = max(having, key=lambda head: float(head["score"]))
+            numbers = [f"{best[name]:.3f}" for name in ("score", "threshold", "baseline")]
+            table.add_row(role, str(len(having)), f"L{best['layer']}H{best['head']}", *numbers)
+    return table
+
+
+def relations(found: Found) -> Table:
+    """A row for each relation: the head found, or none, and the controls that say so."""
+    table = Table(title="Between words", title_justify="left")
+    for name in ("relation", "found", "tried", "right", "of", "blind", "needed"):
+        table.add_column(name, justify="left" if name in ("relation", "found") else "right")
+    for name, told in found["relations"].items():
+        kind = "" if told["kind"] in (None, name) else f" ({told['kind']})"
+        right, blind, needed = (_share(told[key]) for key in ("score", "baseline", "threshold"))
+        tried = told["candidate"] or told["reason"]
+        table.add_row(
+            name + kind, told["found"], tried, right, str(told["controls"]), blind, needed
+        )
+    return table
+
+
+def ablations(moved: Sequence[Sequence[float]]) -> Table:
+    """A row for each layer: its heads, the one that the encoding needs most first."""
+    table = Table(
+        title="1 - cos(encoding, encoding without the head)",
+        title_justify="left",
+        caption="Compare heads of one layer only: what the last layer's write is pooled directly.",
+        caption_justify="left",
+        show_lines=True,
+    )
+    table.add_column("layer")
+    table.add_column("heads")
+    for layer, row in enumerate(moved):
+        order = sorted(range(len(row)), key=row.__getitem__, reverse=True)
+        table.add_row(f"L{layer}", "  ".join(f"H{head}={row[head]:.2g}" for head in order))
+    return table
+
+
+def _cell(head: Found) -> Text:
+    if head["role"] is None:
+        return Text(EMPTY, style="dim")
+    style = "dim" if head["role"] in COMMON else "bold"
+    return Text(f"{badge(head)}\n{head['score']:.2f}", style=style)
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.1%}"
