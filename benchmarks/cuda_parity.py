@@ -15,6 +15,7 @@ import torch
 from model import checkpoint, kernels, maps
 from model.checkpoint import Model
 from model.packing import Sequence
+from model.tiles import Look
 from service.weights import BUNDLED, locate
 
 TEXTS = Path(__file__).parent.parent / "tests" / "model" / "texts.txt"
@@ -40,7 +41,7 @@ def differences(exact: Model, fast: Model, sequences: list[Sequence]) -> tuple[f
         vectors = max(vectors, float((a - b).abs().max()))
         for layer in layers:
             a, b = (
-                maps.full(encoded.traces[layer], r, heads).cpu()
+                maps.full(Look(encoded.traces[layer], r, heads)).cpu()
                 for encoded, r in zip(whole, rows, strict=True)
             )
             shown = max(shown, float((a - b).abs().max()))

@@ -63,6 +63,8 @@ class Tokenizer:
         self._library.no_padding()
         added = self._library.get_added_tokens_decoder()
         self.special_ids = frozenset(id for id, token in added.items() if token.special)
+        ends = self._library.encode("").ids[-1:]  # [CLS] [SEP], or what a family has for them
+        self.separator = ends[0] if ends else None
 
     def __call__(
         self, texts: Many[Texts], limit: int, truncate: Truncate = "refuse"

@@ -18,7 +18,7 @@ JSON, SAFETENSORS = "application/json", "application/vnd.safetensors"
 PIECE_BYTES = 256 * 1024
 METADATA = "headlight"  # where a safetensors answer holds its JSON
 
-Array = NDArray[np.floating[Any]]
+Array = NDArray[Any]
 
 
 class NotFinite(Exception):
@@ -34,28 +34,41 @@ class Item:
         pooled: (width,) or None.
         tokens: (tokens, width) or None.
         layers: (tokens, width) by hidden state.
-        maps: (query, key) by layer and head.
+        attention: what it says of itself, as it goes into JSON; None where none was asked for.
+        shown: its arrays as JSON nests them, and named: as safetensors names them.
     """
 
     facts: Mapping[str, Any]
     pooled: Array | None = None
     tokens: Array | None = None
     layers: Mapping[int, Array] = field(default_factory=dict)
-    maps: Mapping[int, Mapping[int, Array]] | None = None
-    attention: Mapping[str, Any] = field(default_factory=dict)
+    attention: Mapping[str, Any] | None = None
+    shown: Mapping[str, Any] = field(default_factory=dict)
+    named: Mapping[str, Array] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Columns of equal length that JSON shows as one object a row."""
+
+    columns: Mapping[str, Array]
+
+    def rows(self) -> list[dict[str, Any]]:
+        columns = [array.tolist() for array in self.columns.values()]
+        return [dict(zip(self.columns, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def cast(array: Array, dtype: str) -> Array:
-    """A float32 array in the dtype asked for.
+    """A float32 array in the dtype asked for; one of whole numbers as it is.
 
     Raises:
         NotFinite: float16 cannot hold a number of it.
     """
-    if dtype == "float32":
+    if dtype == "float32" or array.dtype.kind == "i":
         return array
     with np.errstate(over="ignore"):  # it becomes infinity, and is refused
         half = array.astype(np.float16)
-    if not np.isfinite(half).all():
+    if np.isinf(half).any():
         raise NotFinite
     return half
 
@@ -85,7 +98,7 @@ def as_safetensors(
     for index, item in enumerate(items):
         tensors |= {f"{index}.{name}": array for name, array in _named(item)}
     data = [
-        {**item.facts, **({"attention": item.attention} if item.maps is not None else {})}
+        {**item.facts, **({"attention": item.attention} if item.attention else {})}
         for item in items
     ]
     metadata = orjson.dumps({**head, "data": data, "usage": usage}).decode()
@@ -101,9 +114,7 @@ def _named(item: Item) -> Iterator[tuple[str, Array]]:
         yield "tokens", item.tokens
     for layer, vectors in item.layers.items():
         yield f"layers.{layer}", vectors
-    for layer, heads in (item.maps or {}).items():
-        for head, probabilities in heads.items():
-            yield f"attention.{layer}.{head}", probabilities
+    yield from item.named.items()
 
 
 def _tree(item: Item) -> dict[str, Any]:
@@ -115,12 +126,8 @@ def _tree(item: Item) -> dict[str, Any]:
         tree["token_vectors"] = item.tokens
     if item.layers:
         tree["layers"] = {str(layer): vectors for layer, vectors in item.layers.items()}
-    if item.maps is not None:
-        maps = {
-            str(layer): {str(head): array for head, array in heads.items()}
-            for layer, heads in item.maps.items()
-        }
-        tree["attention"] = {**item.attention, "maps": maps}
+    if item.attention is not None:
+        tree["attention"] = {**item.attention, **item.shown}
     return tree
 
 
@@ -134,6 +141,8 @@ def _object(tree: Mapping[str, Any], encode: Any) -> Iterator[bytes]:
             yield from _object(value, encode)
         elif isinstance(value, np.ndarray):
             yield from encode(value)
+        elif isinstance(value, Records):
+            yield orjson.dumps(value.rows())
         else:
             yield orjson.dumps(value)
     yield b"{}" if opening == b"{" else b"}"

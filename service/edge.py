@@ -100,6 +100,9 @@ class Routes:
         media_type = accepted(request.headers.get("accept", "*/*"))
         deadline = time.monotonic() + self._seconds(request)
         seen: Seen = request.scope["seen"]
+        if _flag(request, "dry_run"):
+            told = await self._gateway.dry_run(await request.body(), media_type, deadline)
+            return Response(orjson.dumps(told), media_type=JSON)
         answer = await self._gateway.encode(await request.body(), media_type, deadline, seen)
         return Response(await _join(answer.pieces), media_type=answer.media_type)
 
@@ -192,6 +195,14 @@ def _check_media_type(request: Request) -> None:
     coded = request.headers.get("content-encoding", "identity").strip().lower() != "identity"
     if given != JSON or coded:
         raise Refused("unsupported_media_type")
+
+
+def _flag(request: Request, name: str) -> bool:
+    """A switch in the query; absent is off."""
+    given = request.query_params.get(name, "false")
+    if given not in ("true", "false"):
+        raise Refused("out_of_range", [Fault((name,), "out_of_range")])
+    return given == "true"
 
 
 async def _join(pieces: Iterator[bytes]) -> bytes:

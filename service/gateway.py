@@ -14,17 +14,19 @@ from typing import Any
 
 import torch
 
+from model.forms import Asked
 from model.pooling import Pooling
-from service import answer
+from service import answer, forms
+from service.asking import ask
 from service.batcher import Batcher, DeadlinePassed, Overloaded, Timing
 from service.health import Health
 from service.inputs import Read, Reader
 from service.lessons import Lessons
 from service.metrics import Metrics, Seen
-from service.price import Caps, price
+from service.price import Caps, attention_bytes, check, flops
 from service.refusals import Fault, Refused
 from service.runner import Done, NonFiniteOutput, Runner, Wanted, Work
-from service.schema import EncodeRequest, Pooled
+from service.schema import Attention, EncodeRequest, Pooled
 from service.settings import Settings
 from service.weights import locate
 
@@ -32,7 +34,6 @@ logger = logging.getLogger(__name__)
 
 BATCH_SECONDS = 0.1  # work in one batch: short enough to wait for, long enough to fill a GEMM
 FEWEST_BATCH_TOKENS, MOST_BATCH_TOKENS = 512, 16_384
-PATH = "fused"  # attention comes from the forward pass's own softmax normaliser
 
 
 class Unservable(Exception):
@@ -114,17 +115,39 @@ class Gateway:
         """
         asked = EncodeRequest.model_validate_json(body)
         seen.input = _kind(asked)
-        wanted = self._wanted(asked)
-        read = await self._read(asked)
-        attention_bytes = self._price(asked, wanted, read, media_type)
-        works = [Work(r.token_ids, r.types, r.embeddings, wanted) for r in read]
+        read, works = await self._work(asked)
+        attention_bytes = self._price(asked, works, media_type)
         done, timing = await self._run(works, [len(r) for r in read], deadline)
         head = self.head(asked.dtype)
-        items = [_item(asked, wanted, r, d) for r, d in zip(read, done, strict=True)]
+        items = [_item(asked, w, r, d) for w, r, d in zip(works, read, done, strict=True)]
         usage = _usage(read, attention_bytes, timing)
         if media_type == answer.SAFETENSORS:
             return Answer(media_type, iter([answer.as_safetensors(head, items, usage)]))
         return Answer(media_type, answer.as_json(head, items, usage, asked.encoding))
+
+    async def dry_run(self, body: bytes, media_type: str, deadline: float) -> dict[str, Any]:
+        """What POST /v1/encode would cost, and whether it would be admitted now; computes nothing.
+
+        Raises:
+            Refused, ValidationError, SequenceError: of a request that would never be answered.
+        """
+        asked = EncodeRequest.model_validate_json(body)
+        read, works = await self._work(asked)
+        lengths, shown = [len(r) for r in read], _shown(works)
+        told = {
+            "tokens": sum(lengths),
+            "attention_bytes": attention_bytes(shown, (asked.attention or Attention()).dtype),
+            "flops": flops(self._config, lengths, shown),
+        }
+        try:
+            self._price(asked, works, media_type)
+            self._batcher.check(sum(lengths), deadline)
+        except Refused as refused:
+            return {**told, "admitted": False, "code": refused.code, "retry_after_s": None}
+        except Overloaded as error:
+            after = 1 + int(error.retry_after)
+            return {**told, "admitted": False, "code": "overloaded", "retry_after_s": after}
+        return {**told, "admitted": True, "code": None, "retry_after_s": None}
 
     def head(self, dtype: str) -> dict[str, Any]:
         """What every answer says of the model that made it."""
@@ -167,12 +190,34 @@ class Gateway:
             hidden = asked.hidden(config.layers)
         except IndexError:
             raise _out_of_range("layers", limit=config.layers) from None
+        return Wanted(self._pooling(asked.pooled), asked.tokens, hidden)
+
+    async def _work(self, asked: EncodeRequest) -> tuple[list[Read], list[Work]]:
+        """The inputs as sequences, and what is wanted of each."""
+        wanted, (heads, gates) = self._wanted(asked), self._heads(asked)
+        read = await self._read(asked)
+        shown: Sequence[Asked | None] = [None] * len(read)
+        if asked.attention:
+            shown = ask(asked.attention, heads, read, self._runner.model.tokenizer)
+        works = [
+            Work(r.token_ids, r.types, r.embeddings, replace(wanted, attention=one), gates)
+            for r, one in zip(read, shown, strict=True)
+        ]
+        return read, works
+
+    def _heads(
+        self, asked: EncodeRequest
+    ) -> tuple[dict[int, tuple[int, ...]], dict[int, dict[int, float]]]:
+        """The heads to show, and the heads to scale, by layer."""
+        limits = {"layers": self._config.layers, "heads": self._config.heads}
         try:
-            maps = asked.attention.resolve(config.layers, config.heads) if asked.attention else {}
+            shown = asked.attention.resolve(**limits) if asked.attention else {}
         except IndexError:
-            limits = {"layers": config.layers, "heads": config.heads}
             raise _out_of_range("attention", **limits) from None
-        return Wanted(self._pooling(asked.pooled), asked.tokens, hidden, maps)
+        try:
+            return shown, asked.scales(**limits)
+        except IndexError:
+            raise _out_of_range("gates", **limits) from None
 
     def _pooling(self, asked: bool | Pooled) -> Pooling | None:
         own = self._runner.model.pooling
@@ -199,20 +244,12 @@ class Gateway:
             raise Refused("too_many_tokens", tokens=tokens, limit=limit)
         return read
 
-    def _price(
-        self, asked: EncodeRequest, wanted: Wanted, read: Sequence[Read], media_type: str
-    ) -> int:
+    def _price(self, asked: EncodeRequest, works: Sequence[Work], media_type: str) -> int:
         """Bytes of attention in the answer, refused when too many."""
         if asked.attention is None:
             return 0
-        return price(
-            asked.attention,
-            sum(map(len, wanted.maps.values())),
-            [len(r) for r in read],
-            media_type=media_type,
-            encoding=asked.encoding,
-            caps=Caps(self.settings.max_attention_json_bytes, self.settings.max_attention_bytes),
-        )
+        caps = Caps(self.settings.max_attention_json_bytes, self.settings.max_attention_bytes)
+        return check(_shown(works), asked.attention.dtype, media_type, asked.encoding, caps)
 
     async def _run(
         self, works: Sequence[Work], sizes: Sequence[int], deadline: float
@@ -286,30 +323,36 @@ def _out_of_range(field: str, **limits: int) -> Refused:
     return Refused("index_out_of_range", [Fault((field,), "index_out_of_range")], **limits)
 
 
-def _item(asked: EncodeRequest, wanted: Wanted, read: Read, done: Done) -> answer.Item:
+def _shown(works: Sequence[Work]) -> list[Asked]:
+    """What is to be shown of each sequence's attention."""
+    return [work.wanted.attention for work in works if work.wanted.attention]
+
+
+def _item(asked: EncodeRequest, work: Work, read: Read, done: Done) -> answer.Item:
     """One sequence's share of the answer."""
 
-    def cast(array: answer.Array, dtype: str = asked.dtype) -> answer.Array:
-        try:
-            return answer.cast(array, dtype)
-        except answer.NotFinite:
-            raise Refused("nonfinite_output") from None
+    def cast(array: answer.Array) -> answer.Array:
+        return answer.cast(array, asked.dtype)
 
-    maps = None
-    if asked.attention:
-        dtype = asked.attention.dtype
-        maps = {
-            layer: dict(zip(wanted.maps[layer], cast(array, dtype), strict=True))
-            for layer, array in done.maps.items()
-        }
-    return answer.Item(
-        facts={**read.facts, "truncated": len(read) < read.length, "length": read.length},
-        pooled=None if done.pooled is None else cast(done.pooled),
-        tokens=None if done.tokens is None else cast(done.tokens),
-        layers={layer: cast(array) for layer, array in done.hidden.items()},
-        maps=maps,
-        attention={"form": "full", "path": PATH} if asked.attention else {},
-    )
+    try:
+        item = answer.Item(
+            facts={**read.facts, "truncated": len(read) < read.length, "length": read.length},
+            pooled=None if done.pooled is None else cast(done.pooled),
+            tokens=None if done.tokens is None else cast(done.tokens),
+            layers={layer: cast(array) for layer, array in done.hidden.items()},
+        )
+        if asked.attention is None or work.wanted.attention is None or done.attention is None:
+            return item
+        dtype, encoding = asked.attention.dtype, asked.encoding
+        one, shown = work.wanted.attention, done.attention
+        return replace(
+            item,
+            attention=forms.facts(one),
+            shown=forms.tree(one, shown, dtype, encoding),
+            named=dict(forms.named(one, shown, dtype)),
+        )
+    except answer.NotFinite:
+        raise Refused("nonfinite_output") from None
 
 
 def _usage(read: Sequence[Read], attention_bytes: int, timing: Timing) -> dict[str, Any]:

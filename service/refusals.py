@@ -56,7 +56,10 @@ REFUSALS: dict[str, Kind] = {
     "bad_base64": Kind(422, "A base64 string cannot be decoded."),
     "payload_length_mismatch": Kind(422, "An array's bytes do not match its shape."),
     "non_finite": Kind(422, "Embeddings hold NaN or infinity."),
-    "index_out_of_range": Kind(422, "A layer or head does not exist, or is named twice."),
+    "index_out_of_range": Kind(422, "A layer, head or row does not exist, or is named twice."),
+    "words_unknown": Kind(422, "The words of token ids and embeddings are not known."),
+    "specials_unknown": Kind(422, "Which embeddings are special tokens is not known."),
+    "nothing_left": Kind(422, "Without its special tokens a sequence is empty."),
     "overloaded": Kind(429, "The service is busy; the request was not started."),
     "internal": Kind(500, "The service failed; this is not the request's fault."),
     "nonfinite_output": Kind(500, "The model produced NaN or infinity."),
@@ -84,6 +87,10 @@ VALIDATION: dict[str, str] = {
     "string_unicode": "invalid_text",
     "finite_number": "non_finite",
     "greater_than_equal": "out_of_range",
+    "less_than_equal": "out_of_range",
+    "rows_and_form": "out_of_range",
+    "weight_and_form": "out_of_range",
+    "index_out_of_range": "index_out_of_range",
     "literal_error": "out_of_range",
 }
 

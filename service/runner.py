@@ -10,24 +10,26 @@ import asyncio
 import ctypes
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from model import checkpoint, kernels, maps, packing
+from model import checkpoint, kernels, packing
 from model.checkpoint import Model
 from model.encoder import Encoded
 from model.explain import explain
+from model.forms import Asked, show
 from model.pooling import Pooling, pool
 from service.weights import GOLDEN, Found
 
 logger = logging.getLogger(__name__)
 
-Array = NDArray[np.float32]
+Array = NDArray[Any]
 
 AGREEMENT = 1e-4  # largest difference allowed from the plain exact path, and from transformers
 DRIFT = 3e-2  # of a canary, absolute or of the number, where bits are not promised
@@ -51,14 +53,14 @@ class Wanted:
 
     Args:
         hidden: hidden states, 0 = embeddings, i = after i layers.
-        maps: heads whose attention maps to return, by layer.
+        attention: what to show of it.
         explained: the layer to return every step of.
     """
 
     pooling: Pooling | None = None
     tokens: bool = False
     hidden: frozenset[int] = frozenset()
-    maps: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    attention: Asked | None = None
     explained: int | None = None
 
     @property
@@ -66,15 +68,26 @@ class Wanted:
         """The hidden states it takes, returned or not."""
         return self.hidden if self.explained is None else self.hidden | {self.explained}
 
+    @property
+    def traces(self) -> Collection[int]:
+        """The layers whose attention it shows."""
+        return self.attention.heads if self.attention else ()
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One sequence and what is wanted of it; embeddings are (tokens, width) numbers."""
+    """One sequence and what is wanted of it.
+
+    Args:
+        embeddings: (tokens, width) numbers.
+        gates: what heads are multiplied by, by layer and head.
+    """
 
     token_ids: Sequence[int] | None
     types: Sequence[int] | None
     embeddings: Array | None
     wanted: Wanted
+    gates: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         given = self.token_ids if self.embeddings is None else self.embeddings
@@ -82,25 +95,32 @@ class Work:
 
     def sequence(self) -> packing.Sequence:
         given = None if self.embeddings is None else torch.from_numpy(self.embeddings)
-        return packing.Sequence(self.token_ids, self.types, given)
+        return packing.Sequence(self.token_ids, self.types, given, self.gates)
+
+
+@dataclass(frozen=True, slots=True)
+class Attended:
+    """What is shown of one sequence's attention; model.forms.Shown as arrays."""
+
+    heads: Mapping[int, Mapping[str, Array]]
+    whole: Mapping[str, Array]
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What came out for one sequence, all float32.
+    """What came out for one sequence, real numbers as float32.
 
     Args:
         pooled: (width or dimensions,).
         tokens: (tokens, width).
         hidden: (tokens, width) by hidden state.
-        maps: (heads asked, query, key) by layer.
         steps: the explained layer's, by name; see model/explain.py.
     """
 
     pooled: Array | None
     tokens: Array | None
     hidden: dict[int, Array]
-    maps: dict[int, Array]
+    attention: Attended | None
     steps: dict[str, Array]
 
 
@@ -170,7 +190,7 @@ class Runner:
         encoded = self.model.encoder(
             packed,
             hidden=frozenset().union(*(work.wanted.states for work in works)),
-            traces=frozenset().union(*(work.wanted.maps for work in works)),
+            traces=frozenset().union(*(work.wanted.traces for work in works)),
         )
         if not encoded.last.sum().isfinite():
             raise NonFiniteOutput("the last layer is not finite")
@@ -184,10 +204,7 @@ class Runner:
             pooled=_array(pool(last, wanted.pooling)) if wanted.pooling else None,
             tokens=_array(last) if wanted.tokens else None,
             hidden={layer: _array(encoded.hidden[layer][rows]) for layer in sorted(wanted.hidden)},
-            maps={
-                layer: _array(maps.full(encoded.traces[layer], rows, heads))
-                for layer, heads in wanted.maps.items()
-            },
+            attention=_attended(encoded, rows, wanted.attention),
             steps=self._explain(encoded, rows, wanted.explained),
         )
 
@@ -303,5 +320,20 @@ def _numerics(device: torch.device, dtype: torch.dtype, kernel: str) -> str:
     return f"{device.type}-{precision}-{kernel}-{unit.lower()}-{release}"
 
 
+def _attended(encoded: Encoded, rows: slice, asked: Asked | None) -> Attended | None:
+    """What was asked to be shown of one sequence's attention."""
+    if asked is None:
+        return None
+    shown = show(encoded.traces, rows, asked)
+    heads = {layer: _arrays(named) for layer, named in shown.heads.items()}
+    return Attended(heads, _arrays(shown.whole))
+
+
+def _arrays(named: Mapping[str, torch.Tensor]) -> dict[str, Array]:
+    return {name: _array(tensor) for name, tensor in named.items()}
+
+
 def _array(tensor: torch.Tensor) -> Array:
-    return tensor.float().cpu().numpy()
+    """A tensor as an array, real numbers as float32."""
+    array: Array = (tensor.float() if tensor.is_floating_point() else tensor).cpu().numpy()
+    return array

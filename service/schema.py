@@ -8,10 +8,14 @@ from pydantic.types import FailFast
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypeAliasType
 
+from model.forms import Form
 from model.pooling import Mode
+from model.tiles import Weight
 from model.tokenizer import Truncate
+from model.units import Level, Specials
 
 Floats = Literal["float32", "float16"]
+MOST_SCALE = 100.0  # of a gate; much more makes numbers that nothing can hold
 # Lists that stop at their first error: a million errors would cost more than the request
 Integers = TypeAliasType("Integers", Annotated[list[int], FailFast()])
 Numbers = TypeAliasType("Numbers", Annotated[list[float], FailFast()])
@@ -89,13 +93,38 @@ def _heads_tag(given: object) -> str:
     return "<list>" if isinstance(given, list) else named
 
 
+class Gate(Wire):
+    """What one head's mixed values are multiplied by before W_O; 0 drops the head."""
+
+    layer: int
+    head: int
+    scale: Annotated[float, Field(ge=-MOST_SCALE, le=MOST_SCALE)]
+
+
 class Attention(Wire):
-    """Which attention maps to return."""
+    """What to show of the attention."""
 
     layers: Indices = "all"
     heads: Heads = "all"
-    form: Literal["full"] = "full"
+    form: Form = "full"
+    rows: Integers = []
+    k: Annotated[int, Field(ge=1)] = 8
+    size: Annotated[int, Field(ge=1)] = 32
+    weight: Weight | None = None
+    level: Level = "token"
+    specials: Specials = "keep"
     dtype: Floats = "float32"
+
+    @model_validator(mode="after")
+    def _of_its_form(self) -> "Attention":
+        """What a form does not read is refused: whoever sends it expects it to do something."""
+        if (self.form == "rows") != bool(self.rows):
+            raise PydanticCustomError("rows_and_form", "rows go with the form rows")
+        if self.weight == "value_norm" and self.form not in ("top", "dominance"):
+            raise PydanticCustomError("weight_and_form", "only top and dominance are weighted")
+        if len(set(self.rows)) != len(self.rows):
+            raise PydanticCustomError("index_out_of_range", "a row is named twice")
+        return self
 
     def resolve(self, layers: int, heads: int) -> dict[int, tuple[int, ...]]:
         """The heads asked for, by layer, in the order of the model.
@@ -112,7 +141,10 @@ class Attention(Wire):
             asked = list(range(layers)) if self.layers == "all" else self.layers
             every = list(range(heads)) if self.heads == "all" else self.heads
             named = dict.fromkeys(asked, every)
-        return {layer: tuple(_chosen(named[layer], heads)) for layer in _chosen(asked, layers)}
+        chosen = {layer: tuple(_chosen(named[layer], heads)) for layer in _chosen(asked, layers)}
+        if not chosen or not all(chosen.values()):
+            raise IndexError("no head is named")
+        return chosen
 
 
 class EncodeRequest(Wire):
@@ -133,6 +165,7 @@ class EncodeRequest(Wire):
     tokens: bool = False
     layers: list[int] = []
     attention: Attention | None = None
+    gates: list[Gate] = []
     encoding: Literal["json", "base64"] = "json"
     dtype: Floats = "float32"
 
@@ -152,6 +185,19 @@ class EncodeRequest(Wire):
         states = [index + layers + 1 if index < 0 else index for index in self.layers]
         return frozenset(_chosen(states, layers + 1))
 
+    def scales(self, layers: int, heads: int) -> dict[int, dict[int, float]]:
+        """What heads are multiplied by, by layer and head.
+
+        Raises:
+            IndexError: a head that does not exist, or is named twice.
+        """
+        found: dict[int, dict[int, float]] = {}
+        for gate in self.gates:
+            _chosen([gate.layer], layers)
+            _chosen([*found.get(gate.layer, ()), gate.head], heads)
+            found.setdefault(gate.layer, {})[gate.head] = gate.scale
+        return found
+
 
 def _index(key: str) -> int:
     if not key.isdecimal() or not key.isascii() or str(int(key)) != key:
@@ -169,6 +215,6 @@ def _chosen(asked: Sequence[int], count: int) -> list[int]:
 # Every name of the wire; what a refusal may repeat from a request
 FIELDS = frozenset(
     name
-    for wire in (EncodeRequest, Attention, Pooled, Item, Base64Array)
+    for wire in (EncodeRequest, Attention, Gate, Pooled, Item, Base64Array)
     for name in wire.model_fields
 )

@@ -12,7 +12,6 @@ from model.ablation import ablate
 from model.checkpoint import Model
 from model.tiles import Look
 from model.tokenizer import Tokenized
-from model.units import divide
 from service.sentences import Corpus
 from service.survey import survey
 from service.weights import Found, locate
@@ -62,19 +61,11 @@ class Solo:
         return [
             torch.cat(
                 [
-                    maps.full(
-                        Look(
-                            trace,
-                            packed.rows(index),
-                            heads,
-                            divide(len(r.token_ids)),
-                            "probability",
-                        )
-                    )
+                    maps.full(Look(trace, packed.rows(index), heads))
                     for _, trace in sorted(traces.items())
                 ]
             )
-            for index, r in enumerate(read)
+            for index in range(len(read))
         ]
 
 

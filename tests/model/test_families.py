@@ -19,6 +19,7 @@ from model import checkpoint, families, kernels, maps
 from model.checkpoint import Model
 from model.config import EncoderConfig
 from model.packing import Sequence
+from model.tiles import Look
 from service.weights import BUNDLED, locate
 
 CPU = torch.device("cpu")
@@ -181,7 +182,7 @@ def furthest(reference: PreTrainedModel, ours: Model, family: str, kind: str, le
         pairs = [
             (found.hidden[i][rows], state[0]) for i, state in enumerate(expected.hidden_states)
         ]
-        shown = [maps.full(found.traces[i], rows, heads) for i in layers]
+        shown = [maps.full(Look(found.traces[i], rows, heads)) for i in layers]
         pairs += [(mine, its[0]) for mine, its in zip(shown, expected.attentions, strict=True)]
     assert len(pairs) == 2 * len(layers) + 1
     return max(float((mine - its).abs().max()) for mine, its in pairs)
@@ -261,7 +262,7 @@ def test_a_window_is_exactly_as_wide_as_they_say(loaded: Loaded) -> None:
 
     with torch.inference_mode():
         encoded = ours.encoder(ours.encoder.pack([sequence]), traces={1})
-        probabilities = maps.full(encoded.traces[1], slice(0, MOST), [0])[0]
+        probabilities = maps.full(Look(encoded.traces[1], slice(0, MOST), [0]))[0]
 
     assert probabilities[20, 20 - WINDOW] > 0 and probabilities[20, 20 + WINDOW] > 0
     assert probabilities[20, 19 - WINDOW] == 0 and probabilities[20, 21 + WINDOW] == 0

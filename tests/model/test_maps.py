@@ -2,15 +2,17 @@
 
 import random
 from collections.abc import Callable
+from collections.abc import Sequence as Many
 
 import pytest
 import torch
 from torch import Tensor
 
-from model import attention, maps
+from model import maps, tiles
 from model.checkpoint import Model
 from model.encoder import Encoded
 from model.packing import Sequence, pack
+from model.tiles import Look
 
 CPU = torch.device("cpu")
 LAYERS = frozenset(range(6))
@@ -26,10 +28,14 @@ def trace(model: Model, batch: Ids) -> Encoded:
     return model.encoder(pack([Sequence(ids) for ids in batch], CPU), traces=LAYERS)
 
 
+def seen(encoded: Encoded, layer: int, index: int, heads: Many[int]) -> Tensor:
+    """The maps of some heads of one layer, (heads, query, key)."""
+    return maps.full(Look(encoded.traces[layer], encoded.packed.rows(index), heads))
+
+
 def every(encoded: Encoded, index: int) -> Tensor:
     """All maps of one sequence, (layers, heads, query, key)."""
-    rows = encoded.packed.rows(index)
-    return torch.stack([maps.full(encoded.traces[layer], rows, HEADS) for layer in sorted(LAYERS)])
+    return torch.stack([seen(encoded, layer, index, HEADS) for layer in sorted(LAYERS)])
 
 
 def test_alone_all_72_heads_have_the_maps_of_transformers(
@@ -78,7 +84,7 @@ def test_the_textbook_examples_are_there_to_be_seen(
 
     encoded = trace(model, [tokens.token_ids])
 
-    (shown,) = maps.full(encoded.traces[layer], encoded.packed.rows(0), [head])
+    (shown,) = seen(encoded, layer, 0, [head])
 
     found = shown[tokens.tokens.index(query), tokens.tokens.index(key)].item()
     assert found == pytest.approx(share, abs=0.01)
@@ -101,7 +107,8 @@ def test_a_map_mixes_the_values_to_what_the_layer_gave(model: Model, sequences: 
     rows = packed.rows(0)
 
     values = layer.project(x)[rows].chunk(3, -1)[2].unflatten(-1, (12, 32)).transpose(0, 1)
-    z = maps.full(left, rows, HEADS) @ values
+    look = Look(left, rows, HEADS)
+    z = maps.full(look) @ values
 
     total = layer.output(z.transpose(0, 1).flatten(1)) + x[rows]
     torch.testing.assert_close(total, given[rows], rtol=0, atol=1e-5)
@@ -110,12 +117,11 @@ def test_a_map_mixes_the_values_to_what_the_layer_gave(model: Model, sequences: 
 def test_heads_come_in_the_order_asked(model: Model, sequences: Ids) -> None:
     """Only those asked for, as often as asked for."""
     encoded = trace(model, sequences[:3])
-    rows = encoded.packed.rows(1)
-    full = maps.full(encoded.traces[2], rows, HEADS)
+    full = seen(encoded, 2, 1, HEADS)
 
-    asked = maps.full(encoded.traces[2], rows, (11, 0, 7, 0))
+    asked = seen(encoded, 2, 1, (11, 0, 7, 0))
 
-    torch.testing.assert_close(asked, full[[11, 0, 7, 0]], rtol=0, atol=1e-6)
+    assert torch.equal(asked, full[[11, 0, 7, 0]])
 
 
 @pytest.mark.parametrize("tile", [1, 7, 128, 131])
@@ -125,11 +131,11 @@ def test_the_tiles_of_a_long_map_fit_together(
     """Made in pieces or at once, a map is the same."""
     ids = max(sequences, key=len)
     encoded = trace(model, [ids])
-    monkeypatch.setattr(attention, "TILE", len(ids))
-    at_once = maps.full(encoded.traces[4], slice(0, len(ids)), [3, 5])
+    monkeypatch.setattr(tiles, "TILE", len(ids))
+    at_once = seen(encoded, 4, 0, [3, 5])
 
-    monkeypatch.setattr(attention, "TILE", tile)
-    in_tiles = maps.full(encoded.traces[4], slice(0, len(ids)), [3, 5])
+    monkeypatch.setattr(tiles, "TILE", tile)
+    in_tiles = seen(encoded, 4, 0, [3, 5])
 
     torch.testing.assert_close(in_tiles, at_once, rtol=0, atol=1e-5)
 

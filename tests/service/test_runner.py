@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from model.forms import Asked
+from model.units import divide
 from service.gateway import Gateway
 from service.runner import Done, NotTrustworthy, Wanted, Work
 
@@ -37,13 +39,16 @@ async def test_each_sequence_gets_what_it_wants(gateway: Gateway) -> None:
     """Wishes of different requests do not mix in a batch."""
     ids = [101, 2035, 102]
     plain = Work(ids, None, None, Wanted())
-    maps = Work(ids, None, None, Wanted(maps={2: (3, 5)}, hidden=frozenset({0})))
+    asked = Asked({2: (3, 5)}, divide(3))
+    maps = Work(ids, None, None, Wanted(attention=asked, hidden=frozenset({0})))
 
     first, second = done(gateway, [plain, maps])
 
-    assert (first.pooled, first.tokens, first.hidden, first.maps) == (None, None, {}, {})
-    assert second.maps[2].shape == (2, 3, 3) and list(second.hidden) == [0]
-    np.testing.assert_allclose(second.maps[2].sum(-1), 1, atol=1e-5)
+    assert (first.pooled, first.tokens, first.hidden, first.attention) == (None, None, {}, None)
+    assert second.attention is not None and list(second.hidden) == [0]
+    shown = second.attention.heads[2]["map"]
+    assert shown.shape == (2, 3, 3)
+    np.testing.assert_allclose(shown.sum(-1), 1, atol=1e-5)
 
 
 async def test_a_model_whose_bits_depend_on_the_batch_is_not_served(

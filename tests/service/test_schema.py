@@ -12,7 +12,6 @@ from service.schema import Attention, EncodeRequest
         ({"layers": [1], "heads": [2, 0]}, {1: (0, 2)}),
         ({"heads": {"1": [2], "0": [1]}}, {0: (1,), 1: (2,)}),
         ({"layers": [1], "heads": {"1": [2]}}, {1: (2,)}),
-        ({"layers": []}, {}),
     ],
 )
 def test_heads_are_named_by_layer(asked: dict[str, object], named: dict[int, object]) -> None:
@@ -29,6 +28,8 @@ def test_heads_are_named_by_layer(asked: dict[str, object], named: dict[int, obj
         {"heads": {"01": [1]}},
         {"heads": {"-1": [1]}},
         {"layers": [0], "heads": {"1": [2]}},
+        {"layers": []},
+        {"heads": []},
     ],
 )
 def test_a_head_that_does_not_exist_is_an_index_error(asked: dict[str, object]) -> None:

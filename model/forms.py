@@ -1,0 +1,152 @@
+"""The forms of an attention answer, and what each is made of.
+
+full, rows, top, blocks and stats stand alone for every head; dominance also counts over all heads
+asked, and rollout is one map of all of them. In an answer units go by their number in the
+sequence, counted from 0 with special ones, whatever is left out.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from model import maps
+from model.attention import Trace
+from model.dominance import dominance, wins
+from model.rollout import rollout
+from model.statistics import FIELDS, statistics
+from model.tiles import Look, Weight
+from model.units import Units
+
+Form = Literal["full", "rows", "top", "blocks", "stats", "dominance", "rollout"]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What to show of one sequence's attention.
+
+    Args:
+        heads: which heads, by layer, both counted from 0 and in order.
+        weight: of top and dominance.
+        rows: of the form rows, the units whose rows to show.
+        k: of top, keys a row.
+        size: of blocks, most blocks along a side.
+        cls: of stats, the first special token.
+        separators: of stats, the tokens that separate.
+    """
+
+    heads: Mapping[int, tuple[int, ...]]
+    units: Units
+    form: Form = "full"
+    weight: Weight = "probability"
+    rows: tuple[int, ...] = ()
+    k: int = 8
+    size: int = 32
+    cls: int | None = None
+    separators: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What is shown of one sequence's attention.
+
+    Args:
+        heads: tensors by layer and name; their first axis is the heads asked of that layer.
+            map (full, rows, blocks): (heads, query, key); keys (int32), values: (heads, query, k)
+            and rest: (heads, query); stats: (heads, statistics.FIELDS); dominant (int32), share
+            and own: (heads, units).
+        whole: tensors by name. wins: (units,) int32, counting all units; map: (units, units).
+    """
+
+    heads: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+    whole: dict[str, Tensor] = field(default_factory=dict)
+
+
+def show(traces: Mapping[int, Trace], rows: slice, asked: Asked) -> Shown:
+    """Make the form asked for of one sequence.
+
+    Args:
+        traces: of every layer of `asked.heads`, at least.
+        rows: the sequence's rows in its batch.
+    """
+    if asked.form == "rollout":
+        return Shown(whole={"map": _rollout(traces, rows, asked)})
+    heads = {
+        layer: _of_layer(
+            Look(traces[layer], rows, chosen, asked.units, asked.weight), traces[layer], rows, asked
+        )
+        for layer, chosen in asked.heads.items()
+    }
+    whole = {}
+    if asked.form == "dominance":
+        dominant = torch.cat([found["dominant"] for found in heads.values()])
+        axis = torch.tensor(asked.units.axis, device=dominant.device)
+        whole["wins"] = wins(dominant, axis, len(asked.units.spans))
+    return Shown(heads, whole)
+
+
+def _of_layer(look: Look, trace: Trace, rows: slice, asked: Asked) -> dict[str, Tensor]:
+    """The tensors of one layer's heads, by name."""
+    axis = torch.tensor(asked.units.axis, dtype=torch.int32, device=look.q.device)
+    match asked.form:
+        case "full":
+            return {"map": maps.full(look)}
+        case "rows":
+            return {"map": maps.rows(look, [asked.units.axis.index(unit) for unit in asked.rows])}
+        case "blocks":
+            return {"map": maps.blocks(look, asked.size)}
+        case "top":
+            keys, values, rest = maps.top(look, asked.k)
+            return {"keys": axis[keys.long()], "values": values, "rest": rest}
+        case "stats":
+            return {"stats": _statistics(look, trace, rows, asked)}
+        case "dominance":
+            found = dominance(look)
+            return {"dominant": axis[found.dominant.long()], "share": found.share, "own": found.own}
+        case "rollout":
+            raise RuntimeError("rollout is of all layers together: this is a bug")
+
+
+def _statistics(look: Look, trace: Trace, rows: slice, asked: Asked) -> Tensor:
+    place = asked.units.place
+    cls = None if asked.cls is None else place(asked.cls)
+    separators = [at for at in map(place, asked.separators) if at is not None]
+    return statistics(look, trace, rows, cls, separators)
+
+
+def _rollout(traces: Mapping[int, Trace], rows: slice, asked: Asked) -> Tensor:
+    tokens = asked.units.tokens
+    every = Units(tuple((i, i + 1) for i in range(tokens)), tuple(range(tokens)))
+    looks = [
+        Look(traces[layer], rows, chosen, every, "probability")
+        for layer, chosen in sorted(asked.heads.items())
+    ]
+    return rollout(looks, asked.units)
+
+
+def price(asked: Asked, number: int, index: int = 4) -> int:
+    """Bytes of the tensors of `show`, before any is computed.
+
+    Args:
+        number, index: bytes of a real number and of a unit's number.
+    """
+    heads, units = sum(map(len, asked.heads.values())), len(asked.units.axis)
+    match asked.form:
+        case "full":
+            return heads * units * units * number
+        case "rows":
+            return heads * len(asked.rows) * units * number
+        case "blocks":
+            step = -(-units // asked.size)
+            return heads * (-(-units // step)) ** 2 * number
+        case "top":
+            k = min(asked.k, units)
+            return heads * units * (k * (number + index) + number)
+        case "stats":
+            return heads * len(FIELDS) * number
+        case "dominance":
+            return heads * units * (2 * number + 2 * index) + len(asked.units.spans) * index
+        case "rollout":
+            return units * units * number

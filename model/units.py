@@ -1,0 +1,96 @@
+"""What makes a row and a column of an attention answer: tokens or words, special ones or not.
+
+A word's row is the mean over its tokens' rows, its column the sum over their columns: then rows
+still sum to 1. Source: Clark et al. 2019, "What Does BERT Look At?", section 4.1.
+"""
+
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Level = Literal["token", "word"]
+Specials = Literal["keep", "drop", "renormalize"]
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """The units of one sequence, and which of them an answer shows.
+
+    Args:
+        spans: the tokens of every unit, [first, last); end to end they are the sequence.
+        axis: the units that are shown, as rows and as columns, in order.
+        renormalize: whether rows are scaled to sum to 1 over the units shown.
+    """
+
+    spans: tuple[tuple[int, int], ...]
+    axis: tuple[int, ...]
+    renormalize: bool = False
+
+    @property
+    def tokens(self) -> int:
+        return self.spans[-1][1]
+
+    @property
+    def whole(self) -> bool:
+        """Whether every unit is one token and shown: maps are as the forward pass had them."""
+        return len(self.axis) == self.tokens
+
+    @property
+    def merged(self) -> bool:
+        """Whether a unit shown is more than one token."""
+        return any(self.spans[unit][1] - self.spans[unit][0] > 1 for unit in self.axis)
+
+    def shown(self) -> tuple[Tensor, Tensor]:
+        """The tokens of the units shown, and the place of each one's unit on the axis."""
+        pairs = [
+            (token, place)
+            for place, unit in enumerate(self.axis)
+            for token in range(*self.spans[unit])
+        ]
+        tokens, places = torch.tensor(pairs, dtype=torch.int64).view(-1, 2).T.contiguous()
+        return tokens, places
+
+    def place(self, token: int) -> int | None:
+        """Where on the axis a token's unit stands, None where it is not shown."""
+        unit = next(i for i, (first, last) in enumerate(self.spans) if first <= token < last)
+        return self.axis.index(unit) if unit in self.axis else None
+
+
+def divide(
+    tokens: int,
+    *,
+    level: Level = "token",
+    specials: Specials = "keep",
+    words: Many[int | None] = (),
+    segments: Many[int] = (),
+    special: Many[bool] = (),
+) -> Units:
+    """Divide a sequence into units.
+
+    Args:
+        words: of each token, the word of its text; needed for level word.
+        segments: of each token, its text in a pair; empty is one text.
+        special: of each token, whether it is special: such a one stays a unit of its own.
+            Needed unless all are kept.
+
+    Example:
+        >>> divide(4, level="word", words=[None, 0, 0, None], special=[True, False, False, True])
+        Units(spans=((0, 1), (1, 3), (3, 4)), axis=(0, 1, 2), renormalize=False)
+    """
+    firsts = list(range(tokens))
+    if level == "word":
+        segments = segments or [0] * tokens
+        firsts = [
+            token
+            for token in firsts
+            if token == 0
+            or special[token]
+            or special[token - 1]
+            or (segments[token], words[token]) != (segments[token - 1], words[token - 1])
+        ]
+    spans = tuple(zip(firsts, [*firsts[1:], tokens], strict=True))
+    kept = [i for i, (first, _) in enumerate(spans) if specials == "keep" or not special[first]]
+    return Units(spans, tuple(kept), specials == "renormalize")
