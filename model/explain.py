@@ -23,6 +23,7 @@ What a family does otherwise:
 No fast kernel has a part in it but those that made x.
 """
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -33,13 +34,12 @@ from model.mechanism import Affine, mix, score, weigh
 from model.positions import buckets
 
 
-def explain(encoder: Encoder, index: int, x: Tensor, positions: Tensor) -> dict[str, Tensor]:
+def explain(encoder: Encoder, index: int, x: Tensor) -> dict[str, Tensor]:
     """Every step of one sequence through one layer, in order.
 
     Args:
         index: of the layer, counted from 0.
         x: the hidden state that enters it, (tokens, width).
-        positions: of the tokens, (tokens,).
 
     Returns:
         The steps by name, each as the table above says, float32.
@@ -48,7 +48,7 @@ def explain(encoder: Encoder, index: int, x: Tensor, positions: Tensor) -> dict[
     steps = {"x": x}
     if layer.config.pre_norm:
         steps["entered"] = _norm(encoder, x, layer.attention_norm)
-    steps |= _attend(encoder, layer.attention, steps.get("entered", x), positions)
+    steps |= _attend(encoder, layer.attention, steps.get("entered", x))
     added = x + steps["projected"]
     inner = layer.feed_forward_norm if layer.config.pre_norm else layer.attention_norm
     steps["normed"] = _norm(encoder, added, inner)
@@ -62,13 +62,12 @@ def explain(encoder: Encoder, index: int, x: Tensor, positions: Tensor) -> dict[
     return steps
 
 
-def _attend(
-    encoder: Encoder, attention: MultiHeadAttention, x: Tensor, positions: Tensor
-) -> dict[str, Tensor]:
+def _attend(encoder: Encoder, attention: MultiHeadAttention, x: Tensor) -> dict[str, Tensor]:
     """From queries, keys and values to what W^O makes of their mix."""
     rows = _linear(attention.project, x).view(len(x), 3, attention.heads, attention.head)
     q, k, v = rows.unbind(1)  # (tokens, heads, head)
     if attention.rotation is not None:
+        positions = torch.arange(len(x), device=x.device)
         q, k = attention.rotation(q, positions), attention.rotation(k, positions)
     q, k, v = (part.transpose(0, 1) for part in (q, k, v))  # (heads, tokens, head)
     scores = score(q, k)  # (heads, query, key)

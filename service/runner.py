@@ -212,8 +212,7 @@ class Runner:
         """Every step of one sequence through the layer asked for."""
         if layer is None:
             return {}
-        x, positions = encoded.hidden[layer][rows], encoded.packed.positions[rows]
-        steps = explain(self.model.encoder, layer, x, positions)
+        steps = explain(self.model.encoder, layer, encoded.hidden[layer][rows])
         return {name: _array(step) for name, step in steps.items()}
 
     def right(self, done: Done) -> bool:

@@ -72,7 +72,7 @@ def explained(encoder: Encoder, layer: int, ids: list[int]) -> tuple[dict[str, T
     rows = packed.rows(1)
     with torch.inference_mode():
         encoded = encoder(packed, hidden={layer, layer + 1})
-        steps = explain(encoder, layer, encoded.hidden[layer][rows], packed.positions[rows])
+        steps = explain(encoder, layer, encoded.hidden[layer][rows])
     return steps, encoded.hidden[layer + 1][rows]
 
 

@@ -263,6 +263,17 @@ async def test_requests_take_turns_and_too_many_are_refused(
     assert gateway.lessons._waiting == 0
 
 
+async def test_it_takes_one_core() -> None:
+    """A second thread that opens a parallel region would slow the lanes' short sentences."""
+
+    def cores() -> int:
+        torch.set_num_threads(2)
+        attend(read(ATTEND.validate_python(parts()), 1 << 20))
+        return torch.get_num_threads()
+
+    assert await asyncio.to_thread(cores) == 1
+
+
 async def test_it_is_counted_under_its_own_route(client: httpx.AsyncClient) -> None:
     """As every answer is."""
     await client.post(ROUTE, json=WELL)

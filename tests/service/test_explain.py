@@ -180,7 +180,7 @@ BAD = {
     "layer -1": (b'{"text":"a","layer":-1}', 422, "index_out_of_range", ["layer"]),
     "empty": (b'{"text":"","layer":0}', 422, "sequence_empty", ["text"]),
     "empty pair": (b'{"text":"a","pair":"","layer":0}', 422, "sequence_empty", ["pair"]),
-    "unknown field": (b'{"text":"a","layer":0,"head":1}', 422, "unknown_field", []),
+    "unknown field": (b'{"text":"a","layer":0,"hat":1}', 422, "unknown_field", []),
     "how to cut": (b'{"text":"a","layer":0,"truncate":"up"}', 422, "out_of_range", ["truncate"]),
     "another model": (b'{"text":"a","layer":0,"model":"x"}', 404, "model_not_found", ["model"]),
     "several texts": (b'{"text":["a"],"layer":0}', 422, "invalid_type", ["text"]),
