@@ -47,6 +47,7 @@ def application(gateway: Gateway, scrape: Callable[[], Awaitable[bytes]]) -> ASG
         "/v1/encode": ("POST", routes.encode),
         "/v1/attend": ("POST", routes.attend),
         "/v1/explain": ("POST", routes.explain),
+        "/v1/heads": ("GET", routes.heads),
         "/live": ("GET", routes.live),
         "/ready": ("GET", routes.ready),
         "/info": ("GET", routes.info),
@@ -119,6 +120,11 @@ class Routes:
         deadline, seen = time.monotonic() + self._seconds(request), request.scope["seen"]
         pieces = await self._gateway.lessons.explain(await request.body(), deadline, seen)
         return Response(await _join(pieces), media_type=JSON)
+
+    async def heads(self, request: Request) -> Response:
+        """GET /v1/heads: what each head of the model does, as measured."""
+        deadline = time.monotonic() + self._seconds(request)
+        return Response(orjson.dumps(await self._gateway.heads.answer(deadline)), media_type=JSON)
 
     async def live(self, request: Request) -> Response:
         """GET /live: the process answers."""

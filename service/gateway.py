@@ -19,6 +19,7 @@ from model.pooling import Pooling
 from service import answer, forms
 from service.asking import ask
 from service.batcher import Batcher, DeadlinePassed, Overloaded, Timing
+from service.heads import Heads
 from service.health import Health
 from service.inputs import Read, Reader
 from service.lessons import Lessons
@@ -94,12 +95,14 @@ class Gateway:
         self.lessons = Lessons(
             self.head("float32"), self._reader, self._run, settings.max_attention_json_bytes
         )
+        self.heads = Heads(model, self.name, self._run, settings.deadline_seconds)
         self._health = Health(settings, runner, self._batcher, self.metrics)
 
     async def close(self) -> None:
         """Let admitted work finish, stop the lanes."""
         if self._health:
             self._health.close()
+        self.heads.close()
         await self._batcher.drain()
         self._runner.close()
 

@@ -8,11 +8,12 @@ import asyncio
 import logging
 import os
 import tempfile
-from collections.abc import Awaitable, Callable, Sequence
+import time
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 import torch
@@ -23,6 +24,8 @@ from model.forms import Asked
 from model.tokenizer import Tokenized
 from model.units import divide
 from service import sentences
+from service.batcher import Timing
+from service.refusals import Refused
 from service.runner import Done, Wanted, Work
 from service.survey import survey
 
@@ -30,8 +33,13 @@ logger = logging.getLogger(__name__)
 
 FORMAT = 1  # changes when equal weights and sentences would be told otherwise
 
-# runs works of so many tokens each, among other requests'
-Run = Callable[[Sequence[Work], Sequence[int]], Awaitable[Sequence[Done]]]
+
+class Run(Protocol):
+    """Waits for the batches that hold some sequences; see Gateway."""
+
+    def __call__(
+        self, works: Sequence[Work], sizes: Sequence[int], deadline: float, /
+    ) -> Awaitable[tuple[list[Done], Timing]]: ...
 
 
 class Heads:
@@ -39,23 +47,32 @@ class Heads:
 
     Args:
         name: what clients call the model.
+        batch_seconds: how long a batch of the survey may wait among other requests.
     """
 
-    def __init__(self, model: Model, name: str, run: Run) -> None:
+    def __init__(self, model: Model, name: str, run: Run, batch_seconds: float) -> None:
         self._model, self._name, self._run = model, name, run
+        self._batch_seconds = batch_seconds
         self._making: asyncio.Task[dict[str, Any]] | None = None
 
-    async def answer(self) -> dict[str, Any]:
-        """The survey that is kept; the first to ask where there is none waits for it.
+    async def answer(self, deadline: float) -> dict[str, Any]:
+        """The survey that is kept; whoever asks where there is none waits for it.
 
         Whoever stops waiting does not stop it.
+
+        Raises:
+            Refused: it is not there by the deadline, or the model is busy.
         """
         kept = await asyncio.to_thread(recall, self._model.digest)
         if kept is None:
             if self._making is None:
                 self._making = asyncio.create_task(self._make())
                 self._making.add_done_callback(self._made)
-            kept = await asyncio.shield(self._making)
+            try:
+                async with asyncio.timeout(deadline - time.monotonic()):
+                    kept = await asyncio.shield(self._making)
+            except TimeoutError:
+                raise Refused("deadline_exceeded") from None
         return {**kept, "model": self._name}
 
     def close(self) -> None:
@@ -72,21 +89,26 @@ class Heads:
         return found
 
     def _made(self, making: asyncio.Task[dict[str, Any]]) -> None:
-        """Keep what was made in memory too; what failed may be tried again."""
+        """Hold on to what was made, it may be kept nowhere else; let what failed be tried again."""
         if making.cancelled() or making.exception():
             self._making = None
 
     async def _attend(self, read: Sequence[Tokenized]) -> list[Tensor]:
+        """The maps of all heads of all layers of each sequence, (heads, query, key)."""
         config = self._model.config
         every = {layer: tuple(range(config.heads)) for layer in range(config.layers)}
-        asked = [Asked(every, divide(len(r.token_ids))) for r in read]
         works = [
-            Work(r.token_ids, r.types, None, Wanted(attention=one))
-            for r, one in zip(read, asked, strict=True)
+            Work(
+                r.token_ids,
+                r.types,
+                None,
+                Wanted(attention=Asked(every, divide(len(r.token_ids)))),
+            )
+            for r in read
         ]
-        done = await self._run(works, [len(work) for work in works])
-        shown = [one.attention.heads for one in done if one.attention]
-        return [torch.cat([torch.from_numpy(s[layer]["map"]) for layer in every]) for s in shown]
+        deadline = time.monotonic() + self._batch_seconds
+        done, _ = await self._run(works, [len(work) for work in works], deadline)
+        return [_maps(one, config.layers) for one in done]
 
 
 def recall(digest: str) -> dict[str, Any] | None:
@@ -135,3 +157,10 @@ def _cache(digest: str) -> Path:
 
 def _hex(digest: str) -> str:
     return digest.removeprefix("sha256:")
+
+
+def _maps(done: Done, layers: int) -> Tensor:
+    if done.attention is None:
+        raise RuntimeError("maps were asked for: this is a bug")
+    shown = done.attention.heads
+    return torch.cat([torch.from_numpy(shown[layer]["map"]) for layer in range(layers)])

@@ -9,6 +9,7 @@ from pydantic.json_schema import models_json_schema
 from service.answer import JSON, SAFETENSORS
 from service.refusals import MEDIA_TYPE, REFUSALS
 from service.schema import EncodeRequest
+from service.survey import SCHEMA as HEADS
 from service.teaching import AttendRequest, ExplainRequest, MixRequest
 
 EXAMPLE = {"inputs": ["All is well"], "attention": {"layers": [0], "heads": [5]}}
@@ -148,7 +149,7 @@ def document() -> dict[str, Any]:
     _, schemas = models_json_schema(
         [(model, "validation") for model in wire], ref_template="#/components/schemas/{model}"
     )
-    answers = {"Answer": ANSWER, "Attended": ATTENDED, "Explained": EXPLAINED}
+    answers = {"Answer": ANSWER, "Attended": ATTENDED, "Explained": EXPLAINED, "Heads": HEADS}
     return {
         "openapi": "3.1.0",
         "info": {"title": "Headlight", "version": version("headlight")},
@@ -156,6 +157,7 @@ def document() -> dict[str, Any]:
             "/v1/encode": {"post": _encode()},
             "/v1/attend": {"post": _attend()},
             "/v1/explain": {"post": _explain()},
+            "/v1/heads": {"get": _heads()},
             **{path: {"get": _get(*about)} for path, about in READ.items()},
         },
         "components": {"schemas": {**schemas["$defs"], "Problem": PROBLEM, **answers}},
@@ -180,6 +182,13 @@ def _attend() -> dict[str, Any]:
 def _explain() -> dict[str, Any]:
     summary = "One text through one layer, every step of it"
     return _post(summary, _named("ExplainRequest"), STEPS, "Explained")
+
+
+def _heads() -> dict[str, Any]:
+    described = _get("What each head of the model does, as measured", JSON)
+    described["responses"]["200"]["content"][JSON]["schema"] = _named("Heads")
+    described["responses"] |= _refused("overloaded", "deadline_exceeded")
+    return described
 
 
 def _post(

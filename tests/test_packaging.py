@@ -15,12 +15,13 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 RUNTIME = PROJECT["project"]["dependencies"]
-DEV = PROJECT["project"]["optional-dependencies"]["dev"]
+EXTRAS = PROJECT["project"]["optional-dependencies"]
+PLOT, DEV = EXTRAS["plot"], EXTRAS["dev"]
 
 
 def test_every_package_needed_is_pinned_at_the_version_installed() -> None:
     """Direct or indirect, of the service or of its tests."""
-    names = needed([*PROJECT["build-system"]["requires"], *RUNTIME, *DEV])
+    names = needed([*PROJECT["build-system"]["requires"], *RUNTIME, *PLOT, *DEV])
     installed = {name: metadata.version(name).partition("+")[0] for name in names}
 
     pinned = dict(line.split("==") for line in lines("constraints.txt"))
@@ -35,7 +36,7 @@ def test_every_dependency_is_imported_and_every_import_is_a_dependency() -> None
     libraries = {name for path in paths for name in imported(path)}
     libraries -= sys.stdlib_module_names | {"service", "model"}
 
-    declared = {canonicalize_name(Requirement(line).name) for line in RUNTIME}
+    declared = {canonicalize_name(Requirement(line).name) for line in [*RUNTIME, *PLOT]}
 
     assert {canonicalize_name(owners[name][0]) for name in libraries} == declared
 
