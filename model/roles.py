@@ -6,7 +6,8 @@ P is a map, i a query, j a key; means are over all rows of all sentences.
     cls, sep                mean of P_ij, j the first special token; summed over the others
     special                 cls + sep
     entropy_ratio           mean of -sum_j P_ij ln P_ij / ln N: 1 looks everywhere alike
-    positional              share of the ordinary tokens whose strongest key is at one offset
+    positional              share of the ordinary tokens that have a key at one offset, at least
+                            half of all, of which it is the strongest key
 
 A score means nothing alone, so each is given beside its baseline: what a head that looks
 everywhere alike scores on the same sentences by the same arithmetic.
@@ -60,6 +61,7 @@ class Tally:
         self._sums = dict.fromkeys(MEANS, torch.zeros(heads + 1, dtype=torch.float64))
         self._rows = dict.fromkeys(MEANS, 0)
         self._hits = torch.zeros(heads + 1, 2 * REACH + 2, dtype=torch.float64)
+        self._having = torch.zeros(2 * REACH + 2, dtype=torch.float64)
         self._ordinary = 0
 
     def add(self, maps: Tensor, special: Sequence[bool]) -> None:
@@ -93,16 +95,18 @@ class Tally:
         strongest = (rows == rows.amax(2, keepdim=True)).double()
         strongest /= strongest.sum(2, keepdim=True)
         offsets = torch.arange(maps.shape[2]) - torch.tensor(queries, dtype=torch.int64)[:, None]
-        far = offsets.abs() > REACH
-        places = (offsets + REACH).masked_fill(far, 2 * REACH + 1)  # the last counts for nobody
-        self._hits.index_add_(1, places.flatten(), strongest.flatten(1))
+        places = (offsets + REACH).masked_fill(offsets.abs() > REACH, 2 * REACH + 1).flatten()
+        self._hits.index_add_(1, places, strongest.flatten(1))  # the last place counts for nobody
+        self._having.index_add_(0, places, torch.ones(len(places), dtype=torch.float64))
         self._ordinary += len(queries)
 
     def measures(self) -> list[dict[str, float]]:
         """The measures of every head and, last, the baseline's; NaN without a row to measure."""
         found = {name: self._sums[name] / (self._rows[name] or math.nan) for name in MEANS}
-        best = (self._hits[:, :-1] / (self._ordinary or math.nan)).max(1)
-        found["positional"], found["offset"] = best.values, best.indices.double() - REACH
+        rare = self._having < max(1, self._ordinary / 2)
+        best = (self._hits / self._having).masked_fill(rare, -1.0)[:, :-1].max(1)
+        found["positional"] = best.values.masked_fill(best.values < 0, math.nan)
+        found["offset"] = (best.indices - REACH).masked_fill(best.values < 0, 0).double()
         return [
             {name: values[head].item() for name, values in found.items()}
             for head in range(len(best.values))
