@@ -101,7 +101,7 @@ def belonging(
 
 
 def answers(maps: Tensor, words: Sequence[int | None], asked: int) -> Tensor:
-    """The word that each head looks at most from the word asked about, (heads,) int64.
+    """The word that each head looks at most from the word asked about, (heads,); -1 if several.
 
     A word is given the sum over its tokens, and gives the mean over them (Clark, section 4.1).
 
@@ -114,7 +114,9 @@ def answers(maps: Tensor, words: Sequence[int | None], asked: int) -> Tensor:
     row = maps[:, [token for token in tokens if words[token] == asked]].mean(1)
     given = row.new_zeros(len(row), int(places.max()) + 1).index_add_(1, places, row[:, tokens])
     given[:, asked] = -1.0  # no other word is given less
-    return given.argmax(1)
+    most, word = given.max(1)
+    several = (given == most[:, None]).sum(1) > 1  # a head that looks nowhere must not be right
+    return word.masked_fill(several, -1)
 
 
 def judge(links: Sequence[Link]) -> Verdict:

@@ -57,6 +57,11 @@ def test_an_answer_is_the_mean_over_the_pieces_of_the_word_asked_about() -> None
     assert answers(maps, [0, 0, 1, 2], 0).tolist() == [2, 1]
 
 
+def test_a_head_that_looks_at_several_words_alike_gives_no_answer() -> None:
+    """Else the first word would be the answer of every head that looks nowhere."""
+    assert answers(torch.full((1, 4, 4), 0.25), [None, 0, 1, 2], 1).tolist() == [-1]
+
+
 def test_a_head_made_to_link_words_is_found() -> None:
     """With its score, the best fixed offset's, and how many sentences spoke."""
     items = [link(n, n % 2 == 0, True) for n in range(10)]
