@@ -22,6 +22,7 @@ fused passes instead; two of the others cannot, and then the walk is cheaper tha
 
 import math
 from collections.abc import Sequence as Many
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -62,7 +63,7 @@ def statistics(
     for tile in look.tiles():
         sums.add(tile)
     found = sums.means(cls)
-    found["contribution"] = _contribution(trace, rows, look.units)[look.chosen]
+    found["contribution"] = _contribution(trace, rows, look.units)[look.picked]
     return torch.stack([found[name] for name in FIELDS], 1)
 
 
@@ -86,14 +87,16 @@ class _Sums:
         if tile.logs is None:
             self.entropy = self.entropy + torch.special.entr(flat).sum(1)
         else:
-            self.entropy = self.entropy - torch.linalg.vecdot(flat, tile.logs.flatten(1)) * LN2
-        far = (_places(tile.queries, values)[:, None] - _places(tile.keys, values)).abs()
-        self.distance = self.distance + flat @ far.to(values.dtype).flatten()
+            pairs = zip(flat, tile.logs.flatten(1), strict=True)
+            self.entropy = self.entropy - torch.stack([torch.dot(*pair) for pair in pairs]) * LN2
+        far = _far(values.shape[1], values.shape[2], shift, values.device)
+        self.distance = self.distance + flat @ far
         self.received[:, tile.keys] += values.sum(1)
         here = [
             j - tile.keys.start for j in self.separators if tile.keys.start <= j < tile.keys.stop
         ]
-        values[:, :, here] = 0.0
+        if here:
+            values[:, :, here] = 0.0
         self.confidence = self.confidence + values.amax(2).sum(1)
 
     def means(self, cls: int | None) -> dict[str, Tensor]:
@@ -115,8 +118,11 @@ class _Sums:
         return found
 
 
-def _places(part: slice, like: Tensor) -> Tensor:
-    return torch.arange(part.start, part.stop, device=like.device)
+@lru_cache(maxsize=32)  # layers and sequences of a length share their tiles' shapes
+def _far(queries: int, keys: int, shift: int, device: torch.device) -> Tensor:
+    """How far each key of a tile is from each query, (queries * keys,)."""
+    query, key = (torch.arange(units, device=device) for units in (queries, keys))
+    return (query[:, None] + shift - key).abs().float().flatten()
 
 
 def _contribution(trace: Trace, rows: slice, units: Units) -> Tensor:
@@ -125,6 +131,8 @@ def _contribution(trace: Trace, rows: slice, units: Units) -> Tensor:
     z = trace.z[rows].float().view(-1, attention.heads, attention.head).transpose(0, 1)
     lengths = written(z, attention.gram)
     shares = lengths / lengths.sum(0)
+    if units.whole:
+        return shares.mean(1)
     shown, places = (part.to(z.device) for part in units.shown())
     means = shares.new_zeros(len(shares), len(units.axis)).index_add_(1, places, shares[:, shown])
     return (means / places.bincount()).mean(1)

@@ -65,16 +65,18 @@ class Look:
         units: Units | None = None,
         weight: Weight = "probability",
     ) -> None:
-        self.units, self.chosen = units or divide(rows.stop - rows.start), list(heads)
         attention = trace.attention
-        self.q, self.k = (part[rows].float().transpose(0, 1) for part in (trace.q, trace.k))
-        self.q, self.k = self.q[self.chosen], self.k[self.chosen].transpose(1, 2)
-        self.shift = trace.normaliser(rows)[self.chosen].unsqueeze(-1).mul(-LOG2E)
+        self.units, self.chosen = units or divide(rows.stop - rows.start), list(heads)
+        every = self.chosen == list(range(attention.heads))
+        self.picked = slice(None) if every else self.chosen  # a slice copies nothing
+        self.q = trace.q[rows, self.picked].float().transpose(0, 1)
+        self.k = trace.k[rows, self.picked].float().permute(1, 2, 0)
+        self.shift = trace.normaliser(rows)[self.picked].unsqueeze(-1).mul(-LOG2E)
         self.scale, self.window = attention.scale * LOG2E, attention.window
         self.bias = trace.biases.get(self.units.tokens)
         self.norms: Tensor | None = None
         if weight == "value_norm":
-            lengths = written(trace.v[rows].float().transpose(0, 1), attention.gram)[self.chosen]
+            lengths = written(trace.v[rows].float().transpose(0, 1), attention.gram)[self.picked]
             self.norms = lengths.clamp_min(SMALLEST).log2().unsqueeze(1)
 
     @property
@@ -87,7 +89,7 @@ class Look:
         shift, q, k = self.shift[:, queries], self.q[:, queries], self.k[:, :, keys]
         logs = torch.baddbmm(shift, q, k, alpha=self.scale)
         if self.bias is not None:
-            logs += self.bias[:, queries][:, :, keys][self.chosen].float() * LOG2E
+            logs += self.bias[:, queries][:, :, keys][self.picked].float() * LOG2E
         if self.window is not None:
             logs.masked_fill_(self._far(queries, keys), NEVER)
         return logs if self.norms is None else logs.add_(self.norms[:, :, keys])
@@ -173,4 +175,5 @@ def written(vectors: Tensor, gram: Tensor) -> Tensor:
     Args:
         gram: W_i^O W_i^O^T of every head; see attention.MultiHeadAttention.
     """
-    return (vectors @ gram * vectors).sum(-1).clamp_min_(0).sqrt_()
+    vectors = vectors.contiguous()
+    return (vectors @ gram).mul_(vectors).sum(-1).clamp_min_(0).sqrt_()
