@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -113,10 +114,9 @@ class Heads:
 
 def recall(digest: str) -> dict[str, Any] | None:
     """The survey kept for these weights, None where there is none of this version."""
-    shipped = files("service").joinpath("roles", f"{_hex(digest)}.json")
-    for kept in (_cache(digest), shipped):
+    for place in (_cached, _shipped):
         with suppress(OSError, ValueError):
-            found = orjson.loads(kept.read_bytes())
+            found = orjson.loads(place(digest).read_bytes())
             if isinstance(found, dict) and _holds(found, digest):
                 del found["format"]
                 return found
@@ -129,7 +129,7 @@ def keep(found: dict[str, Any]) -> Path:
     Raises:
         OSError: the folder cannot be written.
     """
-    path = _cache(found["weights"])
+    path = _cached(found["weights"])
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
         file.write(written(found))
@@ -150,9 +150,17 @@ def _holds(found: dict[str, Any], digest: str) -> bool:
     return known and found.get("format") == FORMAT and found.get("weights") == digest
 
 
-def _cache(digest: str) -> Path:
-    folder = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(folder).expanduser() / "headlight" / f"heads-{_hex(digest)}.json"
+def _cached(digest: str) -> Path:
+    folder = os.environ.get("XDG_CACHE_HOME")
+    try:
+        root = Path(folder) if folder else Path.home() / ".cache"
+    except RuntimeError as error:  # a user without a home, as in many containers
+        raise OSError(str(error)) from error
+    return root / "headlight" / f"heads-{_hex(digest)}.json"
+
+
+def _shipped(digest: str) -> Traversable:
+    return files("service").joinpath("roles", f"{_hex(digest)}.json")
 
 
 def _hex(digest: str) -> str:
