@@ -62,7 +62,7 @@ def ours(folder: Path, tokens: int) -> dict[str, Request]:
             answer.Item(
                 {},
                 one.pooled,
-                named=dict(forms.named(asked, one.attention, "float32")) if asked else {},
+                named=dict(forms.named(asked, one.attention)) if asked else {},
             )
             for one in done
         ]

@@ -33,6 +33,7 @@ class Asked:
         rows: of the form rows, the units whose rows to show.
         k: of top, keys a row.
         size: of blocks, most blocks along a side.
+        half: numbers as float16 instead of float32.
         cls: of stats, the first special token.
         separators: of stats, the tokens that separate.
     """
@@ -44,6 +45,7 @@ class Asked:
     rows: tuple[int, ...] = ()
     k: int = 8
     size: int = 32
+    half: bool = False
     cls: int | None = None
     separators: tuple[int, ...] = ()
 
@@ -72,11 +74,9 @@ def show(traces: Mapping[int, Trace], rows: slice, asked: Asked) -> Shown:
         rows: the sequence's rows in its batch.
     """
     if asked.form == "rollout":
-        return Shown(whole={"map": _rollout(traces, rows, asked)})
+        return Shown(whole=_narrow({"map": _rollout(traces, rows, asked)}, asked))
     heads = {
-        layer: _of_layer(
-            Look(traces[layer], rows, chosen, asked.units, asked.weight), traces[layer], rows, asked
-        )
+        layer: _narrow(_of_layer(traces[layer], rows, chosen, asked), asked)
         for layer, chosen in asked.heads.items()
     }
     whole = {}
@@ -87,14 +87,29 @@ def show(traces: Mapping[int, Trace], rows: slice, asked: Asked) -> Shown:
     return Shown(heads, whole)
 
 
-def _of_layer(look: Look, trace: Trace, rows: slice, asked: Asked) -> dict[str, Tensor]:
+def _narrow(named: dict[str, Tensor], asked: Asked) -> dict[str, Tensor]:
+    """Numbers in the format asked for.
+
+    Here and not in numpy, which takes many times as long where numbers are near float16's least.
+    """
+    if not asked.half:
+        return named
+    return {
+        name: tensor.half() if tensor.is_floating_point() else tensor
+        for name, tensor in named.items()
+    }
+
+
+def _of_layer(trace: Trace, rows: slice, heads: tuple[int, ...], asked: Asked) -> dict[str, Tensor]:
     """The tensors of one layer's heads, by name."""
+    look = Look(trace, rows, heads, asked.units, asked.weight)
     axis = torch.tensor(asked.units.axis, dtype=torch.int32, device=look.q.device)
     match asked.form:
         case "full":
             return {"map": maps.full(look)}
         case "rows":
-            return {"map": maps.rows(look, [asked.units.axis.index(unit) for unit in asked.rows])}
+            places = {unit: place for place, unit in enumerate(asked.units.axis)}
+            return {"map": maps.rows(look, [places[unit] for unit in asked.rows])}
         case "blocks":
             return {"map": maps.blocks(look, asked.size)}
         case "top":
@@ -126,12 +141,9 @@ def _rollout(traces: Mapping[int, Trace], rows: slice, asked: Asked) -> Tensor:
     return rollout(looks, asked.units)
 
 
-def price(asked: Asked, number: int, index: int = 4) -> int:
-    """Bytes of the tensors of `show`, before any is computed.
-
-    Args:
-        number, index: bytes of a real number and of a unit's number.
-    """
+def price(asked: Asked) -> int:
+    """Bytes of the tensors of `show`, before any is computed."""
+    number, index = 2 if asked.half else 4, 4  # of a real number and of a unit's
     heads, units = sum(map(len, asked.heads.values())), len(asked.units.axis)
     match asked.form:
         case "full":

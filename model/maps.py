@@ -3,8 +3,6 @@
 Each form is that of one sequence and of some heads of one layer; see tiles.Look.
 """
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -69,8 +67,8 @@ def blocks(look: Look, size: int) -> Tensor:
         (heads, blocks, blocks): the sum over a block's keys, the mean over its queries.
     """
     units = len(look.units.axis)
-    step = math.ceil(units / size)
-    count = math.ceil(units / step)
+    step = -(-units // size)  # in whole numbers: no size is too large for them
+    count = -(-units // step)
     block = torch.arange(units, device=look.q.device) // step
     pooled = look.q.new_zeros(len(look.chosen), count, count)
     for tile in look.tiles():

@@ -71,7 +71,9 @@ class _Sums:
     """Sums over the tiles of a map."""
 
     def __init__(self, look: Look, separators: Many[int]) -> None:
-        self.units, self.separators = len(look.units.axis), list(separators)
+        self.units, self.separators = len(look.units.axis), len(set(separators))
+        self.separating = look.q.new_zeros(self.units, dtype=torch.bool)
+        self.separating[list(separators)] = True
         zeros = look.q.new_zeros(len(look.chosen))
         self.entropy, self.confidence, self.distance = zeros, zeros, zeros
         self.offsets = dict.fromkeys(OFFSETS, zeros)
@@ -92,11 +94,8 @@ class _Sums:
         far = _far(values.shape[1], values.shape[2], shift, values.device)
         self.distance = self.distance + flat @ far
         self.received[:, tile.keys] += values.sum(1)
-        here = [
-            j - tile.keys.start for j in self.separators if tile.keys.start <= j < tile.keys.stop
-        ]
-        if here:
-            values[:, :, here] = 0.0
+        if self.separators:
+            values[:, :, self.separating[tile.keys]] = 0.0
         self.confidence = self.confidence + values.amax(2).sum(1)
 
     def means(self, cls: int | None) -> dict[str, Tensor]:
@@ -108,11 +107,11 @@ class _Sums:
             for name, total in self.offsets.items()
         }
         found["cls"] = none if cls is None else self.received[:, cls] / units
-        sep = self.received[:, self.separators].sum(1) / units
+        sep = self.received[:, self.separating].sum(1) / units
         found["sep"] = sep if self.separators else none
-        found["entropy"] = self.entropy / units
+        found["entropy"] = (self.entropy / units).clamp_min(0)  # rounding can leave less
         found["entropy_ratio"] = found["entropy"] / math.log(units) if units > 1 else none
-        found["confidence"] = self.confidence / units if len(self.separators) < units else none
+        found["confidence"] = self.confidence / units if self.separators < units else none
         found["distance"] = self.distance / self.received.sum(1)
         found["received_max"] = self.received.amax(1) / units
         return found

@@ -4,6 +4,7 @@ A word's row is the mean over its tokens' rows, its column the sum over their co
 still sum to 1. Source: Clark et al. 2019, "What Does BERT Look At?", section 4.1.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from typing import Literal
@@ -55,8 +56,9 @@ class Units:
 
     def place(self, token: int) -> int | None:
         """Where on the axis a token's unit stands, None where it is not shown."""
-        unit = next(i for i, (first, last) in enumerate(self.spans) if first <= token < last)
-        return self.axis.index(unit) if unit in self.axis else None
+        unit = bisect_right(self.spans, token, key=lambda span: span[0]) - 1
+        place = bisect_left(self.axis, unit)
+        return place if unit in self.axis[place : place + 1] else None
 
 
 def divide(

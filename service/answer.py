@@ -5,7 +5,7 @@ can let other requests in between.
 """
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,12 +59,12 @@ class Records:
 
 
 def cast(array: Array, dtype: str) -> Array:
-    """A float32 array in the dtype asked for; one of whole numbers as it is.
+    """A float32 array in the dtype asked for.
 
     Raises:
         NotFinite: float16 cannot hold a number of it.
     """
-    if dtype == "float32" or array.dtype.kind == "i":
+    if dtype == "float32":
         return array
     with np.errstate(over="ignore"):  # it becomes infinity, and is refused
         half = array.astype(np.float16)
@@ -74,7 +74,7 @@ def cast(array: Array, dtype: str) -> Array:
 
 
 def as_json(
-    head: Mapping[str, Any], items: Sequence[Item], usage: Mapping[str, Any], encoding: str
+    head: Mapping[str, Any], items: Iterable[Item], usage: Mapping[str, Any], encoding: str
 ) -> Iterator[bytes]:
     """An answer as JSON, in pieces; arrays as numbers, or as base64 where `encoding` says so."""
     encode = _base64 if encoding == "base64" else _numbers
@@ -91,16 +91,14 @@ def as_numbers(tree: Mapping[str, Any]) -> Iterator[bytes]:
 
 
 def as_safetensors(
-    head: Mapping[str, Any], items: Sequence[Item], usage: Mapping[str, Any]
+    head: Mapping[str, Any], items: Iterable[Item], usage: Mapping[str, Any]
 ) -> bytes:
     """An answer as one safetensors file; the JSON without its arrays stands in the metadata."""
     tensors: dict[str, Array] = {}
+    data = []
     for index, item in enumerate(items):
         tensors |= {f"{index}.{name}": array for name, array in _named(item)}
-    data = [
-        {**item.facts, **({"attention": item.attention} if item.attention else {})}
-        for item in items
-    ]
+        data.append({**item.facts, **({"attention": item.attention} if item.attention else {})})
     metadata = orjson.dumps({**head, "data": data, "usage": usage}).decode()
     contiguous = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
     return save(contiguous, {METADATA: metadata})

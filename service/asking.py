@@ -52,6 +52,7 @@ def _of_one(
         tuple(attention.rows),
         attention.k,
         attention.size,
+        attention.dtype == "float16",
         special.index(True) if True in special else None,
         tuple(separators),
     )

@@ -7,7 +7,7 @@ import numpy as np
 
 from model.forms import Asked
 from model.statistics import FIELDS
-from service.answer import Array, Records, cast
+from service.answer import Array, Records
 from service.runner import Attended
 
 PATH = "fused"  # attention comes from the forward pass's own softmax normaliser
@@ -23,16 +23,18 @@ def facts(asked: Asked) -> dict[str, Any]:
         said["spans"] = units.spans
     if asked.form == "rows":
         said["rows"] = asked.rows
+    if asked.form == "stats":
+        said["stats"] = {"fields": FIELDS}
     return said
 
 
-def tree(asked: Asked, shown: Attended, dtype: str, encoding: str) -> dict[str, Any]:
+def tree(asked: Asked, shown: Attended, encoding: str) -> dict[str, Any]:
     """The arrays as JSON nests them: by layer, then head."""
     if asked.form == "rollout":
-        return {"map": cast(shown.whole["map"], dtype)}
+        return {"map": shown.whole["map"]}
     by_head = {
         str(layer): {
-            str(head): _leaf(asked, named, place, dtype, encoding)
+            str(head): _leaf(asked, named, place, encoding)
             for place, head in enumerate(asked.heads[layer])
         }
         for layer, named in shown.heads.items()
@@ -48,9 +50,9 @@ def tree(asked: Asked, shown: Attended, dtype: str, encoding: str) -> dict[str, 
             return {"maps": by_head}
 
 
-def _leaf(asked: Asked, named: Mapping[str, Array], place: int, dtype: str, encoding: str) -> Any:
+def _leaf(asked: Asked, named: Mapping[str, Array], place: int, encoding: str) -> Any:
     """What stands for one head."""
-    of_head = {name: cast(array[place], dtype) for name, array in named.items()}
+    of_head = {name: array[place] for name, array in named.items()}
     if asked.form == "dominance":
         columns = {"token": _axis(asked), **of_head}
         return Records(columns) if encoding == "json" else columns
@@ -61,21 +63,21 @@ def _axis(asked: Asked) -> Array:
     return np.array(asked.units.axis, dtype=np.int32)
 
 
-def named(asked: Asked, shown: Attended, dtype: str) -> Iterator[tuple[str, Array]]:
+def named(asked: Asked, shown: Attended) -> Iterator[tuple[str, Array]]:
     """The arrays by the names they have in a safetensors answer."""
     for layer, arrays in shown.heads.items():
         if asked.form == "stats":
-            yield f"stats.{layer}", cast(arrays["stats"], dtype)
+            yield f"stats.{layer}", arrays["stats"]
             continue
         for place, head in enumerate(asked.heads[layer]):
             for name, array in arrays.items():
-                yield _name(asked, layer, head, name), cast(array[place], dtype)
+                yield _name(asked, layer, head, name), array[place]
             if asked.form == "dominance":
                 yield _name(asked, layer, head, "tokens"), _axis(asked)
     if asked.form == "dominance":
         yield "dominance.wins", shown.whole["wins"]
     if asked.form == "rollout":
-        yield "rollout", cast(shown.whole["map"], dtype)
+        yield "rollout", shown.whole["map"]
 
 
 def _name(asked: Asked, layer: int, head: int, name: str) -> str:

@@ -27,7 +27,7 @@ from service.metrics import Metrics, Seen
 from service.price import Caps, attention_bytes, check, flops
 from service.refusals import Fault, Refused
 from service.runner import Done, NonFiniteOutput, Runner, Wanted, Work
-from service.schema import Attention, EncodeRequest, Pooled
+from service.schema import EncodeRequest, Pooled
 from service.settings import Settings
 from service.weights import locate
 
@@ -122,10 +122,12 @@ class Gateway:
         attention_bytes = self._price(asked, works, media_type)
         done, timing = await self._run(works, [len(r) for r in read], deadline)
         head = self.head(asked.dtype)
-        items = [_item(asked, w, r, d) for w, r, d in zip(works, read, done, strict=True)]
+        # one at a time, when the answer has come so far: others have a turn between them
+        items = (_item(asked, w, r, d) for w, r, d in zip(works, read, done, strict=True))
         usage = _usage(read, attention_bytes, timing)
         if media_type == answer.SAFETENSORS:
-            return Answer(media_type, iter([answer.as_safetensors(head, items, usage)]))
+            body = await asyncio.to_thread(answer.as_safetensors, head, items, usage)
+            return Answer(media_type, iter([body]))
         return Answer(media_type, answer.as_json(head, items, usage, asked.encoding))
 
     async def dry_run(self, body: bytes, media_type: str, deadline: float) -> dict[str, Any]:
@@ -139,7 +141,7 @@ class Gateway:
         lengths, shown = [len(r) for r in read], _shown(works)
         told = {
             "tokens": sum(lengths),
-            "attention_bytes": attention_bytes(shown, (asked.attention or Attention()).dtype),
+            "attention_bytes": attention_bytes(shown),
             "flops": flops(self._config, lengths, shown),
         }
         try:
@@ -252,7 +254,7 @@ class Gateway:
         if asked.attention is None:
             return 0
         caps = Caps(self.settings.max_attention_json_bytes, self.settings.max_attention_bytes)
-        return check(_shown(works), asked.attention.dtype, media_type, asked.encoding, caps)
+        return check(_shown(works), media_type, asked.encoding, caps)
 
     async def _run(
         self, works: Sequence[Work], sizes: Sequence[int], deadline: float
@@ -346,13 +348,12 @@ def _item(asked: EncodeRequest, work: Work, read: Read, done: Done) -> answer.It
         )
         if asked.attention is None or work.wanted.attention is None or done.attention is None:
             return item
-        dtype, encoding = asked.attention.dtype, asked.encoding
         one, shown = work.wanted.attention, done.attention
         return replace(
             item,
             attention=forms.facts(one),
-            shown=forms.tree(one, shown, dtype, encoding),
-            named=dict(forms.named(one, shown, dtype)),
+            shown=forms.tree(one, shown, asked.encoding),
+            named=dict(forms.named(one, shown)),
         )
     except answer.NotFinite:
         raise Refused("nonfinite_output") from None

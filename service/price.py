@@ -9,13 +9,14 @@ from model.forms import Asked, price
 from service.answer import JSON, SAFETENSORS
 from service.refusals import Refused
 
-BYTES = {"float32": 4, "float16": 2}
-# forms that say less in less; what is asked is offered neither again nor when it is larger
+# forms that say less in less, without what they do not read; of the latter a refusal names only
+# what the request has to change
 CHEAPER: tuple[Mapping[str, Any], ...] = (
-    {"form": "stats"},
-    {"form": "blocks", "size": 32},
-    {"form": "top", "k": 8},
+    {"form": "stats", "weight": "probability", "rows": ()},
+    {"form": "blocks", "size": 32, "weight": "probability", "rows": ()},
+    {"form": "top", "k": 8, "rows": ()},
 )
+LEFT_OUT = frozenset({"weight", "rows"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,44 +27,56 @@ class Caps:
     binary: int
 
 
-def attention_bytes(asked: Sequence[Asked], dtype: str) -> int:
+def attention_bytes(asked: Sequence[Asked]) -> int:
     """Bytes of attention in an answer, of the raw arrays."""
-    return sum(price(one, BYTES[dtype]) for one in asked)
+    return sum(map(price, asked))
 
 
-def check(asked: Sequence[Asked], dtype: str, media_type: str, encoding: str, caps: Caps) -> int:
+def check(asked: Sequence[Asked], media_type: str, encoding: str, caps: Caps) -> int:
     """Bytes of attention in an answer, refused where they are too many.
 
     Raises:
         Refused: with the bytes, the limit, and changes to the request each of which would fit.
     """
-    total = attention_bytes(asked, dtype)
+    total = attention_bytes(asked)
     as_numbers = media_type == JSON and encoding == "json"
     limit = caps.numbers if as_numbers else caps.binary
     if total > limit:
-        fits = _fits(asked, dtype, limit)
+        fits = _fits(asked, limit)
         if as_numbers and total <= caps.binary:
             fits += [{"encoding": "base64"}, {"accept": SAFETENSORS}]
         raise Refused("attention_too_large", bytes=total, limit=limit, fits=fits)
     return total
 
 
-def _fits(asked: Sequence[Asked], dtype: str, limit: int) -> list[dict[str, Any]]:
+def _fits(asked: Sequence[Asked], limit: int) -> list[dict[str, Any]]:
     """Changes to the request, cheapest first, each of which alone would make it fit."""
-    total = attention_bytes(asked, dtype)
-    offers = [{**change, "bytes": _changed(asked, change, dtype)} for change in CHEAPER]
-    if dtype == "float32":
-        offers.append({"dtype": "float16", "bytes": attention_bytes(asked, "float16")})
-    heads = sum(map(len, asked[0].heads.values()))
-    most = limit * heads // total
-    if most and asked[0].form != "rollout":
-        offers.append({"heads_at_most": most, "bytes": total * most // heads})
+    half = {"dtype": "float16", "bytes": _changed(asked, {"half": True})}
+    offers = [*(_offer(asked, change) for change in CHEAPER), half, *_fewer(asked, limit)]
     fitting = [offer for offer in offers if offer["bytes"] <= limit]
     return sorted(fitting, key=lambda offer: int(offer["bytes"]))
 
 
-def _changed(asked: Sequence[Asked], change: Mapping[str, Any], dtype: str) -> int:
-    return attention_bytes([replace(one, **change) for one in asked], dtype)
+def _offer(asked: Sequence[Asked], change: Mapping[str, Any]) -> dict[str, Any]:
+    """Another form, as the request would name it."""
+    said = {
+        name: value
+        for name, value in change.items()
+        if name not in LEFT_OUT or getattr(asked[0], name) != value
+    }
+    return {**said, "bytes": _changed(asked, change)}
+
+
+def _fewer(asked: Sequence[Asked], limit: int) -> list[dict[str, Any]]:
+    """The same of fewer heads, where the answer is made of heads."""
+    heads, fixed = sum(map(len, asked[0].heads.values())), _changed(asked, {"heads": {}})
+    each = (attention_bytes(asked) - fixed) // heads
+    most = (limit - fixed) // each if each else 0
+    return [{"heads_at_most": most, "bytes": fixed + most * each}] if most > 0 else []
+
+
+def _changed(asked: Sequence[Asked], change: Mapping[str, Any]) -> int:
+    return attention_bytes([replace(one, **change) for one in asked])
 
 
 def flops(config: EncoderConfig, lengths: Sequence[int], asked: Sequence[Asked]) -> int:

@@ -329,7 +329,7 @@ def _attended(encoded: Encoded, rows: slice, asked: Asked | None) -> Attended | 
 
 
 def _arrays(named: Mapping[str, torch.Tensor]) -> dict[str, Array]:
-    return {name: _array(tensor) for name, tensor in named.items()}
+    return {name: tensor.cpu().numpy() for name, tensor in named.items()}
 
 
 def _array(tensor: torch.Tensor) -> Array:

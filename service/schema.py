@@ -1,9 +1,18 @@
 """The native wire: request models, strict, and how they name the model's parts."""
 
+import re
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    field_validator,
+    model_validator,
+)
 from pydantic.types import FailFast
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypeAliasType
@@ -15,6 +24,7 @@ from model.tokenizer import Truncate
 from model.units import Level, Specials
 
 Floats = Literal["float32", "float16"]
+LAYER = re.compile("0|[1-9][0-9]{0,8}", re.ASCII)  # as JSON names a layer
 MOST_SCALE = 100.0  # of a gate; much more makes numbers that nothing can hold
 # Lists that stop at their first error: a million errors would cost more than the request
 Integers = TypeAliasType("Integers", Annotated[list[int], FailFast()])
@@ -71,6 +81,13 @@ class Item(Wire):
         return "tokens" if self.token_ids is not None else "embeddings"
 
 
+Input = Annotated[
+    Annotated[str, Tag("<text>")] | Annotated[Item, Tag("<item>")],
+    Discriminator(lambda given: "<text>" if isinstance(given, str) else "<item>"),
+]
+Inputs = TypeAliasType("Inputs", Annotated[list[Input], FailFast()])
+
+
 class Pooled(Wire):
     """How one vector is made of a sequence; what is left out is the checkpoint's own."""
 
@@ -101,6 +118,9 @@ class Gate(Wire):
     scale: Annotated[float, Field(ge=-MOST_SCALE, le=MOST_SCALE)]
 
 
+Gates = TypeAliasType("Gates", Annotated[list[Gate], FailFast()])
+
+
 class Attention(Wire):
     """What to show of the attention."""
 
@@ -122,9 +142,14 @@ class Attention(Wire):
             raise PydanticCustomError("rows_and_form", "rows go with the form rows")
         if self.weight == "value_norm" and self.form not in ("top", "dominance"):
             raise PydanticCustomError("weight_and_form", "only top and dominance are weighted")
-        if len(set(self.rows)) != len(self.rows):
-            raise PydanticCustomError("index_out_of_range", "a row is named twice")
         return self
+
+    @field_validator("rows")
+    @classmethod
+    def _once(cls, rows: list[int]) -> list[int]:
+        if len(set(rows)) != len(rows):
+            raise PydanticCustomError("index_out_of_range", "a row is named twice")
+        return rows
 
     def resolve(self, layers: int, heads: int) -> dict[int, tuple[int, ...]]:
         """The heads asked for, by layer, in the order of the model.
@@ -151,21 +176,16 @@ class EncodeRequest(Wire):
     """The body of POST /v1/encode."""
 
     model: str | None = None
-    inputs: list[
-        Annotated[
-            Annotated[str, Tag("<text>")] | Annotated[Item, Tag("<item>")],
-            Discriminator(lambda given: "<text>" if isinstance(given, str) else "<item>"),
-        ]
-    ]
+    inputs: Inputs
     truncate: Truncate = "refuse"
     pooled: Annotated[
         Annotated[bool, Tag("<switch>")] | Annotated[Pooled, Tag("<how>")],
         Discriminator(lambda given: "<switch>" if isinstance(given, bool) else "<how>"),
     ] = True
     tokens: bool = False
-    layers: list[int] = []
+    layers: Integers = []
     attention: Attention | None = None
-    gates: list[Gate] = []
+    gates: Gates = []
     encoding: Literal["json", "base64"] = "json"
     dtype: Floats = "float32"
 
@@ -200,7 +220,7 @@ class EncodeRequest(Wire):
 
 
 def _index(key: str) -> int:
-    if not key.isdecimal() or not key.isascii() or str(int(key)) != key:
+    if not LAYER.fullmatch(key):
         raise IndexError("a layer is a number")
     return int(key)
 
