@@ -85,14 +85,14 @@ class Look:
         return max(1, min(TILE, CELLS // self.units.tokens))
 
     def logs(self, queries: slice | Tensor, keys: slice) -> Tensor:
-        """The weights' logarithms, (heads, queries, keys)."""
+        """The probabilities' logarithms, (heads, queries, keys)."""
         shift, q, k = self.shift[:, queries], self.q[:, queries], self.k[:, :, keys]
         logs = torch.baddbmm(shift, q, k, alpha=self.scale)
         if self.bias is not None:
             logs += self.bias[:, queries][:, :, keys][self.picked].float() * LOG2E
         if self.window is not None:
             logs.masked_fill_(self._far(queries, keys), NEVER)
-        return logs if self.norms is None else logs.add_(self.norms[:, :, keys])
+        return logs
 
     def _far(self, queries: slice | Tensor, keys: slice) -> Tensor:
         """Which keys are beyond the window, (queries, keys)."""
@@ -128,6 +128,10 @@ class Look:
             held = values.new_zeros(values.shape[:2])
             for tokens, rows in self._tokens_of(some):
                 logs = self.logs(tokens, slice(0, self.units.tokens))
+                if self.units.merged:  # tokens of a word weigh alike, to the last digit
+                    logs -= logs.exp2().sum(-1, keepdim=True).log2_()
+                if self.norms is not None:
+                    logs += self.norms
                 weights = logs.sub_(masses[:, tokens].unsqueeze(-1)).exp2_()
                 columns = self._columns(weights, shown, places)
                 held.index_add_(1, rows, (columns if self.units.renormalize else weights).sum(2))
@@ -156,14 +160,15 @@ class Look:
             logs = self.logs(queries, slice(0, self.units.tokens))
             masses[:, queries] = logs[:, :, shown].amax(2)
         for start, last in self.units.spans:
-            masses[:, start:last] = masses[:, start:last].amax(1, keepdim=True)
+            if last - start > 1:
+                masses[:, start:last] = masses[:, start:last].amax(1, keepdim=True)
         return masses
 
     def _columns(self, weights: Tensor, shown: Tensor, places: Tensor) -> Tensor:
         """The columns of tokens, (heads, query, key), as those of the units shown."""
         if len(shown) < weights.shape[2]:
             weights = weights[:, :, shown]
-        if not self.units.merged:
+        if len(shown) == len(self.units.axis):
             return weights
         merged = weights.new_zeros(*weights.shape[:2], len(self.units.axis))
         return merged.index_add_(2, places, weights)
