@@ -9,6 +9,7 @@ from pydantic.json_schema import models_json_schema
 from service.answer import JSON, SAFETENSORS
 from service.refusals import MEDIA_TYPE, REFUSALS
 from service.schema import EncodeRequest
+from service.shapes import ANSWERS, TOLD
 from service.survey import SCHEMA as HEADS
 from service.teaching import AttendRequest, ExplainRequest, MixRequest
 
@@ -20,60 +21,16 @@ WELL = {  # Z_well = 0.6 V_All + 0.4 V_well
 }
 STEPS = {"text": "All is well", "layer": 0}
 
-NUMBERS = {"type": "array", "description": "nested lists of numbers, or with encoding base64"}
-TOLD = {
-    "tokens": {"type": ["array", "null"], "items": {"type": ["string", "null"]}},
-    "token_ids": {"type": ["array", "null"], "items": {"type": "integer"}},
-    "offsets": {"type": ["array", "null"], "description": "characters, [start, end)"},
-    "words": {"type": ["array", "null"], "items": {"type": ["integer", "null"]}},
-    "segments": {"type": "array", "items": {"type": "integer"}},
-    "special": {"type": ["array", "null"], "items": {"type": "boolean"}},
-    "truncated": {"type": "boolean"},
-    "length": {"type": "integer", "description": "tokens before truncation"},
-}
-ITEM = {
-    "type": "object",
-    "required": ["truncated", "length"],
-    "properties": {
-        **TOLD,
-        "pooled": {"description": "(width,) numbers"},
-        "token_vectors": {"description": "(tokens, width) numbers"},
-        "layers": {"type": "object", "description": "(tokens, width) numbers by hidden state"},
-        "attention": {
-            "type": "object",
-            "required": ["form", "path", "maps"],
-            "properties": {
-                "form": {"const": "full"},
-                "path": {"enum": ["fused", "exact"]},
-                "maps": {
-                    "type": "object",
-                    "description": "(query, key) probabilities by layer, then head",
-                },
-            },
-        },
-    },
-}
-ANSWER = {
-    "type": "object",
-    "required": ["model", "weights", "dtype", "numerics", "data", "usage"],
-    "properties": {
-        "model": {"type": "string"},
-        "weights": {"type": "string", "description": "digest of weights, config and tokenizer"},
-        "dtype": {"enum": ["float32", "float16"]},
-        "numerics": {"type": "string", "description": "equal weights, numerics, input: equal bits"},
-        "data": {"type": "array", "items": ITEM},
-        "usage": {
-            "type": "object",
-            "required": ["tokens", "attention_bytes", "queue_ms", "compute_ms"],
-            "properties": {
-                "tokens": {"type": "integer"},
-                "attention_bytes": {"type": "integer"},
-                "queue_ms": {"type": "number"},
-                "compute_ms": {"type": "number"},
-            },
-        },
-    },
-}
+SHOWN = (  # one of every form
+    {"layers": [5], "heads": [11]},
+    {"form": "rows", "rows": [3], "heads": {"0": [5]}, "level": "word"},
+    {"form": "top", "k": 2, "specials": "drop", "dtype": "float16"},
+    {"form": "blocks", "size": 2},
+    {"form": "stats"},
+    {"form": "dominance", "weight": "probability"},
+    {"form": "rollout", "specials": "renormalize"},
+)
+GATED = {"inputs": ["All is well"], "gates": [{"layer": 5, "head": 11, "scale": 0.0}]}
 ATTENDED = {
     "type": "object",
     "required": ["probabilities", "heads", "concat"],
@@ -121,6 +78,14 @@ PROBLEM = {
         "code": {"enum": sorted(REFUSALS)},
         "detail": {"type": "string"},
         "request_id": {"type": "string"},
+        "bytes": {"type": "integer", "description": "of attention_too_large: of the raw arrays"},
+        "limit": {"type": "integer"},
+        "length": {"type": "integer"},
+        "fits": {
+            "type": "array",
+            "items": {"type": "object"},
+            "description": "changes to the request, cheapest first, each of which would fit",
+        },
         "errors": {
             "type": "array",
             "items": {
@@ -149,7 +114,15 @@ def document() -> dict[str, Any]:
     _, schemas = models_json_schema(
         [(model, "validation") for model in wire], ref_template="#/components/schemas/{model}"
     )
-    answers = {"Answer": ANSWER, "Attended": ATTENDED, "Explained": EXPLAINED, "Heads": HEADS}
+    asked: dict[str, Any] = schemas["$defs"]
+    asked["EncodeRequest"]["examples"] = [EXAMPLE, GATED]
+    asked["Attention"]["examples"] = list(SHOWN)
+    answers = {
+        **ANSWERS,
+        "Attended": ATTENDED,
+        "Explained": EXPLAINED,
+        "Heads": HEADS,
+    }
     return {
         "openapi": "3.1.0",
         "info": {"title": "Headlight", "version": version("headlight")},
@@ -160,16 +133,24 @@ def document() -> dict[str, Any]:
             "/v1/heads": {"get": _heads()},
             **{path: {"get": _get(*about)} for path, about in READ.items()},
         },
-        "components": {"schemas": {**schemas["$defs"], "Problem": PROBLEM, **answers}},
+        "components": {"schemas": {**asked, "Problem": PROBLEM, **answers}},
     }
 
 
 def _encode() -> dict[str, Any]:
     summary = "Encode texts, token ids or embeddings, with the attention asked for"
     described = _post(summary, _named("EncodeRequest"), EXAMPLE, "Answer")
-    described["responses"]["200"]["content"][SAFETENSORS] = {
-        "schema": {"type": "string", "format": "binary"}
-    }
+    answered = described["responses"]["200"]["content"]
+    answered[JSON]["schema"] = {"oneOf": [_named("Answer"), _named("Priced")]}
+    answered[SAFETENSORS] = {"schema": {"type": "string", "format": "binary"}}
+    described["parameters"] = [
+        {
+            "name": "dry_run",
+            "in": "query",
+            "description": "true computes nothing and answers what it would cost",
+            "schema": {"type": "boolean", "default": False},
+        }
+    ]
     return described
 
 

@@ -122,7 +122,18 @@ Gates = TypeAliasType("Gates", Annotated[list[Gate], FailFast()])
 
 
 class Attention(Wire):
-    """What to show of the attention."""
+    """What to show of the attention.
+
+    Args:
+        layers, heads: counted from 0; the same heads of every layer, or some of each.
+        rows: of the form rows: which units, tokens or words, counted from 0.
+        k: of top: keys a row.
+        size: of blocks: most blocks along a side.
+        weight: of top and dominance; by default value_norm of dominance, probability of top.
+        level: what a row and a column is.
+        specials: drop: rows and columns of special tokens go, and what is left of a row sums to
+            less than 1; renormalize: and to 1 again.
+    """
 
     layers: Indices = "all"
     heads: Heads = "all"
@@ -173,7 +184,12 @@ class Attention(Wire):
 
 
 class EncodeRequest(Wire):
-    """The body of POST /v1/encode."""
+    """The body of POST /v1/encode.
+
+    Args:
+        layers: hidden states: 0 = embeddings, i = after i layers, -1 = the last.
+        gates: heads to scale, in this request alone.
+    """
 
     model: str | None = None
     inputs: Inputs
