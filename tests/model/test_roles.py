@@ -118,4 +118,6 @@ def test_what_was_never_measured_makes_no_role() -> None:
 
     assert math.isnan(own["previous"]) and math.isnan(own["entropy_ratio"])
     assert [role.role for role in roles(own, baseline)] == ["self", "positional"]
+    lone.add(uniform(5)[None], [False] * 5)
+    assert lone.measures()[0]["entropy_ratio"] == pytest.approx(1)
     assert not roles(*Tally(1).measures())

@@ -141,18 +141,24 @@ async def test_a_survey_of_the_users_own_corpus_wins(
     assert batches == []
 
 
-OLD = {
-    "torn": b'{"format": 1',
-    "no survey": b"[]",
-    "of other rules": b'{"format": 0, "weights": "%s"}' % DIGEST.encode(),
-    "of other weights": b'{"format": 1, "weights": "sha256:0", "corpus": {"name": "mine"}}',
-    "of the corpus as it was": json.dumps(
-        {"format": 1, "weights": DIGEST, "corpus": {"name": sentences.BUNDLED, "digest": "old"}}
-    ).encode(),
+CORPUS = {"name": "mine.jsonl", "digest": "sha256:0", "sentences": 1}
+OLD: dict[str, Any] = {
+    "no survey": [],
+    "of other rules": {"format": 0, "weights": DIGEST, "corpus": CORPUS},
+    "of other weights": {"format": 1, "weights": "sha256:0", "corpus": CORPUS},
+    "of the corpus as it was": {
+        "format": 1,
+        "weights": DIGEST,
+        "corpus": {**CORPUS, "name": sentences.BUNDLED},
+    },
 }
 
 
-@pytest.mark.parametrize("content", OLD.values(), ids=OLD.keys())
+@pytest.mark.parametrize(
+    "content",
+    [b"{", *(json.dumps(old).encode() for old in OLD.values())],
+    ids=["torn", *OLD.keys()],
+)
 async def test_a_kept_file_that_does_not_hold_any_more_is_passed_over(
     client: httpx.AsyncClient, cache: Path, content: bytes
 ) -> None:
@@ -167,9 +173,10 @@ async def test_whoever_cannot_wait_is_refused_and_the_survey_goes_on(
     client: httpx.AsyncClient, gateway: Gateway, batches: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """504 for the one with a short deadline; the next finds the work done."""
-    run, free = gateway.heads._run, asyncio.Event()
+    run, free, started = gateway.heads._run, asyncio.Event(), []
 
     async def slow(works: Any, sizes: Any, deadline: float) -> Any:
+        started.append(len(works))
         await free.wait()
         return await run(works, sizes, deadline)
 
@@ -179,7 +186,7 @@ async def test_whoever_cannot_wait_is_refused_and_the_survey_goes_on(
     told = await ask(client)
 
     assert (late.status_code, late.json()["code"]) == (504, "deadline_exceeded")
-    assert len(told["heads"]) == 72 and batches == [1]
+    assert len(told["heads"]) == 72 and started == batches == [1]
 
 
 @pytest.mark.usefixtures("few")

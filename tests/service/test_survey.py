@@ -30,12 +30,12 @@ def model() -> Model:
 
 
 async def planted(read: Sequence[Tokenized]) -> list[Tensor]:
-    """Maps of 72 heads that look everywhere alike, but L3H1, which looks at the first word."""
+    """Maps of 72 heads that look everywhere alike, L3H1 at the first word a little more."""
     maps = []
     for tokenized in read:
         tokens = len(tokenized.token_ids)
         heads = torch.full((72, tokens, tokens), 1 / tokens)
-        heads[37] = torch.eye(tokens)[1]
+        heads[37, :, 1] += 0.1
         maps.append(heads)
     return maps
 
@@ -70,6 +70,7 @@ async def test_a_planted_head_is_found_with_its_control(model: Model, tmp_path: 
     assert [(head["layer"], head["head"]) for head in labelled] == [(3, 1)]
     assert {head["role"] for head in found["heads"] if head not in labelled} == {"broad"}
     assert labelled[0]["score"] == 1.0 and labelled[0]["baseline"] == 0.2
+    assert [role["role"] for role in labelled[0]["also"]] == ["broad"]
 
 
 async def test_without_a_control_no_head_is_named(model: Model, tmp_path: Path) -> None:
@@ -80,6 +81,20 @@ async def test_without_a_control_no_head_is_named(model: Model, tmp_path: Path) 
     assert (told["head"], told["found"]) == (None, NO_HEAD)
     assert told["reason"] == "no controls to judge it by"
     assert not [head for head in found["heads"] if head["role"] == "subject"]
+
+
+async def test_a_head_that_fails_its_controls_is_told_and_not_named(
+    model: Model, tmp_path: Path
+) -> None:
+    """The candidate and its score stand at the relation alone."""
+    wrong = [{**line, "to": [5, 9]} for line in animals(control=True)[1:]]
+    chosen = corpus(tmp_path, *animals(), *wrong)
+
+    found = await survey(model, "m", chosen, planted)
+
+    told = found["relations"]["subject"]
+    assert (told["found"], told["candidate"], told["score"]) == (NO_HEAD, "L3H1", 0.0)
+    assert {head["role"] for head in found["heads"]} == {"broad"}
 
 
 async def test_a_tokenizer_without_words_leaves_the_roles_by_position(
