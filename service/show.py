@@ -2,13 +2,18 @@
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
+from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 EXAMPLE = {"inputs": ["All is well"], "attention": {"layers": [0], "heads": [5]}}
 TIMEOUT_SECONDS = 60.0
+SHADES = "\u00b7\u2591\u2592\u2593\u2588"
+MOST_SHADES = 40  # rows and columns of a map that a terminal holds
 SHOWN_NUMBERS = 3  # of a vector, before the dots
 
 
@@ -53,8 +58,8 @@ def head(name: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def table(url: str, text: str, name: str | None) -> Table:
-    """What the model makes of a text, a row for each token; with a head, what it attends to.
+def table(url: str, text: str, name: str | None) -> Group:
+    """What the model makes of a text, a row for each token; with a head, its map too.
 
     Raises:
         ValueError, Unreachable: see `head` and `ask`.
@@ -74,7 +79,24 @@ def table(url: str, text: str, name: str | None) -> Table:
     for index, token in enumerate(item["tokens"]):
         most = _strongest(maps[index], item["tokens"]) if maps else []
         shown.add_row(token, *most, _numbers(item["token_vectors"][index]))
-    return shown
+    return Group(shown, *([heat(told, name)] if name else []))
+
+
+def heat(told: Mapping[str, Any], name: str) -> Group:
+    """One head's map as shades: a row for each query, a column for each key, in turn."""
+    layer, number = head(name)
+    item = told["data"][0]
+    maps = item["attention"]["maps"][str(layer)][str(number)]
+    grid = Table.grid()
+    for token, row in list(zip(item["tokens"], maps, strict=True))[:MOST_SHADES]:
+        shades = "".join(_shade(share) * 2 for share in row[:MOST_SHADES])
+        grid.add_row(Text(f"{token} "), Text(shades, style="cyan"))
+    return Group(f"{name.upper()}: each token looks along its row at every token in turn", grid)
+
+
+def _shade(share: float) -> str:
+    """A letter as full as the root of the share, which tells small shares apart too."""
+    return SHADES[min(len(SHADES) - 1, round(share**0.5 * (len(SHADES) - 1)))]
 
 
 def _strongest(row: list[float], tokens: list[str]) -> list[str]:
