@@ -64,6 +64,7 @@ SCHEMA = {
             "properties": {"name": _TEXT, "digest": _TEXT, "sentences": _COUNT},
         },
         "thresholds": {"type": "object", "additionalProperties": _NUMBER},
+        "margin": {"type": "number", "description": "of a relation's threshold above its baseline"},
         "heads": {"type": "array", "items": {"type": "object", "properties": _HEAD}},
         "relations": {
             "type": "object",
@@ -150,7 +151,8 @@ class Seen:
             for number, own in enumerate(measures)
         ]
         return {
-            "thresholds": {**thresholds, "margin": relations.MARGIN},
+            "thresholds": dict(thresholds),
+            "margin": relations.MARGIN,
             "heads": found,
             "relations": {name: _told(name, verdicts[name], heads) for name in verdicts},
         }

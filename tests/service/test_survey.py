@@ -16,17 +16,16 @@ from model.checkpoint import Model
 from model.errors import SequenceTooLong
 from model.tokenizer import Tokenized, Tokenizer
 from service import heads, sentences
-from service.solo import Solo
+from service.gateway import Gateway
 from service.survey import NO_HEAD, SCHEMA, survey
-from service.weights import BUNDLED
 
 CATS = {"relation": "subject", "text": "Cats sleep.", "from": [5, 10], "to": [0, 4]}
 
 
-@pytest.fixture(scope="module")
-def model() -> Model:
+@pytest.fixture
+def model(gateway: Gateway) -> Model:
     """The bundled model; its tokenizer and its sizes matter here."""
-    return Solo(BUNDLED).model
+    return gateway._runner.model
 
 
 async def planted(read: Sequence[Tokenized]) -> list[Tensor]:
