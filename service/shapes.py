@@ -64,7 +64,7 @@ _RECORDS = {
         _object(**dict.fromkeys(_RECORD["required"], _ENCODED)),
     ],
 }
-_FIELDS = {"type": "array", "items": {"enum": FIELDS}}
+_FIELDS = {"type": "array", "items": {"enum": list(FIELDS)}}
 _OF_HEAD = numbers("as many numbers as fields; null where none", 1, ["number", "null"])
 ATTENTION = {
     "AttentionFull": _form("full", maps=_by_head(numbers("(query, key) probabilities", 2))),
