@@ -10,7 +10,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from model.maps import strongest
 from model.tiles import Look
 
 
@@ -31,10 +30,9 @@ def dominance(look: Look) -> Dominance:
     """Who dominates each unit, and by how much."""
     found = []
     for tile in look.tiles():
-        best = strongest(tile.values, 1)
-        share = tile.values.gather(2, best).squeeze(2)
+        share, best = tile.values.max(2)  # of equal ones the first, as torch promises
         own = tile.values.diagonal(tile.queries.start - tile.keys.start, 1, 2)
-        found.append(((best.squeeze(2) + tile.keys.start).int(), share, own))
+        found.append(((best + tile.keys.start).int(), share, own))
     return Dominance(*(torch.cat(parts, 1) for parts in zip(*found, strict=True)))
 
 

@@ -122,13 +122,14 @@ class Look:
         """Rows of units, each what its tokens give over what they hold in all."""
         shown, places = (part.to(self.q.device) for part in self.units.shown())
         masses, keys = self._masses(shown), slice(0, len(self.units.axis))
+        merged = self.units.merged
         for first in range(0, len(wanted), self.step):
             some = wanted[first : first + self.step]
             values = self.q.new_zeros(len(self.chosen), len(some), keys.stop)
             held = values.new_zeros(values.shape[:2])
             for tokens, rows in self._tokens_of(some):
                 logs = self.logs(tokens, slice(0, self.units.tokens))
-                if self.units.merged:  # tokens of a word weigh alike, to the last digit
+                if merged:  # tokens of a word weigh alike, to the last digit
                     logs -= logs.exp2().sum(-1, keepdim=True).log2_()
                 if self.norms is not None:
                     logs += self.norms
