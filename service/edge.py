@@ -102,7 +102,7 @@ class Routes:
         deadline = time.monotonic() + self._seconds(request)
         seen: Seen = request.scope["seen"]
         if _flag(request, "dry_run"):
-            told = await self._gateway.dry_run(await request.body(), media_type, deadline)
+            told = await self._gateway.dry_run(await request.body(), media_type, deadline, seen)
             return Response(orjson.dumps(told), media_type=JSON)
         answer = await self._gateway.encode(await request.body(), media_type, deadline, seen)
         return Response(await _join(answer.pieces), media_type=answer.media_type)

@@ -130,13 +130,16 @@ class Gateway:
             return Answer(media_type, iter([body]))
         return Answer(media_type, answer.as_json(head, items, usage, asked.encoding))
 
-    async def dry_run(self, body: bytes, media_type: str, deadline: float) -> dict[str, Any]:
+    async def dry_run(
+        self, body: bytes, media_type: str, deadline: float, seen: Seen
+    ) -> dict[str, Any]:
         """What POST /v1/encode would cost, and whether it would be admitted now; computes nothing.
 
         Raises:
             Refused, ValidationError, SequenceError: of a request that would never be answered.
         """
         asked = EncodeRequest.model_validate_json(body)
+        seen.input = _kind(asked)
         read, works = await self._work(asked)
         lengths, shown = [len(r) for r in read], _shown(works)
         told = {

@@ -1,5 +1,7 @@
 """Arrays become answers without losing a bit."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import orjson
 import pytest
@@ -36,6 +38,21 @@ def test_pieces_join_to_what_one_dump_would_give(tokens: int) -> None:
 
     assert b"".join(pieces) == orjson.dumps(whole, option=orjson.OPT_SERIALIZE_NUMPY)
     assert max(map(len, pieces)) < 8 * PIECE_BYTES
+
+
+def test_an_item_is_made_when_its_turn_has_come() -> None:
+    """So that whoever joins the pieces can let others in between."""
+    made: list[int] = []
+
+    def items() -> Iterator[Item]:
+        for number in range(2):
+            made.append(number)
+            yield item(5)
+
+    pieces = as_json(HEAD, items(), USAGE, "json")
+
+    assert [list(made) for _ in pieces if len(made) < 2][-1] == [0]
+    assert made == [0, 1]
 
 
 def test_what_float16_cannot_hold_is_refused() -> None:

@@ -251,15 +251,21 @@ async def test_rows_count_the_units_shown(client: httpx.AsyncClient) -> None:
     assert rows["maps"]["5"]["11"][0] == pytest.approx(full["maps"]["5"]["11"][1], abs=CLOSE)
 
 
-async def test_rows_in_float16_still_sum_to_one(client: httpx.AsyncClient) -> None:
+async def test_float16_is_the_nearest_to_float32_and_its_rows_still_sum_to_one(
+    client: httpx.AsyncClient,
+) -> None:
     """To 1e-3, of the longest sequence."""
-    ids = [101, *range(2000, 2254), 102]
-    asked = {"inputs": [{"token_ids": ids}], "attention": {**CHOSEN, "dtype": "float16"}}
+    inputs = [{"token_ids": [101, *range(2000, 2254), 102]}]
 
-    told = (await encode(client, asked))["data"][0]["attention"]
+    found = []
+    for dtype in ("float32", "float16"):
+        asked = {"inputs": inputs, "attention": {**CHOSEN, "dtype": dtype}}
+        told = (await encode(client, asked))["data"][0]["attention"]
+        found.append(place(told, "attention.5.11", numbers).astype(dtype))
 
-    sums = place(told, "attention.5.11", numbers).sum(1)
-    np.testing.assert_allclose(sums, 1, rtol=0, atol=1e-3)
+    full, half = found
+    np.testing.assert_array_equal(full.astype(np.float16), half)
+    np.testing.assert_allclose(half.astype(float).sum(1), 1, rtol=0, atol=1e-3)
 
 
 async def test_a_statistic_of_nothing_is_null_in_json_and_nan_in_binary(

@@ -1,5 +1,6 @@
 """POST /v1/encode?dry_run=true and 413: what an answer costs, and what would fit."""
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -94,6 +95,23 @@ async def test_a_dry_run_says_why_a_request_would_be_refused(client: httpx.Async
     assert as_json["retry_after_s"] is None and late["retry_after_s"] >= 1
 
 
+async def test_a_dry_run_counts_as_a_request_for_its_kind_of_input(
+    client: httpx.AsyncClient,
+) -> None:
+    """Like any other."""
+
+    async def count() -> float:
+        labels = 'code="200",input="tokens",replica="replica-1",route="/v1/encode"'
+        text = (await client.get("/metrics")).text
+        found = re.search(rf"^headlight_requests_total{{{labels}}} (.*)$", text, re.MULTILINE)
+        return float(found[1]) if found else 0
+
+    before = await count()
+    await priced(client, {"inputs": [{"token_ids": [7]}]})
+
+    assert await count() == before + 1
+
+
 async def test_a_dry_run_is_asked_for_by_true_alone(client: httpx.AsyncClient) -> None:
     """Whatever is neither true nor false is refused; false is no dry run."""
     maybe = await client.post("/v1/encode?dry_run=maybe", json={"inputs": ["a"]})
@@ -107,6 +125,7 @@ async def test_a_dry_run_is_asked_for_by_true_alone(client: httpx.AsyncClient) -
 LARGE: dict[str, tuple[int, int, dict[str, Any], dict[str, str]]] = {
     "full": (1, 200, {}, {}),
     "every row": (1, 200, {"form": "rows", "rows": list(range(200))}, {}),
+    "some rows": (20, 256, {"form": "rows", "rows": list(range(6))}, {}),
     "top": (2, 200, {"form": "top", "k": 90, "weight": "value_norm"}, {}),
     "fine blocks": (3, 256, {"form": "blocks", "size": 128}, {}),
     "dominance": (40, 256, {"form": "dominance"}, {}),
