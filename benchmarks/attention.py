@@ -10,7 +10,6 @@ with the model loaded and warm for sequences of one token.
 """
 
 import argparse
-import asyncio
 import json
 import os
 import shutil
@@ -20,53 +19,56 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported
 
 CORES = len(os.sched_getaffinity(0))
-BATCHES = {128: 8, 512: 8, 2048: 2}  # sequences of so many tokens
-SECONDS, ROUNDS = 1.0, 7
+BATCHES = {  # tokens of each sequence
+    "8 x 128": [128] * 8,
+    "8 of 16 to 128": list(range(16, 129, 16)),
+    "8 x 512": [512] * 8,
+    "2 x 2048": [2048] * 2,
+}
+ROUNDS = 21
 MIB = 1 << 20
 
 Ids = list[list[int]]
 Request = Callable[[Ids], object]
 
 
-def ours(folder: Path, tokens: int) -> dict[str, Request]:
+def ours(folder: Path) -> dict[str, Request]:
     """Requests to a Runner."""
     import torch
 
     from model.forms import Asked
     from model.units import divide
     from service import answer, forms
-    from service.runner import Runner, Wanted, Work
+    from service.runner import Wanted, Work, load
     from service.weights import Found
 
-    loop = asyncio.new_event_loop()
     found, cpu = Found(folder, folder.name), torch.device("cpu")
-    runner = loop.run_until_complete(Runner.start(found, cpu, torch.float32, CORES))
+    # In this thread, which runs transformers too: libgomp throttles a second one with a team.
+    torch.set_flush_denormal(True)
+    runner = load(found, cpu, torch.float32, [ThreadPoolExecutor(1)] * CORES)
     config = runner.model.config
     every = {layer: tuple(range(config.heads)) for layer in range(config.layers)}
 
     def request(batch: Ids, form: str | None, heads: dict[int, tuple[int, ...]]) -> object:
-        units, last = divide(len(batch[0])), len(batch[0]) - 1
-        asked: Any = None
-        if form:
-            asked = Asked(heads, units, form=form, cls=0, separators=(last,))  # type: ignore[arg-type]
-        wanted = Wanted(pooling=runner.model.pooling, attention=asked)
-        works = [Work(ids, None, None, wanted) for ids in batch]
-        done: Any = loop.run_until_complete(runner.launch(0, works, CORES))
-        items = [
-            answer.Item(
-                {},
-                one.pooled,
-                named=dict(forms.named(asked, one.attention)) if asked else {},
-            )
-            for one in done
-        ]
+        works = [Work(ids, None, None, wanted(len(ids), form, heads)) for ids in batch]
+        done: Any = runner.run(works, CORES)
+        items = []
+        for work, one in zip(works, done, strict=True):
+            shown = work.wanted.attention
+            named = dict(forms.named(shown, one.attention)) if shown else {}
+            items.append(answer.Item({}, one.pooled, named=named))
         return answer.as_safetensors({}, items, {})
+
+    def wanted(tokens: int, form: Any, heads: dict[int, tuple[int, ...]]) -> Wanted:
+        asked = Asked(heads, divide(tokens), form=form, cls=0, separators=(tokens - 1,))
+        return Wanted(pooling=runner.model.pooling, attention=asked if form else None)
 
     return {
         "plain": lambda batch: request(batch, None, {}),
@@ -78,22 +80,34 @@ def ours(folder: Path, tokens: int) -> dict[str, Request]:
     }
 
 
-def theirs(folder: Path, tokens: int) -> dict[str, Request]:
-    """The same from transformers' eager maps; nothing here is padded, which is to its advantage."""
+def theirs(folder: Path) -> dict[str, Request]:
+    """The same from transformers' eager maps; it pads a batch to its longest sequence."""
     import torch
     from transformers import BertModel
 
     torch.set_num_threads(CORES)
     model = BertModel.from_pretrained(folder, attn_implementation="eager").eval()
-    far = (torch.arange(tokens)[:, None] - torch.arange(tokens)).abs().float()
 
     @torch.inference_mode()
     def request(batch: Ids, statistics: bool) -> object:
-        out = model(torch.tensor(batch), output_attentions=True)
-        pooled = out.last_hidden_state.mean(1)
-        return pooled, [describe(maps) for maps in out.attentions] if statistics else ()
+        lengths = [len(ids) for ids in batch]
+        mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+        padded = torch.tensor([ids + [0] * (max(lengths) - len(ids)) for ids in batch])
+        out = model(padded, attention_mask=mask.long(), output_attentions=True)
+        pooled = (out.last_hidden_state * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+        if not statistics:
+            return pooled
+        if min(lengths) == max(lengths):
+            return pooled, [describe(maps) for maps in out.attentions]
+        return pooled, [
+            describe(maps[i : i + 1, :, :length, :length])
+            for maps in out.attentions
+            for i, length in enumerate(lengths)
+        ]
 
     def describe(maps: torch.Tensor) -> torch.Tensor:
+        tokens = maps.shape[-1]
+        far = (torch.arange(tokens)[:, None] - torch.arange(tokens)).abs().float()
         received = maps.mean(2)
         return torch.stack(
             [
@@ -113,39 +127,49 @@ def theirs(folder: Path, tokens: int) -> dict[str, Request]:
     }
 
 
-def sequences(count: int, tokens: int) -> Ids:
+def sequences(lengths: list[int]) -> Ids:
     """A batch of token ids."""
     return [
         [101, *((1000 + 7 * i + 13 * j) % 28000 for j in range(tokens - 2)), 102]
-        for i in range(count)
+        for i, tokens in enumerate(lengths)
     ]
 
 
-def timed(folder: Path, tokens: int) -> dict[str, float]:
-    """Seconds of every kind of request, each as a ratio of plain, in each round's own terms."""
-    kinds = {**ours(folder, tokens), **theirs(folder, tokens)}
-    batch = sequences(BATCHES[tokens], tokens)
-    seen: dict[str, list[float]] = {kind: [] for kind in kinds}
-    for request in kinds.values():
-        request(batch)
-    for _ in range(ROUNDS):
-        for kind, request in kinds.items():
-            calls, start = 0, time.perf_counter()
-            while calls < 2 or time.perf_counter() - start < SECONDS:
-                request(batch)
-                calls += 1
-            seen[kind].append((time.perf_counter() - start) / calls)
-    return {kind: statistics.median(times) for kind, times in seen.items()}
+def timed(folder: Path, name: str) -> dict[str, tuple[float, float]]:
+    """Seconds of every kind of request and its ratio to plain, the median of ROUNDS rounds.
+
+    A round calls each kind once, so that what slows the machine for a while slows them all.
+    """
+    kinds = {**ours(folder), **theirs(folder)}
+    batch = sequences(BATCHES[name])
+    rounds = [{kind: once(request, batch) for kind, request in kinds.items()}]
+    while len(rounds) <= ROUNDS:
+        rounds.append({kind: once(request, batch) for kind, request in kinds.items()})
+    warm = rounds[1:]
+    return {
+        kind: (
+            statistics.median(each[kind] for each in warm),
+            statistics.median(each[kind] / each["plain"] for each in warm),
+        )
+        for kind in kinds
+    }
 
 
-def peak(folder: Path, tokens: int, kind: str) -> int:
+def once(request: Request, batch: Ids) -> float:
+    """Seconds of one call."""
+    start = time.perf_counter()
+    request(batch)
+    return time.perf_counter() - start
+
+
+def peak(folder: Path, name: str, kind: str) -> int:
     """Bytes that one kind of request adds to the process at most."""
     make = theirs if kind.startswith("transformers") else ours
-    request = make(folder, tokens)[kind]
-    request(sequences(1, tokens if make is theirs else 2))
+    request = make(folder)[kind]
+    request(sequences([2]))
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     before = memory("VmRSS")
-    request(sequences(BATCHES[tokens], tokens))
+    request(sequences(BATCHES[name]))
     return memory("VmHWM") - before
 
 
@@ -160,7 +184,7 @@ def long_model(folder: Path, bundled: Path) -> Path:
     code = (
         "import sys; from transformers import BertConfig, BertModel\n"
         f"config = BertConfig.from_pretrained({str(bundled)!r})\n"
-        f"config.max_position_embeddings = {max(BATCHES)}\n"
+        f"config.max_position_embeddings = {max(map(max, BATCHES.values()))}\n"
         "BertModel(config).save_pretrained(sys.argv[1])"
     )
     subprocess.run([sys.executable, "-c", code, str(folder)], check=True)
@@ -168,20 +192,22 @@ def long_model(folder: Path, bundled: Path) -> Path:
     return folder
 
 
-def report(folder: Path, tokens: int) -> None:
-    """Print the rows of one length."""
+def report(folder: Path, name: str) -> None:
+    """Print the rows of one batch."""
+
+    from service.ingress import HEAP  # as a replica has it
 
     def ask(*more: str) -> Any:
-        command = [sys.executable, __file__, "--folder", str(folder), "--tokens", str(tokens)]
-        done = subprocess.run([*command, *more], check=True, stdout=subprocess.PIPE, text=True)
+        command = [sys.executable, __file__, "--folder", str(folder), "--batch", name]
+        done = subprocess.run(
+            [*command, *more], env=os.environ | HEAP, check=True, stdout=subprocess.PIPE, text=True
+        )
         return json.loads(done.stdout.splitlines()[-1])
 
-    seconds = ask()
-    for kind, each in seconds.items():
-        ratio, held = each / seconds["plain"], ask("--kind", kind) / MIB
+    for kind, (seconds, ratio) in ask().items():
+        held = ask("--kind", kind) / MIB
         print(
-            f"| {BATCHES[tokens]} x {tokens} | {kind} | {each * 1000:.1f} | {ratio:.2f} "
-            f"| {held:.0f} |",
+            f"| {name} | {kind} | {seconds * 1000:.1f} | {ratio:.2f} | {held:.0f} |",
             flush=True,
         )
 
@@ -190,27 +216,27 @@ def main() -> None:
     """Measure and print, or be the measured process."""
     arguments = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     arguments.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    arguments.add_argument("--tokens", type=int, help=argparse.SUPPRESS)
+    arguments.add_argument("--batch", help=f"one of {', '.join(BATCHES)}; all by default")
     arguments.add_argument("--kind", help=argparse.SUPPRESS)
     asked = arguments.parse_args()
     if asked.kind:
-        print(json.dumps(peak(asked.folder, asked.tokens, asked.kind)))
+        print(json.dumps(peak(asked.folder, asked.batch, asked.kind)))
     elif asked.folder:
-        print(json.dumps(timed(asked.folder, asked.tokens)))
+        print(json.dumps(timed(asked.folder, asked.batch)))
     else:
-        every()
+        table([asked.batch] if asked.batch else list(BATCHES))
 
 
-def every() -> None:
-    """The whole table."""
+def table(names: list[str]) -> None:
+    """Some batches' rows."""
     from service.weights import BUNDLED, locate
 
     bundled = locate(BUNDLED).folder
     print("| sequences | request | ms | of plain | peak, MiB |\n|---|---|---|---|---|")
     with tempfile.TemporaryDirectory(prefix="headlight-") as folder:
-        for tokens in BATCHES:
-            fits = tokens <= 512
-            report(bundled if fits else long_model(Path(folder), bundled), tokens)
+        for name in names:
+            fits = max(BATCHES[name]) <= 512
+            report(bundled if fits else long_model(Path(folder), bundled), name)
 
 
 if __name__ == "__main__":

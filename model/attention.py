@@ -157,14 +157,14 @@ class MultiHeadAttention:
         return torch.cat(mixed, 2), torch.cat(normalisers, 2)
 
     @cached_property
-    def gram(self) -> Tensor:
-        """W_i^O W_i^O^T of every head, (heads, head, head) float32.
+    def triangles(self) -> Tensor:
+        """A matrix L_i for every head, (heads, head, head) float32, with W_i^O = L_i Q_i.
 
-        With it, the length of what a head writes costs no product with W^O:
-        ||z W_i^O||^2 = z (W_i^O W_i^O^T) z^T.
+        Rows of Q_i are orthonormal, so what a head writes is as long as z L_i is:
+        ||z W_i^O|| = ||z L_i||, without the product with W^O.
         """
         columns = self.output.weight().float().view(-1, self.heads, self.head)
-        return torch.einsum("ohi,ohj->hij", columns, columns)
+        return torch.linalg.qr(columns.transpose(0, 1), mode="r").R.mT.contiguous()
 
     def weights(self, head: int) -> HeadWeights:
         """The four matrices of one head."""

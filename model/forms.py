@@ -75,6 +75,8 @@ def show(traces: Mapping[int, Trace], rows: slice, asked: Asked) -> Shown:
     """
     if asked.form == "rollout":
         return Shown(whole=_narrow({"map": _rollout(traces, rows, asked)}, asked))
+    if asked.form == "stats":
+        return Shown(_statistics(traces, rows, asked))
     heads = {
         layer: _narrow(_of_layer(traces[layer], rows, chosen, asked), asked)
         for layer, chosen in asked.heads.items()
@@ -115,20 +117,27 @@ def _of_layer(trace: Trace, rows: slice, heads: tuple[int, ...], asked: Asked) -
         case "top":
             keys, values, rest = maps.top(look, asked.k)
             return {"keys": axis[keys.long()], "values": values, "rest": rest}
-        case "stats":
-            return {"stats": _statistics(look, trace, rows, asked)}
         case "dominance":
             found = dominance(look)
             return {"dominant": axis[found.dominant.long()], "share": found.share, "own": found.own}
-        case "rollout":
-            raise RuntimeError("rollout is of all layers together: this is a bug")
+        case "stats" | "rollout":
+            raise RuntimeError("made of all layers together: this is a bug")
 
 
-def _statistics(look: Look, trace: Trace, rows: slice, asked: Asked) -> Tensor:
+def _statistics(
+    traces: Mapping[int, Trace], rows: slice, asked: Asked
+) -> dict[int, dict[str, Tensor]]:
     place = asked.units.place
     cls = None if asked.cls is None else place(asked.cls)
     separators = [at for at in map(place, asked.separators) if at is not None]
-    return statistics(look, trace, rows, cls, separators)
+    looks = [Look(traces[layer], rows, heads, asked.units) for layer, heads in asked.heads.items()]
+    asking = [traces[layer] for layer in asked.heads]
+    found = statistics(looks, asking, rows, cls, separators)
+    parts = found.split([len(heads) for heads in asked.heads.values()])
+    return {
+        layer: _narrow({"stats": part}, asked)
+        for layer, part in zip(asked.heads, parts, strict=True)
+    }
 
 
 def _rollout(traces: Mapping[int, Trace], rows: slice, asked: Asked) -> Tensor:

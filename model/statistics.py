@@ -29,7 +29,6 @@ from torch import Tensor
 
 from model.attention import Trace
 from model.tiles import Look, Tile, written
-from model.units import Units
 
 FIELDS = (
     "self",
@@ -46,75 +45,67 @@ FIELDS = (
 )
 LN2 = math.log(2)
 OFFSETS = {"self": 0, "previous": -1, "next": 1}
+SUMS = (*OFFSETS, "entropy", "confidence", "distance")
 
 
 def statistics(
-    look: Look, trace: Trace, rows: slice, cls: int | None, separators: Many[int]
+    looks: Many[Look], traces: Many[Trace], rows: slice, cls: int | None, separators: Many[int]
 ) -> Tensor:
-    """FIELDS of every head, (heads, fields); NaN where there is nothing to average over.
+    """FIELDS of every head of every layer, (heads, fields); NaN where nothing is averaged.
 
     Args:
-        look: of weight probability.
-        trace, rows: what `look` was made of.
+        looks: one for each layer, of weight probability, all of the same units.
+        traces, rows: what `looks` were made of.
         cls: the place on the axis of the first special token.
         separators: the places of the separators.
     """
-    sums = _Sums(look, separators)
-    for tile in look.tiles():
-        sums.add(tile)
-    found = sums.means(cls)
-    found["contribution"] = _contribution(trace, rows, look.units)[look.picked]
+    apart = torch.tensor(sorted(set(separators)), dtype=torch.int64, device=looks[0].q.device)
+    walked = [_walk(look, apart) for look in looks]
+    received, scalars = (torch.cat(parts) for parts in zip(*walked, strict=True))
+    found = _means(received, dict(zip(SUMS, scalars.unbind(1), strict=True)), cls, apart)
+    found["contribution"] = _contributions(looks, traces, rows)
     return torch.stack([found[name] for name in FIELDS], 1)
 
 
-class _Sums:
-    """Sums over the tiles of a map."""
-
-    def __init__(self, look: Look, separators: Many[int]) -> None:
-        self.units, self.separators = len(look.units.axis), len(set(separators))
-        self.separating = look.q.new_zeros(self.units, dtype=torch.bool)
-        self.separating[list(separators)] = True
-        zeros = look.q.new_zeros(len(look.chosen))
-        self.entropy, self.confidence, self.distance = zeros, zeros, zeros
-        self.offsets = dict.fromkeys(OFFSETS, zeros)
-        self.received = look.q.new_zeros(len(look.chosen), self.units)
-
-    def add(self, tile: Tile) -> None:
-        """Take one tile in; its values are spent afterwards."""
+def _walk(look: Look, apart: Tensor) -> tuple[Tensor, Tensor]:
+    """What each key receives, (heads, keys), and SUMS, (heads, sums), over one layer's maps."""
+    received = look.q.new_zeros(len(look.chosen), len(look.units.axis))
+    scalars = look.q.new_zeros(len(look.chosen), len(SUMS))
+    for tile in look.tiles():
         values, shift = tile.values, tile.queries.start - tile.keys.start
-        for name, offset in OFFSETS.items():
-            diagonal = values.diagonal(shift + offset, 1, 2)
-            self.offsets[name] = self.offsets[name] + diagonal.sum(1)
-        flat = values.flatten(1)
-        if tile.logs is None:
-            self.entropy = self.entropy + torch.special.entr(flat).sum(1)
-        else:
-            pairs = zip(flat, tile.logs.flatten(1), strict=True)
-            self.entropy = self.entropy - torch.stack([torch.dot(*pair) for pair in pairs]) * LN2
-        far = _far(values.shape[1], values.shape[2], shift, values.device)
-        self.distance = self.distance + flat @ far
-        self.received[:, tile.keys] += values.sum(1)
-        if self.separators:
-            values[:, :, self.separating[tile.keys]] = 0.0
-        self.confidence = self.confidence + values.amax(2).sum(1)
+        received[:, tile.keys] += values.sum(1)
+        offsets = [values.diagonal(shift + offset, 1, 2).sum(1) for offset in OFFSETS.values()]
+        distance = values.flatten(1) @ _far(*values.shape[1:], shift, values.device)
+        entropy = _entropy(tile)  # before what separates is taken out
+        inside = apart[(apart >= tile.keys.start) & (apart < tile.keys.stop)] - tile.keys.start
+        confidence = values.index_fill_(2, inside, 0.0).amax(2).sum(1)
+        scalars += torch.stack([*offsets, entropy, confidence, distance], 1)
+    return received, scalars
 
-    def means(self, cls: int | None) -> dict[str, Tensor]:
-        """The statistics by name."""
-        none, units = torch.full_like(self.entropy, math.nan), self.units
-        having = {name: units - abs(offset) for name, offset in OFFSETS.items()}
-        found = {
-            name: total / having[name] if having[name] else none
-            for name, total in self.offsets.items()
-        }
-        found["cls"] = none if cls is None else self.received[:, cls] / units
-        sep = self.received[:, self.separating].sum(1) / units
-        found["sep"] = sep if self.separators else none
-        found["entropy"] = (self.entropy / units).clamp_min(0)  # rounding can leave less
-        found["entropy_ratio"] = found["entropy"] / math.log(units) if units > 1 else none
-        found["confidence"] = self.confidence / units if self.separators < units else none
-        found["distance"] = self.distance / self.received.sum(1)
-        found["received_max"] = self.received.amax(1) / units
-        return found
+
+def _entropy(tile: Tile) -> Tensor:
+    """The sum over a tile's rows, (heads,), in nats; its logs are spent afterwards."""
+    if tile.logs is None or tile.sums is None:
+        return torch.special.entr(tile.values).sum((1, 2))
+    return (tile.sums.log2().sum((1, 2)) - tile.logs.mul_(tile.values).sum((1, 2))) * LN2
+
+
+def _means(
+    received: Tensor, sums: dict[str, Tensor], cls: int | None, apart: Tensor
+) -> dict[str, Tensor]:
+    """The statistics by name, each (heads,), but for the contribution."""
+    none, units = received.new_full(received.shape[:1], math.nan), received.shape[1]
+    separators = len(apart)
+    having = {name: units - abs(offset) for name, offset in OFFSETS.items()}
+    found = {name: sums[name] / count if count else none for name, count in having.items()}
+    found["cls"] = none if cls is None else received[:, cls] / units
+    found["sep"] = received[:, apart].sum(1) / units if separators else none
+    found["entropy"] = (sums["entropy"] / units).clamp_min(0)  # rounding can leave less
+    found["entropy_ratio"] = found["entropy"] / math.log(units) if units > 1 else none
+    found["confidence"] = sums["confidence"] / units if separators < units else none
+    found["distance"] = sums["distance"] / received.sum(1)
+    found["received_max"] = received.amax(1) / units
+    return found
 
 
 @lru_cache(maxsize=32)  # layers and sequences of a length share their tiles' shapes
@@ -124,14 +115,20 @@ def _far(queries: int, keys: int, shift: int, device: torch.device) -> Tensor:
     return (query[:, None] + shift - key).abs().float().flatten()
 
 
-def _contribution(trace: Trace, rows: slice, units: Units) -> Tensor:
-    """Each head's share of what all heads write, (heads,), as the mean over the units shown."""
-    attention = trace.attention
-    z = trace.z[rows].float().view(-1, attention.heads, attention.head).transpose(0, 1)
-    lengths = written(z, attention.gram)
-    shares = lengths / lengths.sum(0)
+def _contributions(looks: Many[Look], traces: Many[Trace], rows: slice) -> Tensor:
+    """Each head's share of what its layer's heads write, (heads,), as the mean over the units."""
+    layers = []
+    for trace in traces:
+        attention = trace.attention
+        z = trace.z[rows].float().view(-1, attention.heads, attention.head).transpose(0, 1)
+        layers.append(written(z, attention.triangles))
+    lengths, units = torch.stack(layers), looks[0].units  # (layers, heads, tokens)
+    shares = lengths / lengths.sum(1, keepdim=True)
     if units.whole:
-        return shares.mean(1)
-    shown, places = (part.to(z.device) for part in units.shown())
-    means = shares.new_zeros(len(shares), len(units.axis)).index_add_(1, places, shares[:, shown])
-    return (means / places.bincount()).mean(1)
+        means = shares.mean(2)
+    else:
+        shown, places = (part.to(shares.device) for part in units.shown())
+        merged = shares.new_zeros(*shares.shape[:2], len(units.axis))
+        merged.index_add_(2, places, shares[:, :, shown])
+        means = (merged / places.bincount()).mean(2)
+    return torch.cat([mean[look.picked] for mean, look in zip(means, looks, strict=True)])

@@ -37,13 +37,16 @@ class Tile:
         queries: which rows, as places among the rows wanted.
         keys: which columns, as places on the axis; beyond them all is 0.
         values: (heads, queries, keys).
-        logs: to base 2, where the map is as the forward pass had it.
+        logs: where the map is as the forward pass had it, the logarithms to base 2 of the values
+            before each row was divided by what it sums to, 1 but for rounding,
+        sums: (heads, queries, 1).
     """
 
     queries: slice
     keys: slice
     values: Tensor
     logs: Tensor | None = None
+    sums: Tensor | None = None
 
 
 class Look:
@@ -76,7 +79,7 @@ class Look:
         self.bias = trace.biases.get(self.units.tokens)
         self.norms: Tensor | None = None
         if weight == "value_norm":
-            lengths = written(trace.v[rows].float().transpose(0, 1), attention.gram)[self.picked]
+            lengths = written(trace.v[rows].float().transpose(0, 1), attention.triangles)[self.picked]
             self.norms = lengths.clamp_min(SMALLEST).log2().unsqueeze(1)
 
     @property
@@ -115,8 +118,8 @@ class Look:
                 keys = slice(reach[0], min(reach[1], tokens))
             logs = self.logs(queries, keys)
             values = logs.exp2()
-            sums = values.sum(-1, keepdim=True)  # 1 but for rounding, and 100 has coarse neighbours
-            yield Tile(queries, keys, values.div_(sums), logs.sub_(sums.log2()))
+            sums = values.sum(-1, keepdim=True)  # a normaliser of 100 has coarse neighbours
+            yield Tile(queries, keys, values.div_(sums), logs, sums)
 
     def _units(self, wanted: Many[int]) -> Iterator[Tile]:
         """Rows of units, each what its tokens give over what they hold in all."""
@@ -175,11 +178,10 @@ class Look:
         return merged.index_add_(2, places, weights)
 
 
-def written(vectors: Tensor, gram: Tensor) -> Tensor:
+def written(vectors: Tensor, triangles: Tensor) -> Tensor:
     """How long what each vector writes is, ||x W_i^O||, (heads, tokens) for (heads, tokens, head).
 
     Args:
-        gram: W_i^O W_i^O^T of every head; see attention.MultiHeadAttention.
+        triangles: of every head; see attention.MultiHeadAttention.
     """
-    vectors = vectors.contiguous()
-    return (vectors @ gram).mul_(vectors).sum(-1).clamp_min_(0).sqrt_()
+    return torch.linalg.vector_norm(vectors @ triangles, dim=-1)

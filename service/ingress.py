@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from service import haproxy
-from service.settings import KIB, Settings
+from service.settings import KIB, MIB, Settings
 
 # Requests a replica may hold beyond those that wait in our queue: running ones, probes and
 # scrapes. With room to spare, the refusal of a full queue is always ours, never Ray's.
@@ -29,6 +29,15 @@ SPARE_REQUESTS = 256
 BUFFER_BYTES = 128 * KIB  # a request that fits can be replayed on another replica
 CLIENT_SECONDS = 65  # above the minute for which load balancers keep idle connections
 RELOAD_SECONDS = 120  # Ray's own: how long an HAProxy replaced by a reload may finish answers
+
+# glibc's ways with freed memory: one heap for all threads, and what was freed is kept. A thread's
+# own heap gives it back at once, and to fault in tens of MiB again for every batch that shows
+# attention takes longer than to compute it (docs/decisions/0007).
+HEAP = {
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": str(64 * MIB),
+    "MALLOC_TRIM_THRESHOLD_": str(256 * MIB),
+}
 
 # Ports of one service: a block of its own, below the range from which the kernel takes the
 # ports of outgoing connections. The first port of a block stands for the whole.
@@ -92,6 +101,7 @@ def placed(settings: Settings, block: int, run: Path, cores: int) -> dict[str, s
     ray = {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(32),  # of this service alone; no file in the home
+        **HEAP,
         "RAY_worker_niceness": "0",  # Ray would run replicas at +15
         "RAY_memory_monitor_refresh_ms": "0",  # others fill a laptop's memory: no kill for that
         # Ray's switch for systems without clusters: its ports listen on the loopback only.

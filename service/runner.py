@@ -125,7 +125,7 @@ class Done:
 
 
 class Runner:
-    """The loaded model and the threads that run it; made in lane 0, by `start`.
+    """The loaded model and the threads that run it; made in lane 0, by `load`.
 
     Args:
         numerics: names the arithmetic; equal weights, numerics and input give equal bits, unless
@@ -155,7 +155,7 @@ class Runner:
             for i in range(threads)
         ]
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(lanes[0], _load, found, device, dtype, lanes)
+        return await loop.run_in_executor(lanes[0], load, found, device, dtype, lanes)
 
     async def launch(
         self, lane: int, works: Sequence[Work], threads: int
@@ -260,9 +260,10 @@ def _prepare() -> None:
     torch.set_flush_denormal(True)
 
 
-def _load(
+def load(
     found: Found, device: torch.device, dtype: torch.dtype, lanes: list[ThreadPoolExecutor]
 ) -> Runner:
+    """Load a model in the calling thread, check its answers, measure its speed."""
     torch.set_num_threads(len(lanes))
     chosen = kernels.choose(device, dtype)
     model = _model(found, device, dtype, chosen)

@@ -151,6 +151,9 @@ class Attention(Wire):
         """What a form does not read is refused: whoever sends it expects it to do something."""
         if (self.form == "rows") != bool(self.rows):
             raise PydanticCustomError("rows_and_form", "rows go with the form rows")
+        for name, form in (("k", "top"), ("size", "blocks")):
+            if name in self.model_fields_set and self.form != form:
+                raise PydanticCustomError("number_and_form", f"{name} goes with the form {form}")
         if self.weight == "value_norm" and self.form not in ("top", "dominance"):
             raise PydanticCustomError("weight_and_form", "only top and dominance are weighted")
         return self

@@ -351,6 +351,8 @@ BAD: dict[str, tuple[dict[str, Any], str, list[str | int]]] = {
     "no rows": (asking(form="rows"), "out_of_range", ["attention"]),
     "rows of another form": (asking(form="top", rows=[1]), "out_of_range", ["attention"]),
     "value norm of maps": (asking(weight="value_norm"), "out_of_range", ["attention"]),
+    "keys of another form": (asking(form="stats", k=4), "out_of_range", ["attention"]),
+    "blocks of another form": (asking(size=4), "out_of_range", ["attention"]),
     "no keys": (asking(form="top", k=0), "out_of_range", ["attention", "k"]),
     "no blocks": (asking(form="blocks", size=0), "out_of_range", ["attention", "size"]),
     "no layers": (asking(layers=[]), OUT, ["attention"]),
