@@ -164,7 +164,8 @@ class MultiHeadAttention:
         ||z W_i^O|| = ||z L_i||, without the product with W^O.
         """
         columns = self.output.weight().float().view(-1, self.heads, self.head)
-        return torch.linalg.qr(columns.transpose(0, 1), mode="r").R.mT.contiguous()
+        triangles: Tensor = torch.linalg.qr(columns.transpose(0, 1), mode="r").R
+        return triangles.mT.contiguous()
 
     def weights(self, head: int) -> HeadWeights:
         """The four matrices of one head."""

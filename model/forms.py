@@ -133,7 +133,7 @@ def _statistics(
     looks = [Look(traces[layer], rows, heads, asked.units) for layer, heads in asked.heads.items()]
     asking = [traces[layer] for layer in asked.heads]
     found = statistics(looks, asking, rows, cls, separators)
-    parts = found.split([len(heads) for heads in asked.heads.values()])
+    parts = torch.split(found, [len(heads) for heads in asked.heads.values()])
     return {
         layer: _narrow({"stats": part}, asked)
         for layer, part in zip(asked.heads, parts, strict=True)

@@ -60,18 +60,19 @@ def statistics(
         separators: the places of the separators.
     """
     apart = torch.tensor(sorted(set(separators)), dtype=torch.int64, device=looks[0].q.device)
-    walked = [_walk(look, apart) for look in looks]
+    scratch = max(looks, key=lambda look: len(look.chosen)).scratch()
+    walked = [_walk(look, apart, scratch) for look in looks]
     received, scalars = (torch.cat(parts) for parts in zip(*walked, strict=True))
     found = _means(received, dict(zip(SUMS, scalars.unbind(1), strict=True)), cls, apart)
     found["contribution"] = _contributions(looks, traces, rows)
     return torch.stack([found[name] for name in FIELDS], 1)
 
 
-def _walk(look: Look, apart: Tensor) -> tuple[Tensor, Tensor]:
+def _walk(look: Look, apart: Tensor, scratch: Tensor) -> tuple[Tensor, Tensor]:
     """What each key receives, (heads, keys), and SUMS, (heads, sums), over one layer's maps."""
     received = look.q.new_zeros(len(look.chosen), len(look.units.axis))
     scalars = look.q.new_zeros(len(look.chosen), len(SUMS))
-    for tile in look.tiles():
+    for tile in look.tiles(scratch=scratch):
         values, shift = tile.values, tile.queries.start - tile.keys.start
         received[:, tile.keys] += values.sum(1)
         offsets = [values.diagonal(shift + offset, 1, 2).sum(1) for offset in OFFSETS.values()]
@@ -86,7 +87,8 @@ def _walk(look: Look, apart: Tensor) -> tuple[Tensor, Tensor]:
 def _entropy(tile: Tile) -> Tensor:
     """The sum over a tile's rows, (heads,), in nats; its logs are spent afterwards."""
     if tile.logs is None or tile.sums is None:
-        return torch.special.entr(tile.values).sum((1, 2))
+        each: Tensor = torch.special.entr(tile.values)
+        return each.sum((1, 2))
     return (tile.sums.log2().sum((1, 2)) - tile.logs.mul_(tile.values).sum((1, 2))) * LN2
 
 

@@ -79,7 +79,9 @@ class Look:
         self.bias = trace.biases.get(self.units.tokens)
         self.norms: Tensor | None = None
         if weight == "value_norm":
-            lengths = written(trace.v[rows].float().transpose(0, 1), attention.triangles)[self.picked]
+            lengths = written(trace.v[rows].float().transpose(0, 1), attention.triangles)[
+                self.picked
+            ]
             self.norms = lengths.clamp_min(SMALLEST).log2().unsqueeze(1)
 
     @property
@@ -87,10 +89,11 @@ class Look:
         """Rows in a tile; by length alone, so that nothing else can change a map's bits."""
         return max(1, min(TILE, CELLS // self.units.tokens))
 
-    def logs(self, queries: slice | Tensor, keys: slice) -> Tensor:
+    def logs(self, queries: slice | Tensor, keys: slice, scratch: Tensor | None = None) -> Tensor:
         """The probabilities' logarithms, (heads, queries, keys)."""
         shift, q, k = self.shift[:, queries], self.q[:, queries], self.k[:, :, keys]
-        logs = torch.baddbmm(shift, q, k, alpha=self.scale)
+        out = None if scratch is None else _shaped(scratch, len(q), q.shape[1], k.shape[2])
+        logs = torch.baddbmm(shift, q, k, alpha=self.scale, out=out)
         if self.bias is not None:
             logs += self.bias[:, queries][:, :, keys][self.picked].float() * LOG2E
         if self.window is not None:
@@ -102,22 +105,37 @@ class Look:
         place = torch.arange(self.units.tokens, device=self.q.device)
         return (place[queries][:, None] - place[keys]).abs() > (self.window or 0)
 
-    def tiles(self, wanted: Many[int] | None = None) -> Iterator[Tile]:
-        """The rows of these places on the axis, of all by default."""
+    def tiles(
+        self, wanted: Many[int] | None = None, scratch: Tensor | None = None
+    ) -> Iterator[Tile]:
+        """The rows of these places on the axis, of all by default.
+
+        Args:
+            scratch: memory of `scratch()`, to make tiles in where that is possible; each then
+                lasts until the next. What is written to fresh memory comes twice as slowly.
+        """
         if self.units.whole and self.norms is None and wanted is None:
-            return self._whole()
+            return self._whole(scratch)
         return self._units(range(len(self.units.axis)) if wanted is None else wanted)
 
-    def _whole(self) -> Iterator[Tile]:
+    def scratch(self) -> Tensor:
+        """Memory for one tile of this look, or of any other over the same sequence."""
         tokens = self.units.tokens
+        return self.q.new_empty(2, len(self.shift) * min(self.step, tokens) * tokens)
+
+    def _whole(self, scratch: Tensor | None) -> Iterator[Tile]:
+        tokens = self.units.tokens
+        first_half, second_half = (None, None) if scratch is None else scratch
         for first in range(0, tokens, self.step):
             queries = slice(first, min(first + self.step, tokens))
             keys = slice(0, tokens)
             if self.window is not None:
                 reach = max(0, queries.start - self.window), queries.stop + self.window
                 keys = slice(reach[0], min(reach[1], tokens))
-            logs = self.logs(queries, keys)
-            values = logs.exp2()
+            logs = self.logs(queries, keys, first_half)
+            values = torch.exp2(
+                logs, out=None if second_half is None else _shaped(second_half, *logs.shape)
+            )
             sums = values.sum(-1, keepdim=True)  # a normaliser of 100 has coarse neighbours
             yield Tile(queries, keys, values.div_(sums), logs, sums)
 
@@ -178,10 +196,16 @@ class Look:
         return merged.index_add_(2, places, weights)
 
 
+def _shaped(memory: Tensor, *shape: int) -> Tensor:
+    """The start of some memory as a tensor of this shape."""
+    return memory[: math.prod(shape)].view(shape)
+
+
 def written(vectors: Tensor, triangles: Tensor) -> Tensor:
     """How long what each vector writes is, ||x W_i^O||, (heads, tokens) for (heads, tokens, head).
 
     Args:
         triangles: of every head; see attention.MultiHeadAttention.
     """
-    return torch.linalg.vector_norm(vectors @ triangles, dim=-1)
+    lengths: Tensor = torch.linalg.vector_norm(vectors @ triangles, dim=-1)
+    return lengths
