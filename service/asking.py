@@ -9,6 +9,8 @@ from service.inputs import Read
 from service.refusals import Fault, Refused
 from service.schema import Attention
 
+MOST_KEYS, MOST_BLOCKS = 8, 32  # where a request does not say
+
 
 def ask(
     attention: Attention,
@@ -50,8 +52,8 @@ def _of_one(
         attention.form,
         attention.weight or ("value_norm" if attention.form == "dominance" else "probability"),
         tuple(attention.rows),
-        attention.k,
-        attention.size,
+        attention.k or MOST_KEYS,
+        attention.size or MOST_BLOCKS,
         attention.dtype == "float16",
         special.index(True) if True in special else None,
         tuple(separators),

@@ -17,6 +17,7 @@ CHEAPER: tuple[Mapping[str, Any], ...] = (
     {"form": "top", "k": 8, "rows": ()},
 )
 LEFT_OUT = frozenset({"weight", "rows"})
+NUMBERS = {"top": "k", "blocks": "size"}  # what one form alone reads, and others refuse
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,9 @@ def _offer(asked: Sequence[Asked], change: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in change.items()
         if name not in LEFT_OUT or getattr(asked[0], name) != value
     }
+    read = NUMBERS.get(asked[0].form)
+    if read and read not in change:
+        said[read] = None
     return {**said, "bytes": _changed(asked, change)}
 
 

@@ -127,8 +127,8 @@ class Attention(Wire):
     Args:
         layers, heads: counted from 0; the same heads of every layer, or some of each.
         rows: of the form rows: which units, tokens or words, counted from 0.
-        k: of top: keys a row.
-        size: of blocks: most blocks along a side.
+        k: of top: keys a row, 8 by default.
+        size: of blocks: most blocks along a side, 32 by default.
         weight: of top and dominance; by default value_norm of dominance, probability of top.
         level: what a row and a column is.
         specials: drop: rows and columns of special tokens go, and what is left of a row sums to
@@ -139,8 +139,8 @@ class Attention(Wire):
     heads: Heads = "all"
     form: Form = "full"
     rows: Integers = []
-    k: Annotated[int, Field(ge=1)] = 8
-    size: Annotated[int, Field(ge=1)] = 32
+    k: Annotated[int, Field(ge=1)] | None = None
+    size: Annotated[int, Field(ge=1)] | None = None
     weight: Weight | None = None
     level: Level = "token"
     specials: Specials = "keep"
@@ -152,7 +152,7 @@ class Attention(Wire):
         if (self.form == "rows") != bool(self.rows):
             raise PydanticCustomError("rows_and_form", "rows go with the form rows")
         for name, form in (("k", "top"), ("size", "blocks")):
-            if name in self.model_fields_set and self.form != form:
+            if getattr(self, name) is not None and self.form != form:
                 raise PydanticCustomError("number_and_form", f"{name} goes with the form {form}")
         if self.weight == "value_norm" and self.form not in ("top", "dominance"):
             raise PydanticCustomError("weight_and_form", "only top and dominance are weighted")
