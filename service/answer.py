@@ -1,6 +1,6 @@
 """Arrays -> JSON, base64, safetensors.
 
-A JSON answer is made in pieces of at most about PIECE_BYTES of array, so that whoever sends it
+Every answer is made in pieces of at most about PIECE_BYTES of array, so that whoever sends it
 can let other requests in between.
 """
 
@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import orjson
 from numpy.typing import NDArray
-from safetensors.numpy import save
 
 JSON, SAFETENSORS = "application/json", "application/vnd.safetensors"
 PIECE_BYTES = 256 * 1024
 METADATA = "headlight"  # where a safetensors answer holds its JSON
+
+SAFETENSORS_TYPES = {"float32": "F32", "float16": "F16", "int32": "I32"}
 
 Array = NDArray[Any]
 
@@ -30,6 +31,7 @@ class Item:
     """What is answered for one sequence.
 
     Args:
+        tokens_run: tokens the model ran.
         facts: its tokens, length and so on, as they go into JSON.
         pooled: (width,) or None.
         tokens: (tokens, width) or None.
@@ -38,6 +40,7 @@ class Item:
         shown: its arrays as JSON nests them, and named: as safetensors names them.
     """
 
+    tokens_run: int
     facts: Mapping[str, Any]
     pooled: Array | None = None
     tokens: Array | None = None
@@ -45,6 +48,23 @@ class Item:
     attention: Mapping[str, Any] | None = None
     shown: Mapping[str, Any] = field(default_factory=dict)
     named: Mapping[str, Array] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """An answered request, to be written in some dialect.
+
+    Args:
+        head: what every answer says of the model.
+        items: one for each input, each made when the answer has come so far, once.
+        tokens: of all inputs together.
+        usage: what the request took.
+    """
+
+    head: Mapping[str, Any]
+    items: Iterable[Item]
+    tokens: int
+    usage: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +93,14 @@ def cast(array: Array, dtype: str) -> Array:
     return half
 
 
-def as_json(
-    head: Mapping[str, Any], items: Iterable[Item], usage: Mapping[str, Any], encoding: str
-) -> Iterator[bytes]:
+def as_json(encoded: Encoded, encoding: str) -> Iterator[bytes]:
     """An answer as JSON, in pieces; arrays as numbers, or as base64 where `encoding` says so."""
     encode = _base64 if encoding == "base64" else _numbers
-    yield orjson.dumps(head)[:-1] + b',"data":['
-    for index, item in enumerate(items):
+    yield orjson.dumps(encoded.head)[:-1] + b',"data":['
+    for index, item in enumerate(encoded.items):
         yield b"," if index else b""
         yield from _object(_tree(item), encode)
-    yield b'],"usage":' + orjson.dumps(usage) + b"}"
+    yield b'],"usage":' + orjson.dumps(encoded.usage) + b"}"
 
 
 def as_numbers(tree: Mapping[str, Any]) -> Iterator[bytes]:
@@ -90,18 +108,39 @@ def as_numbers(tree: Mapping[str, Any]) -> Iterator[bytes]:
     yield from _object(tree, _numbers)
 
 
-def as_safetensors(
-    head: Mapping[str, Any], items: Iterable[Item], usage: Mapping[str, Any]
-) -> bytes:
-    """An answer as one safetensors file; the JSON without its arrays stands in the metadata."""
+def as_safetensors(encoded: Encoded) -> Iterator[bytes]:
+    """An answer as one safetensors file, in pieces; its JSON stands in the metadata.
+
+    The library's own writer copies every array three times. Source of the layout: safetensors'
+    README, "Format"; wider numbers stand first, so that all are aligned.
+    """
     tensors: dict[str, Array] = {}
     data = []
-    for index, item in enumerate(items):
+    for index, item in enumerate(encoded.items):
         tensors |= {f"{index}.{name}": array for name, array in _named(item)}
         data.append({**item.facts, **({"attention": item.attention} if item.attention else {})})
-    metadata = orjson.dumps({**head, "data": data, "usage": usage}).decode()
-    contiguous = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
-    return save(contiguous, {METADATA: metadata})
+    told = orjson.dumps({**encoded.head, "data": data, "usage": encoded.usage}).decode()
+    header: dict[str, Any] = {"__metadata__": {METADATA: told}}
+    arrays = sorted(tensors.items(), key=lambda named: -named[1].itemsize)
+    end = 0
+    for name, array in arrays:
+        start, end = end, end + array.nbytes
+        kind = SAFETENSORS_TYPES[array.dtype.name]
+        header[name] = {"dtype": kind, "shape": array.shape, "data_offsets": (start, end)}
+    written = orjson.dumps(header)
+    written += b" " * (-len(written) % 8)
+    yield len(written).to_bytes(8, "little") + written
+    for _, array in arrays:
+        yield from raw(array)
+
+
+def raw(array: Array) -> Iterator[bytes]:
+    """An array's bytes, little-endian, in pieces."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    step = PIECE_BYTES // flat.itemsize
+    for first in range(0, flat.size, step):
+        piece = flat[first : first + step]
+        yield piece.astype(piece.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
 def _named(item: Item) -> Iterator[tuple[str, Array]]:

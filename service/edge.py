@@ -19,7 +19,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+
 from service.answer import JSON, PIECE_BYTES, SAFETENSORS
+from service.dialects import native
 from service.gateway import Gateway
 from service.guard import REFUSAL, REQUEST_ID
 from service.metrics import CONTENT_TYPE, Seen
@@ -98,14 +100,14 @@ class Routes:
     async def encode(self, request: Request) -> Response:
         """POST /v1/encode."""
         _check_media_type(request)
-        media_type = accepted(request.headers.get("accept", "*/*"))
-        deadline = time.monotonic() + self._seconds(request)
-        seen: Seen = request.scope["seen"]
-        if _flag(request, "dry_run"):
-            told = await self._gateway.dry_run(await request.body(), media_type, deadline, seen)
-            return Response(orjson.dumps(told), media_type=JSON)
-        answer = await self._gateway.encode(await request.body(), media_type, deadline, seen)
-        return Response(await _join(answer.pieces), media_type=answer.media_type)
+        deadline, seen = time.monotonic() + self._seconds(request), request.scope["seen"]
+        call = native.parse(await request.body(), accepted(request.headers.get("accept", "*/*")))
+        dry = _flag(request, "dry_run")
+        do = self._gateway.dry_run if dry else self._gateway.encode
+        done = await do(call.request, deadline, seen, numbers=call.numbers)
+        if isinstance(done, dict):
+            return Response(orjson.dumps(done), media_type=JSON)
+        return Response(await _join(call.write(done)), media_type=call.media_type)
 
     async def attend(self, request: Request) -> Response:
         """POST /v1/attend: the mechanism without a model."""

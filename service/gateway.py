@@ -1,15 +1,15 @@
 """The spine: one function shows every stage of an answer, in order.
 
-`Gateway.encode` is what POST /v1/encode does. Everything before `batcher.submit` is refusal
-without work.
+`Gateway.encode` is what every route that encodes does. Everything before `batcher.submit` is
+refusal without work.
 """
 
 import asyncio
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ import torch
 from model.forms import Asked
 from model.pooling import Pooling
 from service import answer, forms
+from service.answer import Encoded
 from service.asking import ask
 from service.batcher import Batcher, DeadlinePassed, Overloaded, Timing
 from service.heads import Heads
@@ -39,14 +40,6 @@ FEWEST_BATCH_TOKENS, MOST_BATCH_TOKENS = 512, 16_384
 
 class Unservable(Exception):
     """A setting that this model or machine cannot honour."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A body in pieces, to be joined, and its media type."""
-
-    media_type: str
-    pieces: Iterator[bytes]
 
 
 class Gateway:
@@ -106,39 +99,35 @@ class Gateway:
         await self._batcher.drain()
         self._runner.close()
 
-    async def encode(self, body: bytes, media_type: str, deadline: float, seen: Seen) -> Answer:
-        """Answer POST /v1/encode.
+    async def encode(
+        self, asked: EncodeRequest, deadline: float, seen: Seen, *, numbers: bool
+    ) -> Encoded:
+        """Answer a request, whatever dialect it came in.
 
         Args:
-            media_type: the answer's, JSON or safetensors.
             deadline: when the answer must be there, on time.monotonic's clock.
+            numbers: whether the answer holds its arrays as JSON numbers.
 
         Raises:
-            Refused, ValidationError, SequenceError: what service/refusals.py gives a status.
+            Refused, SequenceError: what service/refusals.py gives a status.
         """
-        asked = EncodeRequest.model_validate_json(body)
         seen.input = _kind(asked)
         read, works = await self._work(asked)
-        attention_bytes = self._price(asked, works, media_type)
+        attention_bytes = self._price(asked, works, numbers)
         done, timing = await self._run(works, [len(r) for r in read], deadline)
-        head = self.head(asked.dtype)
         # one at a time, when the answer has come so far: others have a turn between them
         items = (_item(asked, w, r, d) for w, r, d in zip(works, read, done, strict=True))
         usage = _usage(read, attention_bytes, timing)
-        if media_type == answer.SAFETENSORS:
-            body = await asyncio.to_thread(answer.as_safetensors, head, items, usage)
-            return Answer(media_type, iter([body]))
-        return Answer(media_type, answer.as_json(head, items, usage, asked.encoding))
+        return Encoded(self.head(asked.dtype), items, sum(map(len, read)), usage)
 
     async def dry_run(
-        self, body: bytes, media_type: str, deadline: float, seen: Seen
+        self, asked: EncodeRequest, deadline: float, seen: Seen, *, numbers: bool
     ) -> dict[str, Any]:
-        """What POST /v1/encode would cost, and whether it would be admitted now; computes nothing.
+        """What a request would cost, and whether it would be admitted now; computes nothing.
 
         Raises:
-            Refused, ValidationError, SequenceError: of a request that would never be answered.
+            Refused, SequenceError: of a request that would never be answered.
         """
-        asked = EncodeRequest.model_validate_json(body)
         seen.input = _kind(asked)
         read, works = await self._work(asked)
         lengths, shown = [len(r) for r in read], _shown(works)
@@ -148,7 +137,7 @@ class Gateway:
             "flops": flops(self._config, lengths, shown),
         }
         try:
-            self._price(asked, works, media_type)
+            self._price(asked, works, numbers)
             self._batcher.check(sum(lengths), deadline)
         except Refused as refused:
             return {**told, "admitted": False, "code": refused.code, "retry_after_s": None}
@@ -252,12 +241,12 @@ class Gateway:
             raise Refused("too_many_tokens", tokens=tokens, limit=limit)
         return read
 
-    def _price(self, asked: EncodeRequest, works: Sequence[Work], media_type: str) -> int:
+    def _price(self, asked: EncodeRequest, works: Sequence[Work], numbers: bool) -> int:
         """Bytes of attention in the answer, refused when too many."""
         if asked.attention is None:
             return 0
         caps = Caps(self.settings.max_attention_json_bytes, self.settings.max_attention_bytes)
-        return check(_shown(works), media_type, asked.encoding, caps)
+        return check(_shown(works), numbers, caps)
 
     async def _run(
         self, works: Sequence[Work], sizes: Sequence[int], deadline: float
@@ -344,6 +333,7 @@ def _item(asked: EncodeRequest, work: Work, read: Read, done: Done) -> answer.It
 
     try:
         item = answer.Item(
+            len(read),
             facts={**read.facts, "truncated": len(read) < read.length, "length": read.length},
             pooled=None if done.pooled is None else cast(done.pooled),
             tokens=None if done.tokens is None else cast(done.tokens),

@@ -6,7 +6,7 @@ from typing import Any
 
 from model.config import EncoderConfig
 from model.forms import Asked, price
-from service.answer import JSON, SAFETENSORS
+from service.answer import SAFETENSORS
 from service.refusals import Refused
 
 # forms that say less in less, without what they do not read; of the latter a refusal names only
@@ -33,18 +33,20 @@ def attention_bytes(asked: Sequence[Asked]) -> int:
     return sum(map(price, asked))
 
 
-def check(asked: Sequence[Asked], media_type: str, encoding: str, caps: Caps) -> int:
+def check(asked: Sequence[Asked], numbers: bool, caps: Caps) -> int:
     """Bytes of attention in an answer, refused where they are too many.
+
+    Args:
+        numbers: whether the answer holds them as JSON numbers.
 
     Raises:
         Refused: with the bytes, the limit, and changes to the request each of which would fit.
     """
     total = attention_bytes(asked)
-    as_numbers = media_type == JSON and encoding == "json"
-    limit = caps.numbers if as_numbers else caps.binary
+    limit = caps.numbers if numbers else caps.binary
     if total > limit:
         fits = _fits(asked, limit)
-        if as_numbers and total <= caps.binary:
+        if numbers and total <= caps.binary:
             fits += [{"encoding": "base64"}, {"accept": SAFETENSORS}]
         raise Refused("attention_too_large", bytes=total, limit=limit, fits=fits)
     return total

@@ -1,0 +1,43 @@
+"""POST /v1/encode: our own wire, JSON or safetensors."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from service import answer
+from service.answer import JSON, SAFETENSORS, Encoded
+from service.schema import EncodeRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request, and how its answer is written.
+
+    Args:
+        media_type: of the answer, JSON or safetensors.
+    """
+
+    request: EncodeRequest
+    media_type: str
+
+    @property
+    def numbers(self) -> bool:
+        """Whether arrays are written as JSON numbers, which take several times their bytes."""
+        return self.media_type == JSON and self.request.encoding == "json"
+
+    def write(self, encoded: Encoded) -> Iterator[bytes]:
+        """The answer, in pieces."""
+        if self.media_type == SAFETENSORS:
+            return answer.as_safetensors(encoded)
+        return answer.as_json(encoded, self.request.encoding)
+
+
+def parse(body: bytes, accept: str) -> Call:
+    """Read a request.
+
+    Args:
+        accept: the media type to answer in.
+
+    Raises:
+        ValidationError: what service/refusals.py gives a status.
+    """
+    return Call(EncodeRequest.model_validate_json(body), accept)
