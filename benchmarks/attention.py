@@ -63,8 +63,8 @@ def ours(folder: Path) -> dict[str, Request]:
         for work, one in zip(works, done, strict=True):
             shown = work.wanted.attention
             named = dict(forms.named(shown, one.attention)) if shown else {}
-            items.append(answer.Item({}, one.pooled, named=named))
-        return answer.as_safetensors({}, items, {})
+            items.append(answer.Item(len(work), {}, one.pooled, named=named))
+        return b"".join(answer.as_safetensors(answer.Encoded({}, items, {})))
 
     def wanted(tokens: int, form: Any, heads: dict[int, tuple[int, ...]]) -> Wanted:
         asked = Asked(heads, divide(tokens), form=form, cls=0, separators=(tokens - 1,))

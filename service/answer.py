@@ -57,13 +57,11 @@ class Encoded:
     Args:
         head: what every answer says of the model.
         items: one for each input, each made when the answer has come so far, once.
-        tokens: of all inputs together.
-        usage: what the request took.
+        usage: what the request took: tokens and more.
     """
 
     head: Mapping[str, Any]
     items: Iterable[Item]
-    tokens: int
     usage: Mapping[str, Any]
 
 

@@ -19,15 +19,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-
-from service.answer import JSON, PIECE_BYTES, SAFETENSORS
+from service.answer import JSON, PIECE_BYTES, SAFETENSORS, Encoded
 from service.dialects import native
+from service.dialects.dialect import Call, Say
 from service.gateway import Gateway
 from service.guard import REFUSAL, REQUEST_ID
-from service.metrics import CONTENT_TYPE, Seen
+from service.metrics import CONTENT_TYPE
 from service.openapi import document
-from service.refusals import MEDIA_TYPE as PROBLEM
-from service.refusals import UNROUTED, Fault, Refused, problem, refusal
+from service.refusals import UNROUTED, Fault, Refused, refusal
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +58,8 @@ def application(gateway: Gateway, scrape: Callable[[], Awaitable[bytes]]) -> ASG
     }
     app = Starlette(
         routes=[
-            Route(path, _refusing(do), methods=[method]) for path, (method, do) in paths.items()
+            Route(path, _refusing(do, native.problem), methods=[method])
+            for path, (method, do) in paths.items()
         ],
         exception_handlers={HTTPException: _unrouted},
     )
@@ -107,7 +107,7 @@ class Routes:
         done = await do(call.request, deadline, seen, numbers=call.numbers)
         if isinstance(done, dict):
             return Response(orjson.dumps(done), media_type=JSON)
-        return Response(await _join(call.write(done)), media_type=call.media_type)
+        return await _written(call, done)
 
     async def attend(self, request: Request) -> Response:
         """POST /v1/attend: the mechanism without a model."""
@@ -213,6 +213,10 @@ def _flag(request: Request, name: str) -> bool:
     return given == "true"
 
 
+async def _written(call: Call, encoded: Encoded) -> Response:
+    return Response(await _join(call.write(encoded)), media_type=call.media_type)
+
+
 async def _join(pieces: Iterator[bytes]) -> bytes:
     """A body from its pieces; other requests get a turn between large ones."""
     parts, since = [], 0
@@ -225,8 +229,8 @@ async def _join(pieces: Iterator[bytes]) -> bytes:
     return b"".join(parts)
 
 
-def _refusing(do: Handler) -> Handler:
-    """Answer a handler's errors; the one place where they become refusals."""
+def _refusing(do: Handler, say: Say) -> Handler:
+    """Answer a handler's errors in its dialect; the one place where they become refusals."""
 
     async def answered(request: Request) -> Response:
         try:
@@ -235,7 +239,7 @@ def _refusing(do: Handler) -> Handler:
                 raise Refused(decided)
             return await do(request)
         except Exception as error:
-            return _problem(request, refusal(error))
+            return _problem(request, refusal(error), say)
 
     return answered
 
@@ -244,16 +248,16 @@ async def _unrouted(request: Request, error: Exception) -> Response:
     """What the router says when no route takes the request."""
     if not isinstance(error, HTTPException):
         raise error
-    response = _problem(request, Refused(UNROUTED[error.status_code]))
+    response = _problem(request, Refused(UNROUTED[error.status_code]), native.problem)
     response.headers.update(error.headers or {})
     return response
 
 
-def _problem(request: Request, refused: Refused) -> Response:
+def _problem(request: Request, refused: Refused, say: Say) -> Response:
     if refused.code == "internal":
         logger.exception("request failed")
-    body = problem(refused, request.headers.get(REQUEST_ID, ""))
-    response = Response(body, refused.status, media_type=PROBLEM)
+    said = say(refused, request.headers.get(REQUEST_ID, ""))
+    response = Response(said.body, said.status, said.headers, said.media_type)
     if refused.retry_after is not None:
         response.headers["retry-after"] = str(refused.retry_after)
     return response

@@ -118,7 +118,7 @@ class Gateway:
         # one at a time, when the answer has come so far: others have a turn between them
         items = (_item(asked, w, r, d) for w, r, d in zip(works, read, done, strict=True))
         usage = _usage(read, attention_bytes, timing)
-        return Encoded(self.head(asked.dtype), items, sum(map(len, read)), usage)
+        return Encoded(self.head(asked.dtype), items, usage)
 
     async def dry_run(
         self, asked: EncodeRequest, deadline: float, seen: Seen, *, numbers: bool

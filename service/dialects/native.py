@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from service import answer
+from service import answer, refusals
 from service.answer import JSON, SAFETENSORS, Encoded
+from service.dialects.dialect import Problem
+from service.refusals import Refused
 from service.schema import EncodeRequest
 
 
@@ -41,3 +43,9 @@ def parse(body: bytes, accept: str) -> Call:
         ValidationError: what service/refusals.py gives a status.
     """
     return Call(EncodeRequest.model_validate_json(body), accept)
+
+
+def problem(refused: Refused, request_id: str) -> Problem:
+    """A refusal as RFC 9457 words it."""
+    body = refusals.problem(refused, request_id)
+    return Problem(refused.status, body, refusals.MEDIA_TYPE)
