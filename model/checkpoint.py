@@ -9,7 +9,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from model.errors import CheckpointError
 from model.families import Family, Names, read_config
 from model.kernels import Kernels
 from model.mechanism import Affine
-from model.modules import read_json
+from model.modules import Prompts, read_json
 from model.pooling import Pooling
 from model.positions import Rotation, sinusoids
 from model.tokenizer import Tokenizer
@@ -65,6 +65,7 @@ class Model:
         max_tokens: its own longest sequence, special tokens included.
         digest: `sha256:` and 12 hex digits over weights, config and tokenizer together.
         trained: False for weights drawn at random.
+        prompts: what goes before a text, by name.
     """
 
     config: EncoderConfig
@@ -74,6 +75,7 @@ class Model:
     max_tokens: int
     digest: str
     trained: bool = True
+    prompts: Prompts = field(default_factory=Prompts)
 
 
 def load(folder: Path, device: torch.device, dtype: torch.dtype, kernels: Kernels) -> Model:
@@ -95,6 +97,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, kernels: Kernel
         modules.read_pooling(folder, config.width, device, kernels),
         modules.read_max_tokens(folder, config.max_tokens),
         digest(folder),
+        prompts=modules.read_prompts(folder),
     )
 
 
@@ -131,7 +134,7 @@ def preset(
 
 
 def digest(folder: Path) -> str:
-    """What names these weights: a digest over weights, config and tokenizer together."""
+    """What names these weights: a digest over weights, config, tokenizer and prompts together."""
     total = hashlib.sha256()
     for path in (*_files(folder), folder / CONFIG, folder / TOKENIZER, *modules.files(folder)):
         with path.open("rb") as file:

@@ -1,15 +1,15 @@
-"""The files of sentence-transformers in a folder -> pooling, longest sequence.
+"""The files of sentence-transformers in a folder -> pooling, longest sequence, prompts.
 
-    modules.json                    Transformer, Pooling, Dense .., Normalize, in this order
-    1_Pooling/config.json           how token vectors become one
-    2_Dense/config.json, .safetensors
-    sentence_bert_config.json       the longest sequence
-
-What these files say of prompts is not read: a text is encoded as it is given.
+modules.json                    Transformer, Pooling, Dense .., Normalize, in this order
+1_Pooling/config.json           how token vectors become one
+2_Dense/config.json, .safetensors
+sentence_bert_config.json       the longest sequence
+config_sentence_transformers.json   prompts: what goes before a text, by name
 """
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
@@ -26,6 +26,7 @@ from model.pooling import Dense, Mode, Pooling
 CONFIG, WEIGHTS, PICKLE = "config.json", "model.safetensors", "pytorch_model.bin"
 MODULES, SENTENCE_BERT = "modules.json", "sentence_bert_config.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
+PROMPTS = "config_sentence_transformers.json"
 CONVERT = "save_pretrained of sentence-transformers writes safetensors"
 # in the order in which several are joined
 FLAGS = {
@@ -45,6 +46,28 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "torch.nn.modules.activation.SiLU": F.silu,
     "torch.nn.modules.activation.Sigmoid": torch.sigmoid,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """What goes before a text, by name.
+
+    Args:
+        default: the name that holds where none is given, as in sentence-transformers; None: no
+            prompt then.
+    """
+
+    named: Mapping[str, str] = field(default_factory=dict)
+    default: str | None = None
+
+    def find(self, name: str | None) -> str:
+        """The prompt of a name, or the default; "" is none.
+
+        Raises:
+            KeyError: there is none of that name.
+        """
+        wanted = self.default if name is None else name
+        return "" if wanted is None else self.named[wanted]
 
 
 def read_pooling(folder: Path, width: int, device: torch.device, kernels: Kernels) -> Pooling:
@@ -82,10 +105,33 @@ def read_max_tokens(folder: Path, positions: int) -> int:
     return positions
 
 
+def read_prompts(folder: Path) -> Prompts:
+    """A folder's prompts; `prompts` and `default_prompt_name` are all that is read of the file.
+
+    Raises:
+        CheckpointError: they are not texts by name, the default is none of them, or the vector
+            is to be made without the prompt's tokens.
+    """
+    given = read_json(folder / PROMPTS) if (folder / PROMPTS).is_file() else {}
+    named, default = given.get("prompts") or {}, given.get("default_prompt_name")
+    if not isinstance(named, dict) or not all(
+        isinstance(text, str | None) for text in named.values()
+    ):
+        raise CheckpointError(f"{PROMPTS}: prompts are not texts by name")
+    named = {name: text or "" for name, text in named.items()}
+    if default is not None and default not in named:
+        raise CheckpointError(f"{PROMPTS}: no prompt has the name of default_prompt_name")
+    pooled = [read_json(path / CONFIG) for kind, path in _modules(folder) if kind == "Pooling"]
+    if any(named.values()) and any(config.get("include_prompt") is False for config in pooled):
+        raise CheckpointError("pooling not supported: include_prompt false, with prompts")
+    return Prompts(named, default)
+
+
 def files(folder: Path) -> list[Path]:
     """The files that decide about a vector as weights do, in a fixed order."""
     paths = [path for kind, path in _modules(folder) if kind == "Dense"]
-    return [path / name for path in paths for name in (WEIGHTS, CONFIG)]
+    prompts = [folder / PROMPTS] if any(read_prompts(folder).named.values()) else []
+    return [*(path / name for path in paths for name in (WEIGHTS, CONFIG)), *prompts]
 
 
 def read_json(path: Path) -> Any:

@@ -5,7 +5,7 @@ padding is switched off, because the caller decides about the first and nothing 
 """
 
 from collections.abc import Sequence as Many
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -67,7 +67,7 @@ class Tokenizer:
         self.separator = ends[0] if ends else None
 
     def __call__(
-        self, texts: Many[Texts], limit: int, truncate: Truncate = "refuse"
+        self, texts: Many[Texts], limit: int, truncate: Truncate = "refuse", prompt: str = ""
     ) -> list[Tokenized]:
         """Tokenize texts and pairs of texts.
 
@@ -75,19 +75,40 @@ class Tokenizer:
             limit: most tokens of a sequence, special ones included.
             truncate: what happens beyond: refuse, or cut at the end ("right") or at the
                 start ("left"); of a pair the longer text is cut first.
+            prompt: what goes before each text; its tokens have no place and no word, and it
+                counts and is cut as the text's own.
 
         Raises:
             SequenceTooLong: a sequence exceeds the limit and truncate is "refuse".
         """
+        texts = [(prompt + text[0], *text[1:]) for text in texts] if prompt else texts
         given = [text[0] if len(text) == 1 else text for text in texts]
         encodings = self._library.encode_batch(given)
         tokenized = []
         for index, (text, encoding) in enumerate(zip(texts, encodings, strict=True)):
             try:
-                tokenized.append(self._cut(text, encoding, limit, truncate))
+                read = self._cut(text, encoding, limit, truncate)
             except SequenceTooLong as error:
                 raise SequenceTooLong(error.length, error.limit, index) from None
+            tokenized.append(_behind(prompt, read, encoding) if prompt else read)
         return tokenized
+
+    def whole(self, texts: Many[str], *, special: bool) -> list[Tokenized]:
+        """Tokenize texts of any length.
+
+        Args:
+            special: whether special tokens are added.
+        """
+        encodings = self._library.encode_batch(list(texts), add_special_tokens=special)
+        return [_tokenized(one, one.offsets, len(one), len(one)) for one in encodings]
+
+    def text(self, token_ids: Many[int], *, special: bool) -> str:
+        """The text of ids that the vocabulary has; it leaves out others.
+
+        Args:
+            special: whether special tokens are part of it.
+        """
+        return self._library.decode(list(token_ids), skip_special_tokens=not special)
 
     def token(self, token_id: int) -> str | None:
         """The token of an id, None for an id that the vocabulary lacks."""
@@ -103,17 +124,7 @@ class Tokenizer:
             pair = parts[1] if len(parts) == 2 else None
             encoding, first = self._library.post_process(parts[0], pair), len(parts[0])
             offsets = _offsets(encoding, parts)
-        special = [bool(flag) for flag in encoding.special_tokens_mask]
-        return Tokenized(
-            encoding.ids,
-            encoding.tokens,
-            encoding.type_ids,
-            offsets,
-            encoding.word_ids,
-            _segments(special, first),
-            special,
-            length,
-        )
+        return _tokenized(encoding, offsets, first, length)
 
     def _parts(self, text: Texts, limit: int, truncate: Truncate) -> list[Encoding]:
         """The texts without special tokens, cut so that with them they fit the limit."""
@@ -125,6 +136,46 @@ class Tokenizer:
         for part, length in zip(parts, share(list(map(len, parts)), room), strict=True):
             part.truncate(length, direction=truncate)
         return parts
+
+
+def _tokenized(
+    encoding: Encoding, offsets: list[tuple[int, int]], first: int, length: int
+) -> Tokenized:
+    """A sequence whose first text has `first` tokens."""
+    special = [bool(flag) for flag in encoding.special_tokens_mask]
+    return Tokenized(
+        encoding.ids,
+        encoding.tokens,
+        encoding.type_ids,
+        offsets,
+        encoding.word_ids,
+        _segments(special, first),
+        special,
+        length,
+    )
+
+
+def _behind(prompt: str, read: Tokenized, uncut: Encoding) -> Tokenized:
+    """A sequence that starts with a prompt, as its text without the prompt counts.
+
+    Args:
+        uncut: the same before truncation.
+    """
+    skipped = len(prompt)
+    inside = zip(uncut.sequence_ids, uncut.offsets, uncut.word_ids, strict=True)
+    words = [word for text, place, word in inside if text == 0 and place[1] > skipped]
+    first = min((word for word in words if word is not None), default=0)
+    offsets, numbered = list(read.offsets), list(read.words)
+    for index, (start, end) in enumerate(read.offsets):
+        word = read.words[index]
+        if read.special[index] or read.segments[index]:
+            continue
+        if end <= skipped:
+            offsets[index], numbered[index] = NOWHERE, None
+        else:
+            offsets[index] = max(0, start - skipped), end - skipped
+            numbered[index] = None if word is None else word - first
+    return replace(read, offsets=offsets, words=numbered)
 
 
 def _offsets(whole: Encoding, parts: list[Encoding]) -> list[tuple[int, int]]:

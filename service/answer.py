@@ -4,6 +4,7 @@ Every answer is made in pieces of at most about PIECE_BYTES of array, so that wh
 can let other requests in between.
 """
 
+import asyncio
 import base64
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -93,7 +94,7 @@ def cast(array: Array, dtype: str) -> Array:
 
 def as_json(encoded: Encoded, encoding: str) -> Iterator[bytes]:
     """An answer as JSON, in pieces; arrays as numbers, or as base64 where `encoding` says so."""
-    encode = _base64 if encoding == "base64" else _numbers
+    encode = _base64 if encoding == "base64" else numbers
     yield orjson.dumps(encoded.head)[:-1] + b',"data":['
     for index, item in enumerate(encoded.items):
         yield b"," if index else b""
@@ -103,7 +104,7 @@ def as_json(encoded: Encoded, encoding: str) -> Iterator[bytes]:
 
 def as_numbers(tree: Mapping[str, Any]) -> Iterator[bytes]:
     """Facts and arrays by name as JSON, in pieces; what is not finite is null."""
-    yield from _object(tree, _numbers)
+    yield from _object(tree, numbers)
 
 
 def as_safetensors(encoded: Encoded) -> Iterator[bytes]:
@@ -139,6 +140,18 @@ def raw(array: Array) -> Iterator[bytes]:
     for first in range(0, flat.size, step):
         piece = flat[first : first + step]
         yield piece.astype(piece.dtype.newbyteorder("<"), copy=False).tobytes()
+
+
+async def join(pieces: Iterator[bytes]) -> bytes:
+    """A body from its pieces; other requests get a turn between large ones."""
+    parts, since = [], 0
+    for piece in pieces:
+        parts.append(piece)
+        since += len(piece)
+        if since > PIECE_BYTES:
+            since = 0
+            await asyncio.sleep(0)
+    return b"".join(parts)
 
 
 def _named(item: Item) -> Iterator[tuple[str, Array]]:
@@ -183,7 +196,7 @@ def _object(tree: Mapping[str, Any], encode: Any) -> Iterator[bytes]:
     yield b"{}" if opening == b"{" else b"}"
 
 
-def _numbers(array: Array) -> Iterator[bytes]:
+def numbers(array: Array) -> Iterator[bytes]:
     """An array as nested lists of numbers, cut along its first axis where it is large."""
     rows = max(1, len(array) * PIECE_BYTES // max(1, array.nbytes))
     for first in range(0, len(array), rows):

@@ -3,10 +3,9 @@
 What reaches it has passed service/guard.py: the body is within its limit, the request has an id.
 """
 
-import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
 from importlib.resources import files
 
@@ -16,12 +15,14 @@ from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.answer import JSON, PIECE_BYTES, SAFETENSORS, Encoded
+from service import foreign, media
+from service.answer import JSON, Encoded, join
 from service.dialects import native
 from service.dialects.dialect import Call, Say
+from service.foreign import Handler
 from service.gateway import Gateway
 from service.guard import REFUSAL, REQUEST_ID
 from service.metrics import CONTENT_TYPE
@@ -34,7 +35,7 @@ REPLICA, DEADLINE = "x-headlight-replica", "x-headlight-deadline-ms"
 LONGEST_DEADLINE = 9  # digits of milliseconds
 HTML = "text/html; charset=utf-8"
 
-Handler = Callable[[Request], Awaitable[Response]]
+UNKNOWN = "other"  # the route, in metrics, of what no route takes
 
 
 def application(gateway: Gateway, scrape: Callable[[], Awaitable[bytes]]) -> ASGIApp:
@@ -44,7 +45,7 @@ def application(gateway: Gateway, scrape: Callable[[], Awaitable[bytes]]) -> ASG
         scrape: the metrics of all replicas, as Prometheus text.
     """
     routes = Routes(gateway, scrape)
-    paths = {
+    own = {
         "/v1/encode": ("POST", routes.encode),
         "/v1/attend": ("POST", routes.attend),
         "/v1/explain": ("POST", routes.explain),
@@ -56,29 +57,32 @@ def application(gateway: Gateway, scrape: Callable[[], Awaitable[bytes]]) -> ASG
         "/docs": ("GET", routes.docs),
         "/openapi.json": ("GET", routes.openapi),
     }
+    rows: list[tuple[str, str, Handler, Say]]
+    rows = [(path, method, do, native.problem) for path, (method, do) in own.items()]
+    rows += [(path, *row) for path, row in foreign.rows(gateway, routes.seconds).items()]
+    says = {path: say for path, _, _, say in rows}
     app = Starlette(
         routes=[
-            Route(path, _refusing(do, native.problem), methods=[method])
-            for path, (method, do) in paths.items()
+            Route(path, _refusing(path, do, say), methods=[method])
+            for path, method, do, say in rows
         ],
-        exception_handlers={HTTPException: _unrouted},
+        exception_handlers={HTTPException: _unrouted(says)},
     )
     app.router.redirect_slashes = False
-    return Counted(app, gateway, frozenset(paths))
+    return Counted(app, gateway)
 
 
 class Counted:
     """Counts and names every answer of the app it wraps, whatever it is."""
 
-    def __init__(self, app: ASGIApp, gateway: Gateway, routes: frozenset[str]) -> None:
-        self._app, self._gateway, self._routes = app, gateway, routes
+    def __init__(self, app: ASGIApp, gateway: Gateway) -> None:
+        self._app, self._gateway = app, gateway
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        route = scope["path"] if scope["path"] in self._routes else "other"
         with ExitStack() as counting:
-            seen = counting.enter_context(self._gateway.metrics.request(route))
+            seen = counting.enter_context(self._gateway.metrics.request(UNKNOWN))
 
             async def named(message: Message) -> None:
                 if message["type"] == "http.response.start":
@@ -99,9 +103,10 @@ class Routes:
 
     async def encode(self, request: Request) -> Response:
         """POST /v1/encode."""
-        _check_media_type(request)
-        deadline, seen = time.monotonic() + self._seconds(request), request.scope["seen"]
-        call = native.parse(await request.body(), accepted(request.headers.get("accept", "*/*")))
+        media.given(request, JSON)
+        deadline, seen = time.monotonic() + self.seconds(request), request.scope["seen"]
+        accepted = media.accepted(request.headers.get("accept", "*/*"))
+        call = native.parse(await request.body(), accepted)
         dry = _flag(request, "dry_run")
         do = self._gateway.dry_run if dry else self._gateway.encode
         done = await do(call.request, deadline, seen, numbers=call.numbers)
@@ -111,21 +116,21 @@ class Routes:
 
     async def attend(self, request: Request) -> Response:
         """POST /v1/attend: the mechanism without a model."""
-        _check_media_type(request)
-        deadline = time.monotonic() + self._seconds(request)
+        media.given(request, JSON)
+        deadline = time.monotonic() + self.seconds(request)
         pieces = await self._gateway.lessons.attend(await request.body(), deadline)
-        return Response(await _join(pieces), media_type=JSON)
+        return Response(await join(pieces), media_type=JSON)
 
     async def explain(self, request: Request) -> Response:
         """POST /v1/explain: one text through one layer, step by step."""
-        _check_media_type(request)
-        deadline, seen = time.monotonic() + self._seconds(request), request.scope["seen"]
+        media.given(request, JSON)
+        deadline, seen = time.monotonic() + self.seconds(request), request.scope["seen"]
         pieces = await self._gateway.lessons.explain(await request.body(), deadline, seen)
-        return Response(await _join(pieces), media_type=JSON)
+        return Response(await join(pieces), media_type=JSON)
 
     async def heads(self, request: Request) -> Response:
         """GET /v1/heads: what each head of the model does, as measured."""
-        deadline = time.monotonic() + self._seconds(request)
+        deadline = time.monotonic() + self.seconds(request)
         return Response(orjson.dumps(await self._gateway.heads.answer(deadline)), media_type=JSON)
 
     async def live(self, request: Request) -> Response:
@@ -134,16 +139,12 @@ class Routes:
 
     async def ready(self, request: Request) -> Response:
         """GET /ready: the forward path lately proved itself."""
-        try:
-            self._gateway.check_health()
-        except RuntimeError:
-            logger.warning("not ready", exc_info=True)
-            raise Refused("not_ready", retry_after=1) from None
+        self._gateway.check_ready()
         return Response(b'{"status":"ready"}', media_type=JSON)
 
     async def info(self, request: Request) -> Response:
         """GET /info: the model and the limits."""
-        return Response(orjson.dumps(self._gateway.info()), media_type=JSON)
+        return Response(orjson.dumps(foreign.info(self._gateway)), media_type=JSON)
 
     async def metrics(self, request: Request) -> Response:
         """GET /metrics: every replica's metrics."""
@@ -157,7 +158,7 @@ class Routes:
         """GET /openapi.json: the API for programs."""
         return Response(orjson.dumps(document()), media_type=JSON)
 
-    def _seconds(self, request: Request) -> float:
+    def seconds(self, request: Request) -> float:
         """How long this request may take; a header may shorten it."""
         given, most = request.headers.get(DEADLINE), self._gateway.settings.deadline_seconds
         if given is None:
@@ -165,44 +166,6 @@ class Routes:
         if not given.isdecimal() or not given.isascii() or len(given) > LONGEST_DEADLINE:
             raise Refused("out_of_range", [Fault((DEADLINE,), "out_of_range")])
         return min(int(given) / 1000, most)
-
-
-def accepted(accept: str) -> str:
-    """The media type to answer in: JSON, or safetensors where it is preferred.
-
-    Raises:
-        Refused: the client accepts neither.
-    """
-    weights = {JSON: 0.0, SAFETENSORS: 0.0}
-    exact: set[str] = set()
-    for part in accept.lower().split(","):
-        name, _, parameters = part.strip().partition(";")
-        for media_type in weights:
-            general = name.strip() in ("*/*", "application/*")
-            if name.strip() == media_type or (general and media_type not in exact):
-                weights[media_type] = _quality(parameters)
-                exact |= set() if general else {media_type}
-    best = max(weights, key=weights.__getitem__)  # of equals the first, JSON
-    if not weights[best]:
-        raise Refused("not_acceptable")
-    return best
-
-
-def _quality(parameters: str) -> float:
-    name, _, value = parameters.strip().partition("=")
-    if name.strip() != "q":
-        return 1.0
-    try:
-        return min(max(float(value), 0.0), 1.0)
-    except ValueError:
-        return 0.0
-
-
-def _check_media_type(request: Request) -> None:
-    given = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
-    coded = request.headers.get("content-encoding", "identity").strip().lower() != "identity"
-    if given != JSON or coded:
-        raise Refused("unsupported_media_type")
 
 
 def _flag(request: Request, name: str) -> bool:
@@ -214,25 +177,14 @@ def _flag(request: Request, name: str) -> bool:
 
 
 async def _written(call: Call, encoded: Encoded) -> Response:
-    return Response(await _join(call.write(encoded)), media_type=call.media_type)
+    return Response(await join(call.write(encoded)), media_type=call.media_type)
 
 
-async def _join(pieces: Iterator[bytes]) -> bytes:
-    """A body from its pieces; other requests get a turn between large ones."""
-    parts, since = [], 0
-    for piece in pieces:
-        parts.append(piece)
-        since += len(piece)
-        if since > PIECE_BYTES:
-            since = 0
-            await asyncio.sleep(0)
-    return b"".join(parts)
-
-
-def _refusing(do: Handler, say: Say) -> Handler:
+def _refusing(path: str, do: Handler, say: Say) -> Handler:
     """Answer a handler's errors in its dialect; the one place where they become refusals."""
 
     async def answered(request: Request) -> Response:
+        request.scope["seen"].route = path
         try:
             decided = request.headers.get(REFUSAL.decode())
             if decided:
@@ -244,13 +196,21 @@ def _refusing(do: Handler, say: Say) -> Handler:
     return answered
 
 
-async def _unrouted(request: Request, error: Exception) -> Response:
-    """What the router says when no route takes the request."""
-    if not isinstance(error, HTTPException):
-        raise error
-    response = _problem(request, Refused(UNROUTED[error.status_code]), native.problem)
-    response.headers.update(error.headers or {})
-    return response
+def _unrouted(says: Mapping[str, Say]) -> Callable[[Request, Exception], Awaitable[Response]]:
+    """What the router says when no route takes the request, in the words of the path's own API."""
+
+    async def answered(request: Request, error: Exception) -> Response:
+        if not isinstance(error, HTTPException):
+            raise error
+        routes = (route for route in request.app.routes if isinstance(route, Route))
+        known = (route for route in routes if route.matches(request.scope)[0] is not Match.NONE)
+        request.scope["seen"].route = path = next((route.path for route in known), UNKNOWN)
+        refused = Refused(UNROUTED[error.status_code])
+        response = _problem(request, refused, says.get(path, native.problem))
+        response.headers.update(error.headers or {})
+        return response
+
+    return answered
 
 
 def _problem(request: Request, refused: Refused, say: Say) -> Response:

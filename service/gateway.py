@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from service.refusals import Fault, Refused
 from service.runner import Done, NonFiniteOutput, Runner, Wanted, Work
 from service.schema import EncodeRequest, Pooled
 from service.settings import Settings
+from service.vocabulary import Vocabulary
 from service.weights import locate
 
 logger = logging.getLogger(__name__)
@@ -74,8 +76,13 @@ class Gateway:
             )
         self._runner, self._config, self._revision = runner, config, found.commit
         self._reader = Reader(
-            model.tokenizer, config, self.max_tokens, settings.max_text_characters
+            model.tokenizer,
+            config,
+            self.max_tokens,
+            settings.max_text_characters,
+            model.prompts,
         )
+        self.vocabulary = Vocabulary(self._reader, settings)
         self._batcher = Batcher[Work, Done](
             runner.launch,
             lanes=threads,
@@ -167,9 +174,12 @@ class Gateway:
             "heads": config.heads,
             "width": config.width,
             "max_tokens": self.max_tokens,
+            "pooling": "+".join(self._runner.model.pooling.modes),
+            "prompts": sorted(self._runner.model.prompts.named),
+            "default_prompt_name": self._runner.model.prompts.default,
             "device": str(self._runner.device),
             "limits": self._limits(),
-            "versions": {"torch": torch.__version__},
+            "versions": {"headlight": version("headlight"), "torch": torch.__version__},
         }
 
     def check_health(self) -> None:
@@ -177,6 +187,18 @@ class Gateway:
         if self._health is None:
             raise RuntimeError("starting")
         self._health.check()
+
+    def check_ready(self) -> None:
+        """What check_health says, for clients.
+
+        Raises:
+            Refused: the replica must not serve; why stands in the log alone.
+        """
+        try:
+            self.check_health()
+        except RuntimeError:
+            logger.warning("not ready", exc_info=True)
+            raise Refused("not_ready", retry_after=1) from None
 
     def _wanted(self, asked: EncodeRequest) -> Wanted:
         """What the runner returns of each sequence."""
@@ -225,7 +247,8 @@ class Gateway:
         how = own if asked.mode == "model" else Pooling((asked.mode,), normalize)
         size = how.size(self._config.width)
         if asked.dimensions is not None and asked.dimensions > size:
-            raise _out_of_range("pooled", limit=size)
+            at = [Fault(("pooled", "dimensions"), "out_of_range")]
+            raise Refused("out_of_range", at, limit=size)
         return replace(how, normalize=normalize, dimensions=asked.dimensions)
 
     async def _read(self, asked: EncodeRequest) -> list[Read]:
@@ -235,7 +258,9 @@ class Gateway:
         if len(asked.inputs) > self.settings.max_sequences:
             raise Refused("batch_too_large", limit=self.settings.max_sequences)
         shown = bool(asked.tokens or asked.layers or asked.attention)
-        read = await self._reader.read(asked.items(), asked.truncate, shown=shown)
+        read = await self._reader.read(
+            asked.items(), asked.truncate, shown=shown, prompt_name=asked.prompt_name
+        )
         tokens, limit = sum(map(len, read)), self.settings.max_request_tokens
         if tokens > limit:
             raise Refused("too_many_tokens", tokens=tokens, limit=limit)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from model.config import EncoderConfig
 from model.errors import SequenceTooLong
+from model.modules import Prompts
 from model.tokenizer import Tokenized, Tokenizer, Truncate
 from service.refusals import Fault, Refused
 from service.schema import Base64Array, Item
@@ -52,24 +53,38 @@ class Reader:
     Args:
         max_tokens: longest sequence.
         max_characters: longest text, before tokenizing.
+        prompts: the checkpoint's.
     """
 
     tokenizer: Tokenizer
     config: EncoderConfig
     max_tokens: int
     max_characters: int
+    prompts: Prompts
 
-    async def read(self, items: Sequence[Item], truncate: Truncate, *, shown: bool) -> list[Read]:
+    async def read(
+        self,
+        items: Sequence[Item],
+        truncate: Truncate,
+        *,
+        shown: bool,
+        prompt_name: str | None = None,
+    ) -> list[Read]:
         """Tokenize the texts, check the rest; in the order given.
 
         Args:
+            prompt_name: of what goes before each text; None: the checkpoint's default.
             shown: whether the answer shows the tokens; else their facts stay empty.
 
         Raises:
             Refused: an input cannot be read; `loc` says which.
         """
         texts = [index for index, item in enumerate(items) if item.text is not None]
-        tokenized = await self._tokenize(items, texts, truncate)
+        prompt = self.prompt(prompt_name)
+        if prompt_name is not None and len(texts) < len(items):
+            at = next(index for index, item in enumerate(items) if item.text is None)
+            raise Refused("prompt_without_text", [Fault(("inputs", at), "prompt_without_text")])
+        tokenized = await self._tokenize(items, texts, truncate, prompt)
         return [
             _of_text(tokenized[index], item.pair is not None, shown)
             if index in tokenized
@@ -77,18 +92,31 @@ class Reader:
             for index, item in enumerate(items)
         ]
 
+    def prompt(self, name: str | None) -> str:
+        """What goes before a text; "" is nothing.
+
+        Raises:
+            Refused: the checkpoint has no prompt of that name.
+        """
+        try:
+            return self.prompts.find(name)
+        except KeyError:
+            at = [Fault(("prompt_name",), "prompt_not_found")]
+            raise Refused("prompt_not_found", at, prompts=sorted(self.prompts.named)) from None
+
     async def _tokenize(
-        self, items: Sequence[Item], texts: Sequence[int], truncate: Truncate
+        self, items: Sequence[Item], texts: Sequence[int], truncate: Truncate, prompt: str
     ) -> dict[int, Tokenized]:
         for index in texts:
             self._check_text(items[index], index)
         given = [_pair(items[index]) for index in texts]
-        characters = sum(len(part) for text in given for part in text)
+        characters = sum(len(prompt) + len(part) for text in given for part in text)
         try:
             if characters < THREAD_CHARACTERS:
-                read = self.tokenizer(given, self.max_tokens, truncate)
+                read = self.tokenizer(given, self.max_tokens, truncate, prompt)
             else:
-                read = await asyncio.to_thread(self.tokenizer, given, self.max_tokens, truncate)
+                told = (given, self.max_tokens, truncate, prompt)
+                read = await asyncio.to_thread(self.tokenizer, *told)
         except SequenceTooLong as error:
             _refuse_length(error.length, error.limit, texts[error.index])
         return dict(zip(texts, read, strict=True))

@@ -72,9 +72,9 @@ class Metrics:
             yield seen
         finally:
             labels = {"input": seen.input, "code": str(seen.code)}
-            self._requests.labels(route=route, **labels, replica=self._replica).inc()
+            self._requests.labels(route=seen.route, **labels, replica=self._replica).inc()
             elapsed = time.perf_counter() - start
-            self._seconds.labels(route=route, replica=self._replica).observe(elapsed)
+            self._seconds.labels(route=seen.route, replica=self._replica).observe(elapsed)
 
     def encoded(self, tokens: int) -> None:
         """Count the tokens of an answered request."""

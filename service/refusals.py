@@ -14,9 +14,10 @@ from pydantic import ValidationError
 
 from model import errors
 from service import schema, teaching
+from service.dialects import wire
 
 MEDIA_TYPE = "application/problem+json"
-FIELDS = schema.FIELDS | teaching.FIELDS  # every name of the wire
+FIELDS = schema.FIELDS | teaching.FIELDS | wire.FIELDS  # every name of the wire
 MOST_ERRORS = 10
 MOST_BYTES = 4096
 
@@ -31,6 +32,7 @@ class Kind(NamedTuple):
 REFUSALS: dict[str, Kind] = {
     "invalid_json": Kind(400, "The body is not valid JSON."),
     "not_found": Kind(404, "There is nothing at this path."),
+    "task_not_found": Kind(404, "A dense encoder serves no such task; /embed makes vectors."),
     "model_not_found": Kind(404, "This service serves another model."),
     "method_not_allowed": Kind(405, "The path does not take this method."),
     "not_acceptable": Kind(
@@ -60,12 +62,21 @@ REFUSALS: dict[str, Kind] = {
     "words_unknown": Kind(422, "The words of token ids and embeddings are not known."),
     "specials_unknown": Kind(422, "Which embeddings are special tokens is not known."),
     "nothing_left": Kind(422, "Without its special tokens a sequence is empty."),
+    "prompt_not_found": Kind(422, "The model has no prompt of that name."),
+    "prompt_without_text": Kind(422, "A prompt goes before a text, and an input is none."),
     "overloaded": Kind(429, "The service is busy; the request was not started."),
     "internal": Kind(500, "The service failed; this is not the request's fault."),
     "nonfinite_output": Kind(500, "The model produced NaN or infinity."),
     "not_ready": Kind(503, "The replica is not ready."),
     "deadline_exceeded": Kind(504, "The request was not done by its deadline."),
 }
+
+# Statuses that clients of other APIs know instead: OpenAI's openapi.yaml; TEI 1.9's
+# router/src/http/server.rs, From<&ErrorType> for StatusCode
+OPENAI = dict.fromkeys((code for code, kind in REFUSALS.items() if kind.status == 422), 400) | {
+    "too_many_tokens": 400
+}
+TEI = {"batch_empty": 400, "internal": 424, "nonfinite_output": 424}
 
 # what a router answers by itself
 UNROUTED = {REFUSALS[code].status: code for code in ("not_found", "method_not_allowed")}
@@ -128,6 +139,11 @@ class Refused(Exception):
     @property
     def status(self) -> int:
         return REFUSALS[self.code].status
+
+    @property
+    def ours(self) -> bool:
+        """Whether the fault is the service's, and not the request's."""
+        return self.status >= 500
 
 
 def refusal(error: BaseException, *loc: str | int) -> Refused:

@@ -192,6 +192,8 @@ class EncodeRequest(Wire):
     Args:
         layers: hidden states: 0 = embeddings, i = after i layers, -1 = the last.
         gates: heads to scale, in this request alone.
+        prompt_name: of the checkpoint's prompts, the one that goes before each text; left out:
+            its own default, where it has one.
     """
 
     model: str | None = None
@@ -205,6 +207,7 @@ class EncodeRequest(Wire):
     layers: Integers = []
     attention: Attention | None = None
     gates: Gates = []
+    prompt_name: str | None = None
     encoding: Literal["json", "base64"] = "json"
     dtype: Floats = "float32"
 

@@ -6,13 +6,13 @@ A dialect has two functions and knows nothing of HTTP's server side:
     problem(refused, id)    a refusal as that API's clients know it
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from service.answer import Encoded
-from service.refusals import Refused
-from service.schema import EncodeRequest
+from service.refusals import REFUSALS, Refused
+from service.schema import EncodeRequest, Item
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +49,31 @@ class Say(Protocol):
     """How a dialect words a refusal."""
 
     def __call__(self, refused: Refused, request_id: str, /) -> Problem: ...
+
+
+def inputs(given: str | Sequence[str | int | list[int]]) -> list[str | Item]:
+    """What other APIs send, as the native request has it: a text, token ids, or several of one."""
+    if isinstance(given, str):
+        return [given]
+    ids = [one for one in given if isinstance(one, int)]
+    if ids:
+        return [Item.model_construct(token_ids=ids)]
+    return [
+        Item.model_construct(token_ids=one) if isinstance(one, list) else str(one) for one in given
+    ]
+
+
+def sentence(refused: Refused, names: Mapping[str, str]) -> str:
+    """A refusal in one line, for people: what is wrong, where, and the numbers that help.
+
+    Args:
+        names: of fields where the API has others than the native request.
+    """
+    parts = [REFUSALS[refused.code].title]
+    if refused.faults and refused.faults[0].loc:
+        first, *rest = refused.faults[0].loc
+        steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in rest)
+        parts.append(f"At {names.get(str(first), first)}{''.join(steps)}.")
+    if refused.facts:
+        parts.append("; ".join(f"{name} {value}" for name, value in refused.facts.items()) + ".")
+    return " ".join(parts)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from service import edge
+from service import media
 from service.answer import SAFETENSORS
 from service.gateway import Gateway
 from service.refusals import MEDIA_TYPE
@@ -238,7 +238,7 @@ BAD = {
     ),
     "form": (b'{"inputs":["a"],"attention":{"form":"shape"}}', 422, "out_of_range"),
     "0 dimensions": (b'{"inputs":["a"],"pooled":{"dimensions":0}}', 422, "out_of_range"),
-    "385 dimensions": (b'{"inputs":["a"],"pooled":{"dimensions":385}}', 422, "index_out_of_range"),
+    "385 dimensions": (b'{"inputs":["a"],"pooled":{"dimensions":385}}', 422, "out_of_range"),
     "another model": (b'{"model":"../x","inputs":["a"]}', 404, "model_not_found"),
     "body too large": (b" " * (2 * 1024 * 1024 + 1), 413, "body_too_large"),
     "too many tokens": (
@@ -314,7 +314,7 @@ async def test_headers_that_cannot_be_honoured_are_refused(
 )
 async def test_a_tie_between_media_types_is_json(accept: str, media_type: str) -> None:
     """The preferred one wins; of equals JSON."""
-    assert edge.accepted(accept) == media_type
+    assert media.accepted(accept) == media_type
 
 
 async def test_every_answer_names_its_replica(client: httpx.AsyncClient) -> None:
