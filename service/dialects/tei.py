@@ -23,7 +23,6 @@ from service.vocabulary import Piece
 NAMES = {"pooled": "dimensions"}
 TYPES = {
     "batch_empty": "Empty",
-    "invalid_text": "Tokenizer",
     "token_out_of_range": "Tokenizer",
     "overloaded": "Overloaded",
     "internal": "Backend",
