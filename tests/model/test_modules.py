@@ -81,10 +81,10 @@ def saved(bert: Path, tmp_path: Path) -> Saved:
     return save
 
 
-def vectors(model: Model, dimensions: int | None = None) -> Tensor:
+def vectors(model: Model, dimensions: int | None = None, prompt: str = "") -> Tensor:
     """What ours makes of TEXTS, in one batch."""
     how = replace(model.pooling, dimensions=dimensions)
-    cut = model.tokenizer([(text,) for text in TEXTS], model.max_tokens, "right")
+    cut = model.tokenizer([(text,) for text in TEXTS], model.max_tokens, "right", prompt)
     packed = pack([Sequence(tokens.token_ids) for tokens in cut], CPU)
     last = model.encoder(packed).last
     return torch.stack([pool(last[packed.rows(i)], how) for i in range(len(TEXTS))])
@@ -231,16 +231,83 @@ def test_a_norm_with_weights_is_refused_by_name(saved: Saved) -> None:
         load(folder)
 
 
-def test_prompts_of_a_folder_are_not_read(saved: Saved) -> None:
-    """A text is encoded as it is given."""
-    peer, folder = saved(Pooling(WIDTH))
-    expected = peer.encode(TEXTS, convert_to_tensor=True)
+PROMPTS = "config_sentence_transformers.json"
+NAMED = {"query": "query: ", "document": ""}
 
-    prompts = {"query": "query: "}
-    path = folder / "config_sentence_transformers.json"
-    change(path, prompts=prompts, default_prompt_name="query")
 
-    torch.testing.assert_close(vectors(load(folder)), expected, rtol=0, atol=1e-5)
+@pytest.mark.parametrize("default", ["query", None])
+@pytest.mark.parametrize("name", ["query", "document", None])
+def test_a_prompt_goes_before_a_text_as_in_sentence_transformers(
+    saved: Saved, name: str | None, default: str | None
+) -> None:
+    """By its name, or where there is none the folder's default."""
+    _, folder = saved(Pooling(WIDTH))
+    change(folder / PROMPTS, prompts=NAMED, default_prompt_name=default)
+    peer = SentenceTransformer(str(folder), device="cpu")
+    expected = peer.encode(TEXTS, prompt_name=name, convert_to_tensor=True)
+
+    found = load(folder)
+
+    prompt = found.prompts.find(name)
+    torch.testing.assert_close(vectors(found, prompt=prompt), expected, rtol=0, atol=1e-5)
+
+
+def test_a_folder_without_prompts_has_none(small: Path) -> None:
+    """Not even an empty one."""
+    prompts = load(small).prompts
+
+    assert prompts.find(None) == "" and not prompts.named
+    with pytest.raises(KeyError):
+        prompts.find("query")
+
+
+def test_a_prompt_that_is_null_is_empty(saved: Saved) -> None:
+    """As sentence-transformers reads it."""
+    _, folder = saved(Pooling(WIDTH))
+    change(folder / PROMPTS, prompts={"query": None})
+
+    assert load(folder).prompts.find("query") == ""
+
+
+def test_prompts_are_part_of_what_names_the_weights(saved: Saved) -> None:
+    """They decide about a vector; where all are empty, they do not."""
+    _, folder = saved(Pooling(WIDTH))
+    plain = checkpoint.digest(folder)
+
+    change(folder / PROMPTS, prompts={"query": ""})
+    empty = checkpoint.digest(folder)
+    change(folder / PROMPTS, prompts=NAMED)
+
+    assert empty == plain != checkpoint.digest(folder)
+
+
+BAD_PROMPTS: dict[str, dict[str, Any]] = {
+    "prompts are not texts by name": {"prompts": ["query: "]},
+    "prompts are not texts": {"prompts": {"query": 1}},
+    "no prompt has the name": {"prompts": NAMED, "default_prompt_name": "passage"},
+}
+
+
+@pytest.mark.parametrize(("match", "given"), BAD_PROMPTS.items(), ids=BAD_PROMPTS.keys())
+def test_prompts_that_cannot_be_meant_are_refused(
+    saved: Saved, match: str, given: dict[str, Any]
+) -> None:
+    """Before anything is encoded with them."""
+    _, folder = saved(Pooling(WIDTH))
+    change(folder / PROMPTS, **given)
+
+    with pytest.raises(CheckpointError, match=match):
+        load(folder)
+
+
+def test_a_vector_without_its_prompts_tokens_is_refused(saved: Saved) -> None:
+    """By name; without prompts it makes no difference."""
+    _, folder = saved(Pooling(WIDTH, include_prompt=False))
+    load(folder)
+    change(folder / PROMPTS, prompts=NAMED)
+
+    with pytest.raises(CheckpointError, match="include_prompt"):
+        load(folder)
 
 
 MODULE = {

@@ -211,6 +211,50 @@ def test_a_cut_pair_still_knows_its_texts(tokenizer: Tokenizer) -> None:
     assert pair.offsets[1] == (6, 9)
 
 
+def test_a_prompts_tokens_have_no_place_and_no_word(tokenizer: Tokenizer) -> None:
+    """The text's own count as if it stood alone; a token of both is where the text's part is."""
+    (apart,) = tokenizer([("All is well",)], LIMIT, prompt="search for: ")
+    (joined,) = tokenizer([("fix it",)], LIMIT, prompt="pre")
+
+    assert apart.tokens[1:-1] == ["search", "for", ":", "all", "is", "well"]
+    assert apart.offsets[1:-1] == [(0, 0)] * 3 + [(0, 3), (4, 6), (7, 11)]
+    assert apart.words == [None] * 4 + [0, 1, 2, None] and apart.length == 8
+    assert joined.tokens[1:-1] == ["prefix", "it"]
+    assert joined.offsets[1:-1] == [(0, 3), (4, 6)] and joined.words[1:-1] == [0, 1]
+
+
+def test_a_prompt_stands_before_a_pairs_first_text(tokenizer: Tokenizer) -> None:
+    """The second counts as it does without one."""
+    (pair,) = tokenizer([("a dog", "it ate")], LIMIT, prompt="say: ")
+
+    assert pair.tokens == ["[CLS]", "say", ":", "a", "dog", "[SEP]", "it", "ate", "[SEP]"]
+    assert pair.words == [None, None, None, 0, 1, None, 0, 1, None]
+    assert pair.segments == [0, 0, 0, 0, 0, 0, 1, 1, 1]
+    assert pair.offsets[3:] == [(0, 1), (2, 5), (0, 0), (0, 2), (3, 6), (0, 0)]
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_a_cut_text_counts_its_words_from_its_start(tokenizer: Tokenizer, side: Truncate) -> None:
+    """Whatever is left of its prompt."""
+    (found,) = tokenizer([("one two three four",)], 5, side, prompt="say: ")
+
+    left = {"right": ["say", ":", "one"], "left": ["two", "three", "four"]}
+    words: dict[str, list[int | None]] = {"right": [None, None, 0], "left": [1, 2, 3]}
+    assert (found.tokens[1:-1], found.words[1:-1]) == (left[side], words[side])
+    assert found.length == 8
+
+
+def test_texts_are_shown_whole_and_ids_become_text(tokenizer: Tokenizer) -> None:
+    """With special tokens or without, however long."""
+    (whole,) = tokenizer.whole(["well " * 600], special=True)
+    (plain,) = tokenizer.whole(["All is well"], special=False)
+
+    assert whole.length == len(whole.token_ids) == 602
+    assert plain.tokens == ["all", "is", "well"] and not any(plain.special)
+    assert tokenizer.text(plain.token_ids, special=False) == "all is well"
+    assert tokenizer.text([101, *plain.token_ids], special=True) == "[CLS] all is well"
+
+
 def test_a_token_is_found_by_its_id(tokenizer: Tokenizer) -> None:
     """And an id without a token is no error."""
     assert (tokenizer.token(3899), tokenizer.token(30522)) == ("dog", None)
@@ -385,6 +429,22 @@ def test_tokens_of_every_kinds_pair_know_their_text(kind: Kind) -> None:
     second = pair.segments.index(1)
     assert not pair.special[second] and pair.special[second - 1]
     assert pair.offsets[second][0] == 0
+
+
+@pytest.mark.parametrize("prompt", ["query: ", "pre", "\U0001f469\u200d\U0001f4bb\u00e9 "])
+def test_every_kind_reads_a_prompt_as_part_of_the_text(kind: Kind, prompt: str) -> None:
+    """The ids of both together; places and words of the text's own, however it is spelled."""
+    ours, _ = kind
+    given: list[Texts] = [(text,) for text in TRICKY]
+    together = ours([(prompt + text,) for text in TRICKY], LIMIT)
+
+    for text, whole, found in zip(TRICKY, together, ours(given, LIMIT, prompt=prompt), strict=True):
+        assert (found.token_ids, found.special) == (whole.token_ids, whole.special)
+        shown = [text[start:end] for start, end in found.offsets]
+        spelled = [(prompt + text)[start:end] for start, end in whole.offsets]
+        assert all(ends.endswith(part) for ends, part in zip(spelled, shown, strict=True))
+        words = [word for word in found.words if word is not None]
+        assert words == sorted(words) and words[:1] in ([], [0])
 
 
 HOSTILE = {
