@@ -25,9 +25,6 @@ Handler = Callable[[Request], Awaitable[Response]]
 Row = tuple[str, Handler, Say]
 Seconds = Callable[[Request], float]  # how long a request may take
 
-# What TEI serves of other kinds of model
-OTHER_TASKS = ("/rerank", "/predict", "/embed_sparse", "/embed_splade")
-
 
 def rows(gateway: Gateway, seconds: Seconds) -> dict[str, Row]:
     """The table."""
@@ -47,7 +44,7 @@ def rows(gateway: Gateway, seconds: Seconds) -> dict[str, Row]:
         "/tokenize": ("POST", tools.tokenize, tei.problem),
         "/decode": ("POST", tools.decode, tei.problem),
         "/health": ("GET", tools.health, tei.problem),
-        **{path: ("POST", tools.other_task, tei.problem) for path in OTHER_TASKS},
+        **{path: ("POST", tools.other_task, tei.problem) for path in tei.OTHER_TASKS},
     }
 
 

@@ -6,7 +6,9 @@ from typing import Any
 
 from pydantic.json_schema import models_json_schema
 
+from service import openapi_foreign
 from service.answer import JSON, SAFETENSORS
+from service.dialects.wire import REQUESTS
 from service.refusals import MEDIA_TYPE, REFUSALS
 from service.schema import EncodeRequest
 from service.shapes import ANSWERS, TOLD
@@ -81,6 +83,11 @@ PROBLEM = {
         "bytes": {"type": "integer", "description": "of attention_too_large: of the raw arrays"},
         "limit": {"type": "integer"},
         "length": {"type": "integer"},
+        "prompts": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "of prompt_not_found: the names there are",
+        },
         "fits": {
             "type": "array",
             "items": {"type": "object"},
@@ -99,10 +106,29 @@ PROBLEM = {
         },
     },
 }
+_NAMES = ("model", "weights", "dtype", "numerics", "family", "pooling", "device")
+_COUNTS = ("layers", "heads", "width", "max_tokens")
+_INFO = {
+    **{name: {"type": "string"} for name in _NAMES},
+    **{name: {"type": "integer"} for name in _COUNTS},
+    "revision": {"type": ["string", "null"], "description": "commit of the hub"},
+    "trained": {"type": "boolean"},
+    "prompts": {"type": "array", "items": {"type": "string"}, "description": "their names"},
+    "default_prompt_name": {"type": ["string", "null"], "description": "where none is given"},
+    "limits": {"type": "object", "additionalProperties": {"type": "number"}},
+    "versions": {"type": "object", "additionalProperties": {"type": "string"}},
+    **openapi_foreign.INFO,
+}
+INFO = {
+    "type": "object",
+    "description": "the replica's own, then what clients of other APIs look for",
+    "required": list(_INFO),
+    "properties": _INFO,
+}
 READ = {
     "/live": ("The process answers", JSON),
     "/ready": ("The forward path lately proved itself", JSON),
-    "/info": ("The model and its limits", JSON),
+    "/info": ("The model and its limits", JSON, "Info"),
     "/metrics": ("Every replica's metrics, as Prometheus text", "text/plain"),
 }
 
@@ -110,7 +136,7 @@ READ = {
 @cache
 def document() -> dict[str, Any]:
     """The OpenAPI 3.1 document."""
-    wire = (EncodeRequest, AttendRequest, MixRequest, ExplainRequest)
+    wire = (EncodeRequest, AttendRequest, MixRequest, ExplainRequest, *REQUESTS)
     _, schemas = models_json_schema(
         [(model, "validation") for model in wire], ref_template="#/components/schemas/{model}"
     )
@@ -119,9 +145,11 @@ def document() -> dict[str, Any]:
     asked["Attention"]["examples"] = list(SHOWN)
     answers = {
         **ANSWERS,
+        **openapi_foreign.ANSWERS,
         "Attended": ATTENDED,
         "Explained": EXPLAINED,
         "Heads": HEADS,
+        "Info": INFO,
     }
     return {
         "openapi": "3.1.0",
@@ -132,6 +160,7 @@ def document() -> dict[str, Any]:
             "/v1/explain": {"post": _explain()},
             "/v1/heads": {"get": _heads()},
             **{path: {"get": _get(*about)} for path, about in READ.items()},
+            **openapi_foreign.paths(),
         },
         "components": {"schemas": {**asked, "Problem": PROBLEM, **answers}},
     }
@@ -189,8 +218,9 @@ def _named(schema: str) -> dict[str, Any]:
     return {"$ref": f"#/components/schemas/{schema}"}
 
 
-def _get(summary: str, media_type: str) -> dict[str, Any]:
-    answered = {"description": summary, "content": {media_type: {}}}
+def _get(summary: str, media_type: str, answer: str | None = None) -> dict[str, Any]:
+    schema = {} if answer is None else {"schema": _named(answer)}
+    answered = {"description": summary, "content": {media_type: schema}}
     return {"summary": summary, "responses": {"200": answered, **_refused("not_ready")}}
 
 

@@ -20,6 +20,8 @@ from service.refusals import TEI, Refused
 from service.schema import EncodeRequest, Pooled
 from service.vocabulary import Piece
 
+# what TEI serves of other kinds of model
+OTHER_TASKS = ("/rerank", "/predict", "/embed_sparse", "/embed_splade")
 NAMES = {"pooled": "dimensions"}
 TYPES = {
     "batch_empty": "Empty",
@@ -30,6 +32,7 @@ TYPES = {
     "deadline_exceeded": "Backend",
     "not_ready": "Unhealthy",
 }
+ERRORS = sorted({"Validation", *TYPES.values()})
 
 
 @dataclass(frozen=True, slots=True)
