@@ -32,7 +32,7 @@ def rows(gateway: Gateway, seconds: Seconds) -> dict[str, Row]:
     def encoding(parse: Callable[[bytes], Call]) -> Handler:
         return _encoding(gateway, seconds, parse)
 
-    tools = Tools(gateway)
+    tools = Tools(gateway, seconds)
     return {
         "/v1/embeddings": ("POST", encoding(openai.parse), openai.problem),
         "/v1/models": ("GET", tools.models, openai.problem),
@@ -70,8 +70,8 @@ def _encoding(gateway: Gateway, seconds: Seconds, parse: Callable[[bytes], Call]
 class Tools:
     """What the routes answer that do not encode."""
 
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
+    def __init__(self, gateway: Gateway, seconds: Seconds) -> None:
+        self._gateway, self._seconds = gateway, seconds
 
     async def models(self, request: Request) -> Response:
         """GET /v1/models."""
@@ -85,19 +85,21 @@ class Tools:
     async def tokenize(self, request: Request) -> Response:
         """POST /tokenize: texts as tokens."""
         media.given(request, JSON)
+        deadline = time.monotonic() + self._seconds(request)
         asked = TokenizeRequest.model_validate_json(await request.body())
         texts = [asked.inputs] if isinstance(asked.inputs, str) else asked.inputs
         pieces = await self._gateway.vocabulary.tokenize(
-            texts, asked.prompt_name, special=asked.add_special_tokens
+            texts, asked.prompt_name, deadline, special=asked.add_special_tokens
         )
         return Response(await asyncio.to_thread(tei.tokenized, pieces), media_type=JSON)
 
     async def decode(self, request: Request) -> Response:
         """POST /decode: token ids as text."""
         media.given(request, JSON)
+        deadline = time.monotonic() + self._seconds(request)
         asked = DecodeRequest.model_validate_json(await request.body())
         texts = await self._gateway.vocabulary.decode(
-            asked.sequences(), special=not asked.skip_special_tokens
+            asked.sequences(), deadline, special=not asked.skip_special_tokens
         )
         return Response(orjson.dumps(texts), media_type=JSON)
 

@@ -26,15 +26,15 @@ TAKING = (
     "text_too_long",
     "token_out_of_range",
     "prompt_not_found",
+    "overloaded",
+    "deadline_exceeded",
     *ALWAYS,
 )
 ENCODING = (
     *TAKING,
     "sequence_too_long",
     "prompt_without_text",
-    "overloaded",
     "nonfinite_output",
-    "deadline_exceeded",
 )
 
 

@@ -1,12 +1,17 @@
 """The tokenizer by itself, without the model: text -> tokens, ids -> text."""
 
 import asyncio
-from collections.abc import Sequence
-from typing import NamedTuple
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 from service.inputs import Reader
 from service.refusals import Fault, Refused
 from service.settings import Settings
+
+Told = TypeVar("Told")
+
+MOST_WAITING = 16  # requests at once; their texts wait in memory
 
 
 class Piece(NamedTuple):
@@ -29,42 +34,60 @@ class Vocabulary:
 
     def __init__(self, reader: Reader, settings: Settings) -> None:
         self._reader, self._settings = reader, settings
+        self._waiting, self._turn = 0, asyncio.Lock()
 
     async def tokenize(
-        self, texts: Sequence[str], prompt_name: str | None, *, special: bool
+        self, texts: Sequence[str], prompt_name: str | None, deadline: float, *, special: bool
     ) -> list[list[Piece]]:
         """The tokens of each text behind its prompt.
 
         Args:
+            deadline: when the answer must be there, on time.monotonic's clock.
             special: whether special tokens are added.
 
         Raises:
-            Refused: nothing or too much is asked, or there is no such prompt.
+            Refused: nothing or too much is asked, there is no such prompt, or it is too busy.
         """
         self._check_count("inputs", texts)
         for index, text in enumerate(texts):
             self._check_text(text, index)
         prompt = self._reader.prompt(prompt_name)
         given = [prompt + text for text in texts]
-        return await asyncio.to_thread(self._tokenize, given, special)
+        return await self._aside(lambda: self._tokenize(given, special), deadline)
 
-    async def decode(self, sequences: Sequence[Sequence[int]], *, special: bool) -> list[str]:
+    async def decode(
+        self, sequences: Sequence[Sequence[int]], deadline: float, *, special: bool
+    ) -> list[str]:
         """The text of each sequence of token ids.
 
         Args:
+            deadline: when the answer must be there, on time.monotonic's clock.
             special: whether special tokens are part of it.
 
         Raises:
-            Refused: nothing or too much is asked, or the vocabulary lacks an id.
+            Refused: nothing or too much is asked, the vocabulary lacks an id, or it is too busy.
         """
         self._check_count("ids", sequences)
         self._check_tokens(sum(map(len, sequences)))
         tokenizer = self._reader.tokenizer
         for index, ids in enumerate(sequences):
             self._check_ids(ids, index)
-        return await asyncio.to_thread(
-            lambda: [tokenizer.text(ids, special=special) for ids in sequences]
+        return await self._aside(
+            lambda: [tokenizer.text(ids, special=special) for ids in sequences], deadline
         )
+
+    async def _aside(self, do: Callable[[], Told], deadline: float) -> Told:
+        """Work in a thread, one request at a time: the cores belong to the model."""
+        if self._waiting >= MOST_WAITING:
+            raise Refused("overloaded", retry_after=1)
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(deadline - time.monotonic()), self._turn:
+                return await asyncio.to_thread(do)
+        except TimeoutError:
+            raise Refused("deadline_exceeded") from None
+        finally:
+            self._waiting -= 1
 
     def _tokenize(self, texts: Sequence[str], special: bool) -> list[list[Piece]]:
         read = self._reader.tokenizer.whole(texts, special=special)
@@ -87,12 +110,12 @@ class Vocabulary:
             raise Refused("batch_too_large", at, limit=self._settings.max_sequences)
 
     def _check_text(self, text: str, index: int) -> None:
-        code, limit = "sequence_empty", self._settings.max_text_characters
+        limit = self._settings.max_text_characters
+        if not text:
+            raise Refused("sequence_empty", [Fault(("inputs", index), "sequence_empty")])
         if len(text) > limit:
-            code = "text_too_long"
-        elif text:
-            return
-        raise Refused(code, [Fault(("inputs", index), code)], limit=limit)
+            at = [Fault(("inputs", index), "text_too_long")]
+            raise Refused("text_too_long", at, limit=limit)
 
     def _check_ids(self, ids: Sequence[int], index: int) -> None:
         size, tokenizer = self._reader.config.vocabulary, self._reader.tokenizer

@@ -53,7 +53,7 @@ async def asked(ask: Callable[[], Any]) -> Array:
     return np.array(await asyncio.to_thread(ask), dtype=np.float32)
 
 
-@pytest.mark.client("huggingface_hub", "feature_extraction")
+@pytest.mark.client("huggingface-hub", "feature_extraction")
 async def test_feature_extraction_is_answered_exactly(url: str, http: httpx.AsyncClient) -> None:
     """POST /: texts in, a float32 array out, bit for bit /v1/encode's."""
     client = InferenceClient(model=url)
@@ -65,7 +65,7 @@ async def test_feature_extraction_is_answered_exactly(url: str, http: httpx.Asyn
     np.testing.assert_array_equal(one, several[:1])
 
 
-@pytest.mark.client("huggingface_hub", "asynchronous client")
+@pytest.mark.client("huggingface-hub", "asynchronous client")
 async def test_the_asynchronous_client_is_answered(url: str, http: httpx.AsyncClient) -> None:
     """By base_url, as OpenAI's client is told."""
     async with AsyncInferenceClient(base_url=url) as client:
@@ -74,7 +74,7 @@ async def test_the_asynchronous_client_is_answered(url: str, http: httpx.AsyncCl
     np.testing.assert_array_equal(told, await pooled(http, TEXTS))
 
 
-@pytest.mark.client("huggingface_hub", "normalize, dimensions")
+@pytest.mark.client("huggingface-hub", "normalize, dimensions")
 async def test_normalize_and_dimensions_are_those_of_encode(
     url: str, http: httpx.AsyncClient
 ) -> None:
@@ -90,7 +90,7 @@ async def test_normalize_and_dimensions_are_those_of_encode(
     assert np.linalg.norm(plain, axis=1).min() > 1.1
 
 
-@pytest.mark.client("huggingface_hub", "truncate, truncation_direction")
+@pytest.mark.client("huggingface-hub", "truncate, truncation_direction")
 async def test_truncation_is_teis(url: str, http: httpx.AsyncClient) -> None:
     """On the right unless told otherwise; refused only on demand, and then it says how long."""
     client = InferenceClient(model=url)
@@ -108,7 +108,7 @@ async def test_truncation_is_teis(url: str, http: httpx.AsyncClient) -> None:
     assert told["error_type"] == "Validation" and "limit 256" in told["error"]
 
 
-@pytest.mark.client("huggingface_hub", "prompt_name")
+@pytest.mark.client("huggingface-hub", "prompt_name")
 async def test_a_prompt_goes_before_the_text(
     prompted_url: str, prompted_http: httpx.AsyncClient
 ) -> None:
@@ -122,7 +122,7 @@ async def test_a_prompt_goes_before_the_text(
     np.testing.assert_array_equal(told, expected)
 
 
-@pytest.mark.client("llama-index", "TextEmbeddingsInference")
+@pytest.mark.client("llama-index-embeddings-text-embeddings-inference", "TextEmbeddingsInference")
 async def test_llama_index_is_answered_exactly(url: str, http: httpx.AsyncClient) -> None:
     """Its queries and texts, several at once, synchronous and not."""
     theirs = TextEmbeddingsInference(model_name="all-MiniLM-L6-v2", base_url=url)
@@ -137,7 +137,7 @@ async def test_llama_index_is_answered_exactly(url: str, http: httpx.AsyncClient
     np.testing.assert_array_equal(later, expected)
 
 
-@pytest.mark.client("llama-index", "truncate_text")
+@pytest.mark.client("llama-index-embeddings-text-embeddings-inference", "truncate_text")
 async def test_llama_index_truncates(url: str, http: httpx.AsyncClient) -> None:
     """By default, on the right."""
     theirs = TextEmbeddingsInference(model_name="all-MiniLM-L6-v2", base_url=url)
