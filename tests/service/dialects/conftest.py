@@ -2,10 +2,13 @@
 
 import asyncio
 import json
+import os
 import shutil
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported; nothing may call out
 
 import httpx
 import pytest
