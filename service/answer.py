@@ -15,6 +15,8 @@ import orjson
 from numpy.typing import NDArray
 
 JSON, SAFETENSORS = "application/json", "application/vnd.safetensors"
+OCTETS = "application/octet-stream"
+INFERENCE_HEADER = "inference-header-content-length"  # bytes of JSON before those of arrays
 PIECE_BYTES = 256 * 1024
 METADATA = "headlight"  # where a safetensors answer holds its JSON
 

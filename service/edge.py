@@ -15,16 +15,17 @@ from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Match, Route
+from starlette.routing import Match, Route, compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import foreign, media
-from service.answer import JSON, Encoded, join
-from service.dialects import native
+from service.answer import JSON, SAFETENSORS, Encoded, join
+from service.dialects import inference_protocol, native
 from service.dialects.dialect import Call, Say
 from service.foreign import Handler
 from service.gateway import Gateway
-from service.guard import REFUSAL, REQUEST_ID
+from service.guard import INFERENCE, REFUSAL, REQUEST_ID
+from service.inference_routes import InferenceRoutes
 from service.metrics import CONTENT_TYPE
 from service.openapi import document
 from service.refusals import UNROUTED, Fault, Refused, refusal
@@ -60,6 +61,8 @@ def application(gateway: Gateway, scrape: Callable[[], Awaitable[bytes]]) -> ASG
     rows: list[tuple[str, str, Handler, Say]]
     rows = [(path, method, do, native.problem) for path, (method, do) in own.items()]
     rows += [(path, *row) for path, row in foreign.rows(gateway, routes.seconds).items()]
+    inference = InferenceRoutes(gateway, routes.seconds).paths()
+    rows += [(path, *row, inference_protocol.problem) for path, row in inference.items()]
     says = {path: say for path, _, _, say in rows}
     app = Starlette(
         routes=[
@@ -103,10 +106,11 @@ class Routes:
 
     async def encode(self, request: Request) -> Response:
         """POST /v1/encode."""
-        media.given(request, JSON)
+        media_type = media.given(request, JSON, SAFETENSORS)
         deadline, seen = time.monotonic() + self.seconds(request), request.scope["seen"]
         accepted = media.accepted(request.headers.get("accept", "*/*"))
-        call = native.parse(await request.body(), accepted)
+        most_json = self._gateway.settings.max_body_bytes
+        call = native.parse(await request.body(), media_type, accepted, most_json)
         dry = _flag(request, "dry_run")
         do = self._gateway.dry_run if dry else self._gateway.encode
         done = await do(call.request, deadline, seen, numbers=call.numbers)
@@ -183,8 +187,10 @@ async def _written(call: Call, encoded: Encoded) -> Response:
 def _refusing(path: str, do: Handler, say: Say) -> Handler:
     """Answer a handler's errors in its dialect; the one place where they become refusals."""
 
+    label = compile_path(path)[1]
+
     async def answered(request: Request) -> Response:
-        request.scope["seen"].route = path
+        request.scope["seen"].route = label
         try:
             decided = request.headers.get(REFUSAL.decode())
             if decided:
@@ -204,13 +210,20 @@ def _unrouted(says: Mapping[str, Say]) -> Callable[[Request, Exception], Awaitab
             raise error
         routes = (route for route in request.app.routes if isinstance(route, Route))
         known = (route for route in routes if route.matches(request.scope)[0] is not Match.NONE)
-        request.scope["seen"].route = path = next((route.path for route in known), UNKNOWN)
-        refused = Refused(UNROUTED[error.status_code])
-        response = _problem(request, refused, says.get(path, native.problem))
+        route = next(known, None)
+        request.scope["seen"].route = route.path_format if route else UNKNOWN
+        say = says[route.path] if route else _family(request.url.path)
+        response = _problem(request, Refused(UNROUTED[error.status_code]), say)
         response.headers.update(error.headers or {})
         return response
 
     return answered
+
+
+def _family(path: str) -> Say:
+    """How a path that no route takes is refused."""
+    under = f"{path}/".startswith(INFERENCE)
+    return inference_protocol.problem if under else native.problem
 
 
 def _problem(request: Request, refused: Refused, say: Say) -> Response:

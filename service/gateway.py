@@ -107,20 +107,29 @@ class Gateway:
         self._runner.close()
 
     async def encode(
-        self, asked: EncodeRequest, deadline: float, seen: Seen, *, numbers: bool
+        self,
+        asked: EncodeRequest,
+        deadline: float,
+        seen: Seen,
+        *,
+        numbers: bool,
+        padded: bool = False,
     ) -> Encoded:
         """Answer a request, whatever dialect it came in.
 
         Args:
             deadline: when the answer must be there, on time.monotonic's clock.
             numbers: whether the answer holds its arrays as JSON numbers.
+            padded: whether it pads its arrays to the longest sequence; padding counts as tokens.
 
         Raises:
             Refused, SequenceError: what service/refusals.py gives a status.
         """
         seen.input = _kind(asked)
         read, works = await self._work(asked)
-        attention_bytes = self._price(asked, works, numbers)
+        if padded:
+            self._check_tokens(len(read) * max(map(len, read)))
+        attention_bytes = self._price(asked, works, numbers, padded)
         done, timing = await self._run(works, [len(r) for r in read], deadline)
         # one at a time, when the answer has come so far: others have a turn between them
         items = (_item(asked, w, r, d) for w, r, d in zip(works, read, done, strict=True))
@@ -181,6 +190,11 @@ class Gateway:
             "limits": self._limits(),
             "versions": {"headlight": version("headlight"), "torch": torch.__version__},
         }
+
+    @property
+    def pooled_width(self) -> int:
+        """Numbers in a pooled vector of the checkpoint's own way."""
+        return self._runner.model.pooling.size(self._config.width)
 
     def check_health(self) -> None:
         """Raise RuntimeError with the reason when the replica must not serve."""
@@ -261,17 +275,22 @@ class Gateway:
         read = await self._reader.read(
             asked.items(), asked.truncate, shown=shown, prompt_name=asked.prompt_name
         )
-        tokens, limit = sum(map(len, read)), self.settings.max_request_tokens
-        if tokens > limit:
-            raise Refused("too_many_tokens", tokens=tokens, limit=limit)
+        self._check_tokens(sum(map(len, read)))
         return read
 
-    def _price(self, asked: EncodeRequest, works: Sequence[Work], numbers: bool) -> int:
+    def _check_tokens(self, tokens: int) -> None:
+        limit = self.settings.max_request_tokens
+        if tokens > limit:
+            raise Refused("too_many_tokens", tokens=tokens, limit=limit)
+
+    def _price(
+        self, asked: EncodeRequest, works: Sequence[Work], numbers: bool, padded: bool = False
+    ) -> int:
         """Bytes of attention in the answer, refused when too many."""
         if asked.attention is None:
             return 0
         caps = Caps(self.settings.max_attention_json_bytes, self.settings.max_attention_bytes)
-        return check(_shown(works), numbers, caps)
+        return check(_shown(works, padded), numbers, caps)
 
     async def _run(
         self, works: Sequence[Work], sizes: Sequence[int], deadline: float
@@ -345,8 +364,9 @@ def _out_of_range(field: str, **limits: int) -> Refused:
     return Refused("index_out_of_range", [Fault((field,), "index_out_of_range")], **limits)
 
 
-def _shown(works: Sequence[Work]) -> list[Asked]:
-    """What is to be shown of each sequence's attention."""
+def _shown(works: Sequence[Work], padded: bool = False) -> list[Asked]:
+    """What is to be shown of each sequence's attention; padded, of as many like the longest."""
+    works = [max(works, key=len)] * len(works) if padded else works
     return [work.wanted.attention for work in works if work.wanted.attention]
 
 

@@ -11,9 +11,10 @@ from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import settings
-from service.answer import SAFETENSORS
+from service.answer import INFERENCE_HEADER, OCTETS, SAFETENSORS
 
 REQUEST_ID = "x-request-id"
+INFERENCE = "/v2/"  # routes where a header may announce bytes, often without a media type
 REFUSAL = b"x-headlight-refusal"  # to the routes: answer this, there is no body
 # Ray Serve obeys these; from outside they would switch its protections off
 RAYS_OWN = (
@@ -52,7 +53,7 @@ class Guard:
             return await self._app(scope, receive, send)
         headers = [pair for pair in scope["headers"] if not pair[0].startswith(RAYS_OWN)]
         headers, request_id = _with_id(headers)
-        binary = Headers(raw=headers).get("content-type", "").startswith(SAFETENSORS)
+        binary = _binary(scope["path"], Headers(raw=headers))
         body = await _body(receive, headers, self._binary if binary else self._json)
         if body is None:
             headers.append((REFUSAL, b"body_too_large"))
@@ -63,6 +64,12 @@ class Guard:
             await send(message)
 
         await self._app({**scope, "headers": headers}, _replay(body or b"", receive), named)
+
+
+def _binary(path: str, headers: Headers) -> bool:
+    """Whether a body may hold arrays as bytes; how much of it is JSON is the route's to check."""
+    announced = INFERENCE_HEADER in headers and path.startswith(INFERENCE)
+    return announced or headers.get("content-type", "").lower().startswith((OCTETS, SAFETENSORS))
 
 
 def _with_id(headers: list[tuple[bytes, bytes]]) -> tuple[list[tuple[bytes, bytes]], str]:

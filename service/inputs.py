@@ -153,7 +153,7 @@ class Reader:
             raise _refused("token_out_of_range", index, "token_type_ids", limit=self.config.types)
 
     def _check_vectors(self, vectors: Array, index: int) -> None:
-        if len(vectors) == 0:
+        if vectors.shape[:1] == (0,):
             raise _refused("sequence_empty", index, "embeddings")
         if vectors.ndim != 2 or vectors.shape[1] != self.config.width:
             raise _refused("shape_mismatch", index, "embeddings", limit=self.config.width)
@@ -208,8 +208,10 @@ def _of_text(read: Tokenized, paired: bool, shown: bool) -> Read:
     return Read(read.token_ids, read.types, None, read.length, facts)
 
 
-def _vectors(given: list[list[float]] | Base64Array, index: int) -> Array:
+def _vectors(given: list[list[float]] | Base64Array | NDArray[Any], index: int) -> Array:
     """Embeddings as an array, (tokens, width) if all is well."""
+    if isinstance(given, np.ndarray):
+        return given.astype(np.float32)
     if isinstance(given, Base64Array):
         return _decoded(given, index)
     widths = {len(row) for row in given} or {0}

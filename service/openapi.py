@@ -6,8 +6,9 @@ from typing import Any
 
 from pydantic.json_schema import models_json_schema
 
-from service import openapi_foreign
+from service import inference_shapes, openapi_foreign
 from service.answer import JSON, SAFETENSORS
+from service.dialects.inference_wire import InferRequest
 from service.dialects.wire import REQUESTS
 from service.refusals import MEDIA_TYPE, REFUSALS
 from service.schema import EncodeRequest
@@ -33,6 +34,13 @@ SHOWN = (  # one of every form
     {"form": "rollout", "specials": "renormalize"},
 )
 GATED = {"inputs": ["All is well"], "gates": [{"layer": 5, "head": 11, "scale": 0.0}]}
+FILE = {
+    "type": "string",
+    "format": "binary",
+    "description": "a safetensors file: the JSON in __metadata__, under headlight; an input may be "
+    '{"embeddings": {"tensor": name}} (F32 or F16, tokens x width) or {"token_ids": {"tensor": '
+    'name}}, with "token_type_ids" so or not (I64 or I32, tokens); each tensor is named once',
+}
 ATTENDED = {
     "type": "object",
     "required": ["probabilities", "heads", "concat"],
@@ -136,7 +144,7 @@ READ = {
 @cache
 def document() -> dict[str, Any]:
     """The OpenAPI 3.1 document."""
-    wire = (EncodeRequest, AttendRequest, MixRequest, ExplainRequest, *REQUESTS)
+    wire = (EncodeRequest, AttendRequest, MixRequest, ExplainRequest, InferRequest, *REQUESTS)
     _, schemas = models_json_schema(
         [(model, "validation") for model in wire], ref_template="#/components/schemas/{model}"
     )
@@ -150,6 +158,7 @@ def document() -> dict[str, Any]:
         "Explained": EXPLAINED,
         "Heads": HEADS,
         "Info": INFO,
+        **inference_shapes.SCHEMAS,
     }
     return {
         "openapi": "3.1.0",
@@ -161,6 +170,7 @@ def document() -> dict[str, Any]:
             "/v1/heads": {"get": _heads()},
             **{path: {"get": _get(*about)} for path, about in READ.items()},
             **openapi_foreign.paths(),
+            **inference_shapes.paths(),
         },
         "components": {"schemas": {**asked, "Problem": PROBLEM, **answers}},
     }
@@ -172,6 +182,7 @@ def _encode() -> dict[str, Any]:
     answered = described["responses"]["200"]["content"]
     answered[JSON]["schema"] = {"oneOf": [_named("Answer"), _named("Priced")]}
     answered[SAFETENSORS] = {"schema": {"type": "string", "format": "binary"}}
+    described["requestBody"]["content"][SAFETENSORS] = {"schema": FILE}
     described["parameters"] = [
         {
             "name": "dry_run",

@@ -14,10 +14,11 @@ from pydantic import ValidationError
 
 from model import errors
 from service import schema, teaching
-from service.dialects import wire
+from service.dialects import inference_wire, wire
 
 MEDIA_TYPE = "application/problem+json"
-FIELDS = schema.FIELDS | teaching.FIELDS | wire.FIELDS  # every name of the wire
+# every name of the wire
+FIELDS = schema.FIELDS | teaching.FIELDS | wire.FIELDS | inference_wire.FIELDS
 MOST_ERRORS = 10
 MOST_BYTES = 4096
 
@@ -31,6 +32,7 @@ class Kind(NamedTuple):
 
 REFUSALS: dict[str, Kind] = {
     "invalid_json": Kind(400, "The body is not valid JSON."),
+    "invalid_safetensors": Kind(400, "The body is not a valid safetensors file."),
     "not_found": Kind(404, "There is nothing at this path."),
     "task_not_found": Kind(404, "A dense encoder serves no such task; /embed makes vectors."),
     "model_not_found": Kind(404, "This service serves another model."),
@@ -58,6 +60,10 @@ REFUSALS: dict[str, Kind] = {
     "bad_base64": Kind(422, "A base64 string cannot be decoded."),
     "payload_length_mismatch": Kind(422, "An array's bytes do not match its shape."),
     "non_finite": Kind(422, "Numbers hold NaN or infinity."),
+    "tensor_unknown": Kind(
+        422, "An input names a tensor that the file does not hold, or that another input named."
+    ),
+    "tensor_unused": Kind(422, "The file holds a tensor that no input names."),
     "index_out_of_range": Kind(422, "A layer, head or row does not exist, or is named twice."),
     "words_unknown": Kind(422, "The words of token ids and embeddings are not known."),
     "specials_unknown": Kind(422, "Which embeddings are special tokens is not known."),

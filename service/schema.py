@@ -2,17 +2,21 @@
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import (
     BaseModel,
     ConfigDict,
     Discriminator,
     Field,
+    InstanceOf,
     Tag,
     field_validator,
     model_validator,
 )
+from pydantic.json_schema import SkipJsonSchema
 from pydantic.types import FailFast
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypeAliasType
@@ -46,11 +50,20 @@ class Base64Array(Wire):
     data: str
 
 
+def _embeddings_tag(given: object) -> str:
+    if isinstance(given, np.ndarray):
+        return "<array>"
+    return "<numbers>" if isinstance(given, list) else "<base64>"
+
+
+# No JSON can hold the array: it is how a binary wire hands over what it read
 Embeddings = TypeAliasType(
     "Embeddings",
     Annotated[
-        Annotated[Rows, Tag("<numbers>")] | Annotated[Base64Array, Tag("<base64>")],
-        Discriminator(lambda given: "<numbers>" if isinstance(given, list) else "<base64>"),
+        Annotated[Rows, Tag("<numbers>")]
+        | Annotated[Base64Array, Tag("<base64>")]
+        | Annotated[SkipJsonSchema[InstanceOf[NDArray[Any]]], Tag("<array>")],
+        Discriminator(_embeddings_tag),
     ],
 )
 

@@ -1,11 +1,15 @@
 """What every test shares: a real replica in process; with --no-skip no test may skip itself."""
 
+import asyncio
+import contextlib
+import socket
 from collections.abc import AsyncIterator, Generator
 from typing import TypeVar
 
 import httpx
 import pytest
 import pytest_asyncio
+import uvicorn
 
 from service import edge, guard
 from service.gateway import Gateway
@@ -64,6 +68,19 @@ async def base() -> AsyncIterator[Gateway]:
 def app(gateway: Gateway) -> guard.Guard:
     """The replica's ASGI application with its outermost layer."""
     return application(gateway)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def address(gateway: Gateway) -> AsyncIterator[str]:
+    """Where that replica listens, for clients that open connections of their own."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    asked = uvicorn.Config(application(gateway), lifespan="off", ws="none", log_level="warning")
+    server = uvicorn.Server(asked)
+    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign]  # pytest's own
+    serving = asyncio.create_task(server.serve([listener]))
+    yield f"127.0.0.1:{listener.getsockname()[1]}"
+    server.should_exit = True
+    await serving
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from service import answer, refusals
 from service.answer import JSON, SAFETENSORS, Encoded
+from service.dialects import tensor_file
 from service.dialects.dialect import Problem
 from service.refusals import Refused
 from service.schema import EncodeRequest
@@ -33,15 +34,19 @@ class Call:
         return answer.as_json(encoded, self.request.encoding)
 
 
-def parse(body: bytes, accept: str) -> Call:
+def parse(body: bytes, media_type: str, accept: str, most_json: int) -> Call:
     """Read a request.
 
     Args:
+        media_type: of the body, JSON or safetensors.
         accept: the media type to answer in.
+        most_json: bytes of JSON that are read.
 
     Raises:
-        ValidationError: what service/refusals.py gives a status.
+        Refused, ValidationError: what service/refusals.py gives a status.
     """
+    if media_type == SAFETENSORS:
+        return Call(tensor_file.parse(body, most_json), accept)
     return Call(EncodeRequest.model_validate_json(body), accept)
 
 

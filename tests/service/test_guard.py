@@ -39,7 +39,7 @@ async def test_the_client_cannot_smuggle_a_refusal_or_steer_ray() -> None:
 
     async def send(message: Any) -> None: ...
 
-    await guard({"type": "http", "headers": steering}, receive, send)
+    await guard({"type": "http", "path": "/", "headers": steering}, receive, send)
 
     assert [name for name, _ in seen[0]] == [b"accept", b"x-request-id"]
 
@@ -59,6 +59,36 @@ async def test_a_body_without_a_length_is_read_no_further_than_the_limit() -> No
 
     async def send(message: Any) -> None: ...
 
-    await Guard(inner, 12, 12)({"type": "http", "headers": []}, receive, send)
+    await Guard(inner, 12, 12)({"type": "http", "path": "/", "headers": []}, receive, send)
 
     assert served == [True] and chunks == 3
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "value", "binary"),
+    [
+        ("/v1/encode", "content-type", "application/vnd.safetensors", True),
+        ("/v1/encode", "content-type", "Application/Octet-Stream; x=y", True),
+        ("/v1/encode", "content-type", "application/json", False),
+        ("/v1/encode", "inference-header-content-length", "2", False),
+        ("/v2/models/m/infer", "inference-header-content-length", "2", True),
+    ],
+)
+async def test_only_bytes_may_take_more_than_json(
+    path: str, name: str, value: str, binary: bool
+) -> None:
+    """By media type; the header that announces bytes counts where it is read."""
+    served: list[bool] = []
+
+    async def inner(scope: Any, receive: Any, send: Any) -> None:
+        served.append((REFUSAL, b"body_too_large") not in scope["headers"])
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": bytes(11)}
+
+    async def send(message: Any) -> None: ...
+
+    headers = [(name.encode(), value.encode())]
+    await Guard(inner, 10, 12)({"type": "http", "path": path, "headers": headers}, receive, send)
+
+    assert served == [binary]
