@@ -24,7 +24,7 @@ from pydantic_core import ErrorDetails
 from service import launch, settings
 from service.settings import Settings
 
-FAILED, USAGE = 1, 2
+FAILED, USAGE, INTERRUPTED = 1, 2, 130
 FILE = click.Path(dir_okay=False, path_type=Path)
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -87,21 +87,65 @@ def serve(config: Path | None, example: bool, **flags: str | None) -> None:
 
 
 @main.command()
-@click.argument("text")
+@click.argument("text", required=False)
 @click.option("--attention", metavar="L5H11", help="also show what this head attends to")
+@click.option("--file", type=FILE, help="instead of TEXT: texts, JSON lines or .txt")
+@click.option("--out", type=FILE, help="with --file: the safetensors file to write")
+@click.option(
+    "--truncate",
+    type=click.Choice(["refuse", "right", "left"]),
+    help="with --file: where long texts are cut  [default: refuse]",
+)
 @click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="the service")
-def encode(text: str, attention: str | None, url: str) -> None:
-    """Encode TEXT with a running service and print a table."""
+@click.option("--key-file", type=FILE, help="a file that holds an API key")
+def encode(text: str | None, url: str, key_file: Path | None, **asked: Any) -> None:
+    """Encode TEXT with a running service and print a table; or a whole file of texts.
+
+    With --file and --out, an interrupted command goes on where it stopped when it is given again.
+    """
+    try:
+        key = key_file.read_text("utf-8").strip() if key_file else None
+        if text is not None:
+            encode_text(url, key, text, **asked)
+        else:
+            encode_file(url, key, **asked)
+    except ValueError as error:
+        refuse(str(error), USAGE)
+    except OSError as error:
+        refuse(str(error), FAILED)
+
+
+def encode_text(url: str, key: str | None, text: str, attention: str | None, **asked: Any) -> None:
+    """Print the table of a text."""
     from rich.console import Console
 
     from service import show
 
+    if any(asked.values()):
+        refuse("TEXT goes without --file, --out and --truncate", USAGE)
     try:
-        Console().print(show.table(url, text, attention))
-    except ValueError as error:
-        refuse(str(error), USAGE)
+        Console().print(show.table(url, text, attention, key))
     except show.Unreachable as error:
         refuse(str(error), FAILED)
+
+
+def encode_file(
+    url: str, key: str | None, file: Path | None, out: Path | None, attention: Any, truncate: Any
+) -> None:
+    """Write the vectors of a file's texts, showing how far it is."""
+    from service import bulk
+
+    if file is None or out is None or attention:
+        refuse("give a TEXT, or --file and --out without --attention", USAGE)
+    try:
+        count = bulk.encode(url, key, file, out, truncate=truncate or "refuse")
+    except bulk.Unusable as error:
+        refuse(str(error), USAGE)
+    except bulk.Stopped as error:
+        refuse(str(error), FAILED)
+    except KeyboardInterrupt:
+        refuse("stopped; the same command goes on from here", INTERRUPTED)
+    tell(sys.stdout, f"{count} vectors in {out}")
 
 
 @main.command()

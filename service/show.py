@@ -10,6 +10,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from service.client.call import authorization
+
 EXAMPLE = {"inputs": ["All is well"], "attention": {"layers": [0], "heads": [5]}}
 TIMEOUT_SECONDS = 60.0
 SHADES = "\u00b7\u2591\u2592\u2593\u2588"
@@ -21,14 +23,15 @@ class Unreachable(Exception):
     """The service did not answer; the message is one line."""
 
 
-def ask(url: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Send one request to POST /v1/encode.
+def ask(url: str, body: dict[str, Any], key: str | None = None) -> dict[str, Any]:
+    """Send one request to POST /v1/encode, with an API key if there is one.
 
     Raises:
         Unreachable: there is no service, or it refused; the message says why.
     """
+    address, headers = f"{url.rstrip('/')}/v1/encode", authorization(key)
     try:
-        answer = httpx.post(f"{url.rstrip('/')}/v1/encode", json=body, timeout=TIMEOUT_SECONDS)
+        answer = httpx.post(address, json=body, headers=headers, timeout=TIMEOUT_SECONDS)
         told: dict[str, Any] = answer.json()
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         raise Unreachable(f"no answer from {url}: {error}") from error
@@ -58,7 +61,7 @@ def head(name: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def table(url: str, text: str, name: str | None) -> Group:
+def table(url: str, text: str, name: str | None, key: str | None = None) -> Group:
     """What the model makes of a text, a row for each token; with a head, its map too.
 
     Raises:
@@ -68,7 +71,7 @@ def table(url: str, text: str, name: str | None) -> Group:
     if name:
         layer, number = head(name)
         body["attention"] = {"heads": {str(layer): [number]}}
-    told = ask(url, body)
+    told = ask(url, body, key)
     item = told["data"][0]
     title = f"{told['model']}: {len(item['pooled'])} numbers {_numbers(item['pooled'])}"
     shown = Table(title=title, title_justify="left", caption=told["numerics"])

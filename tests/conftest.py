@@ -1,15 +1,16 @@
 """What every test shares: a real replica in process; with --no-skip no test may skip itself."""
 
 import asyncio
-import contextlib
 import socket
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Callable, Generator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import TypeVar
 
 import httpx
 import pytest
 import pytest_asyncio
 import uvicorn
+from starlette.types import ASGIApp
 
 from service import edge, guard
 from service.gateway import Gateway
@@ -70,19 +71,6 @@ def app(gateway: Gateway) -> guard.Guard:
     return application(gateway)
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def address(gateway: Gateway) -> AsyncIterator[str]:
-    """Where that replica listens, for clients that open connections of their own."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    asked = uvicorn.Config(application(gateway), lifespan="off", ws="none", log_level="warning")
-    server = uvicorn.Server(asked)
-    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign]  # pytest's own
-    serving = asyncio.create_task(server.serve([listener]))
-    yield f"127.0.0.1:{listener.getsockname()[1]}"
-    server.should_exit = True
-    await serving
-
-
 @pytest_asyncio.fixture(loop_scope="session")
 async def client(app: guard.Guard) -> AsyncIterator[httpx.AsyncClient]:
     """An HTTP client of that application."""
@@ -95,6 +83,42 @@ async def base_client(base: Gateway) -> AsyncIterator[httpx.AsyncClient]:
     """An HTTP client of the source texts' encoder."""
     async with connected(application(base)) as client:
         yield client
+
+
+@asynccontextmanager
+async def listening(app: ASGIApp, port: int = 0) -> AsyncIterator[str]:
+    """An application behind real HTTP on this machine; the address."""
+    config = uvicorn.Config(app, http="h11", ws="none", lifespan="off", log_config=None)
+    server = uvicorn.Server(config)
+    server.capture_signals = nullcontext  # type: ignore[method-assign]  # they are pytest's
+    with socket.create_server(("127.0.0.1", port)) as bound:
+        serving = asyncio.create_task(server.serve([bound]))
+        try:
+            while not server.started:
+                await asyncio.sleep(0.01)
+            yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await serving
+
+
+@pytest.fixture(scope="session")
+def listen() -> Callable[..., AbstractAsyncContextManager[str]]:
+    """Serve an application over real HTTP, on a port of its own or a given one."""
+    return listening
+
+
+@pytest.fixture(scope="session")
+def outer() -> Callable[[Gateway], guard.Guard]:
+    """A gateway's ASGI application with its outermost layer."""
+    return application
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def address(gateway: Gateway) -> AsyncIterator[str]:
+    """Where the bundled model answers over real HTTP."""
+    async with listening(application(gateway)) as url:
+        yield url
 
 
 def application(gateway: Gateway) -> guard.Guard:

@@ -1,4 +1,4 @@
-"""The examples of docs/attention.md give the answers shown."""
+"""The examples of docs/ give the answers shown."""
 
 import asyncio
 import doctest
@@ -9,10 +9,15 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from click.testing import CliRunner
+
+from service.cli import main
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-PAGE = Path(__file__).parent.parent / "docs" / "attention.md"
+DOCS = Path(__file__).parent.parent / "docs"
+PAGE = DOCS / "attention.md"
+COMMAND = re.compile(r"^```console\n\$ headlight (.*)\n(.*\n)```$", re.MULTILINE)
 EXAMPLES = re.compile(r"^```pycon\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -39,4 +44,27 @@ async def test_every_example_gives_the_answer_shown(
     await asyncio.to_thread(doctest.DocTestRunner().run, session, out=said.append)
 
     assert len(session.examples) > 20
+    assert not said, "".join(said)
+
+
+async def test_the_clients_page_gives_the_answers_shown(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over real HTTP, its command too."""
+
+    def headlight(line: str) -> None:
+        result = CliRunner().invoke(main, line.split())
+        print(result.stdout if result.exit_code == 0 else result.output, end="")
+
+    page = (DOCS / "client.md").read_text("utf-8")
+    runnable = COMMAND.sub(r'```pycon\n>>> headlight("\1")\n\2\n```', page)
+    examples = "\n".join(EXAMPLES.findall(runnable)).replace("http://127.0.0.1:8000", address)
+    names = {"headlight": headlight}
+    session = doctest.DocTestParser().get_doctest(examples, names, "client.md", "client.md", 0)
+    said: list[str] = []
+    monkeypatch.chdir(tmp_path)
+
+    await asyncio.to_thread(doctest.DocTestRunner().run, session, out=said.append)
+
+    assert "headlight(" in examples and len(session.examples) > 20
     assert not said, "".join(said)

@@ -39,7 +39,7 @@ def triton(address: str) -> Triton[Any]:
     """Runs a function of the client in a thread, where its greenlets belong."""
 
     def run(do: Callable[[InferenceServerClient], Any]) -> Any:
-        with InferenceServerClient(address) as client:
+        with InferenceServerClient(address.removeprefix("http://")) as client:
             return do(client)
 
     return lambda do: asyncio.to_thread(run, do)
@@ -221,7 +221,9 @@ async def test_layers_and_heads_are_chosen_by_parameters(
 @pytest.mark.client("tritonclient", "asyncio")
 async def test_the_client_for_asyncio_works_too(address: str) -> None:
     """It says application/octet-stream of everything it sends."""
-    async with tritonclient.http.aio.InferenceServerClient(address) as client:
+    async with tritonclient.http.aio.InferenceServerClient(
+        address.removeprefix("http://")
+    ) as client:
         for binary in (True, False):
             given = tensor("text", texts(3), binary=binary)
             answer = await client.infer(MODEL, [given], model_version="1", request_id="a-7")

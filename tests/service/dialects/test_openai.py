@@ -23,9 +23,9 @@ LONG = "well " * 600
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def theirs(url: str) -> AsyncIterator[AsyncOpenAI]:
+async def theirs(address: str) -> AsyncIterator[AsyncOpenAI]:
     """OpenAI's asynchronous client."""
-    async with AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+    async with AsyncOpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as client:
         yield client
 
 
@@ -56,11 +56,11 @@ async def test_the_default_of_the_client_is_answered_exactly(
 
 
 @pytest.mark.client("openai", "synchronous client")
-async def test_the_synchronous_client_is_answered(url: str, http: httpx.AsyncClient) -> None:
+async def test_the_synchronous_client_is_answered(address: str, http: httpx.AsyncClient) -> None:
     """One text, as most programs ask."""
 
     def ask() -> Any:
-        with OpenAI(base_url=f"{url}/v1", api_key="none") as client:
+        with OpenAI(base_url=f"{address}/v1", api_key="none") as client:
             return client.embeddings.create(model=NAME, input=TEXTS[0])
 
     answer = await asyncio.to_thread(ask)

@@ -60,9 +60,11 @@ async def asked(ask: Callable[[], Any]) -> Array:
 
 
 @pytest.mark.client("huggingface-hub", "feature_extraction")
-async def test_feature_extraction_is_answered_exactly(url: str, http: httpx.AsyncClient) -> None:
+async def test_feature_extraction_is_answered_exactly(
+    address: str, http: httpx.AsyncClient
+) -> None:
     """POST /: texts in, a float32 array out, bit for bit /v1/encode's."""
-    client = InferenceClient(model=url)
+    client = InferenceClient(model=address)
 
     several = await asked(lambda: client.feature_extraction(TEXTS))
     one = await asked(lambda: client.feature_extraction(TEXTS[0]))
@@ -72,9 +74,9 @@ async def test_feature_extraction_is_answered_exactly(url: str, http: httpx.Asyn
 
 
 @pytest.mark.client("huggingface-hub", "asynchronous client")
-async def test_the_asynchronous_client_is_answered(url: str, http: httpx.AsyncClient) -> None:
+async def test_the_asynchronous_client_is_answered(address: str, http: httpx.AsyncClient) -> None:
     """By base_url, as OpenAI's client is told."""
-    async with AsyncInferenceClient(base_url=url) as client:
+    async with AsyncInferenceClient(base_url=address) as client:
         told = await client.feature_extraction(TEXTS)
 
     np.testing.assert_array_equal(told, await pooled(http, TEXTS))
@@ -82,10 +84,10 @@ async def test_the_asynchronous_client_is_answered(url: str, http: httpx.AsyncCl
 
 @pytest.mark.client("huggingface-hub", "normalize, dimensions")
 async def test_normalize_and_dimensions_are_those_of_encode(
-    url: str, http: httpx.AsyncClient
+    address: str, http: httpx.AsyncClient
 ) -> None:
     """Not normalised, the vector is as the mean left it."""
-    client = InferenceClient(model=url)
+    client = InferenceClient(model=address)
 
     plain = await asked(lambda: client.feature_extraction(TEXTS, normalize=False))
     cut = await asked(lambda: client.feature_extraction(TEXTS, normalize=True, dimensions=7))
@@ -97,9 +99,9 @@ async def test_normalize_and_dimensions_are_those_of_encode(
 
 
 @pytest.mark.client("huggingface-hub", "truncate, truncation_direction")
-async def test_truncation_is_teis(url: str, http: httpx.AsyncClient) -> None:
+async def test_truncation_is_teis(address: str, http: httpx.AsyncClient) -> None:
     """On the right unless told otherwise; refused only on demand, and then it says how long."""
-    client = InferenceClient(model=url)
+    client = InferenceClient(model=address)
 
     right = await asked(lambda: client.feature_extraction(LONG))
     left = await asked(
@@ -129,9 +131,9 @@ async def test_a_prompt_goes_before_the_text(
 
 
 @pytest.mark.client("llama-index-embeddings-text-embeddings-inference", "TextEmbeddingsInference")
-async def test_llama_index_is_answered_exactly(url: str, http: httpx.AsyncClient) -> None:
+async def test_llama_index_is_answered_exactly(address: str, http: httpx.AsyncClient) -> None:
     """Its queries and texts, several at once, synchronous and not."""
-    theirs = TextEmbeddingsInference(model_name="all-MiniLM-L6-v2", base_url=url)
+    theirs = TextEmbeddingsInference(model_name="all-MiniLM-L6-v2", base_url=address)
 
     query = await asked(lambda: theirs.get_query_embedding(TEXTS[0]))
     several = await asked(lambda: theirs.get_text_embedding_batch(TEXTS))
@@ -144,9 +146,9 @@ async def test_llama_index_is_answered_exactly(url: str, http: httpx.AsyncClient
 
 
 @pytest.mark.client("llama-index-embeddings-text-embeddings-inference", "truncate_text")
-async def test_llama_index_truncates(url: str, http: httpx.AsyncClient) -> None:
+async def test_llama_index_truncates(address: str, http: httpx.AsyncClient) -> None:
     """By default, on the right."""
-    theirs = TextEmbeddingsInference(model_name="all-MiniLM-L6-v2", base_url=url)
+    theirs = TextEmbeddingsInference(model_name="all-MiniLM-L6-v2", base_url=address)
 
     told = await asked(lambda: theirs.get_text_embedding(LONG))
 

@@ -1,0 +1,224 @@
+"""A safetensors answer of POST /v1/encode -> typed arrays."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load
+
+from service.answer import METADATA
+from service.client.errors import ModelChanged, NoAnswer
+
+Array = NDArray[Any]
+Head = tuple[int, int]  # layer and head, both counted from 0
+
+
+class Edges(NamedTuple):
+    """The strongest keys of every row: (units, k) keys and values, (units,) rest."""
+
+    keys: Array
+    values: Array
+    rest: Array
+
+
+class Dominance(NamedTuple):
+    """Who dominates each token: (units,) each."""
+
+    tokens: Array
+    dominant: Array
+    share: Array
+    own: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """The attention of one input, in the form asked for; what is of another form is empty.
+
+    Args:
+        form, path: which form, and how it was computed.
+        facts: what else the service says: axis, spans, rows, stats.
+        maps: (query, key) by head, of full, rows and blocks.
+        edges: of top, by head.
+        stats: (heads, fields) by layer.
+        dominance: by head.
+        wins: (units,) of dominance.
+        rollout: (query, key).
+    """
+
+    form: str
+    path: str
+    facts: Mapping[str, Any]
+    maps: dict[Head, Array] = field(default_factory=dict)
+    edges: dict[Head, Edges] = field(default_factory=dict)
+    stats: dict[int, Array] = field(default_factory=dict)
+    dominance: dict[Head, Dominance] = field(default_factory=dict)
+    wins: Array | None = None
+    rollout: Array | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """What came for one input.
+
+    Args:
+        length: tokens before truncation.
+        tokens, token_ids, offsets, words, special, segments: one entry per token, where token
+            vectors, layers or attention were asked for; None where not known.
+        token_vectors: (tokens, width) where asked for.
+        layers: (tokens, width) by hidden state.
+    """
+
+    truncated: bool
+    length: int
+    tokens: list[str | None] | None = None
+    token_ids: list[int] | None = None
+    offsets: list[tuple[int, int]] | None = None
+    words: list[int | None] | None = None
+    special: list[bool] | None = None
+    segments: list[int] | None = None
+    token_vectors: Array | None = None
+    layers: dict[int, Array] = field(default_factory=dict)
+    attention: Attention | None = None
+
+
+class Usage(NamedTuple):
+    """What a job took, summed over its requests."""
+
+    tokens: int
+    attention_bytes: int
+    queue_ms: float
+    compute_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """What came for some inputs, in their order.
+
+    Args:
+        weights, numerics: equal ones and equal input mean equal bits.
+        dtype: of pooled, token vectors and layers.
+        items: one for each input.
+        pooled: (inputs, width), or None where it was not asked for.
+    """
+
+    model: str
+    weights: str
+    numerics: str
+    dtype: str
+    items: list[Item]
+    usage: Usage
+    pooled: Array | None
+
+    @property
+    def head(self) -> dict[str, str]:
+        """What made the answer."""
+        return {"model": self.model, "weights": self.weights, "numerics": self.numerics}
+
+
+def read(body: bytes) -> Encoded:
+    """Read an answer.
+
+    Raises:
+        NoAnswer: it is none.
+    """
+    try:
+        arrays = load(body)
+        size = int.from_bytes(body[:8], "little")
+        told = orjson.loads(orjson.loads(body[8 : 8 + size])["__metadata__"][METADATA])
+        by_item: list[dict[str, Array]] = [{} for _ in told["data"]]
+        for name, array in arrays.items():
+            index, _, own = name.partition(".")
+            by_item[int(index)][own] = array
+        items = [_item(facts, own) for facts, own in zip(told["data"], by_item, strict=True)]
+        pooled = [own["pooled"] for own in by_item if "pooled" in own]
+        head = {name: told[name] for name in ("model", "weights", "numerics", "dtype")}
+        return Encoded(
+            **head,
+            items=items,
+            usage=Usage(**told["usage"]),
+            pooled=np.stack(pooled) if pooled else None,
+        )
+    except (SafetensorError, ValueError, KeyError, IndexError, TypeError) as error:
+        raise NoAnswer("what was answered is no answer of Headlight's") from error
+
+
+def join(parts: Sequence[Encoded]) -> Encoded:
+    """One answer of several, in their order.
+
+    Raises:
+        ModelChanged: they do not come from one model.
+    """
+    first = parts[0]
+    for part in parts:
+        same(part.head, first.head)
+    pooled = [part.pooled for part in parts if part.pooled is not None]
+    return Encoded(
+        first.model,
+        first.weights,
+        first.numerics,
+        first.dtype,
+        [item for part in parts for item in part.items],
+        Usage(*map(sum, zip(*(part.usage for part in parts), strict=True))),
+        np.concatenate(pooled) if pooled else None,
+    )
+
+
+def same(now: Mapping[str, str], before: Mapping[str, str]) -> None:
+    """Check that two answers come from one model; see Encoded.head.
+
+    Raises:
+        ModelChanged: they do not.
+    """
+    for name, value in now.items():
+        if before[name] != value:
+            raise ModelChanged(f"the service's {name} changed from {before[name]} to {value}")
+
+
+def _item(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Item:
+    told = dict(facts)
+    shown = told.pop("attention", None)
+    layers = {
+        int(name.removeprefix("layers.")): array
+        for name, array in arrays.items()
+        if name.startswith("layers.")
+    }
+    if told.get("offsets"):
+        told["offsets"] = [(start, end) for start, end in told["offsets"]]
+    return Item(
+        **told,
+        token_vectors=arrays.get("tokens"),
+        layers=dict(sorted(layers.items())),
+        attention=None if shown is None else _attention(shown, arrays),
+    )
+
+
+def _attention(told: Mapping[str, Any], arrays: Mapping[str, Array]) -> Attention:
+    maps: dict[Head, Array] = {}
+    stats: dict[int, Array] = {}
+    edges: dict[Head, dict[str, Array]] = {}
+    dominance: dict[Head, dict[str, Array]] = {}
+    for name, array in arrays.items():
+        match name.split("."):
+            case ["attention", layer, head]:
+                maps[int(layer), int(head)] = array
+            case ["stats", layer]:
+                stats[int(layer)] = array
+            case ["attention", layer, head, part]:
+                edges.setdefault((int(layer), int(head)), {})[part] = array
+            case ["dominance", layer, head, part]:
+                dominance.setdefault((int(layer), int(head)), {})[part] = array
+    return Attention(
+        told["form"],
+        told["path"],
+        {name: value for name, value in told.items() if name not in ("form", "path")},
+        maps=dict(sorted(maps.items())),
+        edges={named: Edges(**parts) for named, parts in sorted(edges.items())},
+        stats=dict(sorted(stats.items())),
+        dominance={named: Dominance(**parts) for named, parts in sorted(dominance.items())},
+        wins=arrays.get("dominance.wins"),
+        rollout=arrays.get("rollout"),
+    )

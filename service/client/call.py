@@ -1,0 +1,236 @@
+"""The asynchronous client: inputs -> requests -> answers, in order.
+
+encode   all at once; every request of a job, joined
+stream   request by request, at a memory that does not grow with the job
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from itertools import count
+from typing import Any, Self, Unpack
+
+import httpx
+import orjson
+
+from service.answer import JSON, SAFETENSORS
+from service.client import answers
+from service.client.answers import Encoded
+from service.client.errors import NoAnswer, RequestRefused
+from service.client.inputs import Input, Limits, Options, Request, limits, requests
+from service.client.patience import pause
+
+CONNECT_SECONDS = 5.0
+GRACE_SECONDS = 10.0  # beyond the service's deadline: its 504 should come before we give up
+MOST_MILLISECONDS = 999_999_999  # that the service's header holds
+# Refused before any work, for the size of the request: half of it may pass
+TOO_LARGE = {"body_too_large", "too_many_tokens", "attention_too_large", "batch_too_large"}
+
+Progress = Callable[[int, int], None]
+
+
+class AsyncClient:
+    """A client of one service.
+
+    Args:
+        url: where the service answers.
+        key: an API key.
+        patience_seconds: how long a request may take, retries and pauses included, in calls
+            that have no deadline of their own.
+        concurrency: most requests in flight.
+
+    Raises:
+        ValueError: the url is none, the key cannot be sent, or a number is not positive.
+    """
+
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:8000",
+        *,
+        key: str | None = None,
+        patience_seconds: float = 60.0,
+        concurrency: int = 4,
+    ) -> None:
+        if patience_seconds <= 0 or concurrency < 1:
+            raise ValueError("patience_seconds and concurrency must be positive")
+        self.url = _checked(url)
+        self._patience, self._concurrency = patience_seconds, concurrency
+        self._limits: Limits | None = None
+        self._http = httpx.AsyncClient(headers=authorization(key))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def info(self, *, deadline: float | None = None) -> dict[str, Any]:
+        """The answer of GET /info: the model and the limits.
+
+        Raises:
+            HeadlightError: there was none.
+        """
+        until = time.monotonic() + (self._patience if deadline is None else deadline)
+        answer = await self._send("GET", "/info", until)
+        try:
+            told: dict[str, Any] = orjson.loads(answer.content)
+            self._limits = limits(told)
+        except (ValueError, KeyError, TypeError) as error:
+            raise NoAnswer(f"{self.url} is no service of Headlight's") from error
+        return told
+
+    async def encode(
+        self,
+        inputs: Sequence[Input],
+        *,
+        deadline: float | None = None,
+        progress: Progress | None = None,
+        **options: Unpack[Options],
+    ) -> Encoded:
+        """Encode inputs.
+
+        Args:
+            inputs: texts, pairs of texts (tuples), lists of token ids, (tokens, width)
+                embeddings, or items as the wire has them, in any mixture; float64 embeddings
+                are rounded to float32.
+            deadline: seconds for the whole call; default: patience_seconds for each request.
+            progress: called with the inputs done and all of them, after each request.
+
+        Raises:
+            RequestRefused: the service refused; what is for retrying was tried again.
+            NoAnswer: nobody answered in time.
+            ModelChanged: the service's model changed in the middle of the job.
+            TypeError: an input or option that is none.
+        """
+        parts, done = [], 0
+        async with aclosing(self.stream(inputs, deadline=deadline, **options)) as stream:
+            async for part in stream:
+                parts.append(part)
+                done += len(part.items)
+                if progress:
+                    progress(done, len(inputs))
+        return answers.join(parts)
+
+    async def stream(
+        self,
+        inputs: Iterable[Input],
+        *,
+        deadline: float | None = None,
+        **options: Unpack[Options],
+    ) -> AsyncGenerator[Encoded]:
+        """Encode inputs, one answer for each request, in order; see `encode`.
+
+        Inputs are taken as requests are sent: those of at most `concurrency` requests are in
+        flight or answered before their turn.
+        """
+        _check(inputs, options)
+        until = None if deadline is None else time.monotonic() + deadline
+        waiting: deque[asyncio.Task[Encoded]] = deque()
+        try:
+            for request in requests(inputs, await self._known(until)):
+                waiting.append(asyncio.create_task(self._answer(request, until, options)))
+                if len(waiting) == self._concurrency:
+                    yield await waiting.popleft()
+            while waiting:
+                yield await waiting.popleft()
+        finally:
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+    async def _known(self, until: float | None) -> Limits:
+        """The service's limits, asked for once."""
+        if self._limits is None:
+            await self.info(deadline=None if until is None else until - time.monotonic())
+        if self._limits is None:
+            raise RuntimeError("no limits after asking for them: this is a bug")
+        return self._limits
+
+    async def _answer(self, request: Request, until: float | None, options: Options) -> Encoded:
+        """Send a request, or its halves where it is too large as it is."""
+        by = time.monotonic() + self._patience if until is None else until
+        try:
+            answer = await self._send("POST", "/v1/encode", by, request.body(options))
+        except RequestRefused as refused:
+            if refused.code not in TOO_LARGE or len(request) < 2:
+                raise refused.counted_from(request.first) from None
+        else:
+            return answers.read(answer.content)
+        return answers.join([await self._answer(half, until, options) for half in request.halves()])
+
+    async def _send(
+        self, method: str, path: str, until: float, body: bytes | None = None
+    ) -> httpx.Response:
+        """Send until there is an answer, with pauses, as long as time is left."""
+        for tries in count(1):
+            reply = await self._try(method, path, until, body)
+            if isinstance(reply, httpx.Response) and reply.status_code == httpx.codes.OK:
+                return reply
+            after = pause(reply, tries)
+            if after is None or time.monotonic() + after >= until:
+                break
+            await asyncio.sleep(after)
+        if isinstance(reply, httpx.Response):
+            raise RequestRefused.of(reply)
+        raise NoAnswer(f"no answer from {self.url}: {reply or type(reply).__name__}") from reply
+
+    async def _try(
+        self, method: str, path: str, until: float, body: bytes | None
+    ) -> httpx.Response | httpx.RequestError:
+        """One answer, or why there is none."""
+        left = max(until - time.monotonic(), 0.0)
+        most = left if self._limits is None else self._limits.deadline_seconds + GRACE_SECONDS
+        headers = {
+            "Accept": SAFETENSORS if body else JSON,
+            "Content-Type": JSON,
+            "X-Headlight-Deadline-Ms": str(min(int(left * 1000), MOST_MILLISECONDS)),
+        }
+        timeout = httpx.Timeout(most, connect=CONNECT_SECONDS)
+        try:
+            async with asyncio.timeout(left):
+                return await self._http.request(
+                    method, self.url + path, content=body, headers=headers, timeout=timeout
+                )
+        except TimeoutError:
+            return httpx.ReadTimeout("its time is over")
+        except httpx.RequestError as error:
+            return error
+
+
+def _checked(url: str) -> str:
+    """Where a service answers, without the last slash."""
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise ValueError(f"{url!r} is no address: {error}") from None
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise ValueError(f"{url!r} is no address; one is http://127.0.0.1:8000")
+    return url.rstrip("/")
+
+
+def authorization(key: str | None) -> dict[str, str]:
+    """The header that carries a key, which no message repeats.
+
+    Raises:
+        ValueError: no header can carry it.
+    """
+    if key is None:
+        return {}
+    if not key or not key.isascii() or not key.isprintable() or " " in key:
+        raise ValueError("the key is empty or holds characters that no header can carry")
+    return {"Authorization": f"Bearer {key}"}
+
+
+def _check(inputs: Iterable[Input], options: Options) -> None:
+    """Refuse two mistakes that would mean something else, or nothing."""
+    if isinstance(inputs, str | Mapping):
+        raise TypeError("inputs are a list, also when there is one")
+    unknown = options.keys() - Options.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"no such option: {', '.join(sorted(unknown))}")

@@ -1,0 +1,97 @@
+"""What a call of the client can end with.
+
+HeadlightError
+    RequestRefused      the service, or a proxy before it, answered with an error
+    NoAnswer            nobody answered in time, or what came is no answer of Headlight's
+    ModelChanged        two answers of one job come from two models
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import httpx
+import orjson
+
+TOLD = {"type", "title", "status", "code", "detail", "request_id", "errors"}
+
+
+class HeadlightError(Exception):
+    """Any failure of a call."""
+
+
+class NoAnswer(HeadlightError):
+    """Nobody answered in time, or what came is no answer of Headlight's."""
+
+
+class ModelChanged(HeadlightError):
+    """Two answers of one job come from different models, weights or numerics."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing wrong with a request.
+
+    Args:
+        loc: where, as keys and indices; an input's index is the caller's.
+        code: what.
+    """
+
+    loc: tuple[str | int, ...]
+    code: str
+
+    def counted_from(self, first: int) -> "Fault":
+        """The same of a request whose first input is the caller's input `first`."""
+        match self.loc:
+            case ("inputs", int(index), *rest):
+                return Fault(("inputs", first + index, *rest), self.code)
+        return self
+
+
+class RequestRefused(HeadlightError):
+    """The service, or a proxy before it, answered with an error.
+
+    Args:
+        status: of HTTP.
+        code: a code of the service's table; None where a proxy answered.
+        detail: a sentence.
+        errors: what is wrong where.
+        request_id: what the service's log calls the request; None where a proxy answered.
+        facts: numbers that help, such as `length` and `limit`.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        code: str | None,
+        detail: str,
+        errors: Sequence[Fault] = (),
+        request_id: str | None = None,
+        facts: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(status, code, detail, errors, request_id, facts)
+        self.status, self.code, self.detail = status, code, detail
+        self.errors, self.request_id, self.facts = tuple(errors), request_id, dict(facts or {})
+
+    def __str__(self) -> str:
+        where = "".join(f", {'.'.join(map(str, fault.loc))}" for fault in self.errors[:1])
+        numbers = "".join(f", {name} {told}" for name, told in self.facts.items())
+        return f"{self.status} {self.code or 'from a proxy'}{where}{numbers}: {self.detail}"
+
+    @classmethod
+    def of(cls, answer: httpx.Response) -> Self:
+        """What an answer other than 200 says."""
+        try:
+            told = orjson.loads(answer.content)
+            code, detail = told["code"], told["detail"]
+            errors = [Fault(tuple(at["loc"]), at["code"]) for at in told.get("errors", ())]
+        except (ValueError, KeyError, TypeError):  # no refusal of Headlight's
+            return cls(answer.status_code, None, answer.reason_phrase or "no reason given")
+        facts = {name: value for name, value in told.items() if name not in TOLD}
+        return cls(answer.status_code, code, detail, errors, told.get("request_id"), facts)
+
+    def counted_from(self, first: int) -> Self:
+        """The same of a request whose first input is the caller's input `first`."""
+        told = (self.status, self.code, self.detail)
+        errors = [fault.counted_from(first) for fault in self.errors]
+        return type(self)(*told, errors, self.request_id, self.facts)

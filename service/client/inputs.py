@@ -1,0 +1,154 @@
+"""What a caller gives -> the items of the wire, and requests of a size the service takes."""
+
+import base64
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypedDict
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+# A text, a pair of texts, token ids, (tokens, width) embeddings, or an item as the wire has it
+Input = str | tuple[str, str] | Sequence[int] | NDArray[Any] | Mapping[str, Any]
+
+BYTES_PER_TOKEN = 4  # of UTF-8, about; a wrong guess costs a refusal and a smaller request
+SPECIAL_TOKENS = 2
+# Work in one request: enough to keep a replica's lanes busy, about a second at a tenth each
+BATCHES_PER_REQUEST = 8
+SPARE_BYTES = 64 * 1024  # of a body, for what is not inputs
+
+
+class Options(TypedDict, total=False):
+    """What may be asked of an encoding; the names and defaults of POST /v1/encode."""
+
+    model: str
+    truncate: Literal["refuse", "right", "left"]
+    pooled: bool | Mapping[str, Any]
+    tokens: bool
+    layers: Sequence[int]
+    attention: Mapping[str, Any]
+    gates: Sequence[Mapping[str, Any]]
+    dtype: Literal["float32", "float16"]
+    prompt_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How large a request may be; see `limits`."""
+
+    sequences: int
+    tokens: int
+    body_bytes: int
+    sequence_tokens: int
+    deadline_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Inputs that are sent together.
+
+    Args:
+        first: the caller's index of the first of them.
+        items: each as JSON.
+    """
+
+    first: int
+    items: list[bytes]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def body(self, options: Options) -> bytes:
+        """The JSON that is sent."""
+        head = orjson.dumps(options, option=orjson.OPT_SERIALIZE_NUMPY)[:-1]
+        return head + (b"," if options else b"") + b'"inputs":[' + b",".join(self.items) + b"]}"
+
+    def halves(self) -> tuple["Request", "Request"]:
+        """Two requests for the same inputs."""
+        half = len(self) // 2
+        left, right = replace(self, items=self.items[:half]), self.items[half:]
+        return left, Request(self.first + half, right)
+
+
+def limits(info: Mapping[str, Any]) -> Limits:
+    """The limits of requests, from the answer of GET /info.
+
+    Tokens are kept to a few batches, far below what the service takes: a request that a slow
+    service cannot do by its deadline would be refused however often it is sent.
+    """
+    told = info["limits"]
+    return Limits(
+        sequences=told["max_sequences"],
+        tokens=min(told["max_request_tokens"], BATCHES_PER_REQUEST * told["batch_tokens"]),
+        body_bytes=max(told["max_body_bytes"] - SPARE_BYTES, 1),
+        sequence_tokens=info["max_tokens"],
+        deadline_seconds=told["deadline_seconds"],
+    )
+
+
+def requests(inputs: Iterable[Input], most: Limits) -> Iterator[Request]:
+    """Inputs as requests, in order; of no inputs one empty request, for the service to refuse.
+
+    Raises:
+        TypeError: an input is of no kind that can be encoded.
+    """
+    items: list[bytes] = []
+    first = tokens = size = 0
+    for index, given in enumerate(inputs):
+        item, its = _written(given, index)
+        its = min(its, most.sequence_tokens)
+        full = len(items) == most.sequences or tokens + its > most.tokens
+        if items and (full or size + len(item) + 1 > most.body_bytes):
+            yield Request(first, items)
+            items, first, tokens, size = [], index, 0, 0
+        items.append(item)
+        tokens, size = tokens + its, size + len(item) + 1
+    yield Request(first, items)
+
+
+def _written(given: Input, index: int) -> tuple[bytes, int]:
+    """An input as JSON, and about how many tokens it has."""
+    try:
+        item = _item(given)
+        written = orjson.dumps(item, option=orjson.OPT_SERIALIZE_NUMPY)
+    except TypeError as error:
+        raise TypeError(f"input {index}: {error}") from None
+    if isinstance(item, dict) and "text" not in item:
+        return written, max(map(_length, item.values()), default=0)
+    return written, SPECIAL_TOKENS + len(written) // BYTES_PER_TOKEN
+
+
+def _length(value: Any) -> int:
+    """Tokens in a field of numbers."""
+    if isinstance(value, dict) and value.get("shape"):
+        return int(value["shape"][0])
+    return len(value) if isinstance(value, list) else 0
+
+
+def _item(given: Input) -> Any:
+    """An input as the wire has it."""
+    match given:
+        case str():
+            return given
+        case Mapping():
+            return {name: _field(value) for name, value in given.items()}
+        case (str(text), str(pair)):
+            return {"text": text, "pair": pair}
+        case np.ndarray() if given.ndim == 2:
+            return {"embeddings": _field(given)}
+        case np.ndarray() if given.ndim == 1 and given.dtype.kind in "iu":
+            return {"token_ids": given.tolist()}
+        case [*ids] if all(isinstance(part, int | np.integer) for part in ids):
+            return {"token_ids": ids}
+    raise TypeError(f"{type(given)} is no text, pair of texts, token ids or embeddings")
+
+
+def _field(value: Any) -> Any:
+    """A field of an item; an array of numbers as base64, in float16 or else in float32."""
+    if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
+        return value
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes inf, and is refused
+        little = value.astype("<f2" if value.dtype == np.float16 else "<f4", order="C")
+    data = base64.b64encode(little.tobytes()).decode()
+    return {"shape": value.shape, "dtype": little.dtype.name, "data": data}

@@ -1,0 +1,54 @@
+"""Whether to try again, and when: exponential backoff, full jitter, Retry-After.
+
+Source: Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015; RFC 9110, 10.2.3.
+"""
+
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+import httpx
+from httpx import codes
+
+RETRIED = {
+    codes.TOO_MANY_REQUESTS,
+    codes.BAD_GATEWAY,
+    codes.SERVICE_UNAVAILABLE,
+    codes.GATEWAY_TIMEOUT,
+}
+# A connection that failed or broke; not one that cannot be made at all, such as of a wrong scheme
+BROKEN = (httpx.NetworkError, httpx.TimeoutException, httpx.RemoteProtocolError, httpx.ProxyError)
+FIRST_SECONDS, LONGEST_SECONDS = 0.1, 10.0  # of backoff
+
+
+def pause(
+    reply: httpx.Response | httpx.RequestError,
+    tries: int,
+    draw: Callable[[float, float], float] = random.uniform,
+) -> float | None:
+    """Seconds to wait before the next try; None where there should be none.
+
+    Args:
+        reply: how the last try ended.
+        tries: how many there were.
+        draw: a number between two others.
+    """
+    jitter = draw(0.0, min(LONGEST_SECONDS, FIRST_SECONDS * 2.0 ** min(tries - 1, 32)))
+    if isinstance(reply, httpx.RequestError):
+        return jitter if isinstance(reply, BROKEN) else None
+    if reply.status_code not in RETRIED:
+        return None
+    return asked(reply.headers.get("retry-after", "")) + jitter
+
+
+def asked(after: str) -> float:
+    """Seconds of a Retry-After header, a number or a date; 0 when it is neither."""
+    if after.isascii() and after.isdecimal():
+        return float(after)
+    try:
+        date = parsedate_to_datetime(after)
+    except ValueError:
+        return 0.0
+    aware = date if date.tzinfo else date.replace(tzinfo=UTC)
+    return max(0.0, (aware - datetime.now(UTC)).total_seconds())

@@ -1,0 +1,133 @@
+"""A file of texts, one a line: checked whole before it is used, then read again at no memory.
+
+.txt            a line is a text
+anything else   a line is JSON: a string, or {"text": .., "pair"?: .., "id"?: ..}
+"""
+
+import codecs
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+LONGEST_BYTES = 16 * 1024 * 1024  # of a line; one without an end must not fill the memory
+ENDS = b"\r\n"
+
+Texts = str | tuple[str, str]  # a text, or a pair of them
+
+
+class BadLine(Exception):
+    """A line that cannot be encoded; the message is one line and names its number."""
+
+    def __init__(self, number: int, why: str) -> None:
+        super().__init__(f"line {number}: {why}")
+
+
+class Changed(Exception):
+    """The file is no longer what it was when it was checked."""
+
+
+class Line(BaseModel):
+    """A line that is an object; its id is for whoever wrote it: row i is line i."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    text: str
+    pair: str | None = None
+    id: str | int | None = None
+
+
+LINE: TypeAdapter[str | Line] = TypeAdapter(str | Line)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file whose every line was checked.
+
+    Args:
+        sha256: of the whole file.
+        lines: how many; a last one without an end counts.
+    """
+
+    path: Path
+    sha256: str
+    lines: int
+
+    def texts(self, done: int) -> Iterator[Texts]:
+        """The texts after the first `done`.
+
+        Raises:
+            Changed: the file is another by now; said at its end.
+        """
+        digest = hashlib.sha256()
+        for number, raw in islice(_raw(self.path, digest), done, None):
+            yield _read(number, raw, self.path)
+        if digest.hexdigest() != self.sha256:
+            raise Changed(f"{self.path} was changed while it was read")
+
+
+def survey(path: Path, info: Mapping[str, Any]) -> Source:
+    """Check every line of a file against what the service says it reads.
+
+    Args:
+        info: the answer of GET /info.
+
+    Raises:
+        BadLine: the first that cannot be encoded, as far as can be told here.
+        OSError: the file cannot be read.
+    """
+    most = info["limits"]["max_text_characters"]
+    digest, number = hashlib.sha256(), 0
+    for number, raw in _raw(path, digest):
+        texts = _read(number, raw, path)
+        for text in (texts,) if isinstance(texts, str) else texts:
+            if not text:
+                raise BadLine(number, "the text is empty")
+            if len(text) > most:
+                raise BadLine(number, f"{len(text)} characters, the service reads {most}")
+    if not number:
+        raise BadLine(1, "there is none; the file is empty")
+    return Source(path, digest.hexdigest(), number)
+
+
+def _raw(path: Path, digest: "hashlib._Hash") -> Iterator[tuple[int, bytes]]:
+    """Every line with its number, counted from 1; the digest gets all bytes."""
+    with path.open("rb") as file:
+        number = 0
+        while raw := file.readline(LONGEST_BYTES):
+            number += 1
+            if len(raw) == LONGEST_BYTES:
+                raise BadLine(number, f"longer than {LONGEST_BYTES} bytes")
+            digest.update(raw)
+            yield number, raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
+
+
+def _read(number: int, raw: bytes, path: Path) -> Texts:
+    """The text of a line, or the pair of texts."""
+    if path.suffix == ".txt":
+        try:
+            return raw.rstrip(ENDS).decode()
+        except UnicodeDecodeError:
+            raise BadLine(number, "not UTF-8") from None
+    try:
+        line = LINE.validate_json(raw)
+    except ValidationError as error:
+        raise BadLine(number, _why(error)) from None
+    if isinstance(line, str):
+        return line
+    return line.text if line.pair is None else (line.text, line.pair)
+
+
+def _why(error: ValidationError) -> str:
+    """What is wrong with a line, without repeating it."""
+    wrong = error.errors(include_url=False, include_input=False)
+    if wrong[0]["type"] == "json_invalid":
+        return "not JSON"
+    named = [each for each in wrong if len(each["loc"]) > 1]  # of an object, a field of it
+    if not named:
+        return 'neither a string nor an object with "text"'
+    return f"{named[0]['loc'][1]}: {named[0]['msg']}"

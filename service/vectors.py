@@ -1,0 +1,148 @@
+"""A safetensors file that is written row by row and survives being interrupted.
+
+    <out>.partial   header (8 bytes of length, JSON), then the rows so far
+    <out>           the same file once all rows are there
+
+The header is that of the finished file, so how far it came is its own length, nothing else can
+disagree with it, and no reader of safetensors takes the partial file for a whole one.
+Source of the layout: safetensors' README, "Format".
+"""
+
+import fcntl
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+TENSOR, DTYPE = "pooled", np.dtype("<f4")
+LENGTH_BYTES = 8
+LONGEST_HEADER = 1 << 20
+SUFFIX = ".partial"
+
+
+class CannotResume(Exception):
+    """What is on the disk is not the beginning of this job; the message is one line."""
+
+
+class Vectors:
+    """The rows of a job, on the disk.
+
+    Args:
+        out: the finished file.
+        count: rows of the finished file.
+        origin: what the rows are made of and with; the same for all of them.
+        also: what the origin of the rows so far may say instead.
+
+    Raises:
+        CannotResume: the file is there already, or its partial file is another job's.
+        OSError: it cannot be written.
+    """
+
+    def __init__(
+        self, out: Path, count: int, origin: Mapping[str, str], also: Mapping[str, str]
+    ) -> None:
+        self.out, self.partial = out, out.with_name(out.name + SUFFIX)
+        self.count, self.origin = count, dict(origin)
+        if out.exists():
+            raise CannotResume(f"{out} is there already")
+        self._file = open(os.open(self.partial, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
+        try:
+            self._lock()
+            self._resume(also)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+    def append(self, rows: NDArray[Any]) -> None:
+        """Add rows, (rows, width), and wait until the disk has them.
+
+        Raises:
+            CannotResume: they are not as wide as those before.
+        """
+        if not self._start:
+            self._begin(rows.shape[1])
+        if rows.shape[1:] != (self._width,):
+            raise CannotResume(f"rows have {rows.shape[1]} numbers, those before {self._width}")
+        self._file.write(np.ascontiguousarray(rows, DTYPE).tobytes())
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self.rows += len(rows)
+
+    def finish(self) -> None:
+        """Give the file its name."""
+        if self.rows != self.count:
+            raise RuntimeError(f"{self.rows} rows of {self.count}: this is a bug")
+        os.replace(self.partial, self.out)
+        folder = os.open(self.out.parent, os.O_RDONLY)
+        os.fsync(folder)  # so that the new name, too, outlives a power cut
+        os.close(folder)
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CannotResume(f"{self.partial} is being written by another process") from None
+
+    def _resume(self, also: Mapping[str, str]) -> None:
+        """Find the rows that are there whole; drop what was cut off in writing."""
+        self.rows = self._width = self._start = 0
+        size = os.fstat(self._file.fileno()).st_size
+        start = LENGTH_BYTES + int.from_bytes(self._file.read(LENGTH_BYTES), "little")
+        if size >= LENGTH_BYTES and start > LONGEST_HEADER:
+            raise CannotResume(f"{self.partial} is no partial file of this command")
+        if size >= max(start, LENGTH_BYTES + 1):
+            self._start = start
+            self._check(self._file.read(start - LENGTH_BYTES), also)
+            self.rows = (size - start) // (self._width * DTYPE.itemsize)
+        end = start + self.rows * self._width * DTYPE.itemsize if self._start else 0
+        self._file.truncate(end)
+        self._file.seek(end)
+
+    def _check(self, header: bytes, also: Mapping[str, str]) -> None:
+        """Compare what the rows so far are made of with what they should be made of."""
+        try:
+            told = orjson.loads(header)
+            before, (count, self._width) = told["__metadata__"], told[TENSOR]["shape"]
+        except (ValueError, KeyError, TypeError):
+            raise CannotResume(f"{self.partial} is no partial file of this command") from None
+        for name, now in self.origin.items():
+            if before.get(name) not in (now, also.get(name, now)):
+                what = f"{name} was {before.get(name)} and is {now}"
+                raise CannotResume(f"{self.partial} is of another job: {what}")
+        if count != self.count:
+            raise CannotResume(f"{self.partial} is of {count} rows, not {self.count}")
+        if before != self.origin:
+            self._file.seek(0)
+            self._file.write(self._header(len(header)))
+            self._file.flush()
+
+    def _begin(self, width: int) -> None:
+        self._width = width
+        header = self._header(0)
+        self._start = len(header)
+        self._file.write(header)
+
+    def _header(self, length: int) -> bytes:
+        """The finished file's header, of at least `length` bytes."""
+        end = self.count * self._width * DTYPE.itemsize
+        shape = [self.count, self._width]
+        tensor = {"dtype": "F32", "shape": shape, "data_offsets": [0, end]}
+        told = orjson.dumps({"__metadata__": self.origin, TENSOR: tensor}).ljust(length)
+        told += b" " * (-len(told) % 8)
+        return len(told).to_bytes(LENGTH_BYTES, "little") + told

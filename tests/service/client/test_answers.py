@@ -1,0 +1,107 @@
+"""Safetensors answers -> typed arrays."""
+
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from service.client import ModelChanged, NoAnswer
+from service.client.answers import Attention, Encoded, join, read
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+ACCEPT = {"Accept": "application/vnd.safetensors"}
+SHOWN = {"layers": [5, 0], "heads": [11, 3, 10]}
+
+
+async def both(client: httpx.AsyncClient, **asked: Any) -> tuple[Attention, dict[str, Any]]:
+    """The attention of a text as we read it, and as the service's JSON has it."""
+    body = {"inputs": ["All is well"], "attention": {**SHOWN, **asked}}
+    binary = await client.post("/v1/encode", json=body, headers=ACCEPT)
+    told = (await client.post("/v1/encode", json=body)).json()
+    shown = read(binary.content).items[0].attention
+    assert shown is not None
+    return shown, told["data"][0]["attention"]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{}, {"form": "rows", "rows": [3, 1]}, {"form": "blocks", "size": 2}],
+    ids=["full", "rows", "blocks"],
+)
+async def test_maps_are_by_layer_and_head(client: httpx.AsyncClient, asked: Any) -> None:
+    """In the model's order, with the numbers of the JSON."""
+    shown, told = await both(client, **asked)
+
+    assert list(shown.maps) == [(0, 3), (0, 10), (0, 11), (5, 3), (5, 10), (5, 11)]
+    for (layer, head), array in shown.maps.items():
+        expected = np.array(told["maps"][str(layer)][str(head)], np.float32)
+        np.testing.assert_array_equal(array, expected, strict=True)
+    assert (shown.form, shown.path) == (told["form"], told["path"])
+    assert shown.facts == {
+        name: told[name] for name in told if name not in ("form", "path", "maps")
+    }
+
+
+async def test_edges_are_three_arrays_by_head(client: httpx.AsyncClient) -> None:
+    """Keys, values and what is left."""
+    shown, told = await both(client, form="top", k=2)
+
+    assert list(shown.edges)[-1] == (5, 11) and not shown.maps
+    for (layer, head), edges in shown.edges.items():
+        for name, array in edges._asdict().items():
+            np.testing.assert_array_equal(
+                array, np.array(told["edges"][str(layer)][str(head)][name], array.dtype)
+            )
+
+
+async def test_statistics_are_by_layer(client: httpx.AsyncClient) -> None:
+    """(heads, fields); the fields' names stand in the facts."""
+    shown, told = await both(client, form="stats")
+
+    assert list(shown.stats) == [0, 5]
+    assert shown.facts["stats"]["fields"] == told["stats"]["fields"]
+    values = [told["stats"]["values"]["5"][head] for head in ("3", "10", "11")]
+    np.testing.assert_array_equal(shown.stats[5], np.array(values, np.float32))
+
+
+async def test_dominance_is_four_columns_by_head_and_the_wins(client: httpx.AsyncClient) -> None:
+    """Token by token."""
+    shown, told = await both(client, form="dominance")
+
+    records = told["dominance"]["5"]["11"]
+    columns = shown.dominance[5, 11]
+    assert list(columns.tokens) == [record["token"] for record in records]
+    assert list(columns.dominant) == [record["dominant"] for record in records]
+    np.testing.assert_array_equal(
+        columns.share, np.array([record["share"] for record in records], np.float32)
+    )
+    assert shown.wins is not None and list(shown.wins) == told["wins"]
+
+
+async def test_rollout_is_one_map(client: httpx.AsyncClient) -> None:
+    """(query, key)."""
+    shown, told = await both(client, form="rollout", layers="all", heads="all")
+
+    assert shown.rollout is not None
+    np.testing.assert_array_equal(shown.rollout, np.array(told["map"], np.float32))
+
+
+@pytest.mark.parametrize("cut", [0, 4, 100, -1], ids=["all", "length", "header", "last byte"])
+async def test_a_cut_off_answer_is_none(client: httpx.AsyncClient, cut: int) -> None:
+    """Whatever is missing."""
+    whole = await client.post("/v1/encode", json={"inputs": ["a"]}, headers=ACCEPT)
+
+    with pytest.raises(NoAnswer):
+        read(whole.content[:cut])
+
+
+async def test_answers_of_two_models_are_not_joined(client: httpx.AsyncClient) -> None:
+    """Vectors of different weights mean different things."""
+    whole = await client.post("/v1/encode", json={"inputs": ["a"]}, headers=ACCEPT)
+    one = read(whole.content)
+    other = Encoded("m", "sha256:0", "n", "float32", one.items, one.usage, one.pooled)
+
+    with pytest.raises(ModelChanged, match="model changed from all-MiniLM-L6-v2 to m"):
+        join([one, other])

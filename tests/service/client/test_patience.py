@@ -1,0 +1,64 @@
+"""When a request is tried again."""
+
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import httpx
+import pytest
+
+from service.client.patience import FIRST_SECONDS, LONGEST_SECONDS, asked, pause
+
+
+def least(low: float, high: float) -> float:
+    """The shortest of pauses."""
+    return low
+
+
+def most(low: float, high: float) -> float:
+    """The longest."""
+    return high
+
+
+def test_pauses_double_up_to_a_limit_and_may_be_of_any_length_below() -> None:
+    """Full jitter: clients that failed together do not come back together."""
+    busy = httpx.Response(503)
+
+    assert [pause(busy, tries, most) for tries in (1, 2, 3)] == [
+        FIRST_SECONDS,
+        2 * FIRST_SECONDS,
+        4 * FIRST_SECONDS,
+    ]
+    assert pause(busy, 10_000, most) == LONGEST_SECONDS
+    assert pause(busy, 5, least) == 0.0
+
+
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+def test_retry_after_is_waited_for_with_jitter_on_top(status: int) -> None:
+    """Never less than the service asks for."""
+    reply = httpx.Response(status, headers={"Retry-After": "7"})
+
+    assert pause(reply, 1, least) == 7.0 and pause(reply, 1, most) == 7.0 + FIRST_SECONDS
+
+
+def test_retry_after_may_be_a_date() -> None:
+    """As proxies send it; what is neither is no wish."""
+    later = datetime.now(UTC) + timedelta(seconds=30)
+
+    assert 25 < asked(format_datetime(later, usegmt=True)) <= 30
+    assert asked("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
+    assert [asked(wrong) for wrong in ("", "soon", "-1", "\u0663")] == [0.0] * 4
+
+
+@pytest.mark.parametrize("status", [301, 400, 401, 408, 413, 422, 500, 501])
+def test_no_other_status_is_tried_again(status: int) -> None:
+    """It would end the same way."""
+    assert pause(httpx.Response(status, headers={"Retry-After": "1"}), 1) is None
+
+
+def test_a_connection_that_broke_is_tried_again_and_one_that_cannot_be_is_not() -> None:
+    """A wrong scheme stays wrong."""
+    assert pause(httpx.ConnectError("refused"), 1, most) == FIRST_SECONDS
+    assert pause(httpx.ReadTimeout("late"), 1, most) == FIRST_SECONDS
+    assert pause(httpx.RemoteProtocolError("cut off"), 1, most) == FIRST_SECONDS
+    assert pause(httpx.UnsupportedProtocol("ftp"), 1) is None
+    assert pause(httpx.LocalProtocolError("header"), 1) is None

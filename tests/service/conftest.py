@@ -1,0 +1,140 @@
+"""Both clients as one call, a service that stumbles, and each text's answer alone."""
+
+import asyncio
+import base64
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import numpy as np
+import orjson
+import pytest
+from numpy.typing import NDArray
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service import guard
+from service.client import AsyncClient, Client, Encoded
+
+Encode = Callable[..., Awaitable[Encoded]]
+Alone = Callable[..., Awaitable[NDArray[np.float32]]]
+
+
+async def by_waiting(url: str, inputs: Any, how: Any = None, **options: Any) -> Encoded:
+    """Encode with Client."""
+
+    def wait() -> Encoded:
+        with Client(url, **(how or {})) as client:
+            return client.encode(inputs, **options)
+
+    return await asyncio.to_thread(wait)
+
+
+async def by_awaiting(url: str, inputs: Any, how: Any = None, **options: Any) -> Encoded:
+    """Encode with AsyncClient."""
+    async with AsyncClient(url, **(how or {})) as client:
+        return await client.encode(inputs, **options)
+
+
+@pytest.fixture(params=[by_waiting, by_awaiting], ids=["Client", "AsyncClient"])
+def encode(request: pytest.FixtureRequest) -> Encode:
+    """Encode inputs with either client, made with the arguments in `how`."""
+    chosen: Encode = request.param
+    return chosen
+
+
+@pytest.fixture
+def alone(client: httpx.AsyncClient) -> Alone:
+    """What POST /v1/encode answers to one input alone, sent without our client, exactly."""
+
+    async def ask(given: Any, **options: Any) -> NDArray[np.float32]:
+        body = {"inputs": [given], "encoding": "base64", **options}
+        told = (await client.post("/v1/encode", json=body)).json()["data"][0]["pooled"]
+        return np.frombuffer(base64.b64decode(told["data"]), "<f4").reshape(told["shape"])
+
+    return ask
+
+
+@dataclass
+class Stumbling:
+    """An application whose first answers to POST /v1/encode are not its own.
+
+    Args:
+        stumbles: how it fails in turn: a status and headers, or None: the connection breaks.
+        seconds: how long it thinks before its own answers.
+        limits: what GET /info says of its limits where they are not the application's.
+        says: the same of the rest of GET /info.
+    """
+
+    app: ASGIApp
+    stumbles: list[tuple[int, dict[str, str]] | None] = field(default_factory=list)
+    seconds: float = 0.0
+    limits: dict[str, int] = field(default_factory=dict)
+    says: dict[str, str] = field(default_factory=dict)
+    came: list[float] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    bodies: list[Any] = field(default_factory=list)
+    busy: int = 0
+    most: int = 0  # requests at once
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/info":
+            return await self.info(scope, receive, send)
+        if scope["path"] != "/v1/encode":
+            return await self.app(scope, receive, send)
+        body = b""
+        while (message := await receive())["type"] == "http.request":
+            body += message["body"]
+            if not message.get("more_body"):
+                break
+        self.came.append(time.monotonic())
+        self.headers.append({name.decode(): value.decode() for name, value in scope["headers"]})
+        self.bodies.append(orjson.loads(body))
+        if self.stumbles:
+            return await self.stumble(self.stumbles.pop(0), send)
+        self.busy += 1
+        self.most = max(self.most, self.busy)
+        await asyncio.sleep(self.seconds)
+        try:
+            await self.app(scope, replay(body, receive), send)
+        finally:
+            self.busy -= 1
+
+    async def info(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The application's own, with other limits."""
+
+        async def limited(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                del MutableHeaders(scope=message)["content-length"]
+            elif message["body"]:
+                told = orjson.loads(message["body"])
+                told["limits"] |= self.limits
+                message["body"] = orjson.dumps(told | self.says)
+            await send(message)
+
+        await self.app(scope, receive, limited)
+
+    async def stumble(self, how: tuple[int, dict[str, str]] | None, send: Send) -> None:
+        """Fail; the server closes a connection of which less came than was promised."""
+        status, headers = how or (200, {"content-length": "1000"})
+        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+        await send({"type": "http.response.start", "status": status, "headers": raw})
+        await send({"type": "http.response.body", "body": b"busy", "more_body": how is None})
+
+
+def replay(body: bytes, receive: Receive) -> Receive:
+    """A receive that gives a body once."""
+    left: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replayed() -> Message:
+        return left.pop() if left else await receive()
+
+    return replayed
+
+
+@pytest.fixture
+def stumbling(app: guard.Guard) -> Callable[..., Stumbling]:
+    """The replica behind a layer that fails first."""
+    return lambda *stumbles, **how: Stumbling(app, list(stumbles), **how)
