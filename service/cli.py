@@ -51,7 +51,8 @@ def option(name: str, field: FieldInfo) -> Callable[[Callable[..., None]], Calla
 def options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command one option per setting, in the order of the settings."""
     for name, field in reversed(Settings.model_fields.items()):
-        command = option(name, field)(command)
+        if not field.exclude:  # never on a command line, which others can read
+            command = option(name, field)(command)
     return command
 
 

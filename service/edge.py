@@ -5,14 +5,16 @@ What reaches it has passed service/guard.py: the body is within its limit, the r
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from importlib.resources import files
+from typing import Any
 
 import orjson
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route, compile_path
@@ -24,7 +26,7 @@ from service.dialects import inference_protocol, native
 from service.dialects.dialect import Call, Say
 from service.foreign import Handler
 from service.gateway import Gateway
-from service.guard import INFERENCE, REFUSAL, REQUEST_ID
+from service.guard import INFERENCE, REFUSAL, REQUEST_ID, keys
 from service.inference_routes import InferenceRoutes
 from service.metrics import CONTENT_TYPE
 from service.openapi import document
@@ -72,7 +74,21 @@ def application(gateway: Gateway, scrape: Callable[[], Awaitable[bytes]]) -> ASG
         exception_handlers={HTTPException: _unrouted(says)},
     )
     app.router.redirect_slashes = False
-    return Counted(app, gateway)
+    shared = _shared(app, gateway.settings.cors_origins)
+    return Counted(shared, gateway)
+
+
+def _shared(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
+    """Let pages of these origins ask and read; without any, no answer says a word of it."""
+    if not origins:
+        return app
+    return CORSMiddleware(
+        app,
+        allow_origins=origins,
+        allow_methods=("GET", "POST"),
+        allow_headers=("Authorization", REQUEST_ID, DEADLINE),
+        expose_headers=(REQUEST_ID, REPLICA, "Retry-After"),
+    )
 
 
 class Counted:
@@ -80,6 +96,8 @@ class Counted:
 
     def __init__(self, app: ASGIApp, gateway: Gateway) -> None:
         self._app, self._gateway = app, gateway
+        # the guard's come from its machine's environment, these with the deployment
+        self._keys = keys(gateway.settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -95,7 +113,14 @@ class Counted:
                     counting.close()  # before the client can know, so that its count is ours
                 await send(message)
 
-            await self._app({**scope, "seen": seen}, receive, named)
+            await self._app({**scope, **self._decided(scope), "seen": seen}, receive, named)
+
+    def _decided(self, scope: Scope) -> dict[str, Any]:
+        """Refuse whoever has no key, if the guard has not done so."""
+        headers = scope["headers"]
+        if any(name == REFUSAL for name, _ in headers) or self._keys.admit(scope):
+            return {}
+        return {"headers": [*headers, (REFUSAL, b"unauthorized")]}
 
 
 class Routes:
@@ -213,8 +238,10 @@ def _unrouted(says: Mapping[str, Say]) -> Callable[[Request, Exception], Awaitab
         route = next(known, None)
         request.scope["seen"].route = route.path_format if route else UNKNOWN
         say = says[route.path] if route else _family(request.url.path)
-        response = _problem(request, Refused(UNROUTED[error.status_code]), say)
-        response.headers.update(error.headers or {})
+        decided = request.headers.get(REFUSAL.decode())
+        response = _problem(request, Refused(decided or UNROUTED[error.status_code]), say)
+        if not decided:
+            response.headers.update(error.headers or {})
         return response
 
     return answered
@@ -233,4 +260,6 @@ def _problem(request: Request, refused: Refused, say: Say) -> Response:
     response = Response(said.body, said.status, said.headers, said.media_type)
     if refused.retry_after is not None:
         response.headers["retry-after"] = str(refused.retry_after)
+    if refused.code == "unauthorized":
+        response.headers["www-authenticate"] = "Bearer"
     return response

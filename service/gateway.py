@@ -17,7 +17,7 @@ import torch
 
 from model.forms import Asked
 from model.pooling import Pooling
-from service import answer, forms
+from service import answer, forms, lag
 from service.answer import Encoded
 from service.asking import ask
 from service.batcher import Batcher, DeadlinePassed, Overloaded, Timing
@@ -80,6 +80,7 @@ class Gateway:
             config,
             self.max_tokens,
             settings.max_text_characters,
+            settings.max_embedding,
             model.prompts,
         )
         self.vocabulary = Vocabulary(self._reader, settings)
@@ -97,11 +98,13 @@ class Gateway:
         )
         self.heads = Heads(model, self.name, self._run, settings.deadline_seconds)
         self._health = Health(settings, runner, self._batcher, self.metrics)
+        self._lag = asyncio.create_task(lag.watch(self.metrics.lagged))
 
     async def close(self) -> None:
         """Let admitted work finish, stop the lanes."""
         if self._health:
             self._health.close()
+            self._lag.cancel()
         self.heads.close()
         await self._batcher.drain()
         self._runner.close()

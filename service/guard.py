@@ -1,17 +1,23 @@
 """The outermost layer: makes a request safe to pass on.
 
-It wraps whatever takes connections, each replica or Ray's Python proxy: reads the body up to the
-limit, drops the headers by which a client could steer Ray, and gives the request its id.
+It wraps whatever takes connections, each replica or Ray's Python proxy: refuses by the headers
+alone what it can, before the body; reads the body up to the limit; drops the headers by which a
+client could steer Ray; and gives the request its id. Inside Ray's proxy it has no routes, so a
+refusal travels on as a header, without a body, and the route words it in its own dialect.
 """
 
+import asyncio
 import uuid
+from collections import Counter
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service import settings
-from service.answer import INFERENCE_HEADER, OCTETS, SAFETENSORS
+from service import body, settings
+from service.answer import INFERENCE_HEADER, JSON, OCTETS, SAFETENSORS
+from service.keys import DOCS, METRICS, Keys
+from service.settings import KIB, Settings
 
 REQUEST_ID = "x-request-id"
 INFERENCE = "/v2/"  # routes where a header may announce bytes, often without a media type
@@ -27,43 +33,116 @@ RAYS_OWN = (
 )
 ID_CHARACTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 LONGEST_ID = 128
+MOST_HEADERS, MOST_HEADER_BYTES = 100, 16 * KIB
+PROBE = "/-/healthz"  # HAProxy's, by the replica's address
+# What says how a request is read must be said once, and not by a name that others take for it
+SAID_ONCE = frozenset(
+    (
+        b"host",
+        b"content-type",
+        b"content-length",
+        b"content-encoding",
+        b"transfer-encoding",
+        b"x-headlight-deadline-ms",
+        INFERENCE_HEADER.encode(),
+    )
+)
+TWINS = frozenset(
+    name.replace(b"-", b"_") for name in (*SAID_ONCE, REQUEST_ID.encode()) if b"-" in name
+)
+BODY_SECONDS = 30.0  # for the whole body to come; HAProxy gives 10 for what fits its buffer
+THREAD_BYTES = 64 * KIB  # a larger body is looked through beside the event loop
+
+RawHeaders = list[tuple[bytes, bytes]]
 
 
 def outermost() -> list[Middleware]:
-    """What wraps replicas and Ray's proxy alike; limits come from the HEADLIGHT_* variables."""
-    limits = settings.load({})
-    return [
-        Middleware(
-            Guard,
-            max_body_bytes=limits.max_body_bytes,
-            max_binary_body_bytes=limits.max_binary_body_bytes,
-        )
-    ]
+    """What wraps replicas and Ray's proxy alike; settings come from the HEADLIGHT_* variables."""
+    return [Middleware(Guard, settings=settings.load({}))]
+
+
+def keys(settings: Settings) -> Keys:
+    """Who may pass, by the settings."""
+    opened = (METRICS if settings.public_metrics else frozenset()) | (
+        DOCS if settings.public_docs else frozenset()
+    )
+    return Keys(settings.api_keys, opened)
 
 
 class Guard:
-    """Makes a request safe to pass on: a body within its limit, no header of Ray's, an id."""
+    """Makes a request safe to pass on, or has it refused."""
 
-    def __init__(self, app: ASGIApp, max_body_bytes: int, max_binary_body_bytes: int) -> None:
-        self._app = app
-        self._json, self._binary = max_body_bytes, max_binary_body_bytes
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self._app, self._keys = app, keys(settings)
+        self._json, self._binary = settings.max_body_bytes, settings.max_binary_body_bytes
+        self._hosts = frozenset(host.lower() for host in settings.allowed_hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        headers = [pair for pair in scope["headers"] if not pair[0].startswith(RAYS_OWN)]
-        headers, request_id = _with_id(headers)
-        binary = _binary(scope["path"], Headers(raw=headers))
-        body = await _body(receive, headers, self._binary if binary else self._json)
-        if body is None:
-            headers.append((REFUSAL, b"body_too_large"))
+        headers, request_id = _with_id(
+            [pair for pair in scope["headers"] if not pair[0].startswith(RAYS_OWN)]
+        )
+        code, content = self._by_headers(scope, Headers(raw=headers)), b""
+        if code is None:
+            code, content = await self._read(scope["path"], receive, Headers(raw=headers))
+        if code is not None:
+            kept = (b"host", b"origin", REQUEST_ID.encode())
+            headers = [pair for pair in headers if pair[0] in kept] + [(REFUSAL, code.encode())]
 
         async def named(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message)[REQUEST_ID] = request_id  # once, whoever set it too
             await send(message)
 
-        await self._app({**scope, "headers": headers}, _replay(body or b"", receive), named)
+        await self._app({**scope, "headers": headers}, _replay(content, receive), named)
+
+    def _by_headers(self, scope: Scope, headers: Headers) -> str | None:
+        """The code of a refusal that needs no body."""
+        raw = scope["headers"]
+        if len(raw) > MOST_HEADERS or sum(map(_size, raw)) > MOST_HEADER_BYTES:
+            return "headers_too_large"
+        if headers.get("transfer-encoding", "chunked").strip().lower() != "chunked":
+            return "bad_request"
+        names = Counter(name for name, _ in raw)
+        if TWINS & names.keys() or any(names[name] > 1 for name in SAID_ONCE):
+            return "bad_request"
+        host = headers.get("host", "").lower()
+        named = host in self._hosts or host.rpartition(":")[0] in self._hosts
+        if self._hosts and not named and scope["path"] != PROBE:
+            return "bad_host"
+        if not self._keys.admit(scope):
+            return "unauthorized"
+        if headers.get("content-encoding", "identity").strip().lower() != "identity":
+            return "unsupported_encoding"
+        return None
+
+    async def _read(
+        self, path: str, receive: Receive, headers: Headers
+    ) -> tuple[str | None, bytes]:
+        """The body, or the code of a refusal and none."""
+        media_type = headers.get("content-type", JSON).partition(";")[0].strip().lower()
+        limit = self._binary if _binary(path, headers) else self._json
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                content = await _body(receive, headers, limit)
+        except TimeoutError:
+            return "request_timeout", b""
+        if content is None:
+            return "body_too_large", b""
+        length = headers.get(INFERENCE_HEADER, "")
+        if not length and media_type != JSON:
+            return None, content
+        text = content[: int(length)] if length.isdecimal() and len(length) < 10 else content
+        if len(text) > THREAD_BYTES:
+            code = await asyncio.to_thread(body.check, text)
+        else:
+            code = body.check(text)
+        return code, content if code is None else b""
+
+
+def _size(pair: tuple[bytes, bytes]) -> int:
+    return len(pair[0]) + len(pair[1]) + len(": \r\n")
 
 
 def _binary(path: str, headers: Headers) -> bool:
@@ -72,7 +151,7 @@ def _binary(path: str, headers: Headers) -> bool:
     return announced or headers.get("content-type", "").lower().startswith((OCTETS, SAFETENSORS))
 
 
-def _with_id(headers: list[tuple[bytes, bytes]]) -> tuple[list[tuple[bytes, bytes]], str]:
+def _with_id(headers: RawHeaders) -> tuple[RawHeaders, str]:
     """The headers with exactly one request id: the client's if it is harmless, else a new one."""
     name = REQUEST_ID.encode()
     given = [value for key, value in headers if key == name]
@@ -83,30 +162,32 @@ def _with_id(headers: list[tuple[bytes, bytes]]) -> tuple[list[tuple[bytes, byte
     return [*(pair for pair in headers if pair[0] != name), (name, request_id)], request_id.decode()
 
 
-async def _body(receive: Receive, headers: list[tuple[bytes, bytes]], limit: int) -> bytes | None:
+async def _body(receive: Receive, headers: Headers, limit: int) -> bytes | None:
     """The whole body, or None when it is larger than the limit; then the rest is not read."""
-    declared = Headers(raw=headers).get("content-length", "0")
+    declared = headers.get("content-length", "0")
     if declared.isdecimal() and int(declared) > limit:
         return None
-    body = bytearray()
+    content = bytearray()
     while True:
         message = await receive()
-        body += message.get("body", b"")
-        if len(body) > limit:
+        content += message.get("body", b"")
+        if len(content) > limit:
             return None
         if not message.get("more_body"):
-            return bytes(body)
+            return bytes(content)
 
 
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """A receive that gives the body once, then whatever the client does next."""
+def _replay(content: bytes, receive: Receive) -> Receive:
+    """A receive that gives the body once, then whether the client left; never more of a body."""
     given = False
 
     async def replayed() -> Message:
         nonlocal given
-        if given:
-            return await receive()
-        given = True
-        return {"type": "http.request", "body": body, "more_body": False}
+        if not given:
+            given = True
+            return {"type": "http.request", "body": content, "more_body": False}
+        while (message := await receive())["type"] == "http.request":
+            pass  # of a body too large; Ray would keep all of it
+        return message
 
     return replayed

@@ -19,8 +19,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from service import haproxy
-from service.settings import KIB, MIB, Settings
+from service import haproxy, keys
+from service.settings import KIB, MIB, PREFIX, Settings
 
 # Requests a replica may hold beyond those that wait in our queue: running ones, probes and
 # scrapes. With room to spare, the refusal of a full queue is always ours, never Ray's.
@@ -45,6 +45,15 @@ BLOCKS, BLOCK = range(20_000, 32_000, 1_000), 1_000
 STATS, METRICS, FALLBACK, AUTOSCALER, DASHBOARD, REPLICAS = 1, 2, 3, 4, 5, 10
 
 WRAPPER = "headlight-haproxy"
+
+# What the outermost layer reads of the settings
+GUARDED = {
+    "max_body_bytes",
+    "max_binary_body_bytes",
+    "public_metrics",
+    "public_docs",
+    "allowed_hosts",
+}
 
 
 def ongoing(settings: Settings) -> int:
@@ -139,6 +148,22 @@ def wrapper(run: Path) -> Path:
     script.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
     script.chmod(0o700)
     return script
+
+
+def guarded(settings: Settings) -> dict[str, str]:
+    """Return the variables from which the outermost layer knows the settings it is to hold.
+
+    Of the API keys their SHA-256, so that no process of Ray's ever has a key.
+    """
+    told = settings.model_dump(include=GUARDED, exclude_defaults=True, mode="json")
+    variables = {
+        f"{PREFIX}{name.upper()}": ",".join(value) if isinstance(value, list) else str(value)
+        for name, value in told.items()
+    }
+    if settings.api_keys:
+        hashed = ",".join(f"{keys.KNOWN_AS}:{digest}" for digest in settings.api_keys)
+        variables[f"{PREFIX}API_KEYS"] = hashed
+    return variables
 
 
 def differences(promised: Mapping[str, str], actual: Mapping[str, str]) -> list[str]:

@@ -53,6 +53,7 @@ class Reader:
     Args:
         max_tokens: longest sequence.
         max_characters: longest text, before tokenizing.
+        max_embedding: largest number in embeddings, either sign.
         prompts: the checkpoint's.
     """
 
@@ -60,6 +61,7 @@ class Reader:
     config: EncoderConfig
     max_tokens: int
     max_characters: int
+    max_embedding: float
     prompts: Prompts
 
     async def read(
@@ -159,6 +161,8 @@ class Reader:
             raise _refused("shape_mismatch", index, "embeddings", limit=self.config.width)
         if not np.isfinite(vectors).all():
             raise _refused("non_finite", index, "embeddings")
+        if max(vectors.max(), -vectors.min()) > self.max_embedding:
+            raise Refused("out_of_range", [Fault(("inputs", index, "embeddings"), "out_of_range")])
 
     def _cut(self, length: int, index: int, truncate: Truncate) -> slice:
         """What is left of a sequence that is used as given."""

@@ -25,7 +25,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from service import ingress, sweep, weights
-from service.settings import MIB, Settings
+from service.settings import MIB, PREFIX, Settings
 
 READY_SECONDS = 60  # from deployed to ready: canary and HAProxy's own checks
 JOIN_SECONDS = 60  # for a cluster to run a task that takes no time
@@ -129,6 +129,7 @@ def own_ray(settings: Settings, say: Say) -> Iterator[None]:
         cores = os.cpu_count() or 1
         os.environ.update(ingress.promised(settings))
         os.environ.update(ingress.placed(settings, block, run, cores))
+        guard(settings)
         say("starting Ray")
         import ray
 
@@ -156,6 +157,7 @@ def cluster(settings: Settings, say: Say) -> Iterator[None]:
     """
     promised = ingress.promised(settings)
     os.environ.update(promised)
+    guard(settings)
     say(f"joining the Ray cluster at {settings.address}")
     import ray
 
@@ -173,6 +175,13 @@ def cluster(settings: Settings, say: Say) -> Iterator[None]:
             raise StartFailed(f"no Ray cluster at {settings.address}: {error}") from error
         finally:
             ray.shutdown()
+
+
+def guard(settings: Settings) -> None:
+    """Leave in the environment, which Ray's processes inherit, what the outermost layer needs."""
+    for name in [name for name in os.environ if name.startswith(PREFIX)]:
+        del os.environ[name]  # settled already, and one of them may be an API key
+    os.environ.update(ingress.guarded(settings))
 
 
 def reach(address: str) -> None:

@@ -22,6 +22,7 @@ from prometheus_client import (
 Family = TypeVar("Family", Counter, Gauge)
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
+LAGS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 10)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 CLIENT_CLOSED = 499  # the client went away before its answer
 
@@ -52,6 +53,13 @@ class Metrics:
             registry=self._registry,
             buckets=BUCKETS,
         )
+        self._lag = Histogram(
+            "headlight_event_loop_lag_seconds",
+            "How much later than asked the event loop wakes a sleeper.",
+            ["replica"],
+            registry=self._registry,
+            buckets=LAGS,
+        ).labels(replica)
         self._tokens = self._family(Counter, "tokens", "Tokens encoded for an answer.")
         self._canaries = self._family(Counter, "canary_failures", "Self-checks that went wrong.")
         self._info = self._family(
@@ -75,6 +83,10 @@ class Metrics:
             self._requests.labels(route=seen.route, **labels, replica=self._replica).inc()
             elapsed = time.perf_counter() - start
             self._seconds.labels(route=seen.route, replica=self._replica).observe(elapsed)
+
+    def lagged(self, seconds: float) -> None:
+        """Record one lag of the event loop."""
+        self._lag.observe(seconds)
 
     def encoded(self, tokens: int) -> None:
         """Count the tokens of an answered request."""

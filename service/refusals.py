@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import orjson
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from model import errors
 from service import schema, teaching
@@ -33,9 +34,15 @@ class Kind(NamedTuple):
 REFUSALS: dict[str, Kind] = {
     "invalid_json": Kind(400, "The body is not valid JSON."),
     "invalid_safetensors": Kind(400, "The body is not a valid safetensors file."),
+    "invalid_encoding": Kind(400, "The body is not UTF-8 without a byte order mark."),
+    "json_too_deep": Kind(400, "The body's objects and lists are too deep inside each other."),
+    "duplicate_key": Kind(400, "An object of the body has a key twice."),
+    "bad_request": Kind(400, "Headers contradict each other."),
+    "unauthorized": Kind(401, "This service asks for an API key: Authorization: Bearer <key>."),
     "not_found": Kind(404, "There is nothing at this path."),
     "task_not_found": Kind(404, "A dense encoder serves no such task; /embed makes vectors."),
     "model_not_found": Kind(404, "This service serves another model."),
+    "request_timeout": Kind(408, "The body did not come in time."),
     "method_not_allowed": Kind(405, "The path does not take this method."),
     "not_acceptable": Kind(
         406, "The answer can be JSON or safetensors, neither of which is accepted."
@@ -44,6 +51,8 @@ REFUSALS: dict[str, Kind] = {
     "too_many_tokens": Kind(413, "The request holds more tokens than this service takes at once."),
     "attention_too_large": Kind(413, "The attention asked for is larger than an answer may be."),
     "unsupported_media_type": Kind(415, "The body's media type is not one this route reads."),
+    "unsupported_encoding": Kind(415, "The body is encoded; this service reads it plain."),
+    "bad_host": Kind(421, "The host asked for is not this service's."),
     "invalid_type": Kind(422, "A value has the wrong type."),
     "out_of_range": Kind(422, "A value is outside its range."),
     "unknown_field": Kind(422, "The request has a field that is not known here."),
@@ -71,6 +80,7 @@ REFUSALS: dict[str, Kind] = {
     "prompt_not_found": Kind(422, "The model has no prompt of that name."),
     "prompt_without_text": Kind(422, "A prompt goes before a text, and an input is none."),
     "overloaded": Kind(429, "The service is busy; the request was not started."),
+    "headers_too_large": Kind(431, "The headers are larger than this service reads."),
     "internal": Kind(500, "The service failed; this is not the request's fault."),
     "nonfinite_output": Kind(500, "The model produced NaN or infinity."),
     "not_ready": Kind(503, "The replica is not ready."),
@@ -98,6 +108,8 @@ MODEL: dict[type[errors.SequenceError], str] = {
 # pydantic's error types; any other is invalid_type
 VALIDATION: dict[str, str] = {
     "json_invalid": "invalid_json",
+    "lone_surrogate": "invalid_text",
+    "long_number": "out_of_range",
     "missing": "missing_field",
     "extra_forbidden": "unknown_field",
     "exactly_one_input": "exactly_one_input",
@@ -110,6 +122,13 @@ VALIDATION: dict[str, str] = {
     "weight_and_form": "out_of_range",
     "index_out_of_range": "index_out_of_range",
     "literal_error": "out_of_range",
+}
+
+# what the parser says of JSON that is well formed
+PARSER = {
+    "lone leading surrogate": "lone_surrogate",
+    "unexpected end of hex escape": "lone_surrogate",  # half a pair, and then no escape
+    "number out of range": "long_number",
 }
 
 
@@ -160,12 +179,17 @@ def refusal(error: BaseException, *loc: str | int) -> Refused:
         at = [Fault(loc, "sequence_too_long")]
         return Refused("sequence_too_long", at, length=error.length, limit=error.limit)
     if isinstance(error, ValidationError):
-        faults = [
-            _fault(wrong["type"], wrong["loc"]) for wrong in error.errors(include_input=False)
-        ]
+        wrongs = error.errors(include_input=False)
+        faults = [_fault(_wrong(wrong), wrong["loc"]) for wrong in wrongs]
         return Refused(faults[0].code, faults)
     code = MODEL.get(type(error), "internal")  # type: ignore[arg-type]
     return Refused(code, [Fault(loc, code)] if loc else ())
+
+
+def _wrong(wrong: ErrorDetails) -> str:
+    """A validation error's type; the parser has one for all that it does not read."""
+    said = str(wrong.get("ctx", {}).get("error", "")) if wrong["type"] == "json_invalid" else ""
+    return next((kind for words, kind in PARSER.items() if words in said), wrong["type"])
 
 
 def _fault(kind: str, loc: tuple[str | int, ...]) -> Fault:

@@ -11,12 +11,22 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from service import keys
 
 PREFIX = "HEADLIGHT_"
 KIB, MIB = 1024, 1024 * 1024
 
 Count = Annotated[int, Field(ge=1)]
+
+
+def _listed(given: object) -> object:
+    """A flag or variable names several by commas."""
+    return [name.strip() for name in given.split(",")] if isinstance(given, str) else given
+
+
+Names = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_listed)]
 
 
 class Settings(BaseModel):
@@ -63,10 +73,32 @@ class Settings(BaseModel):
     canary_seconds: float = Field(
         5.0, gt=0, le=60, description="time between two self-checks of an idle replica, seconds"
     )
+    api_keys_file: Path | None = Field(
+        None, description="file of API keys, one a line as `key` or `name:key`; default: none asked"
+    )
+    api_keys: tuple[Annotated[str, Field(pattern=f"^{keys.DIGEST}$")], ...] = Field(
+        (),
+        repr=False,
+        exclude=True,
+        description="the keys themselves, in HEADLIGHT_API_KEYS alone; kept as SHA-256",
+    )
+    public_metrics: bool = Field(False, description="whether GET /metrics takes no API key")
+    public_docs: bool = Field(
+        False, description="whether GET /docs and /openapi.json take no API key"
+    )
+    cors_origins: Names = Field(
+        (), description="origins whose pages may ask, separated by commas; *: all; default: none"
+    )
+    allowed_hosts: Names = Field(
+        (), description="hosts that requests may name, separated by commas; default: any"
+    )
     max_body_bytes: Count = Field(2 * MIB, description="largest JSON body, bytes")
     max_binary_body_bytes: Count = Field(8 * MIB, description="largest binary body, bytes")
     max_sequences: Count = Field(2048, description="most sequences in a request")
     max_text_characters: Count = Field(262_144, description="longest text, characters")
+    max_embedding: float = Field(
+        1e4, gt=0, allow_inf_nan=False, description="largest number in embeddings, either sign"
+    )
     max_request_tokens: Count = Field(65_536, description="most tokens in a request")
     max_attention_bytes: Count = Field(
         64 * MIB,
@@ -93,7 +125,7 @@ def load(
     Raises:
         ValueError: an unknown name or a value out of its bounds (pydantic's
             ValidationError is one), or a file that holds no mapping.
-        OSError: the file cannot be read.
+        OSError: a file cannot be read.
     """
     filed = yaml.safe_load(file.read_text()) if file else {}
     if not isinstance(filed, dict):
@@ -104,4 +136,17 @@ def load(
         if name.startswith(PREFIX)
     }
     flagged = {name: value for name, value in flags.items() if value is not None}
-    return Settings.model_validate({**filed, **named, **flagged})
+    given = {**filed, **named, **flagged}
+    return Settings.model_validate({**given, "api_keys": _digests(filed, named, given)})
+
+
+def _digests(
+    filed: Mapping[str, Any], named: Mapping[str, Any], given: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """What is kept of the API keys, whose one way in beside their file is the variable."""
+    if "api_keys" in filed:
+        raise ValueError("api_keys: not among the settings; name a file of them in api_keys_file")
+    path = given.get("api_keys_file")
+    texts = [named["api_keys"]] if "api_keys" in named else []
+    texts += [Path(path).read_text()] if path else []
+    return tuple(digest for text in texts for digest in keys.digests(text))

@@ -1,10 +1,13 @@
 """What every test shares: a real replica in process; with --no-skip no test may skip itself."""
 
 import asyncio
+import copy
+import runpy
 import socket
 from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import httpx
 import pytest
@@ -17,6 +20,20 @@ from service.gateway import Gateway
 from service.settings import Settings
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
+
+
+BAD_INPUTS = Path(__file__).with_name("bad_inputs.py")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test that asks for a `bad_input` or `bad_wire` once for each in tests/bad_inputs.py."""
+    if {"bad_input", "bad_wire"}.isdisjoint(metafunc.fixturenames):
+        return
+    found = runpy.run_path(str(BAD_INPUTS))
+    rows = [row for group in found["ROWS"].values() for row in group]
+    for name, given in (("bad_input", rows), ("bad_wire", found["WIRE"])):
+        if name in metafunc.fixturenames:
+            metafunc.parametrize(name, given, ids=[row.name for row in given])
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -45,6 +62,13 @@ def refuse_skip(config: pytest.Config, report: Report) -> Report:
     if report.skipped and not hasattr(report, "wasxfail") and config.getoption("--no-skip"):
         report.outcome, report.longrepr = "failed", f"skipped under --no-skip: {report.longrepr}"
     return report
+
+
+@pytest.fixture(scope="session")
+def rows() -> dict[str, list[Any]]:
+    """The bad inputs that are requests, by what is wrong."""
+    found: dict[str, list[Any]] = runpy.run_path(str(BAD_INPUTS))["ROWS"]
+    return found
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -76,6 +100,18 @@ async def client(app: guard.Guard) -> AsyncIterator[httpx.AsyncClient]:
     """An HTTP client of that application."""
     async with connected(app) as client:
         yield client
+
+
+@pytest.fixture
+def served(gateway: Gateway) -> Callable[..., httpx.AsyncClient]:
+    """A client of the same replica under other settings."""
+
+    def serve(**settings: object) -> httpx.AsyncClient:
+        other = copy.copy(gateway)
+        other.settings = gateway.settings.model_copy(update=settings)
+        return connected(application(other))
+
+    return serve
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -127,9 +163,7 @@ def application(gateway: Gateway) -> guard.Guard:
     async def scrape() -> bytes:
         return gateway.metrics.render()
 
-    limits = gateway.settings
-    inner = edge.application(gateway, scrape)
-    return guard.Guard(inner, limits.max_body_bytes, limits.max_binary_body_bytes)
+    return guard.Guard(edge.application(gateway, scrape), gateway.settings)
 
 
 def connected(app: guard.Guard) -> httpx.AsyncClient:

@@ -287,7 +287,7 @@ async def test_too_much_attention_is_refused_with_what_would_fit(client: httpx.A
     ("headers", "status", "code"),
     [
         ({"content-type": "text/plain"}, 415, "unsupported_media_type"),
-        ({"content-encoding": "gzip"}, 415, "unsupported_media_type"),
+        ({"content-encoding": "gzip"}, 415, "unsupported_encoding"),
         ({"accept": "text/html"}, 406, "not_acceptable"),
         ({"accept": "application/json;q=0"}, 406, "not_acceptable"),
         ({"x-headlight-deadline-ms": "soon"}, 422, "out_of_range"),

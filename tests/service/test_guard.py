@@ -1,11 +1,15 @@
 """What the outermost layer lets through."""
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
 
+from service import guard as guards
 from service.guard import REFUSAL, Guard
+from service.settings import Settings
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -31,7 +35,7 @@ async def test_the_client_cannot_smuggle_a_refusal_or_steer_ray() -> None:
     async def inner(scope: Any, receive: Any, send: Any) -> None:
         seen.append(scope["headers"])
 
-    guard = Guard(inner, 10, 10)
+    guard = Guard(inner, Settings(max_body_bytes=10))
     steering = [(REFUSAL, b"x"), (b"x-request-timeout-seconds", b"0"), (b"accept", b"*/*")]
 
     async def receive() -> dict[str, Any]:
@@ -39,7 +43,8 @@ async def test_the_client_cannot_smuggle_a_refusal_or_steer_ray() -> None:
 
     async def send(message: Any) -> None: ...
 
-    await guard({"type": "http", "path": "/", "headers": steering}, receive, send)
+    scope = {"type": "http", "method": "POST", "path": "/", "headers": steering}
+    await guard(scope, receive, send)
 
     assert [name for name, _ in seen[0]] == [b"accept", b"x-request-id"]
 
@@ -59,7 +64,8 @@ async def test_a_body_without_a_length_is_read_no_further_than_the_limit() -> No
 
     async def send(message: Any) -> None: ...
 
-    await Guard(inner, 12, 12)({"type": "http", "path": "/", "headers": []}, receive, send)
+    scope = {"type": "http", "method": "POST", "path": "/", "headers": []}
+    await Guard(inner, Settings(max_body_bytes=12))(scope, receive, send)
 
     assert served == [True] and chunks == 3
 
@@ -89,6 +95,72 @@ async def test_only_bytes_may_take_more_than_json(
     async def send(message: Any) -> None: ...
 
     headers = [(name.encode(), value.encode())]
-    await Guard(inner, 10, 12)({"type": "http", "path": path, "headers": headers}, receive, send)
+    limits = Settings(max_body_bytes=10, max_binary_body_bytes=12)
+    scope = {"type": "http", "method": "POST", "path": path, "headers": headers}
+    await Guard(inner, limits)(scope, receive, send)
 
     assert served == [binary]
+
+
+async def test_only_the_hosts_allowed_are_answered_and_the_probe(
+    served: Callable[..., httpx.AsyncClient],
+) -> None:
+    """With any port, in any case; another name may be a page that rebinds its own."""
+    answered = {}
+    async with served(allowed_hosts=("headlight.example", "127.0.0.1")) as client:
+        for host in ("Headlight.example", "127.0.0.1:8000", "evil.example", "evil.127.0.0.1", ""):
+            answered[host] = (await client.get("/live", headers={"host": host})).status_code
+        probe = await client.get("/-/healthz", headers={"host": "10.0.0.7"})
+
+    assert list(answered.values()) == [200, 200, 421, 421, 421]
+    assert probe.status_code == 404  # of the routes here; Ray answers it
+
+
+async def test_a_body_that_does_not_come_is_refused_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Half of it, then silence."""
+    monkeypatch.setattr(guards, "BODY_SECONDS", 0.05)
+    codes, parts = [], [{"type": "http.request", "body": b"{", "more_body": True}]
+
+    async def inner(scope: Any, receive: Any, send: Any) -> None:
+        codes.extend(value for name, value in scope["headers"] if name == REFUSAL)
+
+    async def receive() -> dict[str, Any]:
+        if not parts:
+            await asyncio.sleep(3600)
+        return parts.pop()
+
+    async def send(message: Any) -> None: ...
+
+    scope = {"type": "http", "method": "POST", "path": "/", "headers": []}
+    await Guard(inner, Settings())(scope, receive, send)
+
+    assert codes == [b"request_timeout"]
+
+
+async def test_of_a_body_refused_nothing_more_reaches_ray() -> None:
+    """Ray keeps all that it receives until the client leaves."""
+    seen: list[dict[str, Any]] = []
+    coming = iter(
+        [
+            *({"type": "http.request", "body": b"12345", "more_body": True},) * 9,
+            {"type": "http.disconnect"},
+        ]
+    )
+
+    async def inner(scope: Any, receive: Any, send: Any) -> None:
+        seen.extend([await receive(), await receive()])
+
+    async def receive() -> dict[str, Any]:
+        return next(coming)
+
+    async def send(message: Any) -> None: ...
+
+    scope = {"type": "http", "method": "POST", "path": "/", "headers": []}
+    await Guard(inner, Settings(max_body_bytes=12))(scope, receive, send)
+
+    assert [(each["type"], each.get("body")) for each in seen] == [
+        ("http.request", b""),
+        ("http.disconnect", None),
+    ]

@@ -28,6 +28,7 @@ def test_a_flag_wins_over_a_variable_and_a_variable_over_the_file(tmp_path: Path
         ({}, {"HEADLIGHT_PROT": "1"}),
         ({"device": "tpu"}, {}),
         ({"served_model_name": "../x"}, {}),
+        ({"max_embedding": "inf"}, {}),
     ],
 )
 def test_a_setting_that_cannot_be_honoured_is_refused(

@@ -1,0 +1,739 @@
+"""What can be wrong with a request, as data: how it is sent, and what it is answered.
+
+`ROWS` are HTTP requests, sent in process (tests/service/test_bad_inputs.py) and over connections
+(tests/ray/test_bad_inputs.py); `WIRE` are bytes that only a connection can carry, with one
+expectation for each ingress, since what HAProxy refuses it answers itself. The fixtures
+`bad_input` and `bad_wire` are parametrized with them in conftest.py.
+"""
+
+import base64
+import json
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+KIB, MIB = 1024, 1024 * 1024
+WIDTH, VOCABULARY = 384, 30_522  # of the bundled model
+LIST = ",".join
+
+Headers = tuple[tuple[bytes, bytes], ...]
+
+
+class Row(NamedTuple):
+    """One request.
+
+    Args:
+        code: of the refusal; None: the answer is no refusal of ours.
+        haproxy: the status where HAProxy answers itself, in its own shape.
+    """
+
+    name: str
+    body: Callable[[], bytes]
+    status: int
+    code: str | None
+    headers: Headers = ()
+    method: str = "POST"
+    path: str = "/v1/encode"
+    haproxy: int | None = None
+
+
+class Wire(NamedTuple):
+    """Some bytes, and the statuses that come back, by ingress."""
+
+    name: str
+    sent: Callable[[], bytes]
+    haproxy: tuple[int, ...]
+    proxy: tuple[int, ...]
+
+
+def bodies(status: int, code: str | None, *rows: tuple[str, bytes | str]) -> Iterable[Row]:
+    """Rows of POST /v1/encode that differ in their body alone."""
+    for name, body in rows:
+        sent = body.encode() if isinstance(body, str) else body
+        yield Row(name, lambda sent=sent: sent, status, code)
+
+
+def made(
+    status: int, code: str | None, *rows: tuple[str, Callable[[], str | bytes]]
+) -> Iterable[Row]:
+    """The same of bodies too large to keep."""
+    for name, make in rows:
+
+        def sent(make: Callable[[], str | bytes] = make) -> bytes:
+            body = make()
+            return body.encode() if isinstance(body, str) else body
+
+        yield Row(name, sent, status, code)
+
+
+def item(given: str) -> str:
+    """One input."""
+    return f'{{"inputs":[{given}]}}'
+
+
+def ids(given: str) -> str:
+    """One input of token ids."""
+    return item(f'{{"token_ids":[{given}]}}')
+
+
+def types(given: str) -> str:
+    """Two ids of these types."""
+    return item(f'{{"token_ids":[101,102],"token_type_ids":[{given}]}}')
+
+
+def vectors(number: str) -> str:
+    """One embedding, all of one number."""
+    return item(f'{{"embeddings":[[{LIST([number] * WIDTH)}]]}}')
+
+
+def binary(shape: list[Any], data: str, dtype: str = "float32") -> str:
+    """One embedding in base64."""
+    return item(json.dumps({"embeddings": {"shape": shape, "dtype": dtype, "data": data}}))
+
+
+def with_field(given: str) -> str:
+    """A good request with a field more."""
+    return f'{{"inputs":["All is well"],{given}}}'
+
+
+def attention(given: str) -> str:
+    """A good request that asks for attention."""
+    return with_field(f'"attention":{{{given}}}')
+
+
+def floats(*numbers: float, dtype: str = "<f4") -> str:
+    """Numbers as base64 of their bytes."""
+    return base64.b64encode(np.array(numbers, dtype).tobytes()).decode()
+
+
+GOOD = item('"All is well"')
+
+SYNTAX = [
+    *bodies(
+        400,
+        "invalid_json",
+        ("no body", b""),
+        ("a space", b" "),
+        ("truncated", '{"inputs":["a"]'),
+        ("truncated in a string", '{"inputs":["a'),
+        ("trailing garbage", GOOD + " x"),
+        ("two documents", GOOD + GOOD),
+        ("a trailing comma", '{"inputs":["a",]}'),
+        ("a comment", '{"inputs":["a"]/**/}'),
+        ("single quotes", "{'inputs':['a']}"),
+        ("a bare key", '{inputs:["a"]}'),
+        ("NUL", b"\0"),
+        ("NUL in a text", b'{"inputs":["a\0"]}'),
+        ("NUL after the end", GOOD.encode() + b"\0"),
+        ("a raw newline in a text", b'{"inputs":["a\n"]}'),
+        ("a raw escape in a text", b'{"inputs":["a\x1b[0m"]}'),
+        ("an unknown escape", r'{"inputs":["\x41"]}'),
+        ("half an escape", r'{"inputs":["\u00"]}'),
+        ("a leading zero", ids("007")),
+        ("a plus", ids("+1")),
+        ("hexadecimal", ids("0x1f")),
+        ("brackets crossed", '{"inputs":["a"}]'),
+        ("XML", "<inputs><text>a</text></inputs>"),
+        ("a form", "inputs=a"),
+    ),
+    *bodies(
+        422,
+        "invalid_type",
+        ("null", "null"),
+        ("a list", "[]"),
+        ("a string", '"a"'),
+        ("a number", "1"),
+        ("true", "true"),
+    ),
+    *bodies(422, "missing_field", ("no field", "{}")),
+]
+DEPTH = [
+    *bodies(400, "json_too_deep", ("depth 9", with_field(f'"layers":{"[" * 8}{"]" * 8}'))),
+    *bodies(422, "invalid_type", ("depth 8", with_field(f'"layers":{"[" * 7}{"]" * 7}'))),
+    *made(
+        400,
+        "json_too_deep",
+        ("100,000 lists", lambda: "[" * 100_000),
+        ("100,000 closed lists", lambda: "[" * 100_000 + "]" * 100_000),
+        ("2 MiB of lists", lambda: "[" * 2 * MIB),
+        ("100,000 objects", lambda: '{"a":' * 100_000),
+        ("deep by turns", lambda: '{"inputs":[' * 1000),
+    ),
+    *bodies(200, None, ("brackets in a text", item('"' + "[{" * 50 + '"'))),
+]
+ENCODING = [
+    *bodies(
+        400,
+        "invalid_encoding",
+        ("a byte order mark", b"\xef\xbb\xbf" + GOOD.encode()),
+        ("UTF-16 with a mark", GOOD.encode("utf-16")),
+        ("UTF-16LE", GOOD.encode("utf-16-le")),
+        ("UTF-16BE", GOOD.encode("utf-16-be")),
+        ("UTF-32LE", GOOD.encode("utf-32-le")),
+        ("UTF-32BE", GOOD.encode("utf-32-be")),
+        ("Latin-1", item('"\u00e9"').encode("latin-1")),
+        ("an encoded surrogate", b'{"inputs":["\xed\xa0\x80"]}'),
+        ("an overlong slash", b'{"inputs":["\xc0\xaf"]}'),
+        ("beyond Unicode", b'{"inputs":["\xf5\x80\x80\x80"]}'),
+        ("a cut character", b'{"inputs":["\xe2\x82"]}'),
+        ("a lone 0xff", b"\xff"),
+        ("pickle", b"\x80\x04\x95."),
+    ),
+]
+KEYS = [
+    *bodies(
+        400,
+        "duplicate_key",
+        ("inputs twice", '{"inputs":["a"],"inputs":["b"]}'),
+        ("the same twice", '{"inputs":["a"],"inputs":["a"]}'),
+        ("text twice", item('{"text":"a","text":"b"}')),
+        ("twice by an escape", r'{"inputs":["a"],"\u0069nputs":["b"]}'),
+        ("twice with spaces", '{"inputs" :["a"], "inputs"\n: ["b"]}'),
+        ("twice, far apart", '{"model":null,' + GOOD[1:-1] + ',"model":null}'),
+        ("an unknown key twice", with_field('"x":1,"x":2')),
+        ("a layer twice", attention('"heads":{"1":[0],"1":[1]}')),
+        ("a scale twice", with_field('"gates":[{"layer":0,"head":0,"scale":1,"scale":0}]')),
+    ),
+    *bodies(200, None, ("the same key in two inputs", item('{"text":"a"},{"text":"b"}'))),
+    *bodies(200, None, ("a key's name in a text", item(r'"\"inputs\":1,\"inputs\":2"'))),
+]
+SIZE = [
+    *made(
+        413,
+        "body_too_large",
+        ("a byte too many", lambda: GOOD + " " * (2 * MIB - len(GOOD) + 1)),
+        ("4 MiB of zeros", lambda: bytes(4 * MIB)),
+    ),
+    *made(200, None, ("exactly 2 MiB", lambda: GOOD + " " * (2 * MIB - len(GOOD)))),
+    *made(422, "batch_too_large", ("2,049 inputs", lambda: item(LIST(['"a"'] * 2049)))),
+    *made(
+        413,
+        "too_many_tokens",
+        ("65,750 tokens", lambda: item(LIST([f'{{"token_ids":[{LIST(["7"] * 250)}]}}'] * 263))),
+    ),
+]
+FIELDS = [
+    *bodies(
+        422,
+        "exactly_one_input",
+        ("text and ids", item('{"text":"a","token_ids":[1]}')),
+        ("ids and embeddings", item('{"token_ids":[1],"embeddings":[[1]]}')),
+        ("neither", item("{}")),
+        ("a pair alone", item('{"pair":"a"}')),
+        ("types alone", item('{"token_type_ids":[0]}')),
+        ("types of a text", item('{"text":"a","token_type_ids":[0]}')),
+    ),
+    *bodies(
+        422,
+        "unknown_field",
+        ("a misspelt field", with_field('"pooll":true')),
+        ("a field in capitals", with_field('"POOLED":true')),
+        ("an unknown field of an input", item('{"text":"a","lang":"en"}')),
+        ("an unknown field of attention", attention('"layer":0')),
+        ("a prototype", with_field('"__proto__":{}')),
+    ),
+    *bodies(
+        422,
+        "invalid_type",
+        ("inputs is a text", '{"inputs":"a"}'),
+        ("inputs is an object", '{"inputs":{"text":"a"}}'),
+        ("an input is a number", item("1")),
+        ("an input is null", item("null")),
+        ("an input is a list", item('["a"]')),
+        ("a text is a number", item('{"text":1}')),
+        ("pooled is a word", with_field('"pooled":"mean"')),
+        ("tokens is 1", with_field('"tokens":1')),
+        ("tokens is a word", with_field('"tokens":"true"')),
+        ("layers is a number", with_field('"layers":0')),
+        ("a layer is a float", with_field('"layers":[1.0]')),
+        ("a layer is true", with_field('"layers":[true]')),
+        ("model is a number", with_field('"model":1')),
+    ),
+    *bodies(422, "batch_empty", ("no input", '{"inputs":[]}')),
+    *bodies(
+        422,
+        "out_of_range",
+        ("an unknown truncation", with_field('"truncate":"up"')),
+        ("an unknown encoding", with_field('"encoding":"hex"')),
+        ("an unknown dtype", with_field('"dtype":"float64"')),
+        ("an unknown pooling", with_field('"pooled":{"mode":"sum"}')),
+        ("no dimension", with_field('"pooled":{"dimensions":0}')),
+        ("a gate far out", with_field('"gates":[{"layer":0,"head":0,"scale":1e9}]')),
+    ),
+]
+IDS = [
+    *bodies(
+        422,
+        "token_out_of_range",
+        ("an id below 0", ids("-1")),
+        ("an id one too high", ids(str(VOCABULARY))),
+        ("an id beyond 31 bits", ids(str(2**31))),
+        ("an id of 63 bits", ids(str(2**63))),
+        ("an id of 64 bits, negative", ids(str(-(2**63) - 1))),
+        ("a high id among good ones", ids(f"101,7,{VOCABULARY},102")),
+        ("a type too high", types("0,2")),
+        ("a type below 0", types("-1,0")),
+    ),
+    *made(422, "token_out_of_range", ("an id of 4,000 digits", lambda: ids("1" * 4000))),
+    *made(422, "out_of_range", ("an id of 5,000 digits", lambda: ids("1" * 5000))),
+    *made(422, "out_of_range", ("an id of 1,000,000 digits", lambda: ids("1" * 1_000_000))),
+    *bodies(
+        422,
+        "invalid_type",
+        ("an id in quotes", ids('"1"')),
+        ("an id with a point", ids("1.0")),
+        ("an id with an exponent", ids("1e3")),
+        ("an id that is true", ids("true")),
+        ("an id that is null", ids("null")),
+        ("an id in a list", ids("[1]")),
+    ),
+    *made(422, "invalid_type", ("200,000 wrong ids", lambda: ids(LIST(['"x"'] * 200_000)))),
+    *bodies(422, "sequence_empty", ("no id", ids(""))),
+    *bodies(422, "shape_mismatch", ("too few types", types("0"))),
+    *bodies(422, "sequence_too_long", ("257 ids", ids(LIST(["7"] * 257)))),
+    *bodies(200, None, ("the last id", ids(str(VOCABULARY - 1)))),
+]
+TEXTS = [
+    *bodies(422, "sequence_empty", ("an empty text", item('""'))),
+    *bodies(422, "sequence_empty", ("an empty pair", item('{"text":"a","pair":""}'))),
+    *bodies(
+        422,
+        "invalid_text",
+        ("half a surrogate pair", item(r'"\ud800"')),
+        ("the other half", item(r'"\udc00"')),
+        ("the halves exchanged", item(r'"\udc00\ud800"')),
+        ("half a pair in a key", with_field(r'"\ud800":1')),
+    ),
+    *made(422, "text_too_long", ("262,145 letters", lambda: item(f'"{"a" * 262_145}"'))),
+    *made(422, "text_too_long", ("a million points", lambda: item(f'"{"." * 1_000_000}"'))),
+    *made(
+        422,
+        "sequence_too_long",
+        ("262,144 points", lambda: item(f'"{"." * 262_144}"')),
+        ("300 words", lambda: item(f'"{"a " * 300}"')),
+        ("a pair too long", lambda: item(f'{{"text":"a","pair":"{"a " * 300}"}}')),
+    ),
+    *made(200, None, ("one word of 262,144 letters", lambda: item(f'"{"a" * 262_144}"'))),
+    *bodies(
+        200,
+        None,
+        ("a whole surrogate pair", item(r'"\ud83d\ude00"')),
+        ("an escaped NUL", item(r'"a\u0000b"')),
+        ("control characters", item(r'"\u0001\u001b[0m\u007f\u0085"')),
+        ("right to left and back", item('"' + "\u202e\u202d\u2066\u2069" * 50 + '"')),
+        ("joiners", item('"' + "\U0001f468\u200d" * 50 + '"')),
+        ("a tower of accents", item('"e' + "\u0301" * 1000 + '"')),
+        ("spaces alone", item('" "')),
+        ("not a character", item(r'"\uffff\ufdd0"')),
+    ),
+]
+EMBEDDINGS = [
+    *bodies(
+        422,
+        "non_finite",
+        ("NaN", vectors("NaN")),
+        ("Infinity", vectors("Infinity")),
+        ("-Infinity", vectors("-Infinity")),
+        ("1e999", vectors("1e999")),
+        ("beyond float32", vectors("1e39")),
+        ("400 digits", vectors("1" * 400)),
+        ("NaN in base64", binary([1, WIDTH], floats(*[0] * (WIDTH - 1), float("nan")))),
+        (
+            "infinity in half precision",
+            binary([1, WIDTH], floats(*[float("inf")] * WIDTH, dtype="<f2"), "float16"),
+        ),
+    ),
+    *bodies(
+        422,
+        "out_of_range",
+        ("above 1e4", vectors("10001")),
+        ("below -1e4", vectors("-10001")),
+        ("1e38", vectors("1e38")),
+        ("above 1e4 in base64", binary([1, WIDTH], floats(*[2e4] * WIDTH))),
+        ("another byte order", binary([1, WIDTH], floats(*[0.0] * WIDTH, dtype=">f4"), ">f4")),
+    ),
+    *bodies(
+        422,
+        "shape_mismatch",
+        ("ragged", item('{"embeddings":[[1,2],[3]]}')),
+        ("too narrow", item('{"embeddings":[[1,2]]}')),
+        ("no column", item('{"embeddings":[[]]}')),
+        ("a negative shape", binary([-1, WIDTH], "")),
+        ("twice negative", binary([-1, -WIDTH], floats(*[0.0] * WIDTH))),
+        ("one axis", binary([WIDTH], floats(*[0.0] * WIDTH))),
+        ("three axes", binary([1, 1, WIDTH], floats(*[0.0] * WIDTH))),
+        ("exchanged axes", binary([WIDTH, 1], floats(*[0.0] * WIDTH))),
+    ),
+    *bodies(
+        422,
+        "sequence_empty",
+        ("no row", item('{"embeddings":[]}')),
+        ("a zero in the shape", binary([0, WIDTH], "")),
+    ),
+    *bodies(
+        422,
+        "payload_length_mismatch",
+        ("too few bytes", binary([1, WIDTH], "AAAA")),
+        ("too many bytes", binary([1, WIDTH], floats(*[0.0] * (WIDTH + 1)))),
+        ("a shape of 2^64", binary([2**32, 2**32], "")),
+        ("float32 called float16", binary([1, WIDTH], floats(*[0.0] * WIDTH), "float16")),
+    ),
+    *bodies(
+        422,
+        "bad_base64",
+        ("not base64", binary([1, WIDTH], "!!!!")),
+        ("wrong padding", binary([1, WIDTH], "AAA")),
+        ("the URL alphabet", binary([1, WIDTH], "-_-_")),
+        ("base64 with a line end", binary([1, WIDTH], "AAAA\n")),
+        ("base64 that is not ASCII", binary([1, WIDTH], "\u00e9")),
+    ),
+    *bodies(
+        422,
+        "invalid_type",
+        ("null for a number", vectors("null")),
+        ("true for a number", vectors("true")),
+        ("a word for a number", vectors('"1"')),
+        ("a shape of floats", binary([1.5, WIDTH], "")),
+        ("embeddings is a word", item('{"embeddings":"AAAA"}')),
+    ),
+    *bodies(
+        200,
+        None,
+        ("10,000", vectors("10000")),
+        ("-0.0", vectors("-0.0")),
+        ("denormals", vectors("1e-41")),
+    ),
+]
+ATTENTION = [
+    *bodies(
+        422,
+        "index_out_of_range",
+        ("layer 6 of 6", attention('"layers":[6]')),
+        ("layer -1", attention('"layers":[-1]')),
+        ("a layer named twice", attention('"layers":[0,0]')),
+        ("head 12 of 12", attention('"heads":[12]')),
+        ("no head", attention('"heads":[]')),
+        ("a layer that is a word", attention('"heads":{"x":[0]}')),
+        ("a layer with a zero in front", attention('"heads":{"01":[0]}')),
+        ("a row that is none", attention('"form":"rows","rows":[99]')),
+        ("a row twice", attention('"form":"rows","rows":[1,1]')),
+        ("a hidden state that is none", with_field('"layers":[7]')),
+        ("a hidden state twice", with_field('"layers":[6,-1]')),
+        ("more dimensions than there are", with_field('"pooled":{"dimensions":385}')),
+        ("a gate on no head", with_field('"gates":[{"layer":0,"head":12,"scale":0}]')),
+    ),
+    *made(
+        422,
+        "index_out_of_range",
+        ("a million layers", lambda: attention(f'"layers":[{LIST(["1"] * 1_000_000)}]')),
+        (
+            "100,000 rows",
+            lambda: attention(f'"form":"rows","rows":[{LIST(map(str, range(100_000)))}]'),
+        ),
+    ),
+    *bodies(
+        422,
+        "out_of_range",
+        ("an unknown form", attention('"form":"half"')),
+        ("k of no form", attention('"k":3')),
+        ("k is 0", attention('"form":"top","k":0')),
+        ("rows of no form", attention('"rows":[1]')),
+    ),
+    *bodies(
+        422,
+        "words_unknown",
+        ("words of ids", '{"inputs":[{"token_ids":[7]}],"attention":{"level":"word"}}'),
+    ),
+    *bodies(
+        413,
+        "attention_too_large",
+        (
+            "more maps than an answer holds",
+            f'{{"inputs":[{{"token_ids":[{LIST(["7"] * 250)}]}}],"attention":{{}}}}',
+        ),
+    ),
+]
+NAMES = [
+    *bodies(
+        404,
+        "model_not_found",
+        ("a path", with_field('"model":"../x"')),
+        ("an encoded path", with_field('"model":"%2e%2e%2f"')),
+        ("a NUL in the model", with_field(r'"model":"all-MiniLM-L6-v2\u0000"')),
+        ("another alphabet", with_field('"model":"\u0430ll-MiniLM-L6-v2"')),
+        ("an empty model", with_field('"model":""')),
+        ("a model of 10 kB", with_field(f'"model":"{"x" * 10_000}"')),
+    ),
+]
+
+
+def with_headers(
+    status: int, code: str | None, *rows: tuple[str, list[tuple[bytes, bytes]]]
+) -> Iterable[Row]:
+    """Rows of a good request that differ in their headers alone."""
+    for name, headers in rows:
+        yield Row(name, GOOD.encode, status, code, tuple(headers))
+
+
+HEADERS = [
+    *with_headers(
+        415,
+        "unsupported_media_type",
+        ("plain text", [(b"content-type", b"text/plain")]),
+        ("a form's type", [(b"content-type", b"application/x-www-form-urlencoded")]),
+        ("multipart", [(b"content-type", b"multipart/form-data; boundary=x")]),
+        ("XML's type", [(b"content-type", b"application/xml")]),
+        ("pickle's type", [(b"content-type", b"application/python-pickle")]),
+        ("an empty type", [(b"content-type", b"")]),
+    ),
+    *with_headers(
+        415,
+        "unsupported_encoding",
+        ("gzip", [(b"content-encoding", b"gzip")]),
+        ("br", [(b"content-encoding", b"br")]),
+        ("identity, gzip", [(b"content-encoding", b"identity, gzip")]),
+    ),
+    *with_headers(
+        406,
+        "not_acceptable",
+        ("HTML wanted", [(b"accept", b"text/html")]),
+        ("anything but JSON wanted", [(b"accept", b"application/json;q=0")]),
+    ),
+    *with_headers(
+        400,
+        "bad_request",
+        ("two types", [(b"content-type", b"application/json")] * 2),
+        ("two encodings", [(b"content-encoding", b"identity")] * 2),
+        ("two deadlines", [(b"x-headlight-deadline-ms", b"9000")] * 2),
+        ("an underscore twin of the id", [(b"x_request_id", b"a")]),
+        ("an underscore twin of the length", [(b"content_length", b"3")]),
+        ("an underscore twin of the transfer", [(b"transfer_encoding", b"chunked")]),
+    ),
+    *with_headers(
+        431,
+        "headers_too_large",
+        ("17 KiB in one header", [(b"x-a", b"a" * 17 * KIB)]),
+        ("20 KiB in 20 headers", [(b"x-%d" % at, b"a" * KIB) for at in range(20)]),
+        ("60 KiB in one header", [(b"x-a", b"a" * 60 * KIB)]),
+    ),
+    Row(
+        "150 headers",
+        GOOD.encode,
+        431,
+        "headers_too_large",
+        tuple((b"x-%d" % at, b"a") for at in range(150)),
+        haproxy=400,
+    ),
+    *with_headers(
+        422,
+        "out_of_range",
+        ("a deadline in words", [(b"x-headlight-deadline-ms", b"soon")]),
+        ("a negative deadline", [(b"x-headlight-deadline-ms", b"-1")]),
+        ("a deadline of 5,000 digits", [(b"x-headlight-deadline-ms", b"1" * 5000)]),
+        ("a deadline of NaN", [(b"x-headlight-deadline-ms", b"nan")]),
+    ),
+    *with_headers(
+        200,
+        None,
+        ("90 headers", [(b"x-%d" % at, b"a") for at in range(80)]),
+        ("JSON by its charset", [(b"content-type", b"application/json; charset=utf-8")]),
+        ("Ray's timeout of 0", [(b"x-request-timeout-seconds", b"0")]),
+        ("Ray's timeout of NaN", [(b"x-request-timeout-seconds", b"nan")]),
+        ("Ray's timeout of a nanosecond", [(b"x-request-timeout-seconds", b"1e-9")]),
+        ("Ray's timeout, negative", [(b"x-request-timeout-seconds", b"-1")]),
+        ("Ray's switch of disconnects", [(b"x-request-disconnect-disabled", b"?1")]),
+        ("Ray's model", [(b"serve_multiplexed_model_id", b"../x")]),
+        ("Ray's model with hyphens", [(b"serve-multiplexed-model-id", b"../x")]),
+        ("Ray's router", [(b"x-serve-router-replica", b"x")]),
+        ("a refusal from outside", [(b"x-headlight-refusal", b"internal")]),
+        ("an id that is no UTF-8", [(b"x-request-id", b"\xff")]),
+        ("an id with a space", [(b"x-request-id", b"a b")]),
+        ("an id of 10 kB", [(b"x-request-id", b"a" * 10_000)]),
+        ("an id that is a script", [(b"x-request-id", b"<script>")]),
+        ("two ids", [(b"x-request-id", b"a"), (b"x-request-id", b"b")]),
+        ("a foreign origin", [(b"origin", b"https://evil.example")]),
+        ("a trace that is none", [(b"traceparent", b"\xff-zz-0")]),
+        ("a forged address", [(b"x-forwarded-for", b"' OR 1=1")]),
+    ),
+]
+
+
+def asked(status: int, code: str | None, method: str, path: str, haproxy: int | None = None) -> Row:
+    """A request without a body, named by its first line."""
+    return Row(f"{method} {path}"[:60], bytes, status, code, (), method, path, haproxy)
+
+
+PATHS = [
+    asked(405, "method_not_allowed", "GET", "/v1/encode"),
+    asked(405, "method_not_allowed", "DELETE", "/v1/encode"),
+    asked(405, "method_not_allowed", "PUT", "/v1/encode"),
+    asked(405, "method_not_allowed", "PATCH", "/v1/encode"),
+    asked(405, "method_not_allowed", "OPTIONS", "/v1/encode"),
+    asked(405, "method_not_allowed", "TRACE", "/live"),
+    asked(405, "method_not_allowed", "POST", "/info"),
+    asked(405, "method_not_allowed", "POST", "/metrics"),
+    asked(404, "not_found", "GET", "/v1"),
+    asked(404, "not_found", "POST", "/v1/encode/"),
+    asked(404, "not_found", "POST", "/V1/ENCODE"),
+    asked(404, "not_found", "GET", "/v1/encode%00"),
+    asked(404, "not_found", "GET", "/%2e%2e%2fetc%2fpasswd"),
+    asked(404, "not_found", "GET", "/%ff"),
+    asked(404, "not_found", "GET", "/.git/config"),
+    asked(404, "not_found", "GET", "/live;a=b"),
+    asked(404, "not_found", "GET", "/" + "a" * 9000),
+    asked(422, "out_of_range", "POST", "/v1/encode?dry_run=yes")._replace(body=GOOD.encode),
+]
+ROWS: dict[str, list[Row]] = {
+    "syntax": SYNTAX,
+    "depth": DEPTH,
+    "encoding": ENCODING,
+    "keys": KEYS,
+    "size": SIZE,
+    "fields": FIELDS,
+    "ids": IDS,
+    "texts": TEXTS,
+    "embeddings": EMBEDDINGS,
+    "attention": ATTENTION,
+    "names": NAMES,
+    "headers": HEADERS,
+    "paths": PATHS,
+}
+
+JSON_BODY = GOOD.encode()
+WHOLE = b"%x\r\n%s\r\n0\r\n\r\n" % (len(JSON_BODY), JSON_BODY)
+REFUSED, ANSWERED = (400,), (200,)
+
+
+def head(*lines: bytes, body: bytes = JSON_BODY, length: bool = True) -> bytes:
+    """A request with these header lines too."""
+    named = [b"POST /v1/encode HTTP/1.1", b"Host: h", *lines]
+    named += [b"Content-Length: %d" % len(body)] if length else []
+    return b"\r\n".join([*named, b"", body])
+
+
+def chunked(body: bytes, *lines: bytes) -> bytes:
+    """A request whose body comes in chunks."""
+    return head(b"Transfer-Encoding: chunked", *lines, body=body, length=False)
+
+
+def both(name: str, sent: bytes, statuses: tuple[int, ...]) -> Wire:
+    """Bytes that both ingresses take alike."""
+    return Wire(name, lambda: sent, statuses, statuses)
+
+
+def apart(name: str, sent: bytes, haproxy: tuple[int, ...], proxy: tuple[int, ...]) -> Wire:
+    """Bytes that the ingresses take differently."""
+    return Wire(name, lambda: sent, haproxy, proxy)
+
+
+LIVE = b"GET /live HTTP/1.1\r\nHost: h\r\n"
+WIRE = [
+    both("HTTP/1.0", b"GET /live HTTP/1.0\r\n\r\n", ANSWERED),
+    both("HTTP/1.0 with a body", head().replace(b"HTTP/1.1", b"HTTP/1.0"), ANSWERED),
+    apart("HTTP/0.9", b"GET /live\r\n\r\n", REFUSED, ANSWERED),
+    apart("HTTP/1.2", LIVE.replace(b"1.1", b"1.2") + b"\r\n", ANSWERED, REFUSED),
+    both("no host", b"GET /live HTTP/1.1\r\n\r\n", ANSWERED),
+    both("two hosts", LIVE + b"Host: b\r\n\r\n", REFUSED),
+    apart("a folded header", head(b"X-A: b\r\n c"), ANSWERED, REFUSED),
+    apart("bare line feeds", head().replace(b"\r\n", b"\n"), ANSWERED, REFUSED),
+    both("length and chunks, body plain", head(b"Transfer-Encoding: chunked"), REFUSED),
+    apart(
+        "length and chunks, body chunked",
+        head(b"Transfer-Encoding: chunked", body=WHOLE),
+        ANSWERED,  # and the connection is closed: the length is not used
+        REFUSED,
+    ),
+    apart("one length twice", head(b"Content-Length: %d" % len(JSON_BODY)), ANSWERED, REFUSED),
+    both("two lengths", head(b"Content-Length: 3"), REFUSED),
+    both("a negative length", head(b"Content-Length: -1", length=False), REFUSED),
+    both("a length with a plus", head(b"Content-Length: +16", length=False), REFUSED),
+    both("a length of 20 digits", head(b"Content-Length: " + b"9" * 20, length=False), REFUSED),
+    both(
+        "a length of 5,000 digits", head(b"Content-Length: " + b"1" * 5000, length=False), REFUSED
+    ),
+    both(
+        "chunked twice",
+        head(b"Transfer-Encoding: chunked, chunked", body=WHOLE, length=False),
+        REFUSED,
+    ),
+    apart(
+        "gzip and chunked",
+        head(b"Transfer-Encoding: gzip, chunked", body=WHOLE, length=False),
+        (422,),
+        REFUSED,
+    ),
+    both("identity as a transfer", head(b"Transfer-Encoding: identity"), REFUSED),
+    both("chunks", chunked(WHOLE), ANSWERED),
+    both("a chunk extension", chunked(WHOLE.replace(b"\r\n", b";a=b\r\n", 1)), ANSWERED),
+    both("a trailer", chunked(WHOLE[:-2] + b"X-A: b\r\n\r\n"), ANSWERED),
+    both(
+        "chunks of a byte",
+        chunked(b"".join(b"1\r\n%c\r\n" % byte for byte in JSON_BODY) + b"0\r\n\r\n"),
+        ANSWERED,
+    ),
+    Wire(
+        "100,000 chunks of a byte",
+        lambda: chunked(
+            b"".join(b"1\r\n%c\r\n" % byte for byte in JSON_BODY)
+            + b"1\r\n \r\n" * 100_000
+            + b"0\r\n\r\n"
+        ),
+        ANSWERED,
+        ANSWERED,
+    ),
+    both("a chunk's size in letters", chunked(b"zz\r\n%s\r\n0\r\n\r\n" % JSON_BODY), REFUSED),
+    both("a chunk's size below 0", chunked(b"-1\r\n%s\r\n0\r\n\r\n" % JSON_BODY), REFUSED),
+    both("a chunk's size of 68 bits", chunked(b"f" * 17 + b"\r\n%s" % JSON_BODY), REFUSED),
+    both("a chunk without its end", chunked(WHOLE.replace(b"\r\n0", b"X0")), REFUSED),
+    apart("HTTP/2 without asking", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9), (), REFUSED),
+    both("a TLS hello", bytes.fromhex("16030100c5010000c10303") + b"\x11" * 190, REFUSED),
+    both("noise", b"\xff\xfe\x00noise\r\n\r\n", REFUSED),
+    both("NUL in a header", head(b"X-A: a\0b"), REFUSED),
+    both("ESC in a header", head(b"X-A: a\x1bb"), REFUSED),
+    both("a space before the colon", head(b"X-A : b"), REFUSED),
+    both("a header without a name", head(b": b"), REFUSED),
+    both("CONNECT", b"CONNECT h:443 HTTP/1.1\r\nHost: h:443\r\n\r\n", (404,))._replace(
+        proxy=REFUSED
+    ),
+    both("a method that is none", LIVE.replace(b"GET", b"FOO") + b"\r\n", REFUSED),
+    both("a method in small letters", LIVE.replace(b"GET", b"get") + b"\r\n", REFUSED),
+    both("two slashes", LIVE.replace(b"/live", b"//") + b"\r\n", (404,)),
+    both("dots", LIVE.replace(b"/live", b"/../live") + b"\r\n", (404,)),
+    both("a whole address", LIVE.replace(b"/live", b"http://h/live") + b"\r\n", ANSWERED),
+    apart(
+        "the address of another",
+        LIVE.replace(b"/live", b"http://x/live") + b"\r\n",
+        REFUSED,
+        ANSWERED,
+    ),
+    both("OPTIONS *", LIVE.replace(b"GET /live", b"OPTIONS *") + b"\r\n", (404,)),
+    both("a path that is no ASCII", LIVE.replace(b"/live", b"/\xff") + b"\r\n", REFUSED),
+    both("a path of 70 kB", LIVE.replace(b"/live", b"/" + b"a" * 70_000) + b"\r\n", REFUSED),
+    apart("a header of 1 MB", head(b"X-A: " + b"a" * 1_000_000), REFUSED, (431,)),
+    both("three at once", head() + head() + LIVE + b"\r\n", (200, 200, 200)),
+    both("a good one behind a bad one", head(body=b"{") + head(), (400, 200)),
+    both("100-continue", head(b"Expect: 100-continue"), (100, 200)),
+    both("another expectation", head(b"Expect: 200-ok"), ANSWERED),
+    both(
+        "a websocket",
+        LIVE
+        + b"Upgrade: websocket\r\nConnection: Upgrade\r\n"
+        + b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+        (403,),
+    ),
+    both(
+        "an upgrade to HTTP/2",
+        LIVE
+        + b"Upgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\n"
+        + b"HTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n",
+        ANSWERED,
+    ),
+    both("empty lines first", b"\r\n\r\n" + head(), ANSWERED),
+    both(
+        "100-continue, then silence",
+        head(b"Expect: 100-continue", b"Content-Length: 9", body=b"", length=False),
+        (100, 408),
+    ),
+    both("half a body, then silence", head(b"Content-Length: 99", body=b"{", length=False), (408,)),
+]

@@ -1,0 +1,63 @@
+"""Every bad input of tests/bad_inputs.py, in process."""
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import orjson
+import pytest
+
+from service.gateway import Gateway
+from service.refusals import MOST_BYTES, REFUSALS
+
+if TYPE_CHECKING:
+    from tests.bad_inputs import Row
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+GOLDEN = {"inputs": ["All is well"], "encoding": "base64"}
+
+
+async def test_each_is_answered_as_listed_and_leaves_the_replica_as_it_was(
+    client: httpx.AsyncClient, gateway: Gateway, bad_input: "Row"
+) -> None:
+    """Status and code; then ready, the same bits as before, nothing waits."""
+    golden = (await client.post("/v1/encode", json=GOLDEN)).json()["data"]
+
+    answer = await client.request(
+        bad_input.method,
+        bad_input.path,
+        content=bad_input.body(),
+        headers=list(bad_input.headers),
+    )
+
+    assert (answer.status_code, code(answer)) == (bad_input.status, bad_input.code)
+    assert bad_input.code is None or len(answer.content) <= MOST_BYTES
+    assert answer.headers["x-request-id"].isascii()
+    assert (await client.get("/ready")).status_code == 200
+    assert (await client.post("/v1/encode", json=GOLDEN)).json()["data"] == golden
+    assert gateway._batcher.waiting_requests == gateway._batcher.waiting_tokens == 0
+
+
+def code(answer: httpx.Response) -> Any:
+    """The code of a refusal; None of any other answer."""
+    if answer.headers.get("content-type") != "application/problem+json":
+        return None
+    problem = orjson.loads(answer.content)
+    assert problem["request_id"] == answer.headers["x-request-id"]
+    assert problem["title"] == REFUSALS[problem["code"]].title
+    return problem["code"]
+
+
+async def test_there_are_enough_of_them_and_no_two_have_one_name(
+    rows: "dict[str, list[Row]]",
+) -> None:
+    """And every refusal that a request alone can cause is among them."""
+    names = Counter(row.name for group in rows.values() for row in group)
+    codes = {row.code for group in rows.values() for row in group}
+
+    assert max(names.values()) == 1 and len(names) >= 150
+    of_requests = {name for name, kind in REFUSALS.items() if kind.status < 429}
+    elsewhere = {"unauthorized", "bad_host", "request_timeout"}  # by setting, or by silence
+    other_routes = {"specials_unknown", "nothing_left"}  # tests/service/test_attention.py
+    assert of_requests - codes == elsewhere | other_routes

@@ -1,0 +1,41 @@
+"""What holds the event loop up shows."""
+
+import asyncio
+import time
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from service import lag
+from service.metrics import Metrics
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+def slow(metrics: Metrics, seconds: str) -> tuple[float, float]:
+    """Of all measurements: how many are above so many seconds, and how many there are."""
+    samples = [
+        sample
+        for family in text_string_to_metric_families(metrics.render().decode())
+        for sample in family.samples
+        if sample.name == "headlight_event_loop_lag_seconds_bucket"
+    ]
+    counts = {sample.labels["le"]: sample.value for sample in samples}
+    return counts["+Inf"] - counts[seconds], counts["+Inf"]
+
+
+async def test_a_held_loop_is_seen_and_a_free_one_is_not() -> None:
+    """One block of 300 ms among sleeps."""
+    metrics = Metrics("replica-1")
+    watching = asyncio.create_task(lag.watch(metrics.lagged))
+    try:
+        await asyncio.sleep(0.3)
+        before, _ = slow(metrics, "0.1")
+        time.sleep(0.3)  # noqa: ASYNC251 # the fault that is to be seen
+        await asyncio.sleep(0.2)
+    finally:
+        watching.cancel()
+
+    late, measured = slow(metrics, "0.1")
+    assert late == before + 1
+    assert measured > 4
