@@ -155,7 +155,7 @@ async def test_truncation_happens_only_when_asked_for(client: httpx.AsyncClient)
 BAD = {
     "not JSON": (b"{", 400, "invalid_json"),
     "nothing": (b"", 400, "invalid_json"),
-    "lone surrogate": (b'{"inputs":["\\ud800"]}', 400, "invalid_json"),
+    "lone surrogate": (b'{"inputs":["\\ud800"]}', 422, "invalid_text"),
     "no inputs field": (b"{}", 422, "missing_field"),
     "no inputs": (b'{"inputs":[]}', 422, "batch_empty"),
     "too many inputs": (json.dumps({"inputs": ["a"] * 2049}).encode(), 422, "batch_too_large"),
@@ -176,8 +176,8 @@ BAD = {
     "id past the table": (b'{"inputs":[{"token_ids":[30522]}]}', 422, "token_out_of_range"),
     "id of 5,000 digits": (
         b'{"inputs":[{"token_ids":[' + b"9" * 5000 + b"]}]}",
-        400,
-        "invalid_json",
+        422,
+        "out_of_range",
     ),
     "type past the table": (
         b'{"inputs":[{"token_ids":[1],"token_type_ids":[2]}]}',

@@ -1,9 +1,11 @@
 """The spine under trouble: a full queue, a late answer, a lost client, a fault in the model."""
 
 import asyncio
+import math
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -152,9 +154,10 @@ async def test_an_exception_in_the_forward_pass_fails_only_the_request_that_caus
 
 @pytest.mark.usefixtures("golden")
 async def test_output_that_is_not_finite_never_leaves(
-    client: httpx.AsyncClient, gateway: Gateway
+    client: httpx.AsyncClient, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Embeddings that overflow inside the model are a 500 with its own code, for them alone."""
+    monkeypatch.setattr(gateway, "_reader", replace(gateway._reader, max_embedding=math.inf))
     huge = {"inputs": [{"embeddings": [[3e38, -3e38] * 192]}]}
 
     answer = await client.post("/v1/encode", json=huge)
