@@ -50,7 +50,7 @@ SAID_ONCE = frozenset(
 TWINS = frozenset(
     name.replace(b"-", b"_") for name in (*SAID_ONCE, REQUEST_ID.encode()) if b"-" in name
 )
-BODY_SECONDS = 30.0  # for the whole body to come; HAProxy gives 10 for what fits its buffer
+BODY_SECONDS = 10.0  # for the whole body to come; HAProxy's own limit for it is the same
 THREAD_BYTES = 64 * KIB  # a larger body is looked through beside the event loop
 
 RawHeaders = list[tuple[bytes, bytes]]

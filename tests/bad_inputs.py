@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
+from safetensors.numpy import save
 
 KIB, MIB = 1024, 1024 * 1024
 WIDTH, VOCABULARY = 384, 30_522  # of the bundled model
@@ -420,7 +421,6 @@ ATTENTION = [
         ("a row twice", attention('"form":"rows","rows":[1,1]')),
         ("a hidden state that is none", with_field('"layers":[7]')),
         ("a hidden state twice", with_field('"layers":[6,-1]')),
-        ("more dimensions than there are", with_field('"pooled":{"dimensions":385}')),
         ("a gate on no head", with_field('"gates":[{"layer":0,"head":12,"scale":0}]')),
     ),
     *made(
@@ -435,11 +435,13 @@ ATTENTION = [
     *bodies(
         422,
         "out_of_range",
+        ("more dimensions than there are", with_field('"pooled":{"dimensions":385}')),
         ("an unknown form", attention('"form":"half"')),
         ("k of no form", attention('"k":3')),
         ("k is 0", attention('"form":"top","k":0')),
         ("rows of no form", attention('"rows":[1]')),
     ),
+    *bodies(422, "prompt_not_found", ("an unknown prompt", with_field('"prompt_name":"x"'))),
     *bodies(
         422,
         "words_unknown",
@@ -584,6 +586,70 @@ PATHS = [
     asked(404, "not_found", "GET", "/" + "a" * 9000),
     asked(422, "out_of_range", "POST", "/v1/encode?dry_run=yes")._replace(body=GOOD.encode),
 ]
+
+
+def file(status: int, code: str, *rows: tuple[str, bytes]) -> Iterable[Row]:
+    """Rows of POST /v1/encode whose body is a safetensors file."""
+    headers = ((b"content-type", b"application/vnd.safetensors"),)
+    for name, body in rows:
+        yield Row(name, lambda body=body: body, status, code, headers)
+
+
+def tensors(asked: str, **named: list[int]) -> bytes:
+    """A safetensors file of token ids with this request."""
+    arrays = {name: np.array(given, np.int64) for name, given in named.items()}
+    return save(arrays, {"headlight": asked})
+
+
+NAMED = item('{"token_ids":{"tensor":"a"}}')
+FILES = [
+    *file(
+        400,
+        "invalid_safetensors",
+        ("no file", b""),
+        ("JSON for a file", GOOD.encode()),
+        ("half a file", tensors(NAMED, a=[101, 102])[:-1]),
+        ("a file with more behind it", tensors(NAMED, a=[101, 102]) + b"0"),
+        ("a header of 2^63 bytes", bytes(7) + b"\x80" + b"{}"),
+    ),
+    *file(422, "tensor_unknown", ("a tensor that is not there", tensors(NAMED, b=[101]))),
+    *file(422, "tensor_unused", ("a tensor too many", tensors(NAMED, a=[101], b=[1]))),
+    *file(422, "token_out_of_range", ("an id in a file past the table", tensors(NAMED, a=[30522]))),
+]
+
+
+def elsewhere(path: str, *rows: tuple[str, int, str]) -> Iterable[Row]:
+    """Rows of another API, which words its refusals itself."""
+    for name, status, body in rows:
+        yield Row(f"{path}: {name}", body.encode, status, None, path=path)
+
+
+DIALECTS = [
+    *elsewhere(
+        "/v1/embeddings",
+        ("no JSON", 400, "{"),
+        ("no input", 400, '{"model":"all-MiniLM-L6-v2"}'),
+        ("another model", 404, '{"model":"gpt","input":"a"}'),
+        ("an id past the table", 400, '{"model":"all-MiniLM-L6-v2","input":[30522]}'),
+    ),
+    *elsewhere(
+        "/embed",
+        ("no JSON", 400, "{"),
+        ("an empty text", 422, '{"inputs":""}'),
+        ("an unknown prompt", 422, '{"inputs":"a","prompt_name":"x"}'),
+    ),
+    *elsewhere("/rerank", ("a task of others", 404, '{"query":"a","texts":["b"]}')),
+    *elsewhere(
+        "/v2/models/all-MiniLM-L6-v2/infer",
+        ("no JSON", 400, "{"),
+        (
+            "a shape beyond all numbers",
+            400,
+            '{"inputs":[{"name":"input_ids","datatype":"INT64","shape":[9223372036854775807,9],'
+            '"data":[1]}]}',
+        ),
+    ),
+]
 ROWS: dict[str, list[Row]] = {
     "syntax": SYNTAX,
     "depth": DEPTH,
@@ -598,6 +664,8 @@ ROWS: dict[str, list[Row]] = {
     "names": NAMES,
     "headers": HEADERS,
     "paths": PATHS,
+    "files": FILES,
+    "dialects": DIALECTS,
 }
 
 JSON_BODY = GOOD.encode()

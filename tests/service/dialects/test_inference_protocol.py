@@ -275,7 +275,7 @@ REFUSED: dict[str, tuple[Callable[[InferenceServerClient], Any], str, str]] = {
     "width": (infer(NARROW), "400", "shape_mismatch: inputs_embeds[0]: "),
     "length": (infer([tensor("input_ids", np.ones((1, 999), np.int64))]), "400", "limit 256"),
     "large": (infer(LONG, "attention", binary=False), "413", "attention_too_large"),
-    "compressed": (infer(GIVEN, request_compression_algorithm="gzip"), "415", "unsupported_media"),
+    "compressed": (infer(GIVEN, request_compression_algorithm="gzip"), "415", "unsupported_encoding"),
     "late": (infer(GIVEN, headers=LATE), "429", "overloaded"),
     "model": (lambda client: client.get_model_metadata("another"), "404", "model_not_found"),
     "version": (lambda client: client.get_model_metadata(MODEL, "2"), "404", "model_not_found"),
@@ -413,8 +413,8 @@ UNREADABLE: dict[str, tuple[dict[str, str], bytes, int, str]] = {
     "as octets": ({"content-type": OCTETS}, bytes(2 * MIB + 1), 413, "body_too_large"),
     "in a header": ({HEADER: str(2 * MIB + 1)}, bytes(2 * MIB + 1), 413, "body_too_large"),
     "large body": ({HEADER: "9"}, bytes(8 * MIB + 1), 413, "body_too_large"),
-    "text": ({"content-type": "text/plain"}, b"{}", 415, "unsupported_media_type"),
-    "compressed": ({"content-encoding": "gzip"}, b"{}", 415, "unsupported_media_type"),
+    "text": ({"content-type": "text/plain"}, b"{}", 415, "unsupported_encoding"),
+    "compressed": ({"content-encoding": "gzip"}, b"{}", 415, "unsupported_encoding"),
 }
 
 

@@ -284,7 +284,7 @@ REFUSED = {
     "no such prompt": ("/tokenize", b'{"inputs":"a","prompt_name":"x"}', 422, "Validation"),
     "an unknown id": ("/decode", b'{"ids":[30522]}', 422, "Tokenizer"),
     "a negative id": ("/decode", b'{"ids":[-1]}', 422, "Tokenizer"),
-    "broken Unicode": ("/embed", b'{"inputs":"\\ud800"}', 400, "Validation"),
+    "broken Unicode": ("/embed", b'{"inputs":"\\ud800"}', 422, "Validation"),
 }
 
 

@@ -201,7 +201,7 @@ async def test_a_compressed_file_is_refused(client: httpx.AsyncClient, coding: s
 
     answer = await client.post("/v1/encode", content=WHOLE, headers=headers)
 
-    assert (answer.status_code, answer.json()["code"]) == (415, "unsupported_media_type")
+    assert (answer.status_code, answer.json()["code"]) == (415, "unsupported_encoding")
 
 
 @pytest.mark.parametrize("path", ["/v1/attend", "/v1/explain"])
