@@ -21,9 +21,9 @@ from starlette.routing import Match, Route, compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import foreign, media
-from service.answer import JSON, SAFETENSORS, Encoded, join
+from service.answer import JSON, SAFETENSORS, join
 from service.dialects import inference_protocol, native
-from service.dialects.dialect import Call, Say
+from service.dialects.dialect import Say
 from service.foreign import Handler
 from service.gateway import Gateway
 from service.guard import INFERENCE, REFUSAL, REQUEST_ID, keys
@@ -141,21 +141,22 @@ class Routes:
         done = await do(call.request, deadline, seen, numbers=call.numbers)
         if isinstance(done, dict):
             return Response(orjson.dumps(done), media_type=JSON)
-        return await _written(call, done)
+        body = await join(call.write(done), self._gateway.writing)
+        return Response(body, media_type=call.media_type)
 
     async def attend(self, request: Request) -> Response:
         """POST /v1/attend: the mechanism without a model."""
         media.given(request, JSON)
         deadline = time.monotonic() + self.seconds(request)
         pieces = await self._gateway.lessons.attend(await request.body(), deadline)
-        return Response(await join(pieces), media_type=JSON)
+        return Response(await join(pieces, self._gateway.writing), media_type=JSON)
 
     async def explain(self, request: Request) -> Response:
         """POST /v1/explain: one text through one layer, step by step."""
         media.given(request, JSON)
         deadline, seen = time.monotonic() + self.seconds(request), request.scope["seen"]
         pieces = await self._gateway.lessons.explain(await request.body(), deadline, seen)
-        return Response(await join(pieces), media_type=JSON)
+        return Response(await join(pieces, self._gateway.writing), media_type=JSON)
 
     async def heads(self, request: Request) -> Response:
         """GET /v1/heads: what each head of the model does, as measured."""
@@ -203,10 +204,6 @@ def _flag(request: Request, name: str) -> bool:
     if given not in ("true", "false"):
         raise Refused("out_of_range", [Fault((name,), "out_of_range")])
     return given == "true"
-
-
-async def _written(call: Call, encoded: Encoded) -> Response:
-    return Response(await join(call.write(encoded)), media_type=call.media_type)
 
 
 def _refusing(path: str, do: Handler, say: Say) -> Handler:

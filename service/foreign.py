@@ -62,7 +62,8 @@ def _encoding(gateway: Gateway, seconds: Seconds, parse: Callable[[bytes], Call]
         deadline, seen = time.monotonic() + seconds(request), request.scope["seen"]
         call = parse(await request.body())
         done = await gateway.encode(call.request, deadline, seen, numbers=call.numbers)
-        return Response(await join(call.write(done)), media_type=call.media_type)
+        written = await join(call.write(done), gateway.writing)
+        return Response(written, media_type=call.media_type)
 
     return answered
 

@@ -54,6 +54,7 @@ class Gateway:
     def __init__(self, settings: Settings, replica: str) -> None:
         self.settings, self.replica = settings, replica
         self.metrics = Metrics(replica)
+        self.writing = asyncio.Lock()  # of the one large answer that is being written
         self._health: Health | None = None  # until started
 
     async def start(self) -> None:

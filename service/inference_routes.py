@@ -102,8 +102,10 @@ class InferenceRoutes:
             call.request, deadline, seen, numbers=call.numbers, padded=call.padded
         )
         told, data = written(call, self._gateway.name, await _items(done))
-        head = await join(told)
-        response = Response(await join(chain([head], data)), media_type=call.media_type)
+        writing = self._gateway.writing
+        head = await join(told, writing)
+        body = await join(chain([head], data), writing)
+        response = Response(body, media_type=call.media_type)
         if call.media_type == OCTETS:
             response.headers[INFERENCE_HEADER] = str(len(head))
         return response

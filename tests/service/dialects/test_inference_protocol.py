@@ -275,7 +275,11 @@ REFUSED: dict[str, tuple[Callable[[InferenceServerClient], Any], str, str]] = {
     "width": (infer(NARROW), "400", "shape_mismatch: inputs_embeds[0]: "),
     "length": (infer([tensor("input_ids", np.ones((1, 999), np.int64))]), "400", "limit 256"),
     "large": (infer(LONG, "attention", binary=False), "413", "attention_too_large"),
-    "compressed": (infer(GIVEN, request_compression_algorithm="gzip"), "415", "unsupported_encoding"),
+    "compressed": (
+        infer(GIVEN, request_compression_algorithm="gzip"),
+        "415",
+        "unsupported_encoding",
+    ),
     "late": (infer(GIVEN, headers=LATE), "429", "overloaded"),
     "model": (lambda client: client.get_model_metadata("another"), "404", "model_not_found"),
     "version": (lambda client: client.get_model_metadata(MODEL, "2"), "404", "model_not_found"),
