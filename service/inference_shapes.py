@@ -6,9 +6,9 @@ from typing import Any
 from service.answer import INFERENCE_HEADER, JSON, OCTETS
 from service.dialects.inference_protocol import status
 from service.dialects.inference_wire import OUTPUTS
-from service.refusals import REFUSALS
+from service.refusals import BY_HEADERS, REFUSALS
 
-READ = ("not_found", "model_not_found", "method_not_allowed", "internal", "not_ready")
+READ = (*BY_HEADERS, "model_not_found", "method_not_allowed", "internal", "not_ready")
 NEVER = frozenset(  # answered to an encoding: what only other inputs and other forms can do
     ("invalid_safetensors", "tensor_unknown", "tensor_unused", "bad_base64", "not_acceptable")
 )

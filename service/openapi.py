@@ -10,7 +10,7 @@ from service import inference_shapes, openapi_foreign
 from service.answer import JSON, SAFETENSORS
 from service.dialects.inference_wire import InferRequest
 from service.dialects.wire import REQUESTS
-from service.refusals import MEDIA_TYPE, REFUSALS
+from service.refusals import BY_HEADERS, MEDIA_TYPE, REFUSALS
 from service.schema import EncodeRequest
 from service.shapes import ANSWERS, TOLD
 from service.survey import SCHEMA as HEADS
@@ -133,6 +133,7 @@ INFO = {
     "required": list(_INFO),
     "properties": _INFO,
 }
+READING = (*BY_HEADERS, "method_not_allowed", "internal", "not_ready")
 READ = {
     "/live": ("The process answers", JSON),
     "/ready": ("The forward path lately proved itself", JSON),
@@ -208,7 +209,7 @@ def _explain() -> dict[str, Any]:
 def _heads() -> dict[str, Any]:
     described = _get("What each head of the model does, as measured", JSON)
     described["responses"]["200"]["content"][JSON]["schema"] = _named("Heads")
-    described["responses"] |= _refused("overloaded", "deadline_exceeded")
+    described["responses"] |= _refused(*READING, "overloaded", "deadline_exceeded")
     return described
 
 
@@ -232,7 +233,7 @@ def _named(schema: str) -> dict[str, Any]:
 def _get(summary: str, media_type: str, answer: str | None = None) -> dict[str, Any]:
     schema = {} if answer is None else {"schema": _named(answer)}
     answered = {"description": summary, "content": {media_type: schema}}
-    return {"summary": summary, "responses": {"200": answered, **_refused("not_ready")}}
+    return {"summary": summary, "responses": {"200": answered, **_refused(*READING)}}
 
 
 def _refused(*only: str) -> dict[str, Any]:

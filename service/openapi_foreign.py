@@ -4,16 +4,17 @@ from typing import Any, NamedTuple
 
 from service.answer import JSON
 from service.dialects import openai, tei
-from service.refusals import OPENAI, REFUSALS, TEI
+from service.refusals import BY_BODY, BY_HEADERS, OPENAI, REFUSALS, TEI
 
 WELL = "All is well"
 NUMBER, STRING, INTEGER = {"type": "number"}, {"type": "string"}, {"type": "integer"}
 
 # What may be refused: by any route, by one that takes a body, by one that encodes
-ALWAYS = ("method_not_allowed", "internal")
+ALWAYS = (*BY_HEADERS, "method_not_allowed", "internal")
 TAKING = (
+    *BY_BODY,
     "invalid_json",
-    "body_too_large",
+    "invalid_text",
     "too_many_tokens",
     "unsupported_media_type",
     "invalid_type",

@@ -94,6 +94,22 @@ OPENAI = dict.fromkeys((code for code, kind in REFUSALS.items() if kind.status =
 }
 TEI = {"batch_empty": 400, "internal": 424, "nonfinite_output": 424}
 
+# what the outermost layer refuses: by the headers alone, and by the body
+BY_HEADERS = (
+    "bad_request",
+    "unauthorized",
+    "unsupported_encoding",
+    "bad_host",
+    "headers_too_large",
+)
+BY_BODY = (
+    "invalid_encoding",
+    "json_too_deep",
+    "duplicate_key",
+    "request_timeout",
+    "body_too_large",
+)
+
 # what a router answers by itself
 UNROUTED = {REFUSALS[code].status: code for code in ("not_found", "method_not_allowed")}
 

@@ -417,7 +417,7 @@ UNREADABLE: dict[str, tuple[dict[str, str], bytes, int, str]] = {
     "as octets": ({"content-type": OCTETS}, bytes(2 * MIB + 1), 413, "body_too_large"),
     "in a header": ({HEADER: str(2 * MIB + 1)}, bytes(2 * MIB + 1), 413, "body_too_large"),
     "large body": ({HEADER: "9"}, bytes(8 * MIB + 1), 413, "body_too_large"),
-    "text": ({"content-type": "text/plain"}, b"{}", 415, "unsupported_encoding"),
+    "text": ({"content-type": "text/plain"}, b"{}", 415, "unsupported_media_type"),
     "compressed": ({"content-encoding": "gzip"}, b"{}", 415, "unsupported_encoding"),
 }
 

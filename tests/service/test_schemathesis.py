@@ -1,0 +1,69 @@
+"""Whatever the API's document allows, and much that it does not, is answered as it says.
+
+Schemathesis makes requests from GET /openapi.json and holds each answer to it.
+"""
+
+import asyncio
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.generation import GenerationMode
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+]
+EXAMPLES = 12
+ASKED = [
+    "/v1/encode",
+    "/v1/attend",
+    "/v1/explain",
+    "/v1/embeddings",
+    "/embed",
+    "/embed_all",
+    "/similarity",
+    "/tokenize",
+    "/decode",
+    "/v2/models/{model}/infer",
+]
+READ = ["/v1/heads", "/v1/models", "/health", "/v2", "/v2/health/ready", "/info", "/ready", "/live"]
+GOOD, BAD = GenerationMode.POSITIVE, GenerationMode.NEGATIVE
+
+
+@pytest.mark.parametrize(
+    ("path", "mode"),
+    [*((path, mode) for path in ASKED for mode in (GOOD, BAD)), *((path, GOOD) for path in READ)],
+)
+@pytest.mark.asyncio(loop_scope="session")
+async def test_every_answer_is_as_described(address: str, path: str, mode: GenerationMode) -> None:
+    """No 5xx, no status, media type or field that the document does not name."""
+    await asyncio.to_thread(drive, address, path, mode)
+
+
+def drive(address: str, path: str, mode: GenerationMode) -> None:
+    """Ask one path in many ways."""
+    schema = schemathesis.openapi.from_url(f"{address}/openapi.json")
+    for operation in schema[path].values():
+
+        @settings(
+            max_examples=EXAMPLES,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(case=operation.as_strategy(generation_mode=mode))
+        def ask(case: schemathesis.Case) -> None:
+            case.call_and_validate(checks=CHECKS)
+
+        ask()
