@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 from pathlib import Path
 
 import httpx
@@ -29,7 +30,15 @@ def refusals_table() -> str:
     return "\n".join(["| status | code | |", "|---|---|---|", *rows])
 
 
-TABLES = {"settings": settings_table, "refusals": refusals_table}
+def clients_table() -> str:
+    """Every client that the tests use, with what of it."""
+    table: str = runpy.run_path(str(Path(__file__).parent / "test_clients_table.py"))[
+        "clients_table"
+    ]()
+    return table
+
+
+TABLES = {"settings": settings_table, "refusals": refusals_table, "clients": clients_table}
 
 
 def filled(text: str) -> str:
