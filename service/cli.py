@@ -73,7 +73,9 @@ def serve(config: Path | None, example: bool, **flags: str | None) -> None:
             stopped = stack.enter_context(signals())
             address = stack.enter_context(launch.running(chosen, lambda line: tell(err, line)))
             tell(out, greeting(chosen, address))
-            if example:
+            if example and chosen.api_keys:
+                tell(err, "no example: it would need an API key")
+            elif example:
                 from service import show
 
                 tell(out, show.example(address))

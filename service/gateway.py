@@ -307,8 +307,8 @@ class Gateway:
             raise Refused("overloaded", retry_after=1 + int(error.retry_after)) from None
         except (TimeoutError, DeadlinePassed):
             raise Refused("deadline_exceeded") from None
-        except NonFiniteOutput:
-            raise Refused("nonfinite_output") from None
+        except NonFiniteOutput as error:
+            raise Refused("nonfinite_output", layer=error.layer, dtype=self._dtype) from None
         self.metrics.encoded(sum(sizes))
         return done
 
@@ -377,28 +377,28 @@ def _shown(works: Sequence[Work], padded: bool = False) -> list[Asked]:
 def _item(asked: EncodeRequest, work: Work, read: Read, done: Done) -> answer.Item:
     """One sequence's share of the answer."""
 
-    def cast(array: answer.Array) -> answer.Array:
-        return answer.cast(array, asked.dtype)
+    def cast(array: answer.Array, layer: int = -1) -> answer.Array:
+        try:
+            return answer.cast(array, asked.dtype)
+        except answer.NotFinite:
+            raise Refused("nonfinite_output", layer=layer, dtype=asked.dtype) from None
 
-    try:
-        item = answer.Item(
-            len(read),
-            facts={**read.facts, "truncated": len(read) < read.length, "length": read.length},
-            pooled=None if done.pooled is None else cast(done.pooled),
-            tokens=None if done.tokens is None else cast(done.tokens),
-            layers={layer: cast(array) for layer, array in done.hidden.items()},
-        )
-        if asked.attention is None or work.wanted.attention is None or done.attention is None:
-            return item
-        one, shown = work.wanted.attention, done.attention
-        return replace(
-            item,
-            attention=forms.facts(one),
-            shown=forms.tree(one, shown, asked.encoding),
-            named=dict(forms.named(one, shown)),
-        )
-    except answer.NotFinite:
-        raise Refused("nonfinite_output") from None
+    item = answer.Item(
+        len(read),
+        facts={**read.facts, "truncated": len(read) < read.length, "length": read.length},
+        pooled=None if done.pooled is None else cast(done.pooled),
+        tokens=None if done.tokens is None else cast(done.tokens),
+        layers={layer: cast(array, layer) for layer, array in done.hidden.items()},
+    )
+    if asked.attention is None or work.wanted.attention is None or done.attention is None:
+        return item
+    one, shown = work.wanted.attention, done.attention
+    return replace(
+        item,
+        attention=forms.facts(one),
+        shown=forms.tree(one, shown, asked.encoding),
+        named=dict(forms.named(one, shown)),
+    )
 
 
 def _usage(read: Sequence[Read], attention_bytes: int, timing: Timing) -> dict[str, Any]:

@@ -91,6 +91,11 @@ PROBLEM = {
         "bytes": {"type": "integer", "description": "of attention_too_large: of the raw arrays"},
         "limit": {"type": "integer"},
         "length": {"type": "integer"},
+        "layer": {
+            "type": "integer",
+            "description": "of nonfinite_output: the first hidden state that is not; -1: the last",
+        },
+        "dtype": {"type": "string"},
         "prompts": {
             "type": "array",
             "items": {"type": "string"},

@@ -44,7 +44,15 @@ class NotTrustworthy(Exception):
 
 
 class NonFiniteOutput(Exception):
-    """The forward pass produced NaN or infinity."""
+    """The forward pass produced NaN or infinity.
+
+    Args:
+        layer: the first hidden state that holds one: 0 = embeddings, i = after i layers.
+    """
+
+    def __init__(self, layer: int) -> None:
+        super().__init__(f"hidden state {layer} is not finite")
+        self.layer = layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +201,15 @@ class Runner:
             traces=frozenset().union(*(work.wanted.traces for work in works)),
         )
         if not encoded.last.sum().isfinite():
-            raise NonFiniteOutput("the last layer is not finite")
+            raise NonFiniteOutput(self._first_wrong(packed))
         return [self._cut(encoded, index, work.wanted) for index, work in enumerate(works)]
+
+    def _first_wrong(self, packed: packing.Packed) -> int:
+        """The first hidden state that is not finite, of a batch whose last is not."""
+        last = self.model.encoder.config.layers
+        hidden = self.model.encoder(packed, hidden=frozenset(range(last + 1))).hidden
+        wrong = (state for state in range(last) if not hidden[state].sum().isfinite())
+        return next(wrong, last)
 
     def _cut(self, encoded: Encoded, index: int, wanted: Wanted) -> Done:
         """One sequence's share of a batch, as arrays."""

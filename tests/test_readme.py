@@ -47,7 +47,7 @@ def filled(text: str) -> str:
         mark = f"<!-- {name} -->\n"
         before, after = text.split(mark)
         rest = re.sub(r"\A\n(\|[^\n]*\n)*", "", after)
-        text = f"{before}{mark}\n{table()}\n{rest}"
+        text = f"{before}{mark}\n{table()}\n\n{rest.lstrip()}"
     return text
 
 

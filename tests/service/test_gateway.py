@@ -162,7 +162,9 @@ async def test_output_that_is_not_finite_never_leaves(
 
     answer = await client.post("/v1/encode", json=huge)
 
-    assert (answer.status_code, answer.json()["code"]) == (500, "nonfinite_output")
+    told = answer.json()
+    assert (answer.status_code, told["code"]) == (500, "nonfinite_output")
+    assert (told["layer"], told["dtype"]) == (0, "float32")
 
 
 async def test_a_canary_that_comes_out_wrong_takes_the_replica_out_of_service(
