@@ -2,18 +2,22 @@
 
 A replica holds the gateway, with model and batcher, and answers HTTP by itself. What is
 Ray's here: the replica's life, its health, and the broadcast that gathers all replicas'
-metrics. On a cluster, a Serve configuration names `service.app:build`.
+metrics. On a cluster, a Serve configuration names `service.app:build` (docs/deploy.md).
 """
 
 import asyncio
 import contextvars
+import math
+import os
+from concurrent.futures import ThreadPoolExecutor
 
 import ray
 from ray import serve
+from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 from starlette.types import ASGIApp
 
-from service import edge, exposition, ingress
+from service import edge, exposition, ingress, settings, weights
 from service.gateway import Gateway
 from service.refusals import REFUSALS
 from service.settings import Settings
@@ -27,8 +31,35 @@ HEALTH_PERIOD_SECONDS, HEALTH_TIMEOUT_SECONDS = 2.0, 3.0  # three failures repla
 # be. On a cluster, a node may be at fault.
 TRIES_ALONE, TRIES_ON_A_CLUSTER = 1, 3
 
+# What a Serve configuration says elsewhere, where Ray reads it
+ELSEWHERE = {
+    "host": "http_options.host",
+    "port": "http_options.port",
+    "replicas": "num_replicas of the deployment",
+    "address": "the cluster that reads this file",
+}
 
-def build(settings: Settings) -> serve.Application:
+
+def build(args: Settings) -> serve.Application:
+    """Describe the service as a Serve configuration's `args` have it.
+
+    What they leave out comes from the cluster's HEADLIGHT_* variables, as for `headlight serve`.
+
+    Raises:
+        ValueError: a setting that the configuration says elsewhere.
+        Unsuited: the cluster was started without the variables that carry requests as promised.
+        ModelNotFound: the hub does not know the model.
+    """
+    if misplaced := sorted(args.model_fields_set & ELSEWHERE.keys()):
+        raise ValueError("; ".join(f"not {name} but {ELSEWHERE[name]}" for name in misplaced))
+    given = args.model_dump(include=args.model_fields_set)
+    settled = settings.load(given)
+    ingress.check(settled, os.environ)
+    pinned = settled.model_copy(update={"model": weights.pin(settled.model)})
+    return describe(pinned, TRIES_ON_A_CLUSTER)
+
+
+def describe(settings: Settings, tries: int) -> serve.Application:
     """Describe the service to Ray Serve; nothing is loaded before a replica starts."""
     return Encoder.options(  # type: ignore[attr-defined,no-any-return]  # made by a decorator
         num_replicas=settings.replicas,
@@ -43,7 +74,7 @@ def build(settings: Settings) -> serve.Application:
         health_check_timeout_s=HEALTH_TIMEOUT_SECONDS,
         graceful_shutdown_wait_loop_s=0.1,
         graceful_shutdown_timeout_s=ingress.shutdown_seconds(settings),
-        max_constructor_retry_count=TRIES_ALONE if settings.address is None else TRIES_ON_A_CLUSTER,
+        max_constructor_retry_count=tries,
     ).bind(settings)
 
 
@@ -61,11 +92,20 @@ class Encoder:
     """One replica."""
 
     def __init__(self, settings: Settings) -> None:
-        """Make the replica's parts; nothing is loaded yet."""
+        """Make the replica's parts; nothing is loaded yet.
+
+        Raises:
+            Unsuited: this node was started without the variables that carry requests as promised.
+        """
         context = serve.get_replica_context()
-        self.replica = context.replica_id.unique_id
-        self.replicas = settings.replicas
+        replicas = context.world_size or settings.replicas  # unknown where Ray scales by itself
+        ingress.check(settings.model_copy(update={"replicas": replicas}), os.environ)
+        # Ray makes the outermost layer after this, from the environment: two models of one
+        # cluster have a process each, and with it limits of their own.
+        os.environ.update(ingress.guarded(settings))
+        self.replica, self.application = context.replica_id.unique_id, context.app_name
         self.handle = serve.get_deployment_handle(DEPLOYMENT, context.app_name)
+        self.asking = ThreadPoolExecutor(1, "status")  # Ray's controller may not answer
         self.scraping: asyncio.Task[bytes] | None = None
         self.gateway = Gateway(settings, self.replica)
 
@@ -80,6 +120,7 @@ class Encoder:
     async def __del__(self) -> None:
         """Let admitted work finish; Ray awaits this when the replica leaves."""
         await self.gateway.close()
+        self.asking.shutdown(wait=False, cancel_futures=True)
 
     def check_health(self) -> None:
         """Raise when Ray must replace this replica."""
@@ -101,9 +142,21 @@ class Encoder:
 
     async def gather(self) -> bytes:
         """Broadcast once and join what came in time, this replica's metrics in any case."""
-        texts = {**await self.others(), self.replica: self.gateway.metrics.render()}
+        others, expected = await asyncio.gather(self.others(), self.expected())
+        texts = {**others, self.replica: self.gateway.metrics.render()}
         joined = [texts[replica] for replica in sorted(texts)]
-        return exposition.join(joined, incomplete=len(texts) < self.replicas)
+        return exposition.join(joined, incomplete=len(texts) < expected)
+
+    async def expected(self) -> float:
+        """Ask how many replicas run or start, which scaling changes; infinity if Ray is silent."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(SCRAPE_SECONDS):
+                status = await loop.run_in_executor(self.asking, serve.status)
+            states = status.applications[self.application].deployments[DEPLOYMENT].replica_states
+        except (RayError, RayServeException, TimeoutError, KeyError):  # KeyError: being deleted
+            return math.inf
+        return sum(count for state, count in states.items() if state != "STOPPING")
 
     async def others(self) -> dict[str, bytes]:
         """Ask every replica for its metrics, each by itself: Ray's own way is all or none."""

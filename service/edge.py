@@ -186,7 +186,8 @@ class Routes:
 
     async def openapi(self, request: Request) -> Response:
         """GET /openapi.json: the API for programs."""
-        return Response(orjson.dumps(document()), media_type=JSON)
+        mounted = {"servers": [{"url": request.scope.get("root_path") or "/"}]}
+        return Response(orjson.dumps(document() | mounted), media_type=JSON)
 
     def seconds(self, request: Request) -> float:
         """How long this request may take; a header may shorten it."""

@@ -1,8 +1,9 @@
 """How Ray and HAProxy are told to carry requests, as data.
 
     promised(settings)      what a client may rely on; on a cluster these belong to the cluster
+    clustered(settings)     these, and what else a cluster's processes should start with
     placed(settings, ...)   where things of a service of our own lie: ports, paths, its token
-    differences(...)        in what a running cluster breaks the promise
+    check(settings, ...)    whether a running cluster keeps the promise
 
 Ray reads most of them when ray.serve is imported, and its workers inherit them: they are set
 before the first import of ray. What each is worth was measured; docs/decisions/ has the rows.
@@ -44,7 +45,16 @@ HEAP = {
 BLOCKS, BLOCK = range(20_000, 32_000, 1_000), 1_000
 STATS, METRICS, FALLBACK, AUTOSCALER, DASHBOARD, REPLICAS = 1, 2, 3, 4, 5, 10
 
-WRAPPER = "headlight-haproxy"
+PROGRAM, WRAPPER = "RAY_SERVE_HAPROXY_BINARY_PATH", "headlight-haproxy"
+CONNECTIONS = "RAY_SERVE_HAPROXY_MAXCONN"  # of each node's HAProxy, for all that it serves
+
+# A node told to stop hands its work over for so long; a replica's own time to leave is less.
+NODE_DRAIN_SECONDS = 90
+
+
+class Unsuited(Exception):
+    """A cluster cannot serve as promised; its text is one line that names each variable."""
+
 
 # What the outermost layer reads of the settings
 GUARDED = {
@@ -73,7 +83,8 @@ def promised(settings: Settings) -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",  # no call home
     }
     if settings.ingress == "proxy":
-        return common | {"RAY_SERVE_ENABLE_HA_PROXY": "0", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "0"}
+        python = {"RAY_SERVE_ENABLE_HA_PROXY": "0", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "0"}
+        return common | python | guarded(settings)  # one proxy a node, whatever it serves
     deadline = math.ceil(settings.deadline_seconds)
     return common | {
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
@@ -85,7 +96,7 @@ def promised(settings: Settings) -> dict[str, str]:
         "RAY_SERVE_HAPROXY_OBSERVE_ERROR_LIMIT": "1",
         "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": str(BUFFER_BYTES),
         # HAProxy accepts nothing when full, not even /live: it must not fill before our queues.
-        "RAY_SERVE_HAPROXY_MAXCONN": str(ongoing(settings) * settings.replicas + SPARE_REQUESTS),
+        CONNECTIONS: str(ongoing(settings) * settings.replicas + SPARE_REQUESTS),
         "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": str(CLIENT_SECONDS),
         "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S": str(deadline + 5),
         "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": str(max(RELOAD_SECONDS, deadline + 10)),
@@ -94,7 +105,37 @@ def promised(settings: Settings) -> dict[str, str]:
         # without a port.
         "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": f"{settings.drain_seconds:g}",
-        "RAY_SERVE_HAPROXY_BINARY_PATH": WRAPPER,
+        PROGRAM: WRAPPER,
+    }
+
+
+def guarded(settings: Settings) -> dict[str, str]:
+    """Return the variables from which the outermost layer knows the settings it is to hold.
+
+    Of the API keys their SHA-256, so that no process of Ray's ever has a key.
+    """
+    told = settings.model_dump(include=GUARDED, exclude_defaults=True, mode="json")
+    variables = {
+        f"{PREFIX}{name.upper()}": ",".join(value) if isinstance(value, list) else str(value)
+        for name, value in told.items()
+    }
+    if settings.api_keys:
+        hashed = ",".join(f"{keys.KNOWN_AS}:{digest}" for digest in settings.api_keys)
+        variables[f"{PREFIX}API_KEYS"] = hashed
+    return variables
+
+
+def clustered(settings: Settings) -> dict[str, str]:
+    """Return the variables with which each node of a cluster is started.
+
+    Args:
+        settings: of all that the cluster will serve: `replicas` counts those of every model.
+    """
+    return promised(settings) | {
+        "RAY_AUTH_MODE": "token",  # without it, whoever reaches Ray runs code
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": str(NODE_DRAIN_SECONDS),
+        **HEAP,
+        "RAY_worker_niceness": "0",  # Ray would run replicas at +15
     }
 
 
@@ -124,7 +165,7 @@ def placed(settings: Settings, block: int, run: Path, cores: int) -> dict[str, s
     return ray | {
         "RAY_SERVE_HAPROXY_NBTHREAD": str(min(2, cores)),  # the cores belong to the model
         "RAY_SERVE_HAPROXY_LOG_TARGET": "stderr",  # a file in the private directory
-        "RAY_SERVE_HAPROXY_BINARY_PATH": str(wrapper(run)),
+        PROGRAM: str(wrapper(run)),
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(directory / "haproxy.cfg"),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(directory / "admin"),
         "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(directory / "metrics"),
@@ -150,20 +191,14 @@ def wrapper(run: Path) -> Path:
     return script
 
 
-def guarded(settings: Settings) -> dict[str, str]:
-    """Return the variables from which the outermost layer knows the settings it is to hold.
+def check(settings: Settings, actual: Mapping[str, str]) -> None:
+    """Check that Ray's processes on a node were started with what the promise needs.
 
-    Of the API keys their SHA-256, so that no process of Ray's ever has a key.
+    Raises:
+        Unsuited: they were not.
     """
-    told = settings.model_dump(include=GUARDED, exclude_defaults=True, mode="json")
-    variables = {
-        f"{PREFIX}{name.upper()}": ",".join(value) if isinstance(value, list) else str(value)
-        for name, value in told.items()
-    }
-    if settings.api_keys:
-        hashed = ",".join(f"{keys.KNOWN_AS}:{digest}" for digest in settings.api_keys)
-        variables[f"{PREFIX}API_KEYS"] = hashed
-    return variables
+    if different := differences(promised(settings), actual):
+        raise Unsuited("this cluster cannot serve: " + "; ".join(different))
 
 
 def differences(promised: Mapping[str, str], actual: Mapping[str, str]) -> list[str]:
@@ -171,12 +206,22 @@ def differences(promised: Mapping[str, str], actual: Mapping[str, str]) -> list[
     sentences = []
     for name, value in promised.items():
         found = actual.get(name)
-        if name == "RAY_SERVE_HAPROXY_BINARY_PATH" and found is not None:
-            found = Path(found).name  # where it lies is the image's business
-        if found != value:
+        if not keeps(name, value, found):
             has = "is not set" if found is None else f"is {found!r}"
-            sentences.append(f"{name} {has} there, and must be {value!r}")
+            must = f"at least {value}" if name == CONNECTIONS else repr(value)
+            sentences.append(f"{name} {has} there, and must be {must}")
     return sentences
+
+
+def keeps(name: str, value: str, found: str | None) -> bool:
+    """Say whether a variable found on a cluster keeps the promise."""
+    if found is None:
+        return False
+    if name == PROGRAM:
+        return Path(found).name == value  # where it lies is the image's business
+    if name == CONNECTIONS:
+        return found.isdecimal() and int(found) >= int(value)  # other models have their share
+    return found == value
 
 
 @contextmanager

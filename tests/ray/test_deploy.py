@@ -1,0 +1,282 @@
+"""deploy/serve on a cluster started as docs/deploy.md says: `ray start`, then `serve deploy`."""
+
+import os
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from service import ingress, launch
+from service.settings import Settings
+
+pytestmark = pytest.mark.prove
+
+ROOT = Path(__file__).parent.parent.parent
+BIN = Path(sys.executable).parent
+START_SECONDS, DEPLOY_SECONDS = 60, 120
+PAGE = (ROOT / "docs" / "deploy.md").read_text()
+BODY = {"inputs": ["All is well"], "encoding": "base64"}
+
+
+def commands(heading: str) -> list[str]:
+    """The commands below a heading of docs/deploy.md."""
+    found = re.search(rf"^## {heading}\n.*?```sh\n(.*?)```", PAGE, re.M | re.S)
+    assert found
+    return found[1].splitlines()
+
+
+TOKEN, VARIABLES, START, DEPLOY = commands("One machine with a Ray cluster")
+(TWO,) = commands("Two models side by side")
+
+
+@dataclass
+class Cluster:
+    """One node, started by `ray start`."""
+
+    environment: dict[str, str]
+    dashboard: str
+    port: int
+    directory: Path
+
+    @property
+    def url(self) -> str:
+        """Where the applications answer."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def deploy(
+        self, command: str, change: Callable[[dict[str, Any]], None] = lambda _: None
+    ) -> None:
+        """Run a `serve deploy`, its configuration at a port of this cluster."""
+        *words, name = shlex.split(command)
+        configuration = yaml.safe_load((ROOT / name).read_text())
+        configuration["http_options"]["port"] = self.port
+        change(configuration)
+        copy = self.directory / Path(name).name
+        copy.write_text(yaml.safe_dump(configuration))
+        words = [str(BIN / words[0]), *words[1:], "--address", self.dashboard, str(copy)]
+        done = subprocess.run(words, env=self.environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def applications(self) -> dict[str, Any]:
+        """What Ray says of each application."""
+        token = (self.directory / ".ray" / "auth_token").read_text().strip()
+        answer = httpx.get(
+            f"{self.dashboard}/api/serve/applications/",
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=30,
+        )
+        found: dict[str, Any] = answer.raise_for_status().json()["applications"]
+        return found
+
+    def wait(self, said: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Wait until Ray says so of its applications."""
+        until = time.monotonic() + DEPLOY_SECONDS
+        while not said(found := self.applications()):
+            assert time.monotonic() < until, found
+            time.sleep(0.2)
+        return found
+
+
+def run(found: dict[str, Any], replicas: int) -> bool:
+    """Whether each application runs, with so many replicas and no others that come or go."""
+    return bool(found) and all(
+        application["status"] == "RUNNING"
+        and [each["state"] for each in application["deployments"]["Encoder"]["replicas"]]
+        == ["RUNNING"] * replicas
+        for application in found.values()
+    )
+
+
+@contextmanager
+def cluster(variables: str) -> Iterator[Cluster]:
+    """Start a cluster of one node with variables from a shell file; end what it started."""
+    with launch.workspace() as directory, ingress.block(without=8000) as block:
+        port, dashboard, gcs, agent, export, first = free(6)
+        # what two clusters of one machine cannot share: ports, paths and tokens
+        placed = ingress.placed(Settings(), block, directory, cores=2)
+        environment = {
+            **{name: value for name, value in os.environ.items() if "HEADLIGHT" not in name},
+            **placed,
+            "HOME": str(directory),  # where the token goes
+            "PATH": f"{BIN}:{Path(placed[ingress.PROGRAM]).parent}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+        }
+        del environment["RAY_AUTH_TOKEN"]
+        subprocess.run(["bash", "-c", TOKEN], env=environment, check=True)
+        start = (
+            f"{variables}; exec {START} --block --num-cpus=2 --port={gcs}"
+            f" --node-ip-address=127.0.0.1 --dashboard-port={dashboard}"
+            f" --dashboard-agent-listen-port={agent} --metrics-export-port={export}"
+            f" --ray-client-server-port={first} --object-store-memory={80 << 20}"
+            f" --temp-dir={directory / 'ray'}"
+        )
+        with (directory / "ray.log").open("w") as log:
+            process = subprocess.Popen(
+                ["bash", "-c", start], cwd=ROOT, env=environment, stdout=log, stderr=log
+            )
+        try:
+            url = f"http://127.0.0.1:{dashboard}"
+            here = Cluster(environment, url, port, directory)
+            up(here, process, directory / "ray.log")
+            yield here
+        finally:
+            process.kill()  # the sweeper ends the rest: nothing of a test needs to drain
+            process.wait()
+
+
+def free(count: int) -> list[int]:
+    """Ports on which nothing listens now."""
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [int(each.getsockname()[1]) for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def up(here: Cluster, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait until Ray answers on what `serve deploy` asks."""
+    until = time.monotonic() + START_SECONDS
+    while time.monotonic() < until and process.poll() is None:
+        with suppress(httpx.HTTPError):
+            here.applications()
+            return
+        time.sleep(0.2)
+    raise AssertionError(log.read_text())
+
+
+def scaled(replicas: int) -> Callable[[dict[str, Any]], None]:
+    """A configuration with so many replicas of each model."""
+
+    def change(configuration: dict[str, Any]) -> None:
+        for application in configuration["applications"]:
+            application["deployments"][0]["num_replicas"] = replicas
+
+    return change
+
+
+def ask(url: str, stop: threading.Event, seen: "Counter[int | str]", data: set[str]) -> None:
+    """Ask over one connection, again and again; count what comes back."""
+    with httpx.Client(timeout=30) as client:
+        while not stop.is_set():
+            try:
+                answer = client.post(f"{url}/v1/encode", json=BODY)
+            except httpx.TransportError as error:
+                seen[type(error).__name__] += 1
+                continue
+            seen[answer.status_code] += 1
+            if answer.status_code == 200:
+                data.add(str(answer.json()["data"]))
+
+
+def test_a_cluster_of_ray_env_serves_scales_and_hosts_two_models() -> None:
+    """The whole of deploy/serve/, on one cluster: right answers, 1 -> 2 -> 1, side by side."""
+    with cluster(VARIABLES) as here:
+        here.deploy(DEPLOY)
+        (served,) = here.wait(lambda found: run(found, 1)).values()
+        options = served["deployments"]["Encoder"]["deployment_config"]
+        assert (options["max_ongoing_requests"], options["max_queued_requests"]) == (768, 256)
+        assert options["graceful_shutdown_timeout_s"] == 60
+
+        item = httpx.post(
+            f"{here.url}/v1/encode",
+            json={"inputs": ["All is well"], "attention": {"layers": [0], "heads": [5]}},
+        ).json()["data"][0]
+        assert item["attention"]["maps"]["0"]["5"][3][1] == pytest.approx(0.618, abs=0.01)
+
+        scales_without_a_lost_request(here)
+        two_models_answer(here)
+        refuses_what_cannot_differ(here)
+
+
+def scales_without_a_lost_request(here: Cluster) -> None:
+    """1 -> 2 -> 1 by editing num_replicas, under four clients."""
+    stop, seen, data = threading.Event(), Counter[int | str](), set[str]()
+    clients = [
+        threading.Thread(target=ask, args=(here.url, stop, seen, data), daemon=True)
+        for _ in range(4)
+    ]
+    for client in clients:
+        client.start()
+    try:
+        for replicas in (2, 1):
+            before = seen[200]
+            here.deploy(DEPLOY, scaled(replicas))
+            here.wait(lambda found, replicas=replicas: run(found, replicas))
+            time.sleep(3)  # with HAProxy on the new list
+            page = httpx.get(f"{here.url}/metrics").text
+            assert page.count("\nheadlight_ready{") == replicas
+            assert "\nheadlight_scrape_incomplete 0\n" in page
+            assert seen[200] > before
+    finally:
+        stop.set()
+        for client in clients:
+            client.join()
+    print(f"\n1 -> 2 -> 1: {dict(seen)}")
+    assert set(seen) == {200} and len(data) == 1
+
+
+def two_models_answer(here: Cluster) -> None:
+    """Each at its prefix, with metrics, limits and a description of its own."""
+    here.deploy(TWO)
+    here.wait(lambda found: run(found, 1) and set(found) == {"minilm", "base"})
+
+    large = b'{"inputs": ["All is well"]' + b" " * 70_000 + b"}"
+    kind = {"content-type": "application/json"}
+    for prefix, width, code in (("minilm", 384, 200), ("base", 512, 413)):
+        url = f"{here.url}/{prefix}"
+        answer = httpx.post(f"{url}/v1/encode", json={"inputs": ["All is well"]})
+        assert len(answer.json()["data"][0]["pooled"]) == width
+        assert httpx.get(f"{url}/ready").status_code == 200
+        assert httpx.get(f"{url}/openapi.json").json()["servers"] == [{"url": f"/{prefix}"}]
+        assert "openapi.json" in httpx.get(f"{url}/docs").text
+        page = httpx.get(f"{url}/metrics").text
+        assert page.count("\nheadlight_ready{") == 1 and 'route="/v1/encode"' in page
+        sent = httpx.post(f"{url}/v1/encode", content=large, headers=kind)
+        assert sent.status_code == code
+    assert httpx.get(f"{here.url}/v1/encode").status_code == 404
+
+
+def refuses_what_cannot_differ(here: Cluster) -> None:
+    """A model whose settings are not the cluster's is refused by name; the other serves on."""
+
+    def longer(configuration: dict[str, Any]) -> None:
+        configuration["applications"][1]["args"]["deadline_seconds"] = 60
+
+    here.deploy(TWO, longer)
+    found = here.wait(lambda found: found["base"]["status"] == "DEPLOY_FAILED")
+
+    assert (
+        "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S is '35' there, and must be '65'"
+        in (found["base"]["message"])
+    )
+    assert httpx.post(f"{here.url}/minilm/v1/encode", json=BODY).status_code == 200
+
+
+def test_a_cluster_without_ray_env_refuses_and_names_the_variables() -> None:
+    """Without them a client could switch Ray's protections off, and a death would lose requests."""
+    unset = "unset ${!RAY_SERVE_*}"
+    with cluster(unset) as here:
+        here.deploy(DEPLOY)
+        found = here.wait(lambda found: found["headlight"]["status"] == "DEPLOY_FAILED")
+
+        said = found["headlight"]["message"]
+        missing = ingress.promised(Settings()).keys() - here.environment.keys()
+        assert "this cluster cannot serve: RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH" in said
+        assert missing and all(
+            name in said for name in missing if name != "RAY_USAGE_STATS_ENABLED"
+        )

