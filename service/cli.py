@@ -152,6 +152,27 @@ def encode_file(
 
 
 @main.command()
+@click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="the service")
+@click.option("--interval", type=click.FloatRange(0.5, 60), default=2.0, help="seconds; default 2")
+@click.option("--key", envvar="HEADLIGHT_API_KEY", show_envvar=True, help="the service's API key")
+@click.option("--once", is_flag=True, help="show one interval and end")
+def top(url: str, interval: float, key: str | None, once: bool) -> None:
+    """Show what a running service does, until Ctrl-C."""
+    from rich.console import Console
+
+    from service import show
+    from service import top as view
+
+    try:
+        show_it = view.once if once else view.watch
+        show_it(url, key, interval, Console())
+    except KeyboardInterrupt:
+        return
+    except show.Unreachable as error:
+        refuse(str(error), FAILED)
+
+
+@main.command()
 @click.option("--model", default="all-MiniLM-L6-v2", show_default=True, help="as for serve")
 @click.option("--corpus", type=FILE, help="JSON lines to measure on; default: ours")
 @click.option("--threshold", multiple=True, metavar="ROLE=NUMBER", help="another than the usual")

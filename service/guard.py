@@ -85,7 +85,8 @@ class Guard:
         )
         code, content = self._by_headers(scope, Headers(raw=headers)), b""
         if code is None:
-            code, content = await self._read(scope["path"], receive, Headers(raw=headers))
+            path = scope["path"].removeprefix(scope.get("root_path", ""))
+            code, content = await self._read(path, receive, Headers(raw=headers))
         if code is not None:
             kept = (b"host", b"origin", REQUEST_ID.encode())
             headers = [pair for pair in headers if pair[0] in kept] + [(REFUSAL, code.encode())]

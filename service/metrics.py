@@ -18,6 +18,7 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
+from prometheus_client.parser import text_string_to_metric_families
 
 Family = TypeVar("Family", Counter, Gauge)
 
@@ -105,3 +106,14 @@ class Metrics:
 
     def _family(self, kind: type[Family], name: str, sentence: str, *labels: str) -> Family:
         return kind(f"headlight_{name}", sentence, [*labels, "replica"], registry=self._registry)
+
+
+def samples(page: str) -> Iterator[tuple[str, dict[str, str], float]]:
+    """Each sample of a page of metrics: its full name, its labels, its value.
+
+    Raises:
+        ValueError: it is no such page.
+    """
+    for family in text_string_to_metric_families(page):
+        for sample in family.samples:
+            yield sample.name, sample.labels, sample.value

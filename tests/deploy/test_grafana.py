@@ -1,0 +1,290 @@
+"""The dashboard is what its script writes, valid, linted, and asks for nothing that is not there.
+
+The rules are those of Grafana's dashboard-linter (docs/rules), which needs a Go that few have.
+"""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models import units
+from grafana_foundation_sdk.models.dashboard import Dashboard
+
+from service import exposition
+
+ROOT = Path(__file__).parent.parent.parent
+GRAFANA, PROMETHEUS = ROOT / "deploy" / "grafana", ROOT / "deploy" / "prometheus"
+WRITTEN = json.loads((GRAFANA / "headlight.json").read_text())
+PANELS = [panel for panel in WRITTEN["panels"] if panel["type"] != "row"]
+TARGETS = [target for panel in PANELS for target in panel["targets"]]
+VARIABLES = {variable["name"]: variable for variable in WRITTEN["templating"]["list"]}
+SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+UNITS = {value for value in vars(units).values() if isinstance(value, str)}
+
+# Named here before they are published; to be emptied, name by name.
+MISSING = {
+    f"headlight_{name}"
+    for name in (
+        "accelerator_errors_total",
+        "attention_bytes_total",
+        "attention_maps_total",
+        "auth_failures_total",
+        "batch_sequences",
+        "batch_tokens",
+        "build_info",
+        "canary_runs_total",
+        "cancelled_total",
+        "event_loop_lag_seconds",
+        "invalid_inputs_total",
+        "last_success_timestamp_seconds",
+        "model_load_duration_seconds",
+        "nonfinite_outputs_total",
+        "requests_in_flight",
+        "resident_memory_bytes",
+        "response_bytes_total",
+        "shed_total",
+        "stage_duration_seconds",
+        "stage_seconds_total",
+        "start_time_seconds",
+        "waiting_requests_limit",
+        "waiting_tokens_limit",
+    )
+}
+WITH_CUDA = {"headlight_gpu_memory_bytes"}
+
+
+def asked(expression: str) -> str:
+    """A query as Prometheus gets it."""
+    return re.sub(r"\$(job|instance|replica)\b", ".+", expression.replace("$__rate_interval", "1m"))
+
+
+def test_the_json_is_what_the_script_writes(tmp_path: Path) -> None:
+    """Byte for byte, wherever it runs."""
+    for name in ("dashboard.py", "rows.py"):
+        shutil.copy(GRAFANA / name, tmp_path)
+
+    subprocess.run([sys.executable, tmp_path / "dashboard.py"], check=True)
+
+    written = (tmp_path / "headlight.json").read_bytes()
+    assert written == (GRAFANA / "headlight.json").read_bytes()
+
+
+# Grafana's schema
+
+
+def lost(ours: Any, theirs: Any, place: str = "") -> list[str]:
+    """Each place where what came back is not what went in; what was added does not count."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        return [
+            each
+            for key, value in ours.items()
+            for each in lost(value, theirs.get(key), f"{place}.{key}")
+        ]
+    if isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
+        pairs = enumerate(zip(ours, theirs, strict=True))
+        return [each for n, pair in pairs for each in lost(*pair, f"{place}[{n}]")]
+    return [] if ours == theirs else [place]
+
+
+def through_grafana(document: dict[str, Any]) -> Any:
+    """A dashboard read and written by the types that Grafana generates from its own schema."""
+    register_default_plugins()
+    return json.loads(JSONEncoder().encode(Dashboard.from_json(document)))
+
+
+def test_grafanas_own_types_know_every_field() -> None:
+    """A misspelt field would not come back."""
+    assert lost(WRITTEN, through_grafana(WRITTEN)) == []
+
+
+def test_a_misspelt_field_is_noticed() -> None:
+    """The check above can fail, in panels, options and queries alike."""
+    wrong = json.loads(json.dumps(WRITTEN))
+    wrong["panels"][1]["descripton"] = "x"
+    wrong["panels"][1]["options"]["txtMode"] = "x"
+    wrong["panels"][1]["targets"][0]["expression"] = "x"
+
+    assert lost(wrong, through_grafana(wrong)) == [
+        ".panels[1].options.txtMode",
+        ".panels[1].targets[0].expression",
+        ".panels[1].descripton",
+    ]
+
+
+def test_the_schema_is_of_today_and_the_names_are_for_ever() -> None:
+    """A link to it survives; its number in one Grafana's database is not in the file."""
+    assert WRITTEN["schemaVersion"] >= 39
+    assert WRITTEN["uid"] == "headlight" and "id" not in WRITTEN
+    assert WRITTEN["refresh"] == "30s"
+
+
+def test_every_number_is_used_once_and_no_two_panels_overlap() -> None:
+    """Within the 24 columns of the grid."""
+    everything = WRITTEN["panels"]
+    boxes = [panel["gridPos"] for panel in everything]
+
+    assert len({panel["id"] for panel in everything}) == len(everything)
+    assert all(0 <= box["x"] and box["x"] + box["w"] <= 24 for box in boxes)
+    for one, other in combinations(boxes, 2):
+        across = one["x"] < other["x"] + other["w"] and other["x"] < one["x"] + one["w"]
+        along = one["y"] < other["y"] + other["h"] and other["y"] < one["y"] + one["h"]
+        assert not (across and along), (one, other)
+
+
+def test_the_rows_are_the_promised_ones() -> None:
+    """In the order in which one asks: is it well, what comes in, where does it hurt."""
+    rows = [panel["title"] for panel in WRITTEN["panels"] if panel["type"] == "row"]
+
+    assert rows == [
+        "Objectives",
+        "Traffic",
+        "Latency",
+        "Saturation",
+        "Model",
+        "Attention",
+        "Resources",
+        "Security",
+        "Ray",
+    ]
+
+
+# dashboard-linter
+
+
+def test_template_datasource_rule() -> None:
+    """The one datasource is a variable."""
+    sources = [each for each in VARIABLES.values() if each["type"] == "datasource"]
+
+    assert [(each["name"], each["label"], each["query"]) for each in sources] == [
+        ("datasource", "Data source", "prometheus")
+    ]
+
+
+@pytest.mark.parametrize("name", ["job", "instance", "replica"])
+def test_template_job_instance_and_on_time_change_reload_rules(name: str) -> None:
+    """Each is asked of that datasource, takes several, and follows the time range."""
+    variable = VARIABLES[name]
+
+    assert variable["datasource"] == SOURCE and variable["type"] == "query"
+    assert variable["label"] == name.title()
+    assert variable["multi"] is True and variable["allValue"] == ".+"
+    assert variable["refresh"] == 2
+
+
+def test_template_uneditable_rule() -> None:
+    """Changed in the script, not in the browser."""
+    assert WRITTEN["editable"] is False
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: f"{panel['id']}")
+def test_panel_rules(panel: dict[str, Any]) -> None:
+    """panel-datasource, panel-title-description, panel-units, panel-no-targets."""
+    assert panel["datasource"] == SOURCE
+    assert panel["title"] and panel["description"].endswith(".")
+    assert panel["fieldConfig"]["defaults"]["unit"] in UNITS
+    assert panel["targets"]
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: None)
+def test_target_rules(target: dict[str, Any]) -> None:
+    """target-job, target-instance, target-rate-interval, target-counter-agg; no LogQL."""
+    query = target["expr"]
+
+    for chosen in re.findall(r"\{(.*?)\}", query):
+        assert 'job=~"$job"' in chosen and 'instance=~"$instance"' in chosen
+    for name, chosen in re.findall(r"\b(?<!:)headlight_(\w+)\{(.*?)\}", query):
+        assert ('replica=~"$replica"' in chosen) == (name != "scrape_incomplete")
+    assert set(re.findall(r"\[(.+?)\]", query)) <= {"$__rate_interval"}
+    counted = re.findall(r"(rate\()?\bheadlight_\w+_total\{", query)
+    assert all(counted)
+    assert target["datasource"] == SOURCE
+
+
+@pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)"
+)
+def test_target_promql_and_template_label_promql_rules(tmp_path: Path) -> None:
+    """Prometheus' own parser takes every query, and every series that a variable lists."""
+    listed = [
+        re.sub(r"label_values\((.+), \w+\)", r"\1", variable["query"])
+        for variable in VARIABLES.values()
+        if variable["type"] == "query"
+    ]
+    queries = [asked(query) for query in [target["expr"] for target in TARGETS] + listed]
+    rules = [{"record": f"query:{n}", "expr": query} for n, query in enumerate(queries)]
+    file = tmp_path / "rules.yml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": rules}]}))
+
+    done = subprocess.run(["promtool", "check", "rules", file], capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# The service
+
+
+def test_the_objectives_are_those_of_the_rules() -> None:
+    """A budget left is a budget that pages when it is spent."""
+    rules = (PROMETHEUS / "rules" / "alerts.yml").read_text()
+    queries = " ".join(target["expr"] for target in TARGETS)
+
+    for name in ("failed_per_request", "slow_per_ok"):
+        paged = set(re.findall(rf"{name}:ratio_rate\w+ > [\d.]+ \* ([\d.]+)", rules))
+        shown = set(re.findall(rf"{name}:ratio_rate\w+{{.*?}} / ([\d.]+)", queries))
+        assert len(paged) == 1 and paged == shown
+
+
+def named(text: str) -> set[str]:
+    """Our metrics in a text, without a histogram's endings; recorded series are not metrics."""
+    names = re.findall(r"(?<![\w:.])headlight_[a-z_]+(?![\w:])", text)
+    return {re.sub("_(bucket|count|sum)$", "", name) for name in names if not name.endswith("_")}
+
+
+def test_every_recorded_series_that_is_asked_for_is_recorded() -> None:
+    """By a rule of that very name."""
+    rules = (PROMETHEUS / "rules" / "recording.yml").read_text()
+    recorded = set(re.findall(r"record: (\S+)", rules))
+    asking = [target["expr"] for target in TARGETS]
+    asking.append((PROMETHEUS / "rules" / "alerts.yml").read_text())
+
+    used = set(re.findall(r"instance:headlight_\w+:\w+", " ".join(asking)))
+
+    assert used <= recorded
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_every_metric_that_is_asked_for_is_published(client: httpx.AsyncClient) -> None:
+    """By a real replica; what is missing is in the list above, and nothing else is."""
+    files = [*(PROMETHEUS / "rules").glob("*.yml"), *(ROOT / "docs" / "runbooks").glob("*.md")]
+    texts = [path.read_text() for path in files] + [target["expr"] for target in TARGETS]
+    replica = await client.get("/metrics")
+    whole = exposition.join([replica.content], incomplete=False).decode()
+    published = set(re.findall(r"^# TYPE (\w+) ", whole, re.MULTILINE))
+
+    used = set().union(*map(named, texts))
+
+    assert len(used) > 30
+    assert used - published - WITH_CUDA == MISSING
+
+
+def test_grafana_finds_prometheus_and_the_dashboard() -> None:
+    """The datasource has a uid for ever; the dashboard lands in a folder of its own."""
+    source = yaml.safe_load((GRAFANA / "provisioning/datasources/prometheus.yml").read_text())
+    folder = yaml.safe_load((GRAFANA / "provisioning/dashboards/headlight.yml").read_text())
+    scrapes = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())
+
+    (one,) = source["datasources"]
+    (provider,) = folder["providers"]
+    assert (one["uid"], one["type"]) == ("headlight-prometheus", "prometheus")
+    assert one["jsonData"]["timeInterval"] == scrapes["global"]["scrape_interval"]
+    assert provider["folder"] == "Headlight" and provider["allowUiUpdates"] is False

@@ -1,0 +1,125 @@
+"""Prometheus' own tools accept the configuration, the rules and their unit tests."""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from service.cli import main
+
+ROOT = Path(__file__).parent.parent.parent
+PROMETHEUS, RUNBOOKS = ROOT / "deploy" / "prometheus", ROOT / "docs" / "runbooks"
+CASES = sorted((PROMETHEUS / "tests").glob("*.yml"))
+
+needs_promtool = pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)"
+)
+
+
+def promtool(*arguments: str | Path) -> str:
+    """What promtool says; fails with it where promtool does."""
+    done = subprocess.run(["promtool", *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def alerts() -> list[dict[str, Any]]:
+    """Every alerting rule."""
+    groups = yaml.safe_load((PROMETHEUS / "rules" / "alerts.yml").read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def named(labels: dict[str, Any], alert: str) -> tuple[str, str]:
+    """One alert: its name, and its window where one name has several."""
+    return alert, labels.get("window", "")
+
+
+ALERTS = {named(rule["labels"], rule["alert"]): rule for rule in alerts()}
+NAMES = ["-".join(filter(None, alert)) for alert in ALERTS]
+
+
+def checked() -> Iterator[tuple[str, set[tuple[str, str]]]]:
+    """Each check of an alert in the unit tests: the alert's name, and which of it must fire."""
+    for path in CASES:
+        for case in yaml.safe_load(path.read_text())["tests"]:
+            for check in case.get("alert_rule_test", ()):
+                alert = check["alertname"]
+                fired = {named(one["exp_labels"], alert) for one in check["exp_alerts"]}
+                yield alert, fired
+
+
+@needs_promtool
+def test_the_configuration_and_its_rules_are_valid() -> None:
+    """As the server would read them, duplicate and unused names included."""
+    promtool("check", "config", PROMETHEUS / "prometheus.yml")
+    promtool("check", "rules", "--lint-fatal", *(PROMETHEUS / "rules").glob("*.yml"))
+
+
+@needs_promtool
+@pytest.mark.parametrize("file", CASES, ids=lambda path: path.stem)
+def test_every_alert_fires_and_stays_silent_as_its_cases_say(file: Path) -> None:
+    """On series written for it, evaluated by Prometheus' own engine."""
+    promtool("test", "rules", file)
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=NAMES)
+def test_every_alert_has_a_case_that_fires_it_and_one_that_does_not(
+    alert: tuple[str, str],
+) -> None:
+    """An alert that nobody has seen fire, or seen silent, is a guess."""
+    fired = [alert in fired for name, fired in checked() if name == alert[0]]
+
+    assert set(fired) == {True, False}
+
+
+def test_the_cases_check_no_alert_that_is_gone() -> None:
+    """A renamed alert leaves no case behind that passes for ever."""
+    checks = list(checked())
+
+    assert {name for name, _ in checks} == {name for name, _ in ALERTS}
+    assert set().union(*(fired for _, fired in checks)) == ALERTS.keys()
+
+
+@pytest.mark.parametrize("rule", ALERTS.values(), ids=NAMES)
+def test_every_alert_says_what_how_bad_and_where_to_read_on(rule: dict[str, Any]) -> None:
+    """A summary, a severity, a page with the three things asked for at night."""
+    summary, runbook = rule["annotations"]["summary"], rule["annotations"]["runbook_url"]
+    page = (ROOT / runbook).read_text("ascii")
+
+    assert summary and rule["labels"]["severity"] in ("page", "ticket")
+    assert runbook == f"docs/runbooks/{rule['alert']}.md"
+    assert re.findall("^## (.+)", page, re.MULTILINE) == [
+        "What it means",
+        "How to see it",
+        "What to do",
+    ]
+
+
+def test_no_runbook_is_without_its_alert_and_every_link_leads_to_one() -> None:
+    """Nobody reads a page to which no alert leads."""
+    names = {path.name for path in RUNBOOKS.iterdir()}
+    links = {
+        to for path in RUNBOOKS.iterdir() for to in re.findall(r"\]\((.+?)\)", path.read_text())
+    }
+
+    assert names == {f"{name}.md" for name, _ in ALERTS}
+    assert links <= names
+
+
+def test_every_option_that_a_runbook_names_exists() -> None:
+    """A command typed at night must work."""
+    text = "".join(path.read_text() for path in RUNBOOKS.iterdir())
+    commands: dict[str, click.Command] = main.commands
+    known = {flag for each in commands.values() for one in each.params for flag in one.opts}
+    others = {"--pid"}  # py-spy's
+
+    assert set(re.findall(r"`headlight (\w+)|^    headlight (\w+)", text, re.MULTILINE))
+    for pair in re.findall(r"`headlight (\w+)|^    headlight (\w+)", text, re.MULTILINE):
+        assert "".join(pair) in commands
+    assert set(re.findall(r"--[a-z][a-z-]+", text)) <= known | others
