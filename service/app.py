@@ -17,7 +17,7 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 from starlette.types import ASGIApp
 
-from service import edge, exposition, ingress, settings, weights
+from service import edge, exposition, ingress, logs, settings, weights
 from service.gateway import Gateway
 from service.refusals import REFUSALS
 from service.settings import Settings
@@ -106,7 +106,8 @@ class Encoder:
         self.replica, self.application = context.replica_id.unique_id, context.app_name
         self.handle = serve.get_deployment_handle(DEPLOYMENT, context.app_name)
         self.asking = ThreadPoolExecutor(1, "status")  # Ray's controller may not answer
-        self.scraping: asyncio.Task[bytes] | None = None
+        logs.start(settings.log_format, self.replica)
+        self.scraping: dict[bool, asyncio.Task[bytes]] = {}  # by form, see scrape
         self.gateway = Gateway(settings, self.replica)
 
     async def __serve_build_asgi_app__(self) -> ASGIApp:
@@ -126,26 +127,28 @@ class Encoder:
         """Raise when Ray must replace this replica."""
         self.gateway.check_health()
 
-    async def metrics(self) -> tuple[str, bytes]:
+    async def metrics(self, openmetrics: bool) -> tuple[str, bytes]:
         """Return this replica's name and metrics; called by broadcast."""
-        return self.replica, self.gateway.metrics.render()
+        return self.replica, self.gateway.metrics.render(exemplars=openmetrics)
 
-    async def scrape(self) -> bytes:
+    async def scrape(self, openmetrics: bool) -> bytes:
         """Return all replicas' metrics; scrapes that come together share one broadcast.
 
         The task has a context of its own: in a request's, Ray would cancel the broadcast
         with that request, and the others would wait for nothing.
         """
-        if self.scraping is None or self.scraping.done():
-            self.scraping = asyncio.create_task(self.gather(), context=contextvars.Context())
-        return await asyncio.shield(self.scraping)
+        if openmetrics not in self.scraping or self.scraping[openmetrics].done():
+            gathering = self.gather(openmetrics)
+            task = asyncio.create_task(gathering, context=contextvars.Context())
+            self.scraping[openmetrics] = task
+        return await asyncio.shield(self.scraping[openmetrics])
 
-    async def gather(self) -> bytes:
+    async def gather(self, openmetrics: bool) -> bytes:
         """Broadcast once and join what came in time, this replica's metrics in any case."""
-        others, expected = await asyncio.gather(self.others(), self.expected())
-        texts = {**others, self.replica: self.gateway.metrics.render()}
+        others, expected = await asyncio.gather(self.others(openmetrics), self.expected())
+        texts = dict([*others, await self.metrics(openmetrics)])
         joined = [texts[replica] for replica in sorted(texts)]
-        return exposition.join(joined, incomplete=len(texts) < expected)
+        return exposition.join(joined, len(texts) < expected, openmetrics)
 
     async def expected(self) -> float:
         """Ask how many replicas run or start, which scaling changes; infinity if Ray is silent."""
@@ -158,13 +161,14 @@ class Encoder:
             return math.inf
         return sum(count for state, count in states.items() if state != "STOPPING")
 
-    async def others(self) -> dict[str, bytes]:
+    async def others(self, openmetrics: bool) -> list[tuple[str, bytes]]:
         """Ask every replica for its metrics, each by itself: Ray's own way is all or none."""
         try:
             async with asyncio.timeout(SCRAPE_SECONDS):
-                asked = await self.handle.broadcast("metrics")._fetch_replica_results_async()
+                broadcast = self.handle.broadcast("metrics", openmetrics)
+                asked = await broadcast._fetch_replica_results_async()
         except (RayServeException, TimeoutError):
-            return {}  # no replica known yet
+            return []  # no replica known yet
         answers = [
             asyncio.ensure_future(answer.get_async())  # type: ignore[no-untyped-call]  # Ray's gap
             for answer in asked
@@ -172,4 +176,4 @@ class Encoder:
         done, late = await asyncio.wait(answers, timeout=SCRAPE_SECONDS)
         for answer in late:
             answer.cancel()
-        return dict(answer.result() for answer in done if answer.exception() is None)
+        return [answer.result() for answer in done if answer.exception() is None]

@@ -37,11 +37,12 @@ class Overloaded(Exception):
 
     Args:
         retry_after: when what waits now will be done, seconds.
+        bound: which one was met: queue_full, token_budget or deadline.
     """
 
-    def __init__(self, retry_after: float) -> None:
-        super().__init__(retry_after)
-        self.retry_after = retry_after
+    def __init__(self, retry_after: float, bound: str) -> None:
+        super().__init__(retry_after, bound)
+        self.retry_after, self.bound = retry_after, bound
 
 
 class DeadlinePassed(Exception):
@@ -207,7 +208,8 @@ class Batcher(Generic[Work, Done]):
         full = len(self._jobs) >= self._most_requests
         crowded = self._jobs and self.waiting_tokens + tokens > self._most_tokens
         if late or full or crowded:
-            raise Overloaded(self.waiting_tokens / self.speed)
+            bound = "queue_full" if full else "token_budget" if crowded else "deadline"
+            raise Overloaded(self.waiting_tokens / self.speed, bound)
 
     def _admit(
         self, works: Sequence[Work], sizes: Sequence[int], deadline: float

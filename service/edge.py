@@ -27,8 +27,9 @@ from service.dialects.dialect import Say
 from service.foreign import Handler
 from service.gateway import Gateway
 from service.guard import INFERENCE, REFUSAL, REQUEST_ID, keys
-from service.inference_routes import InferenceRoutes
-from service.metrics import CONTENT_TYPE
+from service.inference_routes import VERSION_PART, InferenceRoutes
+from service.metrics import OPENMETRICS, TEXT
+from service.observer import TRACEPARENT
 from service.openapi import document
 from service.refusals import UNROUTED, Fault, Refused, refusal
 
@@ -41,11 +42,14 @@ HTML = "text/html; charset=utf-8"
 UNKNOWN = "other"  # the route, in metrics, of what no route takes
 
 
-def application(gateway: Gateway, scrape: Callable[[], Awaitable[bytes]]) -> ASGIApp:
+Scrape = Callable[[bool], Awaitable[bytes]]
+
+
+def application(gateway: Gateway, scrape: Scrape) -> ASGIApp:
     """The routes of one replica.
 
     Args:
-        scrape: the metrics of all replicas, as Prometheus text.
+        scrape: the metrics of all replicas, as Prometheus text or, if asked, as OpenMetrics.
     """
     routes = Routes(gateway, scrape)
     own = {
@@ -74,6 +78,9 @@ def application(gateway: Gateway, scrape: Callable[[], Awaitable[bytes]]) -> ASG
         exception_handlers={HTTPException: _unrouted(says)},
     )
     app.router.redirect_slashes = False
+    awaited = {path: method for path, method, _, _ in rows if method == "POST" or path in own}
+    labels = {_label(path): method for path, method in awaited.items()}
+    gateway.metrics.expect(labels | {UNKNOWN: "GET"})
     shared = _shared(app, gateway.settings.cors_origins)
     return Counted(shared, gateway)
 
@@ -103,13 +110,18 @@ class Counted:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         with ExitStack() as counting:
-            seen = counting.enter_context(self._gateway.metrics.request(UNKNOWN))
+            seen = counting.enter_context(self._gateway.observer.request(UNKNOWN, scope))
 
             async def named(message: Message) -> None:
                 if message["type"] == "http.response.start":
                     seen.code = message["status"]
-                    MutableHeaders(scope=message)[REPLICA] = self._gateway.replica
-                elif not message.get("more_body"):
+                    headers = MutableHeaders(scope=message)
+                    headers[REPLICA] = self._gateway.replica
+                    if seen.trace:
+                        headers[TRACEPARENT] = seen.trace.traceparent
+                    return await send(message)
+                seen.bytes += len(message.get("body", b""))
+                if not message.get("more_body"):
                     counting.close()  # before the client can know, so that its count is ours
                 await send(message)
 
@@ -126,7 +138,7 @@ class Counted:
 class Routes:
     """What each path answers."""
 
-    def __init__(self, gateway: Gateway, scrape: Callable[[], Awaitable[bytes]]) -> None:
+    def __init__(self, gateway: Gateway, scrape: Scrape) -> None:
         self._gateway, self._scrape = gateway, scrape
 
     async def encode(self, request: Request) -> Response:
@@ -135,28 +147,32 @@ class Routes:
         deadline, seen = time.monotonic() + self.seconds(request), request.scope["seen"]
         accepted = media.accepted(request.headers.get("accept", "*/*"))
         most_json = self._gateway.settings.max_body_bytes
-        call = native.parse(await request.body(), media_type, accepted, most_json)
+        with seen.stage("parse"):
+            call = native.parse(await request.body(), media_type, accepted, most_json)
         dry = _flag(request, "dry_run")
         do = self._gateway.dry_run if dry else self._gateway.encode
         done = await do(call.request, deadline, seen, numbers=call.numbers)
         if isinstance(done, dict):
             return Response(orjson.dumps(done), media_type=JSON)
-        body = await join(call.write(done), self._gateway.writing)
+        with seen.stage("serialize"):
+            body = await join(call.write(done), self._gateway.writing)
         return Response(body, media_type=call.media_type)
 
     async def attend(self, request: Request) -> Response:
         """POST /v1/attend: the mechanism without a model."""
         media.given(request, JSON)
-        deadline = time.monotonic() + self.seconds(request)
-        pieces = await self._gateway.lessons.attend(await request.body(), deadline)
-        return Response(await join(pieces, self._gateway.writing), media_type=JSON)
+        deadline, seen = time.monotonic() + self.seconds(request), request.scope["seen"]
+        pieces = await self._gateway.lessons.attend(await request.body(), deadline, seen)
+        with seen.stage("serialize"):
+            return Response(await join(pieces, self._gateway.writing), media_type=JSON)
 
     async def explain(self, request: Request) -> Response:
         """POST /v1/explain: one text through one layer, step by step."""
         media.given(request, JSON)
         deadline, seen = time.monotonic() + self.seconds(request), request.scope["seen"]
         pieces = await self._gateway.lessons.explain(await request.body(), deadline, seen)
-        return Response(await join(pieces, self._gateway.writing), media_type=JSON)
+        with seen.stage("serialize"):
+            return Response(await join(pieces, self._gateway.writing), media_type=JSON)
 
     async def heads(self, request: Request) -> Response:
         """GET /v1/heads: what each head of the model does, as measured."""
@@ -178,7 +194,9 @@ class Routes:
 
     async def metrics(self, request: Request) -> Response:
         """GET /metrics: every replica's metrics."""
-        return Response(await self._scrape(), media_type=CONTENT_TYPE)
+        openmetrics = _prefers_openmetrics(request.headers.get("accept", ""))
+        media_type = OPENMETRICS if openmetrics else TEXT
+        return Response(await self._scrape(openmetrics), 200, {"vary": "accept"}, media_type)
 
     async def docs(self, request: Request) -> Response:
         """GET /docs: the API for people, from a file of ours."""
@@ -199,6 +217,12 @@ class Routes:
         return min(int(given) / 1000, most)
 
 
+def _prefers_openmetrics(accept: str) -> bool:
+    """Whether a scraper reads it at all; those that do read all of it."""
+    names = (part.partition(";")[0].strip() for part in accept.lower().split(","))
+    return OPENMETRICS.partition(";")[0] in names
+
+
 def _flag(request: Request, name: str) -> bool:
     """A switch in the query; absent is off."""
     given = request.query_params.get(name, "false")
@@ -210,7 +234,7 @@ def _flag(request: Request, name: str) -> bool:
 def _refusing(path: str, do: Handler, say: Say) -> Handler:
     """Answer a handler's errors in its dialect; the one place where they become refusals."""
 
-    label = compile_path(path)[1]
+    label = _label(path)
 
     async def answered(request: Request) -> Response:
         request.scope["seen"].route = label
@@ -225,6 +249,14 @@ def _refusing(path: str, do: Handler, say: Say) -> Handler:
     return answered
 
 
+def _label(path: str) -> str:
+    """How metrics name a route: what is alike has one name, what cannot be answered none."""
+    if path in foreign.OTHER_TASKS:
+        return UNKNOWN
+    alike = foreign.ALIKE.get(path, path).replace(VERSION_PART, "")
+    return compile_path(alike)[1]
+
+
 def _unrouted(says: Mapping[str, Say]) -> Callable[[Request, Exception], Awaitable[Response]]:
     """What the router says when no route takes the request, in the words of the path's own API."""
 
@@ -234,7 +266,7 @@ def _unrouted(says: Mapping[str, Say]) -> Callable[[Request, Exception], Awaitab
         routes = (route for route in request.app.routes if isinstance(route, Route))
         known = (route for route in routes if route.matches(request.scope)[0] is not Match.NONE)
         route = next(known, None)
-        request.scope["seen"].route = route.path_format if route else UNKNOWN
+        request.scope["seen"].route = _label(route.path) if route else UNKNOWN
         say = says[route.path] if route else _family(request.url.path)
         decided = request.headers.get(REFUSAL.decode())
         response = _problem(request, Refused(decided or UNROUTED[error.status_code]), say)
@@ -252,8 +284,10 @@ def _family(path: str) -> Say:
 
 
 def _problem(request: Request, refused: Refused, say: Say) -> Response:
+    seen = request.scope["seen"]
+    seen.refused = refused.code
     if refused.code == "internal":
-        logger.exception("request failed")
+        logger.exception("request failed", extra=seen.names())
     said = say(refused, request.headers.get(REQUEST_ID, ""))
     response = Response(said.body, said.status, said.headers, said.media_type)
     if refused.retry_after is not None:

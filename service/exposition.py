@@ -1,9 +1,9 @@
-"""Join the metrics of several replicas into one Prometheus text.
+"""Join the metrics of several replicas into one page.
 
-Every replica's samples carry its own `replica` label, so nothing is added up; but the format
-wants a family's HELP and TYPE once and its samples together.
+Every replica's samples carry its own `replica` label, so nothing is added up; but the formats
+want a family's HELP and TYPE once and its samples together.
 
-Source: Prometheus text exposition format 0.0.4.
+Source: Prometheus text exposition format 0.0.4; OpenMetrics 1.0.0, which ends in `# EOF`.
 """
 
 INCOMPLETE = (
@@ -11,9 +11,10 @@ INCOMPLETE = (
     b"# TYPE headlight_scrape_incomplete gauge\n"
     b"headlight_scrape_incomplete %d\n"
 )
+EOF = b"# EOF\n"
 
 
-def join(texts: list[bytes], incomplete: bool) -> bytes:
+def join(texts: list[bytes], incomplete: bool, openmetrics: bool = False) -> bytes:
     r"""Put every family's samples together, families and samples in order of appearance.
 
     >>> print(join([b'# TYPE a gauge\na{r="1"} 1\n', b'# TYPE a gauge\na{r="2"} 2\n'],
@@ -27,15 +28,16 @@ def join(texts: list[bytes], incomplete: bool) -> bytes:
     samples: dict[bytes, list[bytes]] = {}
     for text in texts:
         family = b""
-        for line in text.splitlines():
-            if line.startswith((b"# HELP ", b"# TYPE ")):
+        for line in text.split(b"\n"):
+            if line.startswith((b"# HELP ", b"# TYPE ", b"# UNIT ")):
                 family = line.split(b" ", 3)[2]
                 headers.setdefault(family, {}).setdefault(line)
-            elif line.strip() and not line.startswith(b"#"):
+            elif line and not line.startswith(b"#"):
                 samples.setdefault(family, []).append(line)
     families = (
         line
         for family in dict.fromkeys([*headers, *samples])
         for line in [*headers.get(family, ()), *samples.get(family, ())]
     )
-    return b"".join(line + b"\n" for line in families) + INCOMPLETE % incomplete
+    page = b"".join(line + b"\n" for line in families) + INCOMPLETE % incomplete
+    return page + EOF if openmetrics else page

@@ -21,6 +21,9 @@ from service.dialects.wire import DecodeRequest, TokenizeRequest
 from service.gateway import Gateway
 from service.refusals import Refused
 
+OTHER_TASKS = tei.OTHER_TASKS
+ALIKE = {"/": "/embed"}  # one route by two paths
+
 Handler = Callable[[Request], Awaitable[Response]]
 Row = tuple[str, Handler, Say]
 Seconds = Callable[[Request], float]  # how long a request may take
@@ -44,7 +47,7 @@ def rows(gateway: Gateway, seconds: Seconds) -> dict[str, Row]:
         "/tokenize": ("POST", tools.tokenize, tei.problem),
         "/decode": ("POST", tools.decode, tei.problem),
         "/health": ("GET", tools.health, tei.problem),
-        **{path: ("POST", tools.other_task, tei.problem) for path in tei.OTHER_TASKS},
+        **{path: ("POST", tools.other_task, tei.problem) for path in OTHER_TASKS},
     }
 
 
@@ -60,9 +63,11 @@ def _encoding(gateway: Gateway, seconds: Seconds, parse: Callable[[bytes], Call]
     async def answered(request: Request) -> Response:
         media.given(request, JSON)
         deadline, seen = time.monotonic() + seconds(request), request.scope["seen"]
-        call = parse(await request.body())
+        with seen.stage("parse"):
+            call = parse(await request.body())
         done = await gateway.encode(call.request, deadline, seen, numbers=call.numbers)
-        written = await join(call.write(done), gateway.writing)
+        with seen.stage("serialize"):
+            written = await join(call.write(done), gateway.writing)
         return Response(written, media_type=call.media_type)
 
     return answered

@@ -11,28 +11,34 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from model.forms import Asked
 from model.pooling import Pooling
-from service import answer, forms, lag
+from service import answer, forms, lag, vitals
 from service.answer import Encoded
 from service.asking import ask
 from service.batcher import Batcher, DeadlinePassed, Overloaded, Timing
+from service.batches import Batches, Member
 from service.heads import Heads
 from service.health import Health
 from service.inputs import Read, Reader
 from service.lessons import Lessons
-from service.metrics import Metrics, Seen
+from service.metrics import Metrics
+from service.observer import Observer
 from service.price import Caps, attention_bytes, check, flops
 from service.refusals import Fault, Refused
 from service.runner import Done, NonFiniteOutput, Runner, Wanted, Work
 from service.schema import EncodeRequest, Pooled
+from service.seen import Seen
 from service.settings import Settings
 from service.vocabulary import Vocabulary
 from service.weights import locate
+
+if TYPE_CHECKING:  # tracing that is off imports nothing
+    from service.telemetry import Tracing
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +70,8 @@ class Gateway:
             Unservable, ModelNotFound, CheckpointError, NotTrustworthy: why it cannot serve.
         """
         settings = self.settings
+        self._tracing = _tracing(settings, self.replica)
+        began = time.perf_counter()
         found = locate(settings.model)
         self.name = settings.served_model_name or found.name
         device, dtype = _precision(settings)
@@ -85,21 +93,28 @@ class Gateway:
             model.prompts,
         )
         self.vocabulary = Vocabulary(self._reader, settings)
-        self._batcher = Batcher[Work, Done](
-            runner.launch,
+        batches = Batches(runner.launch, self.metrics, self._tracing)
+        runner.on_failure = batches.failed
+        self._batcher = Batcher[Member, Done](
+            batches,
             lanes=threads,
             budget=settings.batch_tokens or _budget(runner.speed),
             speed=runner.speed,
             most_requests=settings.max_waiting_requests,
             most_tokens=settings.max_waiting_tokens,
         )
-        self._publish(str(dtype).removeprefix("torch."))
+        self._dtype, loading = str(dtype).removeprefix("torch."), time.perf_counter() - began
+        head, place = self.head(self._dtype), str(device)
+        vitals.publish(self.metrics, settings, self._batcher, head, place, loading)
+        digest, lines = runner.model.digest, settings.access_log
+        self.observer = Observer(self.metrics, digest, self._tracing, lines=lines)
         self.lessons = Lessons(
             self.head("float32"), self._reader, self._run, settings.max_attention_json_bytes
         )
         self.heads = Heads(model, self.name, self._run, settings.deadline_seconds)
         self._health = Health(settings, runner, self._batcher, self.metrics)
         self._lag = asyncio.create_task(lag.watch(self.metrics.lagged))
+        logger.info("started", extra={"weights": digest})
 
     async def close(self) -> None:
         """Let admitted work finish, stop the lanes."""
@@ -109,6 +124,8 @@ class Gateway:
         self.heads.close()
         await self._batcher.drain()
         self._runner.close()
+        if self._tracing:
+            await asyncio.to_thread(self._tracing.close)
 
     async def encode(
         self,
@@ -130,11 +147,14 @@ class Gateway:
             Refused, SequenceError: what service/refusals.py gives a status.
         """
         seen.input = _kind(asked)
-        read, works = await self._work(asked)
+        read, works = await self._work(asked, seen)
         if padded:
             self._check_tokens(len(read) * max(map(len, read)))
         attention_bytes = self._price(asked, works, numbers, padded)
-        done, timing = await self._run(works, [len(r) for r in read], deadline)
+        done, timing = await self._run(works, [len(r) for r in read], deadline, seen)
+        if asked.attention:
+            heads = sum(len(h) for one in _shown(works) for h in one.heads.values())
+            self.metrics.shown(asked.attention.form, heads, attention_bytes)
         # one at a time, when the answer has come so far: others have a turn between them
         items = (_item(asked, w, r, d) for w, r, d in zip(works, read, done, strict=True))
         usage = _usage(read, attention_bytes, timing)
@@ -149,7 +169,7 @@ class Gateway:
             Refused, SequenceError: of a request that would never be answered.
         """
         seen.input = _kind(asked)
-        read, works = await self._work(asked)
+        read, works = await self._work(asked, seen)
         lengths, shown = [len(r) for r in read], _shown(works)
         told = {
             "tokens": sum(lengths),
@@ -229,10 +249,12 @@ class Gateway:
             raise _out_of_range("layers", limit=config.layers) from None
         return Wanted(self._pooling(asked.pooled), asked.tokens, hidden)
 
-    async def _work(self, asked: EncodeRequest) -> tuple[list[Read], list[Work]]:
+    async def _work(self, asked: EncodeRequest, seen: Seen) -> tuple[list[Read], list[Work]]:
         """The inputs as sequences, and what is wanted of each."""
         wanted, (heads, gates) = self._wanted(asked), self._heads(asked)
-        read = await self._read(asked)
+        with seen.stage("tokenize"):
+            read = await self._read(asked)
+        seen.sequences, seen.tokens = len(read), sum(map(len, read))
         shown: Sequence[Asked | None] = [None] * len(read)
         if asked.attention:
             shown = ask(asked.attention, heads, read, self._runner.model.tokenizer)
@@ -297,14 +319,30 @@ class Gateway:
         return check(_shown(works, padded), numbers, caps)
 
     async def _run(
-        self, works: Sequence[Work], sizes: Sequence[int], deadline: float
+        self,
+        works: Sequence[Work],
+        sizes: Sequence[int],
+        deadline: float,
+        seen: Seen | None = None,
     ) -> tuple[list[Done], Timing]:
-        """Wait for the batches that hold these sequences."""
+        """Wait for the batches that hold these sequences.
+
+        Args:
+            seen: the request they are of; None for what nobody asked for.
+        """
+        seen = seen or Seen("own")
+        members = [Member(work, seen) for work in works]
         try:
-            async with asyncio.timeout(deadline - time.monotonic()):
-                done = await self._batcher.submit(works, sizes, deadline)
+            with seen.batched():
+                async with asyncio.timeout(deadline - time.monotonic()):
+                    done = await self._batcher.submit(members, sizes, deadline)
+        except asyncio.CancelledError:
+            self.metrics.cancelled("forward" if seen.began else "queue")
+            raise
         except Overloaded as error:
-            raise Refused("overloaded", retry_after=1 + int(error.retry_after)) from None
+            after = 1 + int(error.retry_after)
+            seen.shed = error.bound
+            raise Refused("overloaded", retry_after=after) from None
         except (TimeoutError, DeadlinePassed):
             raise Refused("deadline_exceeded") from None
         except NonFiniteOutput as error:
@@ -312,27 +350,24 @@ class Gateway:
         self.metrics.encoded(sum(sizes))
         return done
 
-    def _publish(self, dtype: str) -> None:
-        """Put what does not change, and what is read at each scrape, into the metrics."""
-        self._dtype = dtype
-        self.metrics.describe(
-            model=self.name,
-            weights=self._runner.model.digest,
-            dtype=dtype,
-            device=str(self._runner.device),
-            numerics=self._runner.numerics,
-        )
-        batcher, watch = self._batcher, self.metrics.watch
-        watch("waiting_requests", "Requests that wait.", lambda: batcher.waiting_requests)
-        watch("waiting_tokens", "Tokens that wait.", lambda: batcher.waiting_tokens)
-        watch("speed_tokens", "Tokens per second, as lately measured.", lambda: batcher.speed)
-
     def _limits(self) -> dict[str, Any]:
         limits = self.settings.model_dump(
             include={name for name in type(self.settings).model_fields if name.startswith("max_")}
             | {"deadline_seconds"}
         )
         return {**limits, "max_tokens": self.max_tokens, "batch_tokens": self._batcher.budget}
+
+
+def _tracing(settings: Settings, replica: str) -> "Tracing | None":
+    """The spans' way out, where they are asked for."""
+    if settings.tracing is None:
+        return None
+    from service import telemetry
+
+    try:
+        return telemetry.Tracing(settings.tracing, settings.tracing_ratio, replica)
+    except (telemetry.CannotTrace, OSError) as error:
+        raise Unservable(str(error)) from error
 
 
 def _precision(settings: Settings) -> tuple[torch.device, torch.dtype]:

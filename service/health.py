@@ -10,8 +10,10 @@ import logging
 import time
 
 from service.batcher import Batcher, DeadlinePassed, Overloaded
+from service.batches import Member
 from service.metrics import Metrics
-from service.runner import Done, Runner, Work
+from service.runner import Done, Runner
+from service.seen import Seen
 from service.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -23,7 +25,7 @@ class Health:
     """Watches one replica from its start on."""
 
     def __init__(
-        self, settings: Settings, runner: Runner, batcher: Batcher[Work, Done], metrics: Metrics
+        self, settings: Settings, runner: Runner, batcher: Batcher[Member, Done], metrics: Metrics
     ) -> None:
         self._settings, self._runner, self._batcher = settings, runner, batcher
         self._metrics = metrics
@@ -60,15 +62,16 @@ class Health:
         canary, runner = self._runner.canary, self._runner
         try:
             deadline = time.monotonic() + self._settings.deadline_seconds
-            (done,), _ = await self._batcher.submit([canary], [len(canary)], deadline)
+            own = Member(canary, Seen("own"))
+            (done,), _ = await self._batcher.submit([own], [len(canary)], deadline)
             right = runner.right(done)
         except (Overloaded, DeadlinePassed):
             return  # other work came first, and is the proof
         except Exception:
             logger.exception("canary failed")
             right = False
+        self._metrics.canary(right)
         if not right:
-            self._metrics.canary_failed()
             self._fault = "the canary's answer changed"
 
     def _fine(self) -> bool:

@@ -24,7 +24,8 @@ from service.gateway import Gateway
 from service.refusals import Fault, Refused
 
 MODEL = "/v2/models/{model:model}"
-VERSIONED = f"{MODEL}/versions/{{version}}"
+VERSION_PART = "/versions/{version}"
+VERSIONED = MODEL + VERSION_PART
 LONGEST_HEADER = 9  # digits of bytes
 ITEMS_A_TURN = 64  # that are made of an answer before other requests get a turn
 
@@ -97,14 +98,16 @@ class InferenceRoutes:
         self._check_model(request)
         media.given(request, JSON, OCTETS)
         deadline, seen = time.monotonic() + self._seconds(request), request.scope["seen"]
-        call = parse(await request.body(), _header(request), self._limits)
+        with seen.stage("parse"):
+            call = parse(await request.body(), _header(request), self._limits)
         done = await self._gateway.encode(
             call.request, deadline, seen, numbers=call.numbers, padded=call.padded
         )
-        told, data = written(call, self._gateway.name, await _items(done))
         writing = self._gateway.writing
-        head = await join(told, writing)
-        body = await join(chain([head], data), writing)
+        with seen.stage("serialize"):
+            told, data = written(call, self._gateway.name, await _items(done))
+            head = await join(told, writing)
+            body = await join(chain([head], data), writing)
         response = Response(body, media_type=call.media_type)
         if call.media_type == OCTETS:
             response.headers[INFERENCE_HEADER] = str(len(head))

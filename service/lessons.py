@@ -13,9 +13,9 @@ from service import answer
 from service.attend import Array, Given, attend, read
 from service.batcher import Timing
 from service.inputs import Read, Reader
-from service.metrics import Seen
 from service.refusals import Fault, Refused
 from service.runner import Done, Wanted, Work
+from service.seen import Seen
 from service.teaching import ATTEND, ExplainRequest
 
 MOST_WAITING = 16  # requests at once for the mechanism alone; their arrays wait in memory
@@ -27,7 +27,7 @@ class Run(Protocol):
     """Waits for the batches that hold some sequences; see Gateway."""
 
     def __call__(
-        self, works: Sequence[Work], sizes: Sequence[int], deadline: float, /
+        self, works: Sequence[Work], sizes: Sequence[int], deadline: float, seen: Seen, /
     ) -> Awaitable[tuple[list[Done], Timing]]: ...
 
 
@@ -43,7 +43,7 @@ class Lessons:
         self._head, self._reader, self._run, self._most_bytes = head, reader, run, most_bytes
         self._waiting, self._turn = 0, asyncio.Lock()
 
-    async def attend(self, body: bytes, deadline: float) -> Iterator[bytes]:
+    async def attend(self, body: bytes, deadline: float, seen: Seen) -> Iterator[bytes]:
         """Answer POST /v1/attend, in pieces of JSON.
 
         Args:
@@ -52,7 +52,8 @@ class Lessons:
         Raises:
             Refused, ValidationError: what service/refusals.py gives a status.
         """
-        given = read(ATTEND.validate_json(body), self._most_bytes)
+        with seen.stage("parse"):
+            given = read(ATTEND.validate_json(body), self._most_bytes)
         return answer.as_numbers(await self._attend(given, deadline))
 
     async def explain(self, body: bytes, deadline: float, seen: Seen) -> Iterator[bytes]:
@@ -64,13 +65,16 @@ class Lessons:
         Raises:
             Refused, ValidationError: what service/refusals.py gives a status.
         """
-        asked = ExplainRequest.model_validate_json(body)
+        with seen.stage("parse"):
+            asked = ExplainRequest.model_validate_json(body)
         seen.input = "text"
         self._check(asked)
-        read = await self._read(asked)
+        with seen.stage("tokenize"):
+            read = await self._read(asked)
+        seen.sequences, seen.tokens = 1, len(read)
         _check_bytes(self._reader.config, len(read), self._most_bytes)
         work = Work(read.token_ids, read.types, None, Wanted(explained=asked.layer))
-        (done,), _ = await self._run([work], [len(read)], deadline)
+        (done,), _ = await self._run([work], [len(read)], deadline, seen)
         return answer.as_numbers({**self._head, **_told(asked.layer, read, done.steps)})
 
     async def _attend(self, given: Given, deadline: float) -> dict[str, Array]:

@@ -1,14 +1,20 @@
-"""Every metric, and the one context manager that feeds them.
+"""Every metric of one replica, each fed in one place.
+
+    families    what there is, with every value that a closed label can have, at 0
+    request     counts and times whatever is answered, from what service/seen.py knows of it
+    the rest    what a request does not know: batches, self-checks, the machine
 
 Each replica counts for itself and labels every series with its own name; nothing is summed
-across replicas here, so that a dead replica takes only its own series with it.
+across replicas here, so that a dead replica takes only its own series with it. Nothing is
+observed more often than once a request, a stage or a batch.
+
+Source of the names: Prometheus, "Metric and label naming".
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from prometheus_client import (
     CollectorRegistry,
@@ -18,72 +24,107 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
+from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-Family = TypeVar("Family", Counter, Gauge)
+from model.forms import Form
+from service.refusals import CALLERS, REFUSALS, UNAUTHORIZED
+from service.seen import STAGES, Seen
+
+Family = TypeVar("Family", Counter, Gauge, Histogram)
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 LAGS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 10)
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-CLIENT_CLOSED = 499  # the client went away before its answer
+STAGE_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1, 10)
+SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128)  # of a batch
+TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS = openmetrics.CONTENT_TYPE_LATEST
 
-
-@dataclass(slots=True)
-class Seen:
-    """What is known about a request by the time it is counted."""
-
-    route: str
-    input: str = "none"
-    code: int = CLIENT_CLOSED
+INPUTS = ("none", "text", "tokens", "embeddings", "mixed")
+WAITED, ERRORS, FORMS = ("queue", "forward"), ("oom", "other"), get_args(Form)
+SHED = ("queue_full", "token_budget", "deadline", "not_ready")
+LATE = {"deadline_exceeded": "deadline", "not_ready": "not_ready"}  # sheds that say it themselves
+OVERLOADED = "overloaded"
+# What an alert may ask the rate of before it first happens: a 200, and these
+AWAITED = (
+    200,
+    *sorted({REFUSALS[c].status for c in (OVERLOADED, "internal", "deadline_exceeded")}),
+)
+PROBE = "/ready"  # its 503 turns nobody's work away
 
 
 class Metrics:
-    """The metrics of one replica."""
+    """The metrics of one replica; what has a closed label is a dict by its values."""
 
     def __init__(self, replica: str) -> None:
         # no second series for each one, which no query here needs
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._replica, self._registry = replica, CollectorRegistry()
-        self._requests = self._family(
-            Counter, "requests", "Answers given.", "route", "input", "code"
+        self._gauges: dict[str, Gauge] = {}
+        one, each = self._counter, self._counters
+        self._requests = self._make(Counter, "requests", "Answers given.", "route", "input", "code")
+        self._seconds = self._make(
+            Histogram, "request_duration_seconds", "Time to the answer.", "route", buckets=BUCKETS
         )
-        self._seconds = Histogram(
-            "headlight_request_duration_seconds",
-            "Time to the answer.",
-            ["route", "replica"],
-            registry=self._registry,
-            buckets=BUCKETS,
+        self._in_flight = self._gauge("requests_in_flight", "Requests not yet answered.")
+        self._stage_sums = each("stage_seconds", "Time in a stage.", "stage", STAGES)
+        stages = self._make(
+            Histogram,
+            "stage_duration_seconds",
+            "Time of a request in a stage.",
+            "stage",
+            buckets=STAGE_BUCKETS,
         )
-        self._lag = Histogram(
-            "headlight_event_loop_lag_seconds",
-            "How much later than asked the event loop wakes a sleeper.",
-            ["replica"],
-            registry=self._registry,
-            buckets=LAGS,
-        ).labels(replica)
-        self._tokens = self._family(Counter, "tokens", "Tokens encoded for an answer.")
-        self._canaries = self._family(Counter, "canary_failures", "Self-checks that went wrong.")
-        self._info = self._family(
-            Gauge, "model_info", "The model; 1.", "model", "weights", "dtype", "device", "numerics"
-        )
-        self._tokens.labels(replica)
-        self._canaries.labels(replica)
+        sentence = "How much later than asked the event loop wakes a sleeper."
+        self._lag = self._histogram("event_loop_lag_seconds", sentence, LAGS)
+        self._stages = {stage: stages.labels(stage, replica) for stage in STAGES}
+        self._tokens = one("tokens", "Tokens encoded for an answer.")
+        self._batch_sequences = self._histogram("batch_sequences", "Of a batch.", SEQUENCES)
+        self._batch_tokens = self._histogram("batch_tokens", "Of a batch.", TOKENS)
+        self._shed = each("shed", "Requests turned away for want of room or time.", "reason", SHED)
+        self._cancelled = each("cancelled", "Requests whose client left.", "stage", WAITED)
+        self._invalid = each("invalid_inputs", "Requests refused as they are.", "code", CALLERS)
+        self._nonfinite = one("nonfinite_outputs", "Requests whose answer was not finite.")
+        self._unauthorized = one("auth_failures", "Requests without a key that is known.")
+        self._canaries = one("canary_runs", "Self-checks.")
+        self._canary_failures = one("canary_failures", "Self-checks that went wrong.")
+        self._errors = each("accelerator_errors", "Batches the device failed.", "kind", ERRORS)
+        self._maps = each("attention_maps", "Heads shown, of every sequence.", "form", FORMS)
+        self._map_bytes = each("attention_bytes", "Bytes of attention shown.", "form", FORMS)
+        self._response_bytes = one("response_bytes", "Bytes of answers' bodies.")
+        self._success = self._gauge("last_success_timestamp_seconds", "Last answer of the model.")
+        self._gauge("start_time_seconds", "When the replica was made.").set_to_current_time()
 
-    def render(self) -> bytes:
-        """All series as Prometheus text."""
-        return generate_latest(self._registry)
+    def render(self, *, exemplars: bool = False) -> bytes:
+        """All series as Prometheus text, or as OpenMetrics, which knows exemplars."""
+        return (openmetrics.generate_latest if exemplars else generate_latest)(self._registry)
+
+    def expect(self, routes: Mapping[str, str]) -> None:
+        """Publish what may be asked of each route, by its method, before it is."""
+        for route, method in routes.items():
+            self._seconds.labels(route, self._replica)
+            for kind in INPUTS if method == "POST" else INPUTS[:1]:
+                for code in AWAITED:
+                    self._requests.labels(route, kind, str(code), self._replica)
 
     @contextmanager
-    def request(self, route: str) -> Iterator[Seen]:
+    def request(self, seen: Seen) -> Iterator[None]:
         """Count and time one request, whichever way it ends; the only place that does."""
-        start, seen = time.perf_counter(), Seen(route)
+        self._in_flight.inc()
         try:
-            yield seen
+            yield
         finally:
-            labels = {"input": seen.input, "code": str(seen.code)}
-            self._requests.labels(route=seen.route, **labels, replica=self._replica).inc()
-            elapsed = time.perf_counter() - start
-            self._seconds.labels(route=seen.route, replica=self._replica).observe(elapsed)
+            self._in_flight.dec()
+            seen.seconds = time.perf_counter() - seen.start
+            self._requests.labels(seen.route, seen.input, str(seen.code), self._replica).inc()
+            exemplar = _exemplar(seen)
+            self._seconds.labels(seen.route, self._replica).observe(seen.seconds, exemplar)
+            self._response_bytes.inc(seen.bytes)
+            for stage in seen.stages:
+                self._stage_sums[stage.name].inc(stage.seconds)
+                self._stages[stage.name].observe(stage.seconds)
+            self._refused(seen)
 
     def lagged(self, seconds: float) -> None:
         """Record one lag of the event loop."""
@@ -91,21 +132,79 @@ class Metrics:
 
     def encoded(self, tokens: int) -> None:
         """Count the tokens of an answered request."""
-        self._tokens.labels(self._replica).inc(tokens)
+        self._tokens.inc(tokens)
+        self._success.set_to_current_time()
 
-    def canary_failed(self) -> None:
-        self._canaries.labels(self._replica).inc()
+    def shown(self, form: Form, maps: int, size: int) -> None:
+        """Count the heads of an answer that shows attention, and its bytes."""
+        self._maps[form].inc(maps)
+        self._map_bytes[form].inc(size)
 
-    def describe(self, *, model: str, weights: str, dtype: str, device: str, numerics: str) -> None:
-        """Publish what this replica serves."""
-        self._info.labels(model, weights, dtype, device, numerics, self._replica).set(1)
+    def batch(self, sequences: int, tokens: int) -> None:
+        """Count one batch, the service's own among them."""
+        self._batch_sequences.observe(sequences)
+        self._batch_tokens.observe(tokens)
 
-    def watch(self, name: str, sentence: str, read: Callable[[], float]) -> None:
+    def cancelled(self, stage: Literal["queue", "forward"]) -> None:
+        """Count a client that left, by where its request was."""
+        self._cancelled[stage].inc()
+
+    def accelerator_error(self, kind: Literal["oom", "other"]) -> None:
+        """Count a batch that the accelerator failed, for want of memory or otherwise."""
+        self._errors[kind].inc()
+
+    def canary(self, right: bool) -> None:
+        """Count a self-check."""
+        self._canaries.inc()
+        self._canary_failures.inc(not right)
+
+    def describe(self, name: str, sentence: str, **facts: str) -> None:
+        """Publish what does not change, as the labels of a 1."""
+        self._gauge(name, sentence, **facts).set(1)
+
+    def watch(self, name: str, sentence: str, read: Callable[[], float], **labels: str) -> None:
         """Publish a gauge that is read at every scrape."""
-        self._family(Gauge, name, sentence).labels(self._replica).set_function(read)
+        self._gauge(name, sentence, **labels).set_function(read)
 
-    def _family(self, kind: type[Family], name: str, sentence: str, *labels: str) -> Family:
-        return kind(f"headlight_{name}", sentence, [*labels, "replica"], registry=self._registry)
+    def _refused(self, seen: Seen) -> None:
+        """Count why a request was not answered as asked."""
+        code = seen.refused
+        if code in self._invalid:
+            self._invalid[code].inc()
+        elif code == "nonfinite_output":
+            self._nonfinite.inc()
+        elif code == OVERLOADED or (code in LATE and seen.route != PROBE):
+            self._shed[LATE.get(code) or seen.shed or SHED[0]].inc()
+        if seen.code == UNAUTHORIZED:
+            self._unauthorized.inc()
+
+    def _counter(self, name: str, sentence: str) -> Counter:
+        return self._make(Counter, name, sentence).labels(self._replica)
+
+    def _counters(
+        self, name: str, sentence: str, label: str, values: Iterable[str]
+    ) -> dict[str, Counter]:
+        family = self._make(Counter, name, sentence, label)
+        return {value: family.labels(value, self._replica) for value in values}
+
+    def _histogram(self, name: str, sentence: str, buckets: Sequence[float]) -> Histogram:
+        return self._make(Histogram, name, sentence, buckets=buckets).labels(self._replica)
+
+    def _gauge(self, name: str, sentence: str, **labels: str) -> Gauge:
+        if name not in self._gauges:
+            self._gauges[name] = self._make(Gauge, name, sentence, *labels)
+        return self._gauges[name].labels(**labels, replica=self._replica)
+
+    def _make(
+        self, kind: type[Family], name: str, sentence: str, *labels: str, **more: Any
+    ) -> Family:
+        labelled = [*labels, "replica"]
+        return kind(f"headlight_{name}", sentence, labelled, registry=self._registry, **more)
+
+
+def _exemplar(seen: Seen) -> dict[str, str] | None:
+    """The trace to look into; one that is kept nowhere would lead to nothing."""
+    return {"trace_id": seen.trace.trace_id} if seen.trace and seen.trace.sampled else None
 
 
 def samples(page: str) -> Iterator[tuple[str, dict[str, str], float]]:

@@ -10,6 +10,7 @@ from service import inference_shapes, openapi_foreign
 from service.answer import JSON, SAFETENSORS
 from service.dialects.inference_wire import InferRequest
 from service.dialects.wire import REQUESTS
+from service.metrics import OPENMETRICS
 from service.refusals import BY_HEADERS, MEDIA_TYPE, REFUSALS
 from service.schema import EncodeRequest
 from service.shapes import ANSWERS, TOLD
@@ -143,7 +144,6 @@ READ = {
     "/live": ("The process answers", JSON),
     "/ready": ("The forward path lately proved itself", JSON),
     "/info": ("The model and its limits", JSON, "Info"),
-    "/metrics": ("Every replica's metrics, as Prometheus text", "text/plain"),
 }
 
 
@@ -175,6 +175,7 @@ def document() -> dict[str, Any]:
             "/v1/explain": {"post": _explain()},
             "/v1/heads": {"get": _heads()},
             **{path: {"get": _get(*about)} for path, about in READ.items()},
+            "/metrics": {"get": _metrics()},
             **openapi_foreign.paths(),
             **inference_shapes.paths(),
         },
@@ -215,6 +216,12 @@ def _heads() -> dict[str, Any]:
     described = _get("What each head of the model does, as measured", JSON)
     described["responses"]["200"]["content"][JSON]["schema"] = _named("Heads")
     described["responses"] |= _refused(*READING, "overloaded", "deadline_exceeded")
+    return described
+
+
+def _metrics() -> dict[str, Any]:
+    described = _get("Every replica's metrics, as Prometheus text or OpenMetrics", "text/plain")
+    described["responses"]["200"]["content"][OPENMETRICS.partition(";")[0]] = {}
     return described
 
 

@@ -87,6 +87,11 @@ REFUSALS: dict[str, Kind] = {
     "deadline_exceeded": Kind(504, "The request was not done by its deadline."),
 }
 
+# whose fault each is: the caller's, nobody's (429), or ours
+CALLERS = tuple(code for code, kind in REFUSALS.items() if kind.status < 500 and kind.status != 429)
+OURS = frozenset(code for code, kind in REFUSALS.items() if kind.status >= 500)
+UNAUTHORIZED = 401
+
 # Statuses that clients of other APIs know instead: OpenAI's openapi.yaml; TEI 1.9's
 # router/src/http/server.rs, From<&ErrorType> for StatusCode
 OPENAI = dict.fromkeys((code for code, kind in REFUSALS.items() if kind.status == 422), 400) | {

@@ -10,7 +10,7 @@ import asyncio
 import ctypes
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -147,6 +147,8 @@ class Runner:
         self, model: Model, numerics: str, device: torch.device, lanes: list[ThreadPoolExecutor]
     ) -> None:
         self.model, self.device, self._lanes = model, device, lanes
+        # told of whatever breaks a batch, in a lane, also where half the batch then succeeds
+        self.on_failure: Callable[[Exception], None] = lambda error: None
         ids = model.tokenizer([(CANARY,)], model.max_tokens, "right")[0].token_ids
         self.canary = Work(ids, None, None, Wanted(tokens=True))
         self.golden, self.fixed = self._check_invariance()
@@ -188,6 +190,7 @@ class Runner:
             return self._encode(works)
         except Exception as error:
             logger.exception("batch failed", extra={"sequences": len(works)})
+            self.on_failure(error)
             if len(works) == 1:
                 return [error]
         half = len(works) // 2  # whichever work is to blame, the others deserve an answer

@@ -107,6 +107,18 @@ class Settings(BaseModel):
     max_attention_json_bytes: Count = Field(
         8 * MIB, description="largest attention answer as JSON numbers, bytes of the arrays"
     )
+    log_format: Literal["json", "text"] = Field(
+        "json", description="how a replica writes its log: one JSON object a line, or for people"
+    )
+    access_log: bool = Field(True, description="whether each request is a line of the log")
+    tracing: str | None = Field(
+        None,
+        pattern=r"^(console|file:.+|https?://.+)$",
+        description="where spans go: console, file:PATH or the URL of OTLP; default: nowhere",
+    )
+    tracing_ratio: float = Field(
+        0.1, ge=0, le=1, description="share of requests to trace whose caller did not decide"
+    )
     batch_tokens: int | None = Field(
         None,
         ge=16,

@@ -2,9 +2,12 @@
 
 import asyncio
 import copy
+import io
+import json
+import logging
 import runpy
 import socket
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +18,7 @@ import pytest_asyncio
 import uvicorn
 from starlette.types import ASGIApp
 
-from service import edge, guard
+from service import edge, exposition, guard, logs
 from service.gateway import Gateway
 from service.settings import Settings
 
@@ -89,6 +92,49 @@ async def base() -> AsyncIterator[Gateway]:
     await gateway.close()
 
 
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def traced(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gateway]:
+    """A replica of its own, every request of which is traced into a file, one lane."""
+    spans = tmp_path_factory.mktemp("traced") / "spans.jsonl"
+    gateway = Gateway(Settings(threads=1, tracing=f"file:{spans}", tracing_ratio=1.0), "traced-1")
+    await gateway.start()
+    yield gateway
+    await gateway.close()
+
+
+@pytest.fixture
+def spans(traced: Gateway) -> Callable[[], list[dict[str, Any]]]:
+    """What that replica has traced so far."""
+    path = Path((traced.settings.tracing or "").removeprefix("file:"))
+
+    def read() -> list[dict[str, Any]]:
+        if traced._tracing:
+            traced._tracing.flush()
+        return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+    return read
+
+
+@pytest.fixture
+def log() -> Iterator[io.StringIO]:
+    """What is logged during a test, as a replica writes it."""
+    ours, written = logging.getLogger("service"), io.StringIO()
+    handler, level = logging.StreamHandler(written), ours.level
+    handler.setFormatter(logs.Lines("replica-1"))
+    ours.addHandler(handler)
+    ours.setLevel(logging.INFO)
+    yield written
+    ours.removeHandler(handler)
+    ours.setLevel(level)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def traced_client(traced: Gateway) -> AsyncIterator[httpx.AsyncClient]:
+    """An HTTP client of the replica that is traced."""
+    async with connected(application(traced)) as client:
+        yield client
+
+
 @pytest.fixture
 def app(gateway: Gateway) -> guard.Guard:
     """The replica's ASGI application with its outermost layer."""
@@ -160,8 +206,9 @@ async def address(gateway: Gateway) -> AsyncIterator[str]:
 def application(gateway: Gateway) -> guard.Guard:
     """A replica as connections reach it."""
 
-    async def scrape() -> bytes:
-        return gateway.metrics.render()
+    async def scrape(openmetrics: bool) -> bytes:
+        own = gateway.metrics.render(exemplars=openmetrics)
+        return exposition.join([own], False, openmetrics)
 
     return guard.Guard(edge.application(gateway, scrape), gateway.settings)
 

@@ -114,12 +114,12 @@ async def clients(port: int, count: int, seconds: float) -> Journal:
 
 def answered(service: "Service") -> dict[str, float]:
     """What each replica says it answered on /v1/encode."""
-    return {
-        sample.labels["replica"]: sample.value
-        for family in text_string_to_metric_families(service.metrics())
-        for sample in family.samples
-        if sample.name == "headlight_requests_total" and sample.labels["route"] == "/v1/encode"
-    }
+    counted: Counter[str] = Counter()
+    for family in text_string_to_metric_families(service.metrics()):
+        for sample in family.samples:
+            if sample.name == "headlight_requests_total" and sample.labels["route"] == "/v1/encode":
+                counted[sample.labels["replica"]] += sample.value  # type: ignore[assignment]
+    return dict(counted)
 
 
 def test_the_counters_equal_the_clients_own_count_exactly(start: "Start") -> None:

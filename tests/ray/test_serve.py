@@ -1,5 +1,6 @@
 """`headlight serve`: start, stop, what it says, what it leaves."""
 
+import json
 import os
 import re
 import signal
@@ -8,11 +9,14 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import httpx
+import jsonschema
 import pytest
+
+from service import logs
 
 if TYPE_CHECKING:
     from tests.ray.conftest import Service, Start
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.ray
 
 PORTS = Path(__file__).parent.parent.parent / "docs" / "ports.md"
+RAYS_MARKS = (":job_id:", ":actor_name:")  # how Ray's own log monitor knows a file
 LONG = " ".join(["word"] * 250)  # a sequence of the bundled model's full length
 
 Refused = Callable[..., tuple[int, str]]
@@ -44,6 +49,26 @@ def test_one_page_shows_the_metrics_of_every_replica(running: "Service") -> None
         assert len(set(ready)) == 2
         assert page.count("# TYPE headlight_ready ") == 1
         assert "\nheadlight_scrape_incomplete 0\n" in page
+
+
+def test_what_a_replica_prints_is_one_json_object_a_line(running: "Service") -> None:
+    """Ray marks the first lines of each file as its own; all others are ours, by their schema."""
+    schema = json.loads(Path(logs.__file__).with_name("log.schema.json").read_text())
+    answer = running.encode("All is well")
+    written: dict[str, dict[str, Any]] = {}
+
+    for path in (running.directory() / "ray").glob("session_2*/logs/worker-*.out"):
+        lines = path.read_text().splitlines()
+        if ":actor_name:ServeReplica:headlight:Encoder" in lines:
+            for line in lines:
+                if not line.startswith(RAYS_MARKS):
+                    told = json.loads(line)
+                    jsonschema.validate(told, schema)
+                    written[told.get("request_id", "")] = told
+
+    told = written[answer.headers["x-request-id"]]
+    assert (told["event"], told["code"]) == ("request", 200)
+    assert told["replica"] == answer.headers["x-headlight-replica"]
 
 
 def test_what_listens_is_what_the_docs_say(running: "Service") -> None:

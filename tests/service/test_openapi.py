@@ -141,3 +141,15 @@ async def test_an_example_is_answered_as_described(client: httpx.AsyncClient, pa
 
     of(name).validate(answer)
     assert answer.keys() <= document()["components"]["schemas"][name]["properties"].keys()
+
+
+async def test_metrics_are_described_in_both_their_forms(client: httpx.AsyncClient) -> None:
+    """The media types of the document are those that are answered."""
+    described = document()["paths"]["/metrics"]["get"]["responses"]["200"]["content"]
+    types = [
+        (await client.get("/metrics", headers={"accept": media_type})).headers["content-type"]
+        for media_type in described
+    ]
+
+    assert [media_type.partition(";")[0] for media_type in types] == list(described)
+    assert len(set(types)) == 2

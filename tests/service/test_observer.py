@@ -1,0 +1,152 @@
+"""Every request is told once; nothing that a client sends is."""
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jsonschema
+import pytest
+
+from service import logs
+from service.gateway import Gateway
+
+Spans = Callable[[], list[dict[str, Any]]]
+
+CANARY = "canary-f7d1e0"
+NUMBER = 0.31830988  # an embedding's; no time or count looks like it
+SCHEMA = json.loads((Path(logs.__file__).parent / "log.schema.json").read_text())
+WELL = {"inputs": ["All is well"]}
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+def requests(log: io.StringIO) -> list[dict[str, Any]]:
+    """The lines of requests; every line is checked against the schema."""
+    lines = [json.loads(line) for line in log.getvalue().splitlines()]
+    for line in lines:
+        jsonschema.validate(line, SCHEMA)
+    return [line for line in lines if line["event"] == "request"]
+
+
+async def test_each_request_is_a_line(client: httpx.AsyncClient, log: io.StringIO) -> None:
+    """An answer, a refusal and what is nowhere."""
+    await client.post("/v1/encode", json=WELL, headers={"x-request-id": "mine"})
+    await client.post("/v1/encode", json={"inputs": []})
+    await client.get("/nowhere")
+
+    first, *others = requests(log)
+    assert {**first, "ts": 0, "duration_ms": 0, "weights": 0} == {
+        "ts": 0,
+        "level": "info",
+        "event": "request",
+        "replica": "replica-1",
+        "request_id": "mine",
+        "route": "/v1/encode",
+        "code": 200,
+        "duration_ms": 0,
+        "sequences": 1,
+        "tokens": 5,
+        "weights": 0,
+    }
+    assert 0 < first["duration_ms"] < 30_000 and first["weights"].startswith("sha256:")
+    assert [(o["route"], o["code"]) for o in others] == [("/v1/encode", 422), ("other", 404)]
+
+
+async def test_the_line_of_a_traced_request_names_its_trace(
+    traced_client: httpx.AsyncClient, log: io.StringIO
+) -> None:
+    """One request id and one trace id join answer, line, spans and exemplar."""
+    answer = await traced_client.post("/v1/encode", json=WELL)
+    page = await traced_client.get("/metrics", headers={"accept": "application/openmetrics-text"})
+
+    trace_id = answer.headers["traceparent"].split("-")[1]
+    line, _ = requests(log)
+    assert (line["trace_id"], line["request_id"]) == (trace_id, answer.headers["x-request-id"])
+    assert f'# {{trace_id="{trace_id}"}}' in page.text
+
+
+async def test_the_lines_of_requests_can_be_switched_off(
+    client: httpx.AsyncClient,
+    gateway: Gateway,
+    log: io.StringIO,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever logs at the load balancer need not log twice."""
+    monkeypatch.setattr(gateway.observer, "_lines", False)
+    await client.get("/live")
+
+    assert log.getvalue() == ""
+
+
+async def test_a_fault_is_a_line_with_its_request(
+    client: httpx.AsyncClient,
+    gateway: Gateway,
+    log: io.StringIO,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What broke, where, and for whom; then the request's own line."""
+    monkeypatch.delattr(gateway, "_reader")
+    answer = await client.post("/v1/encode", json=WELL)
+
+    (request,) = requests(log)
+    fault, _ = map(json.loads, log.getvalue().splitlines())
+    assert (answer.status_code, request["code"]) == (500, 500)
+    assert (fault["event"], fault["error"]) == ("request failed", "AttributeError")
+    assert fault["request_id"] == request["request_id"] == answer.headers["x-request-id"]
+
+
+async def test_nothing_that_a_client_sends_is_told(
+    traced_client: httpx.AsyncClient,
+    traced: Gateway,
+    spans: Spans,
+    log: io.StringIO,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A word in every place of a request appears in no line, no series and no span."""
+    post, c = traced_client.post, CANARY
+    bodies: list[Any] = [
+        {"inputs": [c]},
+        {"inputs": [{"text": c, "pair": c}]},
+        {"inputs": [{"text": c, "prompt_name": c}]},
+        {"inputs": [c], "prompt_name": c},
+        {"inputs": [c], "model": c},
+        {"inputs": [c], c: c},
+        {"inputs": [c], "encoding": c, "dtype": c, "attention": {"form": c}},
+        {"inputs": [f"{c} " * 600]},
+        {"inputs": [{"embeddings": [[NUMBER] * 384] * 2}]},
+        {"inputs": [{"embeddings": {"shape": [1, 384], "dtype": "float32", "data": c}}]},
+    ]
+    for body in bodies:
+        await post("/v1/encode", json=body)
+    await post("/v1/encode", content=f'{{"{c}'.encode())
+    await post("/v1/explain", json={"text": c, "layer": 0, "model": c})
+    await post("/v1/attend", json={"scores": [[NUMBER]], "value": [[NUMBER]]})
+    await post(f"/v1/encode?dry_run={c}&{c}={c}", json=WELL)
+    await post(f"/{c}/v1/encode", json=WELL)
+    await traced_client.request(c, "/v1/encode")
+    names = ("accept", "content-type", "user-agent", "authorization", "x-headlight-deadline-ms")
+    for name in (*names, "traceparent", "tracestate", "cookie", "host", c):
+        await post("/v1/encode", json=WELL, headers={name: c})
+    for value in (f"{c} \x1b[31m", f"{c}\xff"):
+        await post("/v1/encode", json=WELL, headers=[(b"x-request-id", value.encode("latin-1"))])
+    traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    both = {"traceparent": traceparent, "tracestate": f"vendor={c}"}
+    assert (await post("/v1/encode", json=WELL, headers=both)).status_code == 200
+    # a fault whose text is the request's: "invalid literal for int(): ..."
+    monkeypatch.setattr(traced, "_price", lambda asked, *_: int(asked.inputs[0]))
+    assert (await post("/v1/encode", json={"inputs": [c]})).status_code == 500
+    monkeypatch.undo()
+
+    page = await traced_client.get("/metrics")
+    exemplars = await traced_client.get(
+        "/metrics", headers={"accept": "application/openmetrics-text"}
+    )
+    traced_spans = json.dumps(spans())
+    told = (log.getvalue(), page.text, exemplars.text, traced_spans)
+    assert len(requests(log)) == len(bodies) + 6 + 10 + 2 + 2 + 2
+    for text in told:
+        assert CANARY not in text.lower() and str(NUMBER) not in text
+        assert CANARY.encode().hex() not in text
