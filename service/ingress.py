@@ -115,6 +115,7 @@ def guarded(settings: Settings) -> dict[str, str]:
     Of the API keys their SHA-256, so that no process of Ray's ever has a key.
     """
     told = settings.model_dump(include=GUARDED, exclude_defaults=True, mode="json")
+    told |= {name: getattr(settings, name) for name in GUARDED if name.endswith("_bytes")}
     variables = {
         f"{PREFIX}{name.upper()}": ",".join(value) if isinstance(value, list) else str(value)
         for name, value in told.items()

@@ -67,8 +67,7 @@ class Tracing:
         given = {HEADER: traceparents[0]} if len(traceparents) == 1 else {}
         # no tracestate: it is the caller's text, and we call nobody who could want it
         context = self._headers.extract(given, Context())
-        name = f"{seen.method} {seen.route}" if seen.route != "other" else seen.method
-        span = self._requests.start_span(name, context, SpanKind.SERVER)
+        span = self._requests.start_span(seen.method, context, SpanKind.SERVER)
         own = span.get_span_context()
         written: dict[str, str] = {}
         self._headers.inject(written, trace.set_span_in_context(span, Context()))
@@ -86,6 +85,8 @@ class Tracing:
             start = since + _nanoseconds(stage.start)
             child = self._requests.start_span(stage.name, inside, links=links, start_time=start)
             child.end(since + _nanoseconds(stage.end))
+        if seen.route != "other":  # which route takes it is known by now
+            span.update_name(f"{seen.method} {seen.route}")
         span.set_attributes(_attributes(seen))
         if seen.refused in OURS:
             span.set_status(StatusCode.ERROR)
