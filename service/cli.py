@@ -154,9 +154,9 @@ def encode_file(
 @main.command()
 @click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="the service")
 @click.option("--interval", type=click.FloatRange(0.5, 60), default=2.0, help="seconds; default 2")
-@click.option("--key", envvar="HEADLIGHT_API_KEY", show_envvar=True, help="the service's API key")
+@click.option("--key-file", type=FILE, help="a file that holds an API key")
 @click.option("--once", is_flag=True, help="show one interval and end")
-def top(url: str, interval: float, key: str | None, once: bool) -> None:
+def top(url: str, interval: float, key_file: Path | None, once: bool) -> None:
     """Show what a running service does, until Ctrl-C."""
     from rich.console import Console
 
@@ -164,11 +164,12 @@ def top(url: str, interval: float, key: str | None, once: bool) -> None:
     from service import top as view
 
     try:
+        key = key_file.read_text("utf-8").strip() if key_file else None
         show_it = view.once if once else view.watch
         show_it(url, key, interval, Console())
     except KeyboardInterrupt:
         return
-    except show.Unreachable as error:
+    except (show.Unreachable, OSError, UnicodeDecodeError) as error:
         refuse(str(error), FAILED)
 
 
