@@ -1,23 +1,29 @@
 """Services started as a user starts them: one for most tests, others by `start`."""
 
+import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+import yaml
 
 ROOT = Path(__file__).parent.parent.parent
 PATIENCE_SECONDS = 60
 
 Start = Callable[..., AbstractContextManager["Service"]]
+Watching = Callable[..., AbstractContextManager["Prometheus"]]
 
 
 @dataclass
@@ -65,6 +71,35 @@ class Service:
         return self.process.wait(PATIENCE_SECONDS)
 
 
+@dataclass
+class Prometheus:
+    """A running Prometheus."""
+
+    url: str
+
+    def ask(self, query: str) -> list[dict[str, Any]]:
+        """What a query gives now."""
+        answer = httpx.get(f"{self.url}/api/v1/query", params={"query": query}).json()
+        assert answer["status"] == "success", answer
+        found: list[dict[str, Any]] = answer["data"]["result"]
+        return found
+
+    def counts(self, metric: str, *labels: str) -> Counter[tuple[str, ...]]:
+        """A counter as it stands, by labels."""
+        found = self.ask(f"sum by ({', '.join(labels)}) ({metric})")
+        return Counter(
+            {
+                tuple(one["metric"][label] for label in labels): int(float(one["value"][1]))
+                for one in found
+            }
+        )
+
+    def firing(self) -> set[str]:
+        """The names of the alerts that fire."""
+        alerts = httpx.get(f"{self.url}/api/v1/alerts").json()["data"]["alerts"]
+        return {one["labels"]["alertname"] for one in alerts if one["state"] == "firing"}
+
+
 def processes() -> Iterator[tuple[int, int, str]]:
     """Id, parent and name of each process that runs."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -102,11 +137,13 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def serve(*arguments: str, errors: Path) -> subprocess.Popen[str]:
-    """Run `headlight serve`, its stderr into a file."""
+def serve(
+    *arguments: str, errors: Path, program: Sequence[str] = ("service.cli",)
+) -> subprocess.Popen[str]:
+    """Run `headlight serve`, or another program that does, its stderr into a file."""
     with errors.open("w") as file:
         return subprocess.Popen(
-            [sys.executable, "-m", "service.cli", "serve", *arguments],
+            [sys.executable, "-m", *program, "serve", *arguments],
             cwd=ROOT,
             env={name: value for name, value in os.environ.items() if "HEADLIGHT" not in name},
             stdout=subprocess.PIPE,
@@ -120,10 +157,12 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
     """Start a service with flags, wait until it serves, end it when the block does."""
 
     @contextmanager
-    def started(*arguments: str, port: int | None = None) -> Iterator[Service]:
+    def started(
+        *arguments: str, port: int | None = None, program: Sequence[str] = ("service.cli",)
+    ) -> Iterator[Service]:
         port = port or free_port()
         errors = tmp_path_factory.mktemp("service") / "stderr"
-        process = serve("--port", str(port), *arguments, errors=errors)
+        process = serve("--port", str(port), *arguments, errors=errors, program=program)
         stdout = process.stdout
         assert stdout is not None
         with process, stdout:
@@ -157,6 +196,45 @@ def refused(tmp_path: Path) -> Callable[..., tuple[int, str]]:
         return status, errors.read_text()
 
     return refuse
+
+
+@pytest.fixture(scope="session")
+def watching(tmp_path_factory: pytest.TempPathFactory) -> Watching:
+    """Start Prometheus as shipped, but for the ports and what `change` does to its folder."""
+
+    @contextmanager
+    def watch(
+        service: Service, change: Callable[[Path], None] = lambda folder: None
+    ) -> Iterator[Prometheus]:
+        tmp_path = tmp_path_factory.mktemp("watch")
+        folder = shutil.copytree(ROOT / "deploy" / "prometheus", tmp_path / "prometheus")
+        change(folder)
+        file = folder / "prometheus.yml"
+        settings = yaml.safe_load(file.read_text())
+        ours, ray = settings["scrape_configs"]
+        ours["static_configs"][0]["targets"] = [f"127.0.0.1:{service.port}"]
+        # a Ray of its own has no dashboard, which would list the agents
+        (agent,) = service.directory().glob("ray/session_latest/metrics_export_port_*")
+        listed = tmp_path / "agents.json"
+        listed.write_text(json.dumps([{"targets": [f"127.0.0.1:{agent.read_text().strip()}"]}]))
+        ray["file_sd_configs"][0]["files"] = [str(listed)]
+        file.write_text(yaml.safe_dump(settings))
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{probe.getsockname()[1]}"
+        command = [
+            "prometheus",
+            f"--config.file={file}",
+            f"--storage.tsdb.path={tmp_path / 'data'}",
+            f"--web.listen-address={address}",
+        ]
+        with (tmp_path / "log").open("w") as log, subprocess.Popen(command, stderr=log) as process:
+            try:
+                yield Prometheus(f"http://{address}")
+            finally:
+                process.terminate()
+
+    return watch
 
 
 @pytest.fixture(scope="session")

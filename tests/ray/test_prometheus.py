@@ -5,12 +5,8 @@ import json
 import math
 import re
 import shutil
-import socket
-import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 import torch
-import yaml
 
 if TYPE_CHECKING:
-    from tests.ray.conftest import Service, Start
+    from tests.ray.conftest import Prometheus, Service, Start, Watching
 
 pytestmark = [
     pytest.mark.ray,
@@ -93,68 +88,6 @@ async def load(service: "Service") -> Journal:
     return journal
 
 
-@dataclass
-class Prometheus:
-    """A running Prometheus."""
-
-    url: str
-
-    def ask(self, query: str) -> list[dict[str, Any]]:
-        """What a query gives now."""
-        answer = httpx.get(f"{self.url}/api/v1/query", params={"query": query}).json()
-        assert answer["status"] == "success", answer
-        found: list[dict[str, Any]] = answer["data"]["result"]
-        return found
-
-    def counts(self, metric: str, *labels: str) -> Counter[tuple[str, ...]]:
-        """A counter as it stands, by labels."""
-        found = self.ask(f"sum by ({', '.join(labels)}) ({metric})")
-        return Counter(
-            {
-                tuple(one["metric"][label] for label in labels): int(float(one["value"][1]))
-                for one in found
-            }
-        )
-
-
-Watching = Callable[["Service"], AbstractContextManager[Prometheus]]
-
-
-@pytest.fixture
-def watching(tmp_path: Path) -> Watching:
-    """Start Prometheus as shipped, but for the ports."""
-
-    @contextmanager
-    def watch(service: "Service") -> Iterator[Prometheus]:
-        shutil.copytree(DEPLOY / "prometheus", tmp_path / "prometheus")
-        file = tmp_path / "prometheus" / "prometheus.yml"
-        settings = yaml.safe_load(file.read_text())
-        ours, ray = settings["scrape_configs"]
-        ours["static_configs"][0]["targets"] = [f"127.0.0.1:{service.port}"]
-        # a Ray of its own has no dashboard, which would list the agents
-        (agent,) = service.directory().glob("ray/session_latest/metrics_export_port_*")
-        listed = tmp_path / "agents.json"
-        listed.write_text(json.dumps([{"targets": [f"127.0.0.1:{agent.read_text().strip()}"]}]))
-        ray["file_sd_configs"][0]["files"] = [str(listed)]
-        file.write_text(yaml.safe_dump(settings))
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{probe.getsockname()[1]}"
-        command = [
-            "prometheus",
-            f"--config.file={file}",
-            f"--storage.tsdb.path={tmp_path / 'data'}",
-            f"--web.listen-address={address}",
-        ]
-        with (tmp_path / "log").open("w") as log, subprocess.Popen(command, stderr=log) as process:
-            try:
-                yield Prometheus(f"http://{address}")
-            finally:
-                process.terminate()
-
-    return watch
-
-
 def grown(
     after: Counter[tuple[str, ...]], before: Counter[tuple[str, ...]]
 ) -> Counter[tuple[str, ...]]:
@@ -162,7 +95,7 @@ def grown(
     return +Counter({key: count - before[key] for key, count in after.items()})
 
 
-def counted(prometheus: Prometheus) -> list[Counter[tuple[str, ...]]]:
+def counted(prometheus: "Prometheus") -> list[Counter[tuple[str, ...]]]:
     """The counters that the clients can count too."""
     routes = "|".join({path for _, path, _, _ in MIX} - {"/nowhere"} | {"other"})
     requests = f'headlight_requests_total{{route=~"{routes}"}}'
@@ -186,7 +119,7 @@ def queries() -> dict[str, str]:
 
 
 def test_prometheus_counts_what_the_clients_count_and_every_panel_has_data(
-    start: "Start", watching: Watching
+    start: "Start", watching: "Watching"
 ) -> None:
     """Two minutes of mixed load on two replicas; every number to the last one."""
     with start("--replicas", "2") as service, watching(service) as prometheus:

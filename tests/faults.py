@@ -1,0 +1,93 @@
+"""`headlight serve` with faults that are switched while it runs; for drills, never in the product.
+
+    python -m tests.faults FILE serve [flags of `headlight serve`]
+
+FILE holds the fault of the moment, or nothing:
+
+    slow    every forward pass takes SLOW_SECONDS more, so that requests pile up
+    nan     its result is NaN
+    flip    the last bit of every number of its result is another
+    hang    it does not end, and no new replica gets through its start
+
+Ray gives replicas by value what is defined in __main__, so they need not find this file.
+"""
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from functools import partialmethod
+from pathlib import Path
+from typing import Any, ClassVar
+from unittest.mock import patch
+
+import torch
+
+from model.encoder import Encoded, Encoder
+from service import launch
+from service.cli import main
+from service.gateway import Gateway
+from service.settings import Settings
+
+SLOW_SECONDS = 0.5
+
+
+def fault(file: Path) -> str:
+    """The fault that is on."""
+    return file.read_text() if file.exists() else ""
+
+
+def wait(file: Path) -> None:
+    """Hang until that fault is off."""
+    while fault(file) == "hang":
+        time.sleep(0.05)
+
+
+def forward(
+    encoder: Encoder, *given: Any, right: Callable[..., Encoded], file: Path, **asked: Any
+) -> Encoded:
+    """Encoder.__call__, with the fault that is on."""
+    wait(file)
+    encoded, now = right(encoder, *given, **asked), fault(file)
+    if now == "slow":
+        time.sleep(SLOW_SECONDS)
+    elif now == "nan":
+        return replace(encoded, last=encoded.last * torch.nan)
+    elif now == "flip":
+        bits = encoded.last.view(torch.int32) ^ 1
+        return replace(encoded, last=bits.view(torch.float32))
+    return encoded
+
+
+class FaultyGateway(Gateway):
+    """A replica that starts well, and then has the fault that is on."""
+
+    file: ClassVar[Path]
+
+    async def start(self) -> None:
+        """Start; a device that hangs does not load a model either."""
+        await asyncio.to_thread(wait, self.file)
+        await super().start()
+        right, file = Encoder.__call__, self.file
+        # for good: a replica has its process to itself
+        patch.object(Encoder, "__call__", partialmethod(forward, right=right, file=file)).start()
+
+
+@contextmanager
+def deployed(
+    settings: Settings,
+    right: Callable[[Settings], AbstractContextManager[None]] = launch.deployed,
+) -> Iterator[None]:
+    """launch.deployed, of faulty replicas."""
+    from service import app  # not before launch has set the environment, which Ray then reads
+
+    with patch.object(app, "Gateway", FaultyGateway), right(settings):
+        yield
+
+
+if __name__ == "__main__":
+    FaultyGateway.file = Path(sys.argv[1])
+    with patch.object(launch, "deployed", deployed):
+        main(sys.argv[2:], prog_name="headlight")
