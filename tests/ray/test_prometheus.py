@@ -3,8 +3,10 @@
 import asyncio
 import json
 import math
+import os
 import re
 import shutil
+import signal
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -27,7 +29,7 @@ pytestmark = [
 ]
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"
-CLIENTS, LOAD_SECONDS = 8, 120
+CLIENTS, LOAD_SECONDS, SHORT_SECONDS = 8, 120, 45
 SETTLE_SECONDS = 12  # two scrapes of the service
 
 TEXT = {"inputs": ["All is well"]}
@@ -69,9 +71,9 @@ class Journal:
             self.tokens[(replica,)] += told["usage"]["tokens"]
 
 
-async def load(service: "Service") -> Journal:
+async def load(service: "Service", seconds: float) -> Journal:
     """Clients side by side, each going through the mix over and over."""
-    journal, until = Journal(), time.monotonic() + LOAD_SECONDS
+    journal, until = Journal(), time.monotonic() + seconds
 
     async def client(start: int) -> None:
         sent = start
@@ -125,7 +127,7 @@ def test_prometheus_counts_what_the_clients_count_and_every_panel_has_data(
     with start("--replicas", "2") as service, watching(service) as prometheus:
         time.sleep(SETTLE_SECONDS)
         before = counted(prometheus)
-        journal = asyncio.run(load(service))
+        journal = asyncio.run(load(service, LOAD_SECONDS))
         time.sleep(SETTLE_SECONDS)
         after = counted(prometheus)
         given = {name: prometheus.ask(query) for name, query in queries().items()}
@@ -139,3 +141,32 @@ def test_prometheus_counts_what_the_clients_count_and_every_panel_has_data(
     assert len({replica for *_, replica in journal.requests}) == 2
     assert seen == [journal.requests, journal.tokens, journal.refused]
     assert empty == (set() if torch.cuda.is_available() else {"GPU memory: {{state}} {{replica}}"})
+
+
+def test_a_replica_that_dies_and_is_replaced_disturbs_no_series(
+    start: "Start", watching: "Watching"
+) -> None:
+    """The survivor's counts stay exact, none runs backwards, no rate leaps, the dead one's end."""
+    with start("--replicas", "2") as service, watching(service) as prometheus:
+        time.sleep(SETTLE_SECONDS)
+        before, begun = counted(prometheus)[0], time.monotonic()
+        first = asyncio.run(load(service, SHORT_SECONDS))
+        pids = [pid for pid, name in service.family().items() if name == "ServeReplica"]
+        os.kill(pids[0], signal.SIGKILL)
+        later = asyncio.run(load(service, SHORT_SECONDS))
+        time.sleep(SETTLE_SECONDS)
+        after, lasted = counted(prometheus)[0], int(time.monotonic() - begun)
+        rates = f"sum(rate(headlight_requests_total[30s]))[{lasted}s:5s]"
+        (fastest,) = prometheus.ask(f"max_over_time({rates})")
+        (resets,) = prometheus.ask(f"max(resets(headlight_requests_total[{lasted}s]))")
+        alive = {one["metric"]["replica"] for one in prometheus.ask("headlight_requests_total")}
+
+    journal = first.requests + later.requests
+    old, new = ({replica for *_, replica in each.requests} for each in (first, later))
+    (survivor,), (dead,) = old & new, old - alive
+    kept = Counter({key: count for key, count in journal.items() if key[-1] == survivor})
+    seen = Counter({key: n for key, n in grown(after, before).items() if key[-1] == survivor})
+    assert seen == kept and float(resets["value"][1]) == 0
+    assert dead not in alive and alive == {survivor, *new - {survivor}}
+    own = max(first.requests.total(), later.requests.total()) / SHORT_SECONDS
+    assert float(fastest["value"][1]) < 1.5 * own
