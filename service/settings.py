@@ -117,7 +117,7 @@ class Settings(BaseModel):
         description="where spans go: console, file:PATH or the URL of OTLP; default: nowhere",
     )
     tracing_ratio: float = Field(
-        0.1, ge=0, le=1, description="share of requests to trace whose caller did not decide"
+        0.01, ge=0, le=1, description="share of requests to trace whose caller did not decide"
     )
     batch_tokens: int | None = Field(
         None,
