@@ -20,7 +20,7 @@ pytestmark = pytest.mark.ray
 
 GOLDEN = {"inputs": ["All is well"], "encoding": "base64"}
 STATUS = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
-WAITING = re.compile(r"^headlight_waiting_\w+\{.*\} (.*)$", re.MULTILINE)
+WAITING = re.compile(r"^headlight_waiting_(?:requests|tokens){.*} (.+)$", re.MULTILINE)
 READY = re.compile(r'^headlight_ready\{replica="(.+)"\} 1', re.MULTILINE)
 SILENT_SECONDS = 0.3  # an answer that was sent has come by then
 LONGEST_SECONDS = 11.5  # nothing hangs longer than the 10 s for a body
