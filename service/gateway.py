@@ -299,7 +299,7 @@ class Gateway:
             raise Refused("batch_too_large", limit=self.settings.max_sequences)
         shown = bool(asked.tokens or asked.layers or asked.attention)
         read = await self._reader.read(
-            asked.items(), asked.truncate, shown=shown, prompt_name=asked.prompt_name
+            asked.items, asked.truncate, shown=shown, prompt_name=asked.prompt_name
         )
         self._check_tokens(sum(map(len, read)))
         return read
@@ -395,7 +395,7 @@ def _budget(speed: float) -> int:
 
 def _kind(asked: EncodeRequest) -> str:
     """The kind of a request's inputs, as the metrics' label."""
-    kinds = {item.kind for item in asked.items()}
+    kinds = {item.kind for item in asked.items}
     return kinds.pop() if len(kinds) == 1 else "mixed" if kinds else "none"
 
 

@@ -1,7 +1,7 @@
 """Whether a replica's answers can be trusted, known without asking the model when asked.
 
-A canary goes through the runner's own queue every few seconds while the replica is idle, and must
-come out as at the start, bit for bit; while it is busy, the batches that end are the proof. `check`
+A canary goes through the runner's own queue every few seconds, and must come out as at the start,
+bit for bit; where it finds no room, the batches that end are a sign of life, not of bits. `check`
 only reads what these left behind, so a probe never waits behind work.
 """
 
@@ -50,11 +50,10 @@ class Health:
             raise RuntimeError("the self-check is silent")
 
     async def _watch(self) -> None:
-        """Prove the forward path every few seconds; work that comes out counts as proof."""
+        """Prove the forward path every few seconds."""
         while True:
             await asyncio.sleep(self._settings.canary_seconds)
-            if not self._batcher.busy:
-                await self.prove()
+            await self.prove()
             self._alive = time.monotonic()
 
     async def prove(self) -> None:
@@ -66,7 +65,7 @@ class Health:
             (done,), _ = await self._batcher.submit([own], [len(canary)], deadline)
             right = runner.right(done)
         except (Overloaded, DeadlinePassed):
-            return  # other work came first, and is the proof
+            return  # there was no room or no time for it
         except Exception:
             logger.exception("canary failed")
             right = False

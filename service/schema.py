@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -224,6 +225,7 @@ class EncodeRequest(Wire):
     encoding: Literal["json", "base64"] = "json"
     dtype: Floats = "float32"
 
+    @cached_property
     def items(self) -> list[Item]:
         """Every input in its long form."""
         return [

@@ -71,7 +71,7 @@ class Settings(BaseModel):
         0.0, ge=0, le=600, description="how long a stopping replica stays reachable, seconds"
     )
     canary_seconds: float = Field(
-        5.0, gt=0, le=60, description="time between two self-checks of an idle replica, seconds"
+        5.0, gt=0, le=60, description="time between two self-checks of a replica, seconds"
     )
     api_keys_file: Path | None = Field(
         None, description="file of API keys, one a line as `key` or `name:key`; default: none asked"

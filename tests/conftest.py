@@ -77,7 +77,9 @@ def rows() -> dict[str, list[Any]]:
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def gateway() -> AsyncIterator[Gateway]:
     """The bundled model behind its queue, two lanes."""
-    gateway = Gateway(Settings(threads=2), "replica-1")
+    gateway = Gateway(
+        Settings(threads=2, canary_seconds=60), "replica-1"
+    )  # no canary among held work
     await gateway.start()
     yield gateway
     await gateway.close()

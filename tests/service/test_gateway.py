@@ -3,6 +3,7 @@
 import asyncio
 import math
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -15,6 +16,8 @@ import pytest_asyncio
 
 from service.gateway import Gateway, Unservable
 from service.runner import Done, Runner, Work
+from service.schema import EncodeRequest
+from service.seen import Seen
 from service.settings import Settings
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -165,6 +168,26 @@ async def test_output_that_is_not_finite_never_leaves(
     told = answer.json()
     assert (answer.status_code, told["code"]) == (500, "nonfinite_output")
     assert (told["layer"], told["dtype"]) == (0, "float32")
+
+
+async def test_the_canary_runs_while_the_replica_is_busy() -> None:
+    """Wrong bits under a steady load must not go unseen."""
+    gateway = Gateway(Settings(threads=1, canary_seconds=0.05), "busy-1")
+    await gateway.start()
+    runs = b'headlight_canary_runs_total{replica="busy-1"} '
+    asked, done = EncodeRequest(inputs=["All is well"] * 8), False
+
+    async def load() -> None:
+        while not done:
+            await gateway.encode(asked, time.monotonic() + 30, Seen("own"), numbers=False)
+
+    loads = [asyncio.create_task(load()) for _ in range(4)]
+    await until(lambda: gateway._batcher.busy)
+    before = float(gateway.metrics.render().partition(runs)[2].split()[0])
+    await until(lambda: float(gateway.metrics.render().partition(runs)[2].split()[0]) >= before + 3)
+    done = True
+    await asyncio.gather(*loads)
+    await gateway.close()
 
 
 async def test_a_canary_that_comes_out_wrong_takes_the_replica_out_of_service(
