@@ -77,9 +77,8 @@ def rows() -> dict[str, list[Any]]:
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def gateway() -> AsyncIterator[Gateway]:
     """The bundled model behind its queue, two lanes."""
-    gateway = Gateway(
-        Settings(threads=2, canary_seconds=60), "replica-1"
-    )  # no canary among held work
+    settings = Settings(threads=2, canary_seconds=60)  # no canary among work that tests hold up
+    gateway = Gateway(settings, "replica-1")
     await gateway.start()
     yield gateway
     await gateway.close()
