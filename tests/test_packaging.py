@@ -44,6 +44,13 @@ def test_every_dependency_is_imported_and_every_import_is_a_dependency() -> None
     assert set().union(*owned.values()) >= declared
 
 
+def test_the_environment_of_the_tests_has_every_extra() -> None:
+    """An extra that happens to be installed here is missed on a fresh machine only."""
+    (asked,) = re.findall(r"--editable '\.\[(.+)\]'", (ROOT / "Makefile").read_text())
+
+    assert set(asked.split(",")) == EXTRAS.keys()
+
+
 def test_the_changelog_and_the_package_have_one_version() -> None:
     """The newest heading of CHANGELOG.md is the version that is built."""
     headings = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
