@@ -2,8 +2,8 @@
 
 A request is admitted or refused as a whole; its sequences may run in several batches. Requests
 take turns as if the machine were shared evenly among all that wait: whoever would be done first
-then, goes first. So a small request passes a flood of large ones, and no stream of small ones
-can hold a large one up for ever. (Fair queueing: Demers, Keshav and Shenker 1989.)
+then, goes first (service/fair.py). So a small request passes a flood of large ones, and no stream
+of small ones can hold a large one up for ever.
 
 Nothing here loops: `_pump` runs when work arrives and when a lane falls idle, so there is no
 task that could die and leave the queue standing.
@@ -16,6 +16,8 @@ from bisect import insort
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
+
+from service.fair import Shares
 
 # A batch grows to this many times the request that leads it, so that a short request does not
 # wait for the long ones it shares a batch with; below SMALL tokens sharing costs nothing.
@@ -154,7 +156,7 @@ class Batcher(Generic[Work, Done]):
         self._tokens, self._seconds = speed, 1.0  # decayed sums; their ratio is the speed
         self._alone = _Alone(lanes)
         self.waiting_tokens = 0
-        self._served = 0.0  # tokens that a request waiting since the start would have had by now
+        self._shares = Shares()
 
     @property
     def waiting_requests(self) -> int:
@@ -218,7 +220,7 @@ class Batcher(Generic[Work, Done]):
         self.check(tokens, deadline)
         longest_first = sorted(range(len(works)), key=sizes.__getitem__, reverse=True)
         job: _Job[Work, Done] = _Job(
-            turn=self._served + tokens,
+            turn=self._shares.enter(tokens),
             arrived=now,
             deadline=deadline,
             works=works,
@@ -235,6 +237,7 @@ class Batcher(Generic[Work, Done]):
         if job in self._jobs:
             self._jobs.remove(job)
             self.waiting_tokens -= job.tokens
+            self._shares.leave(job.turn)
 
     def _fail(self, job: _Job[Work, Done], error: Exception) -> None:
         if not job.future.done():
@@ -260,7 +263,7 @@ class Batcher(Generic[Work, Done]):
         """Sequences for one batch, in order of turn; at least one, however long it is."""
         most = min(most, max(SMALL, GROWTH * self._jobs[0].tokens))
         batch: list[_Part[Work, Done]] = []
-        total, sharing = 0, len(self._jobs)
+        total = 0
         for job in list(self._jobs):
             job.started = min(job.started, self._clock())
             while job.waiting and (not batch or total + job.sizes[job.waiting[-1]] <= most):
@@ -271,7 +274,9 @@ class Batcher(Generic[Work, Done]):
                 break
             self._jobs.remove(job)
         self.waiting_tokens -= total
-        self._served += total / sharing
+        self._shares.serve(total)
+        if not self._jobs:
+            self._shares.rest()
         return batch
 
     def _start(self, batch: list[_Part[Work, Done]], lanes: list[int]) -> None:

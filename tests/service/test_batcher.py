@@ -111,6 +111,19 @@ async def test_a_small_request_passes_large_ones_however_long_they_have_waited()
     await asyncio.gather(*flood)
 
 
+async def test_a_small_request_passes_the_last_of_large_ones_that_came_together() -> None:
+    """Whoever is served last has had its share of the machine all the same, and no more."""
+    lanes = Lanes()
+    queue = batcher(lanes, budget=100)
+    large = [asyncio.create_task(queue.submit([n] * 10, [100] * 10, FAR)) for n in "123"]
+    while sum(works == ["3"] for _, works, _ in lanes.batches) < 7:
+        await asyncio.sleep(0)
+    small = asyncio.create_task(queue.submit(["small"], [10], FAR))
+    await asyncio.gather(small, *large)
+
+    assert lanes.batches[-1] == (0, ["3"], 1)
+
+
 async def test_small_requests_that_keep_coming_do_not_starve_a_large_one() -> None:
     """It gets its share of the batches."""
     lanes = Lanes()

@@ -1,0 +1,50 @@
+"""When each request would be done if the machine were shared evenly among all that wait.
+
+Source: Demers, Keshav and Shenker 1989, "Analysis and Simulation of a Fair Queueing Algorithm".
+"""
+
+from bisect import insort
+
+
+class Shares:
+    """The clock of the evenly shared machine.
+
+    It counts the tokens that a request waiting since the start would have had by now. Who waits is
+    who would still wait there: work here is done one request after the other, so that the last
+    of several that came together is left alone with a clock that must not run any faster.
+
+    >>> shares = Shares()
+    >>> first, second = shares.enter(100), shares.enter(100)
+    >>> shares.serve(150)  # all of the first, half of the second
+    >>> shares.enter(5)  # would be done before the second
+    80.0
+    """
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._turns: list[float] = []  # of those who would still wait
+
+    def enter(self, tokens: int) -> float:
+        """A request comes; returns its turn, by which requests are to be ordered."""
+        turn = self._now + tokens
+        insort(self._turns, turn)
+        return turn
+
+    def leave(self, turn: float) -> None:
+        """A request gives up."""
+        if turn in self._turns:
+            self._turns.remove(turn)
+
+    def serve(self, tokens: float) -> None:
+        """So many tokens are done, of whomever."""
+        while self._turns:
+            needed = (self._turns[0] - self._now) * len(self._turns)
+            if tokens < needed:
+                self._now += tokens / len(self._turns)
+                return
+            tokens -= needed
+            self._now = self._turns.pop(0)
+
+    def rest(self) -> None:
+        """Nobody waits."""
+        self._turns.clear()
