@@ -3,9 +3,11 @@
     python benchmarks/observability.py [--pairs N] [--seconds S]
 
 Both are whole replicas in this process, without sockets, so that what is compared is a larger
-share than it is for clients. They take turns, the first of a pair by turns; a pair gives one
-ratio. The interval holds the median of all possible pairs with 95 % (order statistics: no shape
-of the noise is assumed). Processor time is the steadier figure where others use the machine.
+share than it is for clients. They share one loaded model: two copies differ by where their weights
+happen to lie. A third, which does none of it either, shows what the method itself sees where
+nothing differs. They take short turns, so that what slows the machine for a while slows them all;
+the turns of some seconds give each one a ratio to the first. The interval holds the median of all
+possible ratios with 95 % (order statistics: no shape of the noise is assumed).
 """
 
 import argparse
@@ -17,30 +19,35 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
+from unittest.mock import AsyncMock
 
 from service import edge, guard, logs
 from service.gateway import Gateway
 from service.metrics import Metrics
+from service.runner import Runner
 from service.seen import Seen
 from service.settings import Settings
 
-BODY = json.dumps({"inputs": ["All is well"]}).encode()  # the cheapest answer there is
+SHORT = "All is well"  # the cheapest answer there is
+LINES = " ".join(["A dog ate the food because it was hungry"] * 7)  # 65 tokens, a paragraph
 RATIO = 0.01  # share of requests that are traced, the default
-CLIENTS = (1, 8)
+WORKLOADS = {  # clients, how often each asks in a turn of about a tenth of a second, for what
+    "1 client, 5 tokens": (1, 10, SHORT),
+    "8 clients, 5 tokens": (8, 4, SHORT),
+    "8 clients, 65 tokens": (8, 1, LINES),
+}
 SURE = 0.95
 
 
 class Blind(Metrics):
     """Metrics that count nothing of a request."""
 
-    @contextmanager
-    def request(self, seen: Seen) -> Iterator[None]:
-        yield
+    def request(self, seen: Seen) -> None:
+        return
 
     def encoded(self, tokens: int) -> None:
         return
@@ -50,32 +57,36 @@ class Blind(Metrics):
 
 
 @dataclass
-class Rates:
-    """One side's figures of one workload, one a pair: requests per second, and CPU each."""
+class Spent:
+    """What some requests of one side took, seconds."""
 
-    per_second: list[float] = field(default_factory=list)
-    cpu_seconds: list[float] = field(default_factory=list)
+    requests: int = 0
+    wall: float = 0.0
+    cpu: float = 0.0
 
 
-async def replica(name: str, metrics: Metrics | None, **settings: Any) -> tuple[Gateway, Any]:
+Side = tuple[Gateway, Any]
+
+
+async def replica(name: str, metrics: Metrics | None, **settings: Any) -> Side:
     """A started replica and its application."""
-    gateway = Gateway(Settings(threads=1, **settings), name)
+    gateway = Gateway(Settings(threads=1, canary_seconds=60, **settings), name)
     gateway.metrics = metrics or gateway.metrics
     await gateway.start()
 
     async def scrape(openmetrics: bool) -> bytes:
-        return gateway.metrics.render(exemplars=openmetrics)
+        return gateway.page(openmetrics)
 
     inner = edge.application(gateway, scrape)
     return gateway, guard.Guard(inner, gateway.settings)
 
 
-async def ask(app: Any) -> None:
+async def ask(app: Any, body: bytes) -> None:
     """One request that must be answered."""
     statuses: list[int] = []
 
     async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": BODY, "more_body": False}
+        return {"type": "http.request", "body": body, "more_body": False}
 
     async def send(message: dict[str, Any]) -> None:
         if "status" in message:
@@ -88,20 +99,21 @@ async def ask(app: Any) -> None:
         raise SystemExit(f"answered {statuses}")
 
 
-async def drive(app: Any, clients: int, seconds: float, rates: Rates) -> None:
-    """Ask from so many clients at once for so long."""
-    count, until = 0, time.perf_counter() + seconds
+async def drive(gateway: Gateway, app: Any, workload: str, spent: Spent) -> None:
+    """One turn: so many clients ask, each so many times; the turn tells of its own requests."""
+    clients, times, text = WORKLOADS[workload]
+    body = json.dumps({"inputs": [text]}).encode()
 
     async def client() -> None:
-        nonlocal count
-        while time.perf_counter() < until:
-            await ask(app)
-            count += 1
+        for _ in range(times):
+            await ask(app, body)
 
     wall, cpu = time.perf_counter(), time.process_time()
     await asyncio.gather(*(client() for _ in range(clients)))
-    rates.per_second.append(count / (time.perf_counter() - wall))
-    rates.cpu_seconds.append((time.process_time() - cpu) / count)
+    gateway.observer.tell()
+    spent.wall += time.perf_counter() - wall
+    spent.cpu += time.process_time() - cpu
+    spent.requests += clients * times
 
 
 def middle(values: list[float]) -> tuple[float, float, float]:
@@ -116,38 +128,53 @@ def middle(values: list[float]) -> tuple[float, float, float]:
 
 
 async def measure(pairs: int, seconds: float, folder: Path) -> None:
-    """Every workload, all pairs of it, and a row of a table for each."""
-    off, blind = await replica("off", Blind("off"), access_log=False)
-    spans = f"file:{folder / 'spans.jsonl'}"
-    on, seeing = await replica("on", None, tracing=spans, tracing_ratio=RATIO)
-    print("| clients | requests/s off | on | on/off | CPU ms off | on | on - off, us |")
-    print("|---|---|---|---|---|---|---|")
-    for clients in CLIENTS:
-        sides = {"off": (blind, Rates()), "on": (seeing, Rates())}
-        for app, _ in sides.values():
-            await drive(app, clients, seconds, Rates())
-        for pair in range(pairs):
-            for name in list(sides)[:: -1 if pair % 2 else 1]:
-                app, rates = sides[name]
-                await drive(app, clients, seconds, rates)
-        report(clients, sides["off"][1], sides["on"][1])
-    for gateway in (off, on):
+    """Every workload, all rounds of it, and a row of a table for each side but the first."""
+    off = await replica("off", Blind("off"), access_log=False)
+    with mock.patch.object(Runner, "start", AsyncMock(return_value=off[0]._runner)):
+        control = await replica("control", Blind("control"), access_log=False)
+        spans = f"file:{folder / 'spans.jsonl'}"
+        on = await replica("on", None, tracing=spans, tracing_ratio=RATIO)
+    sides = {"off": off, "control": control, "on": on}
+    print("| workload | side | requests/s off | this/off | CPU us off | more |")
+    print("|---|---|---|---|---|---|")
+    for workload in WORKLOADS:
+        await rounds(sides, workload, 1, seconds)  # warm
+        measured = await rounds(sides, workload, pairs, seconds)
+        for name in ("control", "on"):
+            report(workload, name, [(each["off"], each[name]) for each in measured])
+    for gateway, _ in sides.values():
         await gateway.close()
 
 
-def report(clients: int, off: Rates, on: Rates) -> None:
-    """A row: medians of both sides, and of the pairs' ratios with their interval."""
-    ratio = middle([a / b for a, b in zip(on.per_second, off.per_second, strict=True)])
-    added = [(a - b) * 1e6 for a, b in zip(on.cpu_seconds, off.cpu_seconds, strict=True)]
-    speeds = [statistics.median(rates.per_second) for rates in (off, on)]
-    cpu = [statistics.median(rates.cpu_seconds) * 1000 for rates in (off, on)]
-    more, least, most = middle(added)
+async def rounds(
+    sides: dict[str, Side], workload: str, count: int, seconds: float
+) -> list[dict[str, Spent]]:
+    """What each side spent in each of `count` rounds, whose turns take `seconds` a side."""
+    found = []
+    for _ in range(count):
+        spent = {name: Spent() for name in sides}
+        order = list(sides)
+        while sum(one.wall for one in spent.values()) < seconds * len(sides):
+            for name in order:
+                await drive(*sides[name], workload, spent[name])
+            order.append(order.pop(0))  # each follows each other's traces in the caches alike
+        found.append(spent)
+    return found
+
+
+def report(workload: str, name: str, pairs: list[tuple[Spent, Spent]]) -> None:
+    """A row: medians of the first side, and of the pairs' ratios with their interval."""
+    ratio, low, high = middle([off.wall / this.wall for off, this in pairs])
+    cpu = [off.cpu / off.requests * 1e6 for off, _ in pairs]
+    more = [(this.cpu - off.cpu) / this.requests * 1e6 for off, this in pairs]
+    added, least, most = middle(more)
     cells = [
-        f"{clients}",
-        *(f"{speed:.1f}" for speed in speeds),
-        f"{ratio[0]:.3f} ({ratio[1]:.3f} to {ratio[2]:.3f})",
-        *(f"{each:.3f}" for each in cpu),
-        f"{more:.0f} ({least:.0f} to {most:.0f})",
+        workload,
+        name,
+        f"{statistics.median(off.requests / off.wall for off, _ in pairs):.1f}",
+        f"{ratio:.3f} ({low:.3f} to {high:.3f})",
+        f"{statistics.median(cpu):.0f}",
+        f"{added:.0f} ({least:.0f} to {most:.0f})",
     ]
     print(f"| {' | '.join(cells)} |", flush=True)
 
@@ -158,7 +185,8 @@ def main() -> None:
     arguments.add_argument("--pairs", type=int, default=30)
     arguments.add_argument("--seconds", type=float, default=1.0)
     asked = arguments.parse_args()
-    print(f"{asked.pairs} pairs of {asked.seconds:g} s, load average {os.getloadavg()[0]:.2f}\n")
+    load = os.getloadavg()[0]
+    print(f"{asked.pairs} pairs of {asked.seconds:g} s a side, load average {load:.2f}\n")
     with tempfile.TemporaryDirectory() as folder, open(Path(folder) / "log", "w") as file:
         handler = logging.StreamHandler(file)
         handler.setFormatter(logs.Lines("on"))

@@ -5,6 +5,8 @@
 Starts the service on the bundled model and prints, in milliseconds:
     small, idle       one short text at a time, nobody else
     small, flooded    the same beside connections that always have a large request under way
+    metrics, idle     GET /metrics, nobody else
+    metrics, flooded  the same beside the large requests
     probes, full      /live, /ready, /metrics while the queue refuses with 429
 """
 
@@ -28,8 +30,8 @@ SMALL = json.dumps({"inputs": ["All is well"]}).encode()
 # 12,800 tokens, seconds of work
 LARGE = json.dumps({"inputs": [{"token_ids": [2035] * 200}] * 64, "encoding": "base64"}).encode()
 FLOODERS, FILLERS = 6, 96
-IDLE_REQUESTS, FLOOD_SECONDS, FULL_SECONDS = 300, 30.0, 10.0
-PROBES = ("/live", "/ready", "/metrics")
+IDLE_REQUESTS, FLOOD_SECONDS, FULL_SECONDS, SCRAPED_SECONDS = 300, 30.0, 10.0, 20.0
+PROBES, METRICS = ("/live", "/ready", "/metrics"), ("/metrics",)
 
 
 def start(replicas: int) -> tuple[subprocess.Popen[bytes], str]:
@@ -95,8 +97,10 @@ async def measure(url: str) -> None:
 
         codes: Counter[int] = Counter()
         report("small, idle", [await timed(small, codes) for _ in range(IDLE_REQUESTS)], codes)
+        await beside(client, "metrics, idle", SCRAPED_SECONDS, METRICS)
         with flooded(url, FLOODERS):
             await beside(client, "small, flooded", FLOOD_SECONDS, None)
+            await beside(client, "metrics, flooded", SCRAPED_SECONDS, METRICS)
         await asyncio.sleep(5)
         with flooded(url, FILLERS):
             await beside(client, "probes, full", FULL_SECONDS, PROBES)

@@ -124,6 +124,7 @@ class Gateway:
         self.heads.close()
         await self._batcher.drain()
         self._runner.close()
+        self.observer.tell()
         if self._tracing:
             await asyncio.to_thread(self._tracing.close)
 
@@ -219,6 +220,11 @@ class Gateway:
     def pooled_width(self) -> int:
         """Numbers in a pooled vector of the checkpoint's own way."""
         return self._runner.model.pooling.size(self._config.width)
+
+    def page(self, openmetrics: bool) -> bytes:
+        """This replica's metrics; see Metrics.render."""
+        self.observer.tell()
+        return self.metrics.render(exemplars=openmetrics)
 
     def check_health(self) -> None:
         """Raise RuntimeError with the reason when the replica must not serve."""

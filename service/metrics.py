@@ -1,7 +1,7 @@
 """Every metric of one replica, each fed in one place.
 
     families    what there is, with every value that a closed label can have, at 0
-    request     counts and times whatever is answered, from what service/seen.py knows of it
+    request     counts whatever is answered, from what service/seen.py knows of it
     the rest    what a request does not know: batches, self-checks, the machine
 
 Each replica counts for itself and labels every series with its own name; nothing is summed
@@ -11,9 +11,7 @@ observed more often than once a request, a stage or a batch.
 Source of the names: Prometheus, "Metric and label naming".
 """
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any, Literal, TypeVar, get_args
 
 from prometheus_client import (
@@ -60,14 +58,19 @@ class Metrics:
     def __init__(self, replica: str) -> None:
         # no second series for each one, which no query here needs
         disable_created_metrics()  # type: ignore[no-untyped-call]
-        self._replica, self._registry = replica, CollectorRegistry()
-        self._gauges: dict[str, Gauge] = {}
+        self._replica, self._gauges = replica, dict[str, Gauge]()
+        self._pages: dict[bool, bytes] = {}  # what `request` feeds, rendered, until it changes
+        self._registry = self._requested = CollectorRegistry()
         one, each = self._counter, self._counters
         self._requests = self._make(Counter, "requests", "Answers given.", "route", "input", "code")
         self._seconds = self._make(
             Histogram, "request_duration_seconds", "Time to the answer.", "route", buckets=BUCKETS
         )
-        self._in_flight = self._gauge("requests_in_flight", "Requests not yet answered.")
+        self._response_bytes = one("response_bytes", "Bytes of answers' bodies.")
+        self._shed = each("shed", "Requests turned away for want of room or time.", "reason", SHED)
+        self._invalid = each("invalid_inputs", "Requests refused as they are.", "code", CALLERS)
+        self._nonfinite = one("nonfinite_outputs", "Requests whose answer was not finite.")
+        self._unauthorized = one("auth_failures", "Requests without a key that is known.")
         self._stage_sums = each("stage_seconds", "Time in a stage.", "stage", STAGES)
         stages = self._make(
             Histogram,
@@ -76,55 +79,52 @@ class Metrics:
             "stage",
             buckets=STAGE_BUCKETS,
         )
+        self._stages = {stage: stages.labels(stage, replica) for stage in STAGES}
+        self._registry = CollectorRegistry()
         sentence = "How much later than asked the event loop wakes a sleeper."
         self._lag = self._histogram("event_loop_lag_seconds", sentence, LAGS)
-        self._stages = {stage: stages.labels(stage, replica) for stage in STAGES}
         self._tokens = one("tokens", "Tokens encoded for an answer.")
         self._batch_sequences = self._histogram("batch_sequences", "Of a batch.", SEQUENCES)
         self._batch_tokens = self._histogram("batch_tokens", "Of a batch.", TOKENS)
-        self._shed = each("shed", "Requests turned away for want of room or time.", "reason", SHED)
         self._cancelled = each("cancelled", "Requests whose client left.", "stage", WAITED)
-        self._invalid = each("invalid_inputs", "Requests refused as they are.", "code", CALLERS)
-        self._nonfinite = one("nonfinite_outputs", "Requests whose answer was not finite.")
-        self._unauthorized = one("auth_failures", "Requests without a key that is known.")
         self._canaries = one("canary_runs", "Self-checks.")
         self._canary_failures = one("canary_failures", "Self-checks that went wrong.")
         self._errors = each("accelerator_errors", "Batches the device failed.", "kind", ERRORS)
         self._maps = each("attention_maps", "Heads shown, of every sequence.", "form", FORMS)
         self._map_bytes = each("attention_bytes", "Bytes of attention shown.", "form", FORMS)
-        self._response_bytes = one("response_bytes", "Bytes of answers' bodies.")
         self._success = self._gauge("last_success_timestamp_seconds", "Last answer of the model.")
         self._gauge("start_time_seconds", "When the replica was made.").set_to_current_time()
 
     def render(self, *, exemplars: bool = False) -> bytes:
-        """All series as Prometheus text, or as OpenMetrics, which knows exemplars."""
-        return (openmetrics.generate_latest if exemplars else generate_latest)(self._registry)
+        """All series as Prometheus text, or as OpenMetrics, which knows exemplars.
+
+        Four in five are of requests: a replica that has had none since does not make them anew.
+        """
+        page = openmetrics.generate_latest if exemplars else generate_latest
+        if exemplars not in self._pages:
+            self._pages[exemplars] = page(self._requested).removesuffix(b"# EOF\n")
+        return self._pages[exemplars] + page(self._registry)
 
     def expect(self, routes: Mapping[str, str]) -> None:
         """Publish what may be asked of each route, by its method, before it is."""
+        self._pages.clear()
         for route, method in routes.items():
             self._seconds.labels(route, self._replica)
             for kind in INPUTS if method == "POST" else INPUTS[:1]:
                 for code in AWAITED:
                     self._requests.labels(route, kind, str(code), self._replica)
 
-    @contextmanager
-    def request(self, seen: Seen) -> Iterator[None]:
-        """Count and time one request, whichever way it ends; the only place that does."""
-        self._in_flight.inc()
-        try:
-            yield
-        finally:
-            self._in_flight.dec()
-            seen.seconds = time.perf_counter() - seen.start
-            self._requests.labels(seen.route, seen.input, str(seen.code), self._replica).inc()
-            exemplar = _exemplar(seen)
-            self._seconds.labels(seen.route, self._replica).observe(seen.seconds, exemplar)
-            self._response_bytes.inc(seen.bytes)
-            for stage in seen.stages:
-                self._stage_sums[stage.name].inc(stage.seconds)
-                self._stages[stage.name].observe(stage.seconds)
-            self._refused(seen)
+    def request(self, seen: Seen) -> None:
+        """Count one request that has ended, whichever way; the only place that does."""
+        self._pages.clear()
+        self._requests.labels(seen.route, seen.input, str(seen.code), self._replica).inc()
+        exemplar = _exemplar(seen)
+        self._seconds.labels(seen.route, self._replica).observe(seen.seconds, exemplar)
+        self._response_bytes.inc(seen.bytes)
+        for stage in seen.stages:
+            self._stage_sums[stage.name].inc(stage.seconds)
+            self._stages[stage.name].observe(stage.seconds)
+        self._refused(seen)
 
     def lagged(self, seconds: float) -> None:
         """Record one lag of the event loop."""

@@ -1,5 +1,11 @@
-"""Each request, told once at its end: to the metrics, the trace and the log."""
+"""Each request, told once after its end: to the metrics, the traces and the log.
 
+Telling takes several times as long where it has to wait for its own code and data, between
+answers that need the caches for themselves. So requests are told of some at a time
+(docs/decisions/0009-telling-in-bursts.md).
+"""
+
+import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,10 +25,11 @@ logger = logging.getLogger(__name__)
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 TRACEPARENT = "traceparent"
+TELL_SECONDS = 0.1  # most between a request's end and its line
 
 
 class Observer:
-    """Watches the requests of one replica.
+    """Watches the requests of one replica, in its event loop.
 
     Args:
         weights: digest of what answers.
@@ -35,6 +42,8 @@ class Observer:
     ) -> None:
         self._metrics, self._weights = metrics, weights
         self._tracing, self._lines = tracing, lines
+        self._in_flight, self._ended = 0, list[Seen]()
+        metrics.watch("requests_in_flight", "Requests not yet answered.", lambda: self._in_flight)
 
     @contextmanager
     def request(self, route: str, scope: Scope) -> Iterator[Seen]:
@@ -48,17 +57,31 @@ class Observer:
         seen = Seen(route, method, headers.get(REQUEST_ID, ""))
         if self._tracing:
             seen.trace = self._tracing.begin(seen, headers.getlist(TRACEPARENT))
+        self._in_flight += 1
         try:
-            with self._metrics.request(seen):
-                yield seen
+            yield seen
         finally:
-            if self._tracing:
-                self._tracing.end(seen)
-            if self._lines:
-                logger.info("request", extra=self._line(seen))
+            self._in_flight -= 1
+            seen.end()
+            if not self._ended:
+                asyncio.get_running_loop().call_later(TELL_SECONDS, self.tell)
+            self._ended.append(seen)
 
-    def _line(self, seen: Seen) -> dict[str, object]:
-        return {
+    def tell(self) -> None:
+        """Tell of the requests that have ended since the last time; whoever counts calls it."""
+        ended, self._ended = self._ended, []
+        for seen in ended:
+            self._metrics.request(seen)
+        if self._tracing:
+            for seen in ended:
+                self._tracing.end(seen)
+        if self._lines:
+            for seen in ended:
+                self._log(seen)
+
+    def _log(self, seen: Seen) -> None:
+        """Write a request's line, at the time of its end."""
+        facts = {
             **seen.names(),
             "code": seen.code,
             "duration_ms": round(seen.seconds * 1000, 3),
@@ -66,3 +89,8 @@ class Observer:
             "tokens": seen.tokens,
             "weights": self._weights,
         }
+        record = logger.makeRecord(
+            logger.name, logging.INFO, __file__, 0, "request", (), None, extra=facts
+        )
+        record.created = seen.ended
+        logger.handle(record)

@@ -31,7 +31,7 @@ class Trace:
         trace_id: 32 hexadecimal digits.
         sampled: whether its spans are kept.
         traceparent: how the request's span is named to others.
-        span: the request's.
+        span: the request's; None unless it is sampled.
         batches: span contexts of the batches it was in.
     """
 
@@ -54,7 +54,8 @@ class Seen:
         sequences, tokens: what it asks the model to run.
         bytes: of its answer's body.
         start: on time.perf_counter's clock.
-        began: when its first batch was started, on the same clock; 0 before.
+        ended: on the calendar's clock, seconds.
+        began: when its first batch was started, on the first clock; 0 before.
     """
 
     route: str
@@ -69,6 +70,7 @@ class Seen:
     bytes: int = 0
     start: float = field(default_factory=time.perf_counter)
     seconds: float = 0.0
+    ended: float = 0.0
     began: float = 0.0
     stages: list[Stage] = field(default_factory=list)
     trace: Trace | None = None
@@ -96,6 +98,10 @@ class Seen:
             self.stages.append(Stage("queue", start, self.began or end))
             if self.began:
                 self.stages.append(Stage("forward", self.began, end))
+
+    def end(self) -> None:
+        """Take the time."""
+        self.seconds, self.ended = time.perf_counter() - self.start, time.time()
 
     def names(self) -> dict[str, Any]:
         """By what a line of the log is found again."""

@@ -5,11 +5,12 @@
     headlight.batch             a trace of its own, linked to every request in it, and they to it
 
 A span says how long and how much, never what: no input, no path, no header of the client's but
-its trace. What nobody samples costs the request's own span and no other.
+its trace. What nobody samples has the name of a span, and no span.
 
 Source: W3C Trace Context; OpenTelemetry semantic conventions for HTTP servers.
 """
 
+import random
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
@@ -21,7 +22,8 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter
-from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBasedTraceIdRatio, Sampler
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import Link, SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -51,46 +53,54 @@ class Tracing:
     def __init__(self, to: str, ratio: float, replica: str) -> None:
         self._open = ExitStack()
         self._processor = BatchSpanProcessor(_exporter(to, self._open))
-        self._resource = Resource.create(
+        resource = Resource.create(
             {
                 "service.name": "headlight",
                 "service.version": version("headlight"),
                 "service.instance.id": replica,
             }
         )
-        self._requests = self._tracer(ParentBasedTraceIdRatio(ratio))
-        self._batches = self._tracer(ALWAYS_ON)  # asked only for batches with a sampled member
+        # not the process's own provider, which belongs to Ray
+        provider = TracerProvider(ALWAYS_ON, resource, shutdown_on_exit=False)
+        provider.add_span_processor(self._processor)
+        self._tracer = provider.get_tracer("headlight")
+        self._ratio, self._ids = ratio, RandomIdGenerator()
         self._headers = TraceContextTextMapPropagator()
 
     def begin(self, seen: Seen, traceparents: Sequence[str]) -> Trace:
-        """Start a request's span; a traceparent that is not valid starts a new trace."""
-        given = {HEADER: traceparents[0]} if len(traceparents) == 1 else {}
-        # no tracestate: it is the caller's text, and we call nobody who could want it
-        context = self._headers.extract(given, Context())
-        span = self._requests.start_span(seen.method, context, SpanKind.SERVER)
-        own = span.get_span_context()
-        written: dict[str, str] = {}
-        self._headers.inject(written, trace.set_span_in_context(span, Context()))
-        trace_id = trace.format_trace_id(own.trace_id)
-        return Trace(trace_id, own.trace_flags.sampled, written[HEADER], span)
+        """Start a request's span; a traceparent that is not valid starts a new trace.
+
+        Whether it is sampled is the caller's to say, and by chance where there is none.
+        """
+        context = Context()
+        if len(traceparents) == 1:
+            # no tracestate: it is the caller's text, and we call nobody who could want it
+            context = self._headers.extract({HEADER: traceparents[0]}, context)
+        parent = trace.get_current_span(context).get_span_context()
+        if parent.trace_flags.sampled if parent.is_valid else random.random() < self._ratio:
+            span = self._tracer.start_span(seen.method, context, SpanKind.SERVER)
+            own = span.get_span_context()
+            return _trace(own.trace_id, own.span_id, span)
+        trace_id = parent.trace_id or self._ids.generate_trace_id()
+        return _trace(trace_id, self._ids.generate_span_id(), None)
 
     def end(self, seen: Seen) -> None:
         """End a request's span, with a child for each of its stages."""
-        if seen.trace is None or not seen.trace.sampled:
+        if seen.trace is None or seen.trace.span is None:
             return
         span, since = seen.trace.span, _epoch()
         inside = trace.set_span_in_context(span, Context())
         for stage in seen.stages:
             links = [Link(batch) for batch in seen.trace.batches if stage.name == "forward"]
             start = since + _nanoseconds(stage.start)
-            child = self._requests.start_span(stage.name, inside, links=links, start_time=start)
+            child = self._tracer.start_span(stage.name, inside, links=links, start_time=start)
             child.end(since + _nanoseconds(stage.end))
         if seen.route != "other":  # which route takes it is known by now
             span.update_name(f"{seen.method} {seen.route}")
         span.set_attributes(_attributes(seen))
         if seen.refused in OURS:
             span.set_status(StatusCode.ERROR)
-        span.end()
+        span.end(since + _nanoseconds(seen.start + seen.seconds))
 
     def batch(self, members: Sequence[Seen], sequences: int, tokens: int, start: float) -> None:
         """Tell of a batch that ended now.
@@ -103,7 +113,7 @@ class Tracing:
         if not traces:
             return
         links = [Link(one.span.get_span_context()) for one in traces]
-        span = self._batches.start_span(
+        span = self._tracer.start_span(
             "headlight.batch",
             Context(),
             links=links,
@@ -123,11 +133,12 @@ class Tracing:
         self._processor.shutdown()  # type: ignore[no-untyped-call]  # the SDK's gap
         self._open.close()
 
-    def _tracer(self, sampler: Sampler) -> trace.Tracer:
-        # not the process's own provider, which belongs to Ray
-        provider = TracerProvider(sampler, self._resource, shutdown_on_exit=False)
-        provider.add_span_processor(self._processor)
-        return provider.get_tracer("headlight")
+
+def _trace(trace_id: int, span_id: int, span: trace.Span | None) -> Trace:
+    """Name a span as W3C Trace Context does; one that nobody keeps is its name alone."""
+    named, sampled = trace.format_trace_id(trace_id), span is not None
+    written = f"00-{named}-{trace.format_span_id(span_id)}-{sampled:02x}"
+    return Trace(named, sampled, written, span)
 
 
 def _exporter(to: str, held: ExitStack) -> SpanExporter:

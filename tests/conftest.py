@@ -109,6 +109,7 @@ def spans(traced: Gateway) -> Callable[[], list[dict[str, Any]]]:
     path = Path((traced.settings.tracing or "").removeprefix("file:"))
 
     def read() -> list[dict[str, Any]]:
+        traced.observer.tell()
         if traced._tracing:
             traced._tracing.flush()
         return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
@@ -117,14 +118,21 @@ def spans(traced: Gateway) -> Callable[[], list[dict[str, Any]]]:
 
 
 @pytest.fixture
-def log() -> Iterator[io.StringIO]:
-    """What is logged during a test, as a replica writes it."""
+def log(gateway: Gateway, traced: Gateway) -> Iterator[Callable[[], str]]:
+    """What has been logged since a test began, as a replica writes it."""
     ours, written = logging.getLogger("service"), io.StringIO()
+
+    def read() -> str:
+        for replica in (gateway, traced):
+            replica.observer.tell()
+        return written.getvalue()
+
+    read()
     handler, level = logging.StreamHandler(written), ours.level
     handler.setFormatter(logs.Lines("replica-1"))
     ours.addHandler(handler)
     ours.setLevel(logging.INFO)
-    yield written
+    yield read
     ours.removeHandler(handler)
     ours.setLevel(level)
 
@@ -208,8 +216,7 @@ def application(gateway: Gateway) -> guard.Guard:
     """A replica as connections reach it."""
 
     async def scrape(openmetrics: bool) -> bytes:
-        own = gateway.metrics.render(exemplars=openmetrics)
-        return exposition.join([own], False, openmetrics)
+        return exposition.join([gateway.page(openmetrics)], False, openmetrics)
 
     return guard.Guard(edge.application(gateway, scrape), gateway.settings)
 

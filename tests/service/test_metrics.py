@@ -86,10 +86,8 @@ async def page(client: httpx.AsyncClient) -> Samples:
 def test_a_request_is_counted_once_whichever_way_it_ends() -> None:
     """With its code when it was answered, as 499 when it was not."""
     metrics = Metrics("r")
-    with metrics.request(Seen("/v1/encode", input="text", code=200)):
-        pass
-    with pytest.raises(ConnectionError), metrics.request(Seen("/v1/encode")):
-        raise ConnectionError
+    metrics.request(Seen("/v1/encode", input="text", code=200))
+    metrics.request(Seen("/v1/encode"))
 
     found = {k: value for k, value in samples(metrics).items() if "requests_total" in k[0]}
 
@@ -98,7 +96,6 @@ def test_a_request_is_counted_once_whichever_way_it_ends() -> None:
         ("headlight_requests_total", (("code", "200"), ("input", "text"), *labels)): 1,
         ("headlight_requests_total", (("code", "499"), ("input", "none"), *labels)): 1,
     }
-    assert total(samples(metrics), "requests_in_flight") == 0
 
 
 def test_every_series_carries_the_replica() -> None:
@@ -159,8 +156,7 @@ def test_a_refusal_is_counted_where_an_alert_looks_for_it(
 ) -> None:
     """In one family at most; a probe that says no has turned nobody away."""
     metrics = Metrics("r")
-    with metrics.request(seen):
-        pass
+    metrics.request(seen)
 
     told = ("shed_", "invalid_", "nonfinite_", "auth_")
     found = [

@@ -1,10 +1,14 @@
 """Every request is told once; nothing that a client sends is."""
 
-import io
+import asyncio
 import json
+import time
 from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import jsonschema
@@ -12,8 +16,9 @@ import pytest
 
 from service import logs
 from service.gateway import Gateway
+from service.observer import TELL_SECONDS
 
-Spans = Callable[[], list[dict[str, Any]]]
+Spans, Log = Callable[[], list[dict[str, Any]]], Callable[[], str]
 
 CANARY = "canary-f7d1e0"
 NUMBER = 0.31830988  # an embedding's; no time or count looks like it
@@ -23,15 +28,15 @@ WELL = {"inputs": ["All is well"]}
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-def requests(log: io.StringIO) -> list[dict[str, Any]]:
+def requests(log: Log) -> list[dict[str, Any]]:
     """The lines of requests; every line is checked against the schema."""
-    lines = [json.loads(line) for line in log.getvalue().splitlines()]
+    lines = [json.loads(line) for line in log().splitlines()]
     for line in lines:
         jsonschema.validate(line, SCHEMA)
     return [line for line in lines if line["event"] == "request"]
 
 
-async def test_each_request_is_a_line(client: httpx.AsyncClient, log: io.StringIO) -> None:
+async def test_each_request_is_a_line(client: httpx.AsyncClient, log: Log) -> None:
     """An answer, a refusal and what is nowhere."""
     await client.post("/v1/encode", json=WELL, headers={"x-request-id": "mine"})
     await client.post("/v1/encode", json={"inputs": []})
@@ -55,8 +60,50 @@ async def test_each_request_is_a_line(client: httpx.AsyncClient, log: io.StringI
     assert [(o["route"], o["code"]) for o in others] == [("/v1/encode", 422), ("other", 404)]
 
 
+async def test_a_request_is_told_of_soon_also_when_nobody_asks(
+    client: httpx.AsyncClient, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not before its answer, and not only when the next one ends."""
+    gateway.observer.tell()
+    monkeypatch.setattr(gateway.observer, "_metrics", told := Mock())
+    await client.get("/live")
+    assert not told.request.called
+    await asyncio.sleep(3 * TELL_SECONDS)
+
+    told.request.assert_called_once()
+
+
+async def test_a_line_says_when_its_request_ended(client: httpx.AsyncClient, log: Log) -> None:
+    """Not when it was written."""
+    await client.get("/live")
+    ended = time.time()
+    await asyncio.sleep(2 * TELL_SECONDS)
+
+    (line,) = requests(log)
+    assert datetime.fromisoformat(line["ts"]).timestamp() <= ended
+
+
+async def test_requests_under_way_are_counted_until_they_end(
+    client: httpx.AsyncClient, gateway: Gateway
+) -> None:
+    """Also where one ends without an answer."""
+
+    def under_way() -> bytes:
+        page = gateway.page(False)
+        return page.partition(b"requests_in_flight{")[2].partition(b"} ")[2].split()[0]
+
+    first = asyncio.create_task(client.post("/v1/encode", json=WELL))
+    while not gateway._batcher.busy:
+        await asyncio.sleep(0)
+    before, _ = under_way(), first.cancel()
+    with suppress(asyncio.CancelledError):
+        await first
+
+    assert (before, under_way()) == (b"1.0", b"0.0")
+
+
 async def test_the_line_of_a_traced_request_names_its_trace(
-    traced_client: httpx.AsyncClient, log: io.StringIO
+    traced_client: httpx.AsyncClient, log: Log
 ) -> None:
     """One request id and one trace id join answer, line, spans and exemplar."""
     answer = await traced_client.post("/v1/encode", json=WELL)
@@ -71,20 +118,20 @@ async def test_the_line_of_a_traced_request_names_its_trace(
 async def test_the_lines_of_requests_can_be_switched_off(
     client: httpx.AsyncClient,
     gateway: Gateway,
-    log: io.StringIO,
+    log: Log,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whoever logs at the load balancer need not log twice."""
     monkeypatch.setattr(gateway.observer, "_lines", False)
     await client.get("/live")
 
-    assert log.getvalue() == ""
+    assert log() == ""
 
 
 async def test_a_fault_is_a_line_with_its_request(
     client: httpx.AsyncClient,
     gateway: Gateway,
-    log: io.StringIO,
+    log: Log,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What broke, where, and for whom; then the request's own line."""
@@ -92,7 +139,7 @@ async def test_a_fault_is_a_line_with_its_request(
     answer = await client.post("/v1/encode", json=WELL)
 
     (request,) = requests(log)
-    fault, _ = map(json.loads, log.getvalue().splitlines())
+    fault, _ = map(json.loads, log().splitlines())
     assert (answer.status_code, request["code"]) == (500, 500)
     assert (fault["event"], fault["error"]) == ("request failed", "AttributeError")
     assert fault["request_id"] == request["request_id"] == answer.headers["x-request-id"]
@@ -102,7 +149,7 @@ async def test_nothing_that_a_client_sends_is_told(
     traced_client: httpx.AsyncClient,
     traced: Gateway,
     spans: Spans,
-    log: io.StringIO,
+    log: Log,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A word in every place of a request appears in no line, no series and no span."""
@@ -145,7 +192,7 @@ async def test_nothing_that_a_client_sends_is_told(
         "/metrics", headers={"accept": "application/openmetrics-text"}
     )
     traced_spans = json.dumps(spans())
-    told = (log.getvalue(), page.text, exemplars.text, traced_spans)
+    told = (log(), page.text, exemplars.text, traced_spans)
     assert len(requests(log)) == len(bodies) + 6 + 10 + 2 + 2 + 2
     for text in told:
         assert CANARY not in text.lower() and str(NUMBER) not in text
