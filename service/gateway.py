@@ -6,7 +6,6 @@ refusal without work.
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +16,7 @@ import torch
 
 from model.forms import Asked
 from model.pooling import Pooling
-from service import answer, forms, lag, vitals
+from service import answer, forms, lag, machine, vitals
 from service.answer import Encoded
 from service.asking import ask
 from service.batcher import Batcher, DeadlinePassed, Overloaded, Timing
@@ -26,6 +25,7 @@ from service.heads import Heads
 from service.health import Health
 from service.inputs import Read, Reader
 from service.lessons import Lessons
+from service.machine import Unservable
 from service.metrics import Metrics
 from service.observer import Observer
 from service.price import Caps, attention_bytes, check, flops
@@ -41,13 +41,6 @@ if TYPE_CHECKING:  # tracing that is off imports nothing
     from service.telemetry import Tracing
 
 logger = logging.getLogger(__name__)
-
-BATCH_SECONDS = 0.1  # work in one batch: short enough to wait for, long enough to fill a GEMM
-FEWEST_BATCH_TOKENS, MOST_BATCH_TOKENS = 512, 16_384
-
-
-class Unservable(Exception):
-    """A setting that this model or machine cannot honour."""
 
 
 class Gateway:
@@ -74,8 +67,8 @@ class Gateway:
         began = time.perf_counter()
         found = locate(settings.model)
         self.name = settings.served_model_name or found.name
-        device, dtype = _precision(settings)
-        threads = settings.threads or _cores(settings.replicas)
+        device, dtype = machine.precision(settings)
+        threads = settings.threads or machine.cores(settings.replicas)
         runner = await Runner.start(found, device, dtype, threads)
         model, config = runner.model, runner.model.config
         self.max_tokens = settings.max_tokens or model.max_tokens
@@ -98,7 +91,7 @@ class Gateway:
         self._batcher = Batcher[Member, Done](
             batches,
             lanes=threads,
-            budget=settings.batch_tokens or _budget(runner.speed),
+            budget=settings.batch_tokens or machine.budget(runner.speed),
             speed=runner.speed,
             most_requests=settings.max_waiting_requests,
             most_tokens=settings.max_waiting_tokens,
@@ -374,29 +367,6 @@ def _tracing(settings: Settings, replica: str) -> "Tracing | None":
         return telemetry.Tracing(settings.tracing, settings.tracing_ratio, replica)
     except (telemetry.CannotTrace, OSError) as error:
         raise Unservable(str(error)) from error
-
-
-def _precision(settings: Settings) -> tuple[torch.device, torch.dtype]:
-    cuda = torch.cuda.is_available() if settings.device == "auto" else settings.device == "cuda"
-    if cuda and not torch.cuda.is_available():
-        raise Unservable("device cuda: torch finds no CUDA device here")
-    device = torch.device("cuda" if cuda else "cpu")
-    if settings.dtype == "auto":
-        return device, torch.bfloat16 if cuda else torch.float32
-    if not cuda and settings.dtype != "float32":
-        logger.warning("%s is several times slower than float32 on a processor", settings.dtype)
-    dtype: torch.dtype = getattr(torch, settings.dtype)
-    return device, dtype
-
-
-def _cores(replicas: int) -> int:
-    """The cores of one replica when replicas share this machine evenly."""
-    return max(1, len(os.sched_getaffinity(0)) // replicas)
-
-
-def _budget(speed: float) -> int:
-    """Tokens the device does in BATCH_SECONDS, within reason."""
-    return min(max(int(speed * BATCH_SECONDS), FEWEST_BATCH_TOKENS), MOST_BATCH_TOKENS)
 
 
 def _kind(asked: EncodeRequest) -> str:

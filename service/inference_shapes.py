@@ -1,12 +1,12 @@
 """The routes of the Open Inference Protocol, as OpenAPI describes them."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from service.answer import INFERENCE_HEADER, JSON, OCTETS
 from service.dialects.inference_protocol import status
 from service.dialects.inference_wire import OUTPUTS
 from service.refusals import BY_HEADERS, REFUSALS
+from service.shapes import closed
 
 READ = (*BY_HEADERS, "model_not_found", "method_not_allowed", "internal", "not_ready")
 NEVER = frozenset(  # answered to an encoding: what only other inputs and other forms can do
@@ -37,41 +37,31 @@ sequence. With the header, the JSON's bytes come first, those of tensors follow,
 TEXT, INTEGERS = {"type": "string"}, {"type": "array", "items": {"type": "integer"}}
 
 
-def _object(optional: Mapping[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
-    """An object of these fields and no other."""
-    return {
-        "type": "object",
-        "required": list(fields),
-        "properties": {**fields, **(optional or {})},
-        "additionalProperties": False,
-    }
-
-
 def _listed(one: dict[str, Any]) -> dict[str, Any]:
     return {"type": "array", "items": one}
 
 
-_DESCRIBED = _listed(_object(name=TEXT, datatype=TEXT, shape=INTEGERS))
-_TENSOR = _object(
+_DESCRIBED = _listed(closed(name=TEXT, datatype=TEXT, shape=INTEGERS))
+_TENSOR = closed(
     {
         "data": {"type": "array", "items": {"type": "number"}, "description": "row-major, flat"},
-        "parameters": _object(binary_data_size={"type": "integer"}),
+        "parameters": closed(binary_data_size={"type": "integer"}),
     },
     name={"enum": list(OUTPUTS)},
     shape=INTEGERS,
     datatype={"enum": ["FP32", "INT64"]},
 )
 SCHEMAS = {
-    "InferAnswer": _object(
+    "InferAnswer": closed(
         {"id": TEXT}, model_name=TEXT, model_version=TEXT, outputs=_listed(_TENSOR)
     ),
-    "InferModel": _object(
+    "InferModel": closed(
         name=TEXT, versions=_listed(TEXT), platform=TEXT, inputs=_DESCRIBED, outputs=_DESCRIBED
     ),
-    "InferServer": _object(name=TEXT, version=TEXT, extensions=_listed(TEXT)),
-    "InferLive": _object(live={"const": True}),
-    "InferReady": _object({"name": TEXT}, ready={"const": True}),
-    "InferError": _object(error=TEXT),
+    "InferServer": closed(name=TEXT, version=TEXT, extensions=_listed(TEXT)),
+    "InferLive": closed(live={"const": True}),
+    "InferReady": closed({"name": TEXT}, ready={"const": True}),
+    "InferError": closed(error=TEXT),
 }
 
 

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 from service.answer import JSON
 from service.dialects import openai, tei
 from service.refusals import BY_BODY, BY_HEADERS, OPENAI, REFUSALS, TEI
+from service.shapes import closed
 
 WELL = "All is well"
 NUMBER, STRING, INTEGER = {"type": "number"}, {"type": "string"}, {"type": "integer"}
@@ -41,16 +42,6 @@ ENCODING = (
 
 def _list(items: dict[str, Any], about: str | None = None) -> dict[str, Any]:
     return {"type": "array", "items": items, **({"description": about} if about else {})}
-
-
-def _object(**fields: dict[str, Any]) -> dict[str, Any]:
-    """An object of exactly these fields."""
-    return {
-        "type": "object",
-        "required": list(fields),
-        "properties": fields,
-        "additionalProperties": False,
-    }
 
 
 def _named(schema: str) -> dict[str, Any]:
@@ -141,13 +132,13 @@ ROUTES = {
     "/health": Route("get", "TEI: as GET /ready", None, None, TEIS, (*ALWAYS, "not_ready")),
 }
 
-_MODEL = _object(
+_MODEL = closed(
     id=STRING,
     object={"const": "model"},
     created={**INTEGER, "description": "0: a checkpoint does not say"},
     owned_by=STRING,
 )
-_EMBEDDING = _object(
+_EMBEDDING = closed(
     object={"const": "embedding"},
     index=INTEGER,
     embedding={
@@ -158,31 +149,31 @@ _EMBEDDING = _object(
     },
 )
 _PLACE = {"type": ["integer", "null"], "description": "characters; null of a special token"}
-_PIECE = _object(id=INTEGER, text=STRING, special={"type": "boolean"}, start=_PLACE, stop=_PLACE)
+_PIECE = closed(id=INTEGER, text=STRING, special={"type": "boolean"}, start=_PLACE, stop=_PLACE)
 _CODES = sorted(openai.CODES.get(code, code) for code in ROUTES["/v1/embeddings"].codes)
 ANSWERS = {
-    "Embeddings": _object(
+    "Embeddings": closed(
         object={"const": "list"},
         data=_list(_EMBEDDING),
         model=STRING,
-        usage=_object(prompt_tokens=INTEGER, total_tokens=INTEGER),
+        usage=closed(prompt_tokens=INTEGER, total_tokens=INTEGER),
     ),
-    "Models": _object(object={"const": "list"}, data=_list(_MODEL)),
+    "Models": closed(object={"const": "list"}, data=_list(_MODEL)),
     "Model": _MODEL,
     "Vectors": _list(_list(NUMBER, "(width,)")),
     "TokenVectors": _list(_list(_list(NUMBER), "(tokens, width), special tokens included")),
     "Similarities": _list(NUMBER, "between -1 and 1"),
     "Pieces": _list(_list(_PIECE)),
     "Texts": _list(STRING),
-    "OpenAIError": _object(
-        error=_object(
+    "OpenAIError": closed(
+        error=closed(
             message=STRING,
             type={"enum": ["invalid_request_error", "rate_limit_error", "server_error"]},
             param={"type": ["string", "null"]},
             code={"enum": _CODES},
         )
     ),
-    "TEIError": _object(error=STRING, error_type={"enum": tei.ERRORS}),
+    "TEIError": closed(error=STRING, error_type={"enum": tei.ERRORS}),
 }
 
 # in GET /info, beside ours
@@ -191,7 +182,7 @@ INFO = {
     "model_sha": {"type": ["string", "null"], "description": "commit of the hub, where known"},
     "model_dtype": STRING,
     "served_model_name": STRING,
-    "model_type": _object(embedding=_object(pooling=STRING)),
+    "model_type": closed(embedding=closed(pooling=STRING)),
     "max_concurrent_requests": INTEGER,
     "max_input_length": {**INTEGER, "description": "tokens"},
     "max_batch_tokens": INTEGER,

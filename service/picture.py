@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 FORMATS = (".png", ".svg")
-MISSING = "matplotlib is missing; pip install 'headlight[plot]' brings it"
+MISSING = "matplotlib is missing (the package's extra plot): pip install matplotlib"
 
 # Okabe and Ito's colours, which colour-blind eyes tell apart; greys for what most heads do.
 # A relation has the colour of its kind.

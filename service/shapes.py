@@ -1,5 +1,6 @@
 """What POST /v1/encode answers, as JSON Schema."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from model.statistics import FIELDS
@@ -15,20 +16,20 @@ def numbers(about: str, axes: int, number: str | list[str] = "number") -> dict[s
     return {"description": about, "anyOf": [lists, _ENCODED]}
 
 
-def _object(**fields: dict[str, Any]) -> dict[str, Any]:
-    """An object of exactly these fields."""
+def closed(optional: Mapping[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
+    """An object of these fields and no other."""
     return {
         "type": "object",
         "required": list(fields),
-        "properties": fields,
+        "properties": {**fields, **(optional or {})},
         "additionalProperties": False,
     }
 
 
 def _form(form: str, **fields: dict[str, Any]) -> dict[str, Any]:
     """An attention answer of one form."""
-    always = _object(form={"const": form}, path={"enum": ["fused", "exact"]}, **fields)
-    return {**always, "properties": {**always["properties"], "axis": _AXIS, "spans": _SPANS}}
+    units = {"axis": _AXIS, "spans": _SPANS}
+    return closed(units, form={"const": form}, path={"enum": ["fused", "exact"]}, **fields)
 
 
 def _by_head(of_head: dict[str, Any]) -> dict[str, Any]:
@@ -47,12 +48,12 @@ _SPANS = {
     "items": {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2},
     "description": "the tokens of every unit, [first, last), where some are of several",
 }
-_EDGES = _object(
+_EDGES = closed(
     keys=numbers("(units, k) the strongest, strongest first", 2, "integer"),
     values=numbers("(units, k) their weights", 2),
     rest=numbers("(units,) what a row holds beyond them", 1),
 )
-_RECORD = _object(
+_RECORD = closed(
     token={"type": "integer"},
     dominant={"type": "integer"},
     share={"type": "number"},
@@ -61,7 +62,7 @@ _RECORD = _object(
 _RECORDS = {
     "anyOf": [
         {"type": "array", "items": _RECORD},
-        _object(**dict.fromkeys(_RECORD["required"], _ENCODED)),
+        closed(**dict.fromkeys(_RECORD["required"], _ENCODED)),
     ],
 }
 _FIELDS = {"type": "array", "items": {"enum": list(FIELDS)}}
@@ -75,7 +76,7 @@ ATTENTION = {
     "AttentionBlocks": _form(
         "blocks", maps=_by_head(numbers("(block, block): sums over keys, means over queries", 2))
     ),
-    "AttentionStats": _form("stats", stats=_object(fields=_FIELDS, values=_by_head(_OF_HEAD))),
+    "AttentionStats": _form("stats", stats=closed(fields=_FIELDS, values=_by_head(_OF_HEAD))),
     "AttentionDominance": _form(
         "dominance",
         dominance=_by_head(_RECORDS),
@@ -129,7 +130,7 @@ ANSWER = {
         },
     },
 }
-PRICED = _object(
+PRICED = closed(
     tokens={"type": "integer"},
     attention_bytes={"type": "integer", "description": "of the raw arrays"},
     flops={"type": "integer", "description": "a product and its sum are two"},
@@ -137,7 +138,7 @@ PRICED = _object(
     code={"enum": [None, "attention_too_large", "overloaded"]},
     retry_after_s={"type": ["integer", "null"]},
 )
-ENCODED_ARRAY = _object(
+ENCODED_ARRAY = closed(
     shape={"type": "array", "items": {"type": "integer"}},
     dtype={"enum": ["float32", "float16", "int32"]},
     data={"type": "string", "description": "base64 of the little-endian bytes"},

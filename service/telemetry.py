@@ -32,6 +32,7 @@ from service.seen import Seen, Trace
 
 HEADER = "traceparent"
 FILE = "file:"
+PACKAGE = "opentelemetry-exporter-otlp-proto-http"
 
 
 class CannotTrace(Exception):
@@ -150,7 +151,7 @@ def _exporter(to: str, held: ExitStack) -> SpanExporter:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
         return OTLPSpanExporter(to)
-    raise CannotTrace(f"tracing to {to} needs the extra otlp: pip install headlight[otlp]")
+    raise CannotTrace(f"tracing to {to} needs {PACKAGE} (the package's extra otlp)")
 
 
 def _lines(file: IO[str]) -> SpanExporter:

@@ -5,7 +5,6 @@ import json
 import math
 import os
 import re
-import shutil
 import signal
 import time
 from collections import Counter
@@ -20,13 +19,7 @@ import torch
 if TYPE_CHECKING:
     from tests.ray.conftest import Prometheus, Service, Start, Watching
 
-pytestmark = [
-    pytest.mark.ray,
-    pytest.mark.prove,
-    pytest.mark.skipif(
-        shutil.which("prometheus") is None, reason="prometheus is not installed (Debian has it)"
-    ),
-]
+pytestmark = [pytest.mark.ray, pytest.mark.prove]
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"
 CLIENTS, LOAD_SECONDS, SHORT_SECONDS = 8, 120, 45

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from service.gateway import Gateway, Unservable
+from service.gateway import Gateway
+from service.machine import Unservable
 from service.runner import Done, Runner, Work
 from service.schema import EncodeRequest
 from service.seen import Seen

@@ -10,7 +10,8 @@ import httpx
 import pytest
 
 from service import telemetry
-from service.gateway import Gateway, Unservable
+from service.gateway import Gateway
+from service.machine import Unservable
 from service.seen import STAGES, Seen
 from service.settings import Settings
 from service.telemetry import Tracing
@@ -172,7 +173,7 @@ async def test_a_collector_without_its_package_stops_the_start(
     name = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
     monkeypatch.setitem(sys.modules, name, None)
 
-    with pytest.raises(Unservable, match=r"headlight\[otlp\]"):
+    with pytest.raises(Unservable, match="needs opentelemetry-exporter-otlp-proto-http"):
         await Gateway(Settings(tracing="http://127.0.0.1:9"), "r").start()
 
 

@@ -1,0 +1,45 @@
+"""What this machine gives a replica: a device and its number format, cores, the size of a batch."""
+
+import logging
+import os
+
+import torch
+
+from service.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+BATCH_SECONDS = 0.1  # work in one batch: short enough to wait for, long enough to fill a GEMM
+FEWEST_BATCH_TOKENS, MOST_BATCH_TOKENS = 512, 16_384
+
+
+class Unservable(Exception):
+    """A setting that this model or machine cannot honour."""
+
+
+def precision(settings: Settings) -> tuple[torch.device, torch.dtype]:
+    """Where the model runs, and in which number format.
+
+    Raises:
+        Unservable: a device that is not here.
+    """
+    cuda = torch.cuda.is_available() if settings.device == "auto" else settings.device == "cuda"
+    if cuda and not torch.cuda.is_available():
+        raise Unservable("device cuda: torch finds no CUDA device here")
+    device = torch.device("cuda" if cuda else "cpu")
+    if settings.dtype == "auto":
+        return device, torch.bfloat16 if cuda else torch.float32
+    if not cuda and settings.dtype != "float32":
+        logger.warning("%s is several times slower than float32 on a processor", settings.dtype)
+    dtype: torch.dtype = getattr(torch, settings.dtype)
+    return device, dtype
+
+
+def cores(replicas: int) -> int:
+    """The cores of one replica when replicas share this machine evenly."""
+    return max(1, len(os.sched_getaffinity(0)) // replicas)
+
+
+def budget(speed: float) -> int:
+    """Tokens the device does in BATCH_SECONDS, within reason."""
+    return min(max(int(speed * BATCH_SECONDS), FEWEST_BATCH_TOKENS), MOST_BATCH_TOKENS)
