@@ -116,12 +116,13 @@ class Encoder:
         An exception here fails the replica's start.
         """
         await self.gateway.start()
-        # a handle's first broadcast takes a tenth of a second more, which no scraper should wait
-        self.warming = asyncio.create_task(self.others(openmetrics=False))
+        # Ray makes a handle's router at its first use, which takes a tenth of a second
+        self.routing = asyncio.create_task(self.others(openmetrics=False))
         return edge.application(self.gateway, self.scrape)
 
     async def __del__(self) -> None:
         """Let admitted work finish; Ray awaits this when the replica leaves."""
+        self.routing.cancel()
         await self.gateway.close()
         self.asking.shutdown(wait=False, cancel_futures=True)
 
@@ -169,8 +170,8 @@ class Encoder:
             async with asyncio.timeout(SCRAPE_SECONDS):
                 broadcast = self.handle.broadcast("metrics", openmetrics)
                 asked = await broadcast._fetch_replica_results_async()
-        except (RayServeException, TimeoutError):
-            return []  # no replica known yet
+        except (RayError, RayServeException, TimeoutError):
+            return []  # no replica known yet, or nobody who knows
         answers = [
             asyncio.ensure_future(answer.get_async())  # type: ignore[no-untyped-call]  # Ray's gap
             for answer in asked

@@ -237,7 +237,7 @@ class Batcher(Generic[Work, Done]):
         if job in self._jobs:
             self._jobs.remove(job)
             self.waiting_tokens -= job.tokens
-            self._shares.leave(job.turn)
+            self._shares.leave(job.turn, job.tokens)
 
     def _fail(self, job: _Job[Work, Done], error: Exception) -> None:
         if not job.future.done():
@@ -275,8 +275,6 @@ class Batcher(Generic[Work, Done]):
             self._jobs.remove(job)
         self.waiting_tokens -= total
         self._shares.serve(total)
-        if not self._jobs:
-            self._shares.rest()
         return batch
 
     def _start(self, batch: list[_Part[Work, Done]], lanes: list[int]) -> None:

@@ -111,6 +111,7 @@ class Counted:
             return await self._app(scope, receive, send)
         with ExitStack() as counting:
             seen = counting.enter_context(self._gateway.observer.request(UNKNOWN, scope))
+            held: list[Message] = []
 
             async def named(message: Message) -> None:
                 if message["type"] == "http.response.start":
@@ -119,10 +120,13 @@ class Counted:
                     headers[REPLICA] = self._gateway.replica
                     if seen.trace:
                         headers[TRACEPARENT] = seen.trace.traceparent
-                    return await send(message)
+                    # until the body is there: of a replica that dies before, others can be asked
+                    return held.append(message)
                 seen.bytes += len(message.get("body", b""))
                 if not message.get("more_body"):
                     counting.close()  # before the client can know, so that its count is ours
+                while held:
+                    await send(held.pop())
                 await send(message)
 
             await self._app({**scope, **self._decided(scope), "seen": seen}, receive, named)

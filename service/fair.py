@@ -23,6 +23,7 @@ class Shares:
     def __init__(self) -> None:
         self._now = 0.0
         self._turns: list[float] = []  # of those who would still wait
+        self._ahead = 0.0  # tokens that are done there and not yet here
 
     def enter(self, tokens: int) -> float:
         """A request comes; returns its turn, by which requests are to be ordered."""
@@ -30,21 +31,23 @@ class Shares:
         insort(self._turns, turn)
         return turn
 
-    def leave(self, turn: float) -> None:
-        """A request gives up."""
+    def leave(self, turn: float, tokens: int) -> None:
+        """A request gives up, with so many tokens not done.
+
+        What it had more or less of here than there, the others had less or more of.
+        """
         if turn in self._turns:
             self._turns.remove(turn)
+        self.serve(tokens - max(turn - self._now, 0.0))
 
     def serve(self, tokens: float) -> None:
         """So many tokens are done, of whomever."""
-        while self._turns:
+        tokens -= self._ahead
+        self._ahead = max(-tokens, 0.0)
+        while self._turns and tokens > 0:
             needed = (self._turns[0] - self._now) * len(self._turns)
             if tokens < needed:
                 self._now += tokens / len(self._turns)
                 return
             tokens -= needed
             self._now = self._turns.pop(0)
-
-    def rest(self) -> None:
-        """Nobody waits."""
-        self._turns.clear()

@@ -40,8 +40,9 @@ class Observer:
     def __init__(
         self, metrics: Metrics, weights: str, tracing: "Tracing | None", *, lines: bool
     ) -> None:
-        self._metrics, self._weights = metrics, weights
-        self._tracing, self._lines = tracing, lines
+        self._weights, self._tracing = weights, tracing
+        ends = [tracing.end] if tracing else []
+        self._ways = [metrics.request, *ends, *([self._log] if lines else [])]
         self._in_flight, self._ended = 0, list[Seen]()
         metrics.watch("requests_in_flight", "Requests not yet answered.", lambda: self._in_flight)
 
@@ -70,17 +71,17 @@ class Observer:
     def tell(self) -> None:
         """Tell of the requests that have ended since the last time; whoever counts calls it."""
         ended, self._ended = self._ended, []
-        for seen in ended:
-            self._metrics.request(seen)
-        if self._tracing:
+        for told in self._ways:
             for seen in ended:
-                self._tracing.end(seen)
-        if self._lines:
-            for seen in ended:
-                self._log(seen)
+                try:
+                    told(seen)
+                except Exception:  # a bug, which must not silence the others
+                    logger.exception("telling failed", extra=seen.names())
 
     def _log(self, seen: Seen) -> None:
         """Write a request's line, at the time of its end."""
+        if not logger.isEnabledFor(logging.INFO):
+            return
         facts = {
             **seen.names(),
             "code": seen.code,

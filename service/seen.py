@@ -1,4 +1,4 @@
-"""What is known of one request, filled in on its way and told at its end."""
+"""What is known of one request, filled in on its way and told after its end."""
 
 import time
 from collections.abc import Iterator

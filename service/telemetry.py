@@ -24,7 +24,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
-from opentelemetry.trace import Link, SpanKind, StatusCode
+from opentelemetry.trace import Link, SpanContext, SpanKind, StatusCode, TraceFlags
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from service.refusals import OURS
@@ -81,9 +81,11 @@ class Tracing:
         if parent.trace_flags.sampled if parent.is_valid else random.random() < self._ratio:
             span = self._tracer.start_span(seen.method, context, SpanKind.SERVER)
             own = span.get_span_context()
-            return _trace(own.trace_id, own.span_id, span)
+            return _trace(own, span)
         trace_id = parent.trace_id or self._ids.generate_trace_id()
-        return _trace(trace_id, self._ids.generate_span_id(), None)
+        flags = TraceFlags(parent.trace_flags & TraceFlags.RANDOM_TRACE_ID)
+        span_id = self._ids.generate_span_id()
+        return _trace(SpanContext(trace_id, span_id, is_remote=False, trace_flags=flags), None)
 
     def end(self, seen: Seen) -> None:
         """End a request's span, with a child for each of its stages."""
@@ -135,11 +137,11 @@ class Tracing:
         self._open.close()
 
 
-def _trace(trace_id: int, span_id: int, span: trace.Span | None) -> Trace:
+def _trace(own: SpanContext, span: trace.Span | None) -> Trace:
     """Name a span as W3C Trace Context does; one that nobody keeps is its name alone."""
-    named, sampled = trace.format_trace_id(trace_id), span is not None
-    written = f"00-{named}-{trace.format_span_id(span_id)}-{sampled:02x}"
-    return Trace(named, sampled, written, span)
+    trace_id, span_id = trace.format_trace_id(own.trace_id), trace.format_span_id(own.span_id)
+    written = f"00-{trace_id}-{span_id}-{own.trace_flags:02x}"
+    return Trace(trace_id, own.trace_flags.sampled, written, span)
 
 
 def _exporter(to: str, held: ExitStack) -> SpanExporter:

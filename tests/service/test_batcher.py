@@ -124,6 +124,25 @@ async def test_a_small_request_passes_the_last_of_large_ones_that_came_together(
     assert lanes.batches[-1] == (0, ["3"], 1)
 
 
+async def test_a_small_request_passes_a_large_one_whose_equal_gave_up() -> None:
+    """Though that one was first and had most of its work done."""
+    lanes = Lanes()
+    queue = batcher(lanes, budget=100)
+    first, second = (
+        asyncio.create_task(queue.submit([n] * 20, [100] * 20, FAR)) for n in ("1", "2")
+    )
+    while sum(works == ["1"] for _, works, _ in lanes.batches) < 17:
+        await asyncio.sleep(0)
+    first.cancel()
+    while sum(works == ["2"] for _, works, _ in lanes.batches) < 12:
+        await asyncio.sleep(0)
+    small = asyncio.create_task(queue.submit(["small"], [10], FAR))
+    await asyncio.gather(small, second)
+
+    works = [works for _, works, _ in lanes.batches]
+    assert works.index(["small"]) < len(works) - 4
+
+
 async def test_small_requests_that_keep_coming_do_not_starve_a_large_one() -> None:
     """It gets its share of the batches."""
     lanes = Lanes()

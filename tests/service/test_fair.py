@@ -1,10 +1,18 @@
 """The evenly shared machine, beside one that is simulated a token at a time."""
 
+import asyncio
 import random
+from collections.abc import Sequence
 
 import pytest
 
+from service.batcher import Batcher
 from service.fair import Shares
+
+
+def waiting(shares: Shares) -> float:
+    """Tokens that wait here: what waits there, and what is done there alone."""
+    return sum(turn - shares._now for turn in shares._turns) + shares._ahead
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -29,23 +37,45 @@ def test_requests_would_be_done_when_a_machine_that_serves_each_in_turn_is_done(
     assert max(late) <= 1  # of two that are done within a token, either may be named first
 
 
-def test_who_gives_up_leaves_its_share_to_the_others() -> None:
-    """The clock of those that stay runs faster."""
+def test_who_gives_up_leaves_the_others_what_was_theirs() -> None:
+    """Done here was all of the first's and none of the second's; even shares were half of each."""
     shares = Shares()
-    gone, _ = shares.enter(100), shares.enter(100)
-    shares.serve(20)
-    shares.leave(gone)
-    shares.serve(30)
+    first, _ = shares.enter(100), shares.enter(100)
+    shares.serve(60)
+    shares.leave(first, 40)
 
-    assert shares.enter(5) == 10 + 30 + 5
+    assert waiting(shares) == 100
+    shares.serve(99)
+    assert shares.enter(5) < shares.enter(10) and waiting(shares) == pytest.approx(1 + 15)
 
 
-def test_who_comes_when_nobody_waits_finds_no_trace_of_others() -> None:
-    """Also where work that was entered was never done."""
-    shares = Shares()
-    shares.enter(100)
-    shares.rest()
-    turn = shares.enter(10)
-    shares.serve(4)
+@pytest.mark.parametrize("seed", range(5))
+async def test_as_much_waits_there_as_here_whoever_leaves(seed: int) -> None:
+    """Behind a real queue: cancelled while they wait, while part of them is done, or not at all."""
+    chance, gate = random.Random(seed), asyncio.Semaphore(0)
 
-    assert shares.enter(10) - turn == 4
+    async def launch(lane: int, works: Sequence[str], threads: int) -> Sequence[str]:
+        await gate.acquire()
+        return works
+
+    queue = Batcher[str, str](
+        launch, lanes=1, budget=200, speed=1e6, most_requests=100, most_tokens=10**6
+    )
+    asked: list[asyncio.Task[object]] = []
+    for _ in range(400):
+        if chance.random() < 0.3:
+            size, count = chance.choice([10, 100]), chance.choice([1, 3, 20])
+            asked.append(asyncio.create_task(queue.submit(["a"] * count, [size] * count, 1e9)))
+        if asked and chance.random() < 0.15:
+            asked.pop(chance.randrange(len(asked))).cancel()
+        if queue.busy and chance.random() < 0.8:
+            gate.release()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert waiting(queue._shares) == pytest.approx(queue.waiting_tokens, abs=1e-6)
+
+    for task in asked:
+        task.cancel()
+    await asyncio.gather(*asked, return_exceptions=True)
+    gate.release()
+    await queue.drain()

@@ -98,6 +98,24 @@ def test_a_request_is_counted_once_whichever_way_it_ends() -> None:
     }
 
 
+@pytest.mark.parametrize("exemplars", [False, True])
+def test_a_page_that_was_made_before_shows_what_came_since(exemplars: bool) -> None:
+    """Requests, and what has nothing to do with any."""
+    metrics = Metrics("r")
+    metrics.expect({"/live": "GET"})
+    before = metrics.render(exemplars=exemplars)
+    metrics.request(Seen("/live", code=200))
+    metrics.encoded(5)
+    after = metrics.render(exemplars=exemplars)
+    metrics.expect({"/ready": "GET"})
+
+    assert b'tokens_total{replica="r"} 5.0' in after
+    assert b'route="/ready"' in metrics.render(exemplars=exemplars)
+    count = b'headlight_request_duration_seconds_count{replica="r",route="/live"} '
+    assert count + b"0.0" in before and count + b"1.0" in after
+    assert after.count(b"# EOF") == exemplars
+
+
 def test_every_series_carries_the_replica() -> None:
     """So that a page joined from several replicas never holds a series twice."""
     metrics = Metrics("r")

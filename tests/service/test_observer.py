@@ -14,9 +14,12 @@ import httpx
 import jsonschema
 import pytest
 
-from service import logs
+from service import guard, logs
 from service.gateway import Gateway
-from service.observer import TELL_SECONDS
+from service.metrics import Metrics
+from service.observer import TELL_SECONDS, Observer
+from service.seen import Seen
+from service.settings import Settings
 
 Spans, Log = Callable[[], list[dict[str, Any]]], Callable[[], str]
 
@@ -65,12 +68,47 @@ async def test_a_request_is_told_of_soon_also_when_nobody_asks(
 ) -> None:
     """Not before its answer, and not only when the next one ends."""
     gateway.observer.tell()
-    monkeypatch.setattr(gateway.observer, "_metrics", told := Mock())
+    monkeypatch.setattr(gateway.observer, "_ways", [told := Mock()])
     await client.get("/live")
-    assert not told.request.called
+    assert not told.called
     await asyncio.sleep(3 * TELL_SECONDS)
 
-    told.request.assert_called_once()
+    told.assert_called_once()
+
+
+async def test_a_request_that_cannot_be_told_of_silences_no_other(
+    client: httpx.AsyncClient, gateway: Gateway, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log says so; the page of metrics is answered all the same."""
+    told: list[str] = []
+
+    def once(seen: Seen) -> None:
+        told.append(seen.route)
+        if seen.route == "/live":
+            raise KeyError("a bug")
+
+    monkeypatch.setattr(gateway.observer, "_ways", [once])
+    await client.get("/live")
+    await client.get("/info")
+    page = await client.get("/metrics")
+
+    assert page.status_code == 200 and told == ["/live", "/info"]
+    (line,) = map(json.loads, log().splitlines())
+    assert (line["event"], line["error"], line["route"]) == ("telling failed", "KeyError", "/live")
+
+
+async def test_a_replica_that_stops_tells_of_its_last_requests(
+    outer: Callable[[Gateway], guard.Guard], log: Log
+) -> None:
+    """Those that ended less than a burst ago."""
+    leaving = Gateway(Settings(threads=1), "r")
+    await leaving.start()
+    transport = httpx.ASGITransport(outer(leaving))
+    async with httpx.AsyncClient(transport=transport, base_url="http://headlight") as client:
+        await client.get("/live")
+    await leaving.close()
+
+    assert [line["route"] for line in requests(log)] == ["/live"]
 
 
 async def test_a_line_says_when_its_request_ended(client: httpx.AsyncClient, log: Log) -> None:
@@ -122,7 +160,7 @@ async def test_the_lines_of_requests_can_be_switched_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whoever logs at the load balancer need not log twice."""
-    monkeypatch.setattr(gateway.observer, "_lines", False)
+    monkeypatch.setattr(gateway, "observer", Observer(Metrics("r"), "", None, lines=False))
     await client.get("/live")
 
     assert log() == ""

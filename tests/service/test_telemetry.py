@@ -139,7 +139,9 @@ async def test_a_fault_of_ours_is_an_error_and_a_callers_is_not(
     assert ours["status"] == {"status_code": "ERROR"}
 
 
-@pytest.mark.parametrize(("flags", "kept"), [("00", False), ("01", True)])
+@pytest.mark.parametrize(
+    ("flags", "kept"), [("00", False), ("01", True), ("02", False), ("03", True)]
+)
 async def test_the_caller_decides_what_is_sampled_before_the_ratio_does(
     tmp_path: Any, flags: str, kept: bool
 ) -> None:
@@ -156,6 +158,9 @@ async def test_the_caller_decides_what_is_sampled_before_the_ratio_does(
 
     assert seen.trace.trace_id == TRACE and seen.trace.sampled == kept
     assert seen.trace.traceparent.endswith(f"-{flags}")
+    for one in (seen, own):  # names are made also where no span is
+        _, trace_id, span_id, _ = one.trace.traceparent.split("-") if one.trace else ""
+        assert int(trace_id, 16) and int(span_id, 16) and span_id != PARENT
     assert not own.trace.sampled
     assert len(file.read_text().splitlines()) == (2 if kept else 0)
 
