@@ -23,6 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import httpx
 
@@ -31,7 +32,6 @@ SMALL = json.dumps({"inputs": ["All is well"]}).encode()
 LARGE = json.dumps({"inputs": [{"token_ids": [2035] * 200}] * 64, "encoding": "base64"}).encode()
 FLOODERS, FILLERS = 6, 96
 IDLE_REQUESTS, FLOOD_SECONDS, FULL_SECONDS, SCRAPED_SECONDS = 300, 30.0, 10.0, 20.0
-PROBES, METRICS = ("/live", "/ready", "/metrics"), ("/metrics",)
 
 
 def start(replicas: int) -> tuple[subprocess.Popen[bytes], str]:
@@ -91,38 +91,30 @@ def report(name: str, milliseconds: list[float], codes: Counter[int]) -> None:
 async def measure(url: str) -> None:
     """All rows, one after the other."""
     async with httpx.AsyncClient(base_url=url, timeout=60) as client:
-
-        async def small() -> httpx.Response:
-            return await client.post("/v1/encode", content=SMALL)
-
+        small = partial(client.post, "/v1/encode", content=SMALL)
+        metrics, *probes = (partial(client.get, path) for path in ("/metrics", "/live", "/ready"))
         codes: Counter[int] = Counter()
         report("small, idle", [await timed(small, codes) for _ in range(IDLE_REQUESTS)], codes)
-        await beside(client, "metrics, idle", SCRAPED_SECONDS, METRICS)
+        await beside("metrics, idle", SCRAPED_SECONDS, metrics)
         with flooded(url, FLOODERS):
-            await beside(client, "small, flooded", FLOOD_SECONDS, None)
-            await beside(client, "metrics, flooded", SCRAPED_SECONDS, METRICS)
+            await beside("small, flooded", FLOOD_SECONDS, small)
+            await beside("metrics, flooded", SCRAPED_SECONDS, metrics)
         await asyncio.sleep(5)
         with flooded(url, FILLERS):
-            await beside(client, "probes, full", FULL_SECONDS, PROBES)
+            await beside("probes, full", FULL_SECONDS, *probes, metrics)
             refused = await client.post("/v1/encode", content=LARGE)
             print(f"{'':16s} a large request is answered {refused.status_code}", flush=True)
 
 
 async def beside(
-    client: httpx.AsyncClient, name: str, seconds: float, paths: tuple[str, ...] | None
+    name: str, seconds: float, *sends: Callable[[], Awaitable[httpx.Response]]
 ) -> None:
-    """Small requests, or probes of `paths`, ten a second while the flood goes on."""
+    """Requests of each kind, ten times a second at most, for so long."""
     codes: Counter[int] = Counter()
     taken: list[float] = []
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        for path in paths or ("",):
-            send = (
-                (lambda p=path: client.get(p))
-                if path
-                else (lambda: client.post("/v1/encode", content=SMALL))
-            )
-            taken.append(await timed(send, codes))
+        taken += [await timed(send, codes) for send in sends]
         await asyncio.sleep(0.1)
     report(name, taken, codes)
 

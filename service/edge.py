@@ -121,7 +121,8 @@ class Counted:
                     if seen.trace:
                         headers[TRACEPARENT] = seen.trace.traceparent
                     # until the body is there: of a replica that dies before, others can be asked
-                    return held.append(message)
+                    held.append(message)
+                    return
                 seen.bytes += len(message.get("body", b""))
                 if not message.get("more_body"):
                     counting.close()  # before the client can know, so that its count is ours

@@ -60,6 +60,7 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._replica, self._gauges = replica, dict[str, Gauge]()
         self._pages: dict[bool, bytes] = {}  # what `request` feeds, rendered, until it changes
+        # what is made from here on is fed by `request` alone
         self._registry = self._requested = CollectorRegistry()
         one, each = self._counter, self._counters
         self._requests = self._make(Counter, "requests", "Answers given.", "route", "input", "code")
@@ -80,6 +81,7 @@ class Metrics:
             buckets=STAGE_BUCKETS,
         )
         self._stages = {stage: stages.labels(stage, replica) for stage in STAGES}
+        # and this by the rest
         self._registry = CollectorRegistry()
         sentence = "How much later than asked the event loop wakes a sleeper."
         self._lag = self._histogram("event_loop_lag_seconds", sentence, LAGS)

@@ -17,7 +17,6 @@ import jsonschema
 import pytest
 
 from service import logs
-from service.observer import TELL_SECONDS
 
 if TYPE_CHECKING:
     from tests.ray.conftest import Service, Start
@@ -57,7 +56,7 @@ def test_what_a_replica_prints_is_one_json_object_a_line(running: "Service") -> 
     schema = json.loads(Path(logs.__file__).with_name("log.schema.json").read_text())
     answer = running.encode("All is well")
     written: dict[str, dict[str, Any]] = {}
-    time.sleep(2 * TELL_SECONDS)
+    running.metrics()  # every replica tells of its requests first
 
     for path in (running.directory() / "ray").glob("session_2*/logs/worker-*.out"):
         lines = path.read_text().splitlines()
