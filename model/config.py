@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Positions = Literal["learned", "sinusoidal", "rotary"]
-Activation = Literal["gelu", "relu", "silu"]
+Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 _SIZES = ("vocabulary", "width", "layers", "heads", "feed_forward", "max_tokens", "embedding_width")
 
 

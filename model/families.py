@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from model.config import EncoderConfig
+from model.config import Activation, EncoderConfig
 from model.errors import CheckpointError
 
 Given = Mapping[str, Any]
@@ -20,6 +20,19 @@ PAD_OF_MPNET = 1  # likewise
 LOCAL_EVERY = 3  # of ModernBERT's layers, every third one looks everywhere
 THETA_EVERYWHERE, THETA_LOCAL = 160_000.0, 10_000.0  # ModernBERT's, where its config is silent
 THETA_OF_NOMIC = 1000.0
+# transformers' names; those of one arithmetic differ in the order of its steps alone
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +78,18 @@ def _only(given: Given, **wanted: object) -> None:
         raise CheckpointError(f"not supported: {', '.join(wrong)}")
 
 
+def _activation(given: Given, key: str, default: str = "gelu") -> Activation:
+    """The activation that a key names; other names are refused."""
+    name = given.get(key, default)
+    if not isinstance(name, str) or name not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
+        raise CheckpointError(f"not supported: {key} {name!r}; these are: {known}")
+    return ACTIVATIONS[name]
+
+
 def _bert(given: Given) -> EncoderConfig:
     _only(
         given,
-        hidden_act="gelu",
         position_embedding_type="absolute",
         is_decoder=False,
         add_cross_attention=False,
@@ -84,6 +105,7 @@ def _bert(given: Given) -> EncoderConfig:
         norm_eps=given["layer_norm_eps"],
         embedding_width=given.get("embedding_size", given["hidden_size"]),
         types=given["type_vocab_size"],
+        activation=_activation(given, "hidden_act"),
     )
 
 
@@ -94,7 +116,6 @@ def _roberta(given: Given) -> EncoderConfig:
 
 
 def _distilbert(given: Given) -> EncoderConfig:
-    _only(given, activation="gelu")
     return EncoderConfig(
         family=given["model_type"],
         vocabulary=given["vocab_size"],
@@ -105,11 +126,11 @@ def _distilbert(given: Given) -> EncoderConfig:
         max_tokens=given["max_position_embeddings"],
         norm_eps=NORM_EPS_OF_DISTILBERT,
         embedding_width=given["dim"],
+        activation=_activation(given, "activation"),
     )
 
 
 def _mpnet(given: Given) -> EncoderConfig:
-    _only(given, hidden_act="gelu")
     base = _bert({**given, "type_vocab_size": 0})
     return replace(
         base,
@@ -122,6 +143,7 @@ def _mpnet(given: Given) -> EncoderConfig:
 
 def _nomic(given: Given) -> EncoderConfig:
     """NomicBERT, in the hub's spelling (n_embd ..) or transformers' (hidden_size ..)."""
+    hub = "n_embd" in given
     _only(
         given,
         prenorm=False,
@@ -136,10 +158,9 @@ def _nomic(given: Given) -> EncoderConfig:
         mlp_fc1_bias=False,
         mlp_fc2_bias=False,
         activation_function="swiglu",
-        hidden_act="silu",
         num_experts=0,
+        **({"hidden_act": "silu"} if hub else {}),  # its code knows activation_function alone
     )
-    hub = "n_embd" in given
     layers = given["n_layer" if hub else "num_hidden_layers"]
     theta = (
         given["rotary_emb_base"] if hub else _theta(given.get("rope_parameters"), THETA_OF_NOMIC)
@@ -158,7 +179,7 @@ def _nomic(given: Given) -> EncoderConfig:
         positions="rotary",
         types=given["type_vocab_size"],
         biases=False,
-        activation="silu",
+        activation=_activation(given, "hidden_act", "silu"),
         gated=True,
         thetas=(float(theta),) * layers,
     )
@@ -167,7 +188,6 @@ def _nomic(given: Given) -> EncoderConfig:
 def _modernbert(given: Given) -> EncoderConfig:
     _only(
         given,
-        hidden_activation="gelu",
         attention_bias=False,
         mlp_bias=False,
         norm_bias=False,
@@ -202,6 +222,7 @@ def _modernbert(given: Given) -> EncoderConfig:
         pre_norm=True,
         biases=False,
         norm_bias=False,
+        activation=_activation(given, "hidden_activation"),
         gated=True,
         thetas=tuple(thetas[kind] for kind in kinds),
         windows=tuple(window if kind == "sliding_attention" else None for kind in kinds),

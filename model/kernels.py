@@ -11,6 +11,7 @@ same input at the same bits (docs/decisions/0001-batch-invariance.md).
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -23,10 +24,17 @@ from model.packing import Sequence, pack
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,  # the exact one, with erf
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
     "relu": F.relu,
     "silu": F.silu,
 }
-FUSED_NAMES: dict[Activation, str] = {"gelu": "gelu", "relu": "relu", "silu": "swish"}
+# what oneDNN calls them, and its algorithm
+FUSED_NAMES: dict[Activation, tuple[str, str]] = {
+    "gelu": ("gelu", "none"),
+    "gelu_tanh": ("gelu", "tanh"),
+    "relu": ("relu", "none"),
+    "silu": ("swish", "none"),
+}
 # largest difference between the fast and the plain answer, absolute or of the number
 AGREEMENT = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 
@@ -83,8 +91,8 @@ class PackedLinear:
         return done
 
     def activated(self, x: Tensor, activation: Activation) -> Tensor:
-        name = FUSED_NAMES[activation]
-        done: Tensor = _pointwise(x, self.packed, self.bias, name, [], "none")
+        name, algorithm = FUSED_NAMES[activation]
+        done: Tensor = _pointwise(x, self.packed, self.bias, name, [], algorithm)
         return done
 
     def add(self, x: Tensor, residual: Tensor) -> Tensor:

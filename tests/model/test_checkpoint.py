@@ -203,7 +203,7 @@ def test_all_faulty_tensors_are_named_at_once(small: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("hidden_act", "relu"),
+        ("hidden_act", "relu6"),
         ("position_embedding_type", "relative_key"),
         ("is_decoder", True),
         ("add_cross_attention", True),

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from model import checkpoint, families, kernels, maps
 from model.checkpoint import Model
 from model.config import EncoderConfig
+from model.errors import CheckpointError
 from model.packing import Sequence
 from model.tiles import Look
 from service.weights import BUNDLED, locate
@@ -49,6 +50,7 @@ class Made:
     config: str
     model: str
     sizes: dict[str, Any]
+    activation: str = "hidden_act"  # the key that names it
 
 
 FAMILIES = {
@@ -68,6 +70,7 @@ FAMILIES = {
             "hidden_dim": 80,
             "max_position_embeddings": MOST,
         },
+        activation="activation",
     ),
     "mpnet": Made(
         "MPNetConfig",
@@ -87,16 +90,30 @@ FAMILIES = {
             "cls_token_id": 1,
             "sep_token_id": 2,
         },
+        activation="hidden_activation",
     ),
+}
+NOMIC_HUB = {  # as the hub's own code spells it
+    "model_type": "nomic_bert",
+    "vocab_size": VOCABULARY,
+    "n_embd": 48,
+    "n_layer": 2,
+    "n_head": 3,
+    "n_inner": 80,
+    "n_positions": MOST,
+    "layer_norm_epsilon": 1e-12,
+    "rotary_emb_base": 1000,
+    "type_vocab_size": TYPES,
+    "activation_function": "swiglu",
 }
 LENGTHS = (1, 2, WINDOW - 1, WINDOW, WINDOW + 1, MOST)
 BATCH = (1, 2, 5, 9, 9, 23, MOST)
 
 
-def theirs(family: str) -> PreTrainedModel:
+def theirs(family: str, **choices: object) -> PreTrainedModel:
     """transformers' model with random weights, every bias and norm included."""
     made = FAMILIES[family]
-    config = getattr(transformers, made.config)(**made.sizes)
+    config = getattr(transformers, made.config)(**made.sizes | choices)
     config._attn_implementation = "eager"
     torch.manual_seed(0)
     model: PreTrainedModel = getattr(transformers, made.model)(config).eval()
@@ -194,6 +211,48 @@ def test_a_family_computes_what_transformers_computes(
 ) -> None:
     """All hidden states and all attention maps, the sequence between others of its batch."""
     assert furthest(*loaded(family), family, kind, length) <= 1e-5
+
+
+def activated() -> list[Any]:
+    """Family and activation: BERT with every name, the others with each arithmetic."""
+    few = ("gelu", "gelu_new", "relu", "silu")
+    return [
+        (family, name)
+        for family in FAMILIES
+        for name in (families.ACTIVATIONS if family == "bert" else few)
+    ]
+
+
+@pytest.mark.parametrize(("family", "name"), activated())
+def test_every_activation_is_legal_in_every_family(tmp_path: Path, family: str, name: str) -> None:
+    """By transformers' name for it, and exact; alone and in a batch the same bits."""
+    reference = theirs(family, **{FAMILIES[family].activation: name})
+    ours = saved(reference, tmp_path)
+
+    assert furthest(reference, ours, family, "ids", MOST) <= 1e-5
+    assert moved(ours, [inputs(family, "ids", n, reference)[0] for n in BATCH]) == 0
+
+
+@pytest.mark.parametrize("name", ["gelu_10", "quick_gelu", "prelu", ["gelu"], None])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_activation_of_another_arithmetic_is_refused(family: str, name: object) -> None:
+    """By its key and its name, with the names that are known."""
+    key = FAMILIES[family].activation
+    config = getattr(transformers, FAMILIES[family].config)(**FAMILIES[family].sizes)
+
+    with pytest.raises(CheckpointError) as refused:
+        families.read_config({**config.to_dict(), key: name})
+
+    assert str(refused.value).startswith(f"not supported: {key} {name!r}; these are: gelu, ")
+
+
+@pytest.mark.parametrize(("key", "name"), [("activation_function", "gelu"), ("hidden_act", "gelu")])
+def test_nomics_own_spelling_has_the_activation_of_its_code(key: str, name: str) -> None:
+    """Which is swiglu, and hidden_act is nothing to it."""
+    assert families.read_config(NOMIC_HUB)[0].activation == "silu"
+
+    with pytest.raises(CheckpointError, match=f"not supported: {key} {name!r}"):
+        families.read_config({**NOMIC_HUB, key: name})
 
 
 def moved(model: Model, sequences: list[Sequence]) -> int:

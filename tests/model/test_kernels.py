@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from transformers.activations import ACT2FN
 
-from model import kernels
+from model import families, kernels
 from model.config import Activation
 from model.kernels import ONEDNN, PLAIN, Kernels
 
@@ -40,13 +41,15 @@ def test_a_linear_is_torchs(chosen: Kernels) -> None:
 
 
 @either
-def test_a_linear_with_gelu_is_the_exact_one(chosen: Kernels) -> None:
-    """GELU by the error function, not its tanh approximation."""
+@pytest.mark.parametrize("name", families.ACTIVATIONS)
+def test_a_linear_with_an_activation_is_transformers(chosen: Kernels, name: str) -> None:
+    """Of the two GELUs, by the error function and by tanh, the one that the name means."""
     linear = chosen.linear(WEIGHT, BIAS)
 
-    expected = F.gelu(F.linear(X, WEIGHT, BIAS), approximate="none")
+    expected = ACT2FN[name](F.linear(X, WEIGHT, BIAS))
 
-    torch.testing.assert_close(linear.activated(X, "gelu"), expected, rtol=0, atol=1e-5)
+    activated = linear.activated(X, families.ACTIVATIONS[name])
+    torch.testing.assert_close(activated, expected, rtol=0, atol=1e-5)
 
 
 @either
@@ -153,11 +156,13 @@ def test_other_number_formats_are_computed_plainly(dtype: torch.dtype) -> None:
 class Rough(kernels.PlainLinear):
     def activated(self, x: Tensor, activation: Activation) -> Tensor:
         """GELU's approximation, wrong in the fourth digit."""
-        return (
-            F.gelu(self(x), approximate="tanh")
-            if activation == "gelu"
-            else super().activated(x, activation)
-        )
+        return super().activated(x, "gelu_tanh" if activation == "gelu" else activation)
+
+
+class Erring(kernels.PlainLinear):
+    def activated(self, x: Tensor, activation: Activation) -> Tensor:
+        """GELU itself where its approximation is meant."""
+        return super().activated(x, "gelu" if activation == "gelu_tanh" else activation)
 
 
 class Forgetful(kernels.PlainLinear):
@@ -213,7 +218,7 @@ def unnormalised(
     return mixed, normaliser * 1.442695
 
 
-@pytest.mark.parametrize("linear", [Rough, Forgetful, Shuffled, Biased, absent])
+@pytest.mark.parametrize("linear", [Rough, Erring, Forgetful, Shuffled, Biased, absent])
 def test_a_linear_that_disagrees_is_not_chosen(
     monkeypatch: pytest.MonkeyPatch, linear: Callable[[Tensor, Tensor], kernels.Linear]
 ) -> None:
