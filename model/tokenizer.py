@@ -61,8 +61,10 @@ class Tokenizer:
             raise CheckpointError(f"{path.name} cannot be read: {error}") from error
         self._library.no_truncation()
         self._library.no_padding()
-        added = self._library.get_added_tokens_decoder()
-        self.special_ids = frozenset(id for id, token in added.items() if token.special)
+        pair = self._library.encode("", "")
+        # [UNK] and [MASK] too are special to the vocabulary, but a text reads as them
+        around = zip(pair.ids, pair.special_tokens_mask, strict=True)
+        self.special_ids = frozenset(id for id, added in around if added)
         ends = self._library.encode("").ids[-1:]  # [CLS] [SEP], or what a family has for them
         self.separator = ends[0] if ends else None
 

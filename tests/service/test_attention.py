@@ -286,6 +286,25 @@ async def test_a_statistic_of_nothing_is_null_in_json_and_nan_in_binary(
     assert known == [1, pytest.approx(0, abs=1e-6), 0]
 
 
+@pytest.mark.parametrize(
+    "given",
+    [{"text": "\u2603"}, {"text": "a [MASK] or [PAD] of \u2603"}, PAIR],
+    ids=["unknown", "added", "pair"],
+)
+async def test_token_ids_are_special_where_those_of_their_text_are(
+    client: httpx.AsyncClient, given: dict[str, str]
+) -> None:
+    """What the tokenizer puts around texts is; [UNK], [MASK] and [PAD] are not, text or ids."""
+    how = {"attention": {"specials": "drop", **CHOSEN}}
+    text = (await encode(client, {"inputs": [given], **how}))["data"][0]
+    ids = {"token_ids": text["token_ids"], "token_type_ids": text.get("segments")}
+
+    found = (await encode(client, {"inputs": [ids], **how}))["data"][0]
+
+    assert found["special"] == text["special"] and not all(found["special"])
+    assert (found["attention"], found["pooled"]) == (text["attention"], text["pooled"])
+
+
 async def test_embeddings_show_their_attention_without_a_token_known(
     client: httpx.AsyncClient,
 ) -> None:
