@@ -88,7 +88,7 @@ class Reader:
             raise Refused("prompt_without_text", [Fault(("inputs", at), "prompt_without_text")])
         tokenized = await self._tokenize(items, texts, truncate, prompt)
         return [
-            _of_text(tokenized[index], item.pair is not None, shown)
+            self._of_text(tokenized[index], item.pair is not None, shown)
             if index in tokenized
             else self._of_numbers(item, index, truncate, shown)
             for index, item in enumerate(items)
@@ -130,9 +130,16 @@ class Reader:
             if text is not None and len(text) > self.max_characters:
                 raise _refused("text_too_long", index, name, limit=self.max_characters)
 
+    def _of_text(self, read: Tokenized, paired: bool, shown: bool) -> Read:
+        # a table of one row tells no segments apart, whatever types the tokenizer gives a pair
+        types = read.types if self.config.types > 1 else None
+        facts = _facts_of_text(read, paired) if shown else {}
+        return Read(read.token_ids, types, None, read.length, facts)
+
     def _of_numbers(self, item: Item, index: int, truncate: Truncate, shown: bool) -> Read:
         if item.token_ids is not None:
-            ids, types = item.token_ids, item.token_type_ids or [0] * len(item.token_ids)
+            ids, types = item.token_ids, item.token_type_ids
+            types = [0] * len(ids) if types is None else types
             self._check_ids(ids, types, index)
             cut = self._cut(len(ids), index, truncate)
             facts = self._facts(ids[cut]) if shown else {}
@@ -151,8 +158,9 @@ class Reader:
             raise _refused("shape_mismatch", index, "token_type_ids")
         if min(ids) < 0 or max(ids) >= self.config.vocabulary:
             raise _refused("token_out_of_range", index, "token_ids", limit=self.config.vocabulary)
-        if min(types) < 0 or max(types) >= self.config.types:
-            raise _refused("token_out_of_range", index, "token_type_ids", limit=self.config.types)
+        table = max(self.config.types, 1)  # where there is none, all are of type 0
+        if min(types) < 0 or max(types) >= table:
+            raise _refused("token_out_of_range", index, "token_type_ids", limit=table)
 
     def _check_vectors(self, vectors: Array, index: int) -> None:
         if vectors.shape[:1] == (0,):
@@ -197,19 +205,9 @@ def _pair(item: Item) -> tuple[str] | tuple[str, str]:
     return (text,) if item.pair is None else (text, item.pair)
 
 
-def _of_text(read: Tokenized, paired: bool, shown: bool) -> Read:
-    if not shown:
-        return Read(read.token_ids, read.types, None, read.length, {})
-    facts: dict[str, Any] = {
-        "tokens": read.tokens,
-        "token_ids": read.token_ids,
-        "offsets": read.offsets,
-        "words": read.words,
-        "special": read.special,
-    }
-    if paired:
-        facts["segments"] = read.segments
-    return Read(read.token_ids, read.types, None, read.length, facts)
+def _facts_of_text(read: Tokenized, paired: bool) -> dict[str, Any]:
+    facts: dict[str, Any] = {name: getattr(read, name) for name in FACTS}
+    return {**facts, "segments": read.segments} if paired else facts
 
 
 def _vectors(given: list[list[float]] | Base64Array | NDArray[Any], index: int) -> Array:

@@ -291,7 +291,7 @@ IDS = [
     ),
     *made(422, "invalid_type", ("200,000 wrong ids", lambda: ids(LIST(['"x"'] * 200_000)))),
     *bodies(422, "sequence_empty", ("no id", ids(""))),
-    *bodies(422, "shape_mismatch", ("too few types", types("0"))),
+    *bodies(422, "shape_mismatch", ("too few types", types("0")), ("no types", types(""))),
     *bodies(422, "sequence_too_long", ("257 ids", ids(LIST(["7"] * 257)))),
     *bodies(200, None, ("the last id", ids(str(VOCABULARY - 1)))),
 ]
