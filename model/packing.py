@@ -25,7 +25,7 @@ class Sequence:
     Args:
         token_ids: (tokens,) ids, or None with embeddings.
         types: (tokens,) token types (segments); None means all 0.
-        embeddings: (tokens, width) float, or None with token ids.
+        embeddings: (tokens, embedding width) float, or None with token ids.
         gates: what heads' mixed values are multiplied by, by layer and head; 1 where none.
     """
 
@@ -59,7 +59,7 @@ class Packed:
     token_ids: Tensor  # (rows,) int64; 0 where embeddings stand
     positions: Tensor  # (rows,) int64; -1 where a padding token stands
     types: Tensor  # (rows,) int64
-    embeddings: tuple[tuple[slice, Tensor], ...]  # rows, and the (tokens, width) that go there
+    embeddings: tuple[tuple[slice, Tensor], ...]  # rows, (tokens, embedding width)
     groups: tuple[Group, ...]
     starts: tuple[int, ...]
     lengths: tuple[int, ...]

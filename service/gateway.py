@@ -200,6 +200,7 @@ class Gateway:
             "layers": config.layers,
             "heads": config.heads,
             "width": config.width,
+            "embedding_width": config.embedding_width,
             "max_tokens": self.max_tokens,
             "pooling": "+".join(self._runner.model.pooling.modes),
             "prompts": sorted(self._runner.model.prompts.named),

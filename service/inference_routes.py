@@ -52,7 +52,8 @@ class InferenceRoutes:
         self._gateway, self._seconds = gateway, seconds
         info, settings = gateway.info(), gateway.settings
         self._limits = Limits(settings.max_body_bytes, settings.max_sequences, info["layers"])
-        self._model = model(gateway.name, info["width"], gateway.pooled_width)
+        widths = (info["width"], info["embedding_width"], gateway.pooled_width)
+        self._model = model(gateway.name, *widths)
 
     def paths(self) -> dict[str, tuple[str, Handler]]:
         """The method and the handler of each path, in the order in which they are tried."""

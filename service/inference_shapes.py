@@ -27,12 +27,13 @@ TOKENS = {
 }
 ABOUT = """\
 Inputs are exactly one of `text` (BYTES [B] or [B, 1]), `input_ids` (INT64 [B, T], with
-`token_type_ids` beside them or not) and `inputs_embeds` (FP32 or FP16 [B, T, width]); the last two
-take an `attention_mask` (INT64, INT32 or BOOL [B, T]) with zeros only at the end. Outputs are
-`pooled` (FP32 [B, width], the one where none is named), `tokens` (FP32 [B, T, width]), `layers`
-(FP32 [B, n, T, width], hidden states in the model's order), `attention` (FP32 [B, L, H, T, T]) and
-`lengths` (INT64 [B]), which comes with the three that are padded with zeros to the longest
-sequence. With the header, the JSON's bytes come first, those of tensors follow, little-endian."""
+`token_type_ids` beside them or not) and `inputs_embeds` (FP32 or FP16 [B, T, embedding_width]);
+the last two take an `attention_mask` (INT64, INT32 or BOOL [B, T]) with zeros only at the end.
+Outputs are `pooled` (FP32 [B, width], the one where none is named), `tokens` (FP32 [B, T, width]),
+`layers` (FP32 [B, n, T, width], hidden states in the model's order), `attention` (FP32
+[B, L, H, T, T]) and `lengths` (INT64 [B]), which comes with the three that are padded with zeros to
+the longest sequence. With the header, the JSON's bytes come first, those of tensors follow,
+little-endian."""
 
 TEXT, INTEGERS = {"type": "string"}, {"type": "array", "items": {"type": "integer"}}
 

@@ -165,8 +165,9 @@ class Reader:
     def _check_vectors(self, vectors: Array, index: int) -> None:
         if vectors.shape[:1] == (0,):
             raise _refused("sequence_empty", index, "embeddings")
-        if vectors.ndim != 2 or vectors.shape[1] != self.config.width:
-            raise _refused("shape_mismatch", index, "embeddings", limit=self.config.width)
+        width = self.config.embedding_width  # what the look-up gives, before any projection
+        if vectors.ndim != 2 or vectors.shape[1] != width:
+            raise _refused("shape_mismatch", index, "embeddings", limit=width)
         if not np.isfinite(vectors).all():
             raise _refused("non_finite", index, "embeddings")
         if max(vectors.max(), -vectors.min()) > self.max_embedding:

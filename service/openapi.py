@@ -39,8 +39,9 @@ FILE = {
     "type": "string",
     "format": "binary",
     "description": "a safetensors file: the JSON in __metadata__, under headlight; an input may be "
-    '{"embeddings": {"tensor": name}} (F32 or F16, tokens x width) or {"token_ids": {"tensor": '
-    'name}}, with "token_type_ids" so or not (I64 or I32, tokens); each tensor is named once',
+    '{"embeddings": {"tensor": name}} (F32 or F16, tokens x embedding_width) or {"token_ids": '
+    '{"tensor": name}}, with "token_type_ids" so or not (I64 or I32, tokens); each tensor is named '
+    "once",
 }
 ATTENDED = {
     "type": "object",
@@ -121,7 +122,7 @@ PROBLEM = {
     },
 }
 _NAMES = ("model", "weights", "dtype", "numerics", "family", "pooling", "device")
-_COUNTS = ("layers", "heads", "width", "max_tokens")
+_COUNTS = ("layers", "heads", "width", "embedding_width", "max_tokens")
 _INFO = {
     **{name: {"type": "string"} for name in _NAMES},
     **{name: {"type": "integer"} for name in _COUNTS},

@@ -87,7 +87,7 @@ class Work:
     """One sequence and what is wanted of it.
 
     Args:
-        embeddings: (tokens, width) numbers.
+        embeddings: (tokens, embedding width) numbers.
         gates: what heads are multiplied by, by layer and head.
     """
 

@@ -96,7 +96,7 @@ class AsyncClient:
         """Encode inputs.
 
         Args:
-            inputs: texts, pairs of texts (tuples), lists of token ids, (tokens, width)
+            inputs: texts, pairs of texts (tuples), lists of token ids, (tokens, embedding width)
                 embeddings, or items as the wire has them, in any mixture; float64 embeddings
                 are rounded to float32.
             deadline: seconds for the whole call; default: patience_seconds for each request.

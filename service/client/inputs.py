@@ -9,7 +9,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-# A text, a pair of texts, token ids, (tokens, width) embeddings, or an item as the wire has it
+# A text, a pair of texts, token ids, (tokens, embedding width) embeddings, or an item of the wire
 Input = str | tuple[str, str] | Sequence[int] | NDArray[Any] | Mapping[str, Any]
 
 BYTES_PER_TOKEN = 4  # of UTF-8, about; a wrong guess costs a refusal and a smaller request

@@ -18,11 +18,12 @@ Array = NDArray[Any]
 VERSION = "1"  # of the one model served
 
 
-def model(name: str, width: int, pooled: int) -> dict[str, Any]:
+def model(name: str, width: int, embedding: int, pooled: int) -> dict[str, Any]:
     """The model's metadata; -1 is an axis of any length.
 
     Args:
         width: numbers in a token's vector.
+        embedding: numbers in a token's embedding.
         pooled: numbers in a pooled vector.
     """
     shapes = {
@@ -36,7 +37,7 @@ def model(name: str, width: int, pooled: int) -> dict[str, Any]:
         {
             "name": given,
             "datatype": datatypes[0],
-            "shape": [-1, -1, width] if given == EMBEDS else [-1] * axes[0],
+            "shape": [-1, -1, embedding] if given == EMBEDS else [-1] * axes[0],
         }
         for given, (datatypes, axes) in INPUTS.items()
     ]
