@@ -78,6 +78,16 @@ class Model:
     prompts: Prompts = field(default_factory=Prompts)
 
 
+def read(folder: Path) -> EncoderConfig:
+    """The sizes of a checkpoint folder; its weights stay where they are.
+
+    Raises:
+        CheckpointError: a file is missing or broken, or the architecture is not supported.
+    """
+    _files(folder)
+    return read_config(read_json(folder / CONFIG))[0]
+
+
 def load(folder: Path, device: torch.device, dtype: torch.dtype, kernels: Kernels) -> Model:
     """Load a checkpoint folder.
 

@@ -72,7 +72,10 @@ def attend_spread(
 
 
 def spread(dtype: torch.dtype) -> Spread | None:
-    """`attend_spread` where this torch has it as we call it, and it takes the format."""
+    """`attend_spread` where this torch has it as we call it, and it takes the format.
+
+    Which head sizes it takes is found out by kernels.choose: it raises on what is no multiple of 8.
+    """
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:

@@ -35,6 +35,7 @@ FUSED_NAMES: dict[Activation, tuple[str, str]] = {
     "relu": ("relu", "none"),
     "silu": ("swish", "none"),
 }
+HEAD = 64  # channels of a head, in most checkpoints
 # largest difference between the fast and the plain answer, absolute or of the number
 AGREEMENT = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 
@@ -165,8 +166,13 @@ except (AttributeError, RuntimeError):  # a torch build without oneDNN, or a ren
     ONEDNN = None
 
 
-def choose(device: torch.device, dtype: torch.dtype) -> Kernels:
-    """The fastest kernels that agree with the plain ones on this machine."""
+def choose(device: torch.device, dtype: torch.dtype, head: int = HEAD) -> Kernels:
+    """The fastest kernels that agree with the plain ones on this machine.
+
+    Args:
+        head: channels of one head of the model that they are for; a GPU's kernels do not take
+            every number of them.
+    """
     candidates = []
     if device.type == "cpu" and dtype == torch.float32 and ONEDNN is not None:
         candidates = [ONEDNN]
@@ -175,13 +181,14 @@ def choose(device: torch.device, dtype: torch.dtype) -> Kernels:
         spread = cuda.spread(dtype)
         candidates = [replace(grouped, name="varlen", spread=spread)] if spread else []
         candidates += [grouped]
-    return next((fast for fast in candidates if _agree(fast, device, dtype)), PLAIN)
+    return next((fast for fast in candidates if _agree(fast, device, dtype, head)), PLAIN)
 
 
-def _agree(fast: Kernels, device: torch.device, dtype: torch.dtype) -> bool:
+def _agree(fast: Kernels, device: torch.device, dtype: torch.dtype, head: int) -> bool:
     """Compare every operation of `fast` with PLAIN on numbers from a fixed seed."""
     random = torch.Generator().manual_seed(0)
-    shapes = ((48, 32), (48,), (17, 32), (17, 48), (3, 2, 4, 7, 8))
+    # the last: two sequences of 7 tokens, 4 heads; queries, keys and values as a layer has them
+    shapes = ((48, 32), (48,), (17, 32), (17, 48), (2 * 7, 3, 4, head))
     given = [torch.randn(shape, generator=random).to(device, dtype) for shape in shapes]
     try:
         answers = [_operations(kernels, *given) for kernels in (fast, PLAIN)]
@@ -193,11 +200,13 @@ def _agree(fast: Kernels, device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def _operations(
-    kernels: Kernels, weight: Tensor, bias: Tensor, x: Tensor, residual: Tensor, heads: Tensor
+    kernels: Kernels, weight: Tensor, bias: Tensor, x: Tensor, residual: Tensor, qkv: Tensor
 ) -> list[Tensor]:
     linear = kernels.linear(weight, bias)
     answers = [linear(x), linear.add(x, residual), linear.weight()]
     answers += [linear.activated(x, activation) for activation in ACTIVATIONS]
+    # (q k v, sequences, heads, tokens, head); views, as a layer's, for kernels ask for strides too
+    heads = qkv.unflatten(0, (2, -1)).permute(2, 0, 3, 1, 4)
     for window in (None, 1):
         answers += _attended(kernels, heads, window)
         answers += kernels.attend(heads[0], heads[1], heads[2], 0.5, _near(heads, 1))
@@ -211,9 +220,9 @@ def _attended(kernels: Kernels, heads: Tensor, window: int | None) -> tuple[Tens
         return kernels.attend(heads[0], heads[1], heads[2], 0.5, mask)
     count, tokens = heads.shape[1], heads.shape[3]
     packed = pack([Sequence([0] * tokens)] * count, heads.device)
-    rows = heads.transpose(2, 3).flatten(1, 2)  # (q k v, rows, heads, head)
-    fill = len(packed.token_ids) - rows.shape[1]
-    q, k, v = F.pad(rows, (0, 0, 0, 0, 0, fill))
+    rows = heads.permute(1, 3, 0, 2, 4).flatten(0, 1)  # (rows, q k v, heads, head)
+    fill = len(packed.token_ids) - len(rows)
+    q, k, v = F.pad(rows, (0, 0, 0, 0, 0, 0, 0, fill)).unbind(1)
     mixed, normaliser = kernels.spread(q, k, v, packed, 0.5, window)
     mixed = mixed[: count * tokens].reshape(count, tokens, *mixed.shape[1:])
     return mixed.transpose(1, 2), normaliser.reshape(-1, count, tokens).transpose(0, 1)

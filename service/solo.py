@@ -71,7 +71,8 @@ class Solo:
 
 def _load(found: Found) -> Model:
     """A folder's model, or a preset with the folder's tokenizer."""
-    chosen = kernels.choose(CPU, torch.float32)
+    config = found.preset or checkpoint.read(found.folder)
+    chosen = kernels.choose(CPU, torch.float32, config.head)
     if found.preset is None:
         return checkpoint.load(found.folder, CPU, torch.float32, chosen)
     tokenizer = found.folder / checkpoint.TOKENIZER

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from transformers.activations import ACT2FN
 from model import families, kernels
 from model.config import Activation
 from model.kernels import ONEDNN, PLAIN, Kernels
+from model.packing import Packed
 
 CPU = torch.device("cpu")
 ROWS, INPUTS, OUTPUTS = 17, 13, 11
@@ -244,6 +246,64 @@ def test_an_attention_that_disagrees_is_not_chosen(
     monkeypatch.setattr(kernels, "ONEDNN", dataclasses.replace(PLAIN, name="fast", attend=attend))
 
     assert kernels.choose(CPU, torch.float32) is PLAIN
+
+
+def picky(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Attention that takes heads of 8, 16, 24 .. channels, as flash attention on CUDA does."""
+    if q.shape[-1] % 8:
+        raise RuntimeError("head_size must be a multiple of 8")
+    return kernels.attend_plain(q, k, v, scale, bias)
+
+
+def rounded(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Attention that drops the channels beyond the last multiple of 8."""
+    whole = max(8, q.shape[-1] // 8 * 8)
+    mixed, normaliser = kernels.attend_plain(q[..., :whole], k[..., :whole], v, scale, bias)
+    return mixed, normaliser
+
+
+@pytest.mark.parametrize("attend", [picky, rounded])
+@pytest.mark.parametrize(("head", "chosen"), [(13, "plain"), (37, "plain"), (24, "fast")])
+def test_kernels_are_chosen_for_the_heads_of_the_model(
+    monkeypatch: pytest.MonkeyPatch, attend: Callable[..., Any], head: int, chosen: str
+) -> None:
+    """What does not take them, or mixes them wrong, gives way to what does, before any request."""
+    monkeypatch.setattr(kernels, "ONEDNN", dataclasses.replace(PLAIN, name="fast", attend=attend))
+
+    assert kernels.choose(CPU, torch.float32, head).name == chosen
+
+
+def test_all_sequences_in_one_call_are_compared_at_the_heads_of_the_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The way of GPUs, which is asked for the same numbers."""
+
+    def spread(
+        q: Tensor, k: Tensor, v: Tensor, packed: Packed, scale: float, window: int | None
+    ) -> tuple[Tensor, Tensor]:
+        used, place = packed.groups[-1].rows.stop, packed.positions
+        own = (torch.arange(used) // packed.groups[0].length)[:, None]
+        far = (place[:used, None] - place[None, :used]).abs() > (window or used)
+        mask = torch.zeros(used, used).masked_fill(far | (own != own.T), -torch.inf)[None]
+        parts = [part[:used].transpose(0, 1)[None] for part in (q, k, v)]
+        mixed, normaliser = picky(parts[0], parts[1], parts[2], scale, mask)
+        return F.pad(mixed[0].transpose(0, 1), (0, 0, 0, 0, 0, len(q) - used)), normaliser[0]
+
+    twin = dataclasses.replace(PLAIN, name="fast", spread=spread)
+    monkeypatch.setattr(kernels, "ONEDNN", twin)
+
+    assert kernels.choose(CPU, torch.float32, 40) is twin
+    assert kernels.choose(CPU, torch.float32, 13) is PLAIN
+
+
+@pytest.mark.parametrize("head", [1, 5, 13, 24, 37, 64, 96, 300])
+def test_a_processors_fast_kernels_take_heads_of_any_size(head: int) -> None:
+    """If this build of torch has them at all."""
+    assert kernels.choose(CPU, torch.float32, head) is (ONEDNN or PLAIN)
 
 
 def test_what_agrees_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
