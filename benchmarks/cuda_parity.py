@@ -1,84 +1,200 @@
-"""Holds the CUDA path against the CPU's float32 answer, and says how fast it is.
+"""Holds the CUDA path against the CPU's plain float32 answer, and says how fast it is.
 
     python benchmarks/cuda_parity.py
 
-Needs a CUDA device. For float32, bfloat16 and float16: the kernels chosen, the largest difference
-of token vectors and of all attention maps from float32 on the CPU, how many answers move with the
-batch, and tokens per second of a batch of 64 x 128 tokens.
+Needs a CUDA device; `--device cpu --most-tokens 1024` rehearses it without. The models are the
+bundled one and random ones with heads of 5 to 96 channels, each in float32, bfloat16 and float16.
+A row of the table holds the kernels that were chosen and, at worst over all texts:
+
+    vectors   how far a token's vector is from plain float32 on the CPU, of its length
+    maps      the largest difference of an attention probability from the same
+    company   how far the canary moves in batches of up to --most-tokens, of its length
+    moved     in how many of these batches its bits differ from those alone
+    tokens/s  of a batch of 64 x 128 tokens, at most --most-tokens
+
+It ends with status 1 where one is over its limit, or a sound batch is called not finite.
 """
 
+import argparse
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from model import checkpoint, kernels, maps
 from model.checkpoint import Model
+from model.config import EncoderConfig
 from model.packing import Sequence
 from model.tiles import Look
+from service import numerics
+from service.runner import CANARY, _array, _finite
 from service.weights import BUNDLED, locate
 
+CPU = torch.device("cpu")
 TEXTS = Path(__file__).parent.parent / "tests" / "model" / "texts.txt"
+HEADS = (5, 24, 40, 64, 96)  # channels; flash attention takes multiples of 8 alone
+MAPS = {torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.02}  # the largest difference
 ROUNDS = 20
 
 
-def load(device: str, dtype: torch.dtype) -> tuple[Model, str]:
-    """The bundled model and the name of its kernels."""
-    where = torch.device(device)
-    chosen = kernels.choose(where, dtype)
-    return checkpoint.load(locate(BUNDLED)[0], where, dtype, chosen), chosen.name
+@dataclass
+class Row:
+    """What was measured of one model in one number format."""
+
+    vectors: float
+    maps: float
+    company: float
+    moved: str
+    finite: bool
+    speed: float
+
+    def breaches(self, dtype: torch.dtype) -> list[str]:
+        """What is over its limit."""
+        close = numerics.CLOSE[dtype]
+        held = {
+            "vectors": self.vectors <= close,
+            "maps": self.maps <= MAPS[dtype],
+            "company": self.company <= close,
+            "finite": self.finite,
+        }
+        return [name for name, holds in held.items() if not holds]
 
 
-def differences(exact: Model, fast: Model, sequences: list[Sequence]) -> tuple[float, float, int]:
-    """Largest difference of vectors and of maps, and how many answers move with the batch."""
+def sizes() -> dict[str, EncoderConfig | None]:
+    """The models by name; None is the bundled one."""
+    bundled = checkpoint.read(locate(BUNDLED).folder)
+    random = {
+        f"random, heads of {head}": replace(
+            bundled, layers=3, heads=7, width=7 * head, embedding_width=7 * head, feed_forward=211
+        )
+        for head in HEADS
+    }
+    return {"all-MiniLM-L6-v2": None, **random}
+
+
+def load(
+    config: EncoderConfig | None, device: torch.device, dtype: torch.dtype, way: kernels.Kernels
+) -> Model:
+    """The bundled model, or one of these sizes with random weights."""
+    folder = locate(BUNDLED).folder
+    if config is None:
+        return checkpoint.load(folder, device, dtype, way)
+    return checkpoint.preset(config, folder / checkpoint.TOKENIZER, device, dtype, way)
+
+
+def differences(exact: Model, fast: Model, sequences: list[Sequence]) -> tuple[float, float]:
+    """How far token vectors are apart, of their length; the largest difference of maps."""
     layers, heads = range(exact.config.layers), range(exact.config.heads)
     whole = [m.encoder(m.encoder.pack(sequences), traces=set(layers)) for m in (exact, fast)]
     vectors = shown = 0.0
-    moved = 0
-    for index, sequence in enumerate(sequences):
+    for index in range(len(sequences)):
         rows = [encoded.packed.rows(index) for encoded in whole]
-        a, b = (encoded.last[r].float().cpu() for encoded, r in zip(whole, rows, strict=True))
-        vectors = max(vectors, float((a - b).abs().max()))
+        a, b = (_array(encoded.last[r]) for encoded, r in zip(whole, rows, strict=True))
+        vectors = max(vectors, numerics.apart(b, a))
         for layer in layers:
             a, b = (
-                maps.full(Look(encoded.traces[layer], r, heads)).cpu()
+                _array(maps.full(Look(encoded.traces[layer], r, heads)))
                 for encoded, r in zip(whole, rows, strict=True)
             )
-            shown = max(shown, float((a - b).abs().max()))
-        alone = fast.encoder(fast.encoder.pack([sequence]))
-        moved += not torch.equal(alone.last[: len(sequence)], whole[1].last[rows[1]])
-    return vectors, shown, moved
+            shown = max(shown, float(abs(a - b).max()))
+    return vectors, shown
 
 
-def speed(model: Model) -> float:
-    """Tokens per second of 64 sequences of 128 tokens."""
-    packed = model.encoder.pack([Sequence([7] * 128)] * 64)
+def batches(canary: Sequence, most: int) -> Iterator[list[Sequence]]:
+    """Batches that begin with the canary: a few texts, then about twice as many tokens each time.
+
+    Sizes are odd too: a matrix kernel may be picked by what divides the number of rows.
+    """
+    yield [canary, *(Sequence([1] * length) for length in (1, 3, 40))]
+    tokens = 64
+    while tokens <= most:
+        for size in {tokens, tokens - 1}:
+            spare = size - len(canary)
+            yield [canary, *[Sequence([1] * 32)] * (spare // 32), Sequence([1] * (spare % 32 + 1))]
+        tokens *= 2
+
+
+def company(model: Model, canary: Sequence, most: int) -> tuple[float, str, bool]:
+    """How far the canary moves, in how many batches any bit does, whether all are called finite."""
+    encoder = model.encoder
+    alone = _array(encoder(encoder.pack([canary])).last[: len(canary)])
+    found, finite = [], True
+    for batch in batches(canary, most):
+        encoded = encoder(encoder.pack(batch))
+        found.append(_array(encoded.last[encoded.packed.rows(0)]))
+        finite = finite and _finite(encoded.last)
+    moved = sum(tokens.tobytes() != alone.tobytes() for tokens in found)
+    return max(numerics.apart(one, alone) for one in found), f"{moved}/{len(found)}", finite
+
+
+def sound(device: torch.device) -> bool:
+    """Whether large finite numbers are called finite, and others not, in every number format."""
+    for dtype in numerics.CLOSE:
+        rows = torch.full((16_384, 384), torch.finfo(dtype).max, dtype=dtype, device=device)
+        if not _finite(rows):
+            return False
+        for wrong in (torch.nan, torch.inf, -torch.inf):
+            rows[-1, -1] = wrong
+            if _finite(rows):
+                return False
+    return True
+
+
+def speed(model: Model, most: int) -> float:
+    """Tokens per second of 64 sequences of 128 tokens, or fewer."""
+    count = max(1, min(64, most // 128))
+    packed, encoder = model.encoder.pack([Sequence([7] * 128)] * count), model.encoder
     for _ in range(3):
-        model.encoder(packed)
-    torch.cuda.synchronize()
+        _finite(encoder(packed).last)  # waits for the device
     begun = time.perf_counter()
     for _ in range(ROUNDS):
-        model.encoder(packed)
-    torch.cuda.synchronize()
-    return ROUNDS * 64 * 128 / (time.perf_counter() - begun)
+        last = encoder(packed).last
+    _finite(last)
+    return ROUNDS * count * 128 / (time.perf_counter() - begun)
+
+
+def measure(exact: Model, fast: Model, most: int) -> Row:
+    """One row of the table."""
+    lines = [line for line in TEXTS.read_text("utf-8").splitlines() if line]
+    ids = [one.token_ids for one in exact.tokenizer([(line,) for line in lines], 512)]
+    canary = Sequence(exact.tokenizer([(CANARY,)], 512)[0].token_ids)
+    vectors, shown = differences(exact, fast, [Sequence(one) for one in ids])
+    moves, moved, finite = company(fast, canary, most)
+    return Row(vectors, shown, moves, moved, finite, speed(fast, most))
 
 
 @torch.inference_mode()
 def main() -> None:
     """All rows."""
-    if not torch.cuda.is_available():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--most-tokens", type=int, default=16_384, help="of the largest batch")
+    chosen = parser.parse_args()
+    if chosen.device == "cuda" and not torch.cuda.is_available():
         raise SystemExit("no CUDA device here")
-    exact, _ = load("cpu", torch.float32)
-    lines = [line for line in TEXTS.read_text("utf-8").splitlines() if line]
-    ids = [tokenized.token_ids for tokenized in exact.tokenizer([(line,) for line in lines], 512)]
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {len(ids)} texts")
-    for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        fast, name = load("cuda", dtype)
-        vectors, shown, moved = differences(exact, fast, [Sequence(one) for one in ids])
-        print(
-            f"{dtype} {name:8s} vectors {vectors:.1e}  maps {shown:.1e}  "
-            f"moved with the batch {moved}/{len(ids)}  {speed(fast):,.0f} tokens/s"
-        )
+    device = torch.device(chosen.device)
+    where = torch.cuda.get_device_name() if device.type == "cuda" else "a processor"
+    print(f"{where}, torch {torch.__version__}, batches of up to {chosen.most_tokens} tokens")
+    print("| model | numerics | vectors | maps | company | moved | tokens/s | over the limit |")
+    print("|---|---|---|---|---|---|---|---|")
+    failed = not sound(device)
+    for name, config in sizes().items():
+        exact = load(config, CPU, torch.float32, kernels.PLAIN)
+        for dtype in numerics.CLOSE:
+            way = kernels.choose(device, dtype, exact.config.head)
+            fast = load(config, device, dtype, way)
+            row = measure(exact, fast, chosen.most_tokens)
+            over = row.breaches(dtype)
+            failed = failed or bool(over)
+            print(
+                f"| {name} | {numerics.PRECISIONS[dtype]}-{way.name} | {row.vectors:.1e} "
+                f"| {row.maps:.1e} | {row.company:.1e} | {row.moved} | {row.speed:,.0f} "
+                f"| {', '.join(over) or '-'} |"
+            )
+    if failed:
+        raise SystemExit("a limit was passed, or finite numbers were told wrong")
 
 
 if __name__ == "__main__":

@@ -206,7 +206,7 @@ def _operations(
     answers = [linear(x), linear.add(x, residual), linear.weight()]
     answers += [linear.activated(x, activation) for activation in ACTIVATIONS]
     # (q k v, sequences, heads, tokens, head); views, as a layer's, for kernels ask for strides too
-    heads = qkv.unflatten(0, (2, -1)).permute(2, 0, 3, 1, 4)
+    heads = qkv.view(2, -1, *qkv.shape[1:]).permute(2, 0, 3, 1, 4)
     for window in (None, 1):
         answers += _attended(kernels, heads, window)
         answers += kernels.attend(heads[0], heads[1], heads[2], 0.5, _near(heads, 1))

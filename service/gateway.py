@@ -69,7 +69,7 @@ class Gateway:
         self.name = settings.served_model_name or found.name
         device, dtype = machine.precision(settings)
         threads = settings.threads or machine.cores(settings.replicas)
-        runner = await Runner.start(found, device, dtype, threads)
+        runner = await Runner.start(found, device, dtype, threads, settings.batch_tokens)
         model, config = runner.model, runner.model.config
         self.max_tokens = settings.max_tokens or model.max_tokens
         if self.max_tokens > config.max_tokens:
@@ -91,7 +91,7 @@ class Gateway:
         self._batcher = Batcher[Member, Done](
             batches,
             lanes=threads,
-            budget=settings.batch_tokens or machine.budget(runner.speed),
+            budget=runner.budget,
             speed=runner.speed,
             most_requests=settings.max_waiting_requests,
             most_tokens=settings.max_waiting_tokens,

@@ -1,8 +1,8 @@
 """Whether a replica's answers can be trusted, known without asking the model when asked.
 
 A canary goes through the runner's own queue every few seconds, and must come out as at the start,
-bit for bit; where it finds no room, the batches that end are a sign of life, not of bits. `check`
-only reads what these left behind, so a probe never waits behind work.
+bit for bit where bits are promised; where it finds no room, the batches that end are a sign of
+life, not of bits. `check` only reads what these left behind, so a probe never waits behind work.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class Health:
             self._alive = time.monotonic()
 
     async def prove(self) -> None:
-        """Run the canary once; one changed bit takes the replica out of service."""
+        """Run the canary once; a wrong answer takes the replica out of service."""
         canary, runner = self._runner.canary, self._runner
         try:
             deadline = time.monotonic() + self._settings.deadline_seconds

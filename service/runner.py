@@ -10,12 +10,11 @@ import asyncio
 import ctypes
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 
@@ -25,14 +24,14 @@ from model.encoder import Encoded
 from model.explain import explain
 from model.forms import Asked, show
 from model.pooling import Pooling, pool
+from service import machine, numerics
 from service.weights import GOLDEN, Found
 
 logger = logging.getLogger(__name__)
 
 Array = NDArray[Any]
 
-AGREEMENT = 1e-4  # largest difference allowed from the plain exact path, and from transformers
-DRIFT = 3e-2  # of a canary, absolute or of the number, where bits are not promised
+AGREEMENT = 1e-4  # largest difference allowed from transformers
 CANARY = "A dog ate the food because it was hungry"
 MEASURED_TOKENS = 64  # per sequence of the batch that measures the speed
 MEASURED_SEQUENCES = 8
@@ -135,29 +134,46 @@ class Done:
 class Runner:
     """The loaded model and the threads that run it; made in lane 0, by `load`.
 
+    `numerics` names the arithmetic; equal weights, numerics and input give equal bits, unless it
+    ends in -varying: then the bits follow from the batch too.
+
     Args:
-        numerics: names the arithmetic; equal weights, numerics and input give equal bits, unless
-            it ends in -varying: then the bits follow from the batch too.
+        dtype: the model's number format.
+        batch_tokens: tokens per batch; None measures what is done in machine.BATCH_SECONDS.
 
     Raises:
         NotTrustworthy: its answers differ from another computation of the same.
     """
 
     def __init__(
-        self, model: Model, numerics: str, device: torch.device, lanes: list[ThreadPoolExecutor]
+        self,
+        model: Model,
+        kernel: str,
+        device: torch.device,
+        dtype: torch.dtype,
+        lanes: list[ThreadPoolExecutor],
+        batch_tokens: int | None = None,
     ) -> None:
-        self.model, self.device, self._lanes = model, device, lanes
+        self.model, self.device, self.dtype, self._lanes = model, device, dtype, lanes
         # told of whatever breaks a batch, in a lane, also where half the batch then succeeds
         self.on_failure: Callable[[Exception], None] = lambda error: None
         ids = model.tokenizer([(CANARY,)], model.max_tokens, "right")[0].token_ids
         self.canary = Work(ids, None, None, Wanted(tokens=True))
-        self.golden, self.fixed = self._check_invariance()
-        self.numerics = numerics if self.fixed else f"{numerics}-varying"
+        self.fixed = device.type == "cpu"  # a GPU's matrix kernels are picked by the batch's size
         self.speed = self._measure()
+        self.budget = batch_tokens or machine.budget(self.speed)
+        self.golden = self._check_invariance()
+        name = numerics.name(device, dtype, kernel, self.golden)
+        self.numerics = name if self.fixed else f"{name}-varying"
 
     @classmethod
     async def start(
-        cls, found: Found, device: torch.device, dtype: torch.dtype, threads: int
+        cls,
+        found: Found,
+        device: torch.device,
+        dtype: torch.dtype,
+        threads: int,
+        batch_tokens: int | None = None,
     ) -> "Runner":
         """Load a model in lane 0, check its answers, measure its speed."""
         lanes = [
@@ -165,7 +181,7 @@ class Runner:
             for i in range(threads)
         ]
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(lanes[0], load, found, device, dtype, lanes)
+        return await loop.run_in_executor(lanes[0], load, found, device, dtype, lanes, batch_tokens)
 
     async def launch(
         self, lane: int, works: Sequence[Work], threads: int
@@ -203,7 +219,7 @@ class Runner:
             hidden=frozenset().union(*(work.wanted.states for work in works)),
             traces=frozenset().union(*(work.wanted.traces for work in works)),
         )
-        if not encoded.last.sum().isfinite():
+        if not _finite(encoded.last):
             raise NonFiniteOutput(self._first_wrong(packed))
         return [self._cut(encoded, index, work.wanted) for index, work in enumerate(works)]
 
@@ -211,7 +227,7 @@ class Runner:
         """The first hidden state that is not finite, of a batch whose last is not."""
         last = self.model.encoder.config.layers
         hidden = self.model.encoder(packed, hidden=frozenset(range(last + 1))).hidden
-        wrong = (state for state in range(last) if not hidden[state].sum().isfinite())
+        wrong = (state for state in range(last) if not _finite(hidden[state]))
         return next(wrong, last)
 
     def _cut(self, encoded: Encoded, index: int, wanted: Wanted) -> Done:
@@ -237,30 +253,38 @@ class Runner:
         """Whether a canary came out as at the start: bit for bit, where bits are promised."""
         if done.tokens is None:
             raise RuntimeError("the canary asks for tokens: this is a bug")
+        return self._same(done.tokens, self.golden)
+
+    def _same(self, found: Array, golden: Array) -> bool:
         if self.fixed:
-            return done.tokens.tobytes() == self.golden.tobytes()
-        return bool(np.allclose(done.tokens, self.golden, atol=DRIFT, rtol=DRIFT))
+            return found.tobytes() == golden.tobytes()
+        return numerics.apart(found, golden) <= numerics.CLOSE[self.dtype]
 
-    def _check_invariance(self) -> tuple[Array, bool]:
-        """The canary alone, and whether it has the same bits in company, on one core and on all.
+    def _check_invariance(self) -> Array:
+        """The canary alone, which comes out the same in any company, on one core and on all."""
+        golden = self._run_canary([], 1)
+        few = [Work([1] * length, None, None, Wanted()) for length in (1, 3, 40)]
+        cores = {1, len(self._lanes)}
+        batches = [(company, n) for company in ([], few, [self.canary] * 2) for n in cores]
+        for company, threads in [*batches, *((fuller, 1) for fuller in self._ever_fuller())]:
+            if not self._same(self._run_canary(company, threads), golden):
+                raise NotTrustworthy("the canary depends on the batch or the thread count")
+        return golden
 
-        On a processor it must; a GPU's matrix kernels are picked by the size of the batch.
-        """
-        company = [Work([1] * length, None, None, Wanted()) for length in (1, 3, 40)]
-        batches = [[self.canary], [self.canary, *company], [self.canary] * 3]
-        found: list[Array] = []
-        for threads in {1, len(self._lanes)}:
-            for batch in batches:
-                done = self.run(batch, threads)[0]
-                if isinstance(done, Exception) or done.tokens is None:
-                    raise NotTrustworthy("the canary failed") from (
-                        done if isinstance(done, Exception) else None
-                    )
-                found.append(done.tokens)
-        fixed = len({tokens.tobytes() for tokens in found}) == 1
-        if not fixed and self.device.type == "cpu":
-            raise NotTrustworthy("the canary's bits depend on the batch or the thread count")
-        return found[0], fixed
+    def _run_canary(self, company: Sequence[Work], threads: int) -> Array:
+        done = self.run([self.canary, *company], threads)[0]
+        if isinstance(done, Exception) or done.tokens is None:
+            cause = done if isinstance(done, Exception) else None
+            raise NotTrustworthy("the canary failed") from cause
+        return done.tokens
+
+    def _ever_fuller(self) -> Iterator[list[Work]]:
+        """Company of twice as many tokens each time, until a lane's batch is full."""
+        tokens = min(MEASURED_TOKENS, self.model.max_tokens)
+        size, full = tokens, self.budget // len(self._lanes)
+        while size < full:
+            size = min(2 * size, full)
+            yield [Work([1] * tokens, None, None, Wanted())] * ((size - len(self.canary)) // tokens)
 
     def _measure(self) -> float:
         """Tokens per second of a batch of middling sequences on all cores."""
@@ -279,15 +303,20 @@ def _prepare() -> None:
 
 
 def load(
-    found: Found, device: torch.device, dtype: torch.dtype, lanes: list[ThreadPoolExecutor]
+    found: Found,
+    device: torch.device,
+    dtype: torch.dtype,
+    lanes: list[ThreadPoolExecutor],
+    batch_tokens: int | None,
 ) -> Runner:
     """Load a model in the calling thread, check its answers, measure its speed."""
     torch.set_num_threads(len(lanes))
-    chosen = kernels.choose(device, dtype)
+    config = found.preset or checkpoint.read(found.folder)
+    chosen = kernels.choose(device, dtype, config.head)
     model = _model(found, device, dtype, chosen)
     with torch.inference_mode():
         _check_exact(model, found, dtype)
-    return Runner(model, _numerics(device, dtype, chosen.name), device, lanes)
+    return Runner(model, chosen.name, device, dtype, lanes, batch_tokens)
 
 
 def _model(
@@ -301,17 +330,17 @@ def _model(
 
 
 def _check_exact(model: Model, found: Found, dtype: torch.dtype) -> None:
-    """The serving path agrees with the plain one, and with another implementation's numbers."""
-    if dtype != torch.float32:
-        return  # a half-precision answer has no exact twin to agree with to AGREEMENT
-    plain = _model(found, torch.device("cpu"), dtype, kernels.PLAIN)
-    ours, exact = _vector(model, CANARY), _vector(plain, CANARY)
+    """The serving path agrees with the plain one in float32, and with another implementation."""
+    plain = _model(found, torch.device("cpu"), torch.float32, kernels.PLAIN)
+    pairs = zip(_read_canary(model), _read_canary(plain), strict=True)
+    off = max(numerics.apart(ours, exact) for ours, exact in pairs)
     del plain
     _return_memory()
-    if not torch.allclose(ours, exact, atol=AGREEMENT):
-        raise NotTrustworthy("the fast path differs from the plain one")
+    if off > numerics.CLOSE[dtype]:
+        limits = f"{off:.1e} of its length, more than {numerics.CLOSE[dtype]}"
+        raise NotTrustworthy(f"the canary differs from the plain float32 path's by {limits}")
     golden = GOLDEN.get(model.digest)
-    if golden:
+    if golden and dtype == torch.float32:
         vector = _vector(model, golden.text)[: len(golden.pooled)]
         if not torch.allclose(vector, torch.tensor(golden.pooled), atol=AGREEMENT):
             raise NotTrustworthy("the bundled model's vector differs from transformers'")
@@ -325,17 +354,26 @@ def _return_memory() -> None:
 
 
 def _vector(model: Model, text: str) -> torch.Tensor:
+    return pool(_vectors(model, text), model.pooling).cpu()
+
+
+def _vectors(model: Model, text: str) -> torch.Tensor:
+    """The last hidden state of a text, (tokens, width)."""
     ids = model.tokenizer([(text,)], model.max_tokens, "right")[0].token_ids
     encoded = model.encoder(model.encoder.pack([packing.Sequence(ids)]))
-    return pool(encoded.last[encoded.packed.rows(0)], model.pooling).cpu()
+    return encoded.last[encoded.packed.rows(0)]
 
 
-def _numerics(device: torch.device, dtype: torch.dtype, kernel: str) -> str:
-    """A short name of the arithmetic: device, number format, kernels, instructions, torch."""
-    unit = torch.backends.cpu.get_cpu_capability() if device.type == "cpu" else "sm"
-    precision = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}[dtype]
-    release = torch.__version__.partition("+")[0]
-    return f"{device.type}-{precision}-{kernel}-{unit.lower()}-{release}"
+def _read_canary(model: Model) -> tuple[Array, Array]:
+    """The canary's vectors, (tokens, width), and the one made of them, (1, size)."""
+    tokens = _vectors(model, CANARY)
+    return _array(tokens), _array(pool(tokens, model.pooling)[None])
+
+
+def _finite(rows: torch.Tensor) -> bool:
+    """Whether no number is NaN or infinity; both ends show each, and cannot overflow as a sum."""
+    least, most = rows.aminmax()
+    return bool(least.isfinite() & most.isfinite())
 
 
 def _attended(encoded: Encoded, rows: slice, asked: Asked | None) -> Attended | None:

@@ -5,12 +5,17 @@ import copy
 import io
 import json
 import logging
+import os
 import runpy
 import socket
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
+
+# read when torch and Ray count GPUs: what is tested here is a processor's path, on any machine; a
+# GPU's is held by benchmarks/cuda_parity.py
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 import httpx
 import pytest
@@ -77,7 +82,9 @@ def rows() -> dict[str, list[Any]]:
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def gateway() -> AsyncIterator[Gateway]:
     """The bundled model behind its queue, two lanes."""
-    settings = Settings(threads=2, canary_seconds=60)  # no canary among work that tests hold up
+    settings = Settings(
+        device="cpu", threads=2, canary_seconds=60
+    )  # no canary among work that tests hold up
     gateway = Gateway(settings, "replica-1")
     await gateway.start()
     yield gateway
@@ -87,7 +94,8 @@ async def gateway() -> AsyncIterator[Gateway]:
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def base() -> AsyncIterator[Gateway]:
     """The source texts' encoder, random weights, behind its queue, one lane."""
-    gateway = Gateway(Settings(model="preset:transformer-base", threads=1), "base-1")
+    settings = Settings(model="preset:transformer-base", device="cpu", threads=1)
+    gateway = Gateway(settings, "base-1")
     await gateway.start()
     yield gateway
     await gateway.close()
@@ -97,7 +105,8 @@ async def base() -> AsyncIterator[Gateway]:
 async def traced(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gateway]:
     """A replica of its own, every request of which is traced into a file, one lane."""
     spans = tmp_path_factory.mktemp("traced") / "spans.jsonl"
-    gateway = Gateway(Settings(threads=1, tracing=f"file:{spans}", tracing_ratio=1.0), "traced-1")
+    settings = Settings(device="cpu", threads=1, tracing=f"file:{spans}", tracing_ratio=1.0)
+    gateway = Gateway(settings, "traced-1")
     await gateway.start()
     yield gateway
     await gateway.close()

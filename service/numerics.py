@@ -1,0 +1,55 @@
+"""Names the arithmetic, and says how far two answers of it may lie apart.
+
+    cpu-fp32-onednn-avx512-2.13.0-1f2e3d
+    cuda-bf16-varlen-sm90x132-2.13.0+cu128-1f2e3d-varying
+
+Device, number format, kernels, processor (of a GPU its architecture and how many multiprocessors
+it has, from which cuBLAS's bits follow), release of torch, digest of the canary. The digest stands
+for what has no name: oneDNN and MKL pick instructions by more than torch tells of a processor.
+"""
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+PRECISIONS = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+DIGITS = 6  # of the canary's digest
+# How far a vector may be off, of its length: three times what random weights of 24 layers lost in
+# half precision, 24 times what they lost in float32 (docs/decisions/0010-cuda.md)
+CLOSE = {torch.float32: 1e-4, torch.bfloat16: 0.12, torch.float16: 0.015}
+
+
+def name(device: torch.device, dtype: torch.dtype, kernels: str, canary: Array) -> str:
+    """The name of the arithmetic that gave a canary; where its bits move, `numerics` says so."""
+    release = str(torch.__version__)
+    if device.type == "cpu":
+        unit, release = torch.backends.cpu.get_cpu_capability().lower(), release.partition("+")[0]
+    else:
+        found = torch.cuda.get_device_properties(device)
+        unit = multiprocessors(found.major, found.minor, found.multi_processor_count)
+    digest = hashlib.sha256(canary.tobytes()).hexdigest()[:DIGITS]
+    return f"{device.type}-{PRECISIONS[dtype]}-{kernels}-{unit}-{release}-{digest}"
+
+
+def multiprocessors(major: int, minor: int, count: int) -> str:
+    """A kind of GPU; cuBLAS promises equal bits within one."""
+    return f"sm{major}{minor}x{count}"
+
+
+def apart(found: Array, expected: Array) -> float:
+    """The largest difference of two vectors in the same row, of the expected one's length.
+
+    Args:
+        found, expected: (rows, width).
+
+    Returns:
+        Infinity where a number is not finite.
+    """
+    lengths = np.linalg.norm(expected, axis=-1).clip(min=np.finfo(np.float32).tiny)
+    share = np.linalg.norm(found - expected, axis=-1) / lengths
+    return float(np.where(np.isfinite(share), share, np.inf).max())
