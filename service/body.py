@@ -3,11 +3,17 @@
 The parser takes any depth up to its own and the last of equal keys; what a client meant by them
 is anybody's guess. (RFC 8259, sections 4, 8.1 and 9.) No tree is built here: that would cost as
 much as parsing. Cut at its quotes, a body is strings and what stands between them.
+
+A safetensors file is held to the same: its header is JSON, and in it stands the request.
 """
 
 import json
 from collections.abc import Sequence
 from typing import NamedTuple
+
+import orjson
+
+from service.answer import METADATA
 
 MOST_DEPTH = 8  # objects and lists inside each other; the wire needs 6
 BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
@@ -18,6 +24,7 @@ NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 ONE_KIND = bytes.maketrans(b"{}", b"[]")
 SPACES = b" \t\n\r"
 MOST_KNOWN = 64
+LENGTH_BYTES = 8  # of a safetensors file, before its header: the header's length
 
 
 class Between(NamedTuple):
@@ -43,6 +50,33 @@ def check(body: bytes) -> str | None:
     if _too_deep(b"".join([each.brackets for each in seen]).translate(ONE_KIND)):
         return "json_too_deep"
     return "duplicate_key" if _twice(strings, seen) else None
+
+
+def check_file(body: bytes, most: int) -> str | None:
+    """The same of a safetensors file: of its header, and of the request in its metadata.
+
+    What is no such file passes, and so does a header of more than `most` bytes: the reader of
+    files refuses both.
+    """
+    length = header_bytes(body)
+    if length > min(most, len(body)):
+        return None
+    header = body[LENGTH_BYTES:][:length]
+    return check(header) or check(_request(header))
+
+
+def header_bytes(body: bytes) -> int:
+    """How long a safetensors file says that its header is."""
+    return int.from_bytes(body[:LENGTH_BYTES], "little")
+
+
+def _request(header: bytes) -> bytes:
+    """The request in a file's metadata; nothing where there is none."""
+    try:
+        text = orjson.loads(header)["__metadata__"][METADATA]
+    except (ValueError, KeyError, TypeError):
+        return b""
+    return text.encode() if isinstance(text, str) else b""
 
 
 def _between(text: bytes, known: dict[bytes, Between]) -> Between:

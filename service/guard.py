@@ -22,14 +22,16 @@ from service.settings import KIB, Settings
 REQUEST_ID = "x-request-id"
 INFERENCE = "/v2/"  # routes where a header may announce bytes, often without a media type
 REFUSAL = b"x-headlight-refusal"  # to the routes: answer this, there is no body
-# Ray Serve obeys these; from outside they would switch its protections off
+
+# Ray Serve obeys these, with either sign between the words; from outside they would switch its
+# protections off, or choose the replica
 RAYS_OWN = (
-    b"x-request-timeout-seconds",
-    b"x-request-disconnect-disabled",
-    b"x-serve-router-",
+    b"x_request_timeout_seconds",
+    b"x_request_disconnect_disabled",
+    b"x_serve_router_",
+    b"x_session_id",
     b"serve_multiplexed_model_id",
-    b"serve-multiplexed-model-id",
-    REFUSAL,
+    REFUSAL.replace(b"-", b"_"),
 )
 ID_CHARACTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 LONGEST_ID = 128
@@ -50,6 +52,7 @@ SAID_ONCE = frozenset(
 TWINS = frozenset(
     name.replace(b"-", b"_") for name in (*SAID_ONCE, REQUEST_ID.encode()) if b"-" in name
 )
+READ = SAID_ONCE | {b"accept", b"authorization", REQUEST_ID.encode()}  # by us, in any bytes
 BODY_SECONDS = 10.0  # for the whole body to come; HAProxy's own limit for it is the same
 THREAD_BYTES = 64 * KIB  # a larger body is looked through beside the event loop
 
@@ -78,11 +81,12 @@ class Guard:
         self._hosts = frozenset(host.lower() for host in settings.allowed_hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             return await self._app(scope, receive, send)
-        headers, request_id = _with_id(
-            [pair for pair in scope["headers"] if not pair[0].startswith(RAYS_OWN)]
-        )
+        passed = [pair for pair in scope["headers"] if _passes(*pair)]
+        if scope["type"] != "http":
+            return await self._app({**scope, "headers": passed}, receive, send)
+        headers, request_id = _with_id(passed)
         code, content = self._by_headers(scope, Headers(raw=headers)), b""
         if code is None:
             path = scope["path"].removeprefix(scope.get("root_path", ""))
@@ -122,7 +126,6 @@ class Guard:
         self, path: str, receive: Receive, headers: Headers
     ) -> tuple[str | None, bytes]:
         """The body, or the code of a refusal and none."""
-        media_type = headers.get("content-type", JSON).partition(";")[0].strip().lower()
         limit = self._binary if _binary(path, headers) else self._json
         try:
             async with asyncio.timeout(BODY_SECONDS):
@@ -131,15 +134,29 @@ class Guard:
             return "request_timeout", b""
         if content is None:
             return "body_too_large", b""
-        length = headers.get(INFERENCE_HEADER, "")
-        if not length and media_type != JSON:
-            return None, content
-        text = content[: int(length)] if length.isdecimal() and len(length) < 10 else content
-        if len(text) > THREAD_BYTES:
-            code = await asyncio.to_thread(body.check, text)
+        if len(content) > THREAD_BYTES:
+            code = await asyncio.to_thread(self._check, path, headers, content)
         else:
-            code = body.check(text)
+            code = self._check(path, headers, content)
         return code, content if code is None else b""
+
+    def _check(self, path: str, headers: Headers, content: bytes) -> str | None:
+        """The code of what is wrong with all of a body that a route would read as JSON."""
+        media_type = headers.get("content-type", JSON).partition(";")[0].strip().lower()
+        if media_type == SAFETENSORS:
+            return body.check_file(content, self._json)
+        if not path.startswith(INFERENCE):
+            return body.check(content) if media_type == JSON else None
+        length = headers.get(INFERENCE_HEADER, "")
+        announced = length.isdecimal() and len(length) < 10
+        return body.check(content[: int(length)] if announced else content)
+
+
+def _passes(name: bytes, value: bytes) -> bool:
+    """Whether a header goes on; Ray answers 500 where it reads one that it cannot decode."""
+    if name.replace(b"-", b"_").startswith(RAYS_OWN):
+        return False
+    return value.isascii() or name in READ
 
 
 def _size(pair: tuple[bytes, bytes]) -> int:

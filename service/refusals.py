@@ -207,10 +207,21 @@ def refusal(error: BaseException, *loc: str | int) -> Refused:
     return Refused(code, [Fault(loc, code)] if loc else ())
 
 
+def unreadable(error: ValueError) -> Refused:
+    """What to answer where JSON was parsed before there was a schema for it."""
+    return Refused(VALIDATION[_unread(str(error))])
+
+
 def _wrong(wrong: ErrorDetails) -> str:
     """A validation error's type; the parser has one for all that it does not read."""
-    said = str(wrong.get("ctx", {}).get("error", "")) if wrong["type"] == "json_invalid" else ""
-    return next((kind for words, kind in PARSER.items() if words in said), wrong["type"])
+    if wrong["type"] != "json_invalid":
+        return wrong["type"]
+    return _unread(str(wrong.get("ctx", {}).get("error", "")))
+
+
+def _unread(said: str) -> str:
+    """What the parser says of a text, as an error type."""
+    return next((kind for words, kind in PARSER.items() if words in said), "json_invalid")
 
 
 def _fault(kind: str, loc: tuple[str | int, ...]) -> Fault:

@@ -488,6 +488,8 @@ HEADERS = [
         ("XML's type", [(b"content-type", b"application/xml")]),
         ("pickle's type", [(b"content-type", b"application/python-pickle")]),
         ("an empty type", [(b"content-type", b"")]),
+        ("a type that is no UTF-8", [(b"content-type", b"application/json\xff")]),
+        ("bytes for JSON", [(b"content-type", b"application/octet-stream")]),
     ),
     *with_headers(
         415,
@@ -501,6 +503,7 @@ HEADERS = [
         "not_acceptable",
         ("HTML wanted", [(b"accept", b"text/html")]),
         ("anything but JSON wanted", [(b"accept", b"application/json;q=0")]),
+        ("something that is no UTF-8 wanted", [(b"accept", b"\xff")]),
     ),
     *with_headers(
         400,
@@ -534,6 +537,7 @@ HEADERS = [
         ("a negative deadline", [(b"x-headlight-deadline-ms", b"-1")]),
         ("a deadline of 5,000 digits", [(b"x-headlight-deadline-ms", b"1" * 5000)]),
         ("a deadline of NaN", [(b"x-headlight-deadline-ms", b"nan")]),
+        ("a deadline that is no UTF-8", [(b"x-headlight-deadline-ms", b"\xff")]),
     ),
     *with_headers(
         200,
@@ -548,6 +552,15 @@ HEADERS = [
         ("Ray's model", [(b"serve_multiplexed_model_id", b"../x")]),
         ("Ray's model with hyphens", [(b"serve-multiplexed-model-id", b"../x")]),
         ("Ray's router", [(b"x-serve-router-replica", b"x")]),
+        ("Ray's model with both signs", [(b"serve_multiplexed-model_id", b"\xff")]),
+        ("Ray's timeout that is no UTF-8", [(b"x_request-timeout_seconds", b"\xff")]),
+        ("Ray's session", [(b"x-session-id", b"a")]),
+        ("Ray's session that is no UTF-8", [(b"x-session-id", b"\xff")]),
+        ("Ray's session with underscores", [(b"x_session_id", b"\xff")]),
+        ("a trace's state that is no UTF-8", [(b"tracestate", b"\xff")]),
+        ("an agent that is no UTF-8", [(b"user-agent", b"Gr\xf6\xdfe")]),
+        ("a key that is no UTF-8, where none is asked", [(b"authorization", b"Bearer \xff")]),
+        ("an origin that is no UTF-8", [(b"origin", b"\xff")]),
         ("a refusal from outside", [(b"x-headlight-refusal", b"internal")]),
         ("an id that is no UTF-8", [(b"x-request-id", b"\xff")]),
         ("an id with a space", [(b"x-request-id", b"a b")]),
@@ -601,6 +614,13 @@ def tensors(asked: str, **named: list[int]) -> bytes:
     return save(arrays, {"headlight": asked})
 
 
+def with_header(text: str | bytes) -> bytes:
+    """A safetensors file without tensors, of this header."""
+    sent = text.encode() if isinstance(text, str) else text
+    return len(sent).to_bytes(8, "little") + sent
+
+
+HALF = r'{"a":{"dtype":"F32","shape":[0],"data_offsets":[0,0],"x":"\ud800"}}'
 NAMED = item('{"token_ids":{"tensor":"a"}}')
 FILES = [
     *file(
@@ -612,9 +632,71 @@ FILES = [
         ("a file with more behind it", tensors(NAMED, a=[101, 102]) + b"0"),
         ("a header of 2^63 bytes", bytes(7) + b"\x80" + b"{}"),
     ),
+    *file(
+        400,
+        "duplicate_key",
+        ("inputs twice in a file", tensors('{"inputs":["a"],"inputs":["b"]}')),
+        ("a key twice in a file, by an escape", tensors(r'{"inputs":["a"],"\u0069nputs":["b"]}')),
+        ("a tensor twice", with_header('{"a":{"dtype":"F32"},"a":{"dtype":"F32"}}')),
+        (
+            "two requests in a file",
+            with_header('{"__metadata__":{"headlight":"{}","headlight":"[]"}}'),
+        ),
+    ),
+    *file(
+        400,
+        "json_too_deep",
+        ("a file's request too deep", tensors(with_field(f'"layers":{"[" * 8}{"]" * 8}'))),
+        ("a file's header too deep", with_header(f'{{"a":{{"x":{"[" * 7}{"]" * 7}}}}}')),
+    ),
+    *file(
+        400,
+        "invalid_encoding",
+        ("a file's header in Latin-1", with_header(b'{"__metadata__":{"a":"\xe9"}}')),
+        ("a file's header with a mark", with_header(b"\xef\xbb\xbf{}")),
+        ("a mark in a file's request", tensors("\ufeff" + GOOD)),
+    ),
+    *file(
+        400,
+        "invalid_safetensors",
+        ("half a pair in a tensor's fields", with_header(HALF)),
+    ),
+    *file(422, "invalid_text", ("half a pair in a file", tensors(item(r'"\ud800"')))),
+    *file(422, "out_of_range", ("an id of 5,000 digits in a file", tensors(ids("1" * 5000)))),
     *file(422, "tensor_unknown", ("a tensor that is not there", tensors(NAMED, b=[101]))),
     *file(422, "tensor_unused", ("a tensor too many", tensors(NAMED, a=[101], b=[1]))),
     *file(422, "token_out_of_range", ("an id in a file past the table", tensors(NAMED, a=[30522]))),
+]
+
+
+def announced(path: str, body: str, *lengths: str, status: int, code: str | None) -> Iterable[Row]:
+    """Rows whose header says how much of their body is JSON."""
+    for length in lengths:
+        headers = ((b"inference-header-content-length", length.encode()),)
+        name = f"{path}: JSON of {len(body)} bytes announced as {length}"
+        yield Row(name, body.encode, status, code, headers, path=path)
+
+
+TWICE = '{"inputs":["a"],"inputs":["b"]}'
+INFER = "/v2/models/all-MiniLM-L6-v2/infer"
+# where the header is not read, it changes nothing; where it is, nothing beside it is
+ANNOUNCED = [
+    *announced(
+        "/v1/encode",
+        TWICE,
+        *("0", "7", "+0", "-1", "9" * 9, "9" * 30, "x"),
+        status=400,
+        code="duplicate_key",
+    ),
+    *announced("/v1/encode", GOOD, "0", "9" * 30, status=200, code=None),
+    *announced("/v1/attend", '{"a":1,"a":1}', "0", status=400, code="duplicate_key"),
+    *announced(
+        INFER,
+        '{"id":"a","id":"b","inputs":[]}',
+        *("0", "7", "31", "32", "+0", "-1", "9" * 9, "9" * 30, "x"),
+        status=400,
+        code=None,
+    ),
 ]
 
 
@@ -666,6 +748,7 @@ ROWS: dict[str, list[Row]] = {
     "paths": PATHS,
     "files": FILES,
     "dialects": DIALECTS,
+    "announced": ANNOUNCED,
 }
 
 JSON_BODY = GOOD.encode()
@@ -790,6 +873,14 @@ WIRE = [
         + b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
         (403,),
     ),
+    both(
+        "a websocket of a session that is no UTF-8",
+        LIVE
+        + b"Upgrade: websocket\r\nConnection: Upgrade\r\nX-Session-Id: \xff\r\n"
+        + b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+        (403,),
+    ),
+    both("a header's name that is no UTF-8", LIVE + b"X-\xff: a\r\n\r\n", REFUSED),
     both(
         "an upgrade to HTTP/2",
         LIVE

@@ -10,13 +10,13 @@ from pydantic_core import from_json
 from safetensors import SafetensorError, deserialize
 
 from service.answer import METADATA
-from service.refusals import Fault, Refused
+from service.body import LENGTH_BYTES, header_bytes
+from service.refusals import Fault, Refused, unreadable
 from service.schema import EncodeRequest
 
 Array = NDArray[Any]
 Kinds = Mapping[str, np.dtype[Any]]
 
-LENGTH_BYTES = 8  # before the header, its length
 FLOATS: Kinds = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2")}
 INTEGERS: Kinds = {"I32": np.dtype("<i4"), "I64": np.dtype("<i8")}
 # the fields of an input that may name a tensor: which numbers it may hold, in how many axes
@@ -39,7 +39,7 @@ def parse(body: bytes, most_json: int) -> EncodeRequest:
         Refused: the file is damaged, or its tensors are not what its inputs name.
         ValidationError: of the JSON; what service/refusals.py gives a status.
     """
-    if most_json < _header_bytes(body) < len(body):
+    if most_json < header_bytes(body) < len(body):
         raise Refused("body_too_large")
     try:
         held = dict(deserialize(body))  # type: ignore[no-untyped-call]  # the library's gap
@@ -55,20 +55,19 @@ def parse(body: bytes, most_json: int) -> EncodeRequest:
     return request
 
 
-def _header_bytes(body: bytes) -> int:
-    return int.from_bytes(body[:LENGTH_BYTES], "little")
-
-
 def _told(body: bytes) -> dict[str, Any]:
     """The JSON of the metadata, which the library's reader from bytes leaves out."""
-    header = body[LENGTH_BYTES:][: _header_bytes(body)]
-    told = orjson.loads(header).get("__metadata__") or {}
+    header = body[LENGTH_BYTES:][: header_bytes(body)]
+    try:
+        told = orjson.loads(header).get("__metadata__") or {}
+    except ValueError:  # stricter than the library in what both skip
+        raise Refused("invalid_safetensors") from None
     if METADATA not in told:
         raise Refused("missing_field", [Fault(("__metadata__", METADATA), "missing_field")])
     try:
         asked = from_json(told[METADATA])
-    except ValueError:
-        raise Refused("invalid_json") from None
+    except ValueError as error:
+        raise unreadable(error) from None
     if not isinstance(asked, dict):
         raise Refused("invalid_type")
     return asked

@@ -8,7 +8,10 @@ import httpx
 import pytest
 
 from service import guard as guards
+from service.answer import INFERENCE_HEADER, OCTETS, SAFETENSORS
 from service.guard import REFUSAL, Guard
+from service.openapi import document
+from service.refusals import REFUSALS
 from service.settings import Settings
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -164,3 +167,39 @@ async def test_of_a_body_refused_nothing_more_reaches_ray() -> None:
         ("http.request", b""),
         ("http.disconnect", None),
     ]
+
+
+@pytest.mark.parametrize("length", [None, "0", "1", "13"])
+@pytest.mark.parametrize(
+    "media_type",
+    [None, "application/json; charset=latin-1", "APPLICATION/JSON", OCTETS, SAFETENSORS, "a/b"],
+)
+async def test_no_route_reads_json_that_was_not_looked_through(
+    client: httpx.AsyncClient, media_type: str | None, length: str | None
+) -> None:
+    """Whatever the headers say that it is: each POST route refuses a key that stands twice."""
+    headers = {} if media_type is None else {"content-type": media_type}
+    headers |= {} if length is None else {INFERENCE_HEADER: length}
+    twice = b'{"a":1,"a":1}'
+    body = len(twice).to_bytes(8, "little") + twice if media_type == SAFETENSORS else twice
+    paths = [path for path, known in document()["paths"].items() if "post" in known]
+
+    answers = {
+        path: await client.post(
+            path.replace("{model}", "all-MiniLM-L6-v2").replace("{version}", "1"),
+            content=body,
+            headers=headers,
+        )
+        for path in paths
+    }
+
+    assert "/v1/encode" in answers and any("infer" in path for path in answers)
+    whole = length in (None, "13")
+    for path, answer in answers.items():
+        refused = REFUSALS["duplicate_key"].title in answer.text
+        infers = path.endswith("/infer")
+        unread = answer.status_code in (
+            404,
+            415,
+        )  # a task that is not here, a type that is not read
+        assert refused or unread or (infers and not whole and answer.status_code == 400), path
