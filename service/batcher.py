@@ -68,6 +68,7 @@ class _Job(Generic[Work, Done]):
     deadline: float
     works: Sequence[Work]
     sizes: Sequence[int]
+    costs: Sequence[float]
     waiting: list[int]  # indices not yet started, longest first (taken from the end)
     results: list[Done | None]
     future: asyncio.Future[None]
@@ -81,6 +82,18 @@ class _Job(Generic[Work, Done]):
     @property
     def tokens(self) -> int:
         return sum(self.sizes[index] for index in self.waiting)
+
+    @property
+    def cost(self) -> float:
+        return sum(self.costs[index] for index in self.waiting)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A batch that runs: since when, and how long it should take, seconds."""
+
+    since: float
+    expected: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +123,7 @@ class _Alone:
         other = min(self._speeds, key=self._speeds.__getitem__)
         return other if self._runs % PROBE == 0 else better
 
-    def record(self, cores: int, tokens: int, seconds: float) -> None:
+    def record(self, cores: int, tokens: float, seconds: float) -> None:
         """Fold one run of a lone sequence in."""
         if cores in self._speeds and seconds > 0:
             before = self._speeds[cores]
@@ -131,6 +144,7 @@ class Batcher(Generic[Work, Done]):
         lanes: how many batches may run at once, each on one core. A lone sequence gets all.
         budget: tokens of all lanes' batches together.
         speed: tokens per second to believe in until measured.
+        cost: how many tokens of short sequences take as long as one sequence of so many.
         most_requests, most_tokens: what may wait.
     """
 
@@ -143,19 +157,19 @@ class Batcher(Generic[Work, Done]):
         speed: float,
         most_requests: int,
         most_tokens: int,
+        cost: Callable[[int], float] = float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._launch, self._lanes, self._clock = launch, lanes, clock
-        self.budget = budget
+        self.budget, self._cost = budget, cost
         self._most_requests, self._most_tokens = most_requests, most_tokens
         self._jobs: list[_Job[Work, Done]] = []  # in order of their turn
         self._idle = list(range(lanes - 1, -1, -1))  # lane 0 is taken first, from the end
-        self._running: dict[
-            asyncio.Task[set[_Job[Work, Done]]], float
-        ] = {}  # batch -> when it was started
+        self._running: dict[asyncio.Task[set[_Job[Work, Done]]], _Run] = {}
         self._tokens, self._seconds = speed, 1.0  # decayed sums; their ratio is the speed
+        self._best = speed  # that was ever believed in
         self._alone = _Alone(lanes)
-        self.waiting_tokens = 0
+        self.waiting_tokens, self._waiting_cost = 0, 0.0
         self._shares = Shares()
 
     @property
@@ -171,10 +185,19 @@ class Batcher(Generic[Work, Done]):
         """Tokens per second of all lanes together, as lately measured."""
         return self._tokens / self._seconds
 
-    @property
-    def oldest_batch_seconds(self) -> float:
-        """How long the oldest running batch has run; 0 when idle."""
-        return self._clock() - min(self._running.values(), default=self._clock())
+    def hangs(self, least: float, times: float) -> bool:
+        """Whether a batch has run for more than `least` seconds and `times` what it should take."""
+        now = self._clock()
+        return any(
+            now - run.since > max(least, times * run.expected) for run in self._running.values()
+        )
+
+    def fewest_seconds(self, sizes: Sequence[int]) -> float:
+        """What a request would take with nothing before it, at the best speed ever seen.
+
+        The speed lately measured also falls where a neighbour holds the cores up, which passes.
+        """
+        return sum(map(self._cost, sizes)) / self._best
 
     async def submit(
         self, works: Sequence[Work], sizes: Sequence[int], deadline: float
@@ -187,7 +210,7 @@ class Batcher(Generic[Work, Done]):
 
         Raises:
             Overloaded: it was not admitted.
-            DeadlinePassed: its turn came too late.
+            DeadlinePassed: it, or its turn, came too late.
             Exception: what the first failing sequence raised.
         """
         job = self._admit(works, sizes, deadline)
@@ -204,20 +227,23 @@ class Batcher(Generic[Work, Done]):
         while self._jobs or self._running:
             await asyncio.wait([job.future for job in self._jobs] or self._running.keys())
 
-    def check(self, tokens: int, deadline: float) -> None:
-        """Raise Overloaded if a request of so many tokens would not be admitted now."""
-        late = (self.waiting_tokens + tokens) / self.speed >= deadline - self._clock()
+    def check(self, sizes: Sequence[int], deadline: float) -> None:
+        """Raise what `submit` would if a request of such sequences would not be admitted now."""
+        left, tokens = deadline - self._clock(), sum(sizes)
+        if left <= 0:
+            raise DeadlinePassed()
+        late = (self._waiting_cost + sum(map(self._cost, sizes))) / self.speed >= left
         full = len(self._jobs) >= self._most_requests
         crowded = self._jobs and self.waiting_tokens + tokens > self._most_tokens
         if late or full or crowded:
             bound = "queue_full" if full else "token_budget" if crowded else "deadline"
-            raise Overloaded(self.waiting_tokens / self.speed, bound)
+            raise Overloaded(self._waiting_cost / self.speed, bound)
 
     def _admit(
         self, works: Sequence[Work], sizes: Sequence[int], deadline: float
     ) -> _Job[Work, Done]:
         tokens, now = sum(sizes), self._clock()
-        self.check(tokens, deadline)
+        self.check(sizes, deadline)
         longest_first = sorted(range(len(works)), key=sizes.__getitem__, reverse=True)
         job: _Job[Work, Done] = _Job(
             turn=self._shares.enter(tokens),
@@ -225,19 +251,26 @@ class Batcher(Generic[Work, Done]):
             deadline=deadline,
             works=works,
             sizes=sizes,
+            costs=[self._cost(size) for size in sizes],
             waiting=longest_first,
             results=[None] * len(works),
             future=asyncio.get_running_loop().create_future(),
         )
         insort(self._jobs, job, key=lambda job: job.turn)
         self.waiting_tokens += tokens
+        self._waiting_cost += job.cost
         return job
 
     def _forget(self, job: _Job[Work, Done]) -> None:
         if job in self._jobs:
             self._jobs.remove(job)
-            self.waiting_tokens -= job.tokens
+            self._unqueue(job.tokens, job.cost)
             self._shares.leave(job.turn, job.tokens)
+
+    def _unqueue(self, tokens: int, cost: float) -> None:
+        """So much waits no longer; with the last of it goes what rounding left of its cost."""
+        self.waiting_tokens -= tokens
+        self._waiting_cost = self._waiting_cost - cost if self.waiting_tokens else 0.0
 
     def _fail(self, job: _Job[Work, Done], error: Exception) -> None:
         if not job.future.done():
@@ -273,7 +306,7 @@ class Batcher(Generic[Work, Done]):
             if job.waiting:  # the batch is full
                 break
             self._jobs.remove(job)
-        self.waiting_tokens -= total
+        self._unqueue(total, _total(batch))
         self._shares.serve(total)
         return batch
 
@@ -281,7 +314,8 @@ class Batcher(Generic[Work, Done]):
         """Run a batch in the last of `lanes`, with the cores of all of them."""
         self._idle = [lane for lane in self._idle if lane not in lanes]
         task = asyncio.get_running_loop().create_task(self._run(batch, lanes))
-        self._running[task] = self._clock()
+        expected = _total(batch) * self._lanes / len(lanes) / self.speed
+        self._running[task] = _Run(self._clock(), expected)
         task.add_done_callback(lambda task: self._ended(task, lanes))
 
     def _ended(self, task: asyncio.Task[set[_Job[Work, Done]]], lanes: list[int]) -> None:
@@ -319,11 +353,17 @@ class Batcher(Generic[Work, Done]):
 
     def _measure(self, batch: list[_Part[Work, Done]], seconds: float, cores: int) -> None:
         """Fold a batch into the speed; one that had some of the cores counts for as many."""
-        size = sum(part.job.sizes[part.index] for part in batch)
+        cost = _total(batch)
         if len(batch) == 1:
-            self._alone.record(cores, size, seconds)
-        tokens = size * self._lanes / cores
+            self._alone.record(cores, cost, seconds)
+        tokens = cost * self._lanes / cores
         seconds = min(seconds, STALL * tokens / self.speed)
         keep = math.exp(-seconds / MEMORY_SECONDS)
         self._tokens = keep * self._tokens + tokens
         self._seconds = keep * self._seconds + seconds
+        self._best = max(self._best, self.speed)
+
+
+def _total(batch: Sequence[_Part[Work, Done]]) -> float:
+    """What a batch takes, in tokens of short sequences."""
+    return sum(part.job.costs[part.index] for part in batch)

@@ -6,9 +6,12 @@ refusal without work.
 
 import asyncio
 import logging
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache, partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +31,7 @@ from service.lessons import Lessons
 from service.machine import Unservable
 from service.metrics import Metrics
 from service.observer import Observer
-from service.price import Caps, attention_bytes, check, flops
+from service.price import Caps, attention_bytes, check, cost, flops
 from service.refusals import Fault, Refused
 from service.runner import Done, NonFiniteOutput, Runner, Wanted, Work
 from service.schema import EncodeRequest, Pooled
@@ -93,6 +96,7 @@ class Gateway:
             lanes=threads,
             budget=runner.budget,
             speed=runner.speed,
+            cost=cache(partial(cost, config)),
             most_requests=settings.max_waiting_requests,
             most_tokens=settings.max_waiting_tokens,
         )
@@ -172,12 +176,11 @@ class Gateway:
         }
         try:
             self._price(asked, works, numbers)
-            self._batcher.check(sum(lengths), deadline)
+            with self._admitting(lengths, deadline, seen):
+                self._batcher.check(lengths, deadline)
         except Refused as refused:
-            return {**told, "admitted": False, "code": refused.code, "retry_after_s": None}
-        except Overloaded as error:
-            after = 1 + int(error.retry_after)
-            return {**told, "admitted": False, "code": "overloaded", "retry_after_s": after}
+            after = refused.retry_after
+            return {**told, "admitted": False, "code": refused.code, "retry_after_s": after}
         return {**told, "admitted": True, "code": None, "retry_after_s": None}
 
     def head(self, dtype: str) -> dict[str, Any]:
@@ -333,22 +336,41 @@ class Gateway:
         seen = seen or Seen("own")
         members = [Member(work, seen) for work in works]
         try:
-            with seen.batched():
+            with seen.batched(), self._admitting(sizes, deadline, seen):
                 async with asyncio.timeout(deadline - time.monotonic()):
                     done = await self._batcher.submit(members, sizes, deadline)
         except asyncio.CancelledError:
             self.metrics.cancelled("forward" if seen.began else "queue")
             raise
-        except Overloaded as error:
-            after = 1 + int(error.retry_after)
-            seen.shed = error.bound
-            raise Refused("overloaded", retry_after=after) from None
-        except (TimeoutError, DeadlinePassed):
-            raise Refused("deadline_exceeded") from None
         except NonFiniteOutput as error:
             raise Refused("nonfinite_output", layer=error.layer, dtype=self._dtype) from None
         self.metrics.encoded(sum(sizes))
         return done
+
+    @contextmanager
+    def _admitting(self, sizes: Sequence[int], deadline: float, seen: Seen) -> Iterator[None]:
+        """Word what the batcher does not admit, or not in time.
+
+        A client may come again with what is late because others wait; what is late by itself
+        would be late for ever, and is refused like any other request that cannot be served. That
+        is said of all the time it was given, at the best speed, so that neither a slow moment of
+        this machine nor what reading it took makes it so.
+        """
+        try:
+            yield
+        except (Overloaded, DeadlinePassed, TimeoutError) as error:
+            most = deadline - time.monotonic() + seen.elapsed
+            fewest = self._batcher.fewest_seconds(sizes)
+            if fewest >= most:
+                raise Refused(
+                    "deadline_unreachable",
+                    estimate_ms=math.ceil(fewest * 1000),
+                    deadline_ms=math.floor(most * 1000),
+                ) from None
+            if not isinstance(error, Overloaded):
+                raise Refused("deadline_exceeded") from None
+            seen.shed = error.bound
+            raise Refused("overloaded", retry_after=1 + int(error.retry_after)) from None
 
     def _limits(self) -> dict[str, Any]:
         limits = self.settings.model_dump(

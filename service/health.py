@@ -18,7 +18,9 @@ from service.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-STUCK_SECONDS = 10.0  # a batch that runs longer (or a third of the deadline) hangs
+# A batch hangs that runs longer than this, than a third of the deadline, and than several times
+# what its tokens should take: a long sequence may have most of a deadline to itself
+STUCK_SECONDS, STUCK_TIMES = 10.0, 4.0
 
 
 class Health:
@@ -43,7 +45,7 @@ class Health:
         if self._fault:
             raise RuntimeError(self._fault)
         stuck = max(STUCK_SECONDS, self._settings.deadline_seconds / 3)
-        if self._batcher.oldest_batch_seconds > stuck:
+        if self._batcher.hangs(stuck, STUCK_TIMES):
             raise RuntimeError("a batch hangs")
         silent = time.monotonic() - self._alive
         if not self._batcher.busy and silent > 3 * self._settings.canary_seconds + stuck:

@@ -98,6 +98,11 @@ PROBLEM = {
             "description": "of nonfinite_output: the first hidden state that is not; -1: the last",
         },
         "dtype": {"type": "string"},
+        "estimate_ms": {
+            "type": "integer",
+            "description": "of deadline_unreachable: what it takes at the best speed seen",
+        },
+        "deadline_ms": {"type": "integer", "description": "of deadline_unreachable"},
         "prompts": {
             "type": "array",
             "items": {"type": "string"},
@@ -216,7 +221,9 @@ def _explain() -> dict[str, Any]:
 def _heads() -> dict[str, Any]:
     described = _get("What each head of the model does, as measured", JSON)
     described["responses"]["200"]["content"][JSON]["schema"] = _named("Heads")
-    described["responses"] |= _refused(*READING, "overloaded", "deadline_exceeded")
+    described["responses"] |= _refused(
+        *READING, "overloaded", "deadline_unreachable", "deadline_exceeded"
+    )
     return described
 
 

@@ -34,6 +34,7 @@ TAKING = (
 )
 ENCODING = (
     *TAKING,
+    "deadline_unreachable",
     "sequence_too_long",
     "prompt_without_text",
     "nonfinite_output",

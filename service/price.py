@@ -16,6 +16,7 @@ CHEAPER: tuple[Mapping[str, Any], ...] = (
     {"form": "blocks", "size": 32, "weight": "probability", "rows": ()},
     {"form": "top", "k": 8, "rows": ()},
 )
+SHORT_TOKENS = 64  # of the sequences whose tokens a speed is told in; service/runner.py measures it
 LEFT_OUT = frozenset({"weight", "rows"})
 NUMBERS = {"top": "k", "blocks": "size"}  # what one form alone reads, and others refuse
 
@@ -102,6 +103,14 @@ def flops(config: EncoderConfig, lengths: Sequence[int], asked: Sequence[Asked])
         for layer, heads in one.heads.items()
     ]
     return linear + 4 * width * sum(cells) + 2 * config.head * sum(shown)
+
+
+def cost(config: EncoderConfig, length: int) -> float:
+    """How many tokens of short sequences take as long as a sequence of so many.
+
+    More than its own: what attention takes grows with the square of a length.
+    """
+    return SHORT_TOKENS * flops(config, [length], []) / flops(config, [SHORT_TOKENS], [])
 
 
 def _cells(length: int, window: int | None) -> int:

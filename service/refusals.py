@@ -79,6 +79,7 @@ REFUSALS: dict[str, Kind] = {
     "nothing_left": Kind(422, "Without its special tokens a sequence is empty."),
     "prompt_not_found": Kind(422, "The model has no prompt of that name."),
     "prompt_without_text": Kind(422, "A prompt goes before a text, and an input is none."),
+    "deadline_unreachable": Kind(422, "The request takes longer than its deadline, by itself."),
     "overloaded": Kind(429, "The service is busy; the request was not started."),
     "headers_too_large": Kind(431, "The headers are larger than this service reads."),
     "internal": Kind(500, "The service failed; this is not the request's fault."),

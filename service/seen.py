@@ -99,9 +99,14 @@ class Seen:
             if self.began:
                 self.stages.append(Stage("forward", self.began, end))
 
+    @property
+    def elapsed(self) -> float:
+        """Seconds since it came."""
+        return time.perf_counter() - self.start
+
     def end(self) -> None:
         """Take the time."""
-        self.seconds, self.ended = time.perf_counter() - self.start, time.time()
+        self.seconds, self.ended = self.elapsed, time.time()
 
     def names(self) -> dict[str, Any]:
         """By what a line of the log is found again."""

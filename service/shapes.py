@@ -135,7 +135,15 @@ PRICED = closed(
     attention_bytes={"type": "integer", "description": "of the raw arrays"},
     flops={"type": "integer", "description": "a product and its sum are two"},
     admitted={"type": "boolean", "description": "whether it would be answered now"},
-    code={"enum": [None, "attention_too_large", "overloaded"]},
+    code={
+        "enum": [
+            None,
+            "attention_too_large",
+            "overloaded",
+            "deadline_unreachable",
+            "deadline_exceeded",
+        ]
+    },
     retry_after_s={"type": ["integer", "null"]},
 )
 ENCODED_ARRAY = closed(

@@ -540,6 +540,9 @@ HEADERS = [
         ("a deadline that is no UTF-8", [(b"x-headlight-deadline-ms", b"\xff")]),
     ),
     *with_headers(
+        422, "deadline_unreachable", ("no time at all", [(b"x-headlight-deadline-ms", b"0")])
+    ),
+    *with_headers(
         200,
         None,
         ("90 headers", [(b"x-%d" % at, b"a") for at in range(80)]),

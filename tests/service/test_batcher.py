@@ -219,6 +219,101 @@ async def test_a_request_is_refused_whole_when_it_would_be_late() -> None:
     assert lanes.batches == [] and queue.waiting_requests == 0 and queue.waiting_tokens == 0
 
 
+async def test_attention_makes_a_long_sequence_late_where_as_many_short_tokens_are_not() -> None:
+    """Its cost counts: in what waits before others, too, until it is done."""
+    lanes = Lanes(held=True)
+    queue = Batcher[str, str](
+        lanes.launch,
+        lanes=1,
+        budget=1000,
+        speed=1000.0,
+        most_requests=9,
+        most_tokens=9999,
+        cost=lambda size: size * size / 100,
+        clock=lambda: 0.0,
+    )
+    running = asyncio.create_task(queue.submit(["a"], [100], 1.0))
+    await settle()
+    waiting = asyncio.create_task(queue.submit(["b"], [700], 5.0))  # takes 4.9 s
+    await settle()
+
+    queue.check([100], 5.1)
+    with pytest.raises(Overloaded) as refused:
+        queue.check([150], 5.1)
+    lanes.gate.set()
+    await asyncio.gather(running, waiting)
+
+    assert refused.value.bound == "deadline" and refused.value.retry_after == pytest.approx(4.9)
+    queue.check([700], 5.0)
+
+
+async def test_a_request_whose_deadline_has_passed_is_not_called_an_overload() -> None:
+    """Coming again would not help it."""
+    with pytest.raises(DeadlinePassed):
+        await batcher(Lanes()).submit(["a"], [1], asyncio.get_running_loop().time())
+
+
+async def test_what_a_request_takes_at_best_does_not_rise_when_the_machine_is_slow() -> None:
+    """The best speed stands, also when the one lately measured has fallen."""
+    now, seconds = 0.0, 0.01
+
+    async def launch(lane: int, works: Sequence[str], threads: int) -> Sequence[str | Exception]:
+        nonlocal now
+        now += seconds
+        return list(works)
+
+    queue = Batcher[str, str](
+        launch,
+        lanes=1,
+        budget=100,
+        speed=1000.0,
+        most_requests=9,
+        most_tokens=999,
+        clock=lambda: now,
+    )
+    for _ in range(3000):
+        await queue.submit(["a"], [50], FAR)
+    best = queue.fewest_seconds([50])
+    seconds = 1.0
+    while queue.speed > 100:
+        await queue.submit(["a"], [50], FAR)
+
+    assert best == pytest.approx(0.01, rel=0.1)
+    assert queue.fewest_seconds([50]) == best
+
+
+async def test_a_batch_hangs_when_it_takes_several_times_what_its_tokens_should() -> None:
+    """A long one may take long; a short one has the least."""
+    lanes, now = Lanes(held=True), 0.0
+    queue = Batcher[str, str](
+        lanes.launch,
+        lanes=1,
+        budget=10,
+        speed=1000.0,
+        most_requests=9,
+        most_tokens=99_999,
+        clock=lambda: now,
+    )
+    idle = queue.hangs(10, 4)
+    running = asyncio.create_task(queue.submit(["a"], [20_000], FAR))
+    await settle()
+    found = {}
+    for now in (0.0, 11.0, 79.0, 81.0):
+        found[now] = queue.hangs(10, 4)
+    lanes.gate.set()
+    await running
+    lanes.gate.clear()
+    short = asyncio.create_task(queue.submit(["a"], [20], FAR))
+    await settle()
+    began = now
+    for now in (began + 9, began + 11):
+        found[now] = queue.hangs(10, 4)
+    lanes.gate.set()
+    await short
+
+    assert not idle and list(found.values()) == [False, False, False, True, False, True]
+
+
 async def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:
     """The time given is that of the work that waits."""
     lanes = Lanes(held=True)
@@ -229,6 +324,7 @@ async def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:
     with pytest.raises(Overloaded) as refused:
         await queue.submit(["b"], [1], FAR)
 
+    assert refused.value.bound == "queue_full"
     assert refused.value.retry_after == pytest.approx(1.0)
     lanes.gate.set()
     await asyncio.gather(*waiting)

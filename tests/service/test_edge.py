@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import re
 from typing import Any
 
 import httpx
@@ -13,7 +14,7 @@ from safetensors.numpy import load
 from service import guard, media
 from service.answer import SAFETENSORS
 from service.gateway import Gateway
-from service.refusals import MEDIA_TYPE
+from service.refusals import MEDIA_TYPE, REFUSALS
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -283,6 +284,56 @@ async def test_too_much_attention_is_refused_with_what_would_fit(client: httpx.A
     assert answer.status_code == 200
 
 
+NAME = "all-MiniLM-L6-v2"
+TENSOR = {"name": "text", "shape": [1], "datatype": "BYTES", "data": ["All is well"]}
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "status"),
+    [
+        ("/v1/encode", {"inputs": ["All is well"]}, 422),
+        ("/v1/explain", {"text": "All is well", "layer": 0}, 422),
+        ("/v1/embeddings", {"input": "All is well", "model": NAME}, 400),
+        ("/embed", {"inputs": "All is well"}, 422),
+        ("/embed_all", {"inputs": "All is well"}, 422),
+        ("/similarity", {"inputs": {"source_sentence": "All", "sentences": ["is"]}}, 422),
+        (f"/v2/models/{NAME}/infer", {"inputs": [TENSOR]}, 400),
+    ],
+)
+async def test_what_could_never_be_done_in_time_is_refused_for_good(
+    client: httpx.AsyncClient, gateway: Gateway, path: str, asked: Any, status: int
+) -> None:
+    """With what it would take, in each API's words; nobody is told to come again."""
+    unreachable = re.compile(
+        r'^headlight_invalid_inputs_total{code="deadline_unreachable",.* (.+)$'
+    )
+
+    async def count() -> float:
+        lines = (await client.get("/metrics")).text.splitlines()
+        return sum(float(found[1]) for found in map(unreachable.match, lines) if found)
+
+    before = await count()
+    answer = await client.post(path, json=asked, headers={"x-headlight-deadline-ms": "0"})
+
+    assert answer.status_code == status and "retry-after" not in answer.headers
+    assert "estimate_ms" in answer.text and "deadline_ms" in answer.text
+    assert REFUSALS["deadline_unreachable"].title in answer.text
+    assert await count() == before + 1
+    assert gateway._batcher.waiting_requests == gateway._batcher.waiting_tokens == 0
+
+
+async def test_what_is_late_because_the_machine_is_slow_may_come_again(
+    client: httpx.AsyncClient, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """429 and when, as long as it was fast enough at any time."""
+    monkeypatch.setattr(gateway._batcher, "_seconds", 1e9)
+
+    answer = await client.post("/v1/encode", json={"inputs": ["All is well"]})
+
+    assert (answer.status_code, answer.json()["code"]) == (429, "overloaded")
+    assert int(answer.headers["retry-after"]) >= 1
+
+
 @pytest.mark.parametrize(
     ("headers", "status", "code"),
     [
@@ -291,7 +342,7 @@ async def test_too_much_attention_is_refused_with_what_would_fit(client: httpx.A
         ({"accept": "text/html"}, 406, "not_acceptable"),
         ({"accept": "application/json;q=0"}, 406, "not_acceptable"),
         ({"x-headlight-deadline-ms": "soon"}, 422, "out_of_range"),
-        ({"x-headlight-deadline-ms": "0"}, 429, "overloaded"),
+        ({"x-headlight-deadline-ms": "0"}, 422, "deadline_unreachable"),
     ],
 )
 async def test_headers_that_cannot_be_honoured_are_refused(

@@ -200,11 +200,13 @@ async def test_what_cannot_be_explained_is_refused_and_said_where(
 
 
 async def test_it_waits_and_is_counted_like_any_text(
-    client: httpx.AsyncClient, gateway: Gateway
+    client: httpx.AsyncClient, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No deadline, no place in the queue; its tokens and its route are in the metrics."""
+    """No room, no place in the queue; its tokens and its route are in the metrics."""
     body = {"text": "All is well", "layer": 0}
-    late = await client.post(ROUTE, json=body, headers={"x-headlight-deadline-ms": "0"})
+    with monkeypatch.context() as full:
+        full.setattr(gateway._batcher, "_most_requests", 0)
+        refused = await client.post(ROUTE, json=body)
 
     async def tokens() -> float:
         text = (await client.get("/metrics")).text
@@ -214,7 +216,7 @@ async def test_it_waits_and_is_counted_like_any_text(
     before = await tokens()
     await client.post(ROUTE, json=body)
 
-    assert (late.status_code, late.json()["code"]) == (429, "overloaded")
+    assert (refused.status_code, refused.json()["code"]) == (429, "overloaded")
     assert await tokens() == before + 5
     counted = 'code="200",input="text",replica="replica-1",route="/v1/explain"'
     assert counted in (await client.get("/metrics")).text

@@ -86,20 +86,20 @@ async def golden(client: httpx.AsyncClient) -> AsyncIterator[None]:
 
 @pytest.mark.usefixtures("golden")
 async def test_a_full_queue_refuses_with_retry_after_and_the_probes_answer(
-    client: httpx.AsyncClient, gateway: Gateway
+    client: httpx.AsyncClient, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """429 at once for what cannot be done in time; /live, /ready and /metrics do not wait."""
-    large = {"inputs": [{"token_ids": [7] * 256}] * 250}
+    """429 at once for what finds no room; /live, /ready and /metrics do not wait."""
+    monkeypatch.setattr(gateway._batcher, "_most_requests", 2)
     with held(gateway):
-        waiting = [asyncio.create_task(client.post("/v1/encode", json=large)) for _ in range(6)]
-        await until(lambda: any(task.done() for task in waiting))
+        waiting = [asyncio.create_task(client.post("/v1/encode", json=DOG)) for _ in range(7)]
+        await until(lambda: sum(task.done() for task in waiting) >= 3)
         probes = [(await client.get(path)).status_code for path in ("/live", "/ready", "/metrics")]
         refused = [task.result() for task in waiting if task.done()]
         for task in waiting:
             task.cancel()
 
     assert probes == [200, 200, 200]
-    assert refused and all(answer.status_code == 429 for answer in refused)
+    assert len(refused) >= 3 and all(answer.status_code == 429 for answer in refused)
     assert int(refused[0].headers["retry-after"]) >= 1
 
 

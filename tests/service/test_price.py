@@ -80,19 +80,29 @@ async def test_a_dry_run_counts_products_and_sums(client: httpx.AsyncClient) -> 
     assert told["flops"] == linears + 6 * 3 * 3 * 4 * 384 + 2 * 3 * 3 * 2 * 32
 
 
-async def test_a_dry_run_says_why_a_request_would_be_refused(client: httpx.AsyncClient) -> None:
-    """Too large in one encoding and not in another; too late now, and when it may come again."""
+async def test_a_dry_run_says_why_a_request_would_be_refused(
+    client: httpx.AsyncClient, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too large in one encoding and not in another; too late for ever, or now, and until when."""
     large = {"inputs": [{"token_ids": [7] * 200}], "attention": {}}
     many = {"inputs": [{"token_ids": [7] * 256}] * 200}
 
     as_json = await priced(client, large)
     as_file = await priced(client, large, accept=SAFETENSORS)
-    late = await priced(client, many, **{"x-headlight-deadline-ms": "1"})
+    never = await priced(client, many, **{"x-headlight-deadline-ms": "1"})
+    monkeypatch.setattr(gateway._batcher, "_seconds", 1e9)  # a neighbour took the processor
+    late = await priced(client, {"inputs": ["a"]})
 
     assert as_json["attention_bytes"] == as_file["attention_bytes"] == 72 * 200 * 200 * 4
-    reasons = [(one["admitted"], one["code"]) for one in (as_json, as_file, late)]
-    assert reasons == [(False, "attention_too_large"), (True, None), (False, "overloaded")]
-    assert as_json["retry_after_s"] is None and late["retry_after_s"] >= 1
+    reasons = [(one["admitted"], one["code"]) for one in (as_json, as_file, never, late)]
+    assert reasons == [
+        (False, "attention_too_large"),
+        (True, None),
+        (False, "deadline_unreachable"),
+        (False, "overloaded"),
+    ]
+    assert as_json["retry_after_s"] is never["retry_after_s"] is None
+    assert late["retry_after_s"] >= 1
 
 
 async def test_a_dry_run_counts_as_a_request_for_its_kind_of_input(

@@ -280,7 +280,7 @@ REFUSED: dict[str, tuple[Callable[[InferenceServerClient], Any], str, str]] = {
         "415",
         "unsupported_encoding",
     ),
-    "late": (infer(GIVEN, headers=LATE), "429", "overloaded"),
+    "late": (infer(GIVEN, headers=LATE), "400", "deadline_unreachable"),
     "model": (lambda client: client.get_model_metadata("another"), "404", "model_not_found"),
     "version": (lambda client: client.get_model_metadata(MODEL, "2"), "404", "model_not_found"),
     "repository": (lambda client: client.get_model_repository_index(), "404", "not_found"),

@@ -149,12 +149,13 @@ async def test_a_text_too_long_is_a_bad_request(theirs: AsyncOpenAI) -> None:
 
 
 @pytest.mark.client("openai", "RateLimitError")
-async def test_overload_is_a_rate_limit(theirs: AsyncOpenAI) -> None:
-    """What cannot be done in time is 429 at once, with Retry-After."""
+async def test_overload_is_a_rate_limit(
+    theirs: AsyncOpenAI, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What finds no room is 429 at once, with Retry-After."""
+    monkeypatch.setattr(gateway._batcher, "_most_requests", 0)
     with pytest.raises(openai.RateLimitError) as error:
-        await theirs.embeddings.create(
-            model=NAME, input="a", extra_headers={"x-headlight-deadline-ms": "0"}
-        )
+        await theirs.embeddings.create(model=NAME, input="a")
 
     assert error.value.code == "rate_limit_exceeded"
     assert int(error.value.response.headers["retry-after"]) >= 1

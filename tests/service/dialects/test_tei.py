@@ -304,7 +304,8 @@ async def test_overload_and_a_failing_model_are_said_in_teis_words(
     http: httpx.AsyncClient, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """429 with Retry-After; 424 for what the model did."""
-    late = await http.post("/embed", json={"inputs": "a"}, headers={"x-headlight-deadline-ms": "0"})
+    monkeypatch.setattr(gateway._batcher, "_most_requests", 0)
+    late = await http.post("/embed", json={"inputs": "a"})
     monkeypatch.setattr(gateway, "_runner", None)  # whatever asks for the model now fails
     failed = await http.post("/embed", json={"inputs": "a"})
 
