@@ -98,9 +98,10 @@ class InferenceRoutes:
         """POST /v2/models/{model}/infer: encode, and answer the outputs named."""
         self._check_model(request)
         media.given(request, JSON, OCTETS)
-        deadline, seen = time.monotonic() + self._seconds(request), request.scope["seen"]
+        begun, most, seen = time.monotonic(), self._seconds(request), request.scope["seen"]
         with seen.stage("parse"):
             call = parse(await request.body(), _header(request), self._limits)
+        deadline = begun + min(most, call.seconds)
         done = await self._gateway.encode(
             call.request, deadline, seen, numbers=call.numbers, padded=call.padded
         )

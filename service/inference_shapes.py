@@ -32,8 +32,9 @@ the last two take an `attention_mask` (INT64, INT32 or BOOL [B, T]) with zeros o
 Outputs are `pooled` (FP32 [B, width], the one where none is named), `tokens` (FP32 [B, T, width]),
 `layers` (FP32 [B, n, T, width], hidden states in the model's order), `attention` (FP32
 [B, L, H, T, T]) and `lengths` (INT64 [B]), which comes with the three that are padded with zeros to
-the longest sequence. With the header, the JSON's bytes come first, those of tensors follow,
-little-endian."""
+the longest sequence. Of Triton's parameters, `timeout` (microseconds) shortens the deadline, any
+`priority` is taken and is one level here, and a `sequence_id` is refused: no state is kept between
+requests. With the header, the JSON's bytes come first, those of tensors follow, little-endian."""
 
 TEXT, INTEGERS = {"type": "string"}, {"type": "array", "items": {"type": "integer"}}
 

@@ -4,6 +4,7 @@ Inputs are exactly one of text, input_ids and inputs_embeds. Outputs are padded 
 batch's longest sequence; `lengths` comes with those that can be. inference_answer.py writes them.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -77,11 +78,13 @@ class Call:
     Args:
         outputs: those answered, in order, and whether each comes as bytes.
         id: the client's own, given back.
+        seconds: that it may take; inf where it does not say.
     """
 
     request: EncodeRequest
     outputs: Mapping[str, bool]
     id: str | None
+    seconds: float
 
     @property
     def numbers(self) -> bool:
@@ -122,7 +125,8 @@ def parse(body: bytes, header: int | None, limits: Limits) -> Call:
         layers=_hidden(asked.parameters, limits.layers) if LAYERS in outputs else [],
         attention=_attention(asked.parameters) if ATTENTION in outputs else None,
     )
-    return Call(request, outputs, asked.id)
+    timeout = asked.parameters.timeout
+    return Call(request, outputs, asked.id, timeout / 1e6 if timeout else math.inf)
 
 
 def problem(refused: Refused, request_id: str) -> Problem:

@@ -4,7 +4,7 @@ Source: the protocol's inference_rest.md, "Inference Request JSON Object", and T
 extension_binary_data.md.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
@@ -13,6 +13,7 @@ from service.schema import Integers, Wire
 POOLED, TOKENS, LAYERS, ATTENTION, LENGTHS = "pooled", "tokens", "layers", "attention", "lengths"
 OUTPUTS = (POOLED, TOKENS, LAYERS, ATTENTION, LENGTHS)
 LONGEST_LIST = 4096  # characters
+MOST_UNSIGNED = 2**64 - 1  # of Triton's parameters
 
 # A parameter holds no list, in this protocol: "0,3,-1"
 Listed = Annotated[
@@ -66,12 +67,22 @@ class InferParameters(Wire):
             the last; all where left out.
         attention_layers, attention_heads: of the output attention, counted from 0; all where
             left out.
+        timeout: microseconds that the request may take, at most the service's own deadline; 0:
+            that one.
+        priority: any level, all of which are one here, as of a Triton model without levels.
+        sequence_id, sequence_start, sequence_end: no requests belong together here, so that only
+            the defaults are taken.
     """
 
     binary_data_output: bool = False
     layers: Listed | None = None
     attention_layers: Listed | None = None
     attention_heads: Listed | None = None
+    timeout: Annotated[int, Field(ge=0, le=MOST_UNSIGNED)] = 0
+    priority: Annotated[int, Field(ge=0, le=MOST_UNSIGNED)] = 0
+    sequence_id: Literal[0, ""] = 0
+    sequence_start: Literal[False] = False
+    sequence_end: Literal[False] = False
 
 
 class InferRequest(Wire):

@@ -280,12 +280,76 @@ REFUSED: dict[str, tuple[Callable[[InferenceServerClient], Any], str, str]] = {
         "415",
         "unsupported_encoding",
     ),
+    "sequence": (
+        infer(GIVEN, sequence_id=7, sequence_start=True),
+        "400",
+        "out_of_range: parameters.sequence_id",
+    ),
+    "named sequence": (
+        infer(GIVEN, sequence_id="a", sequence_end=True),
+        "400",
+        "out_of_range: parameters.sequence_id",
+    ),
+    "timeout": (infer(GIVEN, timeout=-1), "400", "out_of_range: parameters.timeout"),
+    "timeout in words": (infer(GIVEN, timeout="1"), "400", "invalid_type: parameters.timeout"),
+    "priority": (infer(GIVEN, priority=-1), "400", "out_of_range: parameters.priority"),
+    "parameter": (
+        infer(GIVEN, parameters={"rate": 2}),
+        "400",
+        "unknown_field: parameters",
+    ),
     "late": (infer(GIVEN, headers=LATE), "400", "deadline_unreachable"),
     "model": (lambda client: client.get_model_metadata("another"), "404", "model_not_found"),
     "version": (lambda client: client.get_model_metadata(MODEL, "2"), "404", "model_not_found"),
     "repository": (lambda client: client.get_model_repository_index(), "404", "not_found"),
     "loading": (lambda client: client.load_model(MODEL), "404", "not_found"),
 }
+
+
+@pytest.mark.client("tritonclient", "timeout and priority")
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"timeout": 20_000_000},
+        {"timeout": 0},
+        {"timeout": 2**63},
+        {"priority": 1},
+        {"priority": 2**64 - 1},
+        {"priority": 3, "timeout": 9_000_000, "request_id": "7"},
+        {
+            "sequence_start": True,
+            "sequence_end": True,
+        },  # which the client leaves out, without an id
+        {"headers": {"x-a": "b"}, "query_params": {"a": "b"}},
+        {"response_compression_algorithm": "gzip"},
+        {"response_compression_algorithm": "deflate"},
+    ],
+    ids=str,
+)
+async def test_what_the_client_can_add_to_a_request_changes_no_answer(
+    client: httpx.AsyncClient, triton: Triton[InferResult], more: dict[str, Any]
+) -> None:
+    """All that asks for nothing which a model without state and levels cannot honour."""
+    answer = await triton(infer([tensor("text", texts(3))], "pooled", **more))
+
+    check(answer.as_numpy("pooled"), [one["pooled"] for one in await native(client, inputs=TEXTS)])
+
+
+@pytest.mark.client("tritonclient", "timeout and priority")
+async def test_the_clients_timeout_is_a_deadline_that_the_service_keeps(
+    triton: Triton[InferResult], served: Callable[..., httpx.AsyncClient]
+) -> None:
+    """A microsecond is too little for anything; no number lengthens the service's own."""
+    with pytest.raises(InferenceServerException, match=r"deadline_unreachable: .*deadline_ms 0\)"):
+        await triton(infer(GIVEN, timeout=1))
+
+    asked = {"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": ["a"]}]}
+    async with served(deadline_seconds=1e-6) as hasty:
+        answers = [
+            await hasty.post(INFER, json={**asked, "parameters": {"timeout": timeout}})
+            for timeout in (0, 60_000_000)
+        ]
+    assert all(a.status_code == 400 and "deadline_unreachable" in a.text for a in answers)
 
 
 @pytest.mark.client("tritonclient", "errors")
@@ -361,7 +425,7 @@ WRONG: dict[str, tuple[list[dict[str, Any]], str]] = {
     "mask of another batch": ([ids([3, 1], [1, 2, 3]), mask(1)], "shape_mismatch: inputs: "),
 }
 CHOSEN: dict[str, tuple[dict[str, Any], str]] = {
-    "unknown parameter": ({"parameters": {"priority": 1}}, "unknown_field: parameters: "),
+    "unknown parameter": ({"parameters": {"rate": 1}}, "unknown_field: parameters: "),
     "layers of no output": ({"parameters": {"layers": "1"}}, "out_of_range: parameters.layers: "),
     "layer 7 of 6": (
         {"outputs": [{"name": "layers"}], "parameters": {"layers": "7"}},
