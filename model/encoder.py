@@ -127,6 +127,11 @@ class Encoder:
         """Where the weights are."""
         return self.embeddings.word.device
 
+    @property
+    def kernels(self) -> Kernels:
+        """What computes it."""
+        return self.layers[0].attention.kernels
+
     def pack(self, sequences: Sequence[packing.Sequence]) -> Packed:
         """Sequences as this encoder's rows; see packing.pack."""
         return packing.pack(sequences, self.device, self.config.pad)

@@ -154,6 +154,11 @@ class Kernels:
     attend: Callable[[Tensor, Tensor, Tensor, float, Tensor | None], tuple[Tensor, Tensor]]
     spread: cuda.Spread | None = None  # all sequences in one call, where nothing is added to scores
 
+    @property
+    def path(self) -> str:
+        """What the softmax normaliser of a map comes from: the fused kernel, or the exact steps."""
+        return "exact" if self.attend is attend_plain else "fused"
+
 
 PLAIN = Kernels("plain", PlainLinear, attend_plain)
 

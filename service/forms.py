@@ -10,13 +10,11 @@ from model.statistics import FIELDS
 from service.answer import Array, Records
 from service.runner import Attended
 
-PATH = "fused"  # attention comes from the forward pass's own softmax normaliser
 
-
-def facts(asked: Asked) -> dict[str, Any]:
+def facts(asked: Asked, path: str) -> dict[str, Any]:
     """What the answer says of itself: the form, the path, what its rows and columns are."""
     units = asked.units
-    said: dict[str, Any] = {"form": asked.form, "path": PATH}
+    said: dict[str, Any] = {"form": asked.form, "path": path}
     if len(units.axis) < len(units.spans):
         said["axis"] = units.axis
     if len(units.spans) < units.tokens:

@@ -429,7 +429,7 @@ def _item(asked: EncodeRequest, work: Work, read: Read, done: Done) -> answer.It
     one, shown = work.wanted.attention, done.attention
     return replace(
         item,
-        attention=forms.facts(one),
+        attention=forms.facts(one, shown.path),
         shown=forms.tree(one, shown, asked.encoding),
         named=dict(forms.named(one, shown)),
     )

@@ -107,8 +107,13 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Attended:
-    """What is shown of one sequence's attention; model.forms.Shown as arrays."""
+    """What is shown of one sequence's attention; model.forms.Shown as arrays.
 
+    Args:
+        path: which kernels computed it; see model.kernels.Kernels.
+    """
+
+    path: str
     heads: Mapping[int, Mapping[str, Array]]
     whole: Mapping[str, Array]
 
@@ -238,9 +243,17 @@ class Runner:
             pooled=_array(pool(last, wanted.pooling)) if wanted.pooling else None,
             tokens=_array(last) if wanted.tokens else None,
             hidden={layer: _array(encoded.hidden[layer][rows]) for layer in sorted(wanted.hidden)},
-            attention=_attended(encoded, rows, wanted.attention),
+            attention=self._attended(encoded, rows, wanted.attention),
             steps=self._explain(encoded, rows, wanted.explained),
         )
+
+    def _attended(self, encoded: Encoded, rows: slice, asked: Asked | None) -> Attended | None:
+        """What was asked to be shown of one sequence's attention."""
+        if asked is None:
+            return None
+        shown = show(encoded.traces, rows, asked)
+        heads = {layer: _arrays(named) for layer, named in shown.heads.items()}
+        return Attended(self.model.encoder.kernels.path, heads, _arrays(shown.whole))
 
     def _explain(self, encoded: Encoded, rows: slice, layer: int | None) -> dict[str, Array]:
         """Every step of one sequence through the layer asked for."""
@@ -374,15 +387,6 @@ def _finite(rows: torch.Tensor) -> bool:
     """Whether no number is NaN or infinity; both ends show each, and cannot overflow as a sum."""
     least, most = rows.aminmax()
     return bool(least.isfinite() & most.isfinite())
-
-
-def _attended(encoded: Encoded, rows: slice, asked: Asked | None) -> Attended | None:
-    """What was asked to be shown of one sequence's attention."""
-    if asked is None:
-        return None
-    shown = show(encoded.traces, rows, asked)
-    heads = {layer: _arrays(named) for layer, named in shown.heads.items()}
-    return Attended(heads, _arrays(shown.whole))
 
 
 def _arrays(named: Mapping[str, torch.Tensor]) -> dict[str, Array]:

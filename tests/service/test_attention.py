@@ -6,7 +6,7 @@ import copy
 import json
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import numpy as np
@@ -20,6 +20,7 @@ from model.statistics import FIELDS
 from service.answer import SAFETENSORS
 from service.gateway import Gateway
 from service.runner import Done, Work
+from service.settings import Settings
 from service.weights import BUNDLED, locate
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -489,3 +490,28 @@ async def test_a_gate_leaves_others_in_its_batch_as_they_are(
 
     assert together == alone * 3
     assert {True, False} in batches
+
+
+@pytest.mark.parametrize(("dtype", "path"), [("bfloat16", "exact"), ("float32", "fused")])
+async def test_an_answer_names_the_path_that_computed_it(
+    outer: Any, dtype: Literal["bfloat16", "float32"], path: str
+) -> None:
+    """In each form, as JSON and in a file: a processor has no fused kernel for half precision."""
+    settings = Settings(threads=1, device="cpu", dtype=dtype)
+    forms = [{"form": "full"}, {"form": "rollout"}, {"form": "stats"}, {"form": "dominance"}]
+    named = []
+    gateway = Gateway(settings, "path-1")
+    await gateway.start()
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(outer(gateway)), base_url="http://headlight"
+    ) as client:
+        for form in forms:
+            asked = {"inputs": ["All is well"], "attention": form}
+            answer = await client.post("/v1/encode", json=asked)
+            named.append(answer.json()["data"][0]["attention"]["path"])
+        answer = await client.post("/v1/encode", json=asked, headers={"accept": SAFETENSORS})
+    await gateway.close()
+
+    length = int.from_bytes(answer.content[:8], "little")
+    told = json.loads(json.loads(answer.content[8:][:length])["__metadata__"]["headlight"])
+    assert [*named, told["data"][0]["attention"]["path"]] == [path] * 5
