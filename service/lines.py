@@ -8,13 +8,13 @@ import codecs
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 LONGEST_BYTES = 16 * 1024 * 1024  # of a line; one without an end must not fill the memory
+BLOCK_BYTES = 1024 * 1024  # of lines that are compared with what was checked before one is used
 ENDS = b"\r\n"
 
 Texts = str | tuple[str, str]  # a text, or a pair of them
@@ -51,23 +51,32 @@ class Source:
     Args:
         sha256: of the whole file.
         lines: how many; a last one without an end counts.
+        marks: the digest of all bytes up to the end of each block.
     """
 
     path: Path
     sha256: str
     lines: int
+    marks: tuple[bytes, ...]
 
     def texts(self, done: int) -> Iterator[Texts]:
         """The texts after the first `done`.
 
         Raises:
-            Changed: the file is another by now; said at its end.
+            Changed: the file is another by now; said before any line of what changed.
         """
-        digest = hashlib.sha256()
-        for number, raw in islice(_raw(self.path, digest), done, None):
-            yield _read(number, raw, self.path)
-        if digest.hexdigest() != self.sha256:
-            raise Changed(f"{self.path} was changed while it was read")
+        marks = iter(self.marks)
+        for block, mark in _blocks(self.path):
+            if mark != next(marks, None):
+                raise self._changed()
+            for number, raw in block:
+                if number > done:
+                    yield _read(number, raw, self.path)
+        if next(marks, None):
+            raise self._changed()
+
+    def _changed(self) -> Changed:
+        return Changed(f"{self.path} was changed while it was read")
 
 
 def survey(path: Path, info: Mapping[str, Any]) -> Source:
@@ -81,29 +90,50 @@ def survey(path: Path, info: Mapping[str, Any]) -> Source:
         OSError: the file cannot be read.
     """
     most = info["limits"]["max_text_characters"]
-    digest, number = hashlib.sha256(), 0
-    for number, raw in _raw(path, digest):
-        texts = _read(number, raw, path)
-        for text in (texts,) if isinstance(texts, str) else texts:
-            if not text:
-                raise BadLine(number, "the text is empty")
-            if len(text) > most:
-                raise BadLine(number, f"{len(text)} characters, the service reads {most}")
+    marks, number = [], 0
+    for block, mark in _blocks(path):
+        marks.append(mark)
+        for number, raw in block:
+            _check(number, _read(number, raw, path), most)
     if not number:
         raise BadLine(1, "there is none; the file is empty")
-    return Source(path, digest.hexdigest(), number)
+    return Source(path, marks[-1].hex(), number, tuple(marks))
 
 
-def _raw(path: Path, digest: "hashlib._Hash") -> Iterator[tuple[int, bytes]]:
-    """Every line with its number, counted from 1; the digest gets all bytes."""
+def _check(number: int, texts: Texts, most: int) -> None:
+    """Refuse a line whose texts the service would not read."""
+    for text in (texts,) if isinstance(texts, str) else texts:
+        if not text:
+            raise BadLine(number, "the text is empty")
+        if len(text) > most:
+            raise BadLine(number, f"{len(text)} characters, the service reads {most}")
+
+
+def _blocks(path: Path) -> Iterator[tuple[list[tuple[int, bytes]], bytes]]:
+    """The lines, each with its number from 1, some at a time; and the digest of all so far."""
+    digest = hashlib.sha256()
+    block: list[tuple[int, bytes]] = []
+    size = 0
+    for number, raw in _raw(path):
+        digest.update(raw)
+        block.append((number, raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw))
+        size += len(raw)
+        if size >= BLOCK_BYTES:
+            yield block, digest.digest()
+            block, size = [], 0
+    if block:
+        yield block, digest.digest()
+
+
+def _raw(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Every line with its number, counted from 1."""
     with path.open("rb") as file:
         number = 0
         while raw := file.readline(LONGEST_BYTES):
             number += 1
             if len(raw) == LONGEST_BYTES:
                 raise BadLine(number, f"longer than {LONGEST_BYTES} bytes")
-            digest.update(raw)
-            yield number, raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
+            yield number, raw
 
 
 def _read(number: int, raw: bytes, path: Path) -> Texts:

@@ -108,10 +108,10 @@ def test_a_line_without_an_end_does_not_fill_the_memory(
 
 @pytest.mark.parametrize("then", [b'"a"\n"c"\n', b'"a"\n"b"\n"c"\n'], ids=["other", "longer"])
 def test_a_file_that_changes_in_between_is_noticed(tmp_path: Path, then: Any) -> None:
-    """At its end at the latest."""
+    """Before a line of it is used."""
     path = file(tmp_path, b'"a"\n"b"\n')
     source = survey(path, INFO)
     path.write_bytes(then)
 
     with pytest.raises(Changed):
-        list(source.texts(0))
+        next(source.texts(0))
