@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from model import checkpoint, families, kernels, maps
+from model.attention import TILE
 from model.checkpoint import Model
 from model.config import EncoderConfig
 from model.errors import CheckpointError
@@ -332,6 +333,21 @@ def test_a_window_is_exactly_as_wide_as_they_say(loaded: Loaded) -> None:
     assert probabilities[20, 20 - WINDOW] > 0 and probabilities[20, 20 + WINDOW] > 0
     assert probabilities[20, 19 - WINDOW] == 0 and probabilities[20, 21 + WINDOW] == 0
     assert math.isclose(float(probabilities[20].sum()), 1, abs_tol=1e-5)
+
+
+@pytest.mark.parametrize("window", [WINDOW, TILE // 2 + 3, TILE + 3])
+def test_a_window_looks_across_the_edges_of_tiles(tmp_path: Path, window: int) -> None:
+    """Queries come a tile at a time: one short of it, all of it, one more, and three of them."""
+    lengths = (TILE - 1, TILE, TILE + 1, 3 * TILE + 5)
+    sizes = {"max_position_embeddings": lengths[-1], "local_attention": 2 * window}
+    reference = theirs("modernbert", **sizes)
+    ours = saved(reference, tmp_path)
+    some = [inputs("modernbert", "ids", length, reference)[0] for length in lengths]
+
+    distances = [furthest(reference, ours, "modernbert", "ids", length) for length in lengths]
+
+    assert max(distances) <= 1e-5
+    assert moved(ours, some) == 0
 
 
 def special(config: EncoderConfig) -> str:
