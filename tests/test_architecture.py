@@ -7,7 +7,7 @@ import ast
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import cache
 from http import HTTPStatus
 from pathlib import Path
@@ -26,11 +26,14 @@ Graph = dict[str, set[str]]  # module -> the modules of ours that it imports
 # The files
 
 
+parse = cache(ast.parse)  # copies differ in a file each: one tree for what is the same
+
+
 def parsed(root: Path) -> dict[str, ast.Module]:
     """Every module of ours by its dotted name; a package's own file is `package.__init__`."""
     paths = sorted(path for folder in FOLDERS for path in (root / folder).rglob("*.py"))
     trees = {
-        ".".join(path.relative_to(root).with_suffix("").parts): ast.parse(path.read_text())
+        ".".join(path.relative_to(root).with_suffix("").parts): parse(path.read_text())
         for path in paths
     }
     return {
@@ -40,16 +43,26 @@ def parsed(root: Path) -> dict[str, ast.Module]:
     }
 
 
-def imported(tree: ast.Module) -> Iterator[str]:
+@cache
+def nodes(tree: ast.Module) -> tuple[ast.AST, ...]:
+    """Everything in a module."""
+    return tuple(ast.walk(tree))
+
+
+@cache
+def imported(tree: ast.Module) -> tuple[str, ...]:
     """The full name of each thing a module imports, wherever in the file it does."""
-    for node in ast.walk(tree):
+    names: list[str] = []
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             start = "." * node.level + (node.module or "")
-            yield from (f"{start}.{alias.name}" for alias in node.names)
+            names += [f"{start}.{alias.name}" for alias in node.names]
+    return tuple(names)
 
 
+@cache
 def attributes(tree: ast.Module) -> set[str]:
     """Each dotted name that is read in a module, such as `torch.ops.aten`."""
 
@@ -58,7 +71,7 @@ def attributes(tree: ast.Module) -> set[str]:
             return f"{dotted(node.value)}.{node.attr}"
         return node.id if isinstance(node, ast.Name) else ""
 
-    return {dotted(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    return {dotted(node) for node in nodes(tree) if isinstance(node, ast.Attribute)}
 
 
 def graph(trees: dict[str, ast.Module]) -> Graph:
@@ -157,13 +170,13 @@ def reads_environment(name: str, tree: ast.Module) -> bool:
 
 def touches_files(name: str, tree: ast.Module) -> bool:
     """A module can open a file or a connection."""
-    opened = (node.id == "open" for node in ast.walk(tree) if isinstance(node, ast.Name))
+    opened = (node.id == "open" for node in nodes(tree) if isinstance(node, ast.Name))
     return uses(*FILE_MODULES)(name, tree) or any(opened)
 
 
 def speaks(name: str, tree: ast.Module) -> bool:
     """A module writes to a log or a screen."""
-    printed = (node.id == "print" for node in ast.walk(tree) if isinstance(node, ast.Name))
+    printed = (node.id == "print" for node in nodes(tree) if isinstance(node, ast.Name))
     return uses("logging", "warnings")(name, tree) or any(printed)
 
 
@@ -175,7 +188,7 @@ def calls_private_torch(name: str, tree: ast.Module) -> bool:
 
 def states_status(name: str, tree: ast.Module) -> bool:
     """A module holds the number of an HTTP error, or its name."""
-    numbers = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    numbers = {node.value for node in nodes(tree) if isinstance(node, ast.Constant)}
     named = any(full.startswith(("http.HTTPStatus", "starlette.status")) for full in imported(tree))
     return named or bool(numbers & ERROR_STATUSES)
 
