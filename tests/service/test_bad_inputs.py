@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import orjson
 import pytest
+import pytest_asyncio
 
 from service.gateway import Gateway
 from service.refusals import MOST_BYTES, REFUSALS
@@ -18,12 +19,17 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 GOLDEN = {"inputs": ["All is well"], "encoding": "base64"}
 
 
-async def test_each_is_answered_as_listed_and_leaves_the_replica_as_it_was(
-    client: httpx.AsyncClient, gateway: Gateway, bad_input: "Row"
-) -> None:
-    """Status and code; then ready, the same bits as before, nothing waits."""
-    golden = (await client.post("/v1/encode", json=GOLDEN)).json()["data"]
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def golden(address: str) -> Any:
+    """The answer from before the first of them."""
+    async with httpx.AsyncClient(base_url=address) as client:
+        return (await client.post("/v1/encode", json=GOLDEN)).json()["data"]
 
+
+async def test_each_is_answered_as_listed_and_leaves_the_replica_as_it_was(
+    client: httpx.AsyncClient, gateway: Gateway, golden: Any, bad_input: "Row"
+) -> None:
+    """Status and code; then ready, the same bits as before the first, nothing waits."""
     answer = await client.request(
         bad_input.method,
         bad_input.path,
