@@ -21,6 +21,7 @@ import httpx
 import pytest
 import pytest_asyncio
 import uvicorn
+from hypothesis import settings as hypothesis
 from starlette.types import ASGIApp
 
 from service import edge, exposition, guard, logs
@@ -29,6 +30,9 @@ from service.settings import Settings
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
+
+hypothesis.register_profile("patient", hypothesis(), deadline=None)  # the machine may be busy
+hypothesis.load_profile("patient")
 
 BAD_INPUTS = Path(__file__).with_name("bad_inputs.py")
 

@@ -481,7 +481,7 @@ async def test_a_gate_leaves_others_in_its_batch_as_they_are(
     first = [{"inputs": ["a"]}] * 2  # they keep the lanes while the others gather
     tasks = [asyncio.create_task(encode(client, one)) for one in first + asked * 3]
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while gateway._batcher.waiting_requests < len(asked * 3):
                 await asyncio.sleep(0.01)
     finally:

@@ -96,7 +96,7 @@ def texts(draw: st.DrawFn, depth: int = DEEPEST) -> str:
     return f"[{inside}]" if kind == "list" else f"{{{inside}}}"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(texts())
 def test_a_key_stands_twice_exactly_where_pythons_parser_says_so(text: str) -> None:
     """For any JSON that is not too deep."""

@@ -126,16 +126,18 @@ def test_the_wrapper_becomes_haproxy(tmp_path: Path) -> None:
     assert "Configuration file" in checked.stdout + checked.stderr
 
 
+PATIENCE_SECONDS = 60
 PARENT = """
-import asyncio, sys
+import asyncio, socket, sys
 
 async def main():
-    wrapper, config = sys.argv[1:]
+    wrapper, config, port = sys.argv[1:]
     command = [sys.executable, wrapper, "-db", "-f", config, "-dR"]
     first = await asyncio.create_subprocess_exec(*command)
-    await asyncio.sleep(0.5)
+    with socket.socket() as client:
+        while client.connect_ex(("127.0.0.1", int(port))):
+            await asyncio.sleep(0.05)
     second = await asyncio.create_subprocess_exec(*command, "-sf", str(first.pid))
-    await asyncio.sleep(0.5)
     print(await first.wait(), second.pid, flush=True)
     await second.wait()
 
@@ -153,7 +155,7 @@ def test_haproxy_ends_with_the_process_that_started_it_also_after_a_reload(tmp_p
     config.write_text(
         f"defaults\n    mode http\n{timeouts}frontend all\n    bind 127.0.0.1:{port}\n"
     )
-    command = [sys.executable, "-c", PARENT, haproxy.__file__, str(config)]
+    command = [sys.executable, "-c", PARENT, haproxy.__file__, str(config), str(port)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as parent:
@@ -165,7 +167,7 @@ def test_haproxy_ends_with_the_process_that_started_it_also_after_a_reload(tmp_p
 
         parent.kill()
 
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
         with socket.socket() as client:
             if client.connect_ex(("127.0.0.1", port)) != 0:

@@ -8,7 +8,6 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import httpx
 import jsonschema
@@ -68,11 +67,12 @@ async def test_a_request_is_told_of_soon_also_when_nobody_asks(
 ) -> None:
     """Not only when the next one ends."""
     gateway.observer.tell()
-    monkeypatch.setattr(gateway.observer, "_ways", [told := Mock()])
+    told = asyncio.Queue[Seen]()
+    monkeypatch.setattr(gateway.observer, "_ways", [told.put_nowait])
     await client.get("/live")
-    await asyncio.sleep(3 * TELL_SECONDS)
 
-    told.assert_called_once()
+    seen = await asyncio.wait_for(told.get(), 60)
+    assert seen.route == "/live" and told.empty()
 
 
 async def test_a_request_that_cannot_be_told_of_silences_no_other(

@@ -56,7 +56,6 @@ def drive(address: str, path: str, mode: GenerationMode) -> None:
 
         @settings(
             max_examples=EXAMPLES,
-            deadline=None,
             derandomize=True,
             database=None,
             phases=[Phase.generate],
