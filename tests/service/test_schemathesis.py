@@ -16,6 +16,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from service.openapi import document
+
 CHECKS = [
     not_a_server_error,
     status_code_conformance,
@@ -23,25 +25,17 @@ CHECKS = [
     response_schema_conformance,
 ]
 EXAMPLES = 12
-ASKED = [
-    "/v1/encode",
-    "/v1/attend",
-    "/v1/explain",
-    "/v1/embeddings",
-    "/embed",
-    "/embed_all",
-    "/similarity",
-    "/tokenize",
-    "/decode",
-    "/v2/models/{model}/infer",
-]
-READ = ["/v1/heads", "/v1/models", "/health", "/v2", "/v2/health/ready", "/info", "/ready", "/live"]
+PATHS = document()["paths"]
 GOOD, BAD = GenerationMode.POSITIVE, GenerationMode.NEGATIVE
 
 
 @pytest.mark.parametrize(
     ("path", "mode"),
-    [*((path, mode) for path in ASKED for mode in (GOOD, BAD)), *((path, GOOD) for path in READ)],
+    [
+        (path, mode)
+        for path, operations in PATHS.items()
+        for mode in ((GOOD, BAD) if "requestBody" in operations.get("post", {}) else (GOOD,))
+    ],
 )
 @pytest.mark.asyncio(loop_scope="session")
 async def test_every_answer_is_as_described(address: str, path: str, mode: GenerationMode) -> None:

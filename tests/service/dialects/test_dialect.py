@@ -129,7 +129,6 @@ DECODERS: dict[str, tuple[Decode, Callable[[Any], bytes], Any]] = {
 EVERY = pytest.mark.parametrize(("decode", "written", "whole"), DECODERS.values(), ids=DECODERS)
 ODD = (b"-1", b"1e999", b"NaN", b"null", b"[]", b"{}", b'"\\ud800"', b"9" * 25, b"\xff", b"true")
 QUICK = settings(
-    deadline=1000,  # ms, of which a request takes one: it stops whatever hangs
     max_examples=60,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
@@ -189,7 +188,7 @@ async def check(gateway: Gateway, decode: Decode, body: bytes) -> None:
     try:
         request = decode(body)
         assert isinstance(request, EncodeRequest)
-        await gateway.dry_run(request, time.monotonic() + 30, Seen("/"), numbers=True)
+        await gateway.encode(request, time.monotonic() + 30, Seen("/"), numbers=True)
     except Exception as error:
         refused = refusal(error)
         assert refused.status in FAULTS, error
