@@ -14,7 +14,7 @@ from safetensors.numpy import load
 from service import guard, media
 from service.answer import SAFETENSORS
 from service.gateway import Gateway
-from service.refusals import MEDIA_TYPE, REFUSALS
+from service.refusals import REFUSALS
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
