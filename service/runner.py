@@ -164,7 +164,8 @@ class Runner:
         self.on_failure: Callable[[Exception], None] = lambda error: None
         ids = model.tokenizer([(CANARY,)], model.max_tokens, "right")[0].token_ids
         self.canary = Work(ids, None, None, Wanted(tokens=True))
-        self.fixed = device.type == "cpu"  # a GPU's matrix kernels are picked by the batch's size
+        # a GPU's matrix kernels, and a processor's in half precision, follow the batch's size
+        self.fixed = device.type == "cpu" and dtype == torch.float32
         self.speed = self._measure()
         self.budget = batch_tokens or machine.budget(self.speed)
         self.golden = self._check_invariance()
