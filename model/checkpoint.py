@@ -6,6 +6,7 @@ tensors: model/families.py; the files of sentence-transformers: model/modules.py
 """
 
 import hashlib
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -63,7 +64,7 @@ class Model:
     Args:
         pooling: the checkpoint's own way to one vector.
         max_tokens: its own longest sequence, special tokens included.
-        digest: `sha256:` and 12 hex digits over weights, config and tokenizer together.
+        digest: `sha256:` and 12 hex digits over all that decides about an answer together.
         trained: False for weights drawn at random.
         prompts: what goes before a text, by name.
     """
@@ -97,18 +98,16 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, kernels: Kernel
     """
     files = _files(folder)
     config, family = read_config(read_json(folder / CONFIG))
+    tokenizer = _tokenizer(folder / TOKENIZER, config, modules.read_lower_case(folder))
     with _opened(files) as found:
         weights = _checked(found, config, family)
         encoder = build(config, weights, device, dtype, kernels)
-    return Model(
-        config,
-        encoder,
-        Tokenizer(folder / TOKENIZER),
-        modules.read_pooling(folder, config.width, device, kernels),
-        modules.read_max_tokens(folder, config.max_tokens),
-        digest(folder),
-        prompts=modules.read_prompts(folder),
-    )
+    pooling = modules.read_pooling(folder, config.width, device, kernels)
+    max_tokens = modules.read_max_tokens(folder, config.max_tokens)
+    prompts = modules.read_prompts(folder)
+    paths = [*files, folder / CONFIG, folder / TOKENIZER, *modules.dense_files(folder)]
+    digest = _digest(paths, pooling, max_tokens, tokenizer.lower_case, prompts)
+    return Model(config, encoder, tokenizer, pooling, max_tokens, digest, prompts=prompts)
 
 
 def preset(
@@ -124,8 +123,9 @@ def preset(
         tokenizer: the tokenizer.json it reads texts with.
 
     Raises:
-        CheckpointError: the tokenizer cannot be read.
+        CheckpointError: the tokenizer cannot be read, or has ids beyond the vocabulary.
     """
+    read = _tokenizer(tokenizer, config)
     drawn = _drawn(config)
     encoder = build(config, drawn.__getitem__, device, dtype, kernels)
     total = hashlib.sha256()
@@ -135,21 +135,12 @@ def preset(
     return Model(
         config,
         encoder,
-        Tokenizer(tokenizer),
+        read,
         Pooling(("mean",), normalize=False),
         config.max_tokens,
         _short(total),
         trained=False,
     )
-
-
-def digest(folder: Path) -> str:
-    """What names these weights: a digest over weights, config, tokenizer and prompts together."""
-    total = hashlib.sha256()
-    for path in (*_files(folder), folder / CONFIG, folder / TOKENIZER, *modules.files(folder)):
-        with path.open("rb") as file:
-            total.update(hashlib.file_digest(file, "sha256").digest())
-    return _short(total)
 
 
 def build(
@@ -240,6 +231,49 @@ def _drawn(config: EncoderConfig) -> dict[str, Tensor]:
             most = math.sqrt(6 / sum(shape) if linear else 3)
             tensors[name] = torch.empty(shape).uniform_(-most, most, generator=random)
     return tensors
+
+
+def _tokenizer(path: Path, config: EncoderConfig, lower_case: bool = False) -> Tokenizer:
+    """A tokenizer all of whose ids and types have a row.
+
+    Raises:
+        CheckpointError: it cannot be read, or a text could reach beyond a table.
+    """
+    tokenizer = Tokenizer(path, lower_case=lower_case)
+    highest, type_ = tokenizer.highest()
+    beyond = []
+    if highest >= config.vocabulary:
+        beyond += [f"id {highest}, and the embedding table has {config.vocabulary} rows"]
+    if config.types > 1 and type_ >= config.types:  # a table of one row tells nothing apart
+        beyond += [f"token type {type_}, and the table of types has {config.types} rows"]
+    if beyond:
+        raise CheckpointError(f"{path.name} reaches {'; '.join(beyond)}")
+    return tokenizer
+
+
+def _digest(
+    paths: list[Path], pooling: Pooling, max_tokens: int, lower_case: bool, prompts: Prompts
+) -> str:
+    """What names a checkpoint: a digest over the files' bytes and over what is read of others.
+
+    Args:
+        paths: the files that count to the byte, in a fixed order.
+    """
+    read = {
+        "files": [_sha256(path) for path in paths],
+        "pooling": pooling.modes,
+        "normalize": pooling.normalize,
+        "max_tokens": max_tokens,
+        "lower_case": lower_case,
+        "prompts": {name: text for name, text in prompts.named.items() if text},
+        "prompt": prompts.find(None),
+    }
+    return _short(hashlib.sha256(json.dumps(read, sort_keys=True).encode()))
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _short(total: "hashlib._Hash") -> str:

@@ -3,7 +3,7 @@
 modules.json                    Transformer, Pooling, Dense .., Normalize, in this order
 1_Pooling/config.json           how token vectors become one
 2_Dense/config.json, .safetensors
-sentence_bert_config.json       the longest sequence
+sentence_bert_config.json       the longest sequence, lower-casing; older names: SENTENCE
 config_sentence_transformers.json   prompts: what goes before a text, by name
 """
 
@@ -24,7 +24,11 @@ from model.kernels import Kernels
 from model.pooling import Dense, Mode, Pooling
 
 CONFIG, WEIGHTS, PICKLE = "config.json", "model.safetensors", "pytorch_model.bin"
-MODULES, SENTENCE_BERT = "modules.json", "sentence_bert_config.json"
+MODULES = "modules.json"
+SENTENCE = tuple(  # what sentence-transformers reads, and in this order
+    f"sentence_{kind}_config.json"
+    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
 TOKENIZER_CONFIG = "tokenizer_config.json"
 PROMPTS = "config_sentence_transformers.json"
 CONVERT = "save_pretrained of sentence-transformers writes safetensors"
@@ -98,11 +102,22 @@ def read_pooling(folder: Path, width: int, device: torch.device, kernels: Kernel
 
 def read_max_tokens(folder: Path, positions: int) -> int:
     """What sentence-transformers stored, in one file or, since its version 6, in the other."""
-    for name, key in ((SENTENCE_BERT, "max_seq_length"), (TOKENIZER_CONFIG, "model_max_length")):
-        given = read_json(folder / name).get(key) if (folder / name).is_file() else None
-        if given:
-            return min(int(given), positions)
-    return positions
+    path = folder / TOKENIZER_CONFIG
+    tokenizer = read_json(path) if path.is_file() else {}
+    stored = _sentence(folder).get("max_seq_length") or tokenizer.get("model_max_length")
+    return min(int(stored), positions) if stored else positions
+
+
+def read_lower_case(folder: Path) -> bool:
+    """Whether sentence-transformers lower-cases texts before it tokenizes them.
+
+    Raises:
+        CheckpointError: the file says neither yes nor no.
+    """
+    stored = _sentence(folder).get("do_lower_case", False) if _modules(folder) else False
+    if not isinstance(stored, bool):
+        raise CheckpointError(f"do_lower_case is neither true nor false: {stored!r}")
+    return stored
 
 
 def read_prompts(folder: Path) -> Prompts:
@@ -127,11 +142,10 @@ def read_prompts(folder: Path) -> Prompts:
     return Prompts(named, default)
 
 
-def files(folder: Path) -> list[Path]:
-    """The files that decide about a vector as weights do, in a fixed order."""
+def dense_files(folder: Path) -> list[Path]:
+    """The files of the Dense modules, in a fixed order."""
     paths = [path for kind, path in _modules(folder) if kind == "Dense"]
-    prompts = [folder / PROMPTS] if any(read_prompts(folder).named.values()) else []
-    return [*(path / name for path in paths for name in (WEIGHTS, CONFIG)), *prompts]
+    return [path / name for path in paths for name in (WEIGHTS, CONFIG)]
 
 
 def read_json(path: Path) -> Any:
@@ -146,6 +160,17 @@ def read_json(path: Path) -> Any:
         raise CheckpointError(f"{path.parent} lacks {path.name}") from None
     except ValueError as error:
         raise CheckpointError(f"{path.name} is not JSON: {error}") from error
+
+
+def _sentence(folder: Path) -> Mapping[str, Any]:
+    """What sentence-transformers stored of its Transformer: the first such file with content."""
+    for path in (folder / name for name in SENTENCE):
+        stored = read_json(path) if path.is_file() else {}
+        if not isinstance(stored, dict):
+            raise CheckpointError(f"{path.name} is not a JSON object")
+        if stored:
+            return stored
+    return {}
 
 
 def _modules(folder: Path) -> list[tuple[str, Path]]:

@@ -11,6 +11,8 @@ from typing import Literal
 
 from tokenizers import Encoding
 from tokenizers import Tokenizer as Library
+from tokenizers.normalizers import Lowercase, Normalizer
+from tokenizers.normalizers import Sequence as Normalizers
 
 from model.errors import CheckpointError, SequenceTooLong
 
@@ -49,18 +51,22 @@ class Tokenizer:
 
     Args:
         path: its tokenizer.json.
+        lower_case: whether texts are lower-cased first; offsets are those of the text as it came.
 
     Raises:
         CheckpointError: the file is not a tokenizer that this library reads.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, lower_case: bool = False) -> None:
         try:
             self._library = Library.from_file(str(path))
         except Exception as error:  # the library raises nothing narrower
             raise CheckpointError(f"{path.name} cannot be read: {error}") from error
         self._library.no_truncation()
         self._library.no_padding()
+        self.lower_case = lower_case
+        if lower_case:
+            self._library.normalizer = _lowered(self._library.normalizer)
         pair = self._library.encode("", "")
         # [UNK] and [MASK] too are special to the vocabulary, but a text reads as them
         around = zip(pair.ids, pair.special_tokens_mask, strict=True)
@@ -116,6 +122,13 @@ class Tokenizer:
         """The token of an id, None for an id that the vocabulary lacks."""
         return self._library.id_to_token(token_id)
 
+    def highest(self) -> tuple[int, int]:
+        """The highest token id and the highest token type that texts can get."""
+        framed = [self._library.encode(""), self._library.encode("", "")]
+        ids = {token_id for encoding in framed for token_id in encoding.ids}
+        types = {type_ for encoding in framed for type_ in encoding.type_ids}
+        return max({0, *ids, *self._library.get_vocab().values()}), max({0, *types})
+
     def _cut(self, text: Texts, encoding: Encoding, limit: int, truncate: Truncate) -> Tokenized:
         length, first = len(encoding), encoding.sequence_ids.count(0)
         offsets = encoding.offsets
@@ -138,6 +151,21 @@ class Tokenizer:
         for part, length in zip(parts, share(list(map(len, parts)), room), strict=True):
             part.truncate(length, direction=truncate)
         return parts
+
+
+def _lowered(normalizer: Normalizer | None) -> Normalizer:
+    """A normaliser that lower-cases before all else, as sentence-transformers makes it.
+
+    One with a Lowercase among its steps is left as it is.
+    """
+    if normalizer is None:
+        return Lowercase()
+    steps = [normalizer]
+    if isinstance(normalizer, Normalizers):
+        steps = [normalizer[index] for index in range(len(normalizer))]
+    if any(isinstance(step, Lowercase) for step in steps):
+        return normalizer
+    return Normalizers([Lowercase(), *steps])
 
 
 def _tokenized(

@@ -114,7 +114,7 @@ ANSWER = {
     "required": ["model", "weights", "dtype", "numerics", "data", "usage"],
     "properties": {
         "model": {"type": "string"},
-        "weights": {"type": "string", "description": "digest of weights, config and tokenizer"},
+        "weights": {"type": "string", "description": "digest of all that decides about a vector"},
         "dtype": {"enum": ["float32", "float16"]},
         "numerics": {"type": "string", "description": "equal weights, numerics, input: equal bits"},
         "data": {"type": "array", "items": ITEM},

@@ -166,7 +166,7 @@ def serve_one_answer(root: Path, said: Path) -> None:
         service.send_signal(getattr(signal, final["STOPSIGNAL"]))
         ended = service.wait(60)
 
-    assert answer["weights"] == "sha256:d101471598ac"
+    assert answer["weights"] == "sha256:5fc648cb18e4"
     assert re.search(r"^Uid:\s+1000\s", status, re.M) and re.search(r"^CapBnd:\s+0+$", status, re.M)
     assert ended == 0, said.read_text()
 

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer as Library
+from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 from transformers import BertConfig, BertForMaskedLM, BertModel
 
@@ -22,6 +24,7 @@ from model.packing import Sequence, pack
 
 CPU = torch.device("cpu")
 ROOT = Path(__file__).parent.parent.parent
+FEW = Path(__file__).with_name("few.json")  # a tokenizer of 41 words, for tables of few rows
 FIRST = "encoder.layer.0.attention.self.query.weight"
 NORM = "embeddings.LayerNorm.bias"
 SIZES = BertConfig(
@@ -55,11 +58,11 @@ def by_transformers(bert: BertModel) -> Tensor:
 
 
 @pytest.fixture
-def small(tmp_path: Path, folder: Path) -> Path:
+def small(tmp_path: Path) -> Path:
     """A folder of a small model with random weights, written by transformers."""
     torch.manual_seed(0)
     BertModel(SIZES).save_pretrained(tmp_path)
-    shutil.copy(folder / "tokenizer.json", tmp_path)
+    shutil.copy(FEW, tmp_path / "tokenizer.json")
     return tmp_path
 
 
@@ -440,20 +443,68 @@ def test_a_presets_tokenizer_is_in_its_digest(folder: Path, tmp_path: Path) -> N
 
 
 def test_the_bundled_weights_have_the_digest_their_stored_numbers_go_by(model: Model) -> None:
-    """It names weights, config and tokenizer together."""
-    assert model.digest == "sha256:d101471598ac"
+    """It names all that decides about an answer together."""
+    assert model.digest == "sha256:5fc648cb18e4"
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
 def test_a_change_to_any_of_the_three_files_changes_the_digest(small: Path, name: str) -> None:
     """To one byte of it."""
-    before = checkpoint.digest(small)
+    before = load(small).digest
 
-    given = bytearray((small / name).read_bytes())
-    given[-3] ^= 1
-    (small / name).write_bytes(given)
+    if name == "model.safetensors":
+        rewrite(small, lambda found: found[NORM][0].add_(1))
+    else:
+        (small / name).write_bytes((small / name).read_bytes() + b" ")
 
-    assert checkpoint.digest(small) != before
+    assert load(small).digest != before
+
+
+Edit = Callable[[Library], object]
+
+
+def framed(pair: str, *marks: tuple[str, int]) -> Edit:
+    """Put a frame around the texts of a pair."""
+
+    def edit(library: Library) -> None:
+        library.post_processor = TemplateProcessing("$A", pair, marks)
+
+    return edit
+
+
+REACHES: dict[str, tuple[Edit, str]] = {
+    "an added token": (
+        lambda library: library.add_tokens(["w41"]),
+        "id 41, and the embedding table has 41 rows",
+    ),
+    "a frame's token": (framed("$A [X] $B", ("[X]", 43)), "id 43, and the embedding table"),
+    "a frame's type": (
+        framed("$A $B:7 [SEP]:7", ("[SEP]", 2)),
+        "token type 7, and the table of types has 7 rows",
+    ),
+}
+
+
+@pytest.mark.parametrize(("edit", "said"), REACHES.values(), ids=REACHES)
+def test_a_tokenizer_that_reaches_beyond_a_table_is_refused(
+    small: Path, edit: Edit, said: str
+) -> None:
+    """With the highest id and the rows, whether or not any text has it."""
+    library = Library.from_file(str(FEW))
+    edit(library)
+    library.save(str(small / "tokenizer.json"))
+
+    with pytest.raises(CheckpointError) as refused:
+        load(small)
+
+    assert str(refused.value).startswith(f"tokenizer.json reaches {said}")
+    assert "\n" not in str(refused.value)
+
+
+def test_a_preset_refuses_a_tokenizer_beyond_its_table(folder: Path) -> None:
+    """As a checkpoint does."""
+    with pytest.raises(CheckpointError, match="reaches id 30521, .* has 41 rows"):
+        preset(folder / "tokenizer.json", vocabulary=41)
 
 
 def test_a_copy_has_the_same_digest(small: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -462,4 +513,4 @@ def test_a_copy_has_the_same_digest(small: Path, tmp_path_factory: pytest.TempPa
     shutil.copytree(small, other, dirs_exist_ok=True)
     (other / "README.md").write_text("another")
 
-    assert checkpoint.digest(other) == checkpoint.digest(small)
+    assert load(other).digest == load(small).digest

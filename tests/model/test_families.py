@@ -22,9 +22,9 @@ from model.config import EncoderConfig
 from model.errors import CheckpointError
 from model.packing import Sequence
 from model.tiles import Look
-from service.weights import BUNDLED, locate
 
 CPU = torch.device("cpu")
+FEW = Path(__file__).with_name("few.json")  # a tokenizer of 41 words, for tables of few rows
 PAGE = Path(__file__).parent.parent.parent / "docs" / "models.md"
 WINDOW = 8  # of ModernBERT's local layers, to either side
 VOCABULARY, TYPES, MOST = 97, 3, 40
@@ -128,7 +128,7 @@ def theirs(family: str, **choices: object) -> PreTrainedModel:
 def saved(model: PreTrainedModel, folder: Path) -> Model:
     """The model as we load it from where transformers saved it."""
     model.save_pretrained(folder)
-    shutil.copy(locate(BUNDLED)[0] / "tokenizer.json", folder)
+    shutil.copy(FEW, folder / "tokenizer.json")
     return checkpoint.load(folder, CPU, torch.float32, kernels.choose(CPU, torch.float32))
 
 

@@ -90,6 +90,18 @@ def vectors(model: Model, dimensions: int | None = None, prompt: str = "") -> Te
     return torch.stack([pool(last[packed.rows(i)], how) for i in range(len(TEXTS))])
 
 
+DECISIONS: list[tuple[str, dict[str, Any]]] = [
+    *(("1_Pooling/config.json", {"pooling_mode": mode}) for mode in MODES if mode != "mean"),
+    ("1_Pooling/config.json", {"pooling_mode": ["mean", "cls"]}),
+    ("sentence_bert_config.json", {"max_seq_length": 5}),
+    ("sentence_bert_config.json", {"do_lower_case": True}),
+    ("config_sentence_transformers.json", {"prompts": {"query": "q"}}),
+    ("config_sentence_transformers.json", {"prompts": {"query": "r"}}),
+    (
+        "config_sentence_transformers.json",
+        {"prompts": {"query": "q"}, "default_prompt_name": "query"},
+    ),
+]
 STACKS: dict[str, Callable[[], list[nn.Module]]] = {
     **{mode: (lambda mode=mode: [Pooling(WIDTH, pooling_mode=mode)]) for mode in MODES},
     "three at once": lambda: [Pooling(WIDTH, pooling_mode=("lasttoken", "cls", "mean"))],
@@ -137,11 +149,41 @@ def test_dimensions_are_cut_behind_the_dense_layer_and_before_the_norm(saved: Sa
 def test_a_dense_layer_is_in_the_digest(saved: Saved) -> None:
     """Other vectors are other weights."""
     _, folder = saved(Pooling(WIDTH), Dense(WIDTH, 8))
-    before = checkpoint.digest(folder)
+    before = load(folder).digest
 
     rewrite(folder / "2_Dense", lambda found: found["linear.bias"].add_(1))
 
-    assert checkpoint.digest(folder) != before
+    assert load(folder).digest != before
+
+
+def test_folders_of_other_answers_have_other_digests(saved: Saved, small: Path) -> None:
+    """Of one encoder: every way to one vector, length, case and prompt."""
+    _, folder = saved(Pooling(WIDTH), Normalize())
+    plain = load(folder).digest
+    digests = []
+    for name, values in DECISIONS:
+        copy = small / "copy"
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(folder, copy)
+        change(copy / name, **values)
+        digests.append(load(copy).digest)
+    parts = json.loads((folder / "modules.json").read_text())
+    (copy / "modules.json").write_text(json.dumps(parts[:2]))
+    digests.append(load(copy).digest)
+
+    assert len({plain, *digests}) == 1 + len(DECISIONS) + 1
+
+
+def test_how_a_file_is_written_is_nothing_to_the_digest(saved: Saved) -> None:
+    """What is read of it counts: here the same pooling, as older versions wrote it, and spaces."""
+    _, folder = saved(Pooling(WIDTH), Normalize())
+    plain = load(folder).digest
+
+    flags = {"word_embedding_dimension": WIDTH, "pooling_mode_mean_tokens": True}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(flags, indent=7))
+    (folder / "modules.json").write_text((folder / "modules.json").read_text() + "\n\n")
+
+    assert load(folder).digest == plain
 
 
 def rewrite(folder: Path, edit: Callable[[dict[str, Tensor]], Any]) -> None:
@@ -231,6 +273,59 @@ def test_a_norm_with_weights_is_refused_by_name(saved: Saved) -> None:
         load(folder)
 
 
+CASED = ["A DOG Ate the food", "\u0130stanbul IS Big", "STRASSE STRA\u1e9eE \u03a3\u03a3", "yes"]
+
+
+def keep_case(folder: Path) -> None:
+    """Give a folder a tokenizer that lower-cases nothing by itself."""
+    stored = json.loads((folder / "tokenizer.json").read_text())
+    stored["normalizer"] = {**stored["normalizer"], "lowercase": False, "strip_accents": False}
+    (folder / "tokenizer.json").write_text(json.dumps(stored))
+    change(folder / "tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast")
+
+
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("name", ["sentence_bert_config.json", "sentence_roberta_config.json"])
+def test_texts_are_lower_cased_where_sentence_transformers_does(
+    saved: Saved, name: str, lower: bool
+) -> None:
+    """The same ids and vectors as its own, under either of the file's names."""
+    _, folder = saved(Pooling(WIDTH))
+    keep_case(folder)
+    (folder / "sentence_bert_config.json").rename(folder / name)
+    change(folder / name, do_lower_case=lower)
+    peer, found = SentenceTransformer(str(folder), device="cpu"), load(folder)
+
+    ids = [tokens.token_ids for tokens in found.tokenizer([(text,) for text in CASED], 99)]
+    theirs = [peer.tokenizer(text)["input_ids"] for text in CASED]
+    expected = peer.encode(TEXTS, convert_to_tensor=True)
+
+    assert ids == theirs and found.tokenizer.lower_case is lower
+    assert (100 in ids[0]) is not lower  # [UNK]: the vocabulary has no capital letter
+    torch.testing.assert_close(vectors(found), expected, rtol=0, atol=1e-5)
+
+
+def test_a_plain_folder_lower_cases_nothing(small: Path) -> None:
+    """Without modules.json sentence-transformers reads nothing of the file."""
+    keep_case(small)
+    change(small / "sentence_bert_config.json", do_lower_case=True)
+    peer = SentenceTransformer(str(small), device="cpu")
+
+    ours = load(small).tokenizer([(CASED[0],)], 99)[0].token_ids
+
+    assert ours == peer.tokenizer(CASED[0])["input_ids"] and 100 in ours
+
+
+@pytest.mark.parametrize("value", ["yes", 1])
+def test_a_lower_case_that_is_no_boolean_is_refused(saved: Saved, value: object) -> None:
+    """It would be guessed."""
+    _, folder = saved(Pooling(WIDTH))
+    change(folder / "sentence_bert_config.json", do_lower_case=value)
+
+    with pytest.raises(CheckpointError, match=f"do_lower_case .* {value!r}"):
+        load(folder)
+
+
 PROMPTS = "config_sentence_transformers.json"
 NAMED = {"query": "query: ", "document": ""}
 
@@ -272,13 +367,13 @@ def test_a_prompt_that_is_null_is_empty(saved: Saved) -> None:
 def test_prompts_are_part_of_what_names_the_weights(saved: Saved) -> None:
     """They decide about a vector; where all are empty, they do not."""
     _, folder = saved(Pooling(WIDTH))
-    plain = checkpoint.digest(folder)
+    plain = load(folder).digest
 
     change(folder / PROMPTS, prompts={"query": ""})
-    empty = checkpoint.digest(folder)
+    empty = load(folder).digest
     change(folder / PROMPTS, prompts=NAMED)
 
-    assert empty == plain != checkpoint.digest(folder)
+    assert empty == plain != load(folder).digest
 
 
 BAD_PROMPTS: dict[str, dict[str, Any]] = {

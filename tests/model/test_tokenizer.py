@@ -481,3 +481,33 @@ def test_time_is_linear_in_the_text(kind: Kind, unit: str) -> None:
 
     print({size: round(each, 3) for size, each in took.items()})
     assert took[131_072] / took[65_536] < 3 and took[262_144] / took[131_072] < 3
+
+
+STEPS: dict[str, normalizers.Normalizer | None] = {
+    "none": None,
+    "one": normalizers.NFC(),
+    "several": normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()]),
+    "its own": normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()]),
+}
+
+
+@pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS)
+def test_a_lower_cased_text_keeps_the_offsets_of_the_text_as_it_came(
+    tmp_path: Path, steps: normalizers.Normalizer | None
+) -> None:
+    """Also behind a letter that becomes two (\u0130), before and after a prompt, and when cut."""
+    library = Library(models.WordLevel({"[UNK]": 0, "big": 1, "is": 2}, "[UNK]"))
+    library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    if steps is not None:
+        library.normalizer = steps
+    library.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = Tokenizer(tmp_path / "tokenizer.json", lower_case=True)
+    text = "\u0130\u0130 IS \u0130x Big"
+
+    whole, behind = tokenizer([(text,)], 9)[0], tokenizer([(text,)], 9, prompt="\u0130 IS: ")[0]
+    cut = tokenizer([(text,)], 2, "left")[0]
+
+    places = [(0, 2), (3, 5), (6, 8), (9, 12)]
+    assert whole.offsets == places and whole.token_ids == [0, 2, 0, 1]
+    assert behind.offsets == [(0, 0), (0, 0), *places] and behind.token_ids[2:] == [0, 2, 0, 1]
+    assert cut.offsets == places[2:] and cut.token_ids == [0, 1]

@@ -251,7 +251,7 @@ async def test_a_changed_source_or_model_is_refused_in_a_line(
         folder.fill([*TEXTS[:52], "another"])
         source = await folder.run(url)
 
-    assert model[0] == 2 and "weights was sha256:d101471598ac and is sha256:0000" in model[2]
+    assert model[0] == 2 and "weights was sha256:5fc648cb18e4 and is sha256:0000" in model[2]
     assert source[0] == 2 and "source_sha256 was" in source[2]
 
 

@@ -1,6 +1,9 @@
 """Checkpoints that users bring, served from their folders and asked over HTTP."""
 
+import asyncio
+import json
 import os
+import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -14,29 +17,31 @@ import pytest
 import torch
 from transformers import AutoTokenizer, BertConfig, BertModel, PreTrainedTokenizerBase
 
+from model.errors import CheckpointError
 from service import guard
+from service.bulk import Stopped, Unusable
+from service.bulk import encode as encode_file
 from service.gateway import Gateway
 from service.settings import Settings
-from service.weights import BUNDLED, locate
+from service.weights import BUNDLED, GOLDEN, locate
 
 TEXT = "A dog ate the food because it was hungry"
 MOST = 13  # rows of the position table
 
-Served = Callable[[Path], AbstractAsyncContextManager[httpx.AsyncClient]]
+Served = Callable[..., AbstractAsyncContextManager[httpx.AsyncClient]]
 
 
 @pytest.fixture
-def served(outer: Callable[[Gateway], guard.Guard]) -> Served:
-    """A client of a replica that serves a folder."""
+def served(listen: Any, outer: Callable[[Gateway], guard.Guard]) -> Served:
+    """A client of a replica that serves a folder over real HTTP."""
 
     @asynccontextmanager
-    async def serve(folder: Path) -> AsyncIterator[httpx.AsyncClient]:
-        settings = Settings(model=str(folder), device="cpu", threads=1, canary_seconds=60)
+    async def serve(folder: Path, **more: Any) -> AsyncIterator[httpx.AsyncClient]:
+        settings = Settings(model=str(folder), device="cpu", threads=1, **more)
         gateway = Gateway(settings, "replica-1")
         await gateway.start()
-        transport = httpx.ASGITransport(outer(gateway))
         try:
-            async with httpx.AsyncClient(transport=transport, base_url="http://headlight") as http:
+            async with listen(outer(gateway)) as url, httpx.AsyncClient(base_url=url) as http:
                 yield http
         finally:
             await gateway.close()
@@ -89,3 +94,79 @@ async def test_an_activation_of_transformers_is_served_exactly(
     for layer, state in enumerate(theirs.hidden_states):
         ours = np.array(told["layers"][str(layer)])
         np.testing.assert_allclose(ours, state[0].numpy(), rtol=0, atol=2e-5)
+
+
+def bundled(folder: Path, name: str, **values: Any) -> Path:
+    """A copy of the bundled folder, one of its JSON files with more or other values."""
+    shutil.copytree(locate(BUNDLED).folder, folder)
+    stored = json.loads((folder / name).read_text())
+    (folder / name).write_text(json.dumps({**stored, **values}))
+    return folder
+
+
+async def info(http: httpx.AsyncClient) -> dict[str, Any]:
+    """GET /info."""
+    told: dict[str, Any] = (await http.get("/info")).json()
+    return told
+
+
+CLS = {"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}
+
+
+async def test_services_of_one_encoder_with_other_poolings_have_other_weights(
+    served: Served, tmp_path: Path
+) -> None:
+    """They start, their vectors differ, and a bulk job of the one does not go on with the other."""
+    cls = bundled(tmp_path / "cls", "1_Pooling/config.json", **CLS)
+    mean = bundled(tmp_path / "plain", "sentence_bert_config.json")
+    modules = json.loads((mean / "modules.json").read_text())
+    (mean / "modules.json").write_text(json.dumps(modules[:2]))
+    lines, out = tmp_path / "texts.jsonl", tmp_path / "vectors.safetensors"
+    lines.write_text(f'"{TEXT}"\n"{TEXT * 99}"\n')  # the second is too long: it stops there
+
+    async with served(cls, served_model_name="one", max_sequences=1) as http:
+        first, by_cls = (await info(http))["weights"], await encode(http, layers=[6])
+        with pytest.raises(Stopped, match="line 2: .* what is done is kept"):
+            await asyncio.to_thread(encode_file, str(http.base_url), None, lines, out, "refuse")
+    async with served(mean, served_model_name="one") as http:
+        second, by_mean = (await info(http))["weights"], await encode(http, layers=[6])
+        with pytest.raises(Unusable, match=f"weights was {first} and is {second}"):
+            await asyncio.to_thread(encode_file, str(http.base_url), None, lines, out, "right")
+
+    assert first != second and not {first, second} & GOLDEN.keys()
+    begins = np.array(by_cls["layers"]["6"][0])
+    np.testing.assert_allclose(by_cls["pooled"], begins / np.linalg.norm(begins), atol=1e-6)
+    middle = np.mean(by_mean["layers"]["6"], axis=0)
+    np.testing.assert_allclose(by_mean["pooled"], middle, atol=1e-6)
+
+
+async def test_a_tokenizer_beyond_the_table_stops_the_start_in_a_line(
+    served: Served, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    """Before a text could reach it."""
+    bert(tmp_path, tokenizer, vocab_size=len(tokenizer) - 3)
+
+    with pytest.raises(CheckpointError) as refused:
+        async with served(tmp_path):
+            raise AssertionError("it serves")
+
+    said = "tokenizer.json reaches id 30521, and the embedding table has 30519 rows"
+    assert str(refused.value) == said
+
+
+async def test_a_text_is_lower_cased_where_the_checkpoint_says_so(
+    served: Served, tmp_path: Path
+) -> None:
+    """Tokens in lower case, offsets in the text as it came."""
+    folder = bundled(tmp_path / "lower", "sentence_bert_config.json", do_lower_case=True)
+    library = json.loads((folder / "tokenizer.json").read_text())
+    library["normalizer"] |= {"lowercase": False, "strip_accents": True}
+    (folder / "tokenizer.json").write_text(json.dumps(library))
+
+    async with served(folder) as http:
+        told = await encode(http, inputs=["\u0130 DOG Ate"], attention={"form": "stats"})
+        lower = await encode(http, inputs=["\u0130 dog ate".lower()])
+
+    assert told["tokens"] == ["[CLS]", "i", "dog", "ate", "[SEP]"]
+    assert told["offsets"] == [[0, 0], [0, 1], [2, 5], [6, 9], [0, 0]]
+    assert told["pooled"] == lower["pooled"]

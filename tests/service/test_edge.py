@@ -324,6 +324,6 @@ async def test_info_names_the_model_and_its_limits(client: httpx.AsyncClient) ->
     """What a client needs to size its requests."""
     info = (await client.get("/info")).json()
 
-    assert info["weights"] == "sha256:d101471598ac"
+    assert info["weights"] == "sha256:5fc648cb18e4"
     assert (info["layers"], info["heads"], info["width"], info["max_tokens"]) == (6, 12, 384, 256)
     assert info["limits"]["max_request_tokens"] == 65_536

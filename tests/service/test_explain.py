@@ -123,7 +123,7 @@ async def test_an_answer_names_the_model_the_tokens_and_every_shape(
     """The steps stand in their order."""
     told = await explained(client, {"text": "All is well", "layer": 2})
 
-    assert told["model"] == "all-MiniLM-L6-v2" and told["weights"] == "sha256:d101471598ac"
+    assert told["model"] == "all-MiniLM-L6-v2" and told["weights"] == "sha256:5fc648cb18e4"
     assert told["numerics"].startswith("cpu-fp32")
     assert (told["layer"], told["truncated"], told["length"]) == (2, False, 5)
     assert told["tokens"] == ["[CLS]", "all", "is", "well", "[SEP]"]

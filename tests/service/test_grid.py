@@ -13,7 +13,7 @@ Found = dict[str, Any]
 @pytest.fixture
 def found() -> Found:
     """The bundled model's survey."""
-    survey = heads.recall("sha256:d101471598ac")
+    survey = heads.recall("sha256:5fc648cb18e4")
     assert survey is not None
     return survey
 

@@ -17,7 +17,7 @@ from service.sentences import Corpus
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-DIGEST = "sha256:d101471598ac"
+DIGEST = "sha256:5fc648cb18e4"
 MINE = {"relation": "subject", "text": "Cats sleep.", "from": [5, 10], "to": [0, 4]}
 
 
@@ -25,7 +25,7 @@ MINE = {"relation": "subject", "text": "Cats sleep.", "from": [5, 10], "to": [0,
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache folder of the user's."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "headlight" / "heads-d101471598ac.json"
+    return tmp_path / "cache" / "headlight" / "heads-5fc648cb18e4.json"
 
 
 @pytest.fixture

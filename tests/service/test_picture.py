@@ -13,7 +13,7 @@ from service.picture import COLOURS, NONE, CannotDraw
 @pytest.fixture
 def found() -> dict[str, Any]:
     """The bundled model's survey."""
-    survey = heads.recall("sha256:d101471598ac")
+    survey = heads.recall("sha256:5fc648cb18e4")
     assert survey is not None
     return survey
 

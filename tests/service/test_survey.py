@@ -141,7 +141,7 @@ async def test_the_schema_names_every_field(model: Model, tmp_path: Path) -> Non
 
 def test_the_bundled_model_has_the_heads_that_are_known_of_it() -> None:
     """One previous-token head, one next-token head, sinks; no coreference head on the swaps."""
-    found = heads.recall("sha256:d101471598ac")
+    found = heads.recall("sha256:5fc648cb18e4")
     assert found is not None
     by_place = {(head["layer"], head["head"]): head for head in found["heads"]}
 
@@ -157,7 +157,7 @@ def test_the_bundled_model_has_the_heads_that_are_known_of_it() -> None:
 
 def test_every_label_of_the_bundled_model_has_its_control() -> None:
     """Score, threshold and baseline; of a relation, as many points above as are promised."""
-    found = heads.recall("sha256:d101471598ac")
+    found = heads.recall("sha256:5fc648cb18e4")
     assert found is not None
 
     for head in found["heads"]:
