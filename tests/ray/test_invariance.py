@@ -12,23 +12,28 @@ import pytest
 if TYPE_CHECKING:
     from tests.ray.conftest import Service
 
-pytestmark = [pytest.mark.ray, pytest.mark.prove]
+pytestmark = pytest.mark.ray
 
-INPUTS, BATCHES, CLIENTS = 500, 20, 16
+CLIENTS, MOST = 16, 64  # inputs of a batch
 
 
-def test_every_input_has_one_digest_however_it_is_sent(running: "Service") -> None:
-    """500 random sequences each alone, in 20 random batches of 2 to 64, from 16 clients."""
+@pytest.mark.parametrize(
+    ("count", "groups"), [(29, 3), pytest.param(500, 20, marks=pytest.mark.prove)]
+)
+def test_every_input_has_one_digest_however_it_is_sent(
+    running: "Service", count: int, groups: int
+) -> None:
+    """Random sequences each alone, and in random batches, from 16 clients."""
     draw = random.Random(0)
     inputs = [
-        [draw.randrange(1000, 30000) for _ in range(draw.randint(1, 256))] for _ in range(INPUTS)
+        [draw.randrange(1000, 30000) for _ in range(draw.randint(1, 256))] for _ in range(count)
     ]
-    batches = [draw.sample(range(INPUTS), draw.randint(2, 64)) for _ in range(BATCHES)]
-    requests = [[index] for index in range(INPUTS)] + batches
+    batches = [draw.sample(range(count), draw.randint(2, min(count, MOST))) for _ in range(groups)]
+    requests = [[index] for index in range(count)] + batches
     once = requests[:]
     draw.shuffle(requests)
 
-    digests: dict[int, set[str]] = {index: set() for index in range(INPUTS)}
+    digests: dict[int, set[str]] = {index: set() for index in range(count)}
 
     async def send(client: httpx.AsyncClient, indices: list[int]) -> None:
         body = {"inputs": [{"token_ids": inputs[i]} for i in indices], "encoding": "base64"}
@@ -40,7 +45,7 @@ def test_every_input_has_one_digest_however_it_is_sent(running: "Service") -> No
 
     async def drill() -> None:
         async with httpx.AsyncClient(base_url=running.url, timeout=60) as client:
-            for indices in once[:INPUTS:5]:  # one at a time, nobody else
+            for indices in once[:count:5]:  # one at a time, nobody else
                 await send(client, indices)
             waiting = iter(requests)
 
