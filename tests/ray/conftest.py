@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -47,6 +48,17 @@ class Service:
     def metrics(self) -> str:
         """The metrics page."""
         return httpx.get(f"{self.url}/metrics").text
+
+    def ready(self) -> set[str]:
+        """The replicas that say they are ready."""
+        return set(re.findall(r'^headlight_ready\{replica="(.+)"\} 1', self.metrics(), re.M))
+
+    def replaced(self, replicas: int) -> None:
+        """Wait until so many replicas are ready again."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while len(self.ready()) < replicas:
+            assert time.monotonic() < deadline, "the replica was not replaced"
+            time.sleep(0.2)
 
     def family(self) -> dict[int, str]:
         """The names of the command's process and all below it, by id."""
@@ -185,6 +197,16 @@ def running(start: Start) -> Iterator[Service]:
         yield service
 
 
+@pytest.fixture(scope="session")
+def left() -> int:
+    """A port that nobody holds, of whose connections one is still closing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        with socket.create_connection(server.getsockname()) as client:
+            server.accept()[0].close()  # the side that closes first waits
+            assert client.recv(1) == b""
+        return int(server.getsockname()[1])
+
+
 @pytest.fixture
 def refused(tmp_path: Path) -> Callable[..., tuple[int, str]]:
     """Run `headlight serve` with what it must refuse; its exit status and what it said."""
@@ -244,7 +266,7 @@ def traceless() -> Callable[[set[int], int, Path], None]:
     """Check that soon no process, port or directory of a service is left."""
 
     def check(pids: set[int], port: int, directory: Path) -> None:
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline:
             left = [name for pid, _, name in processes() if pid in pids]
             with socket.socket() as client:

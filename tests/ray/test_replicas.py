@@ -122,24 +122,26 @@ def answered(service: "Service") -> dict[str, float]:
     return dict(counted)
 
 
-def test_the_counters_equal_the_clients_own_count_exactly(start: "Start") -> None:
+def test_the_counters_equal_the_clients_own_count_exactly(running: "Service") -> None:
     """Per replica, from one address, with one request in three sent in two parts."""
-    with start("--replicas", "2") as service:
-        journal = asyncio.run(clients(service.port, CLIENTS, 4))
+    before = Counter(answered(running))
+    journal = asyncio.run(clients(running.port, CLIENTS, 4))
+    now = Counter(answered(running))
 
-        assert journal.lost == [] and set(journal.codes) == {200}
-        assert len(journal.replicas) == 2 and len(journal.data) == 1
-        assert answered(service) == journal.replicas
+    assert journal.lost == [] and set(journal.codes) == {200}
+    assert len(journal.replicas) == 2 and len(journal.data) == 1
+    assert now == before + journal.replicas
 
-        # one dies: the other's count goes on exactly, the dead one's series end
-        pids = [pid for pid, name in service.family().items() if name == "ServeReplica"]
-        os.kill(pids[0], signal.SIGKILL)
-        later = asyncio.run(clients(service.port, CLIENTS, 3))
-        left = answered(service)
+    # one dies: the other's count goes on exactly, the dead one's series end
+    pids = [pid for pid, name in running.family().items() if name == "ServeReplica"]
+    os.kill(pids[0], signal.SIGKILL)
+    later = asyncio.run(clients(running.port, CLIENTS, 3))
+    left = answered(running)
 
-        assert later.lost == [] and set(later.codes) == {200}
-        (survivor,) = left.keys() & journal.replicas.keys()
-        assert left[survivor] == journal.replicas[survivor] + later.replicas[survivor]
+    assert later.lost == [] and set(later.codes) == {200}
+    (survivor,) = left.keys() & journal.replicas.keys()
+    assert left[survivor] == now[survivor] + later.replicas[survivor]
+    running.replaced(2)
 
 
 @pytest.mark.prove
