@@ -38,14 +38,19 @@ BAD_INPUTS = Path(__file__).with_name("bad_inputs.py")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test that asks for a `bad_input` or `bad_wire` once for each in tests/bad_inputs.py."""
-    if {"bad_input", "bad_wire"}.isdisjoint(metafunc.fixturenames):
+    """Run a test that asks for a `bad_input`, `bad_group` or `bad_wire` once for each there is."""
+    if {"bad_input", "bad_group", "bad_wire"}.isdisjoint(metafunc.fixturenames):
         return
     found = runpy.run_path(str(BAD_INPUTS))
-    rows = [row for group in found["ROWS"].values() for row in group]
-    for name, given in (("bad_input", rows), ("bad_wire", found["WIRE"])):
+    groups, wires = found["ROWS"], found["WIRE"]
+    rows = [row for group in groups.values() for row in group]
+    for name, values, ids in (
+        ("bad_input", rows, [row.name for row in rows]),
+        ("bad_group", groups.values(), groups.keys()),
+        ("bad_wire", wires, [wire.name for wire in wires]),
+    ):
         if name in metafunc.fixturenames:
-            metafunc.parametrize(name, given, ids=[row.name for row in given])
+            metafunc.parametrize(name, values, ids=ids)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -80,6 +85,13 @@ def refuse_skip(config: pytest.Config, report: Report) -> Report:
 def rows() -> dict[str, list[Any]]:
     """The bad inputs that are requests, by what is wrong."""
     found: dict[str, list[Any]] = runpy.run_path(str(BAD_INPUTS))["ROWS"]
+    return found
+
+
+@pytest.fixture(scope="session")
+def wires() -> list[Any]:
+    """The bad inputs that only a connection can carry."""
+    found: list[Any] = runpy.run_path(str(BAD_INPUTS))["WIRE"]
     return found
 
 

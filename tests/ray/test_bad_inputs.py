@@ -1,11 +1,13 @@
 """Every bad input of tests/bad_inputs.py, over connections, through each ingress."""
 
 import re
+import signal
 import socket
-import time
-from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +20,16 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.ray
 
+Statuses = tuple[int, ...]
+
 GOLDEN = {"inputs": ["All is well"], "encoding": "base64"}
 STATUS = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
 WAITING = re.compile(r"^headlight_waiting_(?:requests|tokens){.*} (.+)$", re.MULTILINE)
 READY = re.compile(r'^headlight_ready\{replica="(.+)"\} 1', re.MULTILINE)
-SILENT_SECONDS = 0.3  # an answer that was sent has come by then
-LONGEST_SECONDS = 11.5  # nothing hangs longer than the 10 s for a body
+# Answers keep the order of their requests: what an earlier one still gets is there before this
+# one's answer, or before the end of a connection that takes no more.
+LAST = b"GET /live HTTP/1.1\r\nHost: h\r\nX-Request-Id: the-last\r\nConnection: close\r\n\r\n"
+PATIENCE_SECONDS = 30.0  # above the 10 s for a body, below what else would end a connection
 WARM = 30
 REPEATS, MOST_GROWTH_BYTES = 100, 32 * 1024 * 1024
 
@@ -38,21 +44,54 @@ class Stack:
     golden: Any
     replicas: dict[int, str]  # when each was started, by its process
     names: list[str]
+    silent: "dict[str, Future[Statuses]]" = field(default_factory=dict)
 
-    def unchanged(self) -> None:
-        """Ready, the same bits, nothing waits, the same processes."""
+    def right(self) -> None:
+        """Ready, and the same bits."""
         assert self.client.get("/ready").status_code == 200
         for _ in self.replicas:
             assert self.client.post("/v1/encode", json=GOLDEN).json()["data"] == self.golden
+
+    def unchanged(self) -> None:
+        """Right, nothing waits, the same processes."""
+        self.right()
         page = self.client.get("/metrics").text
         assert [float(found) for found in WAITING.findall(page)] == [0, 0] * len(self.replicas)
         assert sorted(READY.findall(page)) == self.names
         assert {pid: started(pid) for pid in self.replicas} == self.replicas
 
-    def rss(self) -> dict[int, int]:
-        """Resident bytes of each replica."""
-        pages = {pid: Path(f"/proc/{pid}/statm").read_text().split()[1] for pid in self.replicas}
-        return {pid: int(count) * 4096 for pid, count in pages.items()}
+    def listed(self, wire: "Wire") -> Statuses:
+        """The statuses that should come back."""
+        return wire.haproxy if self.ingress == "haproxy" else wire.proxy
+
+    def talk(self, wire: "Wire") -> Statuses:
+        """Send bytes; the statuses that come back before the answer to a last request.
+
+        Who fell silent in a body cannot send one, and hangs up.
+        """
+        told, answers = b"", len(self.listed(wire))
+        with socket.create_connection(("127.0.0.1", self.service.port)) as connection:
+            connection.settimeout(PATIENCE_SECONDS)
+            with suppress(ConnectionError):
+                connection.sendall(wire.sent())
+            with suppress(ConnectionError):
+                while len(STATUS.findall(told)) < answers and (piece := connection.recv(65536)):
+                    told += piece
+            with suppress(OSError):
+                if 408 in self.listed(wire):
+                    connection.shutdown(socket.SHUT_WR)
+                else:
+                    connection.sendall(LAST)
+            with suppress(ConnectionError):
+                while piece := connection.recv(65536):
+                    told += piece
+        statuses = tuple(map(int, STATUS.findall(told)))
+        return statuses[:-1] if b"the-last" in told else statuses
+
+    def rss(self) -> int:
+        """Resident bytes of the replicas."""
+        pages = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in self.replicas]
+        return sum(pages) * 4096
 
 
 def started(pid: int) -> str:
@@ -60,82 +99,107 @@ def started(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
 
 
-@pytest.fixture(scope="module", params=["haproxy", pytest.param("proxy", marks=pytest.mark.prove)])
-def stack(request: pytest.FixtureRequest, start: "Start") -> Iterator[Stack]:
-    """One service for all rows."""
-    with start("--ingress", request.param) as service:
-        with httpx.Client(base_url=service.url, timeout=30) as client:
-            golden = client.post("/v1/encode", json=GOLDEN).json()["data"]
-            pids = [pid for pid, name in service.family().items() if name == "ServeReplica"]
-            names = sorted(READY.findall(client.get("/metrics").text))
-            replicas = {pid: started(pid) for pid in pids}
-            assert len(pids) == len(names) == 1
-            yield Stack(request.param, service, client, golden, replicas, names)
+@pytest.fixture(scope="module", params=["haproxy", "proxy"])
+def stack(request: pytest.FixtureRequest, start: "Start", wires: "list[Wire]") -> Iterator[Stack]:
+    """One service for all rows; who falls silent does so from the start, since it takes 10 s."""
+    ingress = request.param
+    with ExitStack() as until:
+        if ingress == "haproxy":
+            service = request.getfixturevalue("running")
+        else:
+            service = until.enter_context(start("--ingress", ingress))
+        client = until.enter_context(httpx.Client(base_url=service.url, timeout=30))
+        golden = client.post("/v1/encode", json=GOLDEN).json()["data"]
+        pids = [pid for pid, name in service.family().items() if name == "ServeReplica"]
+        names = sorted(READY.findall(client.get("/metrics").text))
+        assert len(pids) == len(names)
+        replicas = {pid: started(pid) for pid in pids}
+        stack = Stack(ingress, service, client, golden, replicas, names)
+        pool = until.enter_context(ThreadPoolExecutor())
+        stack.silent |= {
+            wire.name: pool.submit(stack.talk, wire) for wire in wires if 408 in stack.listed(wire)
+        }
+        yield stack
 
 
-def test_each_request_is_answered_as_listed(stack: Stack, bad_input: "Row") -> None:
-    """Status and code; then everything is as before."""
-    headers = [(name.decode("latin-1"), value) for name, value in bad_input.headers]
+def test_each_request_is_answered_as_listed(stack: Stack, bad_group: "list[Row]") -> None:
+    """Status and code, request after request; then everything is as before."""
+    listed = {row.name: expected(stack, row) for row in bad_group}
 
-    answer = stack.client.request(
-        bad_input.method, bad_input.path, content=bad_input.body(), headers=headers
-    )
-
-    if stack.ingress == "haproxy" and bad_input.haproxy is not None:
-        assert answer.status_code == bad_input.haproxy
-    else:
-        refused = answer.headers.get("content-type") == "application/problem+json"
-        code = answer.json()["code"] if refused else None
-        assert (answer.status_code, code) == (bad_input.status, bad_input.code)
-        assert re.fullmatch(r"[\w.-]{1,128}", answer.headers["x-request-id"], re.ASCII)
+    assert {row.name: told(stack, row) for row in bad_group} == listed
     stack.unchanged()
+
+
+def expected(stack: Stack, row: "Row") -> tuple[int, str | None]:
+    """The status and the code of our refusal, if it is ours."""
+    if stack.ingress == "haproxy" and row.haproxy is not None:
+        return row.haproxy, None
+    return row.status, row.code
+
+
+def told(stack: Stack, row: "Row") -> tuple[int, str | None]:
+    """The same of the answer that came."""
+    answer = stack.client.send(request(stack, row))
+    if stack.ingress != "haproxy" or row.haproxy is None:
+        assert re.fullmatch(r"[\w.-]{1,128}", answer.headers["x-request-id"], re.ASCII)
+    ours = answer.headers.get("content-type") == "application/problem+json"
+    return answer.status_code, answer.json()["code"] if ours else None
+
+
+def request(stack: Stack, row: "Row") -> httpx.Request:
+    """A row as a request."""
+    headers = [(name.decode("latin-1"), value) for name, value in row.headers]
+    return stack.client.build_request(row.method, row.path, content=row.body(), headers=headers)
 
 
 def test_each_wire_is_answered_as_listed(stack: Stack, bad_wire: "Wire") -> None:
-    """The statuses that come back, in time; then everything is as before."""
-    expected = bad_wire.haproxy if stack.ingress == "haproxy" else bad_wire.proxy
-    begun = time.monotonic()
+    """These statuses and no others come back; then the next answer is right."""
+    silent = stack.silent.get(bad_wire.name)
 
-    with socket.create_connection(("127.0.0.1", stack.service.port)) as connection:
-        told = talk(connection, bad_wire.sent(), len(expected))
+    statuses = silent.result() if silent else stack.talk(bad_wire)
 
-    assert tuple(map(int, STATUS.findall(told))) == expected
-    assert time.monotonic() - begun < LONGEST_SECONDS
-    stack.unchanged()
+    assert statuses == stack.listed(bad_wire)
+    stack.right()
 
 
-def talk(connection: socket.socket, sent: bytes, answers: int) -> bytes:
-    """Send bytes; what comes back until so many answers are there and it is silent."""
-    told = b""
-    with suppress(ConnectionError):
-        connection.sendall(sent)
-    with suppress(ConnectionError, TimeoutError):
-        while True:
-            waits = len(STATUS.findall(told)) < answers
-            connection.settimeout(LONGEST_SECONDS if waits else SILENT_SECONDS)
-            piece = connection.recv(65536)
-            if not piece:
-                break
-            told += piece
-    return told
-
-
+@pytest.mark.parametrize(
+    "stack",
+    ["haproxy", pytest.param("proxy", marks=pytest.mark.prove)],
+    indirect=True,
+    scope="module",
+)
 def test_a_hundred_of_each_class_leave_no_memory_behind(
     stack: Stack, rows: "dict[str, list[Row]]"
 ) -> None:
-    """The replica's resident memory, after as many of each for warmth."""
+    """The replicas' resident memory, after as many of each for warmth."""
     grown = {}
     for name, group in rows.items():
-        send(stack, group * (1 + WARM // len(group)))  # the heap keeps its largest size
+        requests = [request(stack, row) for row in group]
+        send(stack, islice(cycle(requests), max(WARM, 2 * len(group))))  # the heap keeps its size
         before = stack.rss()
-        send(stack, [group[at % len(group)] for at in range(REPEATS)])
-        grown[name] = max(after - before[pid] for pid, after in stack.rss().items())
+        send(stack, islice(cycle(requests), REPEATS))
+        grown[name] = stack.rss() - before
 
     assert all(most < MOST_GROWTH_BYTES for most in grown.values()), grown
     stack.unchanged()
 
 
-def send(stack: Stack, rows: "list[Row]") -> None:
-    """Send requests one after the other."""
-    for row in rows:
-        stack.client.request(row.method, row.path, content=row.body(), headers=row.headers)
+def send(stack: Stack, requests: Iterable[httpx.Request]) -> None:
+    """Send requests, as many at a time as there are replicas."""
+    with ThreadPoolExecutor(len(stack.replicas)) as pool:
+        for _ in pool.map(stack.client.send, requests):
+            pass
+
+
+@pytest.mark.parametrize("stack", ["proxy"], indirect=True, scope="module")
+def test_at_last_the_python_proxy_stops_on_ctrl_c(
+    stack: Stack, traceless: Callable[[set[int], int, Path], None]
+) -> None:
+    """For systems without HAProxy, of which none runs; Ctrl-C is a SIGINT. Nothing is left."""
+    service = stack.service
+    pids, directory = set(service.family()), service.directory()
+    assert "haproxy" not in service.family().values()
+    assert "\nheadlight_scrape_incomplete 0\n" in service.metrics()
+
+    assert service.end(signal.SIGINT) == 0
+    traceless(pids, service.port, directory)
