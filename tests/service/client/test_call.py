@@ -4,7 +4,6 @@ import asyncio
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -176,13 +175,12 @@ async def test_a_deadline_ends_the_tries_with_the_last_refusal(
 ) -> None:
     """At once when the service asks for more time than is left."""
     layer = stumbling(*[(429, {"retry-after": "60"})] * 3)
-    began = time.monotonic()
 
     async with listen(layer) as url:
         with pytest.raises(RequestRefused) as refused:
             await encode(url, ["All is well"], deadline=2.0)
 
-    assert time.monotonic() - began < 2.0 and len(layer.came) == 1
+    assert len(layer.came) == 1
     assert refused.value.status == 429 and refused.value.code is None
 
 
@@ -190,13 +188,18 @@ async def test_a_service_that_hangs_is_left_at_the_deadline(
     encode: Any, stumbling: Any, listen: Any
 ) -> None:
     """With an error of our own."""
-    layer = stumbling(seconds=1.5)
+    layer, left = stumbling(), asyncio.Event()
 
+    async def hanging(scope: Any, receive: Any, send: Any) -> None:
+        await left.wait()
+
+    layer.app = hanging
     async with listen(layer) as url:
-        began = time.monotonic()
-        with pytest.raises(NoAnswer, match="its time is over"):
-            await encode(url, ["All is well"], deadline=0.5)
-        assert time.monotonic() - began < 1.2
+        try:
+            with pytest.raises(NoAnswer, match="its time is over"):
+                await encode(url, ["All is well"], deadline=0.5)
+        finally:
+            left.set()
 
 
 async def test_nobody_there_is_said_after_some_tries(encode: Any) -> None:
