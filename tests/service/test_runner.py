@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported; nothing may call out
 
@@ -244,3 +245,14 @@ async def test_a_head_that_fast_kernels_do_not_take_is_answered_by_the_plain_one
 
     assert answer.status_code == 200, answer.text
     assert answer.json()["numerics"].startswith("cpu-fp32-plain-")
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+async def test_half_precision_is_served_on_any_processor_and_promises_no_bits(dtype: Any) -> None:
+    """Where the processor's own half-precision kernels follow the batch, close is what holds."""
+    gateway = Gateway(Settings(threads=2, device="cpu", dtype=dtype), "half-1")
+    await gateway.start()
+    told = gateway.info()["numerics"]
+    await gateway.close()
+
+    assert told.endswith("-varying")
