@@ -17,18 +17,30 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from model.kernels import Kernels
-from model.mechanism import Affine, HeadWeights
+from model.kernels import Affine, Kernels
 from model.packing import Group, Packed
 from model.positions import Rotation
 
 TILE = 128  # queries at a time, where not all keys are needed or not all maps fit
 
 Gates = Sequence[tuple[slice, Mapping[int, float]]]  # of these rows, what a head is multiplied by
+
+
+class HeadWeights(NamedTuple):
+    """W_i^Q and W_i^K, (width, d_k), W_i^V, (width, d_v), and W_i^O, (d_v, width).
+
+    The four widths are those of the query's, the key's, the value's and the output's rows.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    output: Tensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,7 @@ from model.embeddings import Embeddings
 from model.encoder import Encoder, Layer, LayerWeights
 from model.errors import CheckpointError
 from model.families import Family, Names, read_config
-from model.kernels import Kernels
-from model.mechanism import Affine
+from model.kernels import Affine, Kernels
 from model.modules import Prompts, read_json
 from model.pooling import Pooling
 from model.positions import Rotation, sinusoids

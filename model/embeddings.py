@@ -1,17 +1,10 @@
 """Word, position and segment: the vectors that enter the first layer."""
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from model.kernels import Linear
-from model.mechanism import Affine
+from model.kernels import Affine, Linear, normalise
 from model.packing import Packed
-
-
-def normalise(x: Tensor, norm: Affine, eps: float) -> Tensor:
-    """LayerNorm over the last axis; Ba et al. 2016."""
-    return torch.native_layer_norm(x, [x.shape[-1]], *norm, eps)[0]
 
 
 class Embeddings:

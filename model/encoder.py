@@ -13,9 +13,8 @@ from torch import Tensor
 from model import packing
 from model.attention import Gates, MultiHeadAttention, Trace
 from model.config import EncoderConfig
-from model.embeddings import Embeddings, normalise
-from model.kernels import ACTIVATIONS, Kernels
-from model.mechanism import Affine
+from model.embeddings import Embeddings
+from model.kernels import ACTIVATIONS, Affine, Kernels, normalise
 from model.packing import Packed
 from model.positions import Rotation, buckets
 

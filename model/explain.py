@@ -29,8 +29,8 @@ from torch.nn import functional as F
 
 from model.attention import MultiHeadAttention, hidden
 from model.encoder import Encoder, Layer
-from model.kernels import ACTIVATIONS, Linear
-from model.mechanism import Affine, mix, score, weigh
+from model.kernels import ACTIVATIONS, Affine, Linear
+from model.mechanism import mix, score, weigh
 from model.positions import buckets
 
 

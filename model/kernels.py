@@ -22,6 +22,8 @@ from model import cuda
 from model.config import Activation
 from model.packing import Sequence, pack
 
+Affine = tuple[Tensor, Tensor | None]  # weight (outputs, inputs), bias (outputs,)
+
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,  # the exact one, with erf
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
@@ -103,6 +105,11 @@ class PackedLinear:
     def weight(self) -> Tensor:
         rows: Tensor = self.packed.to_dense()
         return rows
+
+
+def normalise(x: Tensor, norm: Affine, eps: float) -> Tensor:
+    """LayerNorm over the last axis; Ba et al. 2016."""
+    return torch.native_layer_norm(x, [x.shape[-1]], *norm, eps)[0]
 
 
 def attend_plain(

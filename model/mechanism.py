@@ -22,9 +22,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from model.attention import HeadWeights
+from model.kernels import Affine
 from model.positions import Rotation
 
-Affine = tuple[Tensor, Tensor | None]  # weight (outputs, inputs), bias (outputs,)
 Window = int | tuple[int | None, int | None]  # keys to the left and to the right; None is all
 
 
@@ -39,18 +40,6 @@ class Attended(NamedTuple):
 
     mixed: Tensor
     probabilities: Tensor
-
-
-class HeadWeights(NamedTuple):
-    """W_i^Q and W_i^K, (width, d_k), W_i^V, (width, d_v), and W_i^O, (d_v, width).
-
-    The four widths are those of the query's, the key's, the value's and the output's rows.
-    """
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    output: Tensor
 
 
 def attend(

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from model import mechanism
 from model.attention import MultiHeadAttention
-from model.mechanism import Affine, MultiHead
+from model.kernels import Affine
+from model.mechanism import MultiHead
 from service.gateway import Gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

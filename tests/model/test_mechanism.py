@@ -12,7 +12,8 @@ from onnx.backend.test.case import node as onnx_nodes
 from onnx.helper import get_attribute_value
 from torch import Tensor
 
-from model.mechanism import Affine, Attended, MultiHead, attend, mix, score, weigh
+from model.kernels import Affine
+from model.mechanism import Attended, MultiHead, attend, mix, score, weigh
 from model.positions import Rotation, buckets
 
 BATCH, HEADS, QUERIES, KEYS, D_K, D_V = 2, 3, 5, 7, 4, 11
