@@ -20,8 +20,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from service.client import Client, HeadlightError, NoAnswer, RequestRefused
-from service.client.answers import same
+from headlight_client import Client, HeadlightError, NoAnswer, RequestRefused
+from headlight_client.answers import same
 from service.lines import BadLine, Changed, Source, survey
 from service.vectors import CannotResume, Vectors
 

@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from service.client.call import authorization
+from headlight_client.call import authorization
 
 EXAMPLE = {"inputs": ["All is well"], "attention": {"layers": [0], "heads": [5]}}
 TIMEOUT_SECONDS = 60.0

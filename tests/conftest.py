@@ -1,6 +1,7 @@
 """What every test shares: a real replica in process; with --no-skip no test may skip itself."""
 
 import asyncio
+import base64
 import copy
 import io
 import json
@@ -8,7 +9,7 @@ import logging
 import os
 import runpy
 import socket
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,10 +19,12 @@ from typing import Any, TypeVar
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 import httpx
+import numpy as np
 import pytest
 import pytest_asyncio
 import uvicorn
 from hypothesis import settings as hypothesis
+from numpy.typing import NDArray
 from starlette.types import ASGIApp
 
 from service import edge, exposition, guard, logs
@@ -35,6 +38,7 @@ hypothesis.register_profile("patient", hypothesis(), deadline=None)  # the machi
 hypothesis.load_profile("patient")
 
 BAD_INPUTS = Path(__file__).with_name("bad_inputs.py")
+STUMBLING = Path(__file__).with_name("stumbling.py")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -237,6 +241,25 @@ async def address(gateway: Gateway) -> AsyncIterator[str]:
     """Where the bundled model answers over real HTTP."""
     async with listening(application(gateway)) as url:
         yield url
+
+
+@pytest.fixture
+def alone(client: httpx.AsyncClient) -> Callable[..., Awaitable[NDArray[np.float32]]]:
+    """What POST /v1/encode answers to one input alone, sent without our client, exactly."""
+
+    async def ask(given: Any, **options: Any) -> NDArray[np.float32]:
+        body = {"inputs": [given], "encoding": "base64", **options}
+        told = (await client.post("/v1/encode", json=body)).json()["data"][0]["pooled"]
+        return np.frombuffer(base64.b64decode(told["data"]), "<f4").reshape(told["shape"])
+
+    return ask
+
+
+@pytest.fixture
+def stumbling(app: guard.Guard) -> Callable[..., Any]:
+    """The replica behind a layer that fails first."""
+    layer = runpy.run_path(str(STUMBLING))["Stumbling"]
+    return lambda *stumbles, **how: layer(app, list(stumbles), **how)
 
 
 def application(gateway: Gateway) -> guard.Guard:

@@ -1,60 +1,13 @@
-"""Both clients as one call, a service that stumbles, and each text's answer alone."""
+"""A service that stumbles: what a client of ours must get over."""
 
 import asyncio
-import base64
 import time
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
-import numpy as np
 import orjson
-import pytest
-from numpy.typing import NDArray
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-from service import guard
-from service.client import AsyncClient, Client, Encoded
-
-Encode = Callable[..., Awaitable[Encoded]]
-Alone = Callable[..., Awaitable[NDArray[np.float32]]]
-
-
-async def by_waiting(url: str, inputs: Any, how: Any = None, **options: Any) -> Encoded:
-    """Encode with Client."""
-
-    def wait() -> Encoded:
-        with Client(url, **(how or {})) as client:
-            return client.encode(inputs, **options)
-
-    return await asyncio.to_thread(wait)
-
-
-async def by_awaiting(url: str, inputs: Any, how: Any = None, **options: Any) -> Encoded:
-    """Encode with AsyncClient."""
-    async with AsyncClient(url, **(how or {})) as client:
-        return await client.encode(inputs, **options)
-
-
-@pytest.fixture(params=[by_waiting, by_awaiting], ids=["Client", "AsyncClient"])
-def encode(request: pytest.FixtureRequest) -> Encode:
-    """Encode inputs with either client, made with the arguments in `how`."""
-    chosen: Encode = request.param
-    return chosen
-
-
-@pytest.fixture
-def alone(client: httpx.AsyncClient) -> Alone:
-    """What POST /v1/encode answers to one input alone, sent without our client, exactly."""
-
-    async def ask(given: Any, **options: Any) -> NDArray[np.float32]:
-        body = {"inputs": [given], "encoding": "base64", **options}
-        told = (await client.post("/v1/encode", json=body)).json()["data"][0]["pooled"]
-        return np.frombuffer(base64.b64decode(told["data"]), "<f4").reshape(told["shape"])
-
-    return ask
 
 
 @dataclass
@@ -132,9 +85,3 @@ def replay(body: bytes, receive: Receive) -> Receive:
         return left.pop() if left else await receive()
 
     return replayed
-
-
-@pytest.fixture
-def stumbling(app: guard.Guard) -> Callable[..., Stumbling]:
-    """The replica behind a layer that fails first."""
-    return lambda *stumbles, **how: Stumbling(app, list(stumbles), **how)

@@ -6,8 +6,8 @@ import httpx
 import numpy as np
 import pytest
 
-from service.client import ModelChanged, NoAnswer
-from service.client.answers import Attention, Encoded, join, read
+from headlight_client import ModelChanged, NoAnswer
+from headlight_client.answers import Attention, Encoded, join, read
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -15,12 +15,12 @@ from typing import Any, Self, Unpack
 import httpx
 import orjson
 
+from headlight_client import answers
+from headlight_client.answers import Encoded
+from headlight_client.errors import NoAnswer, RequestRefused
+from headlight_client.inputs import Input, Limits, Options, Request, limits, requests
+from headlight_client.patience import pause
 from service.answer import JSON, SAFETENSORS
-from service.client import answers
-from service.client.answers import Encoded
-from service.client.errors import NoAnswer, RequestRefused
-from service.client.inputs import Input, Limits, Options, Request, limits, requests
-from service.client.patience import pause
 
 CONNECT_SECONDS = 5.0
 GRACE_SECONDS = 10.0  # beyond the service's deadline: its 504 should come before we give up

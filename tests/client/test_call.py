@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.client import (
+from headlight_client import (
     AsyncClient,
     Client,
     HeadlightError,
@@ -31,14 +31,14 @@ LITTLE = {"max_sequences": 5, "max_request_tokens": 64}
 
 async def test_it_needs_neither_torch_nor_ray_nor_the_service() -> None:
     """A program that only asks stays small."""
-    code = "import sys; from service.client import Client; print(*sorted(sys.modules))"
+    code = "import sys; from headlight_client import Client; print(*sorted(sys.modules))"
 
     run = [sys.executable, "-c", code]
     said = await asyncio.to_thread(subprocess.run, run, capture_output=True, text=True, check=True)
     loaded = set(said.stdout.split())
 
     own = {name for name in loaded if name.partition(".")[0] in ("service", "model")}
-    assert {name for name in own if not name.startswith("service.client")} == {
+    assert {name for name in own if not name.startswith("headlight_client")} == {
         "service",
         "service.answer",
     }

@@ -8,9 +8,9 @@ import threading
 from collections.abc import AsyncGenerator, Coroutine, Generator, Iterable, Sequence
 from typing import Any, Self, TypeVar, Unpack
 
-from service.client.answers import Encoded
-from service.client.call import AsyncClient, Progress
-from service.client.inputs import Input, Options
+from headlight_client.answers import Encoded
+from headlight_client.call import AsyncClient, Progress
+from headlight_client.inputs import Input, Options
 
 Value = TypeVar("Value")
 

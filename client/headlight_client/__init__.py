@@ -3,11 +3,11 @@
 Read call.py first; docs/client.md shows how it is used.
 """
 
-from service.client.answers import Attention, Dominance, Edges, Encoded, Item, Usage
-from service.client.call import AsyncClient
-from service.client.errors import HeadlightError, ModelChanged, NoAnswer, RequestRefused
-from service.client.inputs import Input, Options
-from service.client.waiting import Client
+from headlight_client.answers import Attention, Dominance, Edges, Encoded, Item, Usage
+from headlight_client.call import AsyncClient
+from headlight_client.errors import HeadlightError, ModelChanged, NoAnswer, RequestRefused
+from headlight_client.inputs import Input, Options
+from headlight_client.waiting import Client
 
 __all__ = [
     "AsyncClient",

@@ -6,7 +6,7 @@ import numpy as np
 import orjson
 import pytest
 
-from service.client.inputs import Limits, Request, limits, requests
+from headlight_client.inputs import Limits, Request, limits, requests
 
 WIDE = Limits(100, 1000, 100_000, 64, 30.0)
 

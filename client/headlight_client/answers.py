@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load
 
+from headlight_client.errors import ModelChanged, NoAnswer
 from service.answer import METADATA
-from service.client.errors import ModelChanged, NoAnswer
 
 Array = NDArray[Any]
 Head = tuple[int, int]  # layer and head, both counted from 0

@@ -6,7 +6,7 @@ from email.utils import format_datetime
 import httpx
 import pytest
 
-from service.client.patience import FIRST_SECONDS, LONGEST_SECONDS, asked, pause
+from headlight_client.patience import FIRST_SECONDS, LONGEST_SECONDS, asked, pause
 
 
 def least(low: float, high: float) -> float:
