@@ -5,15 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-import orjson
-from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load
 
 from headlight_client.errors import ModelChanged, NoAnswer
-from service.answer import METADATA
+from headlight_client.formats import Array, load, loads
 
-Array = NDArray[Any]
+ENTRY = "headlight"  # of the metadata: all that is no array
 Head = tuple[int, int]  # layer and head, both counted from 0
 
 
@@ -126,9 +122,8 @@ def read(body: bytes) -> Encoded:
         NoAnswer: it is none.
     """
     try:
-        arrays = load(body)
-        size = int.from_bytes(body[:8], "little")
-        told = orjson.loads(orjson.loads(body[8 : 8 + size])["__metadata__"][METADATA])
+        arrays, metadata = load(body)
+        told = loads(metadata[ENTRY])
         by_item: list[dict[str, Array]] = [{} for _ in told["data"]]
         for name, array in arrays.items():
             index, _, own = name.partition(".")
@@ -142,7 +137,7 @@ def read(body: bytes) -> Encoded:
             usage=Usage(**told["usage"]),
             pooled=np.stack(pooled) if pooled else None,
         )
-    except (SafetensorError, ValueError, KeyError, IndexError, TypeError) as error:
+    except (LookupError, OverflowError, TypeError, ValueError) as error:
         raise NoAnswer("what was answered is no answer of Headlight's") from error
 
 

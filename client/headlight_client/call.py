@@ -13,15 +13,15 @@ from itertools import count
 from typing import Any, Self, Unpack
 
 import httpx
-import orjson
 
 from headlight_client import answers
 from headlight_client.answers import Encoded
 from headlight_client.errors import NoAnswer, RequestRefused
+from headlight_client.formats import loads
 from headlight_client.inputs import Input, Limits, Options, Request, limits, requests
 from headlight_client.patience import pause
-from service.answer import JSON, SAFETENSORS
 
+JSON, SAFETENSORS = "application/json", "application/vnd.safetensors"
 CONNECT_SECONDS = 5.0
 GRACE_SECONDS = 10.0  # beyond the service's deadline: its 504 should come before we give up
 MOST_MILLISECONDS = 999_999_999  # that the service's header holds
@@ -79,7 +79,7 @@ class AsyncClient:
         until = time.monotonic() + (self._patience if deadline is None else deadline)
         answer = await self._send("GET", "/info", until)
         try:
-            told: dict[str, Any] = orjson.loads(answer.content)
+            told: dict[str, Any] = loads(answer.content)
             self._limits = limits(told)
         except (ValueError, KeyError, TypeError) as error:
             raise NoAnswer(f"{self.url} is no service of Headlight's") from error

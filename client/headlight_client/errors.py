@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import httpx
-import orjson
+
+from headlight_client.formats import loads
 
 TOLD = {"type", "title", "status", "code", "detail", "request_id", "errors"}
 
@@ -82,7 +83,7 @@ class RequestRefused(HeadlightError):
     def of(cls, answer: httpx.Response) -> Self:
         """What an answer other than 200 says."""
         try:
-            told = orjson.loads(answer.content)
+            told = loads(answer.content)
             code, detail = told["code"], told["detail"]
             errors = [Fault(tuple(at["loc"]), at["code"]) for at in told.get("errors", ())]
         except (ValueError, KeyError, TypeError):  # no refusal of Headlight's

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypedDict
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
+
+from headlight_client.formats import dumps
 
 # A text, a pair of texts, token ids, (tokens, embedding width) embeddings, or an item of the wire
 Input = str | tuple[str, str] | Sequence[int] | NDArray[Any] | Mapping[str, Any]
@@ -61,7 +62,7 @@ class Request:
 
     def body(self, options: Options) -> bytes:
         """The JSON that is sent."""
-        head = orjson.dumps(options, option=orjson.OPT_SERIALIZE_NUMPY)[:-1]
+        head = dumps(options)[:-1]
         return head + (b"," if options else b"") + b'"inputs":[' + b",".join(self.items) + b"]}"
 
     def halves(self) -> tuple["Request", "Request"]:
@@ -96,7 +97,7 @@ def requests(inputs: Iterable[Input], most: Limits) -> Iterator[Request]:
     items: list[bytes] = []
     first = tokens = size = 0
     for index, given in enumerate(inputs):
-        item, its = _written(given, index)
+        item, its = _as_json(given, index)
         its = min(its, most.sequence_tokens)
         full = len(items) == most.sequences or tokens + its > most.tokens
         if items and (full or size + len(item) + 1 > most.body_bytes):
@@ -107,16 +108,16 @@ def requests(inputs: Iterable[Input], most: Limits) -> Iterator[Request]:
     yield Request(first, items)
 
 
-def _written(given: Input, index: int) -> tuple[bytes, int]:
+def _as_json(given: Input, index: int) -> tuple[bytes, int]:
     """An input as JSON, and about how many tokens it has."""
     try:
         item = _item(given)
-        written = orjson.dumps(item, option=orjson.OPT_SERIALIZE_NUMPY)
+        text = dumps(item)
     except TypeError as error:
         raise TypeError(f"input {index}: {error}") from None
     if isinstance(item, dict) and "text" not in item:
-        return written, max(map(_length, item.values()), default=0)
-    return written, SPECIAL_TOKENS + len(written) // BYTES_PER_TOKEN
+        return text, max(map(_length, item.values()), default=0)
+    return text, SPECIAL_TOKENS + len(text) // BYTES_PER_TOKEN
 
 
 def _length(value: Any) -> int:

@@ -1,0 +1,79 @@
+"""JSON and safetensors: as much of both as requests and answers need."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+LENGTH_BYTES = 8  # of a safetensors file, before its header
+METADATA = "__metadata__"
+DTYPES: dict[str, np.dtype[Any]] = {
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "I32": np.dtype("<i4"),
+}
+
+
+def dumps(value: Any) -> bytes:
+    """A value as JSON, with numpy's numbers and arrays as lists.
+
+    Raises:
+        TypeError: JSON cannot hold it.
+    """
+    try:
+        return _ENCODER.encode(value).encode()
+    except (ValueError, RecursionError) as error:  # NaN, half a character, a list inside itself
+        raise TypeError(str(error)) from None
+
+
+def loads(body: bytes | str) -> Any:
+    """The value that JSON holds.
+
+    Raises:
+        ValueError: it is no JSON.
+    """
+    try:
+        return json.loads(body)
+    except RecursionError:
+        raise ValueError("too deep") from None
+
+
+def load(file: bytes) -> tuple[dict[str, Array], Mapping[str, str]]:
+    """The arrays of a safetensors file by name, and its metadata.
+
+    Source of the layout: safetensors' README, "Format".
+
+    Raises:
+        LookupError, OverflowError, TypeError, ValueError: it is none, or not one of the service's.
+    """
+    start = LENGTH_BYTES + int.from_bytes(file[:LENGTH_BYTES], "little")
+    header, data = loads(file[LENGTH_BYTES:start]), memoryview(file)[start:]
+    metadata: Mapping[str, str] = header[METADATA]
+    arrays = {name: _array(entry, data) for name, entry in header.items() if name != METADATA}
+    if sum(array.nbytes for array in arrays.values()) != len(data):
+        raise ValueError("the file is longer than its arrays")
+    return arrays, metadata
+
+
+def _array(entry: Mapping[str, Any], data: memoryview) -> Array:
+    """One array, in this machine's byte order and in memory of its own."""
+    begin, end = entry["data_offsets"]
+    dtype = DTYPES[entry["dtype"]]
+    stored = np.frombuffer(data[begin:end], dtype).reshape(entry["shape"])
+    return stored.astype(dtype.newbyteorder("="))
+
+
+def _plain(value: Any) -> Any:
+    """What numpy holds, as Python's own."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    raise TypeError(f"{type(value)} is no JSON")
+
+
+_ENCODER = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain
+)
