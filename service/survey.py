@@ -33,47 +33,6 @@ KINDS = {
     "object": "syntax",
 }
 
-_NUMBER, _COUNT = {"type": ["number", "null"]}, {"type": "integer"}
-_TEXT, _MAYBE = {"type": "string"}, {"type": ["string", "null"]}
-_SCORED = {"score": _NUMBER, "threshold": _NUMBER, "baseline": _NUMBER}
-_HEAD = {
-    "layer": _COUNT,
-    "head": _COUNT,
-    "role": {"type": ["string", "null"], "description": "null: it fills none"},
-    **_SCORED,
-    "also": {"type": "array", "description": "other roles that it fills, with their numbers"},
-    "measures": {"type": "object", "additionalProperties": _NUMBER},
-}
-_RELATION = {
-    "kind": _MAYBE,
-    "found": {"type": "string", "description": f"the head, or: {NO_HEAD}"},
-    "head": _MAYBE,
-    "reason": {"type": ["string", "null"], "description": "why no head was found"},
-    "candidate": _MAYBE,
-    **_SCORED,
-    "offset": {"type": ["integer", "null"], "description": "the best fixed one, words"},
-    "items": {"type": "integer", "description": "sentences the candidate was chosen by"},
-    "controls": {"type": "integer", "description": "sentences it was judged by"},
-}
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "model": _TEXT,
-        "weights": _TEXT,
-        "corpus": {
-            "type": "object",
-            "properties": {"name": _TEXT, "digest": _TEXT, "sentences": _COUNT},
-        },
-        "thresholds": {"type": "object", "additionalProperties": _NUMBER},
-        "margin": {"type": "number", "description": "of a relation's threshold above its baseline"},
-        "heads": {"type": "array", "items": {"type": "object", "properties": _HEAD}},
-        "relations": {
-            "type": "object",
-            "additionalProperties": {"type": "object", "properties": _RELATION},
-        },
-    },
-}
-
 # the maps of all heads of all layers of each sequence, (heads, query, key)
 Attend = Callable[[Sequence[Tokenized]], Awaitable[Sequence[Tensor]]]
 

@@ -95,12 +95,11 @@ def _form(given: Any) -> str:
 
 
 # the body of POST /v1/attend
-ATTEND: TypeAdapter[Attend] = TypeAdapter(
-    Annotated[
-        Annotated[AttendRequest, Tag("<attend>")] | Annotated[MixRequest, Tag("<mix>")],
-        Discriminator(_form),
-    ]
-)
+AttendBody = Annotated[
+    Annotated[AttendRequest, Tag("<attend>")] | Annotated[MixRequest, Tag("<mix>")],
+    Discriminator(_form),
+]
+ATTEND: TypeAdapter[Attend] = TypeAdapter(AttendBody)
 
 # Every name of this wire; what a refusal may repeat from a request
 FIELDS = frozenset(

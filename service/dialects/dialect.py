@@ -11,8 +11,38 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from service.answer import Encoded
-from service.refusals import REFUSALS, Refused
+from service.refusals import BY_BODY, BY_HEADERS, REFUSALS, Refused
 from service.schema import EncodeRequest, Item
+
+# What may be refused: by any route, by one that takes a body, by one that encodes
+ALWAYS = (*BY_HEADERS, "method_not_allowed", "internal")
+TAKING = (
+    *BY_BODY,
+    "invalid_json",
+    "invalid_text",
+    "too_many_tokens",
+    "unsupported_media_type",
+    "invalid_type",
+    "out_of_range",
+    "unknown_field",
+    "missing_field",
+    "batch_empty",
+    "batch_too_large",
+    "sequence_empty",
+    "text_too_long",
+    "token_out_of_range",
+    "prompt_not_found",
+    "overloaded",
+    "deadline_exceeded",
+    *ALWAYS,
+)
+ENCODING = (
+    *TAKING,
+    "deadline_unreachable",
+    "sequence_too_long",
+    "prompt_without_text",
+    "nonfinite_output",
+)
 
 
 @dataclass(frozen=True, slots=True)

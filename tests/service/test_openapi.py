@@ -7,11 +7,12 @@ import httpx
 import pytest
 from jsonschema import Draft202012Validator
 
-from service.openapi import EXAMPLE, GATED, SHOWN, document
-from service.shapes import ATTENTION
+from service.openapi import document
+from service.operations import EXAMPLE, GATED, MIXED, SHOWN
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
+ATTENTION = ["Full", "Rows", "Top", "Blocks", "Stats", "Dominance", "Rollout"]  # by form
 TEXTS = ["All is well", {"text": "Unbelievable headlights", "pair": "They outshine tokenizers"}]
 ONE = {"token_ids": [7]}
 
@@ -41,6 +42,11 @@ async def test_every_schema_is_a_schema_and_every_name_in_it_is_defined() -> Non
     assert set(references(document())) <= {f"#/components/schemas/{name}" for name in schemas}
 
 
+def named(reference: str) -> str:
+    """The name that a $ref ends with."""
+    return reference.rpartition("/")[2]
+
+
 def references(tree: Any) -> list[str]:
     """Each $ref in a document."""
     if isinstance(tree, dict):
@@ -62,9 +68,9 @@ async def test_every_form_is_answered_as_described(
     told = await answered(client, {"inputs": TEXTS, "attention": shown, **more})
 
     of("Answer").validate(told)
-    form = f"Attention{shown.get('form', 'full').title()}"
+    form = shown.get("form", "full").title()
     attention = told["data"][0]["attention"]
-    assert [name for name in ATTENTION if of(name).is_valid(attention)] == [form]
+    assert [name for name in ATTENTION if of(f"Attention{name}").is_valid(attention)] == [form]
 
 
 async def test_there_is_an_example_of_every_form() -> None:
@@ -72,7 +78,7 @@ async def test_there_is_an_example_of_every_form() -> None:
     forms = document()["components"]["schemas"]["Attention"]["properties"]["form"]["enum"]
 
     assert [shown.get("form", "full") for shown in SHOWN] == forms
-    assert list(ATTENTION) == [f"Attention{form.title()}" for form in forms]
+    assert [form.title() for form in forms] == ATTENTION
 
 
 async def test_what_is_not_described_is_not_an_answer(client: httpx.AsyncClient) -> None:
@@ -88,6 +94,64 @@ async def test_what_is_not_described_is_not_an_answer(client: httpx.AsyncClient)
         wrong = copy.deepcopy(told)
         wrong["data"][0]["attention"][field] = value
         assert not of("Answer").is_valid(wrong), field
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("/v1/encode", EXAMPLE),
+        ("/v1/attend", MIXED),
+        ("/v1/explain", {"text": "All is well", "layer": 0}),
+        ("/v1/heads", None),
+        ("/info", None),
+        ("/live", None),
+        ("/ready", None),
+    ],
+)
+async def test_a_field_that_is_not_described_is_not_an_answer(
+    client: httpx.AsyncClient, path: str, asked: dict[str, Any] | None
+) -> None:
+    """Nor is an answer that lacks one, or holds null for it."""
+    answer = await (client.post(path, json=asked) if asked else client.get(path))
+    described = document()["paths"][path]["post" if asked else "get"]["responses"]["200"]
+    schema = described["content"]["application/json"]["schema"]
+    checker = Draft202012Validator({**schema, "components": document()["components"]})
+    told = answer.json()
+    first = next(iter(told))
+
+    checker.validate(told)
+    for wrong in (
+        {**told, "more": 1},
+        {name: value for name, value in told.items() if name != first},
+        {**told, first: None},
+    ):
+        assert not checker.is_valid(wrong)
+
+
+async def test_every_answer_but_a_problem_is_closed() -> None:
+    """What the service answers has no field that the document does not name."""
+    schemas = document()["components"]["schemas"]
+    operations = [of_path for path in document()["paths"].values() for of_path in path.values()]
+    names = set(references([operation["responses"] for operation in operations]))
+    while more := {found for name in names for found in references(schemas[named(name)])} - names:
+        names |= more
+    objects = {named(name) for name in names if "properties" in schemas[named(name)]}
+
+    open_to_more = {name for name in objects if schemas[name].get("additionalProperties", True)}
+
+    assert len(objects) > 40
+    assert open_to_more == {"Problem"}
+
+
+@pytest.mark.parametrize(
+    "embeddings",
+    [[[0.5, 1.0]], {"shape": [1, 2], "dtype": "float32", "data": "AAAAAAAAAAA="}],
+    ids=["numbers", "base64"],
+)
+async def test_embeddings_may_be_sent_as_described(embeddings: Any) -> None:
+    """A request's schema is not an answer's of the same name."""
+    assert of("EncodeRequest").is_valid({"inputs": [{"embeddings": embeddings}]})
+    assert not of("EncodeRequest").is_valid({"inputs": [{"embeddings": {"object": "list"}}]})
 
 
 @pytest.mark.parametrize(
@@ -118,15 +182,28 @@ async def test_a_dry_run_is_described(client: httpx.AsyncClient) -> None:
         assert not of("Answer").is_valid(told)
 
 
-async def test_a_refusal_is_described(client: httpx.AsyncClient) -> None:
-    """With its offers."""
-    large = {"inputs": [{"token_ids": [7] * 200}], "attention": {}}
-
-    told = (await client.post("/v1/encode", json=large)).json()
+@pytest.mark.parametrize(
+    ("asked", "facts"),
+    [
+        ({"inputs": [{"token_ids": [7] * 200}], "attention": {}}, {"bytes", "limit", "fits"}),
+        ({"inputs": [ONE], "attention": {"layers": [6]}}, {"layers", "heads", "errors"}),
+        ({"inputs": [{"token_ids": [7] * 256}] * 257}, {"tokens", "limit"}),
+        ({"inputs": [{"token_ids": [7] * 300}]}, {"length", "limit", "errors"}),
+        ({"inputs": ["a"], "prompt_name": "query"}, {"prompts", "errors"}),
+    ],
+    ids=["bytes", "heads", "tokens", "length", "prompt"],
+)
+async def test_a_refusal_is_described(
+    client: httpx.AsyncClient, asked: dict[str, Any], facts: set[str]
+) -> None:
+    """With its facts and its offers."""
+    told = (await client.post("/v1/encode", json=asked)).json()
 
     of("Problem").validate(told)
     known = document()["components"]["schemas"]["Problem"]["properties"]
-    assert told["fits"] and told.keys() <= known.keys()
+    assert told.keys() <= known.keys()
+    always = {"type", "title", "status", "code", "detail", "request_id"}
+    assert told.keys() - always == facts
 
 
 @pytest.mark.parametrize("path", ["/v1/attend", "/v1/explain"])

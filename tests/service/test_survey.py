@@ -17,7 +17,8 @@ from model.errors import SequenceTooLong
 from model.tokenizer import Tokenized, Tokenizer
 from service import heads, sentences
 from service.gateway import Gateway
-from service.survey import NO_HEAD, SCHEMA, survey
+from service.openapi import document
+from service.survey import NO_HEAD, survey
 
 CATS = {"relation": "subject", "text": "Cats sleep.", "from": [5, 10], "to": [0, 4]}
 
@@ -127,16 +128,17 @@ async def test_a_sentence_that_is_too_long_is_named_by_its_place(
     assert refused.value.index == 1
 
 
-async def test_the_schema_names_every_field(model: Model, tmp_path: Path) -> None:
-    """And no other; as the API's document shows it."""
+async def test_the_document_names_every_field(model: Model, tmp_path: Path) -> None:
+    """And no other."""
     found = await survey(model, "m", corpus(tmp_path, *animals()), planted)
-    fields = SCHEMA["properties"]
-    assert isinstance(fields, dict)
 
-    assert fields.keys() == found.keys()
-    assert fields["heads"]["items"]["properties"].keys() == found["heads"][0].keys()
-    told = fields["relations"]["additionalProperties"]["properties"]
-    assert told.keys() == found["relations"]["subject"].keys()
+    def fields(schema: str) -> set[str]:
+        return set(document()["components"]["schemas"][schema]["properties"])
+
+    assert fields("Heads") == found.keys()
+    assert fields("Corpus") == found["corpus"].keys()
+    assert fields("MeasuredHead") == found["heads"][0].keys()
+    assert fields("Relation") == found["relations"]["subject"].keys()
 
 
 def test_the_bundled_model_has_the_heads_that_are_known_of_it() -> None:

@@ -7,8 +7,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from service.answer import INFERENCE_HEADER
-from service.inference_shapes import EXAMPLE, TOKENS
 from service.openapi import document
+from service.operations import INFERRED, INFERRED_IDS
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -39,7 +39,7 @@ async def test_what_is_read_is_as_described(client: httpx.AsyncClient, path: str
     of(schema(path)).validate(answer.json())
 
 
-@pytest.mark.parametrize("asked", [EXAMPLE, TOKENS], ids=["texts", "token ids"])
+@pytest.mark.parametrize("asked", [INFERRED, INFERRED_IDS], ids=["texts", "token ids"])
 async def test_the_examples_are_answered_as_described(
     client: httpx.AsyncClient, asked: dict[str, Any]
 ) -> None:
