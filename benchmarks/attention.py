@@ -43,11 +43,11 @@ def ours(folder: Path) -> dict[str, Request]:
     """Requests to a Runner."""
     import torch
 
-    from model.forms import Asked
-    from model.units import divide
-    from service import answer, forms
-    from service.runner import Wanted, Work, load
-    from service.weights import Found
+    from model.maps.forms import Asked
+    from model.maps.units import divide
+    from service.encode import answer, maps
+    from service.engine.runner import Wanted, Work, load
+    from service.engine.weights import Found
 
     found, cpu = Found(folder, folder.name), torch.device("cpu")
     # In this thread, which runs transformers too: libgomp throttles a second one with a team.
@@ -62,7 +62,7 @@ def ours(folder: Path) -> dict[str, Request]:
         items = []
         for work, one in zip(works, done, strict=True):
             shown = work.wanted.attention
-            named = dict(forms.named(shown, one.attention)) if shown else {}
+            named = dict(maps.named(shown, one.attention)) if shown else {}
             items.append(answer.Item(len(work), {}, one.pooled, named=named))
         return b"".join(answer.as_safetensors(answer.Encoded({}, items, {})))
 
@@ -195,7 +195,7 @@ def long_model(folder: Path, bundled: Path) -> Path:
 def report(folder: Path, name: str) -> None:
     """Print the rows of one batch."""
 
-    from service.ingress import HEAP  # as a replica has it
+    from service.cluster.ingress import HEAP  # as a replica has it
 
     def ask(*more: str) -> Any:
         command = [sys.executable, __file__, "--folder", str(folder), "--batch", name]
@@ -229,7 +229,7 @@ def main() -> None:
 
 def table(names: list[str]) -> None:
     """Some batches' rows."""
-    from service.weights import BUNDLED, locate
+    from service.engine.weights import BUNDLED, locate
 
     bundled = locate(BUNDLED).folder
     print("| sequences | request | ms | of plain | peak, MiB |\n|---|---|---|---|---|")

@@ -23,14 +23,16 @@ from pathlib import Path
 
 import torch
 
-from model import checkpoint, kernels, maps
-from model.checkpoint import Model
+from model import kernels
 from model.config import EncoderConfig
+from model.loading import checkpoint
+from model.loading.checkpoint import Model
+from model.maps import maps
+from model.maps.tiles import Look
 from model.packing import Sequence
-from model.tiles import Look
-from service import numerics
-from service.runner import CANARY, _array, _finite
-from service.weights import BUNDLED, locate
+from service.engine import numerics
+from service.engine.runner import CANARY, _array, _finite
+from service.engine.weights import BUNDLED, locate
 
 CPU = torch.device("cpu")
 TEXTS = Path(__file__).parent.parent / "tests" / "model" / "texts.txt"

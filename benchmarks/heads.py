@@ -3,7 +3,7 @@
     python benchmarks/heads.py        some minutes
 
 First table: how alike a text's vector is to the full one when only some heads are kept, cosine,
-over the texts of service/corpus. Which heads are kept is drawn anew for every text, draw and
+over the texts of the bundled corpus. Which heads are kept is drawn anew for every text, draw and
 layer, from a fixed seed. The others' mixed values are multiplied by 0 before W^O, as `gates` of
 /v1/encode does; "made up for" multiplies the kept ones by 12 / kept besides, so that what is
 missing is what the others saw, not the size of their sum.
@@ -25,13 +25,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from model import checkpoint, kernels, mechanism
+from model import kernels
 from model.attention import MultiHeadAttention
-from model.checkpoint import Model
-from model.mechanism import HeadWeights
+from model.lessons import mechanism
+from model.lessons.mechanism import HeadWeights
+from model.loading import checkpoint
+from model.loading.checkpoint import Model
 from model.packing import Sequence
 from model.pooling import pool
-from service.weights import BUNDLED, locate
+from service.engine.weights import BUNDLED, locate
 
 CPU = torch.device("cpu")
 CORPUS = Path(__file__).parent.parent / "service" / "corpus" / "relations.jsonl"

@@ -65,8 +65,8 @@ def ours(threads: int) -> Encode:
     import numpy as np
     import torch
 
-    from service.runner import Runner, Wanted, Work
-    from service.weights import BUNDLED, locate
+    from service.engine.runner import Runner, Wanted, Work
+    from service.engine.weights import BUNDLED, locate
 
     loop = asyncio.new_event_loop()
     found, cpu = locate(BUNDLED), torch.device("cpu")
@@ -87,7 +87,7 @@ def theirs(threads: int) -> Encode:
     import torch
     from sentence_transformers import SentenceTransformer
 
-    from service.weights import BUNDLED, locate
+    from service.engine.weights import BUNDLED, locate
 
     torch.set_num_threads(threads)
     model = SentenceTransformer(str(locate(BUNDLED)[0]), device="cpu")

@@ -15,12 +15,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from model import checkpoint, kernels
+from model import kernels
 from model.config import Activation
 from model.kernels import ACTIVATIONS, PackedLinear
+from model.loading import checkpoint
 from model.packing import Sequence
 from model.pooling import pool
-from service.weights import BUNDLED, locate
+from service.engine.weights import BUNDLED, locate
 
 CPU = torch.device("cpu")
 SHAPES = ((1152, 384), (384, 384), (1536, 384), (384, 1536))  # of one layer; there are six

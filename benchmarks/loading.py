@@ -40,9 +40,10 @@ def work(step: str, folder: Path) -> None:
     """Be the process that is measured; prints its numbers as one line of JSON."""
     import torch
 
-    from model import checkpoint, kernels
-    from service import runner
-    from service.weights import Found
+    from model import kernels
+    from model.loading import checkpoint
+    from service.engine import runner
+    from service.engine.weights import Found
 
     cpu = torch.device("cpu")
     torch.set_num_threads(len(os.sched_getaffinity(0)))
@@ -101,7 +102,7 @@ def main() -> None:
     if asked.step:
         work(asked.step, asked.folder)
         return
-    from service.weights import BUNDLED, locate
+    from service.engine.weights import BUNDLED, locate
 
     bundled = locate(BUNDLED).folder
     steps = STEPS[1:] if asked.check else STEPS[1:2]

@@ -25,11 +25,13 @@ from typing import Any
 from unittest import mock
 from unittest.mock import AsyncMock
 
-from service import edge, guard, logs
-from service.gateway import Gateway
-from service.metrics import Metrics
-from service.runner import Runner
-from service.seen import Seen
+from service.edge import guard
+from service.edge import routes as edge
+from service.encode.gateway import Gateway
+from service.engine.runner import Runner
+from service.observe import logs
+from service.observe.metrics import Metrics
+from service.observe.record import Seen
 from service.settings import Settings
 
 SHORT = "All is well"  # the cheapest answer there is

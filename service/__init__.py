@@ -1,1 +1,1 @@
-"""HTTP and Ray around the model: read gateway.py first."""
+"""HTTP and Ray around the model: read encode/gateway.py first."""

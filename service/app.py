@@ -17,8 +17,12 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 from starlette.types import ASGIApp
 
-from service import edge, exposition, ingress, logs, settings, weights
-from service.gateway import Gateway
+from service import settings
+from service.cluster import ingress
+from service.edge import routes as edge
+from service.encode.gateway import Gateway
+from service.engine import weights
+from service.observe import logs, scrape
 from service.refusals import REFUSALS
 from service.settings import Settings
 
@@ -151,7 +155,7 @@ class Encoder:
         others, expected = await asyncio.gather(self.others(openmetrics), self.expected())
         texts = dict([*others, await self.metrics(openmetrics)])
         joined = [texts[replica] for replica in sorted(texts)]
-        return exposition.join(joined, len(texts) < expected, openmetrics)
+        return scrape.join(joined, len(texts) < expected, openmetrics)
 
     async def expected(self) -> float:
         """Ask how many replicas run or start, which scaling changes; infinity if Ray is silent."""

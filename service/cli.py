@@ -76,9 +76,9 @@ def serve(config: Path | None, example: bool, **flags: str | None) -> None:
             if example and chosen.api_keys:
                 tell(err, "no example: it would need an API key")
             elif example:
-                from service import show
+                from service.commands import encode
 
-                tell(out, show.example(address))
+                tell(out, encode.example(address))
             while not stopped.wait(1):
                 launch.check()
     except KeyboardInterrupt:
@@ -122,13 +122,13 @@ def encode_text(url: str, key: str | None, text: str, attention: str | None, **a
     """Print the table of a text."""
     from rich.console import Console
 
-    from service import show
+    from service.commands import encode
 
     if any(asked.values()):
         refuse("TEXT goes without --file, --out and --truncate", USAGE)
     try:
-        Console().print(show.table(url, text, attention, key))
-    except show.Unreachable as error:
+        Console().print(encode.table(url, text, attention, key))
+    except encode.Unreachable as error:
         refuse(str(error), FAILED)
 
 
@@ -136,7 +136,7 @@ def encode_file(
     url: str, key: str | None, file: Path | None, out: Path | None, attention: Any, truncate: Any
 ) -> None:
     """Write the vectors of a file's texts, showing how far it is."""
-    from service import bulk
+    from service.commands import bulk
 
     if file is None or out is None or attention:
         refuse("give a TEXT, or --file and --out without --attention", USAGE)
@@ -160,8 +160,8 @@ def top(url: str, interval: float, key_file: Path | None, once: bool) -> None:
     """Show what a running service does, until Ctrl-C."""
     from rich.console import Console
 
-    from service import show
-    from service import top as view
+    from service.commands import encode
+    from service.commands import top as view
 
     try:
         key = key_file.read_text("utf-8").strip() if key_file else None
@@ -169,7 +169,7 @@ def top(url: str, interval: float, key_file: Path | None, once: bool) -> None:
         show_it(url, key, interval, Console())
     except KeyboardInterrupt:
         return
-    except (show.Unreachable, OSError, UnicodeDecodeError) as error:
+    except (encode.Unreachable, OSError, UnicodeDecodeError) as error:
         refuse(str(error), FAILED)
 
 
@@ -182,16 +182,16 @@ def top(url: str, interval: float, key_file: Path | None, once: bool) -> None:
 @click.option("--ablate", metavar="TEXT", help="instead: how far TEXT moves without each head")
 def heads(model: str, ablate: str | None, **asked: Any) -> None:
     """Measure what each head of a model does, and print it."""
-    from service import inspection
+    from service.commands import heads
 
     try:
         if ablate is None:
-            inspection.measure(model, **asked)
+            heads.measure(model, **asked)
         elif any(asked.values()):
             refuse("--ablate goes with --model alone", USAGE)
         else:
-            inspection.ablate(model, ablate)
-    except inspection.Unusable as error:
+            heads.ablate(model, ablate)
+    except heads.Unusable as error:
         refuse(str(error), USAGE)
     except OSError as error:
         refuse(str(error), FAILED)

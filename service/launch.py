@@ -24,7 +24,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from service import ingress, sweep, weights
+from service.cluster import ingress, sweep
+from service.engine import weights
 from service.settings import MIB, PREFIX, Settings
 
 READY_SECONDS = 60  # from deployed to ready: canary and HAProxy's own checks

@@ -14,8 +14,10 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from model import errors
-from service import schema, teaching
-from service.dialects import inference_wire, wire
+from service.api import wire
+from service.api.open_inference import request as inference_wire
+from service.api.teaching import request as teaching
+from service.encode import request as schema
 
 MEDIA_TYPE = "application/problem+json"
 # every name of the wire

@@ -27,8 +27,11 @@ from hypothesis import settings as hypothesis
 from numpy.typing import NDArray
 from starlette.types import ASGIApp
 
-from service import edge, exposition, guard, logs
-from service.gateway import Gateway
+from service.edge import guard
+from service.edge import routes as edge
+from service.encode.gateway import Gateway
+from service.observe import logs
+from service.observe.scrape import join
 from service.settings import Settings
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
@@ -266,7 +269,7 @@ def application(gateway: Gateway) -> guard.Guard:
     """A replica as connections reach it."""
 
     async def scrape(openmetrics: bool) -> bytes:
-        return exposition.join([gateway.page(openmetrics)], False, openmetrics)
+        return join([gateway.page(openmetrics)], False, openmetrics)
 
     return guard.Guard(edge.application(gateway, scrape), gateway.settings)
 

@@ -28,7 +28,7 @@ import torch
 from model.encoder import Encoded, Encoder
 from service import launch
 from service.cli import main
-from service.gateway import Gateway
+from service.encode.gateway import Gateway
 from service.settings import Settings
 
 SLOW_SECONDS = 0.5

@@ -200,7 +200,7 @@ def states_status(name: str, tree: ast.Module) -> bool:
 
 ABSENCES = {
     "imports ray": (uses("ray"), {"service.app", "service.launch"}),
-    "imports prometheus_client": (uses("prometheus_client"), {"service.metrics"}),
+    "imports prometheus_client": (uses("prometheus_client"), {"service.observe.metrics"}),
     "states an HTTP status": (states_status, {"service.refusals"}),
     "imports more than a model needs": (
         within("model", uses_more_than("model", "safetensors", "tokenizers", "torch")),
@@ -213,7 +213,7 @@ ABSENCES = {
     "reads the environment": (within("model", reads_environment), set()),
     "touches files": (
         within("model", touches_files),
-        {"model.checkpoint", "model.modules", "model.tokenizer"},
+        {"model.loading.checkpoint", "model.loading.sentence_transformers", "model.tokenizer"},
     ),
     "speaks": (within("model", speaks), set()),
     "calls private torch": (calls_private_torch, {"model.kernels", "model.cuda"}),
@@ -229,13 +229,25 @@ PLANTED = {
     "an edge to app": ("service/settings.py", "import service.app", "-> service.app is not drawn"),
     "a way back": ("model/config.py", "from service import settings", "imports more than"),
     "a new file": ("service/helpers.py", "import os", "service.helpers is not drawn"),
-    "a late import": ("service/gateway.py", "def f():\n    import ray", "gateway imports ray"),
-    "a second counter": ("service/edge.py", "import prometheus_client", "edge imports prometheus"),
-    "a status": ("service/batcher.py", "BUSY = 429", "batcher states an HTTP status"),
-    "a named status": ("service/guard.py", "from http import HTTPStatus", "guard states an HTTP"),
+    "a late import": (
+        "service/encode/gateway.py",
+        "def f():\n    import ray",
+        "gateway imports ray",
+    ),
+    "a second counter": (
+        "service/edge/routes.py",
+        "import prometheus_client",
+        "edge imports prometheus",
+    ),
+    "a status": ("service/engine/batcher.py", "BUSY = 429", "batcher states an HTTP status"),
+    "a named status": (
+        "service/edge/guard.py",
+        "from http import HTTPStatus",
+        "guard states an HTTP",
+    ),
     "a client's way in": (
         "client/headlight_client/call.py",
-        "from service.answer import JSON",
+        "from service.encode.answer import JSON",
         "headlight_client.call imports more than a client needs",
     ),
     "a client's library": (
@@ -245,9 +257,9 @@ PLANTED = {
     ),
     "a library": ("model/heads.py", "import numpy", "model.heads imports more than"),
     "the environment": ("model/config.py", "import os\nos.environ['A']", "reads the environment"),
-    "a file": ("model/maps.py", "open('x')", "model.maps touches files"),
+    "a file": ("model/maps/maps.py", "open('x')", "model.maps.maps touches files"),
     "a log line": ("model/encoder.py", "import logging", "model.encoder speaks"),
-    "a private operator": ("model/maps.py", "torch.ops.aten.x()", "maps calls private torch"),
+    "a private operator": ("model/maps/maps.py", "torch.ops.aten.x()", "maps calls private torch"),
     "a private function": ("service/app.py", "torch._assert()", "app calls private torch"),
 }
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from service import ingress
+from service.cluster import ingress
 from service.settings import Settings
 
 ROOT = Path(__file__).parent.parent

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.guard import Guard
+from service.edge.guard import Guard
 from service.refusals import REFUSALS
 from service.settings import Settings
 

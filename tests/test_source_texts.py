@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from model import mechanism
 from model.attention import MultiHeadAttention
 from model.kernels import Affine
-from model.mechanism import MultiHead
-from service.gateway import Gateway
+from model.lessons import mechanism
+from model.lessons.mechanism import MultiHead
+from service.encode.gateway import Gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -15,7 +15,7 @@ from headlight_client import (
     NoAnswer,
     RequestRefused,
 )
-from service.gateway import Gateway
+from service.encode.gateway import Gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -20,7 +20,7 @@ from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models import units
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from service import exposition
+from service.observe import scrape
 
 ROOT = Path(__file__).parent.parent.parent
 GRAFANA, PROMETHEUS = ROOT / "deploy" / "grafana", ROOT / "deploy" / "prometheus"
@@ -238,7 +238,7 @@ async def test_every_metric_that_is_asked_for_is_published(client: httpx.AsyncCl
     files = [*(PROMETHEUS / "rules").glob("*.yml"), *(ROOT / "docs" / "runbooks").glob("*.md")]
     texts = [path.read_text() for path in files] + [target["expr"] for target in TARGETS]
     replica = await client.get("/metrics")
-    whole = exposition.join([replica.content], incomplete=False).decode()
+    whole = scrape.join([replica.content], incomplete=False).decode()
     published = set(re.findall(r"^# TYPE (\w+) ", whole, re.MULTILINE))
 
     used = set().union(*map(named, texts))

@@ -13,9 +13,10 @@ from torch import Tensor
 from transformers import BertModel
 from transformers.utils import logging as transformers_logging
 
-from model import checkpoint, kernels
-from model.checkpoint import Model
-from service.weights import BUNDLED, locate
+from model import kernels
+from model.loading import checkpoint
+from model.loading.checkpoint import Model
+from service.engine.weights import BUNDLED, locate
 
 CPU = torch.device("cpu")
 TEXTS = Path(__file__).parent / "texts.txt"  # sentences, a blank line, the sentences of an essay

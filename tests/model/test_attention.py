@@ -9,8 +9,8 @@ from safetensors import safe_open
 from torch import Tensor
 
 from model.attention import MultiHeadAttention, Trace
-from model.checkpoint import Model
 from model.kernels import ONEDNN, PLAIN, Kernels
+from model.loading.checkpoint import Model
 from model.packing import Packed, Sequence, pack
 
 CPU = torch.device("cpu")

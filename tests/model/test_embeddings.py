@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from model.checkpoint import Model
 from model.embeddings import Embeddings
+from model.loading.checkpoint import Model
 from model.packing import Sequence, pack
 
 CPU = torch.device("cpu")

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from model import checkpoint, kernels, maps, packing
-from model.checkpoint import Model
+from model import kernels, packing
 from model.encoder import Encoded
+from model.loading import checkpoint
+from model.loading.checkpoint import Model
+from model.maps import maps
+from model.maps.tiles import Look
 from model.packing import Sequence, pack
-from model.tiles import Look
 
 CPU = torch.device("cpu")
 LAYERS = frozenset(range(6))

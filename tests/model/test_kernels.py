@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers.activations import ACT2FN
 
-from model import families, kernels
+from model import kernels
 from model.config import Activation
 from model.kernels import ONEDNN, PLAIN, Kernels
+from model.loading import families
 from model.packing import Packed
 
 CPU = torch.device("cpu")

@@ -9,7 +9,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from model import kernels
-from model.checkpoint import Model
+from model.loading.checkpoint import Model
 from model.packing import Sequence, pack
 from model.pooling import Dense, Mode, Pooling, pool
 

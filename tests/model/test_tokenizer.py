@@ -20,8 +20,8 @@ from tokenizers import (
 from tokenizers import Tokenizer as Library
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from model.checkpoint import Model
 from model.errors import CheckpointError, SequenceTooLong
+from model.loading.checkpoint import Model
 from model.tokenizer import Texts, Tokenized, Tokenizer, Truncate, share
 
 LIMIT = 512

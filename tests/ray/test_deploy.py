@@ -19,7 +19,8 @@ import httpx
 import pytest
 import yaml
 
-from service import ingress, launch
+from service import launch
+from service.cluster import ingress
 from service.settings import Settings
 
 pytestmark = pytest.mark.prove

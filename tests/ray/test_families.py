@@ -24,9 +24,9 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from service import guard
-from service.answer import SAFETENSORS
-from service.gateway import Gateway
+from service.edge import guard
+from service.encode.answer import SAFETENSORS
+from service.encode.gateway import Gateway
 from service.settings import Settings
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import httpx
 import jsonschema
 import pytest
 
-from service import logs
+from service.observe import logs
 
 if TYPE_CHECKING:
     from tests.ray.conftest import Service, Start

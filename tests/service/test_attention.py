@@ -18,12 +18,12 @@ from safetensors.numpy import load
 from transformers import BertModel
 
 from model import kernels
-from model.statistics import FIELDS
-from service.answer import SAFETENSORS
-from service.gateway import Gateway
-from service.runner import Done, Work
+from model.maps.statistics import FIELDS
+from service.encode.answer import SAFETENSORS
+from service.encode.gateway import Gateway
+from service.engine.runner import Done, Work
+from service.engine.weights import BUNDLED, locate
 from service.settings import Settings
-from service.weights import BUNDLED, locate
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

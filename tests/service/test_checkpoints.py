@@ -18,12 +18,12 @@ import torch
 from transformers import AutoTokenizer, BertConfig, BertModel, PreTrainedTokenizerBase
 
 from model.errors import CheckpointError
-from service import guard
-from service.bulk import Stopped, Unusable
-from service.bulk import encode as encode_file
-from service.gateway import Gateway
+from service.commands.bulk import Stopped, Unusable
+from service.commands.bulk import encode as encode_file
+from service.edge import guard
+from service.encode.gateway import Gateway
+from service.engine.weights import BUNDLED, GOLDEN, locate
 from service.settings import Settings
-from service.weights import BUNDLED, GOLDEN, locate
 
 TEXT = "A dog ate the food because it was hungry"
 MOST = 13  # rows of the position table

@@ -12,11 +12,12 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from service import answer, lessons
-from service.gateway import Gateway
+from service.api.teaching import spine
+from service.encode import answer
+from service.encode.gateway import Gateway
+from service.engine.runner import Done, Wanted, Work
+from service.engine.weights import BUNDLED, locate
 from service.refusals import Refused
-from service.runner import Done, Wanted, Work
-from service.weights import BUNDLED, locate
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -164,7 +165,7 @@ async def test_a_pre_norm_family_has_one_more_step_to_pay_for(gateway: Gateway) 
     facts = []
     for pre_norm in (False, True):
         with pytest.raises(Refused) as refused:
-            lessons._check_bytes(replace(gateway._config, pre_norm=pre_norm), 3, 1)
+            spine._check_bytes(replace(gateway._config, pre_norm=pre_norm), 3, 1)
         facts.append(refused.value.facts)
 
     assert facts[1]["bytes"] == 4 * (11 * 3 * 384 + 2 * 12 * 3**2)

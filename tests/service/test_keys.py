@@ -9,9 +9,10 @@ import httpx
 import pytest
 from starlette.routing import Route
 
-from service import ingress, keys
-from service.gateway import Gateway
-from service.guard import Guard
+from service import keys
+from service.cluster import ingress
+from service.edge.guard import Guard
+from service.encode.gateway import Gateway
 from service.settings import Settings, load
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

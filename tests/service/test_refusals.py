@@ -5,8 +5,8 @@ import pytest
 from pydantic import ValidationError
 
 from model.errors import BadShape, SequenceTooLong
+from service.encode.request import EncodeRequest
 from service.refusals import MODEL, REFUSALS, VALIDATION, Fault, Refused, problem, refusal
-from service.schema import EncodeRequest
 
 SECRET = "canary-7f3a"
 

@@ -16,7 +16,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from service.openapi import document
+from service.api.document import document
 
 CHECKS = [
     not_a_server_error,

@@ -1,0 +1,1 @@
+"""The mechanism, step by step."""

@@ -1,0 +1,173 @@
+"""The forms of an attention answer, and what each is made of.
+
+full, rows, top, blocks and stats stand alone for every head; dominance also counts over all heads
+asked, and rollout is one map of all of them. In an answer units go by their number in the
+sequence, counted from 0 with special ones, whatever is left out.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from model.attention import Trace
+from model.maps import maps
+from model.maps.dominance import dominance, wins
+from model.maps.rollout import rollout
+from model.maps.statistics import FIELDS, statistics
+from model.maps.tiles import Look, Weight
+from model.maps.units import Units
+
+Form = Literal["full", "rows", "top", "blocks", "stats", "dominance", "rollout"]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What to show of one sequence's attention.
+
+    Args:
+        heads: which heads, by layer, both counted from 0 and in order.
+        weight: of top and dominance.
+        rows: of the form rows, the units whose rows to show.
+        k: of top, keys a row.
+        size: of blocks, most blocks along a side.
+        half: numbers as float16 instead of float32.
+        cls: of stats, the first special token.
+        separators: of stats, the tokens that separate.
+    """
+
+    heads: Mapping[int, tuple[int, ...]]
+    units: Units
+    form: Form = "full"
+    weight: Weight = "probability"
+    rows: tuple[int, ...] = ()
+    k: int = 8
+    size: int = 32
+    half: bool = False
+    cls: int | None = None
+    separators: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What is shown of one sequence's attention.
+
+    Args:
+        heads: tensors by layer and name; their first axis is the heads asked of that layer.
+            map (full, rows, blocks): (heads, query, key); keys (int32), values: (heads, query, k)
+            and rest: (heads, query); stats: (heads, statistics.FIELDS); dominant (int32), share
+            and own: (heads, units).
+        whole: tensors by name. wins: (units,) int32, counting all units; map: (units, units).
+    """
+
+    heads: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+    whole: dict[str, Tensor] = field(default_factory=dict)
+
+
+def show(traces: Mapping[int, Trace], rows: slice, asked: Asked) -> Shown:
+    """Make the form asked for of one sequence.
+
+    Args:
+        traces: of every layer of `asked.heads`, at least.
+        rows: the sequence's rows in its batch.
+    """
+    if asked.form == "rollout":
+        return Shown(whole=_narrow({"map": _rollout(traces, rows, asked)}, asked))
+    if asked.form == "stats":
+        return Shown(_statistics(traces, rows, asked))
+    heads = {
+        layer: _narrow(_of_layer(traces[layer], rows, chosen, asked), asked)
+        for layer, chosen in asked.heads.items()
+    }
+    whole = {}
+    if asked.form == "dominance":
+        dominant = torch.cat([found["dominant"] for found in heads.values()])
+        axis = torch.tensor(asked.units.axis, device=dominant.device)
+        whole["wins"] = wins(dominant, axis, len(asked.units.spans))
+    return Shown(heads, whole)
+
+
+def _narrow(named: dict[str, Tensor], asked: Asked) -> dict[str, Tensor]:
+    """Numbers in the format asked for.
+
+    Here and not in numpy, which takes many times as long where numbers are near float16's least.
+    """
+    if not asked.half:
+        return named
+    return {
+        name: tensor.half() if tensor.is_floating_point() else tensor
+        for name, tensor in named.items()
+    }
+
+
+def _of_layer(trace: Trace, rows: slice, heads: tuple[int, ...], asked: Asked) -> dict[str, Tensor]:
+    """The tensors of one layer's heads, by name."""
+    look = Look(trace, rows, heads, asked.units, asked.weight)
+    axis = torch.tensor(asked.units.axis, dtype=torch.int32, device=look.q.device)
+    match asked.form:
+        case "full":
+            return {"map": maps.full(look)}
+        case "rows":
+            places = {unit: place for place, unit in enumerate(asked.units.axis)}
+            return {"map": maps.rows(look, [places[unit] for unit in asked.rows])}
+        case "blocks":
+            return {"map": maps.blocks(look, asked.size)}
+        case "top":
+            keys, values, rest = maps.top(look, asked.k)
+            return {"keys": axis[keys.long()], "values": values, "rest": rest}
+        case "dominance":
+            found = dominance(look)
+            return {"dominant": axis[found.dominant.long()], "share": found.share, "own": found.own}
+        case "stats" | "rollout":
+            raise RuntimeError("made of all layers together: this is a bug")
+
+
+def _statistics(
+    traces: Mapping[int, Trace], rows: slice, asked: Asked
+) -> dict[int, dict[str, Tensor]]:
+    place = asked.units.place
+    cls = None if asked.cls is None else place(asked.cls)
+    separators = [at for at in map(place, asked.separators) if at is not None]
+    looks = [Look(traces[layer], rows, heads, asked.units) for layer, heads in asked.heads.items()]
+    asking = [traces[layer] for layer in asked.heads]
+    found = statistics(looks, asking, rows, cls, separators)
+    parts = torch.split(found, [len(heads) for heads in asked.heads.values()])
+    return {
+        layer: _narrow({"stats": part}, asked)
+        for layer, part in zip(asked.heads, parts, strict=True)
+    }
+
+
+def _rollout(traces: Mapping[int, Trace], rows: slice, asked: Asked) -> Tensor:
+    tokens = asked.units.tokens
+    every = Units(tuple((i, i + 1) for i in range(tokens)), tuple(range(tokens)))
+    looks = [
+        Look(traces[layer], rows, chosen, every, "probability")
+        for layer, chosen in sorted(asked.heads.items())
+    ]
+    return rollout(looks, asked.units)
+
+
+def price(asked: Asked) -> int:
+    """Bytes of the tensors of `show`, before any is computed."""
+    number, index = 2 if asked.half else 4, 4  # of a real number and of a unit's
+    heads, units = sum(map(len, asked.heads.values())), len(asked.units.axis)
+    match asked.form:
+        case "full":
+            return heads * units * units * number
+        case "rows":
+            return heads * len(asked.rows) * units * number
+        case "blocks":
+            step = -(-units // asked.size)
+            return heads * (-(-units // step)) ** 2 * number
+        case "top":
+            k = min(asked.k, units)
+            return heads * units * (k * (number + index) + number)
+        case "stats":
+            return heads * len(FIELDS) * number
+        case "dominance":
+            return heads * units * (2 * number + 2 * index) + len(asked.units.spans) * index
+        case "rollout":
+            return units * units * number

@@ -1,0 +1,136 @@
+"""What a head does on one sequence, as numbers: where it looks, how sharply, what it adds.
+
+P is a map, N its rows, i a query, j a key, and every mean is over the rows of P.
+
+    self, previous, next    mean of P_ij, j = i, i - 1, i + 1, over the rows that have one
+    cls                     mean of P_ij, j the first special token
+    sep                     mean of the sum of P_ij over the separators j
+    entropy                 mean of -sum_j P_ij ln P_ij, nats
+    entropy_ratio           entropy / ln N: 1 looks everywhere alike
+    confidence              mean of max_j P_ij, j no separator
+    distance                sum of P_ij |i - j| / sum of P_ij, in units
+    received_max            max_j of the mean of P_ij: what the most noticed key receives
+    contribution            mean of ||z_i W^O|| / sum over all heads of it, of this head
+
+Sources: Clark et al. 2019, section 3; Voita et al. 2019, section 4 (confidence); Vig and Belinkov
+2019, section 4 (distance); Kovaleva et al. 2019 (received); Kobayashi et al. 2020 (contribution).
+
+All come from one walk over tiles. Entropy, received attention and offsets could be had from more
+fused passes instead; two of the others cannot, and then the walk is cheaper than any of those
+(docs/decisions/0007-attention-forms.md).
+"""
+
+import math
+from collections.abc import Sequence as Many
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from model.attention import Trace
+from model.maps.tiles import Look, Tile, written
+
+FIELDS = (
+    "self",
+    "previous",
+    "next",
+    "cls",
+    "sep",
+    "entropy",
+    "entropy_ratio",
+    "confidence",
+    "distance",
+    "received_max",
+    "contribution",
+)
+LN2 = math.log(2)
+OFFSETS = {"self": 0, "previous": -1, "next": 1}
+SUMS = (*OFFSETS, "entropy", "confidence", "distance")
+
+
+def statistics(
+    looks: Many[Look], traces: Many[Trace], rows: slice, cls: int | None, separators: Many[int]
+) -> Tensor:
+    """FIELDS of every head of every layer, (heads, fields); NaN where nothing is averaged.
+
+    Args:
+        looks: one for each layer, of weight probability, all of the same units.
+        traces, rows: what `looks` were made of.
+        cls: the place on the axis of the first special token.
+        separators: the places of the separators.
+    """
+    apart = torch.tensor(sorted(set(separators)), dtype=torch.int64, device=looks[0].q.device)
+    scratch = max(looks, key=lambda look: len(look.chosen)).scratch()
+    walked = [_walk(look, apart, scratch) for look in looks]
+    received, scalars = (torch.cat(parts) for parts in zip(*walked, strict=True))
+    found = _means(received, dict(zip(SUMS, scalars.unbind(1), strict=True)), cls, apart)
+    found["contribution"] = _contributions(looks, traces, rows)
+    return torch.stack([found[name] for name in FIELDS], 1)
+
+
+def _walk(look: Look, apart: Tensor, scratch: Tensor) -> tuple[Tensor, Tensor]:
+    """What each key receives, (heads, keys), and SUMS, (heads, sums), over one layer's maps."""
+    received = look.q.new_zeros(len(look.chosen), len(look.units.axis))
+    scalars = look.q.new_zeros(len(look.chosen), len(SUMS))
+    for tile in look.tiles(scratch=scratch):
+        values, shift = tile.values, tile.queries.start - tile.keys.start
+        received[:, tile.keys] += values.sum(1)
+        offsets = [values.diagonal(shift + offset, 1, 2).sum(1) for offset in OFFSETS.values()]
+        distance = values.flatten(1) @ _far(*values.shape[1:], shift, values.device)
+        entropy = _entropy(tile)  # before what separates is taken out
+        inside = apart[(apart >= tile.keys.start) & (apart < tile.keys.stop)] - tile.keys.start
+        confidence = values.index_fill_(2, inside, 0.0).amax(2).sum(1)
+        scalars += torch.stack([*offsets, entropy, confidence, distance], 1)
+    return received, scalars
+
+
+def _entropy(tile: Tile) -> Tensor:
+    """The sum over a tile's rows, (heads,), in nats; its logs are spent afterwards."""
+    if tile.logs is None or tile.sums is None:
+        each: Tensor = torch.special.entr(tile.values)
+        return each.sum((1, 2))
+    return (tile.sums.log2().sum((1, 2)) - tile.logs.mul_(tile.values).sum((1, 2))) * LN2
+
+
+def _means(
+    received: Tensor, sums: dict[str, Tensor], cls: int | None, apart: Tensor
+) -> dict[str, Tensor]:
+    """The statistics by name, each (heads,), but for the contribution."""
+    none, units = received.new_full(received.shape[:1], math.nan), received.shape[1]
+    separators = len(apart)
+    having = {name: units - abs(offset) for name, offset in OFFSETS.items()}
+    found = {name: sums[name] / count if count else none for name, count in having.items()}
+    found["cls"] = none if cls is None else received[:, cls] / units
+    found["sep"] = received[:, apart].sum(1) / units if separators else none
+    found["entropy"] = (sums["entropy"] / units).clamp_min(0)  # rounding can leave less
+    found["entropy_ratio"] = found["entropy"] / math.log(units) if units > 1 else none
+    found["confidence"] = sums["confidence"] / units if separators < units else none
+    found["distance"] = sums["distance"] / received.sum(1)
+    found["received_max"] = received.amax(1) / units
+    return found
+
+
+@lru_cache(maxsize=32)  # layers and sequences of a length share their tiles' shapes
+def _far(queries: int, keys: int, shift: int, device: torch.device) -> Tensor:
+    """How far each key of a tile is from each query, (queries * keys,)."""
+    query, key = (torch.arange(units, device=device) for units in (queries, keys))
+    return (query[:, None] + shift - key).abs().float().flatten()
+
+
+def _contributions(looks: Many[Look], traces: Many[Trace], rows: slice) -> Tensor:
+    """Each head's share of what its layer's heads write, (heads,), as the mean over the units."""
+    layers = []
+    for trace in traces:
+        attention = trace.attention
+        z = trace.z[rows].float().view(-1, attention.heads, attention.head).transpose(0, 1)
+        layers.append(written(z, attention.triangles))
+    lengths, units = torch.stack(layers), looks[0].units  # (layers, heads, tokens)
+    shares = lengths / lengths.sum(1, keepdim=True)
+    if units.whole:
+        means = shares.mean(2)
+    else:
+        shown, places = (part.to(shares.device) for part in units.shown())
+        merged = shares.new_zeros(*shares.shape[:2], len(units.axis))
+        merged.index_add_(2, places, shares[:, :, shown])
+        means = (merged / places.bincount()).mean(2)
+    return torch.cat([mean[look.picked] for mean, look in zip(means, looks, strict=True)])

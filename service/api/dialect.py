@@ -1,0 +1,109 @@
+"""What every dialect of HTTP clients is: a parser into the native request, a writer of its answer.
+
+A dialect has two functions and knows nothing of HTTP's server side:
+
+    parse(body, ...)        a Call: the native request, and how to write its answer
+    problem(refused, id)    a refusal as that API's clients know it
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from service.encode.answer import Encoded
+from service.encode.request import EncodeRequest, Item
+from service.refusals import BY_BODY, BY_HEADERS, REFUSALS, Refused
+
+# What may be refused: by any route, by one that takes a body, by one that encodes
+ALWAYS = (*BY_HEADERS, "method_not_allowed", "internal")
+TAKING = (
+    *BY_BODY,
+    "invalid_json",
+    "invalid_text",
+    "too_many_tokens",
+    "unsupported_media_type",
+    "invalid_type",
+    "out_of_range",
+    "unknown_field",
+    "missing_field",
+    "batch_empty",
+    "batch_too_large",
+    "sequence_empty",
+    "text_too_long",
+    "token_out_of_range",
+    "prompt_not_found",
+    "overloaded",
+    "deadline_exceeded",
+    *ALWAYS,
+)
+ENCODING = (
+    *TAKING,
+    "deadline_unreachable",
+    "sequence_too_long",
+    "prompt_without_text",
+    "nonfinite_output",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A refusal as it is sent."""
+
+    status: int
+    body: bytes
+    media_type: str
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+class Call(Protocol):
+    """One request, and how its answer is written.
+
+    Args:
+        numbers: whether arrays are written as JSON numbers, which take several times their bytes.
+        media_type: of the answer.
+    """
+
+    @property
+    def request(self) -> EncodeRequest: ...
+
+    @property
+    def numbers(self) -> bool: ...
+
+    @property
+    def media_type(self) -> str: ...
+
+    def write(self, encoded: Encoded) -> Iterator[bytes]: ...
+
+
+class Say(Protocol):
+    """How a dialect words a refusal."""
+
+    def __call__(self, refused: Refused, request_id: str, /) -> Problem: ...
+
+
+def inputs(given: str | Sequence[str | int | list[int]]) -> list[str | Item]:
+    """What other APIs send, as the native request has it: a text, token ids, or several of one."""
+    if isinstance(given, str):
+        return [given]
+    ids = [one for one in given if isinstance(one, int)]
+    if ids:
+        return [Item.model_construct(token_ids=ids)]
+    return [
+        Item.model_construct(token_ids=one) if isinstance(one, list) else str(one) for one in given
+    ]
+
+
+def sentence(refused: Refused, names: Mapping[str, str]) -> str:
+    """A refusal in one line, for people: what is wrong, where, and the numbers that help.
+
+    Args:
+        names: of fields where the API has others than the native request.
+    """
+    parts = [REFUSALS[refused.code].title]
+    if refused.faults and refused.faults[0].loc:
+        first, *rest = refused.faults[0].loc
+        steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in rest)
+        parts.append(f"At {names.get(str(first), first)}{''.join(steps)}.")
+    if refused.facts:
+        parts.append("; ".join(f"{name} {value}" for name, value in refused.facts.items()) + ".")
+    return " ".join(parts)

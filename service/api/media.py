@@ -1,0 +1,50 @@
+"""Media types: what a request says its body is, and what it wants back."""
+
+from starlette.requests import Request
+
+from service.encode.answer import JSON, SAFETENSORS
+from service.refusals import Refused
+
+
+def given(request: Request, *read: str) -> str:
+    """The media type of a request's body; where it says none, the first of those that are read.
+
+    Raises:
+        Refused: the route does not read it, or it is compressed.
+    """
+    said = request.headers.get("content-type", read[0]).partition(";")[0].strip().lower()
+    coded = request.headers.get("content-encoding", "identity").strip().lower() != "identity"
+    if said not in read or coded:
+        raise Refused("unsupported_media_type")
+    return said
+
+
+def accepted(accept: str) -> str:
+    """The media type to answer in: JSON, or safetensors where it is preferred.
+
+    Raises:
+        Refused: the client accepts neither.
+    """
+    weights = {JSON: 0.0, SAFETENSORS: 0.0}
+    exact: set[str] = set()
+    for part in accept.lower().split(","):
+        name, _, parameters = part.strip().partition(";")
+        for media_type in weights:
+            general = name.strip() in ("*/*", "application/*")
+            if name.strip() == media_type or (general and media_type not in exact):
+                weights[media_type] = _quality(parameters)
+                exact |= set() if general else {media_type}
+    best = max(weights, key=weights.__getitem__)  # of equals the first, JSON
+    if not weights[best]:
+        raise Refused("not_acceptable")
+    return best
+
+
+def _quality(parameters: str) -> float:
+    name, _, value = parameters.strip().partition("=")
+    if name.strip() != "q":
+        return 1.0
+    try:
+        return min(max(float(value), 0.0), 1.0)
+    except ValueError:
+        return 0.0

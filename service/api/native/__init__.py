@@ -1,0 +1,1 @@
+"""Our own API: POST /v1/encode."""

@@ -1,0 +1,328 @@
+"""What the native routes answer, as types for the document of the API."""
+
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from model.maps.statistics import FIELDS
+from service.api.tei.answers import TEIInfo
+from service.api.types import Closed, Provenance, one_of
+from service.encode.request import Floats
+from service.refusals import REFUSALS
+
+
+class EncodedArray(Closed):
+    """A whole array, where the request's encoding is base64."""
+
+    shape: list[int]
+    dtype: Literal["float32", "float16", "int32"]
+    data: Annotated[str, Field(description="base64 of the little-endian bytes")]
+
+
+Vector = list[float] | EncodedArray
+Rows = list[list[float]] | EncodedArray
+Counts = list[int] | EncodedArray
+Keys = list[list[int]] | EncodedArray
+Values = list[float | None] | EncodedArray
+Tokens = Annotated[Rows, Field(description="(tokens, width)")]
+# no tuples: few readers of OpenAPI know prefixItems
+Pair = Annotated[list[int], Field(min_length=2, max_length=2)]
+Characters = Annotated[Pair, Field(description="[start, end)")]
+Span = Annotated[Pair, Field(description="tokens, [first, last)")]
+Of = TypeVar("Of")
+ByHead = Annotated[
+    dict[str, dict[str, Of]], Field(description="by layer, then head, both counted from 0")
+]
+
+
+class Units(Closed, total=False):
+    """What rows and columns are, where they are not all tokens in order."""
+
+    axis: Annotated[list[int], Field(description="the units shown, where some are left out")]
+    spans: Annotated[list[Span], Field(description="of every unit, where some are of several")]
+
+
+class Form(Units):
+    """What every form of attention says of itself."""
+
+    path: Literal["fused", "exact"]
+
+
+class AttentionFull(Form):
+    """Whole maps."""
+
+    form: Literal["full"]
+    maps: ByHead[Annotated[Rows, Field(description="(query, key) probabilities")]]
+
+
+class AttentionRows(Form):
+    """Some rows of the maps."""
+
+    form: Literal["rows"]
+    rows: list[int]
+    maps: ByHead[Annotated[Rows, Field(description="(rows, key) probabilities")]]
+
+
+class Edges(Closed):
+    """One head's strongest keys of every row."""
+
+    keys: Annotated[Keys, Field(description="(units, k) the strongest, strongest first")]
+    values: Annotated[Rows, Field(description="(units, k) their weights")]
+    rest: Annotated[Vector, Field(description="(units,) what a row holds beyond them")]
+
+
+class AttentionTop(Form):
+    """The strongest keys of every row."""
+
+    form: Literal["top"]
+    edges: ByHead[Edges]
+
+
+class AttentionBlocks(Form):
+    """Maps pooled by blocks."""
+
+    form: Literal["blocks"]
+    maps: ByHead[Annotated[Rows, Field(description="(block, block) key sums, query means")]]
+
+
+class Statistics(Closed):
+    """Numbers that sum up each head's map."""
+
+    fields: list[Annotated[str, one_of(FIELDS)]]
+    values: ByHead[Annotated[Values, Field(description="as many as fields; null where none")]]
+
+
+class AttentionStats(Form):
+    """Statistics of maps."""
+
+    form: Literal["stats"]
+    stats: Statistics
+
+
+class Dominated(Closed):
+    """Which unit dominates one unit's row."""
+
+    token: int
+    dominant: int
+    share: float
+    own: float
+
+
+class DominatedArrays(Closed):
+    """The same of all units, as arrays."""
+
+    token: EncodedArray
+    dominant: EncodedArray
+    share: EncodedArray
+    own: EncodedArray
+
+
+class AttentionDominance(Form):
+    """Who dominates whom."""
+
+    form: Literal["dominance"]
+    dominance: ByHead[list[Dominated] | DominatedArrays]
+    wins: Annotated[Counts, Field(description="(units,) others each dominates, over all heads")]
+
+
+class AttentionRollout(Form):
+    """Attention through layers."""
+
+    form: Literal["rollout"]
+    map: Annotated[Rows, Field(description="(query, key) through all layers asked")]
+
+
+AttentionAnswer = Annotated[
+    AttentionFull
+    | AttentionRows
+    | AttentionTop
+    | AttentionBlocks
+    | AttentionStats
+    | AttentionDominance
+    | AttentionRollout,
+    Field(discriminator="form"),
+]
+
+
+class Requested(Closed, total=False):
+    """What was asked for of one input; tokens come with their vectors, layers and attention."""
+
+    tokens: list[str | None] | None
+    token_ids: list[int] | None
+    offsets: Annotated[list[Characters] | None, Field(description="characters")]
+    words: list[int | None] | None
+    segments: list[int]
+    special: list[bool] | None
+    pooled: Annotated[Vector, Field(description="(width,)")]
+    token_vectors: Tokens
+    layers: Annotated[dict[str, Tokens], Field(description="by hidden state")]
+    attention: AttentionAnswer
+
+
+class Encoding(Requested):
+    """One input's share of the answer; null is what cannot be known of its tokens."""
+
+    truncated: bool
+    length: Annotated[int, Field(description="tokens before truncation")]
+
+
+class Usage(Closed):
+    """What a request took."""
+
+    tokens: int
+    attention_bytes: Annotated[int, Field(description="of the raw arrays")]
+    queue_ms: float
+    compute_ms: float
+
+
+class Answer(Provenance):
+    """What POST /v1/encode answers."""
+
+    dtype: Floats
+    data: list[Encoding]
+    usage: Usage
+
+
+class Priced(Closed):
+    """What POST /v1/encode?dry_run=true answers."""
+
+    tokens: int
+    attention_bytes: Annotated[int, Field(description="of the raw arrays")]
+    flops: Annotated[int, Field(description="a product and its sum are two")]
+    admitted: Annotated[bool, Field(description="whether it would be answered now")]
+    code: Literal[
+        None, "attention_too_large", "overloaded", "deadline_unreachable", "deadline_exceeded"
+    ]
+    retry_after_s: int | None
+
+
+class Scores(Closed):
+    """A measure of a head, and what it is compared with."""
+
+    score: float | None
+    threshold: float | None
+    baseline: float | None
+
+
+class Role(Scores):
+    """A role that a head fills."""
+
+    role: str
+
+
+class MeasuredHead(Scores):
+    """What one head does."""
+
+    layer: int
+    head: int
+    role: Annotated[str | None, Field(description="null: it fills none")]
+    also: Annotated[list[Role], Field(description="other roles that it fills")]
+    measures: dict[str, float | None]
+
+
+class Relation(Scores):
+    """Whether a head finds a relation between words."""
+
+    kind: str | None
+    found: Annotated[str, Field(description="the head, or: no head found")]
+    head: str | None
+    reason: Annotated[str | None, Field(description="why no head was found")]
+    candidate: str | None
+    offset: Annotated[int | None, Field(description="the best fixed one, words")]
+    items: Annotated[int, Field(description="sentences the candidate was chosen by")]
+    controls: Annotated[int, Field(description="sentences it was judged by")]
+
+
+class Corpus(Closed):
+    """The sentences that heads were measured on."""
+
+    name: str
+    digest: str
+    sentences: int
+
+
+class Heads(Closed):
+    """What GET /v1/heads answers."""
+
+    model: str
+    weights: str
+    corpus: Corpus
+    thresholds: dict[str, float]
+    margin: Annotated[float, Field(description="of a relation's threshold above its baseline")]
+    heads: list[MeasuredHead]
+    relations: dict[str, Relation]
+
+
+class Info(Provenance, TEIInfo):
+    """The replica's own, then what clients of other APIs look for."""
+
+    dtype: str
+    revision: Annotated[str | None, Field(description="commit of the hub")]
+    family: str
+    trained: bool
+    layers: int
+    heads: int
+    width: int
+    embedding_width: Annotated[int, Field(description="of `embeddings` inputs")]
+    max_tokens: int
+    pooling: str
+    prompts: Annotated[list[str], Field(description="their names")]
+    default_prompt_name: Annotated[str | None, Field(description="where none is given")]
+    device: str
+    limits: dict[str, float]
+    versions: dict[str, str]
+
+
+class Live(Closed):
+    """The process answers."""
+
+    status: Literal["live"]
+
+
+class Ready(Closed):
+    """The forward path lately proved itself."""
+
+    status: Literal["ready"]
+
+
+Code = Annotated[str, one_of(sorted(REFUSALS))]
+Change = Annotated[dict[str, Any], Field(description="of the request")]
+
+
+class Fault(Closed):
+    """One thing wrong with a request."""
+
+    loc: list[str | int]
+    code: Code
+
+
+class ProblemFacts(TypedDict, total=False):
+    """What helps the caller, by code."""
+
+    bytes: Annotated[int, Field(description="of attention_too_large: of the raw arrays")]
+    limit: int
+    length: int
+    tokens: Annotated[int, Field(description="of too_many_tokens")]
+    layer: Annotated[int, Field(description="of nonfinite_output: the first state; -1: the last")]
+    layers: Annotated[int, Field(description="of index_out_of_range: the model's")]
+    heads: Annotated[int, Field(description="of index_out_of_range: a layer's")]
+    dtype: str
+    estimate_ms: Annotated[
+        int, Field(description="of deadline_unreachable: what it takes at the best speed seen")
+    ]
+    deadline_ms: Annotated[int, Field(description="of deadline_unreachable")]
+    prompts: Annotated[list[str], Field(description="of prompt_not_found: the names there are")]
+    fits: Annotated[list[Change], Field(description="cheapest first; each would fit")]
+    errors: list[Fault]
+
+
+class Problem(ProblemFacts):
+    """A refusal, as RFC 9457 words it; a code may bring facts of its own."""
+
+    type: Literal["about:blank"]
+    title: str
+    status: int
+    code: Code
+    detail: str
+    request_id: str

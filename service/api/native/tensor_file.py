@@ -1,0 +1,110 @@
+"""A request as a safetensors file: JSON in the metadata, whose inputs name tensors of the file."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+from pydantic_core import from_json
+from safetensors import SafetensorError, deserialize
+
+from service.edge.body import LENGTH_BYTES, header_bytes
+from service.encode.answer import METADATA
+from service.encode.request import EncodeRequest
+from service.refusals import Fault, Refused, unreadable
+
+Array = NDArray[Any]
+Kinds = Mapping[str, np.dtype[Any]]
+
+FLOATS: Kinds = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2")}
+INTEGERS: Kinds = {"I32": np.dtype("<i4"), "I64": np.dtype("<i8")}
+# the fields of an input that may name a tensor: which numbers it may hold, in how many axes
+FIELDS: dict[str, tuple[Kinds, int]] = {
+    "embeddings": (FLOATS, 2),
+    "token_ids": (INTEGERS, 1),
+    "token_type_ids": (INTEGERS, 1),
+}
+
+
+def parse(body: bytes, most_json: int) -> EncodeRequest:
+    """Read a request.
+
+    Each tensor belongs to one input: a file cannot stand for more numbers than it holds.
+
+    Args:
+        most_json: bytes of header, and so of JSON, that are read.
+
+    Raises:
+        Refused: the file is damaged, or its tensors are not what its inputs name.
+        ValidationError: of the JSON; what service/refusals.py gives a status.
+    """
+    if most_json < header_bytes(body) < len(body):
+        raise Refused("body_too_large")
+    try:
+        held = dict(deserialize(body))  # type: ignore[no-untyped-call]  # the library's gap
+    except SafetensorError:
+        raise Refused("invalid_safetensors") from None
+    asked = _told(body)
+    inputs = asked.get("inputs")
+    if isinstance(inputs, list):
+        asked["inputs"] = [_filled(given, index, held) for index, given in enumerate(inputs)]
+    request = EncodeRequest.model_validate(asked)
+    if held:
+        raise Refused("tensor_unused")
+    return request
+
+
+def _told(body: bytes) -> dict[str, Any]:
+    """The JSON of the metadata, which the library's reader from bytes leaves out."""
+    header = body[LENGTH_BYTES:][: header_bytes(body)]
+    try:
+        told = orjson.loads(header).get("__metadata__") or {}
+    except ValueError:  # stricter than the library in what both skip
+        raise Refused("invalid_safetensors") from None
+    if METADATA not in told:
+        raise Refused("missing_field", [Fault(("__metadata__", METADATA), "missing_field")])
+    try:
+        asked = from_json(told[METADATA])
+    except ValueError as error:
+        raise unreadable(error) from None
+    if not isinstance(asked, dict):
+        raise Refused("invalid_type")
+    return asked
+
+
+def _filled(given: Any, index: int, held: dict[str, Mapping[str, Any]]) -> Any:
+    """An input with the tensors that it names, which are taken from those held."""
+    if not isinstance(given, dict):
+        return given
+    filled = dict(given)
+    for field, (dtypes, axes) in FIELDS.items():
+        named = given.get(field)
+        if not isinstance(named, dict) or "tensor" not in named:
+            continue
+        loc = ("inputs", index, field)
+        if named.keys() != {"tensor"}:
+            raise Refused("unknown_field", [Fault(loc, "unknown_field")])
+        if not isinstance(named["tensor"], str):
+            raise Refused("invalid_type", [Fault(loc, "invalid_type")])
+        tensor = held.pop(named["tensor"], None)
+        if tensor is None:
+            raise Refused("tensor_unknown", [Fault(loc, "tensor_unknown")])
+        array = _array(tensor, dtypes, axes, loc)
+        filled[field] = array.tolist() if dtypes is INTEGERS else array
+    return filled
+
+
+def _array(
+    tensor: Mapping[str, Any],
+    dtypes: Kinds,
+    axes: int,
+    loc: tuple[str | int, ...],
+) -> Array:
+    """One tensor as an array over the bytes that the library read."""
+    dtype, shape = dtypes.get(tensor["dtype"]), tensor["shape"]
+    if dtype is None:
+        raise Refused("invalid_type", [Fault(loc, "invalid_type")])
+    if len(shape) != axes:
+        raise Refused("shape_mismatch", [Fault(loc, "shape_mismatch")])
+    return np.frombuffer(tensor["data"], dtype).reshape(shape)

@@ -1,0 +1,147 @@
+"""A tensor as the Open Inference Protocol carries it: elements in JSON, or bytes after it.
+
+The bytes are little-endian and row-major, without padding; an element of BYTES is 4 bytes of
+length and then itself. Source: Triton's extension_binary_data.md.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from service.api.open_inference.request import InferInput
+from service.encode.answer import raw
+from service.refusals import Fault, Refused
+
+Array = NDArray[Any]
+
+DATATYPES: dict[str, np.dtype[Any]] = {
+    "BOOL": np.dtype(np.uint8),  # of which only 0 and 1 are right, which the reader checks
+    "INT32": np.dtype("<i4"),
+    "INT64": np.dtype("<i8"),
+    "FP16": np.dtype("<f2"),
+    "FP32": np.dtype("<f4"),
+}
+# what an element is in JSON; FP16 has no form there
+ELEMENTS: dict[str, set[type]] = {
+    "BOOL": {bool},
+    "INT32": {int},
+    "INT64": {int},
+    "FP32": {int, float},
+    "BYTES": {str},
+}
+NAMES: dict[np.dtype[Any], str] = {
+    np.dtype(np.int64): "INT64",
+    np.dtype(np.float32): "FP32",
+}  # of what is answered
+LENGTH_BYTES = 4  # before an element of BYTES
+
+
+def refused(code: str, tensor: str) -> Refused:
+    """A refusal that says which tensor."""
+    return Refused(code, [Fault((tensor,), code)])
+
+
+def strings(given: InferInput, data: memoryview | None) -> list[str]:
+    """The elements of a BYTES tensor as texts.
+
+    Args:
+        data: its bytes, where they come after the JSON.
+
+    Raises:
+        Refused: they are not what its shape says, or not UTF-8.
+    """
+    if data is None:
+        return _elements(given)
+    found, start = [], 0
+    while start < len(data):
+        end = start + LENGTH_BYTES
+        start, size = end, int.from_bytes(data[start:end], "little")
+        if end + size > len(data):
+            raise refused("payload_length_mismatch", given.name)
+        found.append(data[start : start + size])
+        start += size
+    if len(found) != math.prod(given.shape):
+        raise refused("payload_length_mismatch", given.name)
+    try:
+        return [str(text, "utf-8") for text in found]
+    except UnicodeDecodeError:
+        raise refused("invalid_text", given.name) from None
+
+
+def numbers(given: InferInput, data: memoryview | None) -> Array:
+    """A tensor of numbers, in its shape; over the bytes where it came as such.
+
+    Args:
+        data: its bytes, where they come after the JSON.
+
+    Raises:
+        Refused: they are not what its shape and datatype say.
+    """
+    dtype = DATATYPES[given.datatype]
+    if data is not None:
+        if len(data) != math.prod(given.shape) * dtype.itemsize:
+            raise refused("payload_length_mismatch", given.name)
+        return np.frombuffer(data, dtype).reshape(given.shape)
+    elements = _elements(given)
+    try:
+        with np.errstate(over="ignore"):  # what float32 cannot hold becomes inf, and is refused
+            return np.array(elements, dtype).reshape(given.shape)
+    except OverflowError:
+        raise refused("out_of_range", given.name) from None
+
+
+def _elements(given: InferInput) -> list[Any]:
+    """The elements in JSON, nested as the shape says or flat, as one list."""
+    flat = given.data or []
+    for size in given.shape[1:]:
+        if not all(isinstance(inner, list) and len(inner) == size for inner in flat):
+            break  # flat all along, or of another shape
+        flat = list(chain.from_iterable(flat))
+    kinds = set(map(type, flat))
+    if not kinds <= ELEMENTS.get(given.datatype, set()) | {list}:
+        raise refused("invalid_type", given.name)
+    if list in kinds or len(flat) != math.prod(given.shape):
+        raise refused("shape_mismatch", given.name)
+    return flat
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor of the answer, made piece by piece.
+
+    Args:
+        blocks: arrays that, end to end, are the tensor in row-major order.
+        binary: whether it comes as bytes after the JSON.
+    """
+
+    name: str
+    shape: Sequence[int]
+    dtype: np.dtype[Any]
+    blocks: Iterable[Array]
+    binary: bool
+
+    def told(self) -> Iterator[bytes]:
+        """What the JSON says of it, in pieces: all, or all but the elements."""
+        said: dict[str, Any] = {"name": self.name, "shape": self.shape}
+        said["datatype"] = NAMES[self.dtype]
+        if self.binary:
+            said["parameters"] = {"binary_data_size": math.prod(self.shape) * self.dtype.itemsize}
+            yield orjson.dumps(said)
+            return
+        yield orjson.dumps(said)[:-1] + b',"data":['
+        for index, block in enumerate(self.blocks):
+            flat = np.ascontiguousarray(block).reshape(-1)
+            yield b"," if index else b""
+            yield orjson.dumps(flat, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
+        yield b"]}"
+
+    def bytes(self) -> Iterator[bytes]:
+        """What comes of it after the JSON, in pieces."""
+        if self.binary:
+            yield from chain.from_iterable(map(raw, self.blocks))

@@ -1,0 +1,119 @@
+"""What POST /v2/models/{model}/infer answers: outputs padded to the batch's longest sequence."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, groupby
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from service.api.open_inference.call import EMBEDS, INPUTS, Call
+from service.api.open_inference.request import ATTENTION, LAYERS, LENGTHS, POOLED, TOKENS
+from service.api.open_inference.tensors import Tensor
+from service.encode.answer import Item
+
+Array = NDArray[Any]
+
+VERSION = "1"  # of the one model served
+
+
+def model(name: str, width: int, embedding: int, pooled: int) -> dict[str, Any]:
+    """The model's metadata; -1 is an axis of any length.
+
+    Args:
+        width: numbers in a token's vector.
+        embedding: numbers in a token's embedding.
+        pooled: numbers in a pooled vector.
+    """
+    shapes = {
+        POOLED: [-1, pooled],
+        TOKENS: [-1, -1, width],
+        LAYERS: [-1, -1, -1, width],
+        ATTENTION: [-1] * 5,
+        LENGTHS: [-1],
+    }
+    inputs = [
+        {
+            "name": given,
+            "datatype": datatypes[0],
+            "shape": [-1, -1, embedding] if given == EMBEDS else [-1] * axes[0],
+        }
+        for given, (datatypes, axes) in INPUTS.items()
+    ]
+    outputs = [
+        {"name": made, "datatype": "INT64" if made == LENGTHS else "FP32", "shape": shape}
+        for made, shape in shapes.items()
+    ]
+    return {
+        "name": name,
+        "versions": [VERSION],
+        "platform": "pytorch",
+        "inputs": inputs,
+        "outputs": outputs,
+    }
+
+
+def written(
+    call: Call, model: str, items: Sequence[Item]
+) -> tuple[Iterator[bytes], Iterator[bytes]]:
+    """An answer's JSON, and the bytes that follow it; each in pieces.
+
+    Args:
+        items: one for each sequence.
+    """
+    made = [_tensor(name, items, binary) for name, binary in call.outputs.items()]
+    said = {"model_name": model, "model_version": VERSION}
+    if call.id is not None:
+        said["id"] = call.id
+    return _told(said, made), chain.from_iterable(one.bytes() for one in made)
+
+
+def _tensor(name: str, items: Sequence[Item], binary: bool) -> Tensor:
+    """One output of all sequences."""
+    longest = max(item.tokens_run for item in items)
+    if name == LENGTHS:
+        lengths = np.array([item.tokens_run for item in items], np.int64)
+        return Tensor(name, lengths.shape, lengths.dtype, [lengths], binary)
+    shape, first = [len(items)], next(_arrays(name, items[0]))
+    if name == LAYERS:
+        shape.append(len(items[0].layers))
+    if name == ATTENTION:
+        shape += [len(items[0].named) // len(first), len(first), longest, longest]
+    else:
+        shape += first.shape if name == POOLED else (longest, *first.shape[1:])
+    blocks = (_padded(name, array, longest) for item in items for array in _arrays(name, item))
+    return Tensor(name, shape, np.dtype(np.float32), blocks, binary)
+
+
+def _arrays(name: str, item: Item) -> Iterator[Array]:
+    """One sequence's arrays of an output, in order; a layer's maps as one, for there are many."""
+    if name == LAYERS:
+        yield from item.layers.values()
+    elif name == ATTENTION:
+        by_layer = groupby(item.named, key=lambda key: key.rpartition(".")[0])
+        for _, of_layer in by_layer:
+            yield np.stack([item.named[key] for key in of_layer])
+    else:
+        array = item.pooled if name == POOLED else item.tokens
+        if array is None:
+            raise RuntimeError("an output that was not asked for: this is a bug")
+        yield array
+
+
+def _padded(name: str, array: Array, longest: int) -> Array:
+    """An array with zeros where a longer sequence has tokens."""
+    tokens = array.shape[-2] if name != POOLED else longest
+    if tokens == longest:
+        return array
+    after = (0, longest - tokens)
+    return np.pad(array, ((0, 0), after, after) if name == ATTENTION else (after, (0, 0)))
+
+
+def _told(said: Mapping[str, Any], made: Sequence[Tensor]) -> Iterator[bytes]:
+    """The JSON of an answer, in pieces."""
+    yield orjson.dumps(said)[:-1] + b',"outputs":['
+    for index, one in enumerate(made):
+        yield b"," if index else b""
+        yield from one.told()
+    yield b"]}"

@@ -1,0 +1,116 @@
+"""POST /v1/embeddings and GET /v1/models, as OpenAI's clients know them."""
+
+import base64
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+
+from service.api.dialect import Problem, inputs, sentence
+from service.api.wire import EmbeddingsRequest
+from service.encode import answer
+from service.encode.answer import JSON, Array, Encoded
+from service.encode.request import EncodeRequest, Pooled
+from service.refusals import OPENAI, Fault, Refused
+
+# codes of ours by the names that OpenAI has for the same
+CODES = {"sequence_too_long": "context_length_exceeded", "overloaded": "rate_limit_exceeded"}
+NAMES = {"inputs": "input", "pooled": "dimensions"}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request, and how its answer is written."""
+
+    request: EncodeRequest
+    encoding_format: str
+    media_type: str = JSON
+
+    @property
+    def numbers(self) -> bool:
+        """Whether arrays are written as JSON numbers."""
+        return self.encoding_format == "float"
+
+    def write(self, encoded: Encoded) -> Iterator[bytes]:
+        """The answer, in pieces."""
+        yield b'{"object":"list","data":['
+        for index, item in enumerate(encoded.items):
+            head = {"object": "embedding", "index": index}
+            yield (b"," if index else b"") + orjson.dumps(head)[:-1] + b',"embedding":'
+            if item.pooled is not None:
+                yield from answer.numbers(item.pooled) if self.numbers else _base64(item.pooled)
+            yield b"}"
+        tokens = encoded.usage["tokens"]
+        tail = {
+            "model": encoded.head["model"],
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        }
+        yield b"]," + orjson.dumps(tail)[1:]
+
+
+def parse(body: bytes) -> Call:
+    """Read a request.
+
+    Raises:
+        ValidationError: what service/refusals.py gives a status.
+    """
+    asked = EmbeddingsRequest.model_validate_json(body)
+    request = EncodeRequest.model_construct(
+        model=asked.model,
+        inputs=inputs(asked.input),
+        pooled=True if asked.dimensions is None else Pooled(dimensions=asked.dimensions),
+    )
+    return Call(request, asked.encoding_format)
+
+
+def models(name: str) -> bytes:
+    """The list of models: the one that is served."""
+    return orjson.dumps({"object": "list", "data": [_model(name)]})
+
+
+def model(name: str, asked: str) -> bytes:
+    """The model of a name.
+
+    Raises:
+        Refused: another is served.
+    """
+    if asked != name:
+        raise Refused("model_not_found", [Fault(("model",), "model_not_found")])
+    return orjson.dumps(_model(name))
+
+
+def problem(refused: Refused, request_id: str) -> Problem:
+    """A refusal as OpenAI's API words it."""
+    status = OPENAI.get(refused.code, refused.status)
+    told = {
+        "message": sentence(refused, NAMES),
+        "type": _type(refused),
+        "param": _param(refused),
+        "code": CODES.get(refused.code, refused.code),
+    }
+    return Problem(status, orjson.dumps({"error": told}), JSON)
+
+
+def _base64(array: Array) -> Iterator[bytes]:
+    """An array's little-endian float32 bytes as a JSON string."""
+    little = np.ascontiguousarray(array, dtype="<f4")
+    yield b'"' + base64.b64encode(little.data) + b'"'
+
+
+def _model(name: str) -> dict[str, Any]:
+    # when a checkpoint was made stands in none of its files
+    return {"id": name, "object": "model", "created": 0, "owned_by": "headlight"}
+
+
+def _type(refused: Refused) -> str:
+    if refused.code == "overloaded":
+        return "rate_limit_error"
+    return "server_error" if refused.ours else "invalid_request_error"
+
+
+def _param(refused: Refused) -> str | None:
+    """The field that is wrong."""
+    loc = refused.faults[0].loc if refused.faults else ()
+    return NAMES.get(str(loc[0]), str(loc[0])) if loc else None

@@ -1,0 +1,1 @@
+"""The mechanism, and one layer, step by step."""

@@ -1,0 +1,166 @@
+"""The mechanism without a model: a request's arrays -> checked, weighed, mixed.
+
+    scores_i = Q_i K_i^T / sqrt(d / heads)            or as given
+    probabilities_i = softmax(scores_i + bias)        0 where masked; or as given
+    Z_i = probabilities_i V_i                         concat = Concat(Z_1, .., Z_h)
+
+In float64, as JSON's numbers are: 0.6 V_1 + 0.4 V_2 comes out as anyone else computes it.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from model.lessons.mechanism import mix, score, weigh
+from service.api.teaching.request import Attend, AttendRequest, MixRequest
+from service.refusals import Fault, Refused
+
+Array = NDArray[np.float64]
+
+TOLERANCE = 1e-6  # how far the sum of a row of probabilities may be from 1
+NUMBER_BYTES = 8  # of a float64
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What to attend with, checked; float64.
+
+    Args:
+        value: (heads, key, d of the values).
+        scores: ([heads,] query, key), or None with query and key.
+        shares: the scores are probabilities already.
+        query, key: (heads, query, d) and (heads, key, d), or None with scores.
+        keep: True where a query may look, and bias, added to the scores: ([heads,] query, key),
+            or None.
+    """
+
+    value: Tensor
+    scores: Tensor | None = None
+    shares: bool = False
+    query: Tensor | None = None
+    key: Tensor | None = None
+    keep: Tensor | None = None
+    bias: Tensor | None = None
+
+
+def read(asked: Attend, limit: int) -> Given:
+    """A request's arrays, if they fit each other and the answer is not too large.
+
+    Args:
+        limit: most bytes of the answer's arrays.
+
+    Raises:
+        Refused: they do not; `loc` says which.
+    """
+    value = _array(asked.value, "value")
+    if isinstance(asked, AttendRequest):
+        return _read_rows(asked, value, limit)
+    return _read_scores(asked, value, limit)
+
+
+def _read_rows(asked: AttendRequest, value: Array, limit: int) -> Given:
+    query, key = _array(asked.query, "query"), _array(asked.key, "key")
+    if key.shape[1] != query.shape[1]:
+        raise _refused("shape_mismatch", "key")
+    if len(value) != len(key):
+        raise _refused("shape_mismatch", "value")
+    pairs = (asked.heads, len(query), len(key))
+    _check_bytes(pairs, value.shape[1], limit)
+    keep, bias = (
+        None if given is None else _per_pair(_array(given, name), name, pairs)
+        for name, given in (("mask", asked.mask), ("bias", asked.bias))
+    )
+    v, q, k = (_split(rows, asked.heads) for rows in (value, query, key))
+    return Given(v, query=q, key=k, keep=keep, bias=bias)
+
+
+def _read_scores(asked: MixRequest, value: Array, limit: int) -> Given:
+    scores = _array(asked.scores, "scores")
+    heads = asked.heads or (len(scores) if scores.ndim == 3 else 1)
+    pairs = (heads, scores.shape[-2], len(value))
+    _check_bytes(pairs, value.shape[1], limit)
+    given = _per_pair(scores, "scores", pairs)
+    if asked.probabilities and not _are_shares(scores):
+        raise _refused("out_of_range", "scores")
+    return Given(_split(value, heads), given, asked.probabilities)
+
+
+def _array(given: Any, name: str) -> NDArray[Any]:
+    """Nested lists, which the wire has checked to be numbers or booleans, as an array."""
+    try:
+        array = np.array(given)
+    except ValueError:  # rows of different lengths
+        raise _refused("shape_mismatch", name) from None
+    if array.size == 0:
+        raise _refused("sequence_empty", name)
+    return array
+
+
+def _per_pair(array: NDArray[Any], name: str, pairs: tuple[int, int, int]) -> Tensor:
+    """What stands for each query and key, once or for each head."""
+    if array.shape not in (pairs, pairs[1:]):
+        raise _refused("shape_mismatch", name)
+    return torch.from_numpy(array)
+
+
+def _are_shares(scores: Array) -> bool:
+    """Whether these are numbers from 0 to 1, and every row sums to 1."""
+    within = scores.min() >= 0 and scores.max() <= 1 + TOLERANCE
+    return bool(within and np.abs(scores.sum(-1) - 1).max() <= TOLERANCE)
+
+
+def _split(rows: Array, heads: int) -> Tensor:
+    """(tokens, width) cut into (heads, tokens, width / heads)."""
+    if rows.shape[1] % heads:
+        raise _refused("shape_mismatch", "heads")
+    return torch.unflatten(torch.from_numpy(rows), 1, (heads, -1)).transpose(0, 1)
+
+
+def _check_bytes(pairs: tuple[int, int, int], width: int, limit: int) -> None:
+    """Whether the answer's arrays, for values of this width, are few enough bytes."""
+    heads, queries, keys = pairs
+    total = NUMBER_BYTES * queries * (heads * keys + 2 * width)  # the mixed values come twice
+    if total > limit:
+        raise Refused("attention_too_large", bytes=total, limit=limit)
+
+
+def _refused(code: str, name: str) -> Refused:
+    return Refused(code, [Fault((name,), code)])
+
+
+def attend(given: Given) -> dict[str, Array]:
+    """The answer's arrays by name, float64.
+
+    Returns:
+        probabilities, (heads, query, key), heads, (heads, query, d of the values): Z_1 .. Z_h,
+        and concat, (query, heads * d of the values).
+
+    Raises:
+        Refused: the numbers are so large that a score or a mix of values is not finite.
+    """
+    torch.set_num_threads(1)  # of this thread, so that it opens no OpenMP region; see runner.py
+    probabilities = _probabilities(given)
+    heads = mix(probabilities, given.value)
+    arrays = {
+        "probabilities": probabilities.numpy(),
+        "heads": heads.numpy(),
+        "concat": heads.transpose(0, 1).flatten(1).numpy(),
+    }
+    if not all(np.isfinite(array).all() for array in arrays.values()):
+        raise Refused("out_of_range")
+    return arrays
+
+
+def _probabilities(given: Given) -> Tensor:
+    """(heads, query, key)"""
+    scores = given.scores
+    if scores is None:
+        if given.query is None or given.key is None:
+            raise RuntimeError("neither scores nor queries and keys: this is a bug")
+        scores = score(given.query, given.key)
+    weighed = scores if given.shares else weigh(scores, keep=given.keep, bias=given.bias)
+    return weighed.expand(len(given.value), *weighed.shape[-2:])

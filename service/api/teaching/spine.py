@@ -1,0 +1,131 @@
+"""The second spine: POST /v1/attend and POST /v1/explain, every stage in order.
+
+One shows the mechanism without a model, the other the model without a secret.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from model.config import EncoderConfig
+from service.api.teaching.mechanism import Array, Given, attend, read
+from service.api.teaching.request import ATTEND, ExplainRequest
+from service.encode import answer
+from service.encode.inputs import Read, Reader
+from service.engine.batcher import Timing
+from service.engine.runner import Done, Wanted, Work
+from service.observe.record import Seen
+from service.refusals import Fault, Refused
+
+MOST_WAITING = 16  # requests at once for the mechanism alone; their arrays wait in memory
+ROWS, MAPS = 10, 2  # of an explained layer, (tokens, width) and (heads, query, key)
+NUMBER_BYTES = 4  # of a float32
+
+
+class Run(Protocol):
+    """Waits for the batches that hold some sequences; see Gateway."""
+
+    def __call__(
+        self, works: Sequence[Work], sizes: Sequence[int], deadline: float, seen: Seen, /
+    ) -> Awaitable[tuple[list[Done], Timing]]: ...
+
+
+class Lessons:
+    """What a replica answers to learners.
+
+    Args:
+        head: what every answer says of the model.
+        most_bytes: of the arrays in an answer.
+    """
+
+    def __init__(self, head: Mapping[str, Any], reader: Reader, run: Run, most_bytes: int) -> None:
+        self._head, self._reader, self._run, self._most_bytes = head, reader, run, most_bytes
+        self._waiting, self._turn = 0, asyncio.Lock()
+
+    async def attend(self, body: bytes, deadline: float, seen: Seen) -> Iterator[bytes]:
+        """Answer POST /v1/attend, in pieces of JSON.
+
+        Args:
+            deadline: when the answer must be there, on time.monotonic's clock.
+
+        Raises:
+            Refused, ValidationError: what service/refusals.py gives a status.
+        """
+        with seen.stage("parse"):
+            given = read(ATTEND.validate_json(body), self._most_bytes)
+        return answer.as_numbers(await self._attend(given, deadline))
+
+    async def explain(self, body: bytes, deadline: float, seen: Seen) -> Iterator[bytes]:
+        """Answer POST /v1/explain, in pieces of JSON.
+
+        The text takes its turn in a batch like any other: the pass that serves makes what enters
+        the layer, then the lane follows it through that layer.
+
+        Raises:
+            Refused, ValidationError: what service/refusals.py gives a status.
+        """
+        with seen.stage("parse"):
+            asked = ExplainRequest.model_validate_json(body)
+        seen.input = "text"
+        self._check(asked)
+        with seen.stage("tokenize"):
+            read = await self._read(asked)
+        seen.sequences, seen.tokens = 1, len(read)
+        _check_bytes(self._reader.config, len(read), self._most_bytes)
+        work = Work(read.token_ids, read.types, None, Wanted(explained=asked.layer))
+        (done,), _ = await self._run([work], [len(read)], deadline, seen)
+        return answer.as_numbers({**self._head, **_told(asked.layer, read, done.steps)})
+
+    async def _attend(self, given: Given, deadline: float) -> dict[str, Array]:
+        """Attend aside, one request at a time.
+
+        Not in a lane: the arithmetic says nothing of the model's speed, which admission goes by.
+        In a thread, on one core and of bounded size: like tokenizing a long text.
+        """
+        if self._waiting >= MOST_WAITING:
+            raise Refused("overloaded", retry_after=1)
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(deadline - time.monotonic()), self._turn:
+                return await asyncio.to_thread(attend, given)
+        except TimeoutError:
+            raise Refused("deadline_exceeded") from None
+        finally:
+            self._waiting -= 1
+
+    def _check(self, asked: ExplainRequest) -> None:
+        if asked.model not in (None, self._head["model"]):
+            raise Refused("model_not_found", [Fault(("model",), "model_not_found")])
+        layers = self._reader.config.layers
+        if not 0 <= asked.layer < layers:
+            fault = Fault(("layer",), "index_out_of_range")
+            raise Refused("index_out_of_range", [fault], layers=layers)
+
+    async def _read(self, asked: ExplainRequest) -> Read:
+        try:
+            (read,) = await self._reader.read([asked.item()], asked.truncate, shown=True)
+        except Refused as error:  # it points to ("inputs", 0, ..), which is the request itself
+            error.faults = [Fault(f.loc[2:] or ("text",), f.code) for f in error.faults]
+            raise
+        return read
+
+
+def _check_bytes(config: EncoderConfig, tokens: int, limit: int) -> None:
+    """Whether the steps of so many tokens are few enough bytes."""
+
+    def size(tokens: int) -> int:
+        rows = tokens * config.width * (ROWS + config.pre_norm)
+        return NUMBER_BYTES * (rows + MAPS * config.heads * tokens**2)
+
+    if size(tokens) > limit:
+        most = max(fewer for fewer in range(tokens) if size(fewer) <= limit)
+        fits = [{"tokens_at_most": most}] if most else []
+        raise Refused("attention_too_large", bytes=size(tokens), limit=limit, fits=fits)
+
+
+def _told(layer: int, read: Read, steps: Mapping[str, Any]) -> dict[str, Any]:
+    """What an explanation says of its text, then the steps and their shapes."""
+    cut = {"truncated": len(read) < read.length, "length": read.length}
+    shapes = {name: step.shape for name, step in steps.items()}
+    return {"layer": layer, **read.facts, **cut, "shapes": shapes, **steps}

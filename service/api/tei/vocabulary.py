@@ -1,0 +1,132 @@
+"""The tokenizer by itself, without the model: text -> tokens, ids -> text."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+from service.encode.inputs import Reader
+from service.refusals import Fault, Refused
+from service.settings import Settings
+
+Told = TypeVar("Told")
+
+MOST_WAITING = 16  # requests at once; their texts wait in memory
+
+
+class Piece(NamedTuple):
+    """One token of a text.
+
+    Args:
+        text: its characters there; of a special token, its name.
+        start, stop: where they stand in prompt and text together, characters, [start, stop).
+    """
+
+    id: int
+    text: str
+    special: bool
+    start: int
+    stop: int
+
+
+class Vocabulary:
+    """What a replica says of tokens; a sequence may be longer here than the model takes."""
+
+    def __init__(self, reader: Reader, settings: Settings) -> None:
+        self._reader, self._settings = reader, settings
+        self._waiting, self._turn = 0, asyncio.Lock()
+
+    async def tokenize(
+        self, texts: Sequence[str], prompt_name: str | None, deadline: float, *, special: bool
+    ) -> list[list[Piece]]:
+        """The tokens of each text behind its prompt.
+
+        Args:
+            deadline: when the answer must be there, on time.monotonic's clock.
+            special: whether special tokens are added.
+
+        Raises:
+            Refused: nothing or too much is asked, there is no such prompt, or it is too busy.
+        """
+        self._check_count("inputs", texts)
+        for index, text in enumerate(texts):
+            self._check_text(text, index)
+        prompt = self._reader.prompt(prompt_name)
+        given = [prompt + text for text in texts]
+        return await self._aside(lambda: self._tokenize(given, special), deadline)
+
+    async def decode(
+        self, sequences: Sequence[Sequence[int]], deadline: float, *, special: bool
+    ) -> list[str]:
+        """The text of each sequence of token ids.
+
+        Args:
+            deadline: when the answer must be there, on time.monotonic's clock.
+            special: whether special tokens are part of it.
+
+        Raises:
+            Refused: nothing or too much is asked, the vocabulary lacks an id, or it is too busy.
+        """
+        self._check_count("ids", sequences)
+        self._check_tokens(sum(map(len, sequences)))
+        tokenizer = self._reader.tokenizer
+        for index, ids in enumerate(sequences):
+            self._check_ids(ids, index)
+        return await self._aside(
+            lambda: [tokenizer.text(ids, special=special) for ids in sequences], deadline
+        )
+
+    async def _aside(self, do: Callable[[], Told], deadline: float) -> Told:
+        """Work in a thread, one request at a time: the cores belong to the model."""
+        if self._waiting >= MOST_WAITING:
+            raise Refused("overloaded", retry_after=1)
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(deadline - time.monotonic()), self._turn:
+                return await asyncio.to_thread(do)
+        except TimeoutError:
+            raise Refused("deadline_exceeded") from None
+        finally:
+            self._waiting -= 1
+
+    def _tokenize(self, texts: Sequence[str], special: bool) -> list[list[Piece]]:
+        read = self._reader.tokenizer.whole(texts, special=special)
+        self._check_tokens(sum(one.length for one in read))
+        return [
+            [
+                Piece(id, token if added else text[start:stop], added, start, stop)
+                for id, token, added, (start, stop) in zip(
+                    one.token_ids, one.tokens, one.special, one.offsets, strict=True
+                )
+            ]
+            for text, one in zip(texts, read, strict=True)
+        ]
+
+    def _check_count(self, field: str, given: Sequence[object]) -> None:
+        if not given:
+            raise Refused("batch_empty", [Fault((field,), "batch_empty")])
+        if len(given) > self._settings.max_sequences:
+            at = [Fault((field,), "batch_too_large")]
+            raise Refused("batch_too_large", at, limit=self._settings.max_sequences)
+
+    def _check_text(self, text: str, index: int) -> None:
+        limit = self._settings.max_text_characters
+        if not text:
+            raise Refused("sequence_empty", [Fault(("inputs", index), "sequence_empty")])
+        if len(text) > limit:
+            at = [Fault(("inputs", index), "text_too_long")]
+            raise Refused("text_too_long", at, limit=limit)
+
+    def _check_ids(self, ids: Sequence[int], index: int) -> None:
+        size, tokenizer = self._reader.config.vocabulary, self._reader.tokenizer
+        if not ids:
+            raise Refused("sequence_empty", [Fault(("ids", index), "sequence_empty")])
+        fit = min(ids) >= 0 and max(ids) < size
+        if not fit or any(tokenizer.token(one) is None for one in set(ids)):
+            at = [Fault(("ids", index), "token_out_of_range")]
+            raise Refused("token_out_of_range", at, limit=size)
+
+    def _check_tokens(self, tokens: int) -> None:
+        limit = self._settings.max_request_tokens
+        if tokens > limit:
+            raise Refused("too_many_tokens", tokens=tokens, limit=limit)

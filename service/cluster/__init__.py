@@ -1,0 +1,1 @@
+"""How Ray and HAProxy are told to carry requests."""

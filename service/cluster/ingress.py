@@ -1,0 +1,267 @@
+"""How Ray and HAProxy are told to carry requests, as data.
+
+    promised(settings)      what a client may rely on; on a cluster these belong to the cluster
+    clustered(settings)     these, and what else a cluster's processes should start with
+    placed(settings, ...)   where things of a service of our own lie: ports, paths, its token
+    check(settings, ...)    whether a running cluster keeps the promise
+
+Ray reads most of them when ray.serve is imported, and its workers inherit them: they are set
+before the first import of ray. What each is worth was measured; docs/decisions/ has the rows.
+"""
+
+import math
+import os
+import random
+import secrets
+import shlex
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from service import keys
+from service.cluster import haproxy
+from service.settings import KIB, MIB, PREFIX, Settings
+
+# Requests a replica may hold beyond those that wait in our queue: running ones, probes and
+# scrapes. With room to spare, the refusal of a full queue is always ours, never Ray's.
+SPARE_REQUESTS = 256
+
+BUFFER_BYTES = 128 * KIB  # a request that fits can be replayed on another replica
+CLIENT_SECONDS = 65  # above the minute for which load balancers keep idle connections
+RELOAD_SECONDS = 120  # Ray's own: how long an HAProxy replaced by a reload may finish answers
+
+# glibc's ways with freed memory: one heap for all threads, and what was freed is kept. A thread's
+# own heap gives it back at once, and to fault in tens of MiB again for every batch that shows
+# attention takes longer than to compute it (docs/decisions/0007).
+HEAP = {
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": str(64 * MIB),
+    "MALLOC_TRIM_THRESHOLD_": str(256 * MIB),
+}
+
+# Ports of one service: a block of its own, below the range from which the kernel takes the
+# ports of outgoing connections. The first port of a block stands for the whole.
+BLOCKS, BLOCK = range(20_000, 32_000, 1_000), 1_000
+STATS, METRICS, FALLBACK, AUTOSCALER, DASHBOARD, REPLICAS = 1, 2, 3, 4, 5, 10
+
+PROGRAM, WRAPPER = "RAY_SERVE_HAPROXY_BINARY_PATH", "headlight-haproxy"
+CONNECTIONS = "RAY_SERVE_HAPROXY_MAXCONN"  # of each node's HAProxy, for all that it serves
+
+# A node told to stop hands its work over for so long; a replica's own time to leave is less.
+NODE_DRAIN_SECONDS = 90
+
+
+class Unsuited(Exception):
+    """A cluster cannot serve as promised; its text is one line that names each variable."""
+
+
+# What the outermost layer reads of the settings
+GUARDED = {
+    "max_body_bytes",
+    "max_binary_body_bytes",
+    "public_metrics",
+    "public_docs",
+    "allowed_hosts",
+}
+
+
+def ongoing(settings: Settings) -> int:
+    """Return how many requests Ray may hand to one replica at a time."""
+    return settings.max_waiting_requests + SPARE_REQUESTS
+
+
+def shutdown_seconds(settings: Settings) -> float:
+    """Return how long a replica may take to leave: Ray's 20 s would cut admitted work short."""
+    return settings.drain_seconds + settings.deadline_seconds + 5
+
+
+def promised(settings: Settings) -> dict[str, str]:
+    """Return the variables that hold whatever machine the service runs on."""
+    common = {
+        "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "service.edge.guard:outermost",
+        "RAY_USAGE_STATS_ENABLED": "0",  # no call home
+    }
+    if settings.ingress == "proxy":
+        python = {"RAY_SERVE_ENABLE_HA_PROXY": "0", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "0"}
+        return common | python | guarded(settings)  # one proxy a node, whatever it serves
+    deadline = math.ceil(settings.deadline_seconds)
+    return common | {
+        "RAY_SERVE_ENABLE_HA_PROXY": "1",
+        "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",  # with HAProxy only: see docs/decisions
+        # A replica that died before its answer's first byte costs its clients nothing; our own
+        # 429, 500 and 503 are answers and are never retried.
+        "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",
+        "RAY_SERVE_HAPROXY_RETRIES": "3",
+        "RAY_SERVE_HAPROXY_OBSERVE_ERROR_LIMIT": "1",
+        "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": str(BUFFER_BYTES),
+        # HAProxy accepts nothing when full, not even /live: it must not fill before our queues.
+        CONNECTIONS: str(ongoing(settings) * settings.replicas + SPARE_REQUESTS),
+        "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": str(CLIENT_SECONDS),
+        "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S": str(deadline + 5),
+        "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": str(max(RELOAD_SECONDS, deadline + 10)),
+        "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",
+        # HAProxy or its manager dead: three failed checks and it is replaced. Ray's 10 s is 30 s
+        # without a port.
+        "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
+        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": f"{settings.drain_seconds:g}",
+        PROGRAM: WRAPPER,
+    }
+
+
+def guarded(settings: Settings) -> dict[str, str]:
+    """Return the variables from which the outermost layer knows the settings it is to hold.
+
+    Of the API keys their SHA-256, so that no process of Ray's ever has a key.
+    """
+    told = settings.model_dump(include=GUARDED, exclude_defaults=True, mode="json")
+    told |= {name: getattr(settings, name) for name in GUARDED if name.endswith("_bytes")}
+    variables = {
+        f"{PREFIX}{name.upper()}": ",".join(value) if isinstance(value, list) else str(value)
+        for name, value in told.items()
+    }
+    if settings.api_keys:
+        hashed = ",".join(f"{keys.KNOWN_AS}:{digest}" for digest in settings.api_keys)
+        variables[f"{PREFIX}API_KEYS"] = hashed
+    return variables
+
+
+def clustered(settings: Settings) -> dict[str, str]:
+    """Return the variables with which each node of a cluster is started.
+
+    Args:
+        settings: of all that the cluster will serve: `replicas` counts those of every model.
+    """
+    return promised(settings) | {
+        "RAY_AUTH_MODE": "token",  # without it, whoever reaches Ray runs code
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": str(NODE_DRAIN_SECONDS),
+        **HEAP,
+        "RAY_worker_niceness": "0",  # Ray would run replicas at +15
+    }
+
+
+def placed(settings: Settings, block: int, run: Path, cores: int) -> dict[str, str]:
+    """Return the variables of a service with a Ray of its own.
+
+    Args:
+        settings: the service's.
+        block: first port of its block.
+        run: its private directory, mode 0700.
+        cores: of the machine.
+    """
+    ray = {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),  # of this service alone; no file in the home
+        **HEAP,
+        "RAY_worker_niceness": "0",  # Ray would run replicas at +15
+        "RAY_memory_monitor_refresh_ms": "0",  # others fill a laptop's memory: no kill for that
+        # Ray's switch for systems without clusters: its ports listen on the loopback only.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "AUTOSCALER_METRIC_PORT": str(block + AUTOSCALER),
+        "DASHBOARD_METRIC_PORT": str(block + DASHBOARD),
+    }
+    if settings.ingress == "proxy":
+        return ray
+    directory = run / "haproxy"
+    return ray | {
+        "RAY_SERVE_HAPROXY_NBTHREAD": str(min(2, cores)),  # the cores belong to the model
+        "RAY_SERVE_HAPROXY_LOG_TARGET": "stderr",  # a file in the private directory
+        PROGRAM: str(wrapper(run)),
+        "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(directory / "haproxy.cfg"),
+        "RAY_SERVE_HAPROXY_SOCKET_PATH": str(directory / "admin"),
+        "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(directory / "metrics"),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(directory),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(directory / "state"),
+        "RAY_SERVE_HAPROXY_STATS_PORT": str(block + STATS),
+        "RAY_SERVE_HAPROXY_METRICS_PORT": str(block + METRICS),
+        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(block + FALLBACK),
+        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(block + REPLICAS),
+        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(block + BLOCK),
+    }
+
+
+def wrapper(run: Path) -> Path:
+    """Return the program Ray is to run as haproxy: pip's script, or one written for a checkout."""
+    installed = Path(sys.executable).with_name(WRAPPER)
+    if os.access(installed, os.X_OK):
+        return installed
+    script = run / WRAPPER
+    command = shlex.join([sys.executable, "-P", haproxy.__file__])
+    script.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+    script.chmod(0o700)
+    return script
+
+
+def check(settings: Settings, actual: Mapping[str, str]) -> None:
+    """Check that Ray's processes on a node were started with what the promise needs.
+
+    Raises:
+        Unsuited: they were not.
+    """
+    if different := differences(promised(settings), actual):
+        raise Unsuited("this cluster cannot serve: " + "; ".join(different))
+
+
+def differences(promised: Mapping[str, str], actual: Mapping[str, str]) -> list[str]:
+    """Name each promised variable that a cluster has otherwise, a sentence each."""
+    sentences = []
+    for name, value in promised.items():
+        found = actual.get(name)
+        if not keeps(name, value, found):
+            has = "is not set" if found is None else f"is {found!r}"
+            must = f"at least {value}" if name == CONNECTIONS else repr(value)
+            sentences.append(f"{name} {has} there, and must be {must}")
+    return sentences
+
+
+def keeps(name: str, value: str, found: str | None) -> bool:
+    """Say whether a variable found on a cluster keeps the promise."""
+    if found is None:
+        return False
+    if name == PROGRAM:
+        return Path(found).name == value  # where it lies is the image's business
+    if name == CONNECTIONS:
+        return found.isdecimal() and int(found) >= int(value)  # other models have their share
+    return found == value
+
+
+@contextmanager
+def block(without: int) -> Iterator[int]:
+    """Hold a block of ports that no other service of this machine holds.
+
+    A shared range would not do: while HAProxy still lists a replica that died, another
+    service's replica could take its port, and its health check would pass.
+
+    Args:
+        without: a port the block may not contain, the service's own.
+
+    Raises:
+        OSError: every block is taken.
+    """
+    for first in random.sample(BLOCKS, len(BLOCKS)):
+        if first <= without < first + BLOCK:
+            continue
+        with socket.socket() as held:
+            try:
+                held.bind(("127.0.0.1", first))
+                for port in range(first + 1, first + REPLICAS):
+                    free("127.0.0.1", port)
+            except OSError:
+                continue
+            yield first
+            return
+    raise OSError(f"no free block of ports in {BLOCKS.start}..{BLOCKS.stop - 1}")
+
+
+def free(host: str, port: int) -> None:
+    """Check that nothing listens on a port, without SO_REUSEPORT, with which Ray would share it.
+
+    Raises:
+        OSError: something does, or the host is not this machine's.
+    """
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        # Connections that are closing (TIME_WAIT) do not count as a listener.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(address)

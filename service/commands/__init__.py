@@ -1,0 +1,1 @@
+"""The subcommands of `headlight`, but for serve."""

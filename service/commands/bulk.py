@@ -1,0 +1,127 @@
+"""`headlight encode --file`: a file of texts -> a safetensors file of vectors.
+
+Interrupted, it leaves what it has; the same command goes on from there. One request is in
+flight at a time, so no more than that one is ever computed twice.
+"""
+
+from contextlib import closing
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from headlight_client import Client, HeadlightError, NoAnswer, RequestRefused
+from headlight_client.answers import same
+from service.commands.lines import BadLine, Changed, Source, survey
+from service.commands.vectors import CannotResume, Vectors
+
+INFO_SECONDS = 5.0  # to find the service at all
+PATIENCE_SECONDS = 300.0  # for a request once it goes: a restart of the service in between
+# Rows of texts that fitted are the same however longer ones are cut
+NOT_CUT = {"truncate": "refuse"}
+
+Truncate = Literal["refuse", "right", "left"]
+
+
+class Unusable(Exception):
+    """What the caller can mend in the command or the files; the message is one line."""
+
+
+class Stopped(Exception):
+    """The service ended the job early, what is done is kept; the message is one line."""
+
+
+class Rate(ProgressColumn):
+    """Texts per second since the job was started or resumed."""
+
+    def render(self, task: Task) -> Text:
+        """A number, once there is one."""
+        return Text("" if task.speed is None else f"{task.speed:.0f} texts/s")
+
+
+def encode(url: str, key: str | None, source: Path, out: Path, truncate: Truncate) -> int:
+    """Encode every line of a file, or every one that an earlier run has not.
+
+    Returns:
+        How many vectors `out` holds.
+
+    Raises:
+        Unusable, Stopped: in a line, why not.
+        OSError: a file cannot be read or written.
+    """
+    try:
+        with _client(url, key) as client:
+            info = client.info(deadline=INFO_SECONDS)
+            found = survey(source, info)
+            origin = {name: info[name] for name in ("model", "weights", "numerics")}
+            origin |= {"source_sha256": found.sha256, "source_lines": str(found.lines)}
+            origin["truncate"] = truncate
+            with Vectors(out, found.lines, origin, NOT_CUT) as vectors:
+                _fill(vectors, client, found, truncate)
+                vectors.finish()
+    except BadLine as error:
+        raise Unusable(f"{source}: {error}") from error
+    except CannotResume as error:
+        raise Unusable(str(error)) from error
+    except (HeadlightError, Changed) as error:
+        raise Stopped(str(error)) from error
+    return found.lines
+
+
+def _client(url: str, key: str | None) -> Client:
+    try:
+        return Client(url, key=key, patience_seconds=PATIENCE_SECONDS, concurrency=1)
+    except ValueError as error:
+        raise Unusable(str(error)) from error
+
+
+def _fill(vectors: Vectors, client: Client, source: Source, truncate: Truncate) -> None:
+    """Add the rows that are not there yet."""
+    done = vectors.rows
+    if done == vectors.count:
+        return
+    stream = client.stream(source.texts(done), truncate=truncate)
+    with closing(stream), _bar() as bar:
+        task = bar.add_task(source.path.name, total=vectors.count, completed=done)
+        try:
+            for part in stream:
+                same(part.head, vectors.origin)
+                if part.pooled is None:
+                    raise RuntimeError("an answer without pooled vectors: this is a bug")
+                vectors.append(part.pooled)
+                bar.advance(task, len(part.items))
+        except RequestRefused as refused:
+            raise Stopped(f"{_by_line(refused, done)}; what is done is kept") from refused
+        except NoAnswer as error:
+            raise Stopped(f"{error}; what is done is kept") from error
+
+
+def _bar() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        Rate(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )
+
+
+def _by_line(refused: RequestRefused, done: int) -> str:
+    """A refusal, by the line it is about where it is about one."""
+    for fault in refused.errors:
+        match fault.loc:
+            case ("inputs", int(index), *_):
+                numbers = "".join(f", {name} {told}" for name, told in refused.facts.items())
+                return f"line {done + index + 1}: {refused.detail} ({fault.code}{numbers})"
+    return str(refused)

@@ -1,0 +1,112 @@
+"""`headlight heads`: measure what a model's heads do, print it, draw it, keep it.
+
+Everything happens in this process, without Ray. A refusal is an Unusable with one line.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from model.errors import CheckpointError, SequenceTooLong
+from model.heads import roles
+from service.commands import grid, picture
+from service.commands.solo import Solo
+from service.engine.weights import ModelNotFound
+from service.heads import sentences, store
+from service.heads.sentences import BadCorpus, Corpus
+
+
+class Unusable(Exception):
+    """Something asked for cannot be used; the message is one line."""
+
+
+def measure(
+    model: str,
+    *,
+    corpus: Path | None,
+    threshold: Iterable[str],
+    plot: Path | None,
+    saved: Path | None,
+) -> None:
+    """Measure a model's heads; print them and leave them where GET /v1/heads finds them.
+
+    Args:
+        threshold: thresholds other than the usual, each as ROLE=NUMBER.
+        plot: where to draw the grid.
+        saved: where to write the answer of GET /v1/heads, besides.
+
+    Raises:
+        Unusable: a file, a threshold, the model or a sentence; nothing was measured.
+        OSError: the picture or the answer cannot be written.
+    """
+    console = Console()
+    try:
+        thresholds = {**roles.THRESHOLDS, **dict(map(_threshold, threshold))}
+        chosen = sentences.read(corpus) if corpus else sentences.bundled()
+        if plot:
+            picture.check(plot)
+        found = _survey(model, chosen, thresholds)
+    except (BadCorpus, picture.CannotDraw, ModelNotFound, CheckpointError, OSError) as error:
+        raise Unusable(str(error)) from error
+    for table in (grid.heads(found), grid.roles(found), grid.relations(found)):
+        console.print(table)
+    if plot:
+        picture.draw(found, plot)
+    if saved:
+        saved.write_bytes(store.written(found))
+    _keep(found, console)
+
+
+def ablate(model: str, text: str) -> None:
+    """Print how far a text's encoding moves without each head.
+
+    Raises:
+        Unusable: the model, or the text is too long for it.
+    """
+    try:
+        moved = Solo(model).ablate(text)
+    except (ModelNotFound, CheckpointError) as error:
+        raise Unusable(str(error)) from error
+    except SequenceTooLong as error:
+        said = f"the text has {error.length} tokens; {model} takes {error.limit}"
+        raise Unusable(said) from error
+    Console().print(grid.ablations(moved.tolist()))
+
+
+def _threshold(asked: str) -> tuple[str, float]:
+    """A role and its threshold.
+
+    Raises:
+        Unusable: no such role, or no number from 0 to 1.
+    """
+    role, _, number = asked.partition("=")
+    if role not in roles.THRESHOLDS:
+        raise Unusable(f"no role {role!r}; there are {', '.join(roles.THRESHOLDS)}")
+    try:
+        value = float(number)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise Unusable(f"the threshold of {role} is a number from 0 to 1, not {number!r}")
+    return role, value
+
+
+def _survey(model: str, corpus: Corpus, thresholds: dict[str, float]) -> dict[str, Any]:
+    solo = Solo(model)
+    try:
+        with Console(stderr=True).status(f"reading {len(corpus.sentences)} sentences"):
+            return solo.survey(corpus, thresholds)
+    except SequenceTooLong as error:
+        line = corpus.sentences[error.index].line
+        said = f"{error.length} tokens; {solo.name} takes {error.limit}"
+        raise BadCorpus(f"{corpus.name} line {line}: {said}") from error
+
+
+def _keep(found: dict[str, Any], console: Console) -> None:
+    """Leave the survey in the cache; without one, what was printed still holds."""
+    try:
+        console.print(f"kept in {store.keep(found)}: GET /v1/heads answers it", soft_wrap=True)
+    except OSError as error:
+        console.print(f"not kept: {error}", soft_wrap=True)

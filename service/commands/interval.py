@@ -1,0 +1,122 @@
+"""What happened in a running service between two pages of its GET /metrics.
+
+Counters become rates over the time between the pages, and histograms become quantiles of what was
+observed in it. Names are given without their `headlight_`.
+
+Source: quantiles as Prometheus' histogram_quantile has them, linear inside a bucket.
+"""
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import httpx
+
+from service.commands.encode import Unreachable
+from service.observe.metrics import samples
+
+TIMEOUT_SECONDS = 5.0
+
+Labels = tuple[tuple[str, str], ...]  # sorted by name
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One scrape: when it was made (seconds, any clock), and each series' value by its labels."""
+
+    at: float
+    series: Mapping[str, Mapping[Labels, float]]
+
+
+def read(url: str, key: str | None) -> Page:
+    """Scrape a service.
+
+    Raises:
+        Unreachable: there is no service, or it refused; the message says why.
+    """
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    try:
+        answer = httpx.get(f"{url.rstrip('/')}/metrics", headers=headers, timeout=TIMEOUT_SECONDS)
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+        raise Unreachable(f"no answer from {url}: {error}") from error
+    if not answer.is_success:
+        raise Unreachable(f"{url}/metrics answered {answer.status_code}")
+    try:
+        return page(answer.text, time.monotonic())
+    except ValueError as error:
+        raise Unreachable(f"{url}/metrics is no page of metrics: {error}") from error
+
+
+def page(text: str, at: float) -> Page:
+    """Read a page of metrics that was scraped at a time."""
+    series: dict[str, dict[Labels, float]] = defaultdict(dict)
+    for name, labels, value in samples(text):
+        series[name][tuple(sorted(labels.items()))] = value
+    return Page(at, series)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What happened between two pages of one service."""
+
+    before: Page
+    after: Page
+
+    def labels(self, name: str) -> list[dict[str, str]]:
+        """Return the labels of each series that is there now."""
+        return [dict(labels) for labels, _ in self._chosen(name, {})]
+
+    def rates(self, name: str, label: str, **only: str) -> dict[str, float]:
+        """Return a counter's increase per second for each value of a label.
+
+        A series that is new began at 0, since its replica is new or nothing was counted.
+        """
+        seconds = self.after.at - self.before.at
+        old = self.before.series.get(_full(name), {})
+        found: dict[str, float] = defaultdict(float)
+        for labels, value in self._chosen(name, only):
+            found[dict(labels).get(label, "")] += (value - old.get(labels, 0.0)) / seconds
+        return found
+
+    def rate(self, name: str, **only: str) -> float | None:
+        """Return a counter's increase per second; None when there is no such counter."""
+        found = self.rates(name, "", **only)
+        return sum(found.values()) if found else None
+
+    def gauges(self, name: str, label: str, **only: str) -> dict[str, float]:
+        """Return a gauge's sum for each value of a label, as it is now."""
+        found: dict[str, float] = defaultdict(float)
+        for labels, value in self._chosen(name, only):
+            found[dict(labels).get(label, "")] += value
+        return found
+
+    def quantile(self, name: str, share: float, **only: str) -> float | None:
+        """Return the value below which a share of the observations lay; None without any."""
+        buckets = self.rates(f"{name}_bucket", "le", **only)
+        bounds = sorted((float(bound), seen) for bound, seen in buckets.items())
+        if not bounds or bounds[-1][1] <= 0:
+            return None
+        wanted = share * bounds[-1][1]
+        low, below = 0.0, 0.0
+        for bound, seen in bounds:
+            if seen >= wanted and seen > below:
+                inside = (wanted - below) / (seen - below)
+                return low if math.isinf(bound) else low + (bound - low) * inside
+            low, below = (low if math.isinf(bound) else bound), seen
+        return low
+
+    def mean(self, name: str, **only: str) -> float | None:
+        """Return the mean of a histogram's observations; None without any."""
+        count = self.rate(f"{name}_count", **only)
+        return (self.rate(f"{name}_sum", **only) or 0.0) / count if count else None
+
+    def _chosen(self, name: str, only: Mapping[str, str]) -> Iterator[tuple[Labels, float]]:
+        for labels, value in self.after.series.get(_full(name), {}).items():
+            if only.items() <= dict(labels).items():
+                yield labels, value
+
+
+def _full(name: str) -> str:
+    return f"headlight_{name}"

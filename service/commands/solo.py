@@ -1,0 +1,81 @@
+"""One model in this process, without Ray and without a queue: what `headlight heads` asks of it."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from model import kernels, packing
+from model.heads.ablation import ablate
+from model.loading import checkpoint
+from model.loading.checkpoint import Model
+from model.maps import maps
+from model.maps.tiles import Look
+from model.tokenizer import Tokenized
+from service.engine.weights import Found, locate
+from service.heads.sentences import Corpus
+from service.heads.survey import survey
+
+CPU = torch.device("cpu")
+
+
+class Solo:
+    """A loaded model, float32 on the processor.
+
+    Args:
+        name: a model as --model names it.
+
+    Raises:
+        ModelNotFound, CheckpointError: why there is none.
+    """
+
+    def __init__(self, name: str) -> None:
+        found = locate(name)
+        self.name, self.model = found.name, _load(found)
+
+    def survey(self, corpus: Corpus, thresholds: Mapping[str, float]) -> dict[str, Any]:
+        """What each head does on a corpus."""
+
+        async def attend(read: Sequence[Tokenized]) -> list[Tensor]:
+            return self._attend(read)
+
+        return asyncio.run(survey(self.model, self.name, corpus, attend, thresholds))
+
+    @torch.inference_mode()
+    def ablate(self, text: str) -> Tensor:
+        """How far the text's encoding moves without each head, (layers, heads).
+
+        Raises:
+            SequenceTooLong: the model does not take the text.
+        """
+        (read,) = self.model.tokenizer([(text,)], self.model.max_tokens)
+        return ablate(self.model.encoder, read.token_ids, self.model.pooling)
+
+    @torch.inference_mode()
+    def _attend(self, read: Sequence[Tokenized]) -> list[Tensor]:
+        """The maps of all heads of all layers of each sequence, (heads, query, key)."""
+        encoder = self.model.encoder
+        packed = encoder.pack([packing.Sequence(r.token_ids, r.types) for r in read])
+        traces = encoder(packed, traces=frozenset(range(encoder.config.layers))).traces
+        heads = range(encoder.config.heads)
+        return [
+            torch.cat(
+                [
+                    maps.full(Look(trace, packed.rows(index), heads))
+                    for _, trace in sorted(traces.items())
+                ]
+            )
+            for index in range(len(read))
+        ]
+
+
+def _load(found: Found) -> Model:
+    """A folder's model, or a preset with the folder's tokenizer."""
+    config = found.preset or checkpoint.read(found.folder)
+    chosen = kernels.choose(CPU, torch.float32, config.head)
+    if found.preset is None:
+        return checkpoint.load(found.folder, CPU, torch.float32, chosen)
+    tokenizer = found.folder / checkpoint.TOKENIZER
+    return checkpoint.preset(found.preset, tokenizer, CPU, torch.float32, chosen)

@@ -1,1 +1,0 @@
-"""One file per API that clients speak; read dialect.py first."""

@@ -1,0 +1,212 @@
+"""The outermost layer: makes a request safe to pass on.
+
+It wraps whatever takes connections, each replica or Ray's Python proxy: refuses by the headers
+alone what it can, before the body; reads the body up to the limit; drops the headers by which a
+client could steer Ray; and gives the request its id. Inside Ray's proxy it has no routes, so a
+refusal travels on as a header, without a body, and the route words it in its own dialect.
+"""
+
+import asyncio
+import uuid
+from collections import Counter
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware import Middleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service import settings
+from service.edge import body
+from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, SAFETENSORS
+from service.keys import DOCS, METRICS, Keys
+from service.settings import KIB, Settings
+
+REQUEST_ID = "x-request-id"
+INFERENCE = "/v2/"  # routes where a header may announce bytes, often without a media type
+REFUSAL = b"x-headlight-refusal"  # to the routes: answer this, there is no body
+
+# Ray Serve obeys these, with either sign between the words; from outside they would switch its
+# protections off, or choose the replica
+RAYS_OWN = (
+    b"x_request_timeout_seconds",
+    b"x_request_disconnect_disabled",
+    b"x_serve_router_",
+    b"x_session_id",
+    b"serve_multiplexed_model_id",
+    REFUSAL.replace(b"-", b"_"),
+)
+ID_CHARACTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+LONGEST_ID = 128
+MOST_HEADERS, MOST_HEADER_BYTES = 100, 16 * KIB
+PROBE = "/-/healthz"  # HAProxy's, by the replica's address
+# What says how a request is read must be said once, and not by a name that others take for it
+SAID_ONCE = frozenset(
+    (
+        b"host",
+        b"content-type",
+        b"content-length",
+        b"content-encoding",
+        b"transfer-encoding",
+        b"x-headlight-deadline-ms",
+        INFERENCE_HEADER.encode(),
+    )
+)
+TWINS = frozenset(
+    name.replace(b"-", b"_") for name in (*SAID_ONCE, REQUEST_ID.encode()) if b"-" in name
+)
+READ = SAID_ONCE | {b"accept", b"authorization", REQUEST_ID.encode()}  # by us, in any bytes
+BODY_SECONDS = 10.0  # for the whole body to come; HAProxy's own limit for it is the same
+THREAD_BYTES = 64 * KIB  # a larger body is looked through beside the event loop
+
+RawHeaders = list[tuple[bytes, bytes]]
+
+
+def outermost() -> list[Middleware]:
+    """What wraps replicas and Ray's proxy alike; settings come from the HEADLIGHT_* variables."""
+    return [Middleware(Guard, settings=settings.load({}))]
+
+
+def keys(settings: Settings) -> Keys:
+    """Who may pass, by the settings."""
+    opened = (METRICS if settings.public_metrics else frozenset()) | (
+        DOCS if settings.public_docs else frozenset()
+    )
+    return Keys(settings.api_keys, opened)
+
+
+class Guard:
+    """Makes a request safe to pass on, or has it refused."""
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self._app, self._keys = app, keys(settings)
+        self._json, self._binary = settings.max_body_bytes, settings.max_binary_body_bytes
+        self._hosts = frozenset(host.lower() for host in settings.allowed_hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            return await self._app(scope, receive, send)
+        passed = [pair for pair in scope["headers"] if _passes(*pair)]
+        if scope["type"] != "http":
+            return await self._app({**scope, "headers": passed}, receive, send)
+        headers, request_id = _with_id(passed)
+        code, content = self._by_headers(scope, Headers(raw=headers)), b""
+        if code is None:
+            path = scope["path"].removeprefix(scope.get("root_path", ""))
+            code, content = await self._read(path, receive, Headers(raw=headers))
+        if code is not None:
+            kept = (b"host", b"origin", REQUEST_ID.encode())
+            headers = [pair for pair in headers if pair[0] in kept] + [(REFUSAL, code.encode())]
+
+        async def named(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)[REQUEST_ID] = request_id  # once, whoever set it too
+            await send(message)
+
+        await self._app({**scope, "headers": headers}, _replay(content, receive), named)
+
+    def _by_headers(self, scope: Scope, headers: Headers) -> str | None:
+        """The code of a refusal that needs no body."""
+        raw = scope["headers"]
+        if len(raw) > MOST_HEADERS or sum(map(_size, raw)) > MOST_HEADER_BYTES:
+            return "headers_too_large"
+        if headers.get("transfer-encoding", "chunked").strip().lower() != "chunked":
+            return "bad_request"
+        names = Counter(name for name, _ in raw)
+        if TWINS & names.keys() or any(names[name] > 1 for name in SAID_ONCE):
+            return "bad_request"
+        host = headers.get("host", "").lower()
+        named = host in self._hosts or host.rpartition(":")[0] in self._hosts
+        if self._hosts and not named and scope["path"] != PROBE:
+            return "bad_host"
+        if not self._keys.admit(scope):
+            return "unauthorized"
+        if headers.get("content-encoding", "identity").strip().lower() != "identity":
+            return "unsupported_encoding"
+        return None
+
+    async def _read(
+        self, path: str, receive: Receive, headers: Headers
+    ) -> tuple[str | None, bytes]:
+        """The body, or the code of a refusal and none."""
+        limit = self._binary if _binary(path, headers) else self._json
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                content = await _body(receive, headers, limit)
+        except TimeoutError:
+            return "request_timeout", b""
+        if content is None:
+            return "body_too_large", b""
+        if len(content) > THREAD_BYTES:
+            code = await asyncio.to_thread(self._check, path, headers, content)
+        else:
+            code = self._check(path, headers, content)
+        return code, content if code is None else b""
+
+    def _check(self, path: str, headers: Headers, content: bytes) -> str | None:
+        """The code of what is wrong with all of a body that a route would read as JSON."""
+        media_type = headers.get("content-type", JSON).partition(";")[0].strip().lower()
+        if media_type == SAFETENSORS:
+            return body.check_file(content, self._json)
+        if not path.startswith(INFERENCE):
+            return body.check(content) if media_type == JSON else None
+        length = headers.get(INFERENCE_HEADER, "")
+        announced = length.isdecimal() and len(length) < 10
+        return body.check(content[: int(length)] if announced else content)
+
+
+def _passes(name: bytes, value: bytes) -> bool:
+    """Whether a header goes on; Ray answers 500 where it reads one that it cannot decode."""
+    if name.replace(b"-", b"_").startswith(RAYS_OWN):
+        return False
+    return value.isascii() or name in READ
+
+
+def _size(pair: tuple[bytes, bytes]) -> int:
+    return len(pair[0]) + len(pair[1]) + len(": \r\n")
+
+
+def _binary(path: str, headers: Headers) -> bool:
+    """Whether a body may hold arrays as bytes; how much of it is JSON is the route's to check."""
+    announced = INFERENCE_HEADER in headers and path.startswith(INFERENCE)
+    return announced or headers.get("content-type", "").lower().startswith((OCTETS, SAFETENSORS))
+
+
+def _with_id(headers: RawHeaders) -> tuple[RawHeaders, str]:
+    """The headers with exactly one request id: the client's if it is harmless, else a new one."""
+    name = REQUEST_ID.encode()
+    given = [value for key, value in headers if key == name]
+    fine = (
+        len(given) == 1 and 0 < len(given[0]) <= LONGEST_ID and ID_CHARACTERS.issuperset(given[0])
+    )
+    request_id = given[0] if fine else uuid.uuid4().hex.encode()
+    return [*(pair for pair in headers if pair[0] != name), (name, request_id)], request_id.decode()
+
+
+async def _body(receive: Receive, headers: Headers, limit: int) -> bytes | None:
+    """The whole body, or None when it is larger than the limit; then the rest is not read."""
+    declared = headers.get("content-length", "0")
+    if declared.isdecimal() and int(declared) > limit:
+        return None
+    content = bytearray()
+    while True:
+        message = await receive()
+        content += message.get("body", b"")
+        if len(content) > limit:
+            return None
+        if not message.get("more_body"):
+            return bytes(content)
+
+
+def _replay(content: bytes, receive: Receive) -> Receive:
+    """A receive that gives the body once, then whether the client left; never more of a body."""
+    given = False
+
+    async def replayed() -> Message:
+        nonlocal given
+        if not given:
+            given = True
+            return {"type": "http.request", "body": content, "more_body": False}
+        while (message := await receive())["type"] == "http.request":
+            pass  # of a body too large; Ray would keep all of it
+        return message
+
+    return replayed

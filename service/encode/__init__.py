@@ -1,0 +1,1 @@
+"""The spine: a request -> plan, price, run, answer; read gateway.py first."""

@@ -1,0 +1,237 @@
+"""Inputs as they came -> sequences the model can run, or a refusal that says which and why."""
+
+import asyncio
+import base64
+import binascii
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.config import EncoderConfig
+from model.errors import SequenceTooLong
+from model.loading.sentence_transformers import Prompts
+from model.tokenizer import Tokenized, Tokenizer, Truncate
+from service.encode.request import Base64Array, Item
+from service.refusals import Fault, Refused
+
+# Fewer characters than this are tokenized on the spot; a thread costs more than they do.
+THREAD_CHARACTERS = 4096
+
+FACTS = ("tokens", "token_ids", "offsets", "words", "special")
+
+Array = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One input as the model will run it.
+
+    Args:
+        length: tokens before truncation.
+        facts: its tokens as the answer shows them.
+    """
+
+    token_ids: Sequence[int] | None
+    types: Sequence[int] | None
+    embeddings: Array | None
+    length: int
+    facts: Mapping[str, Any]
+
+    def __len__(self) -> int:
+        given = self.token_ids if self.embeddings is None else self.embeddings
+        return 0 if given is None else len(given)
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Reads the inputs of requests for one model.
+
+    Args:
+        max_tokens: longest sequence.
+        max_characters: longest text, before tokenizing.
+        max_embedding: largest number in embeddings, either sign.
+        prompts: the checkpoint's.
+    """
+
+    tokenizer: Tokenizer
+    config: EncoderConfig
+    max_tokens: int
+    max_characters: int
+    max_embedding: float
+    prompts: Prompts
+
+    async def read(
+        self,
+        items: Sequence[Item],
+        truncate: Truncate,
+        *,
+        shown: bool,
+        prompt_name: str | None = None,
+    ) -> list[Read]:
+        """Tokenize the texts, check the rest; in the order given.
+
+        Args:
+            prompt_name: of what goes before each text; None: the checkpoint's default.
+            shown: whether the answer shows the tokens; else their facts stay empty.
+
+        Raises:
+            Refused: an input cannot be read; `loc` says which.
+        """
+        texts = [index for index, item in enumerate(items) if item.text is not None]
+        prompt = self.prompt(prompt_name)
+        if prompt_name is not None and len(texts) < len(items):
+            at = next(index for index, item in enumerate(items) if item.text is None)
+            raise Refused("prompt_without_text", [Fault(("inputs", at), "prompt_without_text")])
+        tokenized = await self._tokenize(items, texts, truncate, prompt)
+        return [
+            self._of_text(tokenized[index], item.pair is not None, shown)
+            if index in tokenized
+            else self._of_numbers(item, index, truncate, shown)
+            for index, item in enumerate(items)
+        ]
+
+    def prompt(self, name: str | None) -> str:
+        """What goes before a text; "" is nothing.
+
+        Raises:
+            Refused: the checkpoint has no prompt of that name.
+        """
+        try:
+            return self.prompts.find(name)
+        except KeyError:
+            at = [Fault(("prompt_name",), "prompt_not_found")]
+            raise Refused("prompt_not_found", at, prompts=sorted(self.prompts.named)) from None
+
+    async def _tokenize(
+        self, items: Sequence[Item], texts: Sequence[int], truncate: Truncate, prompt: str
+    ) -> dict[int, Tokenized]:
+        for index in texts:
+            self._check_text(items[index], index)
+        given = [_pair(items[index]) for index in texts]
+        characters = sum(len(prompt) + len(part) for text in given for part in text)
+        try:
+            if characters < THREAD_CHARACTERS:
+                read = self.tokenizer(given, self.max_tokens, truncate, prompt)
+            else:
+                told = (given, self.max_tokens, truncate, prompt)
+                read = await asyncio.to_thread(self.tokenizer, *told)
+        except SequenceTooLong as error:
+            _refuse_length(error.length, error.limit, texts[error.index])
+        return dict(zip(texts, read, strict=True))
+
+    def _check_text(self, item: Item, index: int) -> None:
+        for name, text in (("text", item.text), ("pair", item.pair)):
+            if text == "":
+                raise _refused("sequence_empty", index, name)
+            if text is not None and len(text) > self.max_characters:
+                raise _refused("text_too_long", index, name, limit=self.max_characters)
+
+    def _of_text(self, read: Tokenized, paired: bool, shown: bool) -> Read:
+        # a table of one row tells no segments apart, whatever types the tokenizer gives a pair
+        types = read.types if self.config.types > 1 else None
+        facts = _facts_of_text(read, paired) if shown else {}
+        return Read(read.token_ids, types, None, read.length, facts)
+
+    def _of_numbers(self, item: Item, index: int, truncate: Truncate, shown: bool) -> Read:
+        if item.token_ids is not None:
+            ids, types = item.token_ids, item.token_type_ids
+            types = [0] * len(ids) if types is None else types
+            self._check_ids(ids, types, index)
+            cut = self._cut(len(ids), index, truncate)
+            facts = self._facts(ids[cut]) if shown else {}
+            return Read(ids[cut], types[cut], None, len(ids), facts)
+        if item.embeddings is None:
+            raise RuntimeError("an input of no kind: this is a bug")
+        vectors = _vectors(item.embeddings, index)
+        self._check_vectors(vectors, index)
+        cut = self._cut(len(vectors), index, truncate)
+        return Read(None, None, vectors[cut], len(vectors), dict.fromkeys(FACTS) if shown else {})
+
+    def _check_ids(self, ids: Sequence[int], types: Sequence[int], index: int) -> None:
+        if not ids:
+            raise _refused("sequence_empty", index, "token_ids")
+        if len(types) != len(ids):
+            raise _refused("shape_mismatch", index, "token_type_ids")
+        if min(ids) < 0 or max(ids) >= self.config.vocabulary:
+            raise _refused("token_out_of_range", index, "token_ids", limit=self.config.vocabulary)
+        table = max(self.config.types, 1)  # where there is none, all are of type 0
+        if min(types) < 0 or max(types) >= table:
+            raise _refused("token_out_of_range", index, "token_type_ids", limit=table)
+
+    def _check_vectors(self, vectors: Array, index: int) -> None:
+        if vectors.shape[:1] == (0,):
+            raise _refused("sequence_empty", index, "embeddings")
+        width = self.config.embedding_width  # what the look-up gives, before any projection
+        if vectors.ndim != 2 or vectors.shape[1] != width:
+            raise _refused("shape_mismatch", index, "embeddings", limit=width)
+        if not np.isfinite(vectors).all():
+            raise _refused("non_finite", index, "embeddings")
+        if max(vectors.max(), -vectors.min()) > self.max_embedding:
+            raise Refused("out_of_range", [Fault(("inputs", index, "embeddings"), "out_of_range")])
+
+    def _cut(self, length: int, index: int, truncate: Truncate) -> slice:
+        """What is left of a sequence that is used as given."""
+        if length <= self.max_tokens:
+            return slice(None)
+        if truncate == "refuse":
+            _refuse_length(length, self.max_tokens, index)
+        return slice(self.max_tokens) if truncate == "right" else slice(-self.max_tokens, None)
+
+    def _facts(self, ids: Sequence[int]) -> dict[str, Any]:
+        special = self.tokenizer.special_ids
+        return {
+            "tokens": [self.tokenizer.token(token_id) for token_id in ids],
+            "token_ids": ids,
+            "offsets": None,
+            "words": None,
+            "special": [token_id in special for token_id in ids],
+        }
+
+
+def _refused(code: str, index: int, name: str, **facts: int) -> Refused:
+    return Refused(code, [Fault(("inputs", index, name), code)], **facts)
+
+
+def _refuse_length(length: int, limit: int, index: int) -> None:
+    fault = Fault(("inputs", index), "sequence_too_long")
+    raise Refused("sequence_too_long", [fault], length=length, limit=limit)
+
+
+def _pair(item: Item) -> tuple[str] | tuple[str, str]:
+    text = item.text or ""
+    return (text,) if item.pair is None else (text, item.pair)
+
+
+def _facts_of_text(read: Tokenized, paired: bool) -> dict[str, Any]:
+    facts: dict[str, Any] = {name: getattr(read, name) for name in FACTS}
+    return {**facts, "segments": read.segments} if paired else facts
+
+
+def _vectors(given: list[list[float]] | Base64Array | NDArray[Any], index: int) -> Array:
+    """Embeddings as an array, (tokens, width) if all is well."""
+    if isinstance(given, np.ndarray):
+        return given.astype(np.float32)
+    if isinstance(given, Base64Array):
+        return _decoded(given, index)
+    widths = {len(row) for row in given} or {0}
+    if len(widths) > 1:
+        raise _refused("shape_mismatch", index, "embeddings")
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes inf, and is refused
+        return np.array(given, dtype=np.float32).reshape(len(given), *widths)
+
+
+def _decoded(given: Base64Array, index: int) -> Array:
+    if len(given.shape) != 2 or min(given.shape) < 0:
+        raise _refused("shape_mismatch", index, "embeddings")
+    try:
+        data = base64.b64decode(given.data, validate=True)
+    except (binascii.Error, ValueError):
+        raise _refused("bad_base64", index, "embeddings") from None
+    dtype = np.dtype(given.dtype).newbyteorder("<")
+    if len(data) != math.prod(given.shape) * dtype.itemsize:
+        raise _refused("payload_length_mismatch", index, "embeddings")
+    return np.frombuffer(data, dtype).reshape(given.shape).astype(np.float32)

@@ -1,0 +1,277 @@
+"""The native wire: request models, strict, and how they name the model's parts."""
+
+import re
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    InstanceOf,
+    Tag,
+    field_validator,
+    model_validator,
+)
+from pydantic.json_schema import SkipJsonSchema
+from pydantic.types import FailFast
+from pydantic_core import PydanticCustomError
+from typing_extensions import TypeAliasType
+
+from model.maps.forms import Form
+from model.maps.tiles import Weight
+from model.maps.units import Level, Specials
+from model.pooling import Mode
+from model.tokenizer import Truncate
+
+Floats = Literal["float32", "float16"]
+LAYER = re.compile("0|[1-9][0-9]{0,8}", re.ASCII)  # as JSON names a layer
+MOST_SCALE = 100.0  # of a gate; much more makes numbers that nothing can hold
+# Lists that stop at their first error: a million errors would cost more than the request
+Integers = TypeAliasType("Integers", Annotated[list[int], FailFast()])
+Numbers = TypeAliasType("Numbers", Annotated[list[float], FailFast()])
+Rows = TypeAliasType("Rows", Annotated[list[Numbers], FailFast()])
+
+
+class Wire(BaseModel):
+    """What crosses the wire: no unknown field, no coercion."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class Base64Array(Wire):
+    """An array as base64 of its little-endian bytes."""
+
+    shape: list[int]
+    dtype: Floats
+    data: str
+
+
+def _embeddings_tag(given: object) -> str:
+    if isinstance(given, np.ndarray):
+        return "<array>"
+    return "<numbers>" if isinstance(given, list) else "<base64>"
+
+
+# No JSON can hold the array: it is how a binary wire hands over what it read
+Embeddings = TypeAliasType(
+    "Embeddings",
+    Annotated[
+        Annotated[Rows, Tag("<numbers>")]
+        | Annotated[Base64Array, Tag("<base64>")]
+        | Annotated[SkipJsonSchema[InstanceOf[NDArray[Any]]], Tag("<array>")],
+        Discriminator(_embeddings_tag),
+    ],
+)
+
+
+class Item(Wire):
+    """One input: a text or pair of texts, token ids used as given, or embeddings."""
+
+    text: str | None = None
+    pair: str | None = None
+    token_ids: Integers | None = None
+    token_type_ids: Integers | None = None
+    embeddings: Embeddings | None = None
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> "Item":
+        given = [self.text, self.token_ids, self.embeddings]
+        lone_pair = self.pair is not None and self.text is None
+        lone_types = self.token_type_ids is not None and self.token_ids is None
+        if sum(value is not None for value in given) != 1 or lone_pair or lone_types:
+            raise PydanticCustomError("exactly_one_input", "exactly one kind of input")
+        return self
+
+    @property
+    def kind(self) -> str:
+        """Which of the three it is: text, tokens or embeddings."""
+        if self.text is not None:
+            return "text"
+        return "tokens" if self.token_ids is not None else "embeddings"
+
+
+Input = Annotated[
+    Annotated[str, Tag("<text>")] | Annotated[Item, Tag("<item>")],
+    Discriminator(lambda given: "<text>" if isinstance(given, str) else "<item>"),
+]
+Inputs = TypeAliasType("Inputs", Annotated[list[Input], FailFast()])
+
+
+class Pooled(Wire):
+    """How one vector is made of a sequence; what is left out is the checkpoint's own."""
+
+    mode: Literal["model"] | Mode = "model"
+    normalize: bool | None = None
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+
+
+All = Annotated[Literal["all"], Tag("<all>")]
+Listed = Annotated[Integers, Tag("<list>")]
+ByLayer = Annotated[dict[str, Integers], Tag("<by layer>")]
+Indices = Annotated[
+    All | Listed, Discriminator(lambda given: "<list>" if isinstance(given, list) else "<all>")
+]
+Heads = Annotated[All | Listed | ByLayer, Discriminator(lambda given: _heads_tag(given))]
+
+
+def _heads_tag(given: object) -> str:
+    named = "<by layer>" if isinstance(given, dict) else "<all>"
+    return "<list>" if isinstance(given, list) else named
+
+
+class Gate(Wire):
+    """What one head's mixed values are multiplied by before W_O; 0 drops the head."""
+
+    layer: int
+    head: int
+    scale: Annotated[float, Field(ge=-MOST_SCALE, le=MOST_SCALE)]
+
+
+Gates = TypeAliasType("Gates", Annotated[list[Gate], FailFast()])
+
+
+class Attention(Wire):
+    """What to show of the attention.
+
+    Args:
+        layers, heads: counted from 0; the same heads of every layer, or some of each.
+        rows: of the form rows: which units, tokens or words, counted from 0.
+        k: of top: keys a row, 8 by default.
+        size: of blocks: most blocks along a side, 32 by default.
+        weight: of top and dominance; by default value_norm of dominance, probability of top.
+        level: what a row and a column is.
+        specials: drop: rows and columns of special tokens go, and what is left of a row sums to
+            less than 1; renormalize: and to 1 again.
+    """
+
+    layers: Indices = "all"
+    heads: Heads = "all"
+    form: Form = "full"
+    rows: Integers = []
+    k: Annotated[int, Field(ge=1)] | None = None
+    size: Annotated[int, Field(ge=1)] | None = None
+    weight: Weight | None = None
+    level: Level = "token"
+    specials: Specials = "keep"
+    dtype: Floats = "float32"
+
+    @model_validator(mode="after")
+    def _of_its_form(self) -> "Attention":
+        """What a form does not read is refused: whoever sends it expects it to do something."""
+        if (self.form == "rows") != bool(self.rows):
+            raise PydanticCustomError("rows_and_form", "rows go with the form rows")
+        for name, form in (("k", "top"), ("size", "blocks")):
+            if getattr(self, name) is not None and self.form != form:
+                raise PydanticCustomError("number_and_form", f"{name} goes with the form {form}")
+        if self.weight == "value_norm" and self.form not in ("top", "dominance"):
+            raise PydanticCustomError("weight_and_form", "only top and dominance are weighted")
+        return self
+
+    @field_validator("rows")
+    @classmethod
+    def _once(cls, rows: list[int]) -> list[int]:
+        if len(set(rows)) != len(rows):
+            raise PydanticCustomError("index_out_of_range", "a row is named twice")
+        return rows
+
+    def resolve(self, layers: int, heads: int) -> dict[int, tuple[int, ...]]:
+        """The heads asked for, by layer, in the order of the model.
+
+        Raises:
+            IndexError: one that does not exist, or is named twice.
+        """
+        if isinstance(self.heads, dict):
+            named = {_index(layer): chosen for layer, chosen in self.heads.items()}
+            asked = list(named) if self.layers == "all" else self.layers
+            if set(asked) != set(named):
+                raise IndexError("layers and the keys of heads differ")
+        else:
+            asked = list(range(layers)) if self.layers == "all" else self.layers
+            every = list(range(heads)) if self.heads == "all" else self.heads
+            named = dict.fromkeys(asked, every)
+        chosen = {layer: tuple(_chosen(named[layer], heads)) for layer in _chosen(asked, layers)}
+        if not chosen or not all(chosen.values()):
+            raise IndexError("no head is named")
+        return chosen
+
+
+class EncodeRequest(Wire):
+    """The body of POST /v1/encode.
+
+    Args:
+        layers: hidden states: 0 = embeddings, i = after i layers, -1 = the last.
+        gates: heads to scale, in this request alone.
+        prompt_name: of the checkpoint's prompts, the one that goes before each text; left out:
+            its own default, where it has one.
+    """
+
+    model: str | None = None
+    inputs: Inputs
+    truncate: Truncate = "refuse"
+    pooled: Annotated[
+        Annotated[bool, Tag("<switch>")] | Annotated[Pooled, Tag("<how>")],
+        Discriminator(lambda given: "<switch>" if isinstance(given, bool) else "<how>"),
+    ] = True
+    tokens: bool = False
+    layers: Integers = []
+    attention: Attention | None = None
+    gates: Gates = []
+    prompt_name: str | None = None
+    encoding: Literal["json", "base64"] = "json"
+    dtype: Floats = "float32"
+
+    @cached_property
+    def items(self) -> list[Item]:
+        """Every input in its long form."""
+        return [
+            Item.model_construct(text=given) if isinstance(given, str) else given
+            for given in self.inputs
+        ]
+
+    def hidden(self, layers: int) -> frozenset[int]:
+        """The hidden states asked for: 0 = embeddings, i = after i layers; -1 is the last.
+
+        Raises:
+            IndexError: one that does not exist, or is named twice.
+        """
+        states = [index + layers + 1 if index < 0 else index for index in self.layers]
+        return frozenset(_chosen(states, layers + 1))
+
+    def scales(self, layers: int, heads: int) -> dict[int, dict[int, float]]:
+        """What heads are multiplied by, by layer and head.
+
+        Raises:
+            IndexError: a head that does not exist, or is named twice.
+        """
+        found: dict[int, dict[int, float]] = {}
+        for gate in self.gates:
+            _chosen([gate.layer], layers)
+            _chosen([*found.get(gate.layer, ()), gate.head], heads)
+            found.setdefault(gate.layer, {})[gate.head] = gate.scale
+        return found
+
+
+def _index(key: str) -> int:
+    if not LAYER.fullmatch(key):
+        raise IndexError("a layer is a number")
+    return int(key)
+
+
+def _chosen(asked: Sequence[int], count: int) -> list[int]:
+    """The indices asked for, in order; each must exist and stand once."""
+    if len(set(asked)) != len(asked) or not all(0 <= index < count for index in asked):
+        raise IndexError(f"of {count}")
+    return sorted(asked)
+
+
+# Every name of the wire; what a refusal may repeat from a request
+FIELDS = frozenset(
+    name
+    for wire in (EncodeRequest, Attention, Gate, Pooled, Item, Base64Array)
+    for name in wire.model_fields
+)

@@ -1,0 +1,1 @@
+"""What runs: the queue, the lanes, the proof that they are right."""

@@ -1,0 +1,1 @@
+"""What a model's heads do: the survey, its sentences, where it is kept."""

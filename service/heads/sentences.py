@@ -1,0 +1,138 @@
+"""A corpus file -> the sentences that heads are measured on.
+
+One JSON object a line:
+
+    relation    what links the two words, such as "coreference"
+    text        a sentence
+    from, to    the word asked about and the right answer, characters, [start, end)
+    control     whether a head is judged by this sentence rather than chosen by it
+    group       the same for sentences that differ in one thing; default: alone
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from model.heads import relations, roles
+
+BUNDLED = "relations.jsonl"
+
+Span = tuple[int, int]
+
+
+class BadCorpus(Exception):
+    """A corpus file that cannot be read; the message names file and line."""
+
+
+class Line(BaseModel):
+    """One line of a corpus file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    relation: str = Field(pattern=r"^[a-z][a-z -]{0,39}$")
+    text: str = Field(min_length=1)
+    source: list[int] = Field(alias="from", min_length=2, max_length=2)
+    target: list[int] = Field(alias="to", min_length=2, max_length=2)
+    control: bool = False
+    group: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """One text and the two words of it that a relation links.
+
+    Args:
+        line: where it stands in its file, from 1.
+        words: where all its words stand, characters.
+        source, target: which of them is asked about, and which is right.
+    """
+
+    line: int
+    relation: str
+    text: str
+    words: tuple[Span, ...]
+    source: int
+    target: int
+    control: bool
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """Sentences and where they come from."""
+
+    name: str
+    digest: str
+    sentences: tuple[Sentence, ...]
+
+    @property
+    def relations(self) -> list[str]:
+        """The relations in the order of their first sentence."""
+        return list(dict.fromkeys(sentence.relation for sentence in self.sentences))
+
+    def describe(self) -> dict[str, str | int]:
+        """The corpus as answers name it."""
+        return {"name": self.name, "digest": self.digest, "sentences": len(self.sentences)}
+
+
+def bundled() -> Corpus:
+    """The corpus of this package."""
+    return _corpus(BUNDLED, files("service.heads").joinpath(BUNDLED).read_bytes())
+
+
+def read(path: Path) -> Corpus:
+    """A corpus of the user's.
+
+    Raises:
+        BadCorpus: a line of it is wrong, or it has none.
+        OSError: the file cannot be read.
+    """
+    return _corpus(path.name, path.read_bytes())
+
+
+def _corpus(name: str, content: bytes) -> Corpus:
+    digest = f"sha256:{hashlib.sha256(content).hexdigest()[:12]}"
+    sentences = tuple(_sentences(name, content))
+    if not sentences:
+        raise BadCorpus(f"{name} holds no sentence")
+    return Corpus(name, digest, sentences)
+
+
+def _sentences(name: str, content: bytes) -> Iterator[Sentence]:
+    for number, line in enumerate(content.split(b"\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            yield _sentence(number, Line.model_validate_json(line))
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            place = ".".join(map(str, wrong["loc"]))
+            said = f"{place}: {wrong['msg']}" if place else wrong["msg"]
+            raise BadCorpus(f"{name} line {number}: {said}") from error
+        except ValueError as error:
+            raise BadCorpus(f"{name} line {number}: {error}") from error
+
+
+def _sentence(number: int, line: Line) -> Sentence:
+    """A line whose spans were looked up among the words of its text."""
+    if line.relation in roles.THRESHOLDS:
+        raise ValueError(f"relation: {line.relation!r} is a role by position")
+    words = relations.spans(line.text)
+    source, target = (_place(words, span, line.text) for span in (line.source, line.target))
+    if source == target:
+        raise ValueError("from and to are the same word")
+    group = line.group or f"line {number}"
+    return Sentence(
+        number, line.relation, line.text, tuple(words), source, target, line.control, group
+    )
+
+
+def _place(words: list[Span], span: list[int], text: str) -> int:
+    start, end = span
+    if (start, end) not in words:
+        raise ValueError(f"{text[max(start, 0) : max(end, 0)]!r} at {span} is no word of the text")
+    return words.index((start, end))

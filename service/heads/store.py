@@ -1,0 +1,174 @@
+"""The survey of a model's heads, kept beside the digest of its weights; made if there is none.
+
+It is looked for in the user's cache, where `headlight heads` leaves it, then among those that
+come with this package.
+"""
+
+import asyncio
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Awaitable, Sequence
+from contextlib import suppress
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any, Protocol
+
+import orjson
+import torch
+from torch import Tensor
+
+from model.loading.checkpoint import Model
+from model.maps.forms import Asked
+from model.maps.units import divide
+from model.tokenizer import Tokenized
+from service.engine.batcher import Timing
+from service.engine.runner import Done, Wanted, Work
+from service.heads import sentences
+from service.heads.survey import survey
+from service.refusals import Refused
+
+logger = logging.getLogger(__name__)
+
+FORMAT = 1  # changes when equal weights and sentences would be told otherwise
+
+
+class Run(Protocol):
+    """Waits for the batches that hold some sequences; see Gateway."""
+
+    def __call__(
+        self, works: Sequence[Work], sizes: Sequence[int], deadline: float, /
+    ) -> Awaitable[tuple[list[Done], Timing]]: ...
+
+
+class Heads:
+    """What GET /v1/heads answers.
+
+    Args:
+        name: what clients call the model.
+        batch_seconds: how long a batch of the survey may wait among other requests.
+    """
+
+    def __init__(self, model: Model, name: str, run: Run, batch_seconds: float) -> None:
+        self._model, self._name, self._run = model, name, run
+        self._batch_seconds = batch_seconds
+        self._making: asyncio.Task[dict[str, Any]] | None = None
+
+    async def answer(self, deadline: float) -> dict[str, Any]:
+        """The survey that is kept; whoever asks where there is none waits for it.
+
+        Whoever stops waiting does not stop it.
+
+        Raises:
+            Refused: it is not there by the deadline, or the model is busy.
+        """
+        kept = await asyncio.to_thread(recall, self._model.digest)
+        if kept is None:
+            if self._making is None:
+                self._making = asyncio.create_task(self._make())
+                self._making.add_done_callback(self._made)
+            try:
+                async with asyncio.timeout(deadline - time.monotonic()):
+                    kept = await asyncio.shield(self._making)
+            except TimeoutError:
+                raise Refused("deadline_exceeded") from None
+        return {**kept, "model": self._name}
+
+    def close(self) -> None:
+        """Give up what is being made."""
+        if self._making:
+            self._making.cancel()
+
+    async def _make(self) -> dict[str, Any]:
+        found = await survey(self._model, self._name, sentences.bundled(), self._attend)
+        try:
+            await asyncio.to_thread(keep, found)
+        except OSError as error:
+            logger.warning("heads not stored", extra={"reason": str(error)})
+        return found
+
+    def _made(self, making: asyncio.Task[dict[str, Any]]) -> None:
+        """Hold on to what was made, it may be kept nowhere else; let what failed be tried again."""
+        if making.cancelled() or making.exception():
+            self._making = None
+
+    async def _attend(self, read: Sequence[Tokenized]) -> list[Tensor]:
+        """The maps of all heads of all layers of each sequence, (heads, query, key)."""
+        config = self._model.config
+        every = {layer: tuple(range(config.heads)) for layer in range(config.layers)}
+        works = [
+            Work(
+                r.token_ids,
+                r.types,
+                None,
+                Wanted(attention=Asked(every, divide(len(r.token_ids)))),
+            )
+            for r in read
+        ]
+        deadline = time.monotonic() + self._batch_seconds
+        done, _ = await self._run(works, [len(work) for work in works], deadline)
+        return [_maps(one, config.layers) for one in done]
+
+
+def recall(digest: str) -> dict[str, Any] | None:
+    """The survey kept for these weights, None where there is none of this version."""
+    for place in (_cached, _shipped):
+        with suppress(OSError, ValueError):
+            found = orjson.loads(place(digest).read_bytes())
+            if isinstance(found, dict) and _holds(found, digest):
+                del found["format"]
+                return found
+    return None
+
+
+def keep(found: dict[str, Any]) -> Path:
+    """Write a survey into the user's cache, whole or not at all.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    path = _cached(found["weights"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(written(found))
+    os.replace(file.name, path)
+    return path
+
+
+def written(found: dict[str, Any]) -> bytes:
+    """A survey as it is kept, and as it ships with this package."""
+    return orjson.dumps({"format": FORMAT, **found}, option=orjson.OPT_INDENT_2) + b"\n"
+
+
+def _holds(found: dict[str, Any], digest: str) -> bool:
+    """Whether it was made of these weights by the present rules and sentences."""
+    ours = sentences.bundled().describe()
+    corpus = found.get("corpus")
+    known = isinstance(corpus, dict) and (corpus.get("name") != ours["name"] or corpus == ours)
+    return known and found.get("format") == FORMAT and found.get("weights") == digest
+
+
+def _cached(digest: str) -> Path:
+    folder = os.environ.get("XDG_CACHE_HOME")
+    try:
+        root = Path(folder) if folder else Path.home() / ".cache"
+    except RuntimeError as error:  # a user without a home, as in many containers
+        raise OSError(str(error)) from error
+    return root / "headlight" / f"heads-{_hex(digest)}.json"
+
+
+def _shipped(digest: str) -> Traversable:
+    return files("service.heads").joinpath("measured", f"{_hex(digest)}.json")
+
+
+def _hex(digest: str) -> str:
+    return digest.removeprefix("sha256:")
+
+
+def _maps(done: Done, layers: int) -> Tensor:
+    if done.attention is None:
+        raise RuntimeError("maps were asked for: this is a bug")
+    shown = done.attention.heads
+    return torch.cat([torch.from_numpy(shown[layer]["map"]) for layer in range(layers)])

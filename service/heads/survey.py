@@ -1,0 +1,184 @@
+"""A corpus through a model -> what each of its heads does: the body of GET /v1/heads.
+
+Sentences go in small batches, one after the other, so that whoever else waits for the model gets
+a turn between them.
+"""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from model.heads import relations, roles
+from model.heads.relations import Link, Verdict
+from model.heads.roles import Role, Tally
+from model.loading.checkpoint import Model
+from model.tokenizer import Tokenized
+from service.heads.sentences import Corpus, Sentence
+
+BATCH = 16  # sentences; their maps of a large model are some megabytes
+PLACES = 4  # of a number in the answer
+NO_HEAD = "no head found"
+
+# the source texts' name for what a relation of the bundled corpus belongs to
+KINDS = {
+    "coreference": "coreference",
+    "negation": "grammar",
+    "agreement": "grammar",
+    "preposition": "syntax",
+    "object": "syntax",
+}
+
+# the maps of all heads of all layers of each sequence, (heads, query, key)
+Attend = Callable[[Sequence[Tokenized]], Awaitable[Sequence[Tensor]]]
+
+
+async def survey(
+    model: Model,
+    name: str,
+    corpus: Corpus,
+    attend: Attend,
+    thresholds: Mapping[str, float] = roles.THRESHOLDS,
+) -> dict[str, Any]:
+    """Measure every head of a model on a corpus.
+
+    Args:
+        name: what the answer calls the model.
+
+    Raises:
+        SequenceTooLong: a sentence exceeds the model; `index` is its place in the corpus.
+    """
+    config = model.encoder.config
+    texts = [(sentence.text,) for sentence in corpus.sentences]
+    read = await asyncio.to_thread(model.tokenizer, texts, model.max_tokens)
+    seen = Seen(config.layers * config.heads, corpus.relations)
+    for first in range(0, len(read), BATCH):
+        batch = read[first : first + BATCH]
+        maps = await attend(batch)
+        await asyncio.to_thread(seen.add, corpus.sentences[first : first + BATCH], batch, maps)
+    return {
+        "model": name,
+        "weights": model.digest,
+        "corpus": corpus.describe(),
+        **seen.answer(config.heads, thresholds),
+    }
+
+
+class Seen:
+    """What the sentences so far have shown.
+
+    Args:
+        heads: of all layers together.
+        names: of the relations asked about.
+    """
+
+    def __init__(self, heads: int, names: Sequence[str]) -> None:
+        self._tally = Tally(heads)
+        self._links: dict[str, list[Link]] = {name: [] for name in names}
+
+    def add(
+        self, sentences: Sequence[Sentence], read: Sequence[Tokenized], maps: Sequence[Tensor]
+    ) -> None:
+        """Take some sentences in, each with the maps of all heads, (heads, query, key)."""
+        torch.set_num_threads(1)  # of this thread, so that it opens no OpenMP region; see runner.py
+        for sentence, tokenized, heads in zip(sentences, read, maps, strict=True):
+            self._tally.add(heads, tokenized.special)
+            words = relations.belonging(sentence.words, tokenized.offsets, tokenized.special)
+            if words is not None:
+                self._links[sentence.relation].append(_link(heads, words, sentence))
+
+    def answer(self, heads: int, thresholds: Mapping[str, float]) -> dict[str, Any]:
+        """The roles of all heads, and the relations behind some of them.
+
+        Args:
+            heads: of a layer.
+        """
+        verdicts = {
+            relation: relations.judge(links) if links else Verdict(None, relations.NO_WORDS)
+            for relation, links in self._links.items()
+        }
+        *measures, baseline = self._tally.measures()
+        found = [
+            {
+                "layer": number // heads,
+                "head": number % heads,
+                **_labels(_linguistic(verdicts, number) + roles.roles(own, baseline, thresholds)),
+                "measures": {name: _rounded(value) for name, value in own.items()},
+            }
+            for number, own in enumerate(measures)
+        ]
+        return {
+            "thresholds": dict(thresholds),
+            "margin": relations.MARGIN,
+            "heads": found,
+            "relations": {name: _told(name, verdicts[name], heads) for name in verdicts},
+        }
+
+
+def named(layer: int, head: int) -> str:
+    """A head as people write it.
+
+    Example:
+        >>> named(5, 11)
+        'L5H11'
+    """
+    return f"L{layer}H{head}"
+
+
+def _link(maps: Tensor, words: Sequence[int | None], sentence: Sentence) -> Link:
+    right = relations.answers(maps, words, sentence.source) == sentence.target
+    return Link(
+        sentence.control,
+        sentence.group,
+        sentence.target,
+        sentence.target - sentence.source,
+        tuple(right.tolist()),
+    )
+
+
+def _linguistic(verdicts: Mapping[str, Verdict], head: int) -> list[Role]:
+    """The relations that this head was found for, the one that it beats chance most in first."""
+    found = [
+        Role(name, verdict.score, verdict.threshold, verdict.baseline)
+        for name, verdict in verdicts.items()
+        if verdict.head == head
+    ]
+    return sorted(found, key=lambda role: role.baseline - role.score)
+
+
+def _labels(found: Sequence[Role]) -> dict[str, Any]:
+    """The first role with its numbers, and which others the head fills too."""
+    told = [
+        {key: value if key == "role" else _rounded(value) for key, value in asdict(role).items()}
+        for role in found
+    ]
+    none = dict.fromkeys(("role", "score", "threshold", "baseline"))
+    first, *others = told or [none]
+    return {**first, "also": others}
+
+
+def _told(relation: str, verdict: Verdict, heads: int) -> dict[str, Any]:
+    """A relation's verdict as it is answered."""
+
+    def name(number: int | None) -> str | None:
+        return None if number is None else named(*divmod(number, heads))
+
+    return {
+        "kind": KINDS.get(relation),
+        "found": name(verdict.head) or NO_HEAD,
+        **asdict(verdict),
+        "head": name(verdict.head),
+        "candidate": name(verdict.candidate),
+        "score": _rounded(verdict.score),
+        "threshold": _rounded(verdict.threshold),
+        "baseline": _rounded(verdict.baseline),
+    }
+
+
+def _rounded(value: float) -> float | None:
+    """A number as it is answered; nothing measured is no number."""
+    return None if math.isnan(value) else round(value, PLACES)

@@ -1,0 +1,97 @@
+"""Each request, told once after its end: to the metrics, the traces and the log.
+
+Telling takes several times as long where it has to wait for its own code and data, between
+answers that need the caches for themselves. So requests are told of some at a time
+(docs/decisions/0009-telling-in-bursts.md).
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from starlette.datastructures import Headers
+from starlette.types import Scope
+
+from service.edge.guard import REQUEST_ID
+from service.observe.metrics import Metrics
+from service.observe.record import Seen
+
+if TYPE_CHECKING:  # tracing that is off imports nothing
+    from service.observe.tracing import Tracing
+
+logger = logging.getLogger(__name__)
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+TRACEPARENT = "traceparent"
+TELL_SECONDS = 0.1  # most between a request's end and its line
+
+
+class Observer:
+    """Watches the requests of one replica, in its event loop.
+
+    Args:
+        weights: digest of what answers.
+        tracing: None where it is off.
+        lines: whether each request is a line of the log.
+    """
+
+    def __init__(
+        self, metrics: Metrics, weights: str, tracing: "Tracing | None", *, lines: bool
+    ) -> None:
+        self._weights, self._tracing = weights, tracing
+        ends = [tracing.end] if tracing else []
+        self._ways = [metrics.request, *ends, *([self._log] if lines else [])]
+        self._in_flight, self._ended = 0, list[Seen]()
+        metrics.watch("requests_in_flight", "Requests not yet answered.", lambda: self._in_flight)
+
+    @contextmanager
+    def request(self, route: str, scope: Scope) -> Iterator[Seen]:
+        """Watch one request, whichever way it ends.
+
+        Args:
+            route: one of ours, or other: the path itself is the client's to choose.
+        """
+        headers = Headers(scope=scope)
+        method = scope["method"] if scope["method"] in METHODS else "_OTHER"
+        seen = Seen(route, method, headers.get(REQUEST_ID, ""))
+        if self._tracing:
+            seen.trace = self._tracing.begin(seen, headers.getlist(TRACEPARENT))
+        self._in_flight += 1
+        try:
+            yield seen
+        finally:
+            self._in_flight -= 1
+            seen.end()
+            if not self._ended:
+                asyncio.get_running_loop().call_later(TELL_SECONDS, self.tell)
+            self._ended.append(seen)
+
+    def tell(self) -> None:
+        """Tell of the requests that have ended since the last time; whoever counts calls it."""
+        ended, self._ended = self._ended, []
+        for told in self._ways:
+            for seen in ended:
+                try:
+                    told(seen)
+                except Exception:  # a bug, which must not silence the others
+                    logger.exception("telling failed", extra=seen.names())
+
+    def _log(self, seen: Seen) -> None:
+        """Write a request's line, at the time of its end."""
+        if not logger.isEnabledFor(logging.INFO):
+            return
+        facts = {
+            **seen.names(),
+            "code": seen.code,
+            "duration_ms": round(seen.seconds * 1000, 3),
+            "sequences": seen.sequences,
+            "tokens": seen.tokens,
+            "weights": self._weights,
+        }
+        record = logger.makeRecord(
+            logger.name, logging.INFO, __file__, 0, "request", (), None, extra=facts
+        )
+        record.created = seen.ended
+        logger.handle(record)

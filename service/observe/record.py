@@ -1,0 +1,114 @@
+"""What is known of one request, filled in on its way and told after its end."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, get_args
+
+Name = Literal["parse", "tokenize", "queue", "forward", "serialize"]
+STAGES: tuple[Name, ...] = get_args(Name)  # in a request's order
+CLIENT_CLOSED = 499  # the client went away before its answer
+
+
+class Stage(NamedTuple):
+    """One stage of a request, from and to on time.perf_counter's clock."""
+
+    name: Name
+    start: float
+    end: float
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+
+@dataclass(slots=True)
+class Trace:
+    """The trace that a request belongs to; made by service/observe/tracing.py.
+
+    Args:
+        trace_id: 32 hexadecimal digits.
+        sampled: whether its spans are kept.
+        traceparent: how the request's span is named to others.
+        span: the request's; None unless it is sampled.
+        batches: span contexts of the batches it was in.
+    """
+
+    trace_id: str
+    sampled: bool
+    traceparent: str
+    span: Any
+    batches: list[Any] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class Seen:
+    """What is known of a request by the time it is told.
+
+    Args:
+        route: one of ours, or other; `own` is work that nobody asked for.
+        input: the kind of its inputs.
+        refused: the code of its refusal.
+        shed: of an overload, which bound was met; queue_full where nobody says.
+        sequences, tokens: what it asks the model to run.
+        bytes: of its answer's body.
+        start: on time.perf_counter's clock.
+        ended: on the calendar's clock, seconds.
+        began: when its first batch was started, on the first clock; 0 before.
+    """
+
+    route: str
+    method: str = "_OTHER"
+    request_id: str = ""
+    input: str = "none"
+    code: int = CLIENT_CLOSED
+    refused: str | None = None
+    shed: str | None = None
+    sequences: int = 0
+    tokens: int = 0
+    bytes: int = 0
+    start: float = field(default_factory=time.perf_counter)
+    seconds: float = 0.0
+    ended: float = 0.0
+    began: float = 0.0
+    stages: list[Stage] = field(default_factory=list)
+    trace: Trace | None = None
+
+    @contextmanager
+    def stage(self, name: Name) -> Iterator[None]:
+        """Time one stage, whichever way it ends."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.stages.append(Stage(name, start, time.perf_counter()))
+
+    @contextmanager
+    def batched(self) -> Iterator[None]:
+        """Time the stages that the batcher decides on: queue until the first batch, then forward.
+
+        A request that is never run has waited only.
+        """
+        self.began, start = 0.0, time.perf_counter()
+        try:
+            yield
+        finally:
+            end = time.perf_counter()
+            self.stages.append(Stage("queue", start, self.began or end))
+            if self.began:
+                self.stages.append(Stage("forward", self.began, end))
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since it came."""
+        return time.perf_counter() - self.start
+
+    def end(self) -> None:
+        """Take the time."""
+        self.seconds, self.ended = self.elapsed, time.time()
+
+    def names(self) -> dict[str, Any]:
+        """By what a line of the log is found again."""
+        trace_id = self.trace.trace_id if self.trace else None
+        return {"request_id": self.request_id, "trace_id": trace_id, "route": self.route}

@@ -1,0 +1,188 @@
+"""Requests, their stages and their batches as OpenTelemetry spans; imported where tracing is on.
+
+    POST /v1/encode             SERVER, in the caller's trace (W3C traceparent) or in a new one
+      parse tokenize queue forward serialize
+    headlight.batch             a trace of its own, linked to every request in it, and they to it
+
+A span says how long and how much, never what: no input, no path, no header of the client's but
+its trace. What nobody samples has the name of a span, and no span.
+
+Source: W3C Trace Context; OpenTelemetry semantic conventions for HTTP servers.
+"""
+
+import random
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from importlib.metadata import version
+from typing import IO, Any
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+from opentelemetry.trace import Link, SpanContext, SpanKind, StatusCode, TraceFlags
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from service.observe.record import Seen, Trace
+from service.refusals import OURS
+
+HEADER = "traceparent"
+FILE = "file:"
+PACKAGE = "opentelemetry-exporter-otlp-proto-http"
+
+
+class CannotTrace(Exception):
+    """The exporter asked for is not installed."""
+
+
+class Tracing:
+    """The spans of one replica.
+
+    Args:
+        to: console (stderr), file:PATH, or the URL of an OTLP collector's traces.
+        ratio: share of requests to sample whose caller did not decide.
+
+    Raises:
+        CannotTrace: what `to` needs is not installed.
+        OSError: the file cannot be written.
+    """
+
+    def __init__(self, to: str, ratio: float, replica: str) -> None:
+        self._open = ExitStack()
+        self._processor = BatchSpanProcessor(_exporter(to, self._open))
+        resource = Resource.create(
+            {
+                "service.name": "headlight",
+                "service.version": version("headlight"),
+                "service.instance.id": replica,
+            }
+        )
+        # not the process's own provider, which belongs to Ray
+        provider = TracerProvider(ALWAYS_ON, resource, shutdown_on_exit=False)
+        provider.add_span_processor(self._processor)
+        self._tracer = provider.get_tracer("headlight")
+        self._ratio, self._ids = ratio, RandomIdGenerator()
+        self._headers = TraceContextTextMapPropagator()
+
+    def begin(self, seen: Seen, traceparents: Sequence[str]) -> Trace:
+        """Start a request's span; a traceparent that is not valid starts a new trace.
+
+        Whether it is sampled is the caller's to say, and by chance where there is none.
+        """
+        context = Context()
+        if len(traceparents) == 1:
+            # no tracestate: it is the caller's text, and we call nobody who could want it
+            context = self._headers.extract({HEADER: traceparents[0]}, context)
+        parent = trace.get_current_span(context).get_span_context()
+        if parent.trace_flags.sampled if parent.is_valid else random.random() < self._ratio:
+            span = self._tracer.start_span(seen.method, context, SpanKind.SERVER)
+            own = span.get_span_context()
+            return _trace(own, span)
+        trace_id = parent.trace_id or self._ids.generate_trace_id()
+        flags = TraceFlags(parent.trace_flags & TraceFlags.RANDOM_TRACE_ID)
+        span_id = self._ids.generate_span_id()
+        return _trace(SpanContext(trace_id, span_id, is_remote=False, trace_flags=flags), None)
+
+    def end(self, seen: Seen) -> None:
+        """End a request's span, with a child for each of its stages."""
+        if seen.trace is None or seen.trace.span is None:
+            return
+        span, since = seen.trace.span, _epoch()
+        inside = trace.set_span_in_context(span, Context())
+        for stage in seen.stages:
+            links = [Link(batch) for batch in seen.trace.batches if stage.name == "forward"]
+            start = since + _nanoseconds(stage.start)
+            child = self._tracer.start_span(stage.name, inside, links=links, start_time=start)
+            child.end(since + _nanoseconds(stage.end))
+        if seen.route != "other":  # which route takes it is known by now
+            span.update_name(f"{seen.method} {seen.route}")
+        span.set_attributes(_attributes(seen))
+        if seen.refused in OURS:
+            span.set_status(StatusCode.ERROR)
+        span.end(since + _nanoseconds(seen.start + seen.seconds))
+
+    def batch(self, members: Sequence[Seen], sequences: int, tokens: int, start: float) -> None:
+        """Tell of a batch that ended now.
+
+        Args:
+            members: the requests in it.
+            start: on time.perf_counter's clock.
+        """
+        traces = [seen.trace for seen in members if seen.trace and seen.trace.sampled]
+        if not traces:
+            return
+        links = [Link(one.span.get_span_context()) for one in traces]
+        span = self._tracer.start_span(
+            "headlight.batch",
+            Context(),
+            links=links,
+            attributes={"headlight.sequences": sequences, "headlight.tokens": tokens},
+            start_time=_epoch() + _nanoseconds(start),
+        )
+        span.end()
+        for one in traces:
+            one.batches.append(span.get_span_context())
+
+    def flush(self) -> None:
+        """Export what is waiting; blocks."""
+        self._processor.force_flush()
+
+    def close(self) -> None:
+        """Export what is waiting, and stop; blocks."""
+        self._processor.shutdown()  # type: ignore[no-untyped-call]  # the SDK's gap
+        self._open.close()
+
+
+def _trace(own: SpanContext, span: trace.Span | None) -> Trace:
+    """Name a span as W3C Trace Context does; one that nobody keeps is its name alone."""
+    trace_id, span_id = trace.format_trace_id(own.trace_id), trace.format_span_id(own.span_id)
+    written = f"00-{trace_id}-{span_id}-{own.trace_flags:02x}"
+    return Trace(trace_id, own.trace_flags.sampled, written, span)
+
+
+def _exporter(to: str, held: ExitStack) -> SpanExporter:
+    if to == "console":  # descriptor 2: sys.stderr may be an object of Ray's
+        return _lines(held.enter_context(open(2, "a", buffering=1, closefd=False)))
+    if to.startswith(FILE):
+        return _lines(held.enter_context(open(to.removeprefix(FILE), "a", buffering=1)))
+    with suppress(ImportError):
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+        return OTLPSpanExporter(to)
+    raise CannotTrace(f"tracing to {to} needs {PACKAGE} (the package's extra otlp)")
+
+
+def _lines(file: IO[str]) -> SpanExporter:
+    """One JSON object a line."""
+    return ConsoleSpanExporter(out=file, formatter=_line)
+
+
+def _line(span: ReadableSpan) -> str:
+    return f"{span.to_json(indent=None)}\n"
+
+
+def _attributes(seen: Seen) -> dict[str, Any]:
+    refused = {"error.type": seen.refused} if seen.refused else {}
+    return {
+        "http.request.method": seen.method,
+        "http.route": seen.route,
+        "http.response.status_code": seen.code,
+        "headlight.request_id": seen.request_id,
+        "headlight.input": seen.input,
+        "headlight.sequences": seen.sequences,
+        "headlight.tokens": seen.tokens,
+        **refused,
+    }
+
+
+def _nanoseconds(seconds: float) -> int:
+    return int(seconds * 1e9)
+
+
+def _epoch() -> int:
+    """What leads from time.perf_counter's clock to the calendar's, nanoseconds."""
+    return time.time_ns() - time.perf_counter_ns()

@@ -1,0 +1,403 @@
+"""Every family against transformers, eager, float32, random weights; `prove` runs all cells."""
+
+import copy
+import math
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from model import kernels
+from model.attention import TILE
+from model.config import EncoderConfig
+from model.errors import CheckpointError
+from model.loading import checkpoint, families
+from model.loading.checkpoint import Model
+from model.maps import maps
+from model.maps.tiles import Look
+from model.packing import Sequence
+
+CPU = torch.device("cpu")
+FEW = Path(__file__).with_name("few.json")  # a tokenizer of 41 words, for tables of few rows
+PAGE = Path(__file__).parent.parent.parent / "docs" / "models.md"
+WINDOW = 8  # of ModernBERT's local layers, to either side
+VOCABULARY, TYPES, MOST = 97, 3, 40
+
+Loaded = Callable[[str], tuple[PreTrainedModel, Model]]
+Folders = dict[str, Path]
+
+BERT: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 3,
+    "intermediate_size": 80,
+    "max_position_embeddings": MOST,
+    "type_vocab_size": TYPES,
+}
+ROBERTA = {**BERT, "max_position_embeddings": MOST + 2, "pad_token_id": 1, "type_vocab_size": 1}
+
+
+@dataclass(frozen=True)
+class Made:
+    """How transformers makes a small model of a family."""
+
+    config: str
+    model: str
+    sizes: dict[str, Any]
+    activation: str = "hidden_act"  # the key that names it
+
+
+FAMILIES = {
+    "bert": Made("BertConfig", "BertModel", BERT),
+    "electra": Made("ElectraConfig", "ElectraModel", {**BERT, "embedding_size": 24}),
+    "roberta": Made("RobertaConfig", "RobertaModel", ROBERTA),
+    "xlm-roberta": Made("XLMRobertaConfig", "XLMRobertaModel", ROBERTA),
+    "camembert": Made("CamembertConfig", "CamembertModel", ROBERTA),
+    "distilbert": Made(
+        "DistilBertConfig",
+        "DistilBertModel",
+        {
+            "vocab_size": VOCABULARY,
+            "dim": 48,
+            "n_layers": 4,
+            "n_heads": 3,
+            "hidden_dim": 80,
+            "max_position_embeddings": MOST,
+        },
+        activation="activation",
+    ),
+    "mpnet": Made(
+        "MPNetConfig",
+        "MPNetModel",
+        {k: v for k, v in ROBERTA.items() if k != "type_vocab_size"},
+    ),
+    "nomic_bert": Made("NomicBertConfig", "NomicBertModel", BERT),
+    "modernbert": Made(
+        "ModernBertConfig",
+        "ModernBertModel",
+        {
+            **{k: v for k, v in BERT.items() if k != "type_vocab_size"},
+            "local_attention": 2 * WINDOW,
+            "pad_token_id": 0,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "cls_token_id": 1,
+            "sep_token_id": 2,
+        },
+        activation="hidden_activation",
+    ),
+}
+NOMIC_HUB = {  # as the hub's own code spells it
+    "model_type": "nomic_bert",
+    "vocab_size": VOCABULARY,
+    "n_embd": 48,
+    "n_layer": 2,
+    "n_head": 3,
+    "n_inner": 80,
+    "n_positions": MOST,
+    "layer_norm_epsilon": 1e-12,
+    "rotary_emb_base": 1000,
+    "type_vocab_size": TYPES,
+    "activation_function": "swiglu",
+}
+LENGTHS = (1, 2, WINDOW - 1, WINDOW, WINDOW + 1, MOST)
+BATCH = (1, 2, 5, 9, 9, 23, MOST)
+
+
+def theirs(family: str, **choices: object) -> PreTrainedModel:
+    """transformers' model with random weights, every bias and norm included."""
+    made = FAMILIES[family]
+    config = getattr(transformers, made.config)(**made.sizes | choices)
+    config._attn_implementation = "eager"
+    torch.manual_seed(0)
+    model: PreTrainedModel = getattr(transformers, made.model)(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            norm = parameter.dim() == 1 and name.endswith("weight")  # around 1, so that states are
+            parameter.copy_(torch.randn_like(parameter) * 0.1 + norm)
+    return model
+
+
+def saved(model: PreTrainedModel, folder: Path) -> Model:
+    """The model as we load it from where transformers saved it."""
+    model.save_pretrained(folder)
+    shutil.copy(FEW, folder / "tokenizer.json")
+    return checkpoint.load(folder, CPU, torch.float32, kernels.choose(CPU, torch.float32))
+
+
+@pytest.fixture(scope="module")
+def folders() -> Folders:
+    """The folders that models were saved to, by family."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory, folders: Folders) -> Loaded:
+    """A family's model as transformers runs it, and as we load it from the saved folder."""
+    cache: dict[str, tuple[PreTrainedModel, Model]] = {}
+
+    def load(family: str) -> tuple[PreTrainedModel, Model]:
+        if family not in cache:
+            model, folder = theirs(family), tmp_path_factory.mktemp(family)
+            folders[family] = folder
+            cache[family] = model, saved(model, folder)
+        return cache[family]
+
+    return load
+
+
+def inputs(
+    family: str, kind: str, length: int, model: PreTrainedModel
+) -> tuple[Sequence, dict[str, Tensor]]:
+    """One random sequence for us, and the same for transformers."""
+    random = torch.Generator().manual_seed(length)
+    # ids from 0: padding ids in the middle of a sequence are an awkward case of RoBERTa's
+    ids = torch.randint(0, VOCABULARY, (1, length), generator=random)
+    if kind == "embeddings":
+        vectors = model.get_input_embeddings()(ids).detach()
+        return Sequence(embeddings=vectors[0]), {"inputs_embeds": vectors}
+    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    types = None
+    if kind == "pairs":
+        most = FAMILIES[family].sizes["type_vocab_size"]
+        drawn = torch.randint(0, most, (1, length), generator=random)
+        given["token_type_ids"], types = drawn, drawn[0].tolist()
+    return Sequence(ids[0].tolist(), types), given
+
+
+def cells() -> list[Any]:
+    """Family, kind of input and length; outside `prove` one of the hardest for each family."""
+    rows = []
+    for family in FAMILIES:
+        typed = "type_vocab_size" in FAMILIES[family].sizes
+        for kind in ("ids", "embeddings", *(["pairs"] if typed else [])):
+            for length in LENGTHS:
+                quick = length == MOST and kind == ("pairs" if typed else "ids")
+                marks = () if quick else (pytest.mark.prove,)
+                rows.append(
+                    pytest.param(family, kind, length, marks=marks, id=f"{family}-{kind}-{length}")
+                )
+    return rows
+
+
+def furthest(reference: PreTrainedModel, ours: Model, family: str, kind: str, length: int) -> float:
+    """Largest difference of any hidden state or map, the sequence between others of its batch."""
+    sequence, given = inputs(family, kind, length, reference)
+    company = [inputs(family, "ids", other, reference)[0] for other in (length, 3, 17)]
+    layers = range(ours.config.layers)
+    with torch.inference_mode():
+        expected = reference(**given, output_hidden_states=True, output_attentions=True)
+        packed = ours.encoder.pack([company[0], sequence, *company[1:]])
+        found = ours.encoder(packed, hidden={*layers, len(layers)}, traces=set(layers))
+        rows, heads = packed.rows(1), range(ours.config.heads)
+        pairs = [
+            (found.hidden[i][rows], state[0]) for i, state in enumerate(expected.hidden_states)
+        ]
+        shown = [maps.full(Look(found.traces[i], rows, heads)) for i in layers]
+        pairs += [(mine, its[0]) for mine, its in zip(shown, expected.attentions, strict=True)]
+    assert len(pairs) == 2 * len(layers) + 1
+    return max(float((mine - its).abs().max()) for mine, its in pairs)
+
+
+@pytest.mark.parametrize(("family", "kind", "length"), cells())
+def test_a_family_computes_what_transformers_computes(
+    loaded: Loaded, family: str, kind: str, length: int
+) -> None:
+    """All hidden states and all attention maps, the sequence between others of its batch."""
+    assert furthest(*loaded(family), family, kind, length) <= 1e-5
+
+
+def activated() -> list[Any]:
+    """Family and activation: BERT with every name, the others with each arithmetic."""
+    few = ("gelu", "gelu_new", "relu", "silu")
+    return [
+        (family, name)
+        for family in FAMILIES
+        for name in (families.ACTIVATIONS if family == "bert" else few)
+    ]
+
+
+@pytest.mark.parametrize(("family", "name"), activated())
+def test_every_activation_is_legal_in_every_family(tmp_path: Path, family: str, name: str) -> None:
+    """By transformers' name for it, and exact; alone and in a batch the same bits."""
+    reference = theirs(family, **{FAMILIES[family].activation: name})
+    ours = saved(reference, tmp_path)
+
+    assert furthest(reference, ours, family, "ids", MOST) <= 1e-5
+    assert moved(ours, [inputs(family, "ids", n, reference)[0] for n in BATCH]) == 0
+
+
+@pytest.mark.parametrize("name", ["gelu_10", "quick_gelu", "prelu", ["gelu"], None])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_activation_of_another_arithmetic_is_refused(family: str, name: object) -> None:
+    """By its key and its name, with the names that are known."""
+    key = FAMILIES[family].activation
+    config = getattr(transformers, FAMILIES[family].config)(**FAMILIES[family].sizes)
+
+    with pytest.raises(CheckpointError) as refused:
+        families.read_config({**config.to_dict(), key: name})
+
+    assert str(refused.value).startswith(f"not supported: {key} {name!r}; these are: gelu, ")
+
+
+@pytest.mark.parametrize(("key", "name"), [("activation_function", "gelu"), ("hidden_act", "gelu")])
+def test_nomics_own_spelling_has_the_activation_of_its_code(key: str, name: str) -> None:
+    """Which is swiglu, and hidden_act is nothing to it."""
+    assert families.read_config(NOMIC_HUB)[0].activation == "silu"
+
+    with pytest.raises(CheckpointError, match=f"not supported: {key} {name!r}"):
+        families.read_config({**NOMIC_HUB, key: name})
+
+
+def moved(model: Model, sequences: list[Sequence]) -> int:
+    """How many answers of random batches differ in any bit from the sequence alone."""
+    count, encoder = 0, model.encoder
+    with torch.inference_mode():
+        alone = [encoder(encoder.pack([one])) for one in sequences]
+        for seed in range(5):
+            order = torch.randperm(len(sequences), generator=torch.Generator().manual_seed(seed))
+            encoded = encoder(encoder.pack([sequences[i] for i in order]))
+            for place, i in enumerate(order.tolist()):
+                together = encoded.last[encoded.packed.rows(place)]
+                count += not torch.equal(together, alone[i].last[alone[i].packed.rows(0)])
+    return count
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_gives_the_same_bits_alone_and_in_any_batch(loaded: Loaded, family: str) -> None:
+    """At every place of random batches."""
+    reference, ours = loaded(family)
+
+    assert moved(ours, [inputs(family, "ids", n, reference)[0] for n in BATCH]) == 0
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        pytest.param((WINDOW + 1, 23, MOST), id="few"),
+        pytest.param(range(1, MOST + 1), id="all", marks=pytest.mark.prove),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_half_precision_errs_no_more_than_transformers_does(
+    loaded: Loaded, folders: Folders, family: str, dtype: torch.dtype, lengths: Iterable[int]
+) -> None:
+    """Against its own float32, within 1.5 times what transformers loses against its own."""
+    reference, ours = loaded(family)
+    half = checkpoint.load(folders[family], CPU, dtype, kernels.choose(CPU, dtype))
+    theirs_half = copy.deepcopy(reference).to(dtype)
+    ours_lost, theirs_lost = [], []
+
+    for length in lengths:
+        sequence, given = inputs(family, "ids", length, reference)
+        with torch.inference_mode():
+            whole, cut = (m.encoder(m.encoder.pack([sequence])).last for m in (ours, half))
+            exact, rough = (m(**given).last_hidden_state[0] for m in (reference, theirs_half))
+        ours_lost.append((whole - cut)[:length].flatten())
+        theirs_lost.append((exact - rough).flatten())
+
+    lost, limit = torch.cat(ours_lost), torch.cat(theirs_lost)
+    assert lost.square().mean().sqrt() <= 1.5 * limit.square().mean().sqrt()
+    assert lost.abs().max() <= 1.5 * limit.abs().max()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_half_precision_gives_the_same_bits_in_any_batch(
+    loaded: Loaded, folders: Folders, family: str, dtype: torch.dtype
+) -> None:
+    """The promise holds for every number format."""
+    reference, ours = loaded(family)
+    half = checkpoint.load(folders[family], CPU, dtype, kernels.choose(CPU, dtype))
+
+    assert moved(half, [inputs(family, "ids", n, reference)[0] for n in BATCH]) == 0
+
+
+def test_a_window_is_exactly_as_wide_as_they_say(loaded: Loaded) -> None:
+    """In a local layer a token sees WINDOW to either side, and not one more."""
+    reference, ours = loaded("modernbert")
+    sequence, _ = inputs("modernbert", "ids", MOST, reference)
+
+    with torch.inference_mode():
+        encoded = ours.encoder(ours.encoder.pack([sequence]), traces={1})
+        probabilities = maps.full(Look(encoded.traces[1], slice(0, MOST), [0]))[0]
+
+    assert probabilities[20, 20 - WINDOW] > 0 and probabilities[20, 20 + WINDOW] > 0
+    assert probabilities[20, 19 - WINDOW] == 0 and probabilities[20, 21 + WINDOW] == 0
+    assert math.isclose(float(probabilities[20].sum()), 1, abs_tol=1e-5)
+
+
+@pytest.mark.parametrize("window", [WINDOW, TILE // 2 + 3, TILE + 3])
+def test_a_window_looks_across_the_edges_of_tiles(tmp_path: Path, window: int) -> None:
+    """Queries come a tile at a time: one short of it, all of it, one more, and three of them."""
+    lengths = (TILE - 1, TILE, TILE + 1, 3 * TILE + 5)
+    sizes = {"max_position_embeddings": lengths[-1], "local_attention": 2 * window}
+    reference = theirs("modernbert", **sizes)
+    ours = saved(reference, tmp_path)
+    some = [inputs("modernbert", "ids", length, reference)[0] for length in lengths]
+
+    distances = [furthest(reference, ours, "modernbert", "ids", length) for length in lengths]
+
+    assert max(distances) <= 1e-5
+    assert moved(ours, some) == 0
+
+
+def special(config: EncoderConfig) -> str:
+    """What sets a family apart from BERT, read off its config."""
+    facts = {
+        "positions from the padding id on": config.pad is not None,
+        "no token types": not config.types,
+        "embedding projection": config.embedding_width != config.width,
+        f"{config.buckets} learned biases of distance": bool(config.buckets),
+        "rotary positions": config.positions == "rotary",
+        "two rotary bases": len(set(config.thetas)) == 2,
+        "local windows": any(config.windows),
+        "pre-norm": config.pre_norm,
+        f"gated feed-forward ({config.activation})": config.gated,
+        "no biases": not config.biases,
+    }
+    return ", ".join(fact for fact, holds in facts.items() if holds) or "the reference"
+
+
+def row(family: str, ours: Model) -> str:
+    """A family's row of docs/models.md but for the figure."""
+    names = families.FAMILIES[family].names[-1]
+    first = next(name for ours_, name in names.items() if ours_.startswith("layers"))
+    return f"| {family} | `{first.format(i=0)}.weight` .. | {special(ours.config)} |"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_page_of_models_has_a_true_row_for_every_family(loaded: Loaded, family: str) -> None:
+    """`python tests/model/loading/test_families.py` writes it, with the figures it measures."""
+    assert row(family, loaded(family)[1]) in PAGE.read_text("utf-8")
+
+
+def write_page() -> None:
+    """Measure every cell and write the table of docs/models.md."""
+    rows = [
+        "| family | a tensor of layer 0 | special | furthest from transformers |",
+        "|---|---|---|---|",
+    ]
+    for family in FAMILIES:
+        model = theirs(family)
+        with tempfile.TemporaryDirectory() as folder:
+            ours = saved(model, Path(folder))
+        kinds = [cell.values[1:] for cell in cells() if cell.values[0] == family]
+        furthest_ = max(furthest(model, ours, family, kind, length) for kind, length in kinds)
+        rows.append(f"{row(family, ours)} {furthest_:.1e} |")
+    head = PAGE.read_text("utf-8").split("\n| family |")[0].rstrip()
+    PAGE.write_text(head + "\n\n" + "\n".join(rows) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    write_page()

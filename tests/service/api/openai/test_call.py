@@ -1,0 +1,222 @@
+"""OpenAI's own client, unmodified, and the wire beneath it."""
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import numpy as np
+import openai
+import pytest
+import pytest_asyncio
+from openai import AsyncOpenAI, OpenAI
+
+from service.encode.gateway import Gateway
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+NAME = "all-MiniLM-L6-v2"
+TEXTS = ["All is well", "A dog ate the food because it was hungry"]
+IDS = [[101, 2035, 2003, 2092, 102], [101, 3899, 102]]
+LONG = "well " * 600
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def theirs(address: str) -> AsyncIterator[AsyncOpenAI]:
+    """OpenAI's asynchronous client."""
+    async with AsyncOpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+async def pooled(http: httpx.AsyncClient, inputs: list[Any], **how: Any) -> np.ndarray[Any, Any]:
+    """What POST /v1/encode makes of the same, (inputs, numbers), exactly."""
+    asked = {"inputs": inputs, "encoding": "base64", **({"pooled": how} if how else {})}
+    told = (await http.post("/v1/encode", json=asked)).json()["data"]
+    arrays = [base64.b64decode(item["pooled"]["data"]) for item in told]
+    return np.stack([np.frombuffer(array, "<f4") for array in arrays])
+
+
+def exact(answer: Any) -> np.ndarray[Any, Any]:
+    """The vectors that a client holds, as float32."""
+    return np.array([item.embedding for item in answer.data], dtype=np.float32)
+
+
+@pytest.mark.client("openai", "base64, its default")
+async def test_the_default_of_the_client_is_answered_exactly(
+    theirs: AsyncOpenAI, http: httpx.AsyncClient
+) -> None:
+    """base64 of float32: bit for bit what /v1/encode answers, with tokens counted."""
+    answer = await theirs.embeddings.create(model=NAME, input=TEXTS)
+
+    np.testing.assert_array_equal(exact(answer), await pooled(http, TEXTS))
+    assert [item.index for item in answer.data] == [0, 1]
+    assert answer.model == NAME and answer.object == "list"
+    assert answer.usage.prompt_tokens == answer.usage.total_tokens == 16
+
+
+@pytest.mark.client("openai", "synchronous client")
+async def test_the_synchronous_client_is_answered(address: str, http: httpx.AsyncClient) -> None:
+    """One text, as most programs ask."""
+
+    def ask() -> Any:
+        with OpenAI(base_url=f"{address}/v1", api_key="none") as client:
+            return client.embeddings.create(model=NAME, input=TEXTS[0])
+
+    answer = await asyncio.to_thread(ask)
+
+    np.testing.assert_array_equal(exact(answer), await pooled(http, TEXTS[:1]))
+
+
+@pytest.mark.client("openai", "float")
+async def test_numbers_are_those_of_base64(theirs: AsyncOpenAI, http: httpx.AsyncClient) -> None:
+    """JSON numbers lose nothing of a float32."""
+    answer = await theirs.embeddings.create(model=NAME, input=TEXTS, encoding_format="float")
+
+    np.testing.assert_array_equal(exact(answer), await pooled(http, TEXTS))
+
+
+@pytest.mark.client("openai", "token ids")
+@pytest.mark.parametrize("given", [IDS, IDS[0]], ids=["lists", "one list"])
+async def test_token_ids_are_used_as_given(
+    theirs: AsyncOpenAI, http: httpx.AsyncClient, given: Any
+) -> None:
+    """No special token is added to them."""
+    answer = await theirs.embeddings.create(model=NAME, input=given)
+
+    lists = given if isinstance(given[0], list) else [given]
+    expected = await pooled(http, [{"token_ids": ids} for ids in lists])
+    np.testing.assert_array_equal(exact(answer), expected)
+    assert answer.usage.total_tokens == sum(map(len, lists))
+
+
+@pytest.mark.client("openai", "dimensions")
+async def test_dimensions_are_cut_and_normalised(
+    theirs: AsyncOpenAI, http: httpx.AsyncClient
+) -> None:
+    """As /v1/encode cuts them."""
+    answer = await theirs.embeddings.create(model=NAME, input=TEXTS, dimensions=7)
+
+    np.testing.assert_array_equal(exact(answer), await pooled(http, TEXTS, dimensions=7))
+    np.testing.assert_allclose(np.linalg.norm(exact(answer), axis=1), 1, rtol=1e-6)
+
+
+@pytest.mark.client("openai", "2,048 inputs")
+async def test_as_many_inputs_as_openai_takes(theirs: AsyncOpenAI) -> None:
+    """In their order; one more is refused."""
+    given = [[101, 1000 + index, 102] for index in range(2048)]
+
+    answer = await theirs.embeddings.create(model=NAME, input=given)
+
+    assert [item.index for item in answer.data] == list(range(2048))
+    alone = await theirs.embeddings.create(model=NAME, input=[given[2047]])
+    np.testing.assert_array_equal(exact(alone)[0], exact(answer)[2047])
+    with pytest.raises(openai.BadRequestError, match="limit 2048"):
+        await theirs.embeddings.create(model=NAME, input=[*given, [101]])
+
+
+@pytest.mark.client("openai", "models")
+async def test_the_served_model_is_listed(theirs: AsyncOpenAI) -> None:
+    """By the name that requests use; another is not found."""
+    listed = [model async for model in theirs.models.list()]
+    found = await theirs.models.retrieve(NAME)
+
+    assert [model.id for model in listed] == [found.id] == [NAME]
+    with pytest.raises(openai.NotFoundError) as error:
+        await theirs.models.retrieve("org/other")
+    assert error.value.code == "model_not_found"
+
+
+@pytest.mark.client("openai", "NotFoundError")
+async def test_an_unknown_model_is_not_found(theirs: AsyncOpenAI) -> None:
+    """With OpenAI's code."""
+    with pytest.raises(openai.NotFoundError) as error:
+        await theirs.embeddings.create(model="text-embedding-3-small", input="a")
+
+    assert (error.value.code, error.value.param) == ("model_not_found", "model")
+    assert error.value.type == "invalid_request_error"
+
+
+@pytest.mark.client("openai", "BadRequestError")
+async def test_a_text_too_long_is_a_bad_request(theirs: AsyncOpenAI) -> None:
+    """OpenAI's code; which input, its length and the limit are said."""
+    with pytest.raises(openai.BadRequestError) as error:
+        await theirs.embeddings.create(model=NAME, input=["a", LONG])
+
+    assert (error.value.code, error.value.param) == ("context_length_exceeded", "input")
+    assert "input[1]" in error.value.message
+    assert "length 602; limit 256" in error.value.message
+
+
+@pytest.mark.client("openai", "RateLimitError")
+async def test_overload_is_a_rate_limit(
+    theirs: AsyncOpenAI, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What finds no room is 429 at once, with Retry-After."""
+    monkeypatch.setattr(gateway._batcher, "_most_requests", 0)
+    with pytest.raises(openai.RateLimitError) as error:
+        await theirs.embeddings.create(model=NAME, input="a")
+
+    assert error.value.code == "rate_limit_exceeded"
+    assert int(error.value.response.headers["retry-after"]) >= 1
+
+
+REFUSED = {
+    "no JSON": (b"{", 400, "invalid_json", None),
+    "no input": (b'{"model":"m"}', 400, "missing_field", "input"),
+    "no inputs": (b'{"model":"%s","input":[]}', 400, "batch_empty", "input"),
+    "an empty text": (b'{"model":"%s","input":[""]}', 400, "sequence_empty", "input"),
+    "an unknown field": (b'{"model":"%s","input":"a","priority":1}', 400, "unknown_field", None),
+    "texts and ids": (b'{"model":"%s","input":["a",1]}', 400, "invalid_type", "input"),
+    "an unknown format": (
+        b'{"model":"%s","input":"a","encoding_format":"int8"}',
+        400,
+        "out_of_range",
+        "encoding_format",
+    ),
+    "385 dimensions": (
+        b'{"model":"%s","input":"a","dimensions":385}',
+        400,
+        "out_of_range",
+        "dimensions",
+    ),
+    "an unknown id": (b'{"model":"%s","input":[99999]}', 400, "token_out_of_range", "input"),
+}
+
+
+@pytest.mark.parametrize(("body", "status", "code", "param"), REFUSED.values(), ids=REFUSED.keys())
+async def test_a_refusal_has_openais_shape(
+    http: httpx.AsyncClient, body: bytes, status: int, code: str, param: str | None
+) -> None:
+    """Nested, with the field that is wrong."""
+    body = body.replace(b"%s", NAME.encode())
+
+    answer = await http.post("/v1/embeddings", content=body)
+
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == (status, code, param)
+    assert error.keys() == {"message", "type", "param", "code"}
+
+
+async def test_refusals_of_the_router_and_the_guard_have_openais_shape(
+    http: httpx.AsyncClient, gateway: Gateway
+) -> None:
+    """A wrong method, another media type, a body too large."""
+    wrong = await http.get("/v1/embeddings")
+    typed = await http.post("/v1/embeddings", content=b"{}", headers={"content-type": "text/plain"})
+    large = await http.post("/v1/embeddings", content=b" " * (gateway.settings.max_body_bytes + 1))
+    deleted = await http.delete(f"/v1/models/{NAME}")
+
+    answers = [wrong, typed, large, deleted]
+    assert [answer.status_code for answer in answers] == [405, 415, 413, 405]
+    assert all(answer.json()["error"]["code"] for answer in answers)
+    assert wrong.headers["allow"] == "POST"
+
+
+async def test_routes_are_counted_by_their_templates(http: httpx.AsyncClient) -> None:
+    """A model's name makes no series of its own."""
+    await http.get("/v1/models/some/name")
+
+    metrics = (await http.get("/metrics")).text
+
+    assert 'route="/v1/models/{id}"' in metrics and "some/name" not in metrics

@@ -1,0 +1,47 @@
+"""The tokenizer by itself; what it answers: tests/service/api/tei/test_call.py."""
+
+import asyncio
+
+import httpx
+import pytest
+
+from service.api.tei.vocabulary import MOST_WAITING
+from service.encode.gateway import Gateway
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+ASKED = {"ids": [101, 2035, 102]}
+
+
+async def test_many_who_want_tokens_wait_their_turn(
+    client: httpx.AsyncClient, gateway: Gateway
+) -> None:
+    """One at a time; so many may wait, and not beyond their deadline."""
+    short = {"x-headlight-deadline-ms": "200"}
+    async with gateway.vocabulary._turn:
+        asking = (
+            client.post("/decode", json=ASKED, headers=short) for _ in range(MOST_WAITING + 1)
+        )
+        answers = await asyncio.gather(*asking)
+
+    assert sorted(answer.status_code for answer in answers) == [429, *[504] * MOST_WAITING]
+    assert (await client.post("/decode", json=ASKED)).status_code == 200
+
+
+async def test_a_text_longer_than_the_model_takes_is_tokenized(client: httpx.AsyncClient) -> None:
+    """All of it: nothing is cut."""
+    answer = await client.post("/tokenize", json={"inputs": "well " * 600})
+
+    assert len(answer.json()[0]) == 602
+
+
+async def test_a_decoded_special_token_in_the_middle_is_left_out_on_demand(
+    client: httpx.AsyncClient,
+) -> None:
+    """Wherever it stands."""
+    ids = [2035, 103, 2003]
+
+    plain = await client.post("/decode", json={"ids": ids})
+    whole = await client.post("/decode", json={"ids": ids, "skip_special_tokens": False})
+
+    assert (plain.json(), whole.json()) == (["all is"], ["all [MASK] is"])

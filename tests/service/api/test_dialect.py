@@ -1,0 +1,267 @@
+"""Whatever bytes come, a dialect gives a call or a refusal that is the client's fault."""
+
+import copy
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import save
+
+from service.api.dialect import Problem
+from service.api.native import call as native
+from service.api.open_inference import call as inference_protocol
+from service.api.open_inference.call import Limits
+from service.encode.answer import JSON, SAFETENSORS
+from service.encode.gateway import Gateway
+from service.encode.request import EncodeRequest
+from service.observe.metrics import Seen
+from service.refusals import REFUSALS, refusal
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+WIDTH, MOST_JSON = 384, 1 << 20
+CODES = {kind.status for kind in REFUSALS.values()}
+FAULTS = {status for status in CODES if status < REFUSALS["internal"].status}
+IDS, VECTORS = np.array([[101, 2035, 102]]), np.ones((2, WIDTH), np.float32)
+
+Decode = Callable[[bytes], EncodeRequest]
+ENCODE: dict[str, Any] = {
+    "model": None,
+    "inputs": [
+        "a",
+        {"text": "a", "pair": "b"},
+        {"token_ids": [101, 102], "token_type_ids": [0, 0]},
+        {"embeddings": {"shape": [1, 1], "dtype": "float32", "data": "AAAAAA=="}},
+    ],
+    "truncate": "right",
+    "pooled": {"mode": "mean", "normalize": True, "dimensions": 7},
+    "layers": [0, -1],
+    "attention": {"form": "top", "k": 2, "heads": {"5": [11]}, "level": "token"},
+    "gates": [{"layer": 5, "head": 11, "scale": 0.5}],
+}
+NAMING: dict[str, Any] = {
+    "inputs": [{"token_ids": {"tensor": "a"}}, {"embeddings": {"tensor": "b"}}],
+    "attention": {},
+}
+INFER: dict[str, Any] = {
+    "id": "7",
+    "inputs": [
+        {"name": "input_ids", "shape": [1, 3], "datatype": "INT64", "data": [[101, 2035, 102]]},
+        {"name": "attention_mask", "shape": [1, 3], "datatype": "BOOL", "data": [True] * 3},
+    ],
+    "outputs": [{"name": "layers", "parameters": {"binary_data": True}}, {"name": "attention"}],
+    "parameters": {"layers": "0,-1", "attention_heads": "11"},
+}
+BINARY: dict[str, Any] = {
+    "inputs": [
+        {
+            "name": "input_ids",
+            "shape": [1, 3],
+            "datatype": "INT64",
+            "parameters": {"binary_data_size": IDS.nbytes},
+        }
+    ]
+}
+TEXTS: dict[str, Any] = {
+    "inputs": [
+        {
+            "name": "text",
+            "shape": [2, 1],
+            "datatype": "BYTES",
+            "parameters": {"binary_data_size": 10},
+        }
+    ],
+    "outputs": [{"name": "pooled"}],
+}
+
+
+def of_json(body: bytes) -> EncodeRequest:
+    """Our own wire."""
+    return native.parse(body, JSON, JSON, MOST_JSON).request
+
+
+def of_file(body: bytes) -> EncodeRequest:
+    """Our own wire, as a safetensors file."""
+    return native.parse(body, SAFETENSORS, JSON, MOST_JSON).request
+
+
+def of_inference(body: bytes) -> EncodeRequest:
+    """The Open Inference Protocol; the header stands on a first line here, if there is one."""
+    header, line, rest = body.partition(b"\n")
+    announced = int(header) if line and header.isdigit() and len(header) < 9 else None
+    limits = Limits(MOST_JSON, 64, 6)
+    return inference_protocol.parse(
+        rest if announced is not None else body, announced, limits
+    ).request
+
+
+def as_json(tree: Any) -> bytes:
+    """A tree as JSON."""
+    return json.dumps(tree).encode()
+
+
+def as_file(tree: Any) -> bytes:
+    """A tree as a file's, with the tensors that NAMING names."""
+    return save({"a": IDS[0], "b": VECTORS}, metadata={"headlight": json.dumps(tree)})
+
+
+def as_inference(data: bytes) -> Callable[[Any], bytes]:
+    """What writes a tree and these bytes after it, as `of_inference` reads them."""
+
+    def written(tree: Any) -> bytes:
+        told = as_json(tree)
+        return str(len(told)).encode() + b"\n" + told + data
+
+    return written
+
+
+DECODERS: dict[str, tuple[Decode, Callable[[Any], bytes], Any]] = {
+    "JSON": (of_json, as_json, ENCODE),
+    "safetensors": (of_file, as_file, NAMING),
+    "infer": (of_inference, as_json, INFER),
+    "infer, ids as bytes": (of_inference, as_inference(IDS.tobytes()), BINARY),
+    "infer, texts as bytes": (of_inference, as_inference(b"\1\0\0\0a\1\0\0\0b"), TEXTS),
+}
+EVERY = pytest.mark.parametrize(("decode", "written", "whole"), DECODERS.values(), ids=DECODERS)
+ODD = (b"-1", b"1e999", b"NaN", b"null", b"[]", b"{}", b'"\\ud800"', b"9" * 25, b"\xff", b"true")
+QUICK = settings(
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9)
+surrogates = st.text(st.characters(categories=["Cs"]), min_size=1, max_size=2)
+trees = st.recursive(
+    scalars | surrogates | st.integers(-3, 9),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=9,
+)
+
+
+def places(tree: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Where something stands in a tree."""
+    here = [at] if at else []
+    if not isinstance(tree, dict | list):
+        return here
+    keys = tree.keys() if isinstance(tree, dict) else range(len(tree))
+    return here + [found for key in keys for found in places(tree[key], (*at, key))]
+
+
+@st.composite
+def changed(draw: st.DrawFn, whole: Any) -> Any:
+    """A tree with something else at some of its places."""
+    tree = copy.deepcopy(whole)
+    for _ in range(draw(st.integers(1, 3))):
+        if not tree:
+            break
+        *path, last = draw(st.sampled_from(places(tree)))
+        parent = tree
+        for key in path:
+            parent = parent[key]
+        if draw(st.booleans()):
+            parent[last] = draw(trees)
+        elif isinstance(parent, dict):
+            parent[draw(st.text(max_size=5))] = parent.pop(last)
+        else:
+            parent.append(parent[last])
+    return tree
+
+
+@st.composite
+def torn(draw: st.DrawFn, whole: bytes) -> bytes:
+    """Bytes of which some are others."""
+    body = bytearray(whole)
+    for _ in range(draw(st.integers(1, 3))):
+        start = draw(st.integers(0, len(body)))
+        body[start : start + draw(st.integers(0, 9))] = draw(
+            st.binary(max_size=9) | st.sampled_from(ODD)
+        )
+    return bytes(body)
+
+
+async def check(gateway: Gateway, decode: Decode, body: bytes) -> None:
+    """All that happens to a request before its work ends well, or in the client's fault."""
+    try:
+        request = decode(body)
+        assert isinstance(request, EncodeRequest)
+        await gateway.encode(request, time.monotonic() + 30, Seen("/"), numbers=True)
+    except Exception as error:
+        refused = refusal(error)
+        assert refused.status in FAULTS, error
+        assert_worded(native.problem(refused, "id"))
+        assert_worded(inference_protocol.problem(refused, "id"))
+
+
+def assert_worded(problem: Problem) -> None:
+    """A refusal is small, and JSON, in every dialect."""
+    assert len(problem.body) <= 4096 and isinstance(json.loads(problem.body), dict)
+    assert problem.status in FAULTS
+
+
+@EVERY
+async def test_what_is_changed_here_is_right_as_it_was(
+    gateway: Gateway, decode: Decode, written: Callable[[Any], bytes], whole: Any
+) -> None:
+    """Else the tests below would change what is refused anyway."""
+    request = decode(written(whole))
+
+    assert request.inputs
+    if whole is not ENCODE:  # whose embeddings are those of a model one wide
+        told = await gateway.dry_run(request, time.monotonic() + 30, Seen("/"), numbers=True)
+        assert told["admitted"]
+
+
+@EVERY
+@QUICK
+@given(data=st.data())
+async def test_a_request_changed_anywhere_is_read_or_refused(
+    gateway: Gateway,
+    decode: Decode,
+    written: Callable[[Any], bytes],
+    whole: Any,
+    data: st.DataObject,
+) -> None:
+    """Other types, other names, other numbers, something twice."""
+    await check(gateway, decode, written(data.draw(changed(whole))))
+
+
+@EVERY
+@QUICK
+@given(data=st.data())
+async def test_a_request_with_other_bytes_is_read_or_refused(
+    gateway: Gateway,
+    decode: Decode,
+    written: Callable[[Any], bytes],
+    whole: Any,
+    data: st.DataObject,
+) -> None:
+    """Cut, torn, lengthened."""
+    await check(gateway, decode, data.draw(torn(written(whole))))
+
+
+@pytest.mark.parametrize("decode", [of_json, of_file, of_inference])
+@QUICK
+@given(body=st.binary(max_size=99))
+async def test_any_bytes_are_read_or_refused(gateway: Gateway, decode: Decode, body: bytes) -> None:
+    """Of whatever kind."""
+    await check(gateway, decode, body)
+
+
+@pytest.mark.parametrize("decode", [of_json, of_file, of_inference])
+@pytest.mark.parametrize("opening", [b"[", b'{"inputs":[', b'{"a":', b'{"inputs":[{"data":['])
+async def test_brackets_in_brackets_are_refused(decode: Decode, opening: bytes) -> None:
+    """A hundred thousand deep."""
+    body = opening * 100_000
+    if decode is of_file:
+        told = json.dumps({"__metadata__": {"headlight": body.decode()}}).encode()
+        body = len(told).to_bytes(8, "little") + told
+
+    with pytest.raises(Exception) as raised:
+        decode(body)
+
+    assert refusal(raised.value).code in ("invalid_json", "invalid_safetensors", "body_too_large")

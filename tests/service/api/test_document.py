@@ -1,0 +1,232 @@
+"""GET /openapi.json describes what the service answers, field by field."""
+
+import copy
+from typing import Any
+
+import httpx
+import pytest
+from jsonschema import Draft202012Validator
+
+from service.api.document import document
+from service.api.operations import EXAMPLE, GATED, MIXED, SHOWN
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+ATTENTION = ["Full", "Rows", "Top", "Blocks", "Stats", "Dominance", "Rollout"]  # by form
+TEXTS = ["All is well", {"text": "Unbelievable headlights", "pair": "They outshine tokenizers"}]
+ONE = {"token_ids": [7]}
+
+
+def of(schema: str) -> Draft202012Validator:
+    """What checks a value against one of the document's schemas."""
+    root = {"$ref": f"#/components/schemas/{schema}", "components": document()["components"]}
+    return Draft202012Validator(root)
+
+
+async def answered(client: httpx.AsyncClient, asked: dict[str, Any]) -> dict[str, Any]:
+    """The answer to a request that the document allows."""
+    assert of("EncodeRequest").is_valid(asked)
+    answer = await client.post("/v1/encode", json=asked)
+    assert answer.status_code == 200, answer.text
+    told: dict[str, Any] = answer.json()
+    return told
+
+
+async def test_every_schema_is_a_schema_and_every_name_in_it_is_defined() -> None:
+    """JSON Schema 2020-12, as OpenAPI 3.1 has it."""
+    schemas = document()["components"]["schemas"]
+
+    for schema in schemas.values():
+        Draft202012Validator.check_schema(schema)
+
+    assert set(references(document())) <= {f"#/components/schemas/{name}" for name in schemas}
+
+
+def named(reference: str) -> str:
+    """The name that a $ref ends with."""
+    return reference.rpartition("/")[2]
+
+
+def references(tree: Any) -> list[str]:
+    """Each $ref in a document."""
+    if isinstance(tree, dict):
+        own = [tree["$ref"]] if "$ref" in tree else []
+        return own + [found for value in tree.values() for found in references(value)]
+    return (
+        [found for value in tree for found in references(value)] if isinstance(tree, list) else []
+    )
+
+
+@pytest.mark.parametrize("encoding", ["json", "base64"])
+@pytest.mark.parametrize("shown", SHOWN, ids=lambda shown: shown.get("form", "full"))
+async def test_every_form_is_answered_as_described(
+    client: httpx.AsyncClient, shown: dict[str, Any], encoding: str
+) -> None:
+    """With every other field that an answer can have; as one form and no other."""
+    more = {"tokens": True, "layers": [0, -1], "encoding": encoding}
+
+    told = await answered(client, {"inputs": TEXTS, "attention": shown, **more})
+
+    of("Answer").validate(told)
+    form = shown.get("form", "full").title()
+    attention = told["data"][0]["attention"]
+    assert [name for name in ATTENTION if of(f"Attention{name}").is_valid(attention)] == [form]
+
+
+async def test_there_is_an_example_of_every_form() -> None:
+    """And a schema."""
+    forms = document()["components"]["schemas"]["Attention"]["properties"]["form"]["enum"]
+
+    assert [shown.get("form", "full") for shown in SHOWN] == forms
+    assert [form.title() for form in forms] == ATTENTION
+
+
+async def test_what_is_not_described_is_not_an_answer(client: httpx.AsyncClient) -> None:
+    """A form with a field too many or too few, a row that is no list, a number that is a word."""
+    told = await answered(client, EXAMPLE)
+
+    for field, value in {
+        "form": "shape",
+        "maps": {"0": {"5": [0.5]}},
+        "map": [[1.0]],
+        "path": None,
+    }.items():
+        wrong = copy.deepcopy(told)
+        wrong["data"][0]["attention"][field] = value
+        assert not of("Answer").is_valid(wrong), field
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("/v1/encode", EXAMPLE),
+        ("/v1/attend", MIXED),
+        ("/v1/explain", {"text": "All is well", "layer": 0}),
+        ("/v1/heads", None),
+        ("/info", None),
+        ("/live", None),
+        ("/ready", None),
+    ],
+)
+async def test_a_field_that_is_not_described_is_not_an_answer(
+    client: httpx.AsyncClient, path: str, asked: dict[str, Any] | None
+) -> None:
+    """Nor is an answer that lacks one, or holds null for it."""
+    answer = await (client.post(path, json=asked) if asked else client.get(path))
+    described = document()["paths"][path]["post" if asked else "get"]["responses"]["200"]
+    schema = described["content"]["application/json"]["schema"]
+    checker = Draft202012Validator({**schema, "components": document()["components"]})
+    told = answer.json()
+    first = next(iter(told))
+
+    checker.validate(told)
+    for wrong in (
+        {**told, "more": 1},
+        {name: value for name, value in told.items() if name != first},
+        {**told, first: None},
+    ):
+        assert not checker.is_valid(wrong)
+
+
+async def test_every_answer_but_a_problem_is_closed() -> None:
+    """What the service answers has no field that the document does not name."""
+    schemas = document()["components"]["schemas"]
+    operations = [of_path for path in document()["paths"].values() for of_path in path.values()]
+    names = set(references([operation["responses"] for operation in operations]))
+    while more := {found for name in names for found in references(schemas[named(name)])} - names:
+        names |= more
+    objects = {named(name) for name in names if "properties" in schemas[named(name)]}
+
+    open_to_more = {name for name in objects if schemas[name].get("additionalProperties", True)}
+
+    assert len(objects) > 40
+    assert open_to_more == {"Problem"}
+
+
+@pytest.mark.parametrize(
+    "embeddings",
+    [[[0.5, 1.0]], {"shape": [1, 2], "dtype": "float32", "data": "AAAAAAAAAAA="}],
+    ids=["numbers", "base64"],
+)
+async def test_embeddings_may_be_sent_as_described(embeddings: Any) -> None:
+    """A request's schema is not an answer's of the same name."""
+    assert of("EncodeRequest").is_valid({"inputs": [{"embeddings": embeddings}]})
+    assert not of("EncodeRequest").is_valid({"inputs": [{"embeddings": {"object": "list"}}]})
+
+
+@pytest.mark.parametrize(
+    "asked", [EXAMPLE, GATED, {"inputs": [ONE]}], ids=["shown", "gated", "ids"]
+)
+async def test_the_examples_are_answered(client: httpx.AsyncClient, asked: dict[str, Any]) -> None:
+    """What the document proposes works, and is what it says."""
+    of("Answer").validate(await answered(client, asked))
+
+
+async def test_a_statistic_of_nothing_is_described(client: httpx.AsyncClient) -> None:
+    """null is a number that is none."""
+    told = await answered(client, {"inputs": [ONE], "attention": {"form": "stats"}})
+
+    of("Answer").validate(told)
+    assert None in told["data"][0]["attention"]["stats"]["values"]["0"]["0"]
+
+
+async def test_a_dry_run_is_described(client: httpx.AsyncClient) -> None:
+    """The parameter, and both ways that it ends."""
+    parameter = document()["paths"]["/v1/encode"]["post"]["parameters"][0]
+    large = {"inputs": [{"token_ids": [7] * 200}], "attention": {}}
+
+    assert (parameter["name"], parameter["in"]) == ("dry_run", "query")
+    for asked in (EXAMPLE, large):
+        told = (await client.post("/v1/encode?dry_run=true", json=asked)).json()
+        of("Priced").validate(told)
+        assert not of("Answer").is_valid(told)
+
+
+@pytest.mark.parametrize(
+    ("asked", "facts"),
+    [
+        ({"inputs": [{"token_ids": [7] * 200}], "attention": {}}, {"bytes", "limit", "fits"}),
+        ({"inputs": [ONE], "attention": {"layers": [6]}}, {"layers", "heads", "errors"}),
+        ({"inputs": [{"token_ids": [7] * 256}] * 257}, {"tokens", "limit"}),
+        ({"inputs": [{"token_ids": [7] * 300}]}, {"length", "limit", "errors"}),
+        ({"inputs": ["a"], "prompt_name": "query"}, {"prompts", "errors"}),
+    ],
+    ids=["bytes", "heads", "tokens", "length", "prompt"],
+)
+async def test_a_refusal_is_described(
+    client: httpx.AsyncClient, asked: dict[str, Any], facts: set[str]
+) -> None:
+    """With its facts and its offers."""
+    told = (await client.post("/v1/encode", json=asked)).json()
+
+    of("Problem").validate(told)
+    known = document()["components"]["schemas"]["Problem"]["properties"]
+    assert told.keys() <= known.keys()
+    always = {"type", "title", "status", "code", "detail", "request_id"}
+    assert told.keys() - always == facts
+
+
+@pytest.mark.parametrize("path", ["/v1/attend", "/v1/explain"])
+async def test_an_example_is_answered_as_described(client: httpx.AsyncClient, path: str) -> None:
+    """Every field that is required comes, and none that is not named."""
+    about = document()["paths"][path]["post"]
+    schema = about["responses"]["200"]["content"]["application/json"]["schema"]["$ref"]
+    name = schema.rpartition("/")[2]
+
+    example = about["requestBody"]["content"]["application/json"]["example"]
+    answer = (await client.post(path, json=example)).json()
+
+    of(name).validate(answer)
+    assert answer.keys() <= document()["components"]["schemas"][name]["properties"].keys()
+
+
+async def test_metrics_are_described_in_both_their_forms(client: httpx.AsyncClient) -> None:
+    """The media types of the document are those that are answered."""
+    described = document()["paths"]["/metrics"]["get"]["responses"]["200"]["content"]
+    types = [
+        (await client.get("/metrics", headers={"accept": media_type})).headers["content-type"]
+        for media_type in described
+    ]
+
+    assert [media_type.partition(";")[0] for media_type in types] == list(described)
+    assert len(set(types)) == 2

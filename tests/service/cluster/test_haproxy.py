@@ -1,0 +1,176 @@
+"""Ray's HAProxy configuration with what it lacks, held against the installed Ray's own template."""
+
+import importlib.util
+import runpy
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from jinja2 import Environment
+
+from service.cluster import haproxy
+
+CONFIG = """\
+global
+    log stderr local0 info
+    stats socket /run/admin mode 666 level admin expose-fd listeners
+defaults
+    mode http
+    errorfile 502 /run/500.http
+frontend prometheus
+    bind :9101
+frontend http_frontend
+    bind *:8000
+listen stats
+  bind *:8404
+"""
+
+
+def test_requests_are_taken_whole_and_in_time() -> None:
+    """What came whole can be sent to another replica; the defaults hold for every section."""
+    lines = haproxy.rewrite(CONFIG).splitlines()
+
+    start = lines.index("defaults")
+    assert lines[start + 1 : start + 3] == [
+        "    option http-buffer-request",
+        "    timeout http-request 10s",
+    ]
+
+
+def test_only_the_service_listens_for_others() -> None:
+    """State and metrics of HAProxy are for this machine; the service's own address stays."""
+    config = haproxy.rewrite(CONFIG)
+
+    assert "bind 127.0.0.1:9101\n" in config
+    assert "bind 127.0.0.1:8404\n" in config
+    assert "bind *:8000\n" in config
+
+
+def test_the_admin_socket_is_its_owners() -> None:
+    """Whoever may write there may redirect the service."""
+    assert " mode 600 level admin" in haproxy.rewrite(CONFIG)
+
+
+def test_haproxys_errors_keep_their_status() -> None:
+    """Ray's pages make a 500 of 502 to 504, which no client retries."""
+    assert "errorfile" not in haproxy.rewrite(CONFIG)
+
+
+def test_requests_are_not_logged_one_by_one() -> None:
+    """Nobody rotates the file."""
+    assert "log stderr local0 notice\n" in haproxy.rewrite(CONFIG)
+
+
+def test_a_second_time_changes_nothing() -> None:
+    """Ray may start HAProxy twice on one file."""
+    once = haproxy.rewrite(CONFIG)
+
+    assert haproxy.rewrite(once) == once
+
+
+def test_a_file_without_defaults_is_refused() -> None:
+    """Rather no HAProxy than one that breaks the promise silently."""
+    with pytest.raises(ValueError, match="no defaults section"):
+        haproxy.rewrite("global\n")
+
+
+def test_the_installed_rays_template_has_what_is_rewritten() -> None:
+    """Each line that the rewrite looks for is in Ray's template, so that none is missed."""
+    ray = importlib.util.find_spec("ray")
+    assert ray and ray.origin
+    templates = runpy.run_path(str(Path(ray.origin).parent / "serve/_private/haproxy_templates.py"))
+    jinja = Environment()
+    jinja.filters["haproxy_fmt"] = str  # Ray's own, for names of applications
+    text = jinja.from_string(templates["HAPROXY_CONFIG_TEMPLATE"])
+    made = text.render(
+        config={
+            "error_file_path": "/500.http",
+            "metrics_port": 1,
+            "stats_port": 2,
+            "log_target": "stderr",
+        },
+        route_info={"status": 200},
+    )
+
+    before, after = made.splitlines(), haproxy.rewrite(made).splitlines()
+
+    gone = {line.strip() for line in set(before) - set(after)}
+    assert gone == {
+        "log stderr local0 info",
+        "stats socket  mode 666 level admin expose-fd listeners",
+        "errorfile 502 /500.http",
+        "errorfile 503 /500.http",
+        "errorfile 504 /500.http",
+        "bind :1",
+        "bind *:2",
+    }
+
+
+def test_the_wrapper_becomes_haproxy(tmp_path: Path) -> None:
+    """Run as Ray runs it: same process, arguments passed on, the file rewritten."""
+    config = tmp_path / "haproxy.cfg"
+    timeouts = "".join(f"    timeout {side} 1s\n" for side in ("client", "server", "connect"))
+    config.write_text(f"defaults\n    mode http\n{timeouts}")
+
+    checked = subprocess.run(
+        [sys.executable, haproxy.__file__, "-c", "-f", config],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert "option http-buffer-request" in config.read_text()
+    assert "Configuration file" in checked.stdout + checked.stderr
+
+
+PATIENCE_SECONDS = 60
+PARENT = """
+import asyncio, socket, sys
+
+async def main():
+    wrapper, config, port = sys.argv[1:]
+    command = [sys.executable, wrapper, "-db", "-f", config, "-dR"]
+    first = await asyncio.create_subprocess_exec(*command)
+    with socket.socket() as client:
+        while client.connect_ex(("127.0.0.1", int(port))):
+            await asyncio.sleep(0.05)
+    second = await asyncio.create_subprocess_exec(*command, "-sf", str(first.pid))
+    print(await first.wait(), second.pid, flush=True)
+    await second.wait()
+
+asyncio.run(main())
+"""
+
+
+def test_haproxy_ends_with_the_process_that_started_it_also_after_a_reload(tmp_path: Path) -> None:
+    """A reload hands over to a new process with the port; a killed parent leaves none."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    config = tmp_path / "haproxy.cfg"
+    timeouts = "".join(f"    timeout {side} 1s\n" for side in ("client", "server", "connect"))
+    config.write_text(
+        f"defaults\n    mode http\n{timeouts}frontend all\n    bind 127.0.0.1:{port}\n"
+    )
+    command = [sys.executable, "-c", PARENT, haproxy.__file__, str(config), str(port)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as parent:
+        assert parent.stdout
+        first, pid = parent.stdout.readline().split()
+        assert first == "0"
+        with socket.create_connection(("127.0.0.1", port)):
+            assert Path(f"/proc/{pid}/exe").readlink().name == "haproxy"
+
+        parent.kill()
+
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        with socket.socket() as client:
+            if client.connect_ex(("127.0.0.1", port)) != 0:
+                return
+        time.sleep(0.05)
+    raise AssertionError(f"haproxy {pid} still listens")

@@ -1,0 +1,319 @@
+"""`headlight encode --file`, as a process of its own, against the real replica."""
+
+import asyncio
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from click.testing import CliRunner
+from safetensors import safe_open
+from safetensors.numpy import load_file
+
+from service.cli import main
+from service.encode.gateway import Gateway
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+ROOT = Path(__file__).parent.parent.parent
+WORDS = "all is well and the dog ate the food because it was hungry".split()
+TEXTS = [" ".join(WORDS[: 1 + i * 7 % 13]) + f" {i}" for i in range(53)]
+LITTLE = {"max_sequences": 5}  # so that the file takes eleven requests
+WIDTH_BYTES = 384 * 4
+
+
+class Folder:
+    """A folder with a source, and the command that encodes it."""
+
+    def __init__(self, path: Path) -> None:
+        self.source, self.out = path / "texts.jsonl", path / "vectors.safetensors"
+        self.partial = path / "vectors.safetensors.partial"
+        self.fill(TEXTS)
+
+    def fill(self, lines: list[Any]) -> None:
+        """Write the source."""
+        self.source.write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
+
+    async def start(self, url: str, *more: str) -> Process:
+        """Run `headlight encode --file`."""
+        command = ["encode", "--file", str(self.source), "--out", str(self.out), "--url", url]
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "service.cli", *command, *more),
+            cwd=ROOT,
+            stdout=PIPE,
+            stderr=PIPE,
+        )
+
+    async def run(self, url: str, *more: str) -> tuple[int | None, str, str]:
+        """Run it to its end: status, what it printed, the last line of its errors."""
+        process = await self.start(url, *more)
+        out, errors = await process.communicate()
+        return process.returncode, out.decode(), (errors.decode().splitlines() or [""])[-1]
+
+    async def some_rows(self) -> None:
+        """Wait until a few requests are done."""
+        while not (self.partial.exists() and self.partial.stat().st_size > 17 * WIDTH_BYTES):
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    """A folder with 53 texts."""
+    return Folder(tmp_path)
+
+
+def sent(layer: Any) -> list[str]:
+    """Every text that reached the service, in order."""
+    return [text for body in layer.bodies for text in body["inputs"]]
+
+
+async def test_every_line_becomes_a_row_in_order_as_alone(
+    folder: Folder, address: str, alone: Any, gateway: Gateway
+) -> None:
+    """Strings, objects and pairs; the file says what made it."""
+    pair = {"text": "a dog", "pair": "a cat"}
+    folder.fill([*TEXTS[:7], {"text": "All is well", "id": 7}, {**pair, "id": "p"}])
+
+    status, said, _ = await folder.run(address)
+
+    assert (status, said) == (0, f"9 vectors in {folder.out}\n")
+    rows = load_file(folder.out)["pooled"]
+    for given, row in zip([*TEXTS[:7], "All is well", pair], rows, strict=True):
+        np.testing.assert_array_equal(row, await alone(given), strict=True)
+    with safe_open(folder.out, "np") as file:
+        told = file.metadata()
+    head = gateway.head("float32")
+    assert {name: told[name] for name in ("model", "weights", "numerics")} == {
+        name: head[name] for name in ("model", "weights", "numerics")
+    }
+    assert told["source_lines"] == "9" and len(told["source_sha256"]) == 64
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)], ids=["kill -9", "Ctrl-C"]
+)
+async def test_what_was_done_before_an_interruption_is_not_done_again(
+    folder: Folder, stumbling: Any, listen: Any, alone: Any, number: int, status: int
+) -> None:
+    """Nothing lost; at most the one request in flight is computed twice."""
+    layer, interrupted = stumbling(limits=LITTLE), asyncio.Event()
+    ours = layer.app
+
+    async def held(scope: Any, receive: Any, send: Any) -> None:
+        if len(layer.bodies) > 4:
+            await interrupted.wait()
+        await ours(scope, receive, send)
+
+    layer.app = held
+    async with listen(layer) as url:
+        process = await folder.start(url)
+        await folder.some_rows()
+        process.send_signal(number)
+        _, errors = await process.communicate()
+        interrupted.set()
+        assert process.returncode == status and not folder.out.exists()
+        assert len(sent(layer)) in (20, 25)  # the fifth request was on its way, or not yet
+        again = await folder.run(url)
+
+    assert number == signal.SIGKILL or errors.decode().endswith(
+        "headlight: stopped; the same command goes on from here\n"
+    )
+    assert again[0] == 0
+    assert 53 <= len(sent(layer)) <= 53 + 5
+    assert list(dict.fromkeys(sent(layer))) == TEXTS
+    assert not folder.partial.exists()
+    for text, row in zip(TEXTS, load_file(folder.out)["pooled"], strict=True):
+        np.testing.assert_array_equal(row, await alone(text))
+
+
+async def test_a_restart_of_the_service_in_between_is_waited_for(
+    folder: Folder, stumbling: Any, listen: Any, alone: Any
+) -> None:
+    """The command is not told, and needs not be."""
+    layer = stumbling(seconds=0.1, limits=LITTLE)
+
+    async with listen(layer) as url:
+        process = await folder.start(url)
+        await folder.some_rows()
+    await asyncio.sleep(0.5)
+    assert process.returncode is None
+    async with listen(layer, port=int(url.rpartition(":")[2])):
+        await process.communicate()
+
+    assert process.returncode == 0
+    assert len(sent(layer)) <= 53 + 5
+    for text, row in zip(TEXTS, load_file(folder.out)["pooled"], strict=True):
+        np.testing.assert_array_equal(row, await alone(text))
+
+
+async def test_a_job_killed_before_its_file_got_its_name_needs_no_service_to_end(
+    folder: Folder, stumbling: Any, listen: Any
+) -> None:
+    """All rows are there: nothing is sent."""
+    layer = stumbling()
+    async with listen(layer) as url:
+        await folder.run(url)
+        os.rename(folder.out, folder.partial)
+        before = len(layer.bodies)
+        status, *_ = await folder.run(url)
+
+    assert status == 0 and len(layer.bodies) == before
+    assert load_file(folder.out)["pooled"].shape == (53, 384)
+
+
+async def test_a_line_only_the_service_can_judge_is_named_and_what_is_done_is_kept(
+    folder: Folder, stumbling: Any, listen: Any, alone: Any
+) -> None:
+    """The job then goes on with --truncate, and what fitted is not computed again."""
+    long = "well " * 400
+    texts = [*TEXTS[:42], long, *TEXTS[42:]]
+    folder.fill(texts)
+    layer = stumbling(limits=LITTLE)
+
+    async with listen(layer) as url:
+        status, _, line = await folder.run(url)
+        assert status == 1
+        assert line == (
+            "headlight: line 43: A sequence has more tokens than the model takes. "
+            "(sequence_too_long, length 402, limit 256); what is done is kept"
+        )
+        assert sent(layer).count(texts[39]) == 1
+        done, *_ = await folder.run(url, "--truncate", "left")
+
+    assert done == 0 and sent(layer).count(texts[39]) == 1
+    rows = load_file(folder.out)["pooled"]
+    np.testing.assert_array_equal(rows[42], await alone(long, truncate="left"))
+    np.testing.assert_array_equal(rows[39], await alone(texts[39]))
+
+
+@pytest.mark.parametrize(
+    ("bad", "line"),
+    [("", "line 54: the text is empty"), (7, "line 54: neither a string nor an object")],
+)
+async def test_a_bad_line_stops_before_anything_is_sent(
+    folder: Folder, stumbling: Any, listen: Any, bad: Any, line: str
+) -> None:
+    """Though it is the last."""
+    folder.fill([*TEXTS, bad])
+    layer = stumbling()
+
+    async with listen(layer) as url:
+        status, said, errors = await folder.run(url)
+
+    assert status == 2 and said == "" and line in errors
+    assert layer.bodies == [] and not folder.partial.exists()
+
+
+async def test_no_row_is_made_of_a_line_that_changed_after_the_file_was_checked(
+    folder: Folder, stumbling: Any, listen: Any, alone: Any
+) -> None:
+    """The job stops at what changed; restored, it goes on to exactly the original's rows."""
+    lines = [orjson.dumps(text).ljust(60_000) + b"\n" for text in TEXTS]  # three blocks and a bit
+    folder.source.write_bytes(b"".join(lines))
+    layer, reached, released = stumbling(limits=LITTLE), asyncio.Event(), asyncio.Event()
+    ours = layer.app
+
+    async def held(scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] == "/v1/encode":
+            reached.set()
+            await released.wait()
+        await ours(scope, receive, send)
+
+    layer.app = held
+    async with listen(layer) as url:
+        process = await folder.start(url)
+        await reached.wait()
+        with folder.source.open("r+b") as file:
+            file.seek(41 * len(lines[0]))
+            file.write(orjson.dumps("edited").ljust(60_000))
+        released.set()
+        _, errors = await process.communicate()
+        folder.source.write_bytes(b"".join(lines))
+        again = await folder.run(url)
+
+    assert process.returncode == 1 and b"was changed while it was read" in errors
+    assert again[0] == 0 and "edited" not in sent(layer)
+    for text, row in zip(TEXTS, load_file(folder.out)["pooled"], strict=True):
+        np.testing.assert_array_equal(row, await alone(text))
+
+
+async def test_a_changed_source_or_model_is_refused_in_a_line(
+    folder: Folder, stumbling: Any, listen: Any
+) -> None:
+    """Neither is mixed into what is done."""
+    layer = stumbling(seconds=0.1, limits=LITTLE)
+    async with listen(layer) as url:
+        process = await folder.start(url)
+        await folder.some_rows()
+        process.kill()
+        await process.communicate()
+
+        layer.says = {"weights": "sha256:000000000000"}
+        model = await folder.run(url)
+        layer.says = {}
+        folder.fill([*TEXTS[:52], "another"])
+        source = await folder.run(url)
+
+    assert model[0] == 2 and "weights was sha256:5fc648cb18e4 and is sha256:0000" in model[2]
+    assert source[0] == 2 and "source_sha256 was" in source[2]
+
+
+async def test_a_model_that_changes_under_the_job_ends_it(
+    folder: Folder, stumbling: Any, listen: Any
+) -> None:
+    """As when a service is upgraded; no row of the new one is written."""
+    layer = stumbling(says={"weights": "sha256:000000000000"})
+
+    async with listen(layer) as url:
+        status, _, line = await folder.run(url)
+
+    assert status == 1 and "the service's weights changed from sha256:0000" in line
+    assert folder.partial.stat().st_size == 0
+
+
+async def test_a_service_that_is_not_there_is_said_soon(folder: Folder, listen: Any) -> None:
+    """Not after minutes of patience."""
+
+    async def nobody(scope: Any, receive: Any, send: Any) -> None:
+        raise RuntimeError
+
+    async with listen(nobody) as url:
+        pass
+    status, _, line = await asyncio.wait_for(folder.run(url), 20)
+
+    assert status == 1 and line.startswith(f"headlight: no answer from {url}")
+
+
+async def test_a_key_is_read_from_its_file(
+    folder: Folder, stumbling: Any, listen: Any, tmp_path: Path
+) -> None:
+    """Its line end is no part of it."""
+    (tmp_path / "key").write_text("secret-1\n")
+    layer = stumbling()
+
+    async with listen(layer) as url:
+        await folder.run(url, "--key-file", str(tmp_path / "key"))
+
+    assert {headers["authorization"] for headers in layer.headers} == {"Bearer secret-1"}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("text", "--out", "b"),
+        ("--file", "a"),
+        ("--file", "a", "--out", "b", "--attention", "L0H0"),
+    ],
+)
+async def test_half_a_command_is_refused(arguments: tuple[str, ...]) -> None:
+    """In a line that says what goes together."""
+    result = CliRunner().invoke(main, ["encode", *arguments])
+
+    assert result.exit_code == 2
+    assert result.stderr.startswith("headlight: ") and result.stderr.count("\n") == 1

@@ -1,0 +1,68 @@
+"""Answers for people."""
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from service.commands import encode
+
+
+@pytest.mark.parametrize(("name", "found"), [("L5H11", (5, 11)), ("l0h3", (0, 3))])
+def test_a_head_is_named_by_layer_and_number(name: str, found: tuple[int, int]) -> None:
+    """As the papers write it."""
+    assert encode.head(name) == found
+
+
+@pytest.mark.parametrize("name", ["5.11", "L5", "H11L5", "L-1H2", ""])
+def test_anything_else_names_no_head(name: str) -> None:
+    """And the refusal shows how it is done."""
+    with pytest.raises(ValueError, match="L5H11"):
+        encode.head(name)
+
+
+def test_a_service_that_is_not_there_is_said_in_one_line() -> None:
+    """Not by a stack of exceptions."""
+    with pytest.raises(encode.Unreachable, match="no answer from http://127.0.0.1:9"):
+        encode.ask("http://127.0.0.1:9", {})
+
+
+TOLD = {
+    "data": [
+        {
+            "tokens": ["[CLS]", "all", "well"],
+            "attention": {"maps": {"0": {"5": [[1, 0, 0], [0.25, 0.25, 0.5], [0, 1, 0]]}}},
+        }
+    ]
+}
+
+
+def drawn(told: dict[str, Any], name: str) -> list[str]:
+    """The lines of a map in a terminal without colours."""
+    console = Console(width=100, color_system=None, file=io.StringIO(), record=True)
+    console.print(encode.heat(told, name))
+    return [line.rstrip() for line in console.export_text().splitlines()]
+
+
+def test_a_map_is_drawn_in_shades_with_its_tokens() -> None:
+    """A row for each query; a share of 1 is a full cell, of 0 a dot."""
+    title, *rows = drawn(TOLD, "L0H5")
+
+    dot, half, most, full = (letter * 2 for letter in "\u00b7\u2592\u2593\u2588")
+    assert title.startswith("L0H5")
+    assert rows == [
+        f"[CLS] {full}{dot}{dot}",
+        f"all   {half}{half}{most}",
+        f"well  {dot}{full}{dot}",
+    ]
+
+
+def test_a_long_text_is_drawn_as_far_as_a_terminal_goes() -> None:
+    """40 tokens each way."""
+    maps = {"0": {"0": [[1 / 99] * 99] * 99}}
+    told = {"data": [{"tokens": ["a"] * 99, "attention": {"maps": maps}}]}
+
+    _, *rows = drawn(told, "L0H0")
+
+    assert len(rows) == 40 and {len(row) for row in rows} == {2 + 80}

@@ -1,0 +1,153 @@
+"""`headlight heads` in process: what it prints, draws, keeps and refuses."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from service.cli import main
+from service.heads import store
+
+DOG = "A dog ate the food because it was hungry."
+DIGEST = "sha256:5fc648cb18e4"
+CLOSE = 0.01  # largest difference of a measure from the one shipped, on another processor
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty cache folder of the user's."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def run(*arguments: object) -> Result:
+    """Run `headlight heads`."""
+    return CliRunner().invoke(main, ["heads", *map(str, arguments)], catch_exceptions=False)
+
+
+def corpus(folder: Path, *texts: str) -> Path:
+    """A user's corpus: what does what."""
+    lines = []
+    for text in texts:
+        subject, verb = text.split()[:2]
+        start = text.index(verb)
+        span = [start, start + len(verb)]
+        lines.append({"relation": "doer", "text": text, "from": span, "to": [0, len(subject)]})
+    path = folder / "mine.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    return path
+
+
+def close(one: Any, other: Any) -> bool:
+    """Whether two answers are the same but for their numbers' last places."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(close(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(close, one, other))
+    if isinstance(one, float):
+        return abs(one - other) <= CLOSE
+    return bool(one == other)
+
+
+def test_the_bundled_models_heads_are_as_shipped(tmp_path: Path) -> None:
+    """The whole corpus, measured again; printed, drawn and kept."""
+    shipped = store.recall(DIGEST)
+
+    result = run("--json", tmp_path / "a.json", "--plot", tmp_path / "a.png")
+
+    assert result.exit_code == 0
+    measured = json.loads((tmp_path / "a.json").read_bytes())
+    assert measured.pop("format") == store.FORMAT
+    assert close(measured, shipped)
+    assert "coreference" in result.output and "no head found" in result.output
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "cache/headlight/heads-5fc648cb18e4.json").exists()
+
+
+def test_a_users_corpus_is_measured_and_then_answered_by_the_service(tmp_path: Path) -> None:
+    """With a threshold of the user's own; without controls no head is named."""
+    path = corpus(tmp_path, "Cats sleep", "Dogs bark")
+
+    result = run("--corpus", path, "--threshold", "delimiter sink=0.99")
+
+    found = store.recall(DIGEST)
+    assert result.exit_code == 0 and "mine.jsonl, 2 sentences" in result.output
+    assert found is not None and found["corpus"]["name"] == "mine.jsonl"
+    assert found["relations"]["doer"]["reason"] == "no controls to judge it by"
+    assert "delimiter sink" not in {head["role"] for head in found["heads"]}
+
+
+def test_a_cache_that_cannot_be_written_costs_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was measured is printed all the same."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+
+    result = run("--corpus", corpus(tmp_path, "Cats sleep"))
+
+    assert result.exit_code == 0 and "not kept: " in result.output
+
+
+def test_ablate_prints_each_layers_heads_by_what_they_matter() -> None:
+    """And says that only heads of one layer compare."""
+    result = run("--ablate", DOG)
+
+    last = next(line for line in result.output.splitlines() if "L5" in line)
+    assert "H11=0.11  H10=0.051  H7=0.043" in last
+    assert "Compare heads of one layer only" in result.output
+
+
+def test_a_sentence_too_long_for_the_model_is_refused_by_its_line(tmp_path: Path) -> None:
+    """Before anything is measured."""
+    path = corpus(tmp_path, "Cats sleep", "Dogs bark" + " loudly" * 300)
+
+    result = run("--corpus", path)
+
+    assert result.exit_code == 2
+    assert result.stderr == (
+        "headlight: mine.jsonl line 2: 304 tokens; all-MiniLM-L6-v2 takes 256\n"
+    )
+
+
+REFUSED = {
+    "a broken line": (("--corpus", "bad.jsonl"), "bad.jsonl line 1: "),
+    "no file": (("--corpus", "none.jsonl"), "[Errno 2]"),
+    "no such role": (("--threshold", "nose=1"), "no role 'nose'; there are previous, next"),
+    "no number": (("--threshold", "next=x"), "the threshold of next is a number from 0 to 1"),
+    "too large a number": (("--threshold", "next=2"), "the threshold of next is a number"),
+    "no picture": (("--plot", "a.gif"), "a.gif: a picture's name ends in .png or .svg"),
+    "no model": (("--model", "nowhere"), "no folder nowhere"),
+    "no model to ablate": (("--ablate", DOG, "--model", "nowhere"), "no folder nowhere"),
+    "both": (("--ablate", DOG, "--plot", "a.png"), "--ablate goes with --model alone"),
+    "a long text": (("--ablate", "dog " * 300), "the text has 302 tokens"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "line"), REFUSED.values(), ids=REFUSED.keys())
+def test_a_refusal_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], line: str
+) -> None:
+    """It names what is wrong; nothing is printed or kept."""
+    monkeypatch.chdir(tmp_path)
+    Path("bad.jsonl").write_text("{}")
+
+    result = run(*arguments)
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"headlight: {line}") and result.stderr.count("\n") == 1
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_picture_without_matplotlib_is_refused_with_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is measured for it."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+
+    result = run("--plot", tmp_path / "a.png")
+
+    assert result.exit_code == 2
+    assert "matplotlib is missing" in result.stderr and "extra plot" in result.stderr

@@ -1,0 +1,153 @@
+"""The output file, whole or not."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load_file
+
+from service.commands.vectors import CannotResume, Vectors
+
+ORIGIN = {"weights": "sha256:0", "source_sha256": "1", "truncate": "refuse"}
+NOT_CUT = {"truncate": "refuse"}
+ROWS = np.arange(35, dtype=np.float32).reshape(7, 5)
+
+
+def begun(out: Path, count: int = 7, **origin: str) -> Vectors:
+    """A file of seven rows, to be written or resumed."""
+    return Vectors(out, count, {**ORIGIN, **origin}, NOT_CUT)
+
+
+def test_a_finished_file_is_safetensors_with_its_origin(tmp_path: Path) -> None:
+    """In the order in which the rows came."""
+    out = tmp_path / "v.safetensors"
+    with begun(out) as vectors:
+        for first, last in ((0, 2), (2, 3), (3, 7)):
+            vectors.append(ROWS[first:last])
+        vectors.finish()
+
+    np.testing.assert_array_equal(load_file(out)["pooled"], ROWS, strict=True)
+    with safe_open(out, "np") as file:
+        assert file.metadata() == ORIGIN
+    assert [path.name for path in tmp_path.iterdir()] == ["v.safetensors"]
+
+
+def test_wherever_writing_is_cut_off_whole_rows_are_kept(tmp_path: Path) -> None:
+    """At every byte, of the header too; the result is the same file."""
+    whole, out = tmp_path / "whole", tmp_path / "v"
+    with begun(whole) as vectors:
+        vectors.append(ROWS)
+        vectors.finish()
+    expected = whole.read_bytes()
+    start = len(expected) - ROWS.nbytes
+
+    for cut in range(len(expected) + 1):
+        (tmp_path / "v.partial").write_bytes(expected[:cut])
+        with begun(out) as vectors:
+            assert vectors.rows == max(0, cut - start) // 20
+            if vectors.rows < 7:
+                vectors.append(ROWS[vectors.rows :])
+            vectors.finish()
+        assert out.read_bytes() == expected
+        out.unlink()
+
+
+def test_a_partial_file_is_not_taken_for_a_whole_one(tmp_path: Path) -> None:
+    """Readers of safetensors refuse it."""
+    with begun(tmp_path / "v") as vectors:
+        vectors.append(ROWS[:6])
+
+    with pytest.raises(SafetensorError):
+        load_file(tmp_path / "v.partial")
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"weights": "sha256:9"}, "weights was sha256:0 and is sha256:9"),
+        ({"source_sha256": "2"}, "source_sha256 was 1 and is 2"),
+    ],
+    ids=["model", "source"],
+)
+def test_rows_of_another_origin_are_not_continued(
+    tmp_path: Path, change: dict[str, str], line: str
+) -> None:
+    """Nor touched."""
+    with begun(tmp_path / "v") as vectors:
+        vectors.append(ROWS[:2])
+    before = (tmp_path / "v.partial").read_bytes()
+
+    with pytest.raises(CannotResume, match=line):
+        begun(tmp_path / "v", **change)
+
+    assert (tmp_path / "v.partial").read_bytes() == before
+
+
+def test_rows_of_texts_that_fitted_may_be_followed_by_cut_ones_but_not_the_other_way(
+    tmp_path: Path,
+) -> None:
+    """The file then says that texts were cut."""
+    out = tmp_path / "v"
+    with begun(out) as vectors:
+        vectors.append(ROWS[:2])
+    with begun(out, truncate="left") as vectors:
+        assert vectors.rows == 2
+        vectors.append(ROWS[2:4])
+    with pytest.raises(CannotResume, match="truncate was left and is refuse"):
+        begun(out)
+    with begun(out, truncate="left") as vectors:
+        vectors.append(ROWS[4:])
+        vectors.finish()
+
+    np.testing.assert_array_equal(load_file(out)["pooled"], ROWS)
+    with safe_open(out, "np") as file:
+        assert file.metadata()["truncate"] == "left"
+
+
+def test_a_file_that_is_there_is_not_written_over(tmp_path: Path) -> None:
+    """Whatever it is."""
+    (tmp_path / "v").write_text("mine")
+
+    with pytest.raises(CannotResume, match="v is there already"):
+        begun(tmp_path / "v")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"\xff" * 100, b"\x10" + b"\0" * 7 + b"x" * 50, b"\x02" + b"\0" * 7 + b"{}" + b"\0" * 9],
+    ids=["length", "no JSON", "no origin"],
+)
+def test_a_partial_file_of_something_else_is_left_alone(tmp_path: Path, content: bytes) -> None:
+    """It is not ours."""
+    (tmp_path / "v.partial").write_bytes(content)
+
+    with pytest.raises(CannotResume, match="no partial file of this command"):
+        begun(tmp_path / "v")
+
+    assert (tmp_path / "v.partial").read_bytes() == content
+
+
+def test_two_at_once_do_not_write_one_file(tmp_path: Path) -> None:
+    """The second is refused, as long as the first runs."""
+    with begun(tmp_path / "v"), pytest.raises(CannotResume, match="by another process"):
+        begun(tmp_path / "v")
+    begun(tmp_path / "v").__exit__(None, None, None)
+
+
+def test_rows_of_another_width_are_refused(tmp_path: Path) -> None:
+    """Also after an interruption."""
+    with begun(tmp_path / "v") as vectors:
+        vectors.append(ROWS[:1])
+    with begun(tmp_path / "v") as vectors, pytest.raises(CannotResume, match="4 numbers"):
+        vectors.append(ROWS[:1, :4])
+
+
+def test_what_is_left_of_a_torn_header_is_no_row(tmp_path: Path) -> None:
+    """Though it was longer than the header and row that follow."""
+    (tmp_path / "v.partial").write_bytes((4096).to_bytes(8, "little") + b"{" * 2000)
+
+    with begun(tmp_path / "v") as vectors:
+        vectors.append(ROWS[:1])
+    with begun(tmp_path / "v") as vectors:
+        assert vectors.rows == 1

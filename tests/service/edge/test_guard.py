@@ -1,0 +1,205 @@
+"""What the outermost layer lets through."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from service.api.document import document
+from service.edge import guard as guards
+from service.edge.guard import REFUSAL, Guard
+from service.encode.answer import INFERENCE_HEADER, OCTETS, SAFETENSORS
+from service.refusals import REFUSALS
+from service.settings import Settings
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_a_request_id_is_kept_when_harmless_and_replaced_when_not(
+    client: httpx.AsyncClient,
+) -> None:
+    """What comes back can be logged."""
+    kept = await client.get("/live", headers={"x-request-id": "Trace.1_a-b"})
+    replaced = [
+        await client.get("/live", headers={"x-request-id": bad})
+        for bad in (b"\xff", b"a b", b"x" * 129)
+    ]
+
+    assert kept.headers["x-request-id"] == "Trace.1_a-b"
+    assert all(len(answer.headers["x-request-id"]) == 32 for answer in replaced)
+
+
+async def test_the_client_cannot_smuggle_a_refusal_or_steer_ray() -> None:
+    """The headers between the layers, and Ray's own, are dropped at the door."""
+    seen: list[list[tuple[bytes, bytes]]] = []
+
+    async def inner(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(scope["headers"])
+
+    guard = Guard(inner, Settings(max_body_bytes=10))
+    steering = [(REFUSAL, b"x"), (b"x-request-timeout-seconds", b"0"), (b"accept", b"*/*")]
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request"}
+
+    async def send(message: Any) -> None: ...
+
+    scope = {"type": "http", "method": "POST", "path": "/", "headers": steering}
+    await guard(scope, receive, send)
+
+    assert [name for name, _ in seen[0]] == [b"accept", b"x-request-id"]
+
+
+async def test_a_body_without_a_length_is_read_no_further_than_the_limit() -> None:
+    """A stream that goes on and on is refused after the first byte too many."""
+    served: list[bool] = []
+    chunks = 0
+
+    async def inner(scope: Any, receive: Any, send: Any) -> None:
+        served.append((REFUSAL, b"body_too_large") in scope["headers"])
+
+    async def receive() -> dict[str, Any]:
+        nonlocal chunks
+        chunks += 1
+        return {"type": "http.request", "body": b"12345", "more_body": True}
+
+    async def send(message: Any) -> None: ...
+
+    scope = {"type": "http", "method": "POST", "path": "/", "headers": []}
+    await Guard(inner, Settings(max_body_bytes=12))(scope, receive, send)
+
+    assert served == [True] and chunks == 3
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "value", "binary"),
+    [
+        ("/v1/encode", "content-type", "application/vnd.safetensors", True),
+        ("/v1/encode", "content-type", "Application/Octet-Stream; x=y", True),
+        ("/v1/encode", "content-type", "application/json", False),
+        ("/v1/encode", "inference-header-content-length", "2", False),
+        ("/v2/models/m/infer", "inference-header-content-length", "2", True),
+    ],
+)
+async def test_only_bytes_may_take_more_than_json(
+    path: str, name: str, value: str, binary: bool
+) -> None:
+    """By media type; the header that announces bytes counts where it is read."""
+    served: list[bool] = []
+
+    async def inner(scope: Any, receive: Any, send: Any) -> None:
+        served.append((REFUSAL, b"body_too_large") not in scope["headers"])
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": bytes(11)}
+
+    async def send(message: Any) -> None: ...
+
+    headers = [(name.encode(), value.encode())]
+    limits = Settings(max_body_bytes=10, max_binary_body_bytes=12)
+    scope = {"type": "http", "method": "POST", "path": path, "headers": headers}
+    await Guard(inner, limits)(scope, receive, send)
+
+    assert served == [binary]
+
+
+async def test_only_the_hosts_allowed_are_answered_and_the_probe(
+    served: Callable[..., httpx.AsyncClient],
+) -> None:
+    """With any port, in any case; another name may be a page that rebinds its own."""
+    answered = {}
+    async with served(allowed_hosts=("headlight.example", "127.0.0.1")) as client:
+        for host in ("Headlight.example", "127.0.0.1:8000", "evil.example", "evil.127.0.0.1", ""):
+            answered[host] = (await client.get("/live", headers={"host": host})).status_code
+        probe = await client.get("/-/healthz", headers={"host": "10.0.0.7"})
+
+    assert list(answered.values()) == [200, 200, 421, 421, 421]
+    assert probe.status_code == 404  # of the routes here; Ray answers it
+
+
+async def test_a_body_that_does_not_come_is_refused_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Half of it, then silence."""
+    monkeypatch.setattr(guards, "BODY_SECONDS", 0.05)
+    codes, parts = [], [{"type": "http.request", "body": b"{", "more_body": True}]
+
+    async def inner(scope: Any, receive: Any, send: Any) -> None:
+        codes.extend(value for name, value in scope["headers"] if name == REFUSAL)
+
+    async def receive() -> dict[str, Any]:
+        if not parts:
+            await asyncio.sleep(3600)
+        return parts.pop()
+
+    async def send(message: Any) -> None: ...
+
+    scope = {"type": "http", "method": "POST", "path": "/", "headers": []}
+    await Guard(inner, Settings())(scope, receive, send)
+
+    assert codes == [b"request_timeout"]
+
+
+async def test_of_a_body_refused_nothing_more_reaches_ray() -> None:
+    """Ray keeps all that it receives until the client leaves."""
+    seen: list[dict[str, Any]] = []
+    coming = iter(
+        [
+            *({"type": "http.request", "body": b"12345", "more_body": True},) * 9,
+            {"type": "http.disconnect"},
+        ]
+    )
+
+    async def inner(scope: Any, receive: Any, send: Any) -> None:
+        seen.extend([await receive(), await receive()])
+
+    async def receive() -> dict[str, Any]:
+        return next(coming)
+
+    async def send(message: Any) -> None: ...
+
+    scope = {"type": "http", "method": "POST", "path": "/", "headers": []}
+    await Guard(inner, Settings(max_body_bytes=12))(scope, receive, send)
+
+    assert [(each["type"], each.get("body")) for each in seen] == [
+        ("http.request", b""),
+        ("http.disconnect", None),
+    ]
+
+
+@pytest.mark.parametrize("length", [None, "0", "1", "13"])
+@pytest.mark.parametrize(
+    "media_type",
+    [None, "application/json; charset=latin-1", "APPLICATION/JSON", OCTETS, SAFETENSORS, "a/b"],
+)
+async def test_no_route_reads_json_that_was_not_looked_through(
+    client: httpx.AsyncClient, media_type: str | None, length: str | None
+) -> None:
+    """Whatever the headers say that it is: each POST route refuses a key that stands twice."""
+    headers = {} if media_type is None else {"content-type": media_type}
+    headers |= {} if length is None else {INFERENCE_HEADER: length}
+    twice = b'{"a":1,"a":1}'
+    body = len(twice).to_bytes(8, "little") + twice if media_type == SAFETENSORS else twice
+    paths = [path for path, known in document()["paths"].items() if "post" in known]
+
+    answers = {
+        path: await client.post(
+            path.replace("{model}", "all-MiniLM-L6-v2").replace("{version}", "1"),
+            content=body,
+            headers=headers,
+        )
+        for path in paths
+    }
+
+    assert "/v1/encode" in answers and any("infer" in path for path in answers)
+    whole = length in (None, "13")
+    for path, answer in answers.items():
+        refused = REFUSALS["duplicate_key"].title in answer.text
+        infers = path.endswith("/infer")
+        unread = answer.status_code in (
+            404,
+            415,
+        )  # a task that is not here, a type that is not read
+        assert refused or unread or (infers and not whole and answer.status_code == 400), path

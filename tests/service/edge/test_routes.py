@@ -1,0 +1,330 @@
+"""The HTTP surface of one replica, in process, on the bundled weights."""
+
+import asyncio
+import base64
+import json
+import re
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from safetensors.numpy import load
+
+from service.api import media
+from service.edge import guard
+from service.encode.answer import SAFETENSORS
+from service.encode.gateway import Gateway
+from service.refusals import REFUSALS
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+WELL = {"inputs": ["All is well"], "attention": {"layers": [0], "heads": [5]}}
+DOG = "A dog ate the food because it was hungry"
+
+
+async def encode(client: httpx.AsyncClient, body: Any, **more: Any) -> dict[str, Any]:
+    """A request that must succeed."""
+    answer = await client.post("/v1/encode", json=body, **more)
+    assert answer.status_code == 200, answer.text
+    decoded: dict[str, Any] = answer.json()
+    return decoded
+
+
+async def test_a_head_of_layer_0_leads_well_to_all(client: httpx.AsyncClient) -> None:
+    """ "All is well": L0H5 gives 'well' -> 'all' 0.618."""
+    answer = await encode(client, WELL)
+
+    first = answer["data"][0]
+    assert first["tokens"] == ["[CLS]", "all", "is", "well", "[SEP]"]
+    assert first["attention"]["maps"]["0"]["5"][3][1] == pytest.approx(0.618, abs=0.01)
+
+
+async def test_a_head_of_the_last_layer_leads_it_to_dog(client: httpx.AsyncClient) -> None:
+    """L5H11 gives 'it' -> 'dog' 0.599."""
+    asked = {"inputs": [DOG], "attention": {"heads": {"5": [11]}}}
+
+    first = (await encode(client, asked))["data"][0]
+
+    rows = first["attention"]["maps"]["5"]["11"]
+    it, dog = first["tokens"].index("it"), first["tokens"].index("dog")
+    assert rows[it][dog] == pytest.approx(0.599, abs=0.01)
+
+
+async def test_every_kind_of_input_may_stand_in_one_request(client: httpx.AsyncClient) -> None:
+    """Texts, pairs, token ids and embeddings are answered in the order given."""
+    inputs = ["a", {"text": "a", "pair": "b c"}, {"token_ids": [101, 102]}]
+    inputs.append({"embeddings": [[0.5] * 384] * 7})  # type: ignore[dict-item]
+
+    answer = await encode(client, {"inputs": inputs, "tokens": True})
+
+    assert [item["length"] for item in answer["data"]] == [3, 6, 2, 7]
+    assert [len(item["token_vectors"]) for item in answer["data"]] == [3, 6, 2, 7]
+    assert answer["data"][1]["segments"] == [0, 0, 0, 1, 1, 1]
+    assert answer["data"][2]["tokens"] == ["[CLS]", "[SEP]"]
+    assert answer["data"][2]["offsets"] is None and answer["data"][3]["tokens"] is None
+    assert answer["usage"]["tokens"] == 18
+
+
+async def test_asking_for_attention_changes_no_bit_of_the_encoding(
+    client: httpx.AsyncClient,
+) -> None:
+    """The pooled vector is the same with and without maps, layers and tokens."""
+    plain = await encode(client, {"inputs": [DOG], "encoding": "base64"})
+    asked = {"inputs": [DOG], "encoding": "base64", "attention": {}, "tokens": True, "layers": [2]}
+    shown = await encode(client, asked)
+
+    assert plain["data"][0]["pooled"] == shown["data"][0]["pooled"]
+
+
+async def test_hidden_states_are_counted_as_hugging_face_counts(client: httpx.AsyncClient) -> None:
+    """-1 comes back as the number it stands for, equal to the token vectors."""
+    item = (await encode(client, {"inputs": [DOG], "layers": [-1, 0], "tokens": True}))["data"][0]
+
+    assert list(item["layers"]) == ["0", "6"]
+    assert item["layers"]["6"] == item["token_vectors"]
+
+
+async def test_base64_holds_the_numbers_of_json_exactly(client: httpx.AsyncClient) -> None:
+    """Little-endian float32 with its shape beside it."""
+    numbers = (await encode(client, WELL))["data"][0]
+    packed = (await encode(client, {**WELL, "encoding": "base64"}))["data"][0]
+
+    pooled, heads = packed["pooled"], packed["attention"]["maps"]["0"]["5"]
+    assert pooled["shape"] == [384] and pooled["dtype"] == "float32"
+    assert np.frombuffer(base64.b64decode(pooled["data"]), "<f4").tolist() == [
+        float(np.float32(number)) for number in numbers["pooled"]
+    ]
+    assert heads["shape"] == [5, 5]
+
+
+async def test_a_safetensors_answer_names_every_array(client: httpx.AsyncClient) -> None:
+    """Arrays by sequence; the JSON without them in the metadata."""
+    asked = {
+        "inputs": [DOG, "a"],
+        "tokens": True,
+        "layers": [3],
+        "attention": {"heads": {"5": [11]}, "dtype": "float16"},
+    }
+
+    answer = await client.post("/v1/encode", json=asked, headers={"accept": SAFETENSORS})
+
+    tensors = load(answer.content)
+    assert sorted(name for name in tensors if name.startswith("1.")) == [
+        "1.attention.5.11",
+        "1.layers.3",
+        "1.pooled",
+        "1.tokens",
+    ]
+    assert tensors["0.attention.5.11"].dtype == np.float16
+    size = int.from_bytes(answer.content[:8], "little")
+    metadata = json.loads(answer.content[8 : 8 + size])["__metadata__"]["headlight"]
+    assert json.loads(metadata)["data"][0]["tokens"][1:3] == ["a", "dog"]
+    assert "pooled" not in json.loads(metadata)["data"][0]
+
+
+async def test_what_is_not_asked_for_is_not_answered(client: httpx.AsyncClient) -> None:
+    """A plain request brings a pooled vector and its length, nothing else."""
+    item = (await encode(client, {"inputs": ["a"]}))["data"][0]
+
+    assert set(item) == {"truncated", "length", "pooled"}
+
+
+async def test_dimensions_cut_before_normalising(client: httpx.AsyncClient) -> None:
+    """A shortened vector still has length 1."""
+    item = (await encode(client, {"inputs": [DOG], "pooled": {"dimensions": 7}}))["data"][0]
+
+    assert len(item["pooled"]) == 7
+    assert sum(number**2 for number in item["pooled"]) == pytest.approx(1, abs=1e-6)
+
+
+async def test_truncation_happens_only_when_asked_for(client: httpx.AsyncClient) -> None:
+    """By default a long text is refused with its length; else the answer says it was cut."""
+    long = "dog " * 600
+
+    refused = await client.post("/v1/encode", json={"inputs": ["a", long]})
+    cut = await encode(client, {"inputs": [long], "truncate": "right", "tokens": True})
+
+    problem = refused.json()
+    assert (refused.status_code, problem["code"]) == (422, "sequence_too_long")
+    assert (problem["length"], problem["limit"]) == (602, 256)
+    assert problem["errors"] == [{"loc": ["inputs", 1], "code": "sequence_too_long"}]
+    item = cut["data"][0]
+    assert (item["truncated"], item["length"], len(item["tokens"])) == (True, 602, 256)
+    assert item["tokens"][-1] == "[SEP]"
+
+
+async def test_too_much_attention_is_refused_with_what_would_fit(client: httpx.AsyncClient) -> None:
+    """The price, the cap and cheaper ways are named; one of them then works."""
+    asked = {"inputs": [{"token_ids": [7] * 200}], "attention": {}}
+
+    refused = await client.post("/v1/encode", json=asked)
+
+    problem = refused.json()
+    assert (refused.status_code, problem["code"]) == (413, "attention_too_large")
+    assert (problem["bytes"], problem["limit"]) == (72 * 200 * 200 * 4, 8 * 1024 * 1024)
+    assert {"accept": SAFETENSORS} in problem["fits"]
+    answer = await client.post("/v1/encode", json=asked, headers={"accept": SAFETENSORS})
+    assert answer.status_code == 200
+
+
+NAME = "all-MiniLM-L6-v2"
+TENSOR = {"name": "text", "shape": [1], "datatype": "BYTES", "data": ["All is well"]}
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "status"),
+    [
+        ("/v1/encode", {"inputs": ["All is well"]}, 422),
+        ("/v1/explain", {"text": "All is well", "layer": 0}, 422),
+        ("/v1/embeddings", {"input": "All is well", "model": NAME}, 400),
+        ("/embed", {"inputs": "All is well"}, 422),
+        ("/embed_all", {"inputs": "All is well"}, 422),
+        ("/similarity", {"inputs": {"source_sentence": "All", "sentences": ["is"]}}, 422),
+        (f"/v2/models/{NAME}/infer", {"inputs": [TENSOR]}, 400),
+    ],
+)
+async def test_what_could_never_be_done_in_time_is_refused_for_good(
+    client: httpx.AsyncClient, gateway: Gateway, path: str, asked: Any, status: int
+) -> None:
+    """With what it would take, in each API's words; nobody is told to come again."""
+    unreachable = re.compile(
+        r'^headlight_invalid_inputs_total{code="deadline_unreachable",.* (.+)$'
+    )
+
+    async def count() -> float:
+        lines = (await client.get("/metrics")).text.splitlines()
+        return sum(float(found[1]) for found in map(unreachable.match, lines) if found)
+
+    before = await count()
+    answer = await client.post(path, json=asked, headers={"x-headlight-deadline-ms": "0"})
+
+    assert answer.status_code == status and "retry-after" not in answer.headers
+    assert "estimate_ms" in answer.text and "deadline_ms" in answer.text
+    assert REFUSALS["deadline_unreachable"].title in answer.text
+    assert await count() == before + 1
+    assert gateway._batcher.waiting_requests == gateway._batcher.waiting_tokens == 0
+
+
+async def test_what_is_late_because_the_machine_is_slow_may_come_again(
+    client: httpx.AsyncClient, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """429 and when, as long as it was fast enough at any time."""
+    monkeypatch.setattr(gateway._batcher, "_seconds", 1e9)
+
+    answer = await client.post("/v1/encode", json={"inputs": ["All is well"]})
+
+    assert (answer.status_code, answer.json()["code"]) == (429, "overloaded")
+    assert int(answer.headers["retry-after"]) >= 1
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "code"),
+    [
+        ({"content-type": "text/plain"}, 415, "unsupported_media_type"),
+        ({"content-encoding": "gzip"}, 415, "unsupported_encoding"),
+        ({"accept": "text/html"}, 406, "not_acceptable"),
+        ({"accept": "application/json;q=0"}, 406, "not_acceptable"),
+        ({"x-headlight-deadline-ms": "soon"}, 422, "out_of_range"),
+        ({"x-headlight-deadline-ms": "0"}, 422, "deadline_unreachable"),
+    ],
+)
+async def test_headers_that_cannot_be_honoured_are_refused(
+    client: httpx.AsyncClient, headers: dict[str, str], status: int, code: str
+) -> None:
+    """No media type or deadline is guessed."""
+    answer = await client.post("/v1/encode", content=b'{"inputs":["a"]}', headers=headers)
+
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+
+
+@pytest.mark.parametrize(
+    ("accept", "media_type"),
+    [
+        ("*/*", "application/json"),
+        ("application/json, application/vnd.safetensors", "application/json"),
+        ("application/vnd.safetensors, */*;q=0.1", SAFETENSORS),
+        ("application/vnd.safetensors;q=0.2, application/*;q=0.9", "application/json"),
+    ],
+)
+async def test_a_tie_between_media_types_is_json(accept: str, media_type: str) -> None:
+    """The preferred one wins; of equals JSON."""
+    assert media.accepted(accept) == media_type
+
+
+async def test_every_answer_names_its_replica(client: httpx.AsyncClient) -> None:
+    """Refusals too."""
+    for path in ("/live", "/nothing", "/metrics"):
+        assert (await client.get(path)).headers["x-headlight-replica"] == "replica-1"
+
+
+async def test_unknown_paths_and_methods_are_refused_in_the_same_shape(
+    client: httpx.AsyncClient,
+) -> None:
+    """404 and 405 carry a problem; 405 says what the path takes."""
+    nowhere, wrong = await client.get("/v1/nothing"), await client.get("/v1/encode")
+
+    assert (nowhere.status_code, nowhere.json()["code"]) == (404, "not_found")
+    assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
+
+
+async def test_every_answer_is_counted_once(client: httpx.AsyncClient) -> None:
+    """The counter moves by exactly what the client sent, and a scrape counts itself next."""
+
+    async def count(route: str, kind: str, code: int) -> float:
+        text = (await client.get("/metrics")).text
+        series = (
+            f'headlight_requests_total{{code="{code}",input="{kind}",'
+            f'replica="replica-1",route="{route}"}} '
+        )
+        return sum(
+            float(line.removeprefix(series))
+            for line in text.splitlines()
+            if line.startswith(series)
+        )
+
+    good = await count("/v1/encode", "text", 200)
+    bad = await count("/v1/encode", "none", 400)
+    await asyncio.gather(*(client.post("/v1/encode", json={"inputs": ["a"]}) for _ in range(17)))
+    await client.post("/v1/encode", content=b"{")
+
+    assert await count("/v1/encode", "text", 200) == good + 17
+    assert await count("/v1/encode", "none", 400) == bad + 1
+    assert await count("/metrics", "none", 200) + 1 == await count("/metrics", "none", 200)
+
+
+async def test_the_api_describes_itself_without_an_outside_address(
+    client: httpx.AsyncClient,
+) -> None:
+    """/openapi.json names every route and code; /docs loads nothing from elsewhere."""
+    document = (await client.get("/openapi.json")).json()
+    page = (await client.get("/docs")).text
+
+    assert "sequence_too_long" in str(document["paths"]["/v1/encode"]["post"]["responses"]["422"])
+    assert "://" not in page.replace("http://www.w3.org", "")
+
+
+async def test_below_a_prefix_every_route_is_where_the_cluster_put_it(app: guard.Guard) -> None:
+    """Answers, counts, the API's own address and its page, with another model beside it."""
+    transport = httpx.ASGITransport(app, root_path="/minilm")
+    async with httpx.AsyncClient(transport=transport, base_url="http://cluster") as client:
+        answer = await client.post("/minilm/v1/encode", json={"inputs": ["All is well"]})
+        document = (await client.get("/minilm/openapi.json")).json()
+        page = (await client.get("/minilm/docs")).text
+        counted = (await client.get("/minilm/metrics")).text
+        outside = await client.get("/base/info")
+
+    assert answer.json()["usage"]["tokens"] == 5
+    assert document["servers"] == [{"url": "/minilm"}] and "/v1/encode" in document["paths"]
+    assert 'href="openapi.json"' in page and 'fetch("openapi.json")' in page
+    assert 'route="/v1/encode"' in counted and "/minilm" not in counted
+    assert outside.status_code == 404
+
+
+async def test_info_names_the_model_and_its_limits(client: httpx.AsyncClient) -> None:
+    """What a client needs to size its requests."""
+    info = (await client.get("/info")).json()
+
+    assert info["weights"] == "sha256:5fc648cb18e4"
+    assert (info["layers"], info["heads"], info["width"], info["max_tokens"]) == (6, 12, 384, 256)
+    assert info["limits"]["max_request_tokens"] == 65_536

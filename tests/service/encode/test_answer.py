@@ -1,0 +1,91 @@
+"""Arrays become answers without losing a bit."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import orjson
+import pytest
+from safetensors.numpy import load
+
+from service.encode.answer import (
+    PIECE_BYTES,
+    Encoded,
+    Item,
+    NotFinite,
+    as_json,
+    as_safetensors,
+    cast,
+)
+
+HEAD, USAGE = {"model": "m"}, {"tokens": 5}
+
+
+def item(tokens: int) -> Item:
+    """One sequence with every kind of array."""
+    random = np.random.default_rng(0)
+    vectors = random.standard_normal((tokens, 7), dtype=np.float32)
+    maps = {"2": {"3": random.random((tokens, tokens), dtype=np.float32)}}
+    facts = {"length": tokens, "words": [None, 1]}
+    shown = {"maps": maps}
+    return Item(tokens, facts, vectors[0], vectors, {3: vectors}, {"form": "full"}, shown)
+
+
+@pytest.mark.parametrize("tokens", [1, 5, 300])
+def test_pieces_join_to_what_one_dump_would_give(tokens: int) -> None:
+    """Cut or whole, the JSON is the same; a large array comes in several pieces."""
+    one = item(tokens)
+    tree = {
+        **one.facts,
+        "pooled": one.pooled,
+        "token_vectors": one.tokens,
+        "layers": {"3": one.tokens},
+        "attention": {"form": "full", **one.shown},
+    }
+    whole = {**HEAD, "data": [tree, tree], "usage": USAGE}
+
+    pieces = list(as_json(Encoded(HEAD, [one, one], USAGE), "json"))
+
+    assert b"".join(pieces) == orjson.dumps(whole, option=orjson.OPT_SERIALIZE_NUMPY)
+    assert max(map(len, pieces)) < 8 * PIECE_BYTES
+
+
+def test_the_safetensors_library_reads_what_is_written() -> None:
+    """Names, shapes, types and bits; wide numbers before narrow ones; in pieces."""
+    one, random = item(300), np.random.default_rng(1)
+    odd = {"maps.half": random.random((3, 5)).astype(np.float16), "keys": np.arange(7, dtype=">i4")}
+    items = [replace(one, named={**odd, "none": np.zeros((0, 4), np.float32)}), item(1)]
+
+    pieces = list(as_safetensors(Encoded(HEAD, items, USAGE)))
+    read = load(b"".join(pieces))
+
+    expected = {"0.pooled": one.pooled, "0.tokens": one.tokens, "0.layers.3": one.tokens}
+    expected |= {f"0.{name}": array for name, array in items[0].named.items()}
+    expected |= {"1.pooled": items[1].pooled, "1.tokens": items[1].tokens}
+    expected |= {"1.layers.3": items[1].tokens}
+    assert read.keys() == expected.keys()
+    for name, array in expected.items():
+        assert array is not None and np.array_equal(read[name], array)
+        assert read[name].shape == array.shape and read[name].dtype.name == array.dtype.name
+    assert max(map(len, pieces)) <= PIECE_BYTES
+
+
+def test_an_item_is_made_when_its_turn_has_come() -> None:
+    """So that whoever joins the pieces can let others in between."""
+    made: list[int] = []
+
+    def items() -> Iterator[Item]:
+        for number in range(2):
+            made.append(number)
+            yield item(5)
+
+    pieces = as_json(Encoded(HEAD, items(), USAGE), "json")
+
+    assert [list(made) for _ in pieces if len(made) < 2][-1] == [0]
+    assert made == [0, 1]
+
+
+def test_what_float16_cannot_hold_is_refused() -> None:
+    """An infinity never takes a number's place."""
+    with pytest.raises(NotFinite):
+        cast(np.array([1e6], np.float32), "float16")

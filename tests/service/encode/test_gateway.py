@@ -1,0 +1,240 @@
+"""The spine under trouble: a full queue, a late answer, a lost client, a fault in the model."""
+
+import asyncio
+import math
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import pytest_asyncio
+
+from service.encode.gateway import Gateway
+from service.encode.request import EncodeRequest
+from service.engine.machine import Unservable
+from service.engine.runner import Done, Runner, Work
+from service.observe.record import Seen
+from service.settings import Settings
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+DOG = {"inputs": ["A dog ate the food because it was hungry"], "encoding": "base64"}
+POISON = {"inputs": [{"token_ids": [666]}]}
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Wait for what the service will do by itself."""
+    async with asyncio.timeout(60):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+@contextmanager
+def held(gateway: Gateway) -> Iterator[threading.Event]:
+    """Lanes that wait before every batch until the event is set; batches are remembered."""
+    runner, gate = gateway._runner, threading.Event()
+    run = runner.run
+
+    def waiting(works: Sequence[Work], threads: int) -> list[Done | Exception]:
+        gate.wait(20)
+        return run(works, threads)
+
+    runner.run = waiting  # type: ignore[method-assign]
+    alone = gateway._batcher._alone
+    alone.cores = lambda: 2  # type: ignore[method-assign]  # one sequence then holds both lanes
+    try:
+        yield gate
+    finally:
+        gate.set()
+        runner.run = run  # type: ignore[method-assign]
+        del alone.cores
+
+
+@contextmanager
+def poisoned(runner: Runner) -> Iterator[None]:
+    """A model that fails on token 666."""
+    encoder = runner.model.encoder
+    embeddings = encoder.embeddings
+    inner = embeddings.__call__
+
+    class Poisoned(type(embeddings)):  # type: ignore[misc]
+        def __call__(self, packed):  # type: ignore[no-untyped-def]
+            if 666 in packed.token_ids:
+                raise ValueError("poison")
+            return inner(packed)
+
+    embeddings.__class__ = Poisoned
+    try:
+        yield
+    finally:
+        embeddings.__class__ = Poisoned.__mro__[1]
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def golden(client: httpx.AsyncClient) -> AsyncIterator[None]:
+    """After the test the service answers as before it, bit for bit."""
+    before = (await client.post("/v1/encode", json=DOG)).json()["data"]
+    yield
+    assert (await client.post("/v1/encode", json=DOG)).json()["data"] == before
+    assert (await client.get("/ready")).status_code == 200
+
+
+@pytest.mark.usefixtures("golden")
+async def test_a_full_queue_refuses_with_retry_after_and_the_probes_answer(
+    client: httpx.AsyncClient, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """429 at once for what finds no room; /live, /ready and /metrics do not wait."""
+    monkeypatch.setattr(gateway._batcher, "_most_requests", 2)
+    with held(gateway):
+        waiting = [asyncio.create_task(client.post("/v1/encode", json=DOG)) for _ in range(7)]
+        await until(lambda: sum(task.done() for task in waiting) >= 3)
+        probes = [(await client.get(path)).status_code for path in ("/live", "/ready", "/metrics")]
+        refused = [task.result() for task in waiting if task.done()]
+        for task in waiting:
+            task.cancel()
+
+    assert probes == [200, 200, 200]
+    assert len(refused) >= 3 and all(answer.status_code == 429 for answer in refused)
+    assert int(refused[0].headers["retry-after"]) >= 1
+
+
+@pytest.mark.usefixtures("golden")
+async def test_a_deadline_that_passes_is_504_and_the_work_is_not_done(
+    client: httpx.AsyncClient, gateway: Gateway
+) -> None:
+    """The header shortens the deadline; what still waited then never runs."""
+    with held(gateway):
+        first = asyncio.create_task(client.post("/v1/encode", json=DOG))
+        await until(lambda: gateway._batcher.busy)
+        late = await client.post("/v1/encode", json=DOG, headers={"x-headlight-deadline-ms": "200"})
+        left = gateway._batcher.waiting_requests
+
+    assert (late.status_code, late.json()["code"]) == (504, "deadline_exceeded")
+    assert left == 0
+    assert (await first).status_code == 200
+
+
+@pytest.mark.usefixtures("golden")
+async def test_a_client_that_leaves_takes_its_waiting_work_along(
+    client: httpx.AsyncClient, gateway: Gateway
+) -> None:
+    """Cancelling the request frees its place in the queue and counts as 499."""
+    with held(gateway):
+        first = asyncio.create_task(client.post("/v1/encode", json=DOG))
+        gone = asyncio.create_task(client.post("/v1/encode", json=DOG))
+        await until(lambda: gateway._batcher.waiting_requests == 1)
+        gone.cancel()
+        with suppress(asyncio.CancelledError):
+            await gone
+        left = gateway._batcher.waiting_requests
+
+    assert left == 0
+    assert (await first).status_code == 200
+    assert 'code="499"' in (await client.get("/metrics")).text
+
+
+@pytest.mark.usefixtures("golden")
+async def test_an_exception_in_the_forward_pass_fails_only_the_request_that_caused_it(
+    client: httpx.AsyncClient, gateway: Gateway
+) -> None:
+    """Requests in the same batch are answered; the fault's text stays inside."""
+    with poisoned(gateway._runner):
+        with held(gateway):
+            tasks = [
+                asyncio.create_task(client.post("/v1/encode", json=body))
+                for body in (DOG, DOG, POISON, DOG)
+            ]
+            await until(lambda: gateway._batcher.waiting_requests == 3)
+        answers = await asyncio.gather(*tasks)
+
+    assert [answer.status_code for answer in answers] == [200, 200, 500, 200]
+    assert answers[2].json()["code"] == "internal" and "poison" not in answers[2].text
+
+
+@pytest.mark.usefixtures("golden")
+async def test_output_that_is_not_finite_never_leaves(
+    client: httpx.AsyncClient, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Embeddings that overflow inside the model are a 500 with its own code, for them alone."""
+    monkeypatch.setattr(gateway, "_reader", replace(gateway._reader, max_embedding=math.inf))
+    huge = {"inputs": [{"embeddings": [[3e38, -3e38] * 192]}]}
+
+    answer = await client.post("/v1/encode", json=huge)
+
+    told = answer.json()
+    assert (answer.status_code, told["code"]) == (500, "nonfinite_output")
+    assert (told["layer"], told["dtype"]) == (0, "float32")
+
+
+async def test_the_canary_runs_while_the_replica_is_busy() -> None:
+    """Wrong bits under a steady load must not go unseen."""
+    gateway = Gateway(Settings(threads=1, canary_seconds=0.05), "busy-1")
+    await gateway.start()
+    runs = b'headlight_canary_runs_total{replica="busy-1"} '
+    asked, done = EncodeRequest(inputs=["All is well"] * 8), False
+
+    async def load() -> None:
+        while not done:
+            await gateway.encode(asked, time.monotonic() + 30, Seen("own"), numbers=False)
+
+    loads = [asyncio.create_task(load()) for _ in range(4)]
+    await until(lambda: gateway._batcher.busy)
+    before = float(gateway.metrics.render().partition(runs)[2].split()[0])
+    await until(lambda: float(gateway.metrics.render().partition(runs)[2].split()[0]) >= before + 3)
+    done = True
+    await asyncio.gather(*loads)
+    await gateway.close()
+
+
+async def test_a_canary_that_comes_out_wrong_takes_the_replica_out_of_service(
+    client: httpx.AsyncClient, gateway: Gateway
+) -> None:
+    """One changed bit is enough: /ready refuses and the failure is counted."""
+    runner, health = gateway._runner, gateway._health
+    assert health is not None
+    golden, runner.golden = runner.golden, np.nextafter(runner.golden, 9, dtype=np.float32)
+
+    await health.prove()
+    ready = await client.get("/ready")
+    metrics = (await client.get("/metrics")).text
+    runner.golden, health._fault = golden, None
+
+    assert (ready.status_code, ready.json()["code"]) == (503, "not_ready")
+    assert 'headlight_canary_failures_total{replica="replica-1"} 1.0' in metrics
+    assert 'headlight_ready{replica="replica-1"} 0.0' in metrics
+    assert (await client.get("/ready")).status_code == 200
+
+
+async def test_a_batch_that_hangs_makes_the_replica_not_ready(
+    client: httpx.AsyncClient, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """/ready answers from the age of the batch, without running anything."""
+    monkeypatch.setattr("service.engine.health.STUCK_SECONDS", 0.0)
+    hasty = gateway.settings.model_copy(update={"deadline_seconds": 0.3})
+    monkeypatch.setattr(gateway._health, "_settings", hasty)
+    with held(gateway):
+        waiting = asyncio.create_task(client.post("/v1/encode", json=DOG))
+        async with asyncio.timeout(60):
+            while (await client.get("/ready")).status_code != 503:
+                await asyncio.sleep(0.01)
+    monkeypatch.undo()
+    await waiting
+
+    assert (await client.get("/ready")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [({"max_tokens": 513}, "513.*512 positions"), ({"device": "cuda"}, "no CUDA device")],
+)
+async def test_a_setting_that_cannot_be_honoured_stops_the_start(
+    setting: dict[str, Any], said: str
+) -> None:
+    """With a line that says why, instead of a value quietly lowered."""
+    with pytest.raises(Unservable, match=said):
+        await Gateway(Settings(threads=1, **setting), "r").start()

@@ -1,0 +1,212 @@
+"""POST /v1/encode?dry_run=true and 413: what an answer costs, and what would fit."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import httpx
+import pytest
+
+from service.encode.answer import SAFETENSORS
+from service.encode.gateway import Gateway
+from service.engine.runner import Done, Work
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+TEXTS: list[Any] = [
+    "A dog ate the food because it was hungry",
+    {"text": "Unbelievable headlights", "pair": "They outshine the tokenizers"},
+]
+FORMS: dict[str, dict[str, Any]] = {
+    "nothing shown": {},
+    "full": {"attention": {}},
+    "rows": {"attention": {"form": "rows", "rows": [2, 1], "heads": {"0": [5]}}},
+    "top": {"attention": {"form": "top", "k": 3, "specials": "drop"}},
+    "blocks": {"attention": {"form": "blocks", "size": 3, "level": "word"}},
+    "stats": {"attention": {"form": "stats", "dtype": "float16"}},
+    "dominance": {"attention": {"form": "dominance", "level": "word", "specials": "drop"}},
+    "rollout": {"attention": {"form": "rollout"}},
+}
+
+
+async def priced(client: httpx.AsyncClient, asked: Any, **headers: str) -> dict[str, Any]:
+    """What a dry run tells of a request."""
+    answer = await client.post("/v1/encode?dry_run=true", json=asked, headers=headers)
+    assert answer.status_code == 200, answer.text
+    told: dict[str, Any] = answer.json()
+    return told
+
+
+@pytest.fixture
+def batches(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Sequence[Work]]]:
+    """The batches that run meanwhile, but for the service's own checks of itself."""
+    runner, seen = gateway._runner, list[Sequence[Work]]()
+    run = runner.run
+
+    def watched(works: Sequence[Work], threads: int) -> list[Done | Exception]:
+        if works[0] is not runner.canary:
+            seen.append(works)
+        return run(works, threads)
+
+    monkeypatch.setattr(runner, "run", watched)
+    yield seen
+
+
+@pytest.mark.parametrize("asked", FORMS.values(), ids=FORMS.keys())
+async def test_a_dry_run_tells_the_price_and_computes_nothing(
+    client: httpx.AsyncClient, batches: list[Sequence[Work]], asked: dict[str, Any]
+) -> None:
+    """Its figures are what the answer's usage then says."""
+    told = await priced(client, {"inputs": TEXTS, **asked})
+
+    assert not batches
+    answer = await client.post("/v1/encode", json={"inputs": TEXTS, **asked})
+    usage = answer.json()["usage"]
+    assert batches and told.pop("flops") > 0
+    assert told == {
+        "tokens": usage["tokens"],
+        "attention_bytes": usage["attention_bytes"],
+        "admitted": True,
+        "code": None,
+        "retry_after_s": None,
+    }
+
+
+async def test_a_dry_run_counts_products_and_sums(client: httpx.AsyncClient) -> None:
+    """Of the linears, of the attention, and of the scores of what is shown."""
+    told = await priced(client, {"inputs": ["a"], "attention": {"heads": {"5": [1, 2]}}})
+
+    linears = 2 * 3 * 6 * (4 * 384 * 384 + 2 * 384 * 1536)
+    assert told["flops"] == linears + 6 * 3 * 3 * 4 * 384 + 2 * 3 * 3 * 2 * 32
+
+
+async def test_a_dry_run_says_why_a_request_would_be_refused(
+    client: httpx.AsyncClient, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too large in one encoding and not in another; too late for ever, or now, and until when."""
+    large = {"inputs": [{"token_ids": [7] * 200}], "attention": {}}
+    many = {"inputs": [{"token_ids": [7] * 256}] * 200}
+
+    as_json = await priced(client, large)
+    as_file = await priced(client, large, accept=SAFETENSORS)
+    never = await priced(client, many, **{"x-headlight-deadline-ms": "1"})
+    monkeypatch.setattr(gateway._batcher, "_seconds", 1e9)  # a neighbour took the processor
+    late = await priced(client, {"inputs": ["a"]})
+
+    assert as_json["attention_bytes"] == as_file["attention_bytes"] == 72 * 200 * 200 * 4
+    reasons = [(one["admitted"], one["code"]) for one in (as_json, as_file, never, late)]
+    assert reasons == [
+        (False, "attention_too_large"),
+        (True, None),
+        (False, "deadline_unreachable"),
+        (False, "overloaded"),
+    ]
+    assert as_json["retry_after_s"] is never["retry_after_s"] is None
+    assert late["retry_after_s"] >= 1
+
+
+async def test_a_dry_run_counts_as_a_request_for_its_kind_of_input(
+    client: httpx.AsyncClient,
+) -> None:
+    """Like any other."""
+
+    async def count() -> float:
+        labels = 'code="200",input="tokens",replica="replica-1",route="/v1/encode"'
+        text = (await client.get("/metrics")).text
+        found = re.search(rf"^headlight_requests_total{{{labels}}} (.*)$", text, re.MULTILINE)
+        return float(found[1]) if found else 0
+
+    before = await count()
+    await priced(client, {"inputs": [{"token_ids": [7]}]})
+
+    assert await count() == before + 1
+
+
+async def test_a_dry_run_is_asked_for_by_true_alone(client: httpx.AsyncClient) -> None:
+    """Whatever is neither true nor false is refused; false is no dry run."""
+    maybe = await client.post("/v1/encode?dry_run=maybe", json={"inputs": ["a"]})
+    real = await client.post("/v1/encode?dry_run=false", json={"inputs": ["a"]})
+
+    assert (maybe.status_code, maybe.json()["code"]) == (422, "out_of_range")
+    assert maybe.json()["errors"][0]["loc"] == ["dry_run"]
+    assert len(real.json()["data"][0]["pooled"]) == 384
+
+
+LARGE: dict[str, tuple[int, int, dict[str, Any], dict[str, str]]] = {
+    "full": (1, 200, {}, {}),
+    "every row": (1, 200, {"form": "rows", "rows": list(range(200))}, {}),
+    "some rows": (20, 256, {"form": "rows", "rows": list(range(6))}, {}),
+    "top": (2, 200, {"form": "top", "k": 90, "weight": "value_norm"}, {}),
+    "fine blocks": (3, 256, {"form": "blocks", "size": 128}, {}),
+    "dominance": (40, 256, {"form": "dominance"}, {}),
+    "rollout": (40, 256, {"form": "rollout"}, {}),
+    "some heads": (6, 200, {"heads": {"1": [0], "2": list(range(12)), "4": [3, 7]}}, {}),
+    "safetensors": (6, 256, {}, {"accept": SAFETENSORS}),
+    "float16": (4, 256, {"dtype": "float16"}, {}),
+}
+
+
+def changed(asked: dict[str, Any], fit: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """A request with a change that a refusal offers, and its headers."""
+    if "accept" in fit:
+        return asked, {"accept": fit["accept"]}
+    if "encoding" in fit:
+        return {**asked, **fit}, {}
+    change = {name: value for name, value in fit.items() if name != "bytes"}
+    most = change.pop("heads_at_most", None)
+    if most is not None:
+        change["heads"] = fewer(asked["attention"], most)
+    return {**asked, "attention": {**asked["attention"], **change}}, {}
+
+
+def fewer(attention: dict[str, Any], most: int) -> dict[str, list[int]]:
+    """The first heads asked for."""
+    every = {str(layer): list(range(12)) for layer in range(6)}
+    pairs = [(layer, head) for layer, h in attention.get("heads", every).items() for head in h]
+    kept: dict[str, list[int]] = {}
+    for layer, head in pairs[:most]:
+        kept.setdefault(layer, []).append(head)
+    return kept
+
+
+@pytest.mark.parametrize(("count", "tokens", "how", "accept"), LARGE.values(), ids=LARGE.keys())
+async def test_each_offer_of_a_refusal_fits_and_weighs_what_it_says(
+    client: httpx.AsyncClient, count: int, tokens: int, how: dict[str, Any], accept: dict[str, str]
+) -> None:
+    """Applied to the request one at a time; cheapest first; one head more is too much."""
+    asked = {"inputs": [{"token_ids": [7] * tokens}] * count, "attention": how}
+
+    refused = await client.post("/v1/encode", json=asked, headers=accept)
+
+    problem = refused.json()
+    assert (refused.status_code, problem["code"]) == (413, "attention_too_large")
+    assert problem["bytes"] > problem["limit"]
+    assert (await priced(client, asked, **accept))["attention_bytes"] == problem["bytes"]
+    weights = []
+    for fit in problem["fits"]:
+        request, headers = changed(asked, fit)
+        told = await priced(client, request, **{**accept, **headers})
+        weights.append(told["attention_bytes"])
+        assert (told["admitted"], fit.get("bytes", told["attention_bytes"])) == (True, weights[-1])
+    assert weights == sorted(weights) and weights
+    assert ({"encoding": "base64"} in problem["fits"]) == (not accept)
+    for most in [fit["heads_at_most"] for fit in problem["fits"] if "heads_at_most" in fit]:
+        request, _ = changed(asked, {"heads_at_most": most + 1})
+        assert (await priced(client, request, **accept))["code"] == "attention_too_large"
+
+
+async def test_an_offer_is_answered(client: httpx.AsyncClient) -> None:
+    """Not only priced: as often as the refusal says it fits."""
+    asked = {"inputs": [{"token_ids": [7] * 200}], "attention": {}}
+    fits = (await client.post("/v1/encode", json=asked)).json()["fits"]
+
+    kinds = [sorted(fit.keys() - {"bytes"}) for fit in fits]
+
+    assert kinds == [["form"], ["form", "size"], ["form", "k"], ["dtype"], ["heads_at_most"]] + [
+        ["encoding"],
+        ["accept"],
+    ]
+    for fit in fits:
+        request, headers = changed(asked, fit)
+        answer = await client.post("/v1/encode", json=request, headers=headers)
+        assert answer.status_code == 200

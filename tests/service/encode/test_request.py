@@ -1,0 +1,43 @@
+"""How a request names layers, heads and hidden states."""
+
+import pytest
+
+from service.encode.request import Attention, EncodeRequest
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ({}, {0: (0, 1, 2), 1: (0, 1, 2)}),
+        ({"layers": [1], "heads": [2, 0]}, {1: (0, 2)}),
+        ({"heads": {"1": [2], "0": [1]}}, {0: (1,), 1: (2,)}),
+        ({"layers": [1], "heads": {"1": [2]}}, {1: (2,)}),
+    ],
+)
+def test_heads_are_named_by_layer(asked: dict[str, object], named: dict[int, object]) -> None:
+    """All of them, the same of every layer, or some of each."""
+    assert Attention.model_validate(asked).resolve(2, 3) == named
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"layers": [2]},
+        {"layers": [0, 0]},
+        {"heads": [3]},
+        {"heads": {"01": [1]}},
+        {"heads": {"-1": [1]}},
+        {"layers": [0], "heads": {"1": [2]}},
+        {"layers": []},
+        {"heads": []},
+    ],
+)
+def test_a_head_that_does_not_exist_is_an_index_error(asked: dict[str, object]) -> None:
+    """Nothing is guessed or left out."""
+    with pytest.raises(IndexError):
+        Attention.model_validate(asked).resolve(2, 3)
+
+
+def test_hidden_states_count_from_either_end() -> None:
+    """Of 2 layers there are 3 states, and -1 is the last."""
+    assert EncodeRequest(inputs=[], layers=[0, -1]).hidden(2) == {0, 2}

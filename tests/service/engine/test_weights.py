@@ -1,0 +1,303 @@
+"""What --model names; the hub is a stand-in on this machine, or a cache and no hub."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from model.config import TRANSFORMER_BASE
+from service import launch
+from service.encode.gateway import Gateway
+from service.engine import weights
+from service.engine.weights import BUNDLED, Found, ModelNotFound, locate, pin
+from service.settings import Settings
+
+ROOT = Path(__file__).parent.parent.parent
+OLD, NEW = "1" * 40, "2" * 40  # commits
+NAME = "org/name"
+ASK = """
+import json, sys
+from service.engine.weights import ModelNotFound, locate, pin
+try:
+    print(json.dumps([str(part) for part in locate(sys.argv[1])[:3]] + [pin(sys.argv[1])]))
+except ModelNotFound as error:
+    print(json.dumps(str(error)))
+"""
+
+Ask = Callable[..., Any]
+
+
+def test_the_bundled_model_and_a_folder_are_found_by_name(tmp_path: Path) -> None:
+    """The folder's own name becomes the model's."""
+    (tmp_path / "mine").mkdir()
+
+    assert (locate(BUNDLED).folder / "model.safetensors").is_file()
+    assert locate(str(tmp_path / "mine")) == Found(tmp_path / "mine", "mine")
+
+
+def test_a_preset_has_sizes_and_the_bundled_tokenizer() -> None:
+    """Of the folder nothing else is read."""
+    found = locate("preset:transformer-base")
+
+    assert (found.folder, found.name) == (locate(BUNDLED).folder, "preset:transformer-base")
+    assert (found.preset, locate(BUNDLED).preset) == (TRANSFORMER_BASE, None)
+
+
+@pytest.mark.parametrize("model", ["nowhere", "/not/here", "preset:large", "a/b/c", "../up/there"])
+def test_anything_else_is_refused_by_name(model: str) -> None:
+    """With what there is instead; the hub is not asked."""
+    with pytest.raises(ModelNotFound, match=f"no folder {model}; --model takes .*preset:trans"):
+        locate(model)
+
+
+@pytest.mark.parametrize("model", [BUNDLED, "preset:transformer-base", str(ROOT), "/not/here"])
+def test_what_is_not_of_the_hub_is_pinned_as_it_is(model: str) -> None:
+    """A folder of another machine included."""
+    assert pin(model) == model
+
+
+@pytest.fixture
+def ask(tmp_path: Path) -> Ask:
+    """Locate and pin a model in a process of its own, as the hub's library reads variables once.
+
+    Gives folder, name, commit and pinned name, or the refusal.
+    """
+
+    def answer(model: str, **variables: str) -> Any:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+        environ = {**kept, "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_TELEMETRY": "1"}
+        done = subprocess.run(
+            [sys.executable, "-c", ASK, model],
+            cwd=ROOT,
+            env={**environ, **variables},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return json.loads(done.stdout)
+
+    return answer
+
+
+@pytest.fixture
+def cached(tmp_path: Path) -> Path:
+    """The bundled model's files in a cache of the hub, at two commits of which one is main."""
+    home = tmp_path / "home" / "hub" / "models--org--name"
+    for commit in (OLD, NEW):
+        shutil.copytree(locate(BUNDLED).folder, home / "snapshots" / commit)
+    (home / "refs").mkdir()
+    (home / "refs" / "main").write_text(NEW)
+    return home
+
+
+def test_a_cached_model_is_found_without_the_hub(ask: Ask, cached: Path) -> None:
+    """At its newest commit, to which it is pinned."""
+    found = ask(NAME, HF_HUB_OFFLINE="1")
+
+    assert found == [str(cached / "snapshots" / NEW), NAME, NEW, f"{NAME}@{NEW}"]
+
+
+def test_a_commit_asked_for_is_the_one_found(ask: Ask, cached: Path) -> None:
+    """The name clients know stays the same."""
+    found = ask(f"{NAME}@{OLD}", HF_HUB_OFFLINE="1")
+
+    assert found == [str(cached / "snapshots" / OLD), NAME, OLD, f"{NAME}@{OLD}"]
+
+
+def test_what_is_not_cached_is_refused_without_the_hub(ask: Ask, cached: Path) -> None:
+    """In one line, with the reason."""
+    other, revision = (ask(model, HF_HUB_OFFLINE="1") for model in ("org/other", f"{NAME}@v1"))
+
+    reason = "it is not wholly cached, and HF_HUB_OFFLINE is set"
+    assert (other, revision) == (
+        f"no folder org/other@main, {reason}",
+        f"no folder {NAME}@v1, {reason}",
+    )
+
+
+def test_a_cached_model_without_safetensors_is_refused(ask: Ask, cached: Path) -> None:
+    """A pickle is not read; the refusal says how to convert it."""
+    (cached / "snapshots" / NEW / "model.safetensors").unlink()
+
+    refused = ask(NAME, HF_HUB_OFFLINE="1")
+
+    assert refused.startswith(f"{NAME} has no safetensors, and pickles are not read; load it with")
+
+
+class Hub(BaseHTTPRequestHandler):
+    """The hub's endpoints that a snapshot needs; one model, at two commits."""
+
+    files: dict[str, bytes]
+    fetched: list[str]
+
+    def do_HEAD(self) -> None:
+        """What a file is, without it."""
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        """A commit, the list of its files, or one of them."""
+        path = self.path.partition("?")[0].strip("/")
+        if path.startswith("org/gated/") or "locked" in path:
+            return self.answer(403, b"{}", {"X-Error-Code": "GatedRepo"})
+        if "org/name" not in path:
+            return self.answer(404, b"{}", {"X-Error-Code": "RepoNotFound"})
+        revision = path.removeprefix("api/models/org/name").strip("/").split("/")[-1]
+        if path.startswith("api/models/org/name/tree/"):
+            sizes = {name: len(content) for name, content in self.files.items()}
+            entries = [
+                {"type": "file", "path": name, "size": size, "oid": f"{size:040x}"}
+                for name, size in sizes.items()
+            ]
+            return self.answer(200, json.dumps(entries).encode())
+        if path.startswith("api/models/"):
+            commit = {"main": NEW, "v1": OLD, OLD: OLD, NEW: NEW}.get(revision)
+            if commit is None:
+                return self.answer(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
+            siblings = [{"rfilename": name} for name in self.files]
+            body = {"_id": "1", "id": NAME, "sha": commit, "siblings": siblings}
+            return self.answer(200, json.dumps(body).encode())
+        commit, _, name = path.removeprefix("org/name/resolve/").partition("/")
+        if self.command == "GET":
+            self.fetched.append(name)
+        content = self.files[name]
+        etag = {"ETag": f'"{hashlib.sha1(content).hexdigest()}"', "X-Repo-Commit": commit}
+        return self.answer(200, content, etag)
+
+    def answer(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+        """Send it, to a HEAD without its body."""
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def hub() -> Iterator[type[Hub]]:
+    """The stand-in, running; `endpoint` is its address."""
+    folder = locate(BUNDLED).folder
+    given = {
+        str(path.relative_to(folder)): f"of {path.name}, {path.parent.name}".encode()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+    extra = ["2_Dense/model.safetensors", "onnx/model.safetensors", "pytorch_model.bin", "trap.py"]
+    files = {**given, **{name: b"x" * place for place, name in enumerate(extra, 100)}}
+    handler = type("Handler", (Hub,), {"files": files, "fetched": []})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    handler.endpoint = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield handler
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_model_is_fetched_from_the_hub_once_and_in_part(ask: Ask, hub: Any) -> None:
+    """Configs, tokenizer and safetensors; no pickle, no code, no other formats."""
+    first = ask(NAME, HF_ENDPOINT=hub.endpoint)
+    fetched = sorted(hub.fetched)
+    again = ask(NAME, HF_ENDPOINT=hub.endpoint)
+    offline = ask(NAME, HF_HUB_OFFLINE="1")
+
+    assert first == again == offline
+    assert first[1:] == [NAME, NEW, f"{NAME}@{NEW}"]
+    assert sorted(hub.fetched) == fetched
+    assert set(fetched) == {
+        "1_Pooling/config.json",
+        "2_Dense/model.safetensors",
+        "config.json",
+        "model.safetensors",
+        "modules.json",
+        "sentence_bert_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        *({"config_sentence_transformers.json"} & hub.files.keys()),
+    }
+    assert (Path(first[0]) / "model.safetensors").read_bytes().startswith(b"of model")
+
+
+def test_a_revision_is_looked_up_at_the_hub(ask: Ask, hub: Any) -> None:
+    """A tag becomes the commit it names."""
+    found = ask(f"{NAME}@v1", HF_ENDPOINT=hub.endpoint)
+
+    assert found[1:] == [NAME, OLD, f"{NAME}@{OLD}"]
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("org/other", "no folder org/other@main, and the hub has no such model"),
+        ("org/locked", "no folder org/locked@main, and on the hub its licence is to be accepted"),
+        ("org/name@v9", "org/name has no revision v9"),
+    ],
+)
+def test_what_the_hub_does_not_give_is_refused_in_one_line(
+    ask: Ask, hub: Any, model: str, said: str
+) -> None:
+    """With its reason."""
+    refused = ask(model, HF_ENDPOINT=hub.endpoint)
+
+    assert refused.startswith(said) and "\n" not in refused
+
+
+def test_a_hub_that_does_not_answer_is_said_so(ask: Ask) -> None:
+    """Nothing listens there."""
+    refused = ask(NAME, HF_ENDPOINT="http://127.0.0.1:1")
+
+    assert (
+        refused == f"no folder {NAME}@main, it is not wholly cached, and the hub cannot be reached"
+    )
+
+
+async def test_a_preset_is_served_and_shown_to_be_untrained() -> None:
+    """Checked at the start as any model is."""
+    gateway = Gateway(Settings(model="preset:transformer-base", threads=1), "replica-1")
+    await gateway.start()
+
+    info = gateway.info()
+
+    await gateway.close()
+    assert (info["model"], info["trained"]) == ("preset:transformer-base", False)
+    assert (info["layers"], info["heads"], info["width"]) == (6, 8, 512)
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_checkpoint_is_shown_to_be_trained(gateway: Gateway) -> None:
+    """As far as anybody can tell."""
+    assert gateway.info()["trained"] is True
+
+
+def test_every_replica_is_told_one_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `main` is tomorrow is nothing to a service that runs."""
+    monkeypatch.setattr(weights, "_fetch", lambda name, revision, files: Path("snapshots") / NEW)
+
+    assert launch.pinned(Settings(model=NAME)).model == f"{NAME}@{NEW}"
+    assert launch.pinned(Settings()) == Settings()
+
+
+async def test_the_commit_of_a_hubs_model_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A branch's name says little of what is served."""
+    found = locate(BUNDLED)._replace(commit=NEW)
+    monkeypatch.setattr("service.encode.gateway.locate", lambda name: found)
+    gateway = Gateway(Settings(threads=1), "replica-1")
+    await gateway.start()
+
+    shown = gateway.info()["revision"]
+
+    await gateway.close()
+    assert shown == NEW

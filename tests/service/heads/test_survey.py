@@ -1,0 +1,171 @@
+"""service/heads/survey.py: a corpus through a model, and what is said of its heads."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer as Library
+from tokenizers import models
+from torch import Tensor
+
+from model.errors import SequenceTooLong
+from model.loading.checkpoint import Model
+from model.tokenizer import Tokenized, Tokenizer
+from service.api.document import document
+from service.encode.gateway import Gateway
+from service.heads import sentences, store
+from service.heads.survey import NO_HEAD, survey
+
+CATS = {"relation": "subject", "text": "Cats sleep.", "from": [5, 10], "to": [0, 4]}
+
+
+@pytest.fixture
+def model(gateway: Gateway) -> Model:
+    """The bundled model; its tokenizer and its sizes matter here."""
+    return gateway._runner.model
+
+
+async def planted(read: Sequence[Tokenized]) -> list[Tensor]:
+    """Maps of 72 heads that look everywhere alike, L3H1 at the first word a little more."""
+    maps = []
+    for tokenized in read:
+        tokens = len(tokenized.token_ids)
+        heads = torch.full((72, tokens, tokens), 1 / tokens)
+        heads[37, :, 1] += 0.1
+        maps.append(heads)
+    return maps
+
+
+def corpus(folder: Path, *lines: dict[str, Any]) -> sentences.Corpus:
+    """A user's corpus."""
+    path = folder / "mine.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    return sentences.read(path)
+
+
+def animals(**more: Any) -> list[dict[str, Any]]:
+    """Sentences about animals, the verb ever farther from the subject."""
+    lines = []
+    for number, animal in enumerate(["Cats", "Dogs", "Owls", "Cows", "Bats"]):
+        text = f"{animal} {'very ' * number}often sleep."
+        start = text.index("sleep")
+        lines.append({**CATS, "text": text, "from": [start, start + 5], **more})
+    return lines
+
+
+async def test_a_planted_head_is_found_with_its_control(model: Model, tmp_path: Path) -> None:
+    """The other 71 are not; the numbers stand at the head and at the relation."""
+    chosen = corpus(tmp_path, *animals(), *animals(control=True))
+
+    found = await survey(model, "m", chosen, planted)
+
+    told = found["relations"]["subject"]
+    assert (told["found"], told["head"], told["kind"]) == ("L3H1", "L3H1", None)
+    assert (told["score"], told["baseline"], told["threshold"]) == (1.0, 0.2, 0.3)
+    labelled = [head for head in found["heads"] if head["role"] == "subject"]
+    assert [(head["layer"], head["head"]) for head in labelled] == [(3, 1)]
+    assert {head["role"] for head in found["heads"] if head not in labelled} == {"broad"}
+    assert labelled[0]["score"] == 1.0 and labelled[0]["baseline"] == 0.2
+    assert [role["role"] for role in labelled[0]["also"]] == ["broad"]
+
+
+async def test_without_a_control_no_head_is_named(model: Model, tmp_path: Path) -> None:
+    """The answer says so in words, with the reason."""
+    found = await survey(model, "m", corpus(tmp_path, *animals()), planted)
+
+    told = found["relations"]["subject"]
+    assert (told["head"], told["found"]) == (None, NO_HEAD)
+    assert told["reason"] == "no controls to judge it by"
+    assert not [head for head in found["heads"] if head["role"] == "subject"]
+
+
+async def test_a_head_that_fails_its_controls_is_told_and_not_named(
+    model: Model, tmp_path: Path
+) -> None:
+    """The candidate and its score stand at the relation alone."""
+    wrong = [{**line, "to": [5, 9]} for line in animals(control=True)[1:]]
+    chosen = corpus(tmp_path, *animals(), *wrong)
+
+    found = await survey(model, "m", chosen, planted)
+
+    told = found["relations"]["subject"]
+    assert (told["found"], told["candidate"], told["score"]) == (NO_HEAD, "L3H1", 0.0)
+    assert {head["role"] for head in found["heads"]} == {"broad"}
+
+
+async def test_a_tokenizer_without_words_leaves_the_roles_by_position(
+    model: Model, tmp_path: Path
+) -> None:
+    """A token that holds the whole text belongs to no word."""
+    Library(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]")).save(str(tmp_path / "t.json"))
+    wordless = replace(model, tokenizer=Tokenizer(tmp_path / "t.json"))
+    chosen = corpus(tmp_path, *animals(), *animals(control=True))
+
+    async def attend(read: Sequence[Tokenized]) -> list[Tensor]:
+        return [torch.ones(72, 1, 1) for _ in read]
+
+    found = await survey(wordless, "m", chosen, attend)
+
+    told = found["relations"]["subject"]
+    assert (told["head"], told["reason"]) == (None, "the tokenizer gives no words")
+    assert told["score"] is None and told["baseline"] is None
+    assert {head["role"] for head in found["heads"]} == {"self"}
+
+
+async def test_a_sentence_that_is_too_long_is_named_by_its_place(
+    model: Model, tmp_path: Path
+) -> None:
+    """Nothing is cut in silence."""
+    long = {**CATS, "text": "Cats sleep" + " well" * 300}
+
+    with pytest.raises(SequenceTooLong) as refused:
+        await survey(model, "m", corpus(tmp_path, CATS, long), planted)
+
+    assert refused.value.index == 1
+
+
+async def test_the_document_names_every_field(model: Model, tmp_path: Path) -> None:
+    """And no other."""
+    found = await survey(model, "m", corpus(tmp_path, *animals()), planted)
+
+    def fields(schema: str) -> set[str]:
+        return set(document()["components"]["schemas"][schema]["properties"])
+
+    assert fields("Heads") == found.keys()
+    assert fields("Corpus") == found["corpus"].keys()
+    assert fields("MeasuredHead") == found["heads"][0].keys()
+    assert fields("Relation") == found["relations"]["subject"].keys()
+
+
+def test_the_bundled_model_has_the_heads_that_are_known_of_it() -> None:
+    """One previous-token head, one next-token head, sinks; no coreference head on the swaps."""
+    found = store.recall("sha256:5fc648cb18e4")
+    assert found is not None
+    by_place = {(head["layer"], head["head"]): head for head in found["heads"]}
+
+    assert len(by_place) == 72
+    assert by_place[0, 2]["role"] == "previous" and by_place[0, 2]["score"] > 0.99
+    assert by_place[1, 8]["role"] == "next" and 0.55 < by_place[1, 8]["score"] < 0.65
+    for place in ((4, 5), (2, 9), (2, 7)):
+        assert by_place[place]["role"] == "delimiter sink"
+        assert by_place[place]["measures"]["cls"] > 0.8
+    assert found["relations"]["coreference"]["found"] == NO_HEAD
+    assert by_place[5, 11]["role"] is None
+
+
+def test_every_label_of_the_bundled_model_has_its_control() -> None:
+    """Score, threshold and baseline; of a relation, as many points above as are promised."""
+    found = store.recall("sha256:5fc648cb18e4")
+    assert found is not None
+
+    for head in found["heads"]:
+        for role in [head, *head["also"]] if head["role"] else []:
+            assert role["score"] >= role["threshold"] and role["baseline"] is not None
+            if role["role"] in found["relations"]:
+                told = found["relations"][role["role"]]
+                assert told["head"] == f"L{head['layer']}H{head['head']}"
+                assert role["score"] >= role["baseline"] + 0.1 and told["controls"] >= 20

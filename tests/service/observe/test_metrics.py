@@ -1,0 +1,356 @@
+"""What is counted, and when."""
+
+import asyncio
+import re
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import get_args
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from model.maps.forms import Form
+from service.api.document import document
+from service.encode.gateway import Gateway
+from service.observe import metrics as contract
+from service.observe.metrics import Metrics
+from service.observe.record import STAGES, Seen
+from service.refusals import REFUSALS
+
+Samples = Mapping[tuple[str, tuple[tuple[str, str], ...]], float]
+
+MOST_SERIES = 1000
+ASIDE = {"/docs", "/openapi.json"}  # routes that the document of the API leaves out
+# (method, path, JSON body, status); refused for many reasons, or answered
+TRAFFIC = [
+    ("POST", "/v1/encode", {"inputs": ["a"]}, 200),
+    ("POST", "/v1/encode", {"inputs": [{"token_ids": [101, 102]}]}, 200),
+    ("POST", "/v1/encode", {"inputs": ["a", {"token_ids": [101, 102]}], "attention": {}}, 200),
+    ("POST", "/v1/encode", {"inputs": ["a"], "attention": {"form": "stats"}}, 200),
+    ("POST", "/v1/encode", {"inputs": [{"embeddings": [[0.5] * 384] * 3}]}, 200),
+    ("POST", "/v1/encode", {"inputs": ["a"], "model": "other"}, 404),
+    ("POST", "/v1/encode", {"inputs": [""]}, 422),
+    ("POST", "/v1/encode", {"inputs": []}, 422),
+    ("POST", "/v1/encode", {"input": ["a"]}, 422),
+    ("POST", "/v1/encode", {"inputs": ["a " * 600]}, 422),
+    ("POST", "/v1/encode?dry_run=true", {"inputs": ["a"]}, 200),
+    ("POST", "/v1/encode?dry_run=2", {"inputs": ["a"]}, 422),
+    ("POST", "/v1/explain", {"text": "a", "layer": 0}, 200),
+    ("POST", "/v1/explain", {"text": "a", "layer": 9}, 422),
+    ("POST", "/v1/attend", {"scores": [[1.0]], "value": [[1.0]]}, 200),
+    ("GET", "/info", None, 200),
+    ("GET", "/v1/encode", None, 405),
+    ("BREW", "/v1/encode", None, 405),
+    ("BREW", "/nothing", None, 404),
+    *[("GET", f"/{number}?{number}", None, 404) for number in range(20)],
+]
+
+
+def read(page: str) -> Samples:
+    """Every sample of a page by name and labels."""
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    }
+
+
+def samples(metrics: Metrics) -> Samples:
+    """Every sample of a replica by name and labels."""
+    return read(metrics.render().decode())
+
+
+def counted(found: Samples, name: str, label: str) -> Counter[str]:
+    """The sums of a family by one of its labels."""
+    sums: Counter[str] = Counter()
+    for (sample, labels), value in found.items():
+        if sample == f"headlight_{name}":
+            sums[dict(labels).get(label, "")] += int(value)
+    return sums
+
+
+def total(found: Samples, name: str) -> int:
+    """The sum of a family."""
+    return counted(found, name, "replica").total()
+
+
+async def page(client: httpx.AsyncClient) -> Samples:
+    """What a scraper sees now."""
+    return read((await client.get("/metrics")).text)
+
+
+def test_a_request_is_counted_once_whichever_way_it_ends() -> None:
+    """With its code when it was answered, as 499 when it was not."""
+    metrics = Metrics("r")
+    metrics.request(Seen("/v1/encode", input="text", code=200))
+    metrics.request(Seen("/v1/encode"))
+
+    found = {k: value for k, value in samples(metrics).items() if "requests_total" in k[0]}
+
+    labels = (("replica", "r"), ("route", "/v1/encode"))
+    assert found == {
+        ("headlight_requests_total", (("code", "200"), ("input", "text"), *labels)): 1,
+        ("headlight_requests_total", (("code", "499"), ("input", "none"), *labels)): 1,
+    }
+
+
+@pytest.mark.parametrize("exemplars", [False, True])
+def test_a_page_that_was_made_before_shows_what_came_since(exemplars: bool) -> None:
+    """Requests, and what has nothing to do with any."""
+    metrics = Metrics("r")
+    metrics.expect({"/live": "GET"})
+    before = metrics.render(exemplars=exemplars)
+    metrics.request(Seen("/live", code=200))
+    metrics.encoded(5)
+    after = metrics.render(exemplars=exemplars)
+    metrics.expect({"/ready": "GET"})
+
+    assert b'tokens_total{replica="r"} 5.0' in after
+    assert b'route="/ready"' in metrics.render(exemplars=exemplars)
+    count = b'headlight_request_duration_seconds_count{replica="r",route="/live"} '
+    assert count + b"0.0" in before and count + b"1.0" in after
+    assert after.count(b"# EOF") == exemplars
+
+
+def test_every_series_carries_the_replica() -> None:
+    """So that a page joined from several replicas never holds a series twice."""
+    metrics = Metrics("r")
+    metrics.encoded(5)
+    metrics.watch("ready", "x", lambda: 1)
+    metrics.describe("model_info", "x", model="m")
+
+    assert all(dict(labels)["replica"] == "r" for _, labels in samples(metrics))
+
+
+def test_every_value_of_a_closed_label_is_there_before_the_first_request() -> None:
+    """A rate needs the zero before the one: an alert must not miss the first fault."""
+    metrics = Metrics("r")
+    metrics.expect({"/v1/encode": "POST", "/live": "GET"})
+
+    found = samples(metrics)
+
+    closed = {
+        ("stage_seconds_total", "stage"): set(STAGES),
+        ("stage_duration_seconds_count", "stage"): set(STAGES),
+        ("shed_total", "reason"): {"queue_full", "token_budget", "deadline", "not_ready"},
+        ("cancelled_total", "stage"): {"queue", "forward"},
+        ("invalid_inputs_total", "code"): {
+            code for code, kind in REFUSALS.items() if 400 <= kind.status < 500 != 429
+        }
+        - {"overloaded"},
+        ("accelerator_errors_total", "kind"): {"oom", "other"},
+        ("attention_maps_total", "form"): set(get_args(Form)),
+        ("attention_bytes_total", "form"): set(get_args(Form)),
+        ("request_duration_seconds_count", "route"): {"/v1/encode", "/live"},
+        ("requests_total", "route"): {"/v1/encode", "/live"},
+        ("requests_total", "input"): set(contract.INPUTS),
+        ("requests_total", "code"): {"200", "429", "500", "504"},
+    }
+    assert {key: set(counted(found, *key)) for key in closed} == closed
+    names = ("nonfinite_outputs", "canary_runs", "canary_failures", "auth_failures")
+    alone = {f"headlight_{name}_total" for name in (*names, "tokens", "response_bytes")}
+    assert alone <= {name for name, _ in found}
+    assert not any(v for (name, _), v in found.items() if name.endswith(("_total", "_count")))
+
+
+@pytest.mark.parametrize(
+    ("seen", "family", "labels"),
+    [
+        (Seen("/v1/encode", refused="nonfinite_output", code=500), "nonfinite_outputs", {}),
+        (Seen("/v1/encode", refused="deadline_exceeded"), "shed", {"reason": "deadline"}),
+        (Seen("/v1/encode", refused="not_ready"), "shed", {"reason": "not_ready"}),
+        (Seen("/v1/encode", refused="batch_empty"), "invalid_inputs", {"code": "batch_empty"}),
+        (Seen("/v1/encode", code=401), "auth_failures", {}),
+        (Seen("/ready", refused="not_ready"), None, {}),
+        (Seen("/v1/encode", refused="internal"), None, {}),
+    ],
+)
+def test_a_refusal_is_counted_where_an_alert_looks_for_it(
+    seen: Seen, family: str | None, labels: dict[str, str]
+) -> None:
+    """In one family at most; a probe that says no has turned nobody away."""
+    metrics = Metrics("r")
+    metrics.request(seen)
+
+    told = ("shed_", "invalid_", "nonfinite_", "auth_")
+    found = [
+        (name, dict(rest))
+        for (name, rest), value in samples(metrics).items()
+        if value and name.removeprefix("headlight_").startswith(told)
+    ]
+    expected = [(f"headlight_{family}_total", {**labels, "replica": "r"})] if family else []
+    assert found == expected
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_the_page_about_them_names_every_family(client: httpx.AsyncClient) -> None:
+    """docs/observability.md has what a scrape has; on CUDA one more."""
+    docs = Path(__file__).parent.parent.parent / "docs" / "observability.md"
+    text = (await client.get("/metrics")).text
+
+    types = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE ")]
+    named = re.findall(r"`(headlight_\w+)`", docs.read_text("utf-8"))
+    assert sorted(named) == sorted([*types, "headlight_gpu_memory_bytes"])
+
+
+def test_a_label_outside_its_closed_set_is_a_bug_and_no_new_series() -> None:
+    """Nothing a client sends can be one."""
+    with pytest.raises(KeyError):
+        Metrics("r").cancelled("elsewhere")  # type: ignore[arg-type]
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_counters_equal_what_was_sent(client: httpx.AsyncClient) -> None:
+    """By route and code, refusals by their code, stages once for each that was reached."""
+    before, scrape = await page(client), ("/metrics", "200")
+    for method, path, body, status in TRAFFIC:
+        answer = await client.request(method, path, json=body)
+        assert answer.status_code == status, (path, body, answer.text)
+    after = await page(client)
+
+    def grown(name: str, label: str) -> Counter[str]:
+        return counted(after, name, label) - counted(before, name, label)
+
+    ours = ("/v1/encode", "/v1/explain", "/v1/attend", "/info")
+    sent = [(path.partition("?")[0], str(status)) for _, path, _, status in TRAFFIC] + [scrape]
+    routes = [path if path in (*ours, "/metrics") else "other" for path, _ in sent]
+    assert grown("requests_total", "route") == Counter(routes)
+    assert grown("requests_total", "code") == Counter(code for _, code in sent)
+    assert grown("invalid_inputs_total", "code") == {
+        "model_not_found": 1,
+        "sequence_empty": 1,
+        "batch_empty": 1,
+        "missing_field": 1,
+        "sequence_too_long": 1,
+        "out_of_range": 1,
+        "index_out_of_range": 1,
+        "method_not_allowed": 2,
+        "not_found": 21,
+    }
+    stages = {"parse": 15, "tokenize": 10, "queue": 6, "forward": 6, "serialize": 7}
+    assert grown("stage_duration_seconds_count", "stage") == stages
+    assert grown("batch_sequences_count", "replica").total() >= 6
+    assert grown("attention_maps_total", "form") == {"full": 2 * 72, "stats": 72}
+    assert not grown("shed_total", "reason") and not grown("cancelled_total", "stage")
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_tokens_and_bytes_of_answers_are_exact(client: httpx.AsyncClient) -> None:
+    """What went out is what was counted."""
+    before = await client.get("/metrics")
+    answer = await client.post("/v1/encode", json={"inputs": ["All is well"], "attention": {}})
+    after = await page(client)
+
+    def grown(name: str) -> int:
+        return total(after, name) - total(read(before.text), name)
+
+    assert grown("response_bytes_total") == len(answer.content) + len(before.content)
+    assert grown("tokens_total") == answer.json()["usage"]["tokens"] == 5
+    assert grown("attention_bytes_total") == answer.json()["usage"]["attention_bytes"]
+
+
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        ({"_most_requests": 0}, "queue_full"),
+        ({"_most_tokens": 1}, "token_budget"),
+        ({"_seconds": 1e9}, "deadline"),
+    ],
+)
+async def test_what_is_turned_away_is_counted_by_the_bound_it_met(
+    client: httpx.AsyncClient,
+    gateway: Gateway,
+    monkeypatch: pytest.MonkeyPatch,
+    limits: dict[str, float],
+    reason: str,
+) -> None:
+    """One count for one 429."""
+    before = counted(await page(client), "shed_total", "reason")
+    for name, value in limits.items():
+        monkeypatch.setattr(gateway._batcher, name, value)
+    if reason == "token_budget":  # met only where something waits already
+        monkeypatch.setattr(gateway._batcher, "_jobs", [object()])
+    answer = await client.post("/v1/encode", json={"inputs": ["a"]})
+    monkeypatch.undo()
+
+    assert answer.status_code == 429
+    assert counted(await page(client), "shed_total", "reason") - before == {reason: 1}
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_client_that_leaves_is_counted_where_its_request_was(
+    client: httpx.AsyncClient, gateway: Gateway
+) -> None:
+    """In the queue, while all lanes are taken; its code is 499."""
+    before = await page(client)
+    idle, gateway._batcher._idle = gateway._batcher._idle, []
+    asked = asyncio.create_task(client.post("/v1/encode", json={"inputs": ["a"]}))
+    while not gateway._batcher.waiting_requests:
+        await asyncio.sleep(0)
+    asked.cancel()
+    await asyncio.wait([asked])
+    gateway._batcher._idle = idle
+    after = await page(client)
+
+    def grown(name: str, label: str) -> Counter[str]:
+        return counted(after, name, label) - counted(before, name, label)
+
+    assert grown("cancelled_total", "stage") == {"queue": 1}
+    assert grown("requests_total", "code") == {"499": 1, "200": 1}
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_self_checks_are_counted_and_are_no_requests(
+    client: httpx.AsyncClient, gateway: Gateway
+) -> None:
+    """Also those that pass: an alert on failures needs to know that there were runs."""
+    before = await page(client)
+    assert gateway._health is not None
+    await gateway._health.prove()
+    after = await page(client)
+
+    grown = {
+        name: total(after, name) - total(before, name)
+        for name in ("canary_runs_total", "canary_failures_total", "tokens_total")
+    }
+    assert grown["canary_runs_total"] >= 1  # the watch's own may have come between
+    assert grown["canary_failures_total"] == grown["tokens_total"] == 0
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_page_stays_small_whatever_is_sent(client: httpx.AsyncClient) -> None:
+    """Every path, method, input and code of the traffic, and the same again as garbage."""
+    for method, path, body, _ in TRAFFIC * 2:
+        await client.request(method, path, json=body, headers={"x-request-id": path})
+    series = len(await page(client))
+    for number in range(30):
+        await client.request(f"M{number}", f"/v1/encode/{number}", content=b"\xff" * number)
+
+    found = await page(client)
+
+    assert len(found) - series <= 2  # of `other`: another code, another input
+    assert len(found) < MOST_SERIES
+    routes = set(counted(found, "requests_total", "route"))
+    assert routes == set(counted(found, "request_duration_seconds_count", "route"))
+    assert {"other", "/v1/encode", "/v1/embeddings", "/embed", "/live"} <= routes
+    assert routes - {"other"} <= set(document()["paths"]) | ASIDE
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_promtool_finds_nothing_to_better(client: httpx.AsyncClient) -> None:
+    """Names, units and help of a real page."""
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed: it comes with Debian's prometheus")
+    text = (await client.get("/metrics")).content
+
+    checked = await asyncio.to_thread(
+        subprocess.run, [promtool, "check", "metrics"], input=text, capture_output=True
+    )
+
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")

@@ -1,0 +1,35 @@
+"""What a request leaves behind."""
+
+import pytest
+
+from service.observe.record import Seen
+
+
+def test_a_stage_that_fails_has_taken_its_time() -> None:
+    """It is recorded whichever way it ends."""
+    seen = Seen("/v1/encode")
+    with pytest.raises(ValueError), seen.stage("parse"):
+        raise ValueError
+
+    (stage,) = seen.stages
+    assert stage.name == "parse" and stage.seconds >= 0
+
+
+def test_what_was_never_run_has_waited_only() -> None:
+    """A request refused or left in the queue has no forward stage."""
+    seen = Seen("/v1/encode")
+    with seen.batched():
+        pass
+
+    assert [stage.name for stage in seen.stages] == ["queue"]
+
+
+def test_waiting_ends_where_the_first_batch_begins() -> None:
+    """The two stages meet, and together are the time in the batcher."""
+    seen = Seen("/v1/encode")
+    with seen.batched():
+        seen.began = 1e9
+    queue, forward = seen.stages
+
+    assert (queue.name, forward.name) == ("queue", "forward")
+    assert queue.end == forward.start == 1e9

@@ -1,0 +1,116 @@
+"""One page from the metrics of several replicas."""
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.openmetrics import parser as openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from service.observe import scrape
+from service.observe.metrics import Metrics
+from service.observe.record import Seen, Trace
+
+Parse = Callable[[str], Any]
+
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+FORMS = pytest.mark.parametrize(
+    ("form", "parse"),
+    [
+        (False, text_string_to_metric_families),
+        (True, openmetrics.text_string_to_metric_families),
+    ],
+    ids=["text", "openmetrics"],
+)
+OPENMETRICS = "application/openmetrics-text"
+
+
+def replica(name: str, requests: int, form: bool = False) -> bytes:
+    """The metrics of a replica that answered some requests."""
+    metrics = Metrics(name)
+    for _ in range(requests):
+        metrics.request(Seen("/live", trace=Trace(TRACE, True, "", None)))
+    return metrics.render(exemplars=form)
+
+
+@FORMS
+def test_samples_of_a_family_stand_together_under_one_header(form: bool, parse: Parse) -> None:
+    """The formats allow a family once; a scraper may refuse the page otherwise."""
+    texts = [replica("a", 2, form), replica("b", 3, form)]
+
+    page = scrape.join(texts, False, form).decode()
+
+    headers = [line for line in page.splitlines() if line.startswith("# TYPE ")]
+    assert len(headers) == len(set(headers))
+    families = list(parse(page))
+    assert len({family.name for family in families}) == len(families)
+    assert page.count("# EOF\n") == form and page.endswith("# EOF\n") == form
+
+
+@FORMS
+def test_no_replicas_sample_is_lost_or_changed(form: bool, parse: Parse) -> None:
+    """Every line of each replica is on the page, as it was, and none is there twice."""
+    texts = [replica("a", 2, form), replica("b", 3, form)]
+
+    page = scrape.join(texts, False, form).splitlines()
+
+    assert {line for text in texts for line in text.splitlines()} <= set(page)
+    assert len(page) == len(set(page))
+
+
+def test_exemplars_reach_the_page_of_openmetrics() -> None:
+    """They lead from a slow bucket to a trace of a request in it."""
+    page = scrape.join([replica("a", 1, True), replica("b", 1, True)], False, True).decode()
+
+    found = [
+        (sample.labels["replica"], sample.exemplar.labels)
+        for family in openmetrics.text_string_to_metric_families(page)
+        for sample in family.samples
+        if sample.exemplar
+    ]
+    assert found == [("a", {"trace_id": TRACE}), ("b", {"trace_id": TRACE})]
+
+
+def test_a_label_with_a_line_break_stays_one_sample() -> None:
+    """A carriage return ends no line of these formats."""
+    metrics = Metrics("r")
+    metrics.describe("model_info", "x", model='a\rb\nc"d')
+
+    page = scrape.join([metrics.render()], False).decode()
+
+    assert [
+        sample.labels["model"]
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+        if sample.name == "headlight_model_info"
+    ] == ['a\rb\nc"d']
+
+
+def test_a_page_says_whether_it_is_whole() -> None:
+    """A replica that did not answer shows as a number, not as a failed scrape."""
+    assert scrape.join([], incomplete=False).endswith(b"headlight_scrape_incomplete 0\n")
+    assert scrape.join([], incomplete=True).endswith(b"headlight_scrape_incomplete 1\n")
+
+
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.parametrize(
+    ("accept", "given"),
+    [
+        (f"{OPENMETRICS};version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2", OPENMETRICS),
+        (OPENMETRICS.upper(), OPENMETRICS),
+        ("text/plain", "text/plain"),
+        ("*/*", "text/plain"),
+        (";,;q==,\x7f", "text/plain"),
+    ],
+)
+async def test_the_form_is_the_scrapers_choice(
+    client: httpx.AsyncClient, accept: str, given: str
+) -> None:
+    """OpenMetrics for those that ask for it, Prometheus text for all others."""
+    answer = await client.get("/metrics", headers={"accept": accept})
+
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith(f"{given};")
+    assert answer.headers["vary"] == "accept"
+    assert answer.text.endswith("# EOF\n") == (given == OPENMETRICS)

@@ -1,0 +1,203 @@
+"""Spans: whose trace they are in, what they say, and what they cost when nobody asks."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from service.encode.gateway import Gateway
+from service.engine.machine import Unservable
+from service.observe import tracing
+from service.observe.record import STAGES, Seen
+from service.observe.tracing import Tracing
+from service.settings import Settings
+
+Spans = Callable[[], list[dict[str, Any]]]
+
+PARENT, TRACE = "b7ad6b7169203331", "0af7651916cd43dd8448eb211c80319c"
+GIVEN = f"00-{TRACE}-{PARENT}-01"
+WELL = {"inputs": ["All is well"]}
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+def of(spans: list[dict[str, Any]], traceparent: str) -> list[dict[str, Any]]:
+    """The spans of the trace that an answer names."""
+    return [s for s in spans if s["context"]["trace_id"] == f"0x{traceparent.split('-')[1]}"]
+
+
+async def test_a_request_joins_its_callers_trace(
+    traced_client: httpx.AsyncClient, spans: Spans
+) -> None:
+    """The trace goes on below the caller's span, and the answer names ours."""
+    answer = await traced_client.post("/v1/encode", json=WELL, headers={"traceparent": GIVEN})
+
+    version, trace_id, span_id, flags = answer.headers["traceparent"].split("-")
+    (server,) = [s for s in spans() if s["context"]["span_id"] == f"0x{span_id}"]
+    assert (version, trace_id, flags) == ("00", TRACE, "01")
+    assert server["parent_id"] == f"0x{PARENT}" and server["kind"] == "SpanKind.SERVER"
+    assert server["name"] == "POST /v1/encode"
+    assert (
+        server["attributes"]
+        | {
+            "http.route": "/v1/encode",
+            "http.response.status_code": 200,
+            "headlight.request_id": answer.headers["x-request-id"],
+            "headlight.input": "text",
+            "headlight.sequences": 1,
+            "headlight.tokens": 5,
+        }
+        == server["attributes"]
+    )
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [],
+        ["00-00000000000000000000000000000000-b7ad6b7169203331-01"],
+        [f"ff-{TRACE}-{PARENT}-01"],
+        ["00-xyz"],
+        [GIVEN, GIVEN],
+    ],
+)
+async def test_what_is_no_traceparent_starts_a_trace(
+    traced_client: httpx.AsyncClient, spans: Spans, given: list[str]
+) -> None:
+    """None, all zeros, a version that cannot be, noise, or two at once."""
+    headers = [("traceparent", value) for value in given]
+    answer = await traced_client.get("/live", headers=headers)
+
+    (span,) = of(spans(), answer.headers["traceparent"])
+    assert span["parent_id"] is None and span["name"] == "GET /live"
+    assert TRACE not in answer.headers["traceparent"]
+
+
+async def test_the_stages_stand_in_order_below_their_request(
+    traced_client: httpx.AsyncClient, spans: Spans
+) -> None:
+    """Each once, none before the one it needs, all within the request."""
+    answer = await traced_client.post("/v1/encode", json=WELL)
+
+    *stages, server = of(spans(), answer.headers["traceparent"])
+    assert [stage["name"] for stage in stages] == list(STAGES)
+    assert {stage["parent_id"] for stage in stages} == {server["context"]["span_id"]}
+    times = [time for stage in stages for time in (stage["start_time"], stage["end_time"])]
+    assert times == sorted(times) and server["start_time"] <= times[0]
+    assert times[-1] <= server["end_time"]
+
+
+async def test_a_batch_is_linked_to_all_its_members_and_they_to_it(
+    traced_client: httpx.AsyncClient, traced: Gateway, spans: Spans
+) -> None:
+    """Requests that share a batch are found from one another."""
+    idle, traced._batcher._idle = traced._batcher._idle, []
+    asked = [asyncio.create_task(traced_client.post("/v1/encode", json=WELL)) for _ in range(3)]
+    while traced._batcher.waiting_requests < len(asked):
+        await asyncio.sleep(0)
+    traced._batcher._idle = idle
+    traced._batcher._pump()
+    answers = await asyncio.gather(*asked)
+
+    found, servers = spans(), {a.headers["traceparent"].split("-")[2] for a in answers}
+    batches = {
+        span["context"]["span_id"]: {link["context"]["span_id"][2:] for link in span["links"]}
+        for span in found
+        if span["name"] == "headlight.batch"
+    }
+    (batch,) = [name for name, linked in batches.items() if linked == servers]
+    back = [
+        [link["context"]["span_id"] for link in span["links"]]
+        for answer in answers
+        for span in of(found, answer.headers["traceparent"])
+        if span["name"] == "forward"
+    ]
+    assert back == [[batch]] * 3
+
+
+async def test_a_fault_of_ours_is_an_error_and_a_callers_is_not(
+    traced_client: httpx.AsyncClient,
+    traced: Gateway,
+    spans: Spans,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both name their refusal."""
+    refused = await traced_client.post("/v1/encode", json={"inputs": []})
+    monkeypatch.delattr(traced, "_reader")
+    broken = await traced_client.post("/v1/encode", json=WELL)
+    monkeypatch.undo()
+
+    *_, theirs = of(spans(), refused.headers["traceparent"])
+    *_, ours = of(spans(), broken.headers["traceparent"])
+    assert theirs["attributes"]["error.type"] == "batch_empty"
+    assert theirs["status"] == {"status_code": "UNSET"}
+    assert ours["attributes"]["error.type"] == "internal"
+    assert ours["status"] == {"status_code": "ERROR"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "kept"), [("00", False), ("01", True), ("02", False), ("03", True)]
+)
+async def test_the_caller_decides_what_is_sampled_before_the_ratio_does(
+    tmp_path: Any, flags: str, kept: bool
+) -> None:
+    """A trace is kept whole or not at all; at ratio 0 only those whose caller wants them."""
+    file = tmp_path / "spans"
+    tracing = Tracing(f"file:{file}", 0.0, "r")
+    seen, own = Seen("/live", "GET"), Seen("/live", "GET")
+    seen.trace = tracing.begin(seen, [GIVEN[:-2] + flags])
+    own.trace = tracing.begin(own, [])
+    tracing.batch([seen, own], 2, 9, 0.0)
+    tracing.end(seen)
+    tracing.end(own)
+    tracing.close()
+
+    assert seen.trace.trace_id == TRACE and seen.trace.sampled == kept
+    assert seen.trace.traceparent.endswith(f"-{flags}")
+    for one in (seen, own):  # names are made also where no span is
+        _, trace_id, span_id, _ = one.trace.traceparent.split("-") if one.trace else ""
+        assert int(trace_id, 16) and int(span_id, 16) and span_id != PARENT
+    assert not own.trace.sampled
+    assert len(file.read_text().splitlines()) == (2 if kept else 0)
+
+
+async def test_spans_go_to_a_collector() -> None:
+    """The extra otlp is among the tests' packages; nothing is sent before something is traced."""
+    tracing = Tracing("http://127.0.0.1:9/v1/traces", 1.0, "r")
+    tracing.close()
+
+
+async def test_a_collector_without_its_package_stops_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In words that say what to install."""
+    name = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
+    monkeypatch.setitem(sys.modules, name, None)
+
+    with pytest.raises(Unservable, match="needs opentelemetry-exporter-otlp-proto-http"):
+        await Gateway(Settings(tracing="http://127.0.0.1:9"), "r").start()
+
+
+async def test_a_file_that_cannot_be_written_stops_the_start() -> None:
+    """Spans that go nowhere would be missed only when they are needed."""
+    with pytest.raises(Unservable, match="No such file"):
+        await Gateway(Settings(tracing="file:/nowhere/spans"), "r").start()
+
+
+async def test_without_tracing_nothing_of_it_is_imported_or_answered(
+    client: httpx.AsyncClient,
+) -> None:
+    """Not a module, not a header."""
+    answer = await client.get("/live", headers={"traceparent": GIVEN})
+    script = "import sys, service.edge.routes; print('opentelemetry' in sys.modules)"
+    ran = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", script], capture_output=True, check=True
+    )
+
+    assert "traceparent" not in answer.headers
+    assert ran.stdout == b"False\n"
+    assert tracing.__name__ == "service.observe.tracing"
