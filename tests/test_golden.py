@@ -27,7 +27,8 @@ TOLERANCE = 2e-5  # of a number, absolute or of itself: processors differ in the
 SOME_NUMBERS = 16
 # what changes from run to run, from machine to machine or from release to release
 CHANGING = {"request_id", "queue_ms", "compute_ms", "numerics", "versions", "version", "sha"}
-CHANGING |= {"estimate_ms", "batch_tokens", "tokenization_workers", "max_batch_total_tokens", "retry_after_s"}
+CHANGING |= {"estimate_ms", "batch_tokens", "tokenization_workers"}
+CHANGING |= {"max_batch_tokens", "retry_after_s"}
 
 WELL, DOG = "All is well", "A dog ate the food because it was hungry"
 IDS = {"token_ids": [101, 2035, 2003, 102], "token_type_ids": [0, 0, 1, 1]}
