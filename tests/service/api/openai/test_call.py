@@ -166,7 +166,7 @@ REFUSED = {
     "no input": (b'{"model":"m"}', 400, "missing_field", "input"),
     "no inputs": (b'{"model":"%s","input":[]}', 400, "batch_empty", "input"),
     "an empty text": (b'{"model":"%s","input":[""]}', 400, "sequence_empty", "input"),
-    "an unknown field": (b'{"model":"%s","input":"a","priority":1}', 400, "unknown_field", None),
+    "an unknown field": (b'{"model":"%s","input":"a","urgency":1}', 400, "unknown_field", None),
     "texts and ids": (b'{"model":"%s","input":["a",1]}', 400, "invalid_type", "input"),
     "an unknown format": (
         b'{"model":"%s","input":"a","encoding_format":"int8"}',
