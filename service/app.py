@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 from service import settings
 from service.cluster import ingress
 from service.edge import routes as edge
+from service.edge import transport
 from service.encode.gateway import Gateway
 from service.engine import weights
 from service.observe import logs, scrape
@@ -112,6 +113,7 @@ class Encoder:
         self.asking = ThreadPoolExecutor(1, "status")  # Ray's controller may not answer
         logs.start(settings.log_format, self.replica)
         self.scraping: dict[bool, asyncio.Task[bytes]] = {}  # by form, see scrape
+        transport.install()  # Ray starts its server when this replica is made
         self.gateway = Gateway(settings, self.replica)
 
     async def __serve_build_asgi_app__(self) -> ASGIApp:

@@ -1,18 +1,21 @@
-"""Two replicas under keep-alive clients that know exactly what they sent and what came back."""
+"""Two replicas under clients that know exactly what they sent and what came back."""
 
 import asyncio
 import json
 import os
 import random
+import re
 import signal
+import socket
 import time
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+
+from tests.ray import drill
 
 if TYPE_CHECKING:
     from tests.ray.conftest import Service, Start
@@ -20,96 +23,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.ray
 
 CLIENTS = 16
-BODY = json.dumps({"inputs": ["All is well"], "encoding": "base64"}).encode()
-PAUSE_SECONDS = 0.02  # between head and body, when they go apart
-
-
-class Lost(Exception):
-    """A request that got no whole answer."""
-
-
-@dataclass
-class Journal:
-    """What the clients saw."""
-
-    codes: Counter[int] = field(default_factory=Counter)
-    replicas: Counter[str] = field(default_factory=Counter)
-    lost: list[str] = field(default_factory=list)
-    data: set[bytes] = field(default_factory=set)
-    seconds: list[float] = field(default_factory=list)
-
-
-class Connection:
-    """One keep-alive connection."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._reader: asyncio.StreamReader | None = None
-        self._writer: asyncio.StreamWriter | None = None
-
-    async def request(
-        self, body: bytes, *, apart: bool = False
-    ) -> tuple[int, dict[str, str], bytes]:
-        """POST /v1/encode; status, headers and body of the answer."""
-        if self._writer is None or self._writer.is_closing():
-            self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
-        assert self._reader is not None
-        head = (
-            f"POST /v1/encode HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
-            f"Content-Length: {len(body)}\r\n\r\n"
-        ).encode()
-        try:
-            if apart:
-                self._writer.write(head)
-                await asyncio.sleep(PAUSE_SECONDS)
-                self._writer.write(body)
-            else:
-                self._writer.write(head + body)
-            return await self._answer(self._reader)
-        except (OSError, asyncio.IncompleteReadError) as error:
-            self.close()
-            raise Lost(repr(error)) from error
-
-    async def _answer(self, reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:
-        lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-        pairs = (line.split(":", 1) for line in lines[1:] if line)
-        headers = {name.lower(): value.strip() for name, value in pairs}
-        body = await reader.readexactly(int(headers["content-length"]))
-        if headers.get("connection") == "close":
-            self.close()
-        return int(lines[0].split()[1]), headers, body
-
-    def close(self) -> None:
-        """Forget the connection; the next request opens another."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-
-
-async def client(port: int, number: int, until: float, journal: Journal) -> None:
-    """Send the same request over and over, every third one in two parts."""
-    connection, sent = Connection(port), number
-    while time.monotonic() < until:
-        sent += 1
-        start = time.monotonic()
-        try:
-            status, headers, body = await connection.request(BODY, apart=sent % 3 == 0)
-        except Lost as error:
-            journal.lost.append(str(error))
-            continue
-        journal.seconds.append(time.monotonic() - start)
-        journal.codes[status] += 1
-        journal.replicas[headers.get("x-headlight-replica", "")] += 1
-        if status == 200:
-            journal.data.add(json.dumps(json.loads(body)["data"]).encode())
-    connection.close()
-
-
-async def clients(port: int, count: int, seconds: float) -> Journal:
-    """Run keep-alive clients side by side; what they saw."""
-    journal, until = Journal(), time.monotonic() + seconds
-    await asyncio.gather(*(client(port, number, until, journal) for number in range(count)))
-    return journal
+DRILL_SECONDS = 30
+INCOMPLETE = "\nheadlight_scrape_incomplete 1\n"
 
 
 def answered(service: "Service") -> dict[str, float]:
@@ -122,60 +37,111 @@ def answered(service: "Service") -> dict[str, float]:
     return dict(counted)
 
 
+def replicas(service: "Service") -> list[int]:
+    """The processes of its replicas."""
+    return [pid for pid, name in service.family().items() if name == "ServeReplica"]
+
+
+def both_serve(service: "Service") -> None:
+    """Wait until two replicas have answered clients."""
+    drill.wait(lambda: list(map(bool, answered(service).values())) == [True] * 2, "both serve")
+
+
 def test_the_counters_equal_the_clients_own_count_exactly(running: "Service") -> None:
-    """Per replica, from one address, with one request in three sent in two parts."""
+    """Also when a replica is killed, and the one in its place: no request is lost, none wrong."""
     before = Counter(answered(running))
-    journal = asyncio.run(clients(running.port, CLIENTS, 4))
+    journal = drill.during(lambda: time.sleep(4), running.port, kept=CLIENTS)
     now = Counter(answered(running))
 
     assert journal.lost == [] and set(journal.codes) == {200}
     assert len(journal.replicas) == 2 and len(journal.data) == 1
     assert now == before + journal.replicas
 
-    # one dies: the other's count goes on exactly, the dead one's series end
-    pids = [pid for pid, name in running.family().items() if name == "ServeReplica"]
-    os.kill(pids[0], signal.SIGKILL)
-    later = asyncio.run(clients(running.port, CLIENTS, 3))
+    survivor, _ = replicas(running)
+
+    def kill_twice() -> None:
+        for _ in range(2):
+            (victim,) = set(replicas(running)) - {survivor}
+            os.kill(victim, signal.SIGKILL)
+            drill.wait(lambda: INCOMPLETE in running.metrics(), "one replica")
+            both_serve(running)
+
+    later = drill.during(kill_twice, running.port, kept=CLIENTS)
     left = answered(running)
 
     assert later.lost == [] and set(later.codes) == {200}
-    (survivor,) = left.keys() & journal.replicas.keys()
-    assert left[survivor] == now[survivor] + later.replicas[survivor]
+    assert later.data == journal.data and len(later.replicas) >= 3
+    (survived,) = left.keys() & journal.replicas.keys()
+    assert left[survived] == now[survived] + later.replicas[survived]
     running.replaced(2)
 
 
 @pytest.mark.prove
-def test_replicas_that_keep_dying_lose_no_request(start: "Start") -> None:
-    """One SIGKILL every 5 s for 30 s: nothing lost, nothing wrong, one digest of all answers."""
+@pytest.mark.parametrize("which", range(2))
+def test_replicas_that_keep_dying_lose_no_request(start: "Start", which: int) -> None:
+    """Five times 30 s, a SIGKILL every 5 s or when both serve: nothing lost, nothing wrong."""
     with start("--replicas", "2") as service:
 
-        async def kill() -> None:
-            for _ in range(6):
-                await asyncio.sleep(5)
-                names = service.family().items()
-                alive = [pid for pid, name in names if name == "ServeReplica"]
-                os.kill(random.choice(alive), signal.SIGKILL)
+        def kill() -> None:
+            over = time.monotonic() + DRILL_SECONDS
+            while time.monotonic() < over:
+                time.sleep(5)
+                os.kill(random.choice(replicas(service)), signal.SIGKILL)
+                both_serve(service)
 
-        async def drill() -> Journal:
-            killing = asyncio.create_task(kill())
-            journal = await clients(service.port, CLIENTS, 34)
-            await killing
-            return journal
+        for _ in range(5):
+            journal = drill.during(kill, service.port, kept=CLIENTS)
+            print(f"{journal.codes} {len(journal.replicas)} replicas, lost {journal.lost}")
 
-        journal = asyncio.run(drill())
+            assert journal.lost == [] and set(journal.codes) == {200}
+            assert len(journal.data) == 1
 
-    assert journal.lost == [] and set(journal.codes) == {200}
-    assert len(journal.data) == 1
+
+@pytest.mark.prove
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("which", range(5))
+def test_a_stop_under_load_leaves_no_request_without_an_answer(
+    start: "Start", name: str, which: int
+) -> None:
+    """Right, or 503 in our own words with Retry-After, or no connection at all."""
+    with start("--replicas", "2") as service:
+
+        def stop() -> None:
+            time.sleep(1)
+            assert service.end(signal.Signals[name]) == 0
+
+        journal = drill.during(stop, service.port, kept=CLIENTS // 2, fresh=CLIENTS // 2)
+        print(f"{journal.codes}, {journal.unconnected} unconnected, lost {journal.lost}")
+        drill.hold(journal)
+
+
+def test_an_answers_head_never_comes_without_its_body(running: "Service") -> None:
+    """Asked by its own port, a replica sends both in one write, which no kill comes between."""
+    (config,) = running.directory().glob("haproxy/*/haproxy.cfg")
+    ports = re.findall(r"server SERVE_REPLICA\S* 127.0.0.1:(\d+)", config.read_text())
+    head = f"POST /v1/encode HTTP/1.1\r\nHost: h\r\nContent-Length: {len(drill.BODY)}\r\n"
+    asked = f"{head}Content-Type: application/json\r\n\r\n".encode() + drill.BODY
+
+    for port in ports:
+        with socket.create_connection(("127.0.0.1", int(port))) as client:
+            for _ in range(100):
+                client.sendall(asked)
+                first, _, body = client.recv(1 << 16).partition(b"\r\n\r\n")
+                assert f"content-length: {len(body)}\r\n".encode() in first
 
 
 def test_a_client_that_leaves_takes_its_waiting_work_along(running: "Service") -> None:
-    """Its requests are counted as 499, and the service is idle again at once."""
-    slow = json.dumps({"inputs": [{"token_ids": [2035] * 250}] * 40}).encode()
+    """Its requests are counted as 499, and most of what they asked for never runs."""
+    count, rows, tokens = 4, 40, 250
+    slow = json.dumps({"inputs": [{"token_ids": [2035] * tokens}] * rows}).encode()
+    before = drill.total(running, "headlight_batch_tokens_sum")
 
     async def leave() -> None:
-        connections = [Connection(running.port) for _ in range(4)]
+        connections = [drill.Connection(running.port) for _ in range(count)]
         asked = [asyncio.create_task(each.request(slow)) for each in connections]
-        await asyncio.sleep(0.5)
+        await asyncio.to_thread(
+            drill.wait, lambda: drill.under_way(running) == count, "all under way"
+        )
         for task in asked:
             task.cancel()
         await asyncio.gather(*asked, return_exceptions=True)
@@ -183,13 +149,12 @@ def test_a_client_that_leaves_takes_its_waiting_work_along(running: "Service") -
             each.close()
 
     asyncio.run(leave())
-    begun = time.monotonic()
-    answer = running.encode("All is well")
+    assert running.encode("All is well").status_code == 200
+    drill.wait(lambda: drill.under_way(running) == 0, "none under way")
 
-    assert answer.status_code == 200
-    assert time.monotonic() - begun < 3  # of the 5 s and more that the work left behind would take
-    gone = [line for line in running.metrics().splitlines() if 'code="499"' in line]
-    assert sum(float(line.rpartition(" ")[2]) for line in gone if "requests_total" in line) == 4
+    assert drill.total(running, "headlight_requests_total", code="499") == count
+    ran = drill.total(running, "headlight_batch_tokens_sum") - before
+    assert ran < count * rows * tokens / 2
 
 
 def test_attention_is_the_forward_passs_own_through_the_ingress(running: "Service") -> None:

@@ -5,18 +5,16 @@ import os
 import re
 import signal
 import threading
-import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
-import httpx
 import jsonschema
 import pytest
 
 from service.observe import logs
+from tests.ray import drill
 
 if TYPE_CHECKING:
     from tests.ray.conftest import Service, Start
@@ -25,6 +23,7 @@ pytestmark = pytest.mark.ray
 
 PORTS = Path(__file__).parent.parent.parent / "docs" / "ports.md"
 RAYS_MARKS = (":job_id:", ":actor_name:")  # how Ray's own log monitor knows a file
+CLIENTS = 16
 LONG = " ".join(["word"] * 250)  # a sequence of the bundled model's full length
 
 Refused = Callable[..., tuple[int, str]]
@@ -135,55 +134,30 @@ def test_a_model_that_cannot_be_read_ends_the_start_in_one_line(
 def test_a_second_service_answers_beside_the_first_and_stops_without_a_trace(
     running: "Service", start: "Start", traceless: Traceless
 ) -> None:
-    """SIGTERM: what was admitted is answered, then everything is gone but the first service."""
+    """SIGTERM: what was admitted is answered, and whoever comes is told 503 or not let in.
+
+    Then everything is gone but the first service.
+    """
     with start("--replicas", "2") as second:
         pids, directory = set(second.family()), second.directory()
         answers: list[int] = []
         asking = threading.Thread(
             target=lambda: answers.append(second.encode(*[LONG] * 64).status_code)
         )
-        asking.start()
-        time.sleep(0.5)
-        assert asking.is_alive(), "the request was meant to be under way"
 
-        assert second.end(signal.SIGTERM) == 0
+        def stop() -> None:
+            drill.wait(lambda: drill.under_way(second) > 1, "the long request and others")
+            assert second.end(signal.SIGTERM) == 0
+
+        asking.start()
+        drill.wait(lambda: drill.under_way(second) == 1, "the long request")
+        journal = drill.during(stop, second.port, kept=CLIENTS // 2, fresh=CLIENTS // 2)
         asking.join()
+
         assert answers == [200]
+        drill.hold(journal)
         traceless(pids, second.port, directory)
         assert running.encode("All is well").status_code == 200
-
-
-def test_a_replica_that_is_killed_costs_no_request(running: "Service") -> None:
-    """HAProxy sends its requests to the other; the metrics say it is missing, until it is not."""
-    victim = next(pid for pid, name in running.family().items() if name == "ServeReplica")
-    seen: Counter[int | str] = Counter()
-    until = time.monotonic() + 3
-    clients = [threading.Thread(target=ask, args=(running, until, seen)) for _ in range(4)]
-    for client in clients:
-        client.start()
-    time.sleep(1)
-    os.kill(victim, signal.SIGKILL)
-    time.sleep(0.5)
-    page = running.metrics()
-    for client in clients:
-        client.join()
-
-    assert set(seen) == {200}
-    assert "\nheadlight_scrape_incomplete 1\n" in page
-    while "\nheadlight_scrape_incomplete 1\n" in running.metrics():
-        assert time.monotonic() < until + 60, "the replica was not replaced"
-        time.sleep(0.2)
-
-
-def ask(service: "Service", until: float, seen: "Counter[int | str]") -> None:
-    """Ask over one connection, again and again, and count what comes back."""
-    with httpx.Client(base_url=service.url, timeout=30) as client:
-        while time.monotonic() < until:
-            try:
-                answer = client.post("/v1/encode", json={"inputs": ["All is well"]})
-                seen[answer.status_code] += 1
-            except httpx.TransportError as error:
-                seen[type(error).__name__] += 1
 
 
 def listeners(pid: int) -> set[tuple[bool, int]]:

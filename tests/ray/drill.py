@@ -1,0 +1,181 @@
+"""Clients that know exactly what they sent and what came back, while a service is hurt."""
+
+import asyncio
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from prometheus_client.parser import text_string_to_metric_families
+
+if TYPE_CHECKING:
+    from tests.ray.conftest import Service
+
+BODY = json.dumps({"inputs": ["All is well"], "encoding": "base64"}).encode()
+PAUSE_SECONDS = 0.02  # between head and body, when they go apart
+AGAIN_SECONDS = 0.01  # after a refused connection
+PATIENCE_SECONDS = 60  # for what is awaited
+
+
+class Lost(Exception):
+    """A request that got no whole answer."""
+
+
+@dataclass
+class Journal:
+    """What the clients saw."""
+
+    codes: Counter[int] = field(default_factory=Counter)
+    replicas: Counter[str] = field(default_factory=Counter)
+    lost: list[str] = field(default_factory=list)
+    data: set[bytes] = field(default_factory=set)
+    refusals: set[tuple[str, ...]] = field(default_factory=set)
+    unconnected: int = 0
+
+    def note(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        """Keep what tells one answer from another."""
+        self.codes[status] += 1
+        self.replicas[headers.get("x-headlight-replica", "")] += 1
+        if status == 200:
+            self.data.add(json.dumps(json.loads(body)["data"]).encode())
+        elif headers.get("content-type") == "application/problem+json":
+            retry_after = headers.get("retry-after", "never")
+            self.refusals.add((json.loads(body)["code"], retry_after))
+        else:
+            self.refusals.add((body.decode("latin-1"),))
+
+
+class Connection:
+    """One connection at a time, kept alive."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def request(
+        self, body: bytes, *, apart: bool = False
+    ) -> tuple[int, dict[str, str], bytes]:
+        """POST /v1/encode; status, headers and body of the answer.
+
+        Raises:
+            ConnectionRefusedError: nobody listens.
+            Lost: the request was taken, and got no whole answer.
+        """
+        if self._reader is None or self._reader.at_eof():
+            self.close()
+            self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
+        assert self._writer is not None
+        head = (
+            f"POST /v1/encode HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        ).encode()
+        try:
+            if apart:
+                self._writer.write(head)
+                await asyncio.sleep(PAUSE_SECONDS)
+                self._writer.write(body)
+            else:
+                self._writer.write(head + body)
+            return await self._answer(self._reader)
+        except (OSError, asyncio.IncompleteReadError) as error:
+            self.close()
+            raise Lost(repr(error)) from error
+
+    async def _answer(self, reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:
+        lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        pairs = (line.split(":", 1) for line in lines[1:] if line)
+        headers = {name.lower(): value.strip() for name, value in pairs}
+        if "content-length" not in headers:
+            raise asyncio.IncompleteReadError(lines[0].encode(), None)  # none of ours
+        body = await reader.readexactly(int(headers["content-length"]))
+        if headers.get("connection") == "close":
+            self.close()
+        return int(lines[0].split()[1]), headers, body
+
+    def close(self) -> None:
+        """Forget the connection; the next request opens another."""
+        if self._writer is not None:
+            self._writer.close()
+        self._reader = self._writer = None
+
+
+async def client(
+    port: int, number: int, over: Callable[[], bool], journal: Journal, kept: bool
+) -> None:
+    """Send the same request over and over, every third one in two parts."""
+    connection, sent = Connection(port), number
+    while not over():
+        sent += 1
+        try:
+            journal.note(*await connection.request(BODY, apart=sent % 3 == 0))
+        except ConnectionRefusedError:
+            journal.unconnected += 1
+            await asyncio.sleep(AGAIN_SECONDS)
+        except Lost as error:
+            journal.lost.append(str(error))
+        if not kept:
+            connection.close()
+    connection.close()
+
+
+async def clients(port: int, over: Callable[[], bool], *, kept: int = 0, fresh: int = 0) -> Journal:
+    """Run clients side by side until it is over; what they saw.
+
+    Args:
+        kept: clients that keep their connection.
+        fresh: clients that open one for each request.
+    """
+    journal, kinds = Journal(), [True] * kept + [False] * fresh
+    await asyncio.gather(
+        *(client(port, number, over, journal, kind) for number, kind in enumerate(kinds))
+    )
+    return journal
+
+
+def during(do: Callable[[], object], port: int, *, kept: int = 0, fresh: int = 0) -> Journal:
+    """Run clients while something is done; what they saw."""
+    over = threading.Event()
+
+    async def both() -> Journal:
+        running = asyncio.create_task(clients(port, over.is_set, kept=kept, fresh=fresh))
+        try:
+            await asyncio.to_thread(do)
+        finally:
+            over.set()
+        return await running
+
+    return asyncio.run(both())
+
+
+def total(service: "Service", name: str, **labels: str) -> float:
+    """What all replicas tell under a name, added up."""
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(service.metrics())
+        for sample in family.samples
+        if sample.name == name and labels.items() <= sample.labels.items()
+    )
+
+
+def under_way(service: "Service") -> float:
+    """How many requests are not answered yet, but for the one that asks."""
+    return total(service, "headlight_requests_in_flight") - 1
+
+
+def wait(done: Callable[[], bool], what: str) -> None:
+    """Wait until something is so."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not done():
+        assert time.monotonic() < deadline, f"in vain: {what}"
+        time.sleep(0.05)
+
+
+def hold(journal: Journal) -> None:
+    """Hold what the clients of a service that stopped saw against what they may see."""
+    assert journal.lost == [] and set(journal.codes) == {200, 503}, journal
+    assert len(journal.data) == 1 and journal.refusals == {("not_ready", "1")}
+    assert journal.unconnected > 0
