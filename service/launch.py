@@ -5,6 +5,7 @@
     environment   set before ray is imported
     ray           ours, or the cluster named by --address
     application   deployed; ready when /ready says so
+    door          HAProxy refuses before the application goes, and shuts after (drain.py)
 
 Each is left in the opposite order. Ray is imported inside functions: it reads the environment
 when it is.
@@ -24,7 +25,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from service.cluster import ingress, sweep
+from service.cluster import drain, ingress, sweep
 from service.engine import weights
 from service.settings import MIB, PREFIX, Settings
 
@@ -65,13 +66,19 @@ def running(settings: Settings, say: Say) -> Iterator[str]:
         raise CannotListen(f"cannot listen on {place}: {error.strerror}") from error
     settings = pinned(settings)
     with ExitStack() as stack:
+        frontend = None  # which stops only with a Ray of our own
         if settings.address is None:
             look_for_model(settings)
-            stack.enter_context(own_ray(settings, say))
+            run = stack.enter_context(own_ray(settings, say))
+            if settings.ingress == "haproxy":
+                frontend = drain.Frontend(run / "haproxy", settings.port)
+                stack.callback(frontend.shut)
         else:
             stack.enter_context(cluster(settings, say))
         say(f"loading {settings.model}")
         stack.enter_context(deployed(settings))
+        if frontend:
+            stack.callback(frontend.refuse, ingress.shutdown_seconds(settings))
         wait_until_ready(settings)
         try:
             yield f"http://{reachable(settings.host)}:{settings.port}"
@@ -124,8 +131,8 @@ def workspace() -> Iterator[Path]:
 
 
 @contextmanager
-def own_ray(settings: Settings, say: Say) -> Iterator[None]:
-    """Start a Ray of our own, that nothing but this service uses and that ends with it."""
+def own_ray(settings: Settings, say: Say) -> Iterator[Path]:
+    """Start a Ray of our own, that nothing but this service uses; gives its directory."""
     with workspace() as run, ingress.block(settings.port) as block, quiet(run / "driver.log"):
         cores = os.cpu_count() or 1
         os.environ.update(ingress.promised(settings))
@@ -144,7 +151,7 @@ def own_ray(settings: Settings, say: Say) -> Iterator[None]:
                     log_to_driver=False,
                     _temp_dir=str(run / "ray"),  # Ray opens it to all; ours stays private
                 )
-            yield
+            yield run
         finally:
             ray.shutdown()
 

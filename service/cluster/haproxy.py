@@ -18,32 +18,68 @@ from pathlib import Path
 
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
+# HAProxy's own answer while no replica can: `not_ready` of refusals.py, with an id of its own.
+UNREADY = (
+    "status 503 content-type application/problem+json hdr Retry-After 1"
+    " hdr X-Request-Id %[unique-id] lf-string"
+    ' \'{"type":"about:blank","title":"The replica is not ready.","status":503,"code":"not_ready",'
+    '"detail":"The replica is not ready.","request_id":"%[unique-id]"}\''
+)
+# A file beside the configuration, empty until the service stops; then it holds its own name, and
+# HAProxy is told so (drain.py). A file, since a reload on the way must not forget it.
+FLAG = "stopping"
+
 # A request whose head and body came whole can be replayed on another replica, even when
 # the client sent them apart; and no client may take for ever to send one.
-DEFAULTS = ("    option http-buffer-request", "    timeout http-request 10s")
+DEFAULTS = (
+    "    option http-buffer-request",
+    "    timeout http-request 10s",
+    "    unique-id-format %[uuid]",
+    f"    http-error {UNREADY}",
+)
+# Before the first choice of a backend: while the service stops, no replica is asked.
+CHOICES = ("    use_backend ", "    default_backend ")
+CHOICE = "    use_backend default_backend"
+# Where no backend is chosen, before Ray's 404: without any application a path may yet be there.
+# The client's next request needs another connection, which soon nobody takes.
+REFUSAL = f"    http-request return {UNREADY} hdr Connection close"
 
 # Sections whose listeners show HAProxy's state to whoever connects.
 PRIVATE = ("frontend prometheus", "listen stats")
 
 
-def rewrite(config: str) -> str:
+def rewrite(config: str, flag: Path) -> str:
     """Give Ray's configuration what it lacks; a second time changes nothing.
 
+    Args:
+        config: as Ray wrote it.
+        flag: the file that says whether the service stops.
+
     Raises:
-        ValueError: there is no `defaults` section, so this is not Ray's configuration.
+        ValueError: a section is missing, so this is not Ray's configuration.
     """
+    stopping = f' if {{ str({FLAG}) -f "{flag}" }}'
+    choice = CHOICE + stopping
+    ours = {*DEFAULTS, choice, REFUSAL, REFUSAL + stopping}
+    rays = [line for line in config.splitlines() if line not in ours]
+    routed = any(line.startswith("    use_backend ") for line in rays)
+    headed = {
+        "defaults": DEFAULTS,
+        "backend default_backend": (REFUSAL + stopping if routed else REFUSAL,),
+    }
     lines: list[str] = []
     section = ""
-    for line in config.splitlines():
+    for line in rays:
         if line[:1].strip() and not line.startswith("#"):
             section = line.strip()
-        if line.strip().startswith("errorfile ") or line in DEFAULTS:
-            continue  # Ray's error pages turn 502-504 into a 500, which no client retries
-        lines.append(closed(line, section))
-        if line.strip() == "defaults":
-            lines.extend(DEFAULTS)
-    if DEFAULTS[0] not in lines:
-        raise ValueError("the configuration has no defaults section")
+        if line.startswith(CHOICES) and choice not in lines:
+            lines.append(choice)
+        if not line.strip().startswith("errorfile "):  # a 500 of 502-504, which no client retries
+            lines.append(closed(line, section))
+        if line == section:
+            lines.extend(headed.pop(section, ()))
+    if headed or choice not in lines:
+        raise ValueError("the configuration lacks a section of Ray's")
     return "\n".join(lines) + "\n"
 
 
@@ -96,7 +132,9 @@ def main() -> None:
     arguments = sys.argv[1:]
     if "-f" in arguments:
         path = Path(arguments[arguments.index("-f") + 1])
-        path.write_text(rewrite(path.read_text()))
+        flag = path.with_name(FLAG)
+        flag.touch()
+        path.write_text(rewrite(path.read_text(), flag))
         die_with_parent()
     haproxy = binary()
     os.execv(haproxy, [haproxy, *arguments])

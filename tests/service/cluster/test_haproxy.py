@@ -1,6 +1,8 @@
 """Ray's HAProxy configuration with what it lacks, held against the installed Ray's own template."""
 
 import importlib.util
+import json
+import re
 import runpy
 import socket
 import subprocess
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 from jinja2 import Environment
 
+from service import refusals
 from service.cluster import haproxy
 
 CONFIG = """\
@@ -24,14 +27,35 @@ frontend prometheus
     bind :9101
 frontend http_frontend
     bind *:8000
+    use_backend http-minilm if is_minilm
+    default_backend default_backend
+backend default_backend
+    http-request return status 404 content-type text/plain string "not found"
+backend http-minilm
 listen stats
   bind *:8404
 """
 
+# The least that is Ray's
+FRONTEND = """\
+frontend http_frontend
+    bind 127.0.0.1:{port}
+    default_backend default_backend
+backend default_backend
+"""
+FLAG = Path("/run/stopping")
+STOPPING = ' if { str(stopping) -f "/run/stopping" }'
+NOT_READY = refusals.Refused("not_ready")
+
+
+def rewrite(config: str) -> str:
+    """Rewrite with a flag that lies somewhere."""
+    return haproxy.rewrite(config, FLAG)
+
 
 def test_requests_are_taken_whole_and_in_time() -> None:
     """What came whole can be sent to another replica; the defaults hold for every section."""
-    lines = haproxy.rewrite(CONFIG).splitlines()
+    lines = rewrite(CONFIG).splitlines()
 
     start = lines.index("defaults")
     assert lines[start + 1 : start + 3] == [
@@ -40,9 +64,34 @@ def test_requests_are_taken_whole_and_in_time() -> None:
     ]
 
 
+def test_what_haproxy_answers_itself_is_a_refusal_of_the_table() -> None:
+    """The wrapper is too quick to read the table, so its copy is held against it."""
+    (quoted,) = re.findall("'({.*})'", haproxy.UNREADY)
+
+    assert json.loads(quoted) == json.loads(refusals.problem(NOT_READY, "%[unique-id]"))
+    assert f"status {NOT_READY.status} content-type {refusals.MEDIA_TYPE}" in haproxy.UNREADY
+
+
+def test_a_path_is_unknown_only_where_an_application_is_known() -> None:
+    """Beside another application Ray's 404 stays; without any, it may be there in a moment."""
+    alone = "\n".join(line for line in CONFIG.splitlines() if "http-minilm" not in line)
+
+    assert haproxy.REFUSAL + STOPPING in rewrite(CONFIG).splitlines()
+    assert haproxy.REFUSAL not in rewrite(CONFIG).splitlines()
+    assert haproxy.REFUSAL in rewrite(alone).splitlines()
+
+
+def test_a_service_that_stops_chooses_no_replica() -> None:
+    """HAProxy takes the first choice whose condition holds."""
+    lines = rewrite(CONFIG).splitlines()
+
+    choices = [line for line in lines if line.strip().startswith("use_backend")]
+    assert choices == [haproxy.CHOICE + STOPPING, "    use_backend http-minilm if is_minilm"]
+
+
 def test_only_the_service_listens_for_others() -> None:
     """State and metrics of HAProxy are for this machine; the service's own address stays."""
-    config = haproxy.rewrite(CONFIG)
+    config = rewrite(CONFIG)
 
     assert "bind 127.0.0.1:9101\n" in config
     assert "bind 127.0.0.1:8404\n" in config
@@ -51,30 +100,33 @@ def test_only_the_service_listens_for_others() -> None:
 
 def test_the_admin_socket_is_its_owners() -> None:
     """Whoever may write there may redirect the service."""
-    assert " mode 600 level admin" in haproxy.rewrite(CONFIG)
+    assert " mode 600 level admin" in rewrite(CONFIG)
 
 
 def test_haproxys_errors_keep_their_status() -> None:
     """Ray's pages make a 500 of 502 to 504, which no client retries."""
-    assert "errorfile" not in haproxy.rewrite(CONFIG)
+    assert "errorfile" not in rewrite(CONFIG)
 
 
 def test_requests_are_not_logged_one_by_one() -> None:
     """Nobody rotates the file."""
-    assert "log stderr local0 notice\n" in haproxy.rewrite(CONFIG)
+    assert "log stderr local0 notice\n" in rewrite(CONFIG)
 
 
 def test_a_second_time_changes_nothing() -> None:
     """Ray may start HAProxy twice on one file."""
-    once = haproxy.rewrite(CONFIG)
+    once = rewrite(CONFIG)
 
-    assert haproxy.rewrite(once) == once
+    assert rewrite(once) == once
 
 
-def test_a_file_without_defaults_is_refused() -> None:
+@pytest.mark.parametrize("section", ["defaults", "backend default_backend", "    use_backend"])
+def test_a_file_that_lacks_a_place_of_ours_is_refused(section: str) -> None:
     """Rather no HAProxy than one that breaks the promise silently."""
-    with pytest.raises(ValueError, match="no defaults section"):
-        haproxy.rewrite("global\n")
+    config = CONFIG.replace("default_backend default_backend", "") if section[0] == " " else CONFIG
+
+    with pytest.raises(ValueError, match="lacks a section"):
+        rewrite(config.replace(section, "    # gone"))
 
 
 def test_the_installed_rays_template_has_what_is_rewritten() -> None:
@@ -95,7 +147,7 @@ def test_the_installed_rays_template_has_what_is_rewritten() -> None:
         route_info={"status": 200},
     )
 
-    before, after = made.splitlines(), haproxy.rewrite(made).splitlines()
+    before, after = made.splitlines(), rewrite(made).splitlines()
 
     gone = {line.strip() for line in set(before) - set(after)}
     assert gone == {
@@ -113,7 +165,7 @@ def test_the_wrapper_becomes_haproxy(tmp_path: Path) -> None:
     """Run as Ray runs it: same process, arguments passed on, the file rewritten."""
     config = tmp_path / "haproxy.cfg"
     timeouts = "".join(f"    timeout {side} 1s\n" for side in ("client", "server", "connect"))
-    config.write_text(f"defaults\n    mode http\n{timeouts}")
+    config.write_text(f"defaults\n    mode http\n{timeouts}{FRONTEND.format(port=1)}")
 
     checked = subprocess.run(
         [sys.executable, haproxy.__file__, "-c", "-f", config],
@@ -152,9 +204,7 @@ def test_haproxy_ends_with_the_process_that_started_it_also_after_a_reload(tmp_p
         port = probe.getsockname()[1]
     config = tmp_path / "haproxy.cfg"
     timeouts = "".join(f"    timeout {side} 1s\n" for side in ("client", "server", "connect"))
-    config.write_text(
-        f"defaults\n    mode http\n{timeouts}frontend all\n    bind 127.0.0.1:{port}\n"
-    )
+    config.write_text(f"defaults\n    mode http\n{timeouts}{FRONTEND.format(port=port)}")
     command = [sys.executable, "-c", PARENT, haproxy.__file__, str(config), str(port)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

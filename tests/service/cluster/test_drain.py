@@ -1,0 +1,140 @@
+"""HAProxy as it runs, told to refuse and to shut."""
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from service.cluster import drain, haproxy
+
+CONFIG = """\
+global
+    stats socket {admin} mode 666 level admin expose-fd listeners
+defaults
+    mode http
+    timeout client 9s
+    timeout server 9s
+    timeout connect 9s
+frontend http_frontend
+    bind 127.0.0.1:{port}
+    use_backend http-encoder if {{ path_beg / }}
+    default_backend default_backend
+backend default_backend
+backend http-encoder
+    server replica 127.0.0.1:{replica}
+"""
+
+
+@pytest.fixture
+def replica() -> Iterator[socket.socket]:
+    """What listens where a replica would; the test answers in its place."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener
+
+
+@contextmanager
+def wrapped(directory: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """HAProxy as Ray runs it, until the block ends."""
+    command = [sys.executable, haproxy.__file__, "-db", "-f", str(directory / "haproxy.cfg")]
+    with subprocess.Popen([*command, *options], stderr=subprocess.DEVNULL) as process:
+        yield process
+        process.kill()
+
+
+class Running(NamedTuple):
+    """HAProxy, on a configuration that the wrapper completed."""
+
+    port: int
+    process: subprocess.Popen[bytes]
+
+
+@pytest.fixture
+def running(tmp_path: Path, replica: socket.socket) -> Iterator[Running]:
+    """HAProxy as it runs, its files where Ray keeps them."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    directory = tmp_path / "node"
+    directory.mkdir()
+    ports = {"port": port, "replica": replica.getsockname()[1]}
+    config = CONFIG.format(admin=directory / "admin", **ports)
+    (directory / "haproxy.cfg").write_text(config)
+    with wrapped(directory) as process:
+        while not (directory / "admin").exists():
+            assert process.poll() is None
+        yield Running(port, process)
+
+
+@contextmanager
+def asked(port: int) -> Iterator[HTTPConnection]:
+    """A connection with a request on its way; the answer is the caller's to read."""
+    with closing(HTTPConnection("127.0.0.1", port, timeout=9)) as connection:
+        connection.request("POST", "/v1/encode", b"{}")
+        yield connection
+
+
+def test_who_was_admitted_is_answered_and_who_comes_after_is_refused(
+    tmp_path: Path, running: Running, replica: socket.socket
+) -> None:
+    """Until the last answer has left, the application must not go."""
+    frontend = drain.Frontend(tmp_path, running.port)
+    with asked(running.port) as admitted, replica.accept()[0] as taken:
+        frontend.refuse(0)
+        refusing = threading.Thread(target=frontend.refuse, args=[9])
+        refusing.start()
+
+        with asked(running.port) as late:
+            refused = late.getresponse()
+            assert (refused.status, json.load(refused)["code"]) == (503, "not_ready")
+            assert (refused.headers["retry-after"], refused.headers["connection"]) == ("1", "close")
+        assert refusing.is_alive(), "a request is with the replica"
+
+        taken.recv(1 << 16)
+        taken.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nright")
+        assert admitted.getresponse().read() == b"right"
+        refusing.join()
+
+
+def test_a_door_that_is_shut_lets_nobody_in_and_nobody_down(
+    tmp_path: Path, running: Running
+) -> None:
+    """Who has shaken hands is answered; who has not gets no connection, and so no reset one."""
+    frontend = drain.Frontend(tmp_path, running.port)
+    frontend.refuse(9)
+    with closing(HTTPConnection("127.0.0.1", running.port, timeout=9)) as early:
+        early.connect()
+
+        frontend.shut()
+
+        with socket.socket() as late, pytest.raises(TimeoutError):
+            late.settimeout(0.2)
+            late.connect(("127.0.0.1", running.port))
+        early.request("GET", "/ready")
+        assert early.getresponse().status == 503
+
+
+def test_a_reload_does_not_forget_that_the_service_stops(tmp_path: Path, running: Running) -> None:
+    """Ray reloads HAProxy when a replica goes, maybe while the application's route is there."""
+    drain.Frontend(tmp_path, running.port).refuse(9)
+
+    first = str(running.process.pid)
+    with wrapped(tmp_path / "node", "-x", str(tmp_path / "node" / "admin"), "-sf", first):
+        running.process.wait(9)  # it goes when the second has taken over
+
+        with asked(running.port) as late:
+            assert late.getresponse().status == 503
+
+
+def test_without_haproxy_there_is_nothing_to_drain(tmp_path: Path) -> None:
+    """It died, or the start failed before it was there; the stop goes on."""
+    frontend = drain.Frontend(tmp_path, 1)
+
+    frontend.refuse(9)
+    frontend.shut()
