@@ -1,8 +1,8 @@
 """The service's errors and the one table that gives them status and code.
 
 A refusal is an error answered on purpose. Whoever knows raises `Refused` with a code of the
-table (or the model raises its own error, MODEL names the code); the HTTP edge catches once and
-answers `problem`: RFC 9457, at most 4 KiB, never the input, never an exception's own text.
+table; the HTTP edge catches once and answers `problem`: RFC 9457, at most 4 KiB, never the input,
+never an exception's own text.
 """
 
 from collections.abc import Sequence
@@ -13,15 +13,10 @@ import orjson
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from model import errors
-from service.api import wire
-from service.api.open_inference import request as inference_wire
-from service.api.teaching import request as teaching
-from service.encode import request as schema
+from model.errors import SequenceTooLong
+from service.wire import FIELDS
 
 MEDIA_TYPE = "application/problem+json"
-# every name of the wire
-FIELDS = schema.FIELDS | teaching.FIELDS | wire.FIELDS | inference_wire.FIELDS
 MOST_ERRORS = 10
 MOST_BYTES = 4096
 
@@ -121,14 +116,6 @@ BY_BODY = (
 # what a router answers by itself
 UNROUTED = {REFUSALS[code].status: code for code in ("not_found", "method_not_allowed")}
 
-MODEL: dict[type[errors.SequenceError], str] = {
-    errors.SequenceEmpty: "sequence_empty",
-    errors.SequenceTooLong: "sequence_too_long",
-    errors.TokenOutOfRange: "token_out_of_range",
-    errors.BadShape: "shape_mismatch",
-    errors.NonFinite: "non_finite",
-}
-
 # pydantic's error types; any other is invalid_type
 VALIDATION: dict[str, str] = {
     "json_invalid": "invalid_json",
@@ -185,6 +172,11 @@ class Refused(Exception):
         super().__init__(code)
         self.code, self.faults, self.retry_after, self.facts = code, faults, retry_after, facts
 
+    @classmethod
+    def at(cls, code: str, *loc: str | int, **facts: object) -> "Refused":
+        """A refusal for the one thing that is wrong, at its place in the request."""
+        return cls(code, [Fault(loc, code)], retry_after=None, **facts)
+
     @property
     def status(self) -> int:
         return REFUSALS[self.code].status
@@ -195,19 +187,17 @@ class Refused(Exception):
         return self.status >= 500
 
 
-def refusal(error: BaseException, *loc: str | int) -> Refused:
+def refusal(error: BaseException) -> Refused:
     """What to answer for any error; one that is in no table is our own fault."""
     if isinstance(error, Refused):
         return error
-    if isinstance(error, errors.SequenceTooLong):
-        at = [Fault(loc, "sequence_too_long")]
-        return Refused("sequence_too_long", at, length=error.length, limit=error.limit)
     if isinstance(error, ValidationError):
         wrongs = error.errors(include_input=False)
         faults = [_fault(_wrong(wrong), wrong["loc"]) for wrong in wrongs]
         return Refused(faults[0].code, faults)
-    code = MODEL.get(type(error), "internal")  # type: ignore[arg-type]
-    return Refused(code, [Fault(loc, code)] if loc else ())
+    if isinstance(error, SequenceTooLong):  # a sentence of the corpus that GET /v1/heads measures
+        return Refused("sequence_too_long", length=error.length, limit=error.limit)
+    return Refused("internal")
 
 
 def unreadable(error: ValueError) -> Refused:

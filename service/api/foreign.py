@@ -17,7 +17,7 @@ from service.api import media
 from service.api.dialect import Call, Say
 from service.api.openai import call as openai
 from service.api.tei import call as tei
-from service.api.wire import DecodeRequest, TokenizeRequest
+from service.api.tei.request import DecodeRequest, TokenizeRequest
 from service.encode.answer import JSON, join
 from service.encode.gateway import Gateway
 from service.refusals import Refused

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, Never
 
 from service import refusals
-from service.api import wire
 from service.api.dialect import ALWAYS, ENCODING, TAKING
 from service.api.native.answers import Answer, Heads, Info, Live, Priced, Problem, Ready
 from service.api.open_inference import call as inference_protocol
@@ -24,6 +23,7 @@ from service.api.openai.answers import (
     Models,
     OpenAIError,
 )
+from service.api.openai.request import EmbeddingsRequest
 from service.api.teaching.answers import Attended, Explained
 from service.api.teaching.request import AttendBody, ExplainRequest
 from service.api.tei import call as tei
@@ -34,6 +34,13 @@ from service.api.tei.answers import (
     Texts,
     TokenVectors,
     Vectors,
+)
+from service.api.tei.request import (
+    DecodeRequest,
+    EmbedAllRequest,
+    EmbedRequest,
+    SimilarityRequest,
+    TokenizeRequest,
 )
 from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, SAFETENSORS
 from service.encode.request import EncodeRequest
@@ -242,7 +249,7 @@ OPERATIONS = (
         "OpenAI: one vector for each input",
         OPENAI,
         EmbeddingsAnswer,
-        wire.EmbeddingsRequest,
+        EmbeddingsRequest,
         {"example": {"model": "all-MiniLM-L6-v2", "input": [WELL]}},
     ),
     Operation("get", "/v1/models", "OpenAI: the model that is served", OPENAI, Models),
@@ -254,9 +261,9 @@ OPERATIONS = (
         Model,
         codes=(*ALWAYS, "model_not_found"),
     ),
-    Operation("post", "/", "TEI: as POST /embed", TEI, Vectors, wire.EmbedRequest, EMBED),
+    Operation("post", "/", "TEI: as POST /embed", TEI, Vectors, EmbedRequest, EMBED),
     Operation(
-        "post", "/embed", "TEI: one vector for each input", TEI, Vectors, wire.EmbedRequest, EMBED
+        "post", "/embed", "TEI: one vector for each input", TEI, Vectors, EmbedRequest, EMBED
     ),
     Operation(
         "post",
@@ -264,7 +271,7 @@ OPERATIONS = (
         "TEI: a vector for each token of each input",
         TEI,
         TokenVectors,
-        wire.EmbedAllRequest,
+        EmbedAllRequest,
         EMBED,
     ),
     Operation(
@@ -273,7 +280,7 @@ OPERATIONS = (
         "TEI: the cosine of one sentence with each of others",
         TEI,
         Similarities,
-        wire.SimilarityRequest,
+        SimilarityRequest,
         COMPARED,
     ),
     Operation(
@@ -282,7 +289,7 @@ OPERATIONS = (
         "TEI: texts as tokens",
         TEI,
         Pieces,
-        wire.TokenizeRequest,
+        TokenizeRequest,
         {"example": {"inputs": WELL}},
         codes=TAKING,
     ),
@@ -292,7 +299,7 @@ OPERATIONS = (
         "TEI: token ids as texts",
         TEI,
         Texts,
-        wire.DecodeRequest,
+        DecodeRequest,
         {"example": {"ids": [2035, 2003, 2092]}},
         codes=TAKING,
     ),

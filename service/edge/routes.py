@@ -33,7 +33,7 @@ from service.encode.answer import JSON, SAFETENSORS, join
 from service.encode.gateway import Gateway
 from service.observe.metrics import OPENMETRICS, TEXT
 from service.observe.observer import TRACEPARENT
-from service.refusals import UNROUTED, Fault, Refused, refusal
+from service.refusals import UNROUTED, Refused, refusal
 
 logger = logging.getLogger(__name__)
 
@@ -221,7 +221,7 @@ class Routes:
         if given is None:
             return most
         if not given.isdecimal() or not given.isascii() or len(given) > LONGEST_DEADLINE:
-            raise Refused("out_of_range", [Fault((DEADLINE,), "out_of_range")])
+            raise Refused.at("out_of_range", DEADLINE)
         return min(int(given) / 1000, most)
 
 
@@ -235,7 +235,7 @@ def _flag(request: Request, name: str) -> bool:
     """A switch in the query; absent is off."""
     given = request.query_params.get(name, "false")
     if given not in ("true", "false"):
-        raise Refused("out_of_range", [Fault((name,), "out_of_range")])
+        raise Refused.at("out_of_range", name)
     return given == "true"
 
 

@@ -39,7 +39,7 @@ from service.observe import lag
 from service.observe.metrics import Metrics
 from service.observe.observer import Observer
 from service.observe.record import Seen
-from service.refusals import Fault, Refused
+from service.refusals import Refused
 from service.settings import Settings
 
 if TYPE_CHECKING:  # tracing that is off imports nothing
@@ -246,7 +246,7 @@ class Gateway:
     def _wanted(self, asked: EncodeRequest) -> Wanted:
         """What the runner returns of each sequence."""
         if asked.model is not None and asked.model != self.name:
-            raise Refused("model_not_found", [Fault(("model",), "model_not_found")])
+            raise Refused.at("model_not_found", "model")
         config = self._config
         try:
             hidden = asked.hidden(config.layers)
@@ -292,14 +292,13 @@ class Gateway:
         how = own if asked.mode == "model" else Pooling((asked.mode,), normalize)
         size = how.size(self._config.width)
         if asked.dimensions is not None and asked.dimensions > size:
-            at = [Fault(("pooled", "dimensions"), "out_of_range")]
-            raise Refused("out_of_range", at, limit=size)
+            raise Refused.at("out_of_range", "pooled", "dimensions", limit=size)
         return replace(how, normalize=normalize, dimensions=asked.dimensions)
 
     async def _read(self, asked: EncodeRequest) -> list[Read]:
         """The inputs as sequences, within the limits of a request."""
         if not asked.inputs:
-            raise Refused("batch_empty", [Fault(("inputs",), "batch_empty")])
+            raise Refused.at("batch_empty", "inputs")
         if len(asked.inputs) > self.settings.max_sequences:
             raise Refused("batch_too_large", limit=self.settings.max_sequences)
         shown = bool(asked.tokens or asked.layers or asked.attention)
@@ -401,7 +400,7 @@ def _kind(asked: EncodeRequest) -> str:
 
 
 def _out_of_range(field: str, **limits: int) -> Refused:
-    return Refused("index_out_of_range", [Fault((field,), "index_out_of_range")], **limits)
+    return Refused.at("index_out_of_range", field, **limits)
 
 
 def _shown(works: Sequence[Work], padded: bool = False) -> list[Asked]:

@@ -16,7 +16,7 @@ from model.errors import SequenceTooLong
 from model.loading.sentence_transformers import Prompts
 from model.tokenizer import Tokenized, Tokenizer, Truncate
 from service.encode.request import Base64Array, Item
-from service.refusals import Fault, Refused
+from service.refusals import Refused
 
 # Fewer characters than this are tokenized on the spot; a thread costs more than they do.
 THREAD_CHARACTERS = 4096
@@ -85,7 +85,7 @@ class Reader:
         prompt = self.prompt(prompt_name)
         if prompt_name is not None and len(texts) < len(items):
             at = next(index for index, item in enumerate(items) if item.text is None)
-            raise Refused("prompt_without_text", [Fault(("inputs", at), "prompt_without_text")])
+            raise Refused.at("prompt_without_text", "inputs", at)
         tokenized = await self._tokenize(items, texts, truncate, prompt)
         return [
             self._of_text(tokenized[index], item.pair is not None, shown)
@@ -103,8 +103,9 @@ class Reader:
         try:
             return self.prompts.find(name)
         except KeyError:
-            at = [Fault(("prompt_name",), "prompt_not_found")]
-            raise Refused("prompt_not_found", at, prompts=sorted(self.prompts.named)) from None
+            raise Refused.at(
+                "prompt_not_found", "prompt_name", prompts=sorted(self.prompts.named)
+            ) from None
 
     async def _tokenize(
         self, items: Sequence[Item], texts: Sequence[int], truncate: Truncate, prompt: str
@@ -126,9 +127,9 @@ class Reader:
     def _check_text(self, item: Item, index: int) -> None:
         for name, text in (("text", item.text), ("pair", item.pair)):
             if text == "":
-                raise _refused("sequence_empty", index, name)
+                raise Refused.at("sequence_empty", "inputs", index, name)
             if text is not None and len(text) > self.max_characters:
-                raise _refused("text_too_long", index, name, limit=self.max_characters)
+                raise Refused.at("text_too_long", "inputs", index, name, limit=self.max_characters)
 
     def _of_text(self, read: Tokenized, paired: bool, shown: bool) -> Read:
         # a table of one row tells no segments apart, whatever types the tokenizer gives a pair
@@ -153,25 +154,27 @@ class Reader:
 
     def _check_ids(self, ids: Sequence[int], types: Sequence[int], index: int) -> None:
         if not ids:
-            raise _refused("sequence_empty", index, "token_ids")
+            raise Refused.at("sequence_empty", "inputs", index, "token_ids")
         if len(types) != len(ids):
-            raise _refused("shape_mismatch", index, "token_type_ids")
+            raise Refused.at("shape_mismatch", "inputs", index, "token_type_ids")
         if min(ids) < 0 or max(ids) >= self.config.vocabulary:
-            raise _refused("token_out_of_range", index, "token_ids", limit=self.config.vocabulary)
+            raise Refused.at(
+                "token_out_of_range", "inputs", index, "token_ids", limit=self.config.vocabulary
+            )
         table = max(self.config.types, 1)  # where there is none, all are of type 0
         if min(types) < 0 or max(types) >= table:
-            raise _refused("token_out_of_range", index, "token_type_ids", limit=table)
+            raise Refused.at("token_out_of_range", "inputs", index, "token_type_ids", limit=table)
 
     def _check_vectors(self, vectors: Array, index: int) -> None:
         if vectors.shape[:1] == (0,):
-            raise _refused("sequence_empty", index, "embeddings")
+            raise Refused.at("sequence_empty", "inputs", index, "embeddings")
         width = self.config.embedding_width  # what the look-up gives, before any projection
         if vectors.ndim != 2 or vectors.shape[1] != width:
-            raise _refused("shape_mismatch", index, "embeddings", limit=width)
+            raise Refused.at("shape_mismatch", "inputs", index, "embeddings", limit=width)
         if not np.isfinite(vectors).all():
-            raise _refused("non_finite", index, "embeddings")
+            raise Refused.at("non_finite", "inputs", index, "embeddings")
         if max(vectors.max(), -vectors.min()) > self.max_embedding:
-            raise Refused("out_of_range", [Fault(("inputs", index, "embeddings"), "out_of_range")])
+            raise Refused.at("out_of_range", "inputs", index, "embeddings")
 
     def _cut(self, length: int, index: int, truncate: Truncate) -> slice:
         """What is left of a sequence that is used as given."""
@@ -192,13 +195,8 @@ class Reader:
         }
 
 
-def _refused(code: str, index: int, name: str, **facts: int) -> Refused:
-    return Refused(code, [Fault(("inputs", index, name), code)], **facts)
-
-
 def _refuse_length(length: int, limit: int, index: int) -> None:
-    fault = Fault(("inputs", index), "sequence_too_long")
-    raise Refused("sequence_too_long", [fault], length=length, limit=limit)
+    raise Refused.at("sequence_too_long", "inputs", index, length=length, limit=limit)
 
 
 def _pair(item: Item) -> tuple[str] | tuple[str, str]:
@@ -219,19 +217,19 @@ def _vectors(given: list[list[float]] | Base64Array | NDArray[Any], index: int) 
         return _decoded(given, index)
     widths = {len(row) for row in given} or {0}
     if len(widths) > 1:
-        raise _refused("shape_mismatch", index, "embeddings")
+        raise Refused.at("shape_mismatch", "inputs", index, "embeddings")
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes inf, and is refused
         return np.array(given, dtype=np.float32).reshape(len(given), *widths)
 
 
 def _decoded(given: Base64Array, index: int) -> Array:
     if len(given.shape) != 2 or min(given.shape) < 0:
-        raise _refused("shape_mismatch", index, "embeddings")
+        raise Refused.at("shape_mismatch", "inputs", index, "embeddings")
     try:
         data = base64.b64decode(given.data, validate=True)
     except (binascii.Error, ValueError):
-        raise _refused("bad_base64", index, "embeddings") from None
+        raise Refused.at("bad_base64", "inputs", index, "embeddings") from None
     dtype = np.dtype(given.dtype).newbyteorder("<")
     if len(data) != math.prod(given.shape) * dtype.itemsize:
-        raise _refused("payload_length_mismatch", index, "embeddings")
+        raise Refused.at("payload_length_mismatch", "inputs", index, "embeddings")
     return np.frombuffer(data, dtype).reshape(given.shape).astype(np.float32)

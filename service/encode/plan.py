@@ -7,7 +7,7 @@ from model.maps.units import Units, divide
 from model.tokenizer import Tokenizer
 from service.encode.inputs import Read
 from service.encode.request import Attention
-from service.refusals import Fault, Refused
+from service.refusals import Refused
 
 MOST_KEYS, MOST_BLOCKS = 8, 32  # where a request does not say
 
@@ -41,7 +41,7 @@ def _of_one(
 ) -> Asked:
     facts, units = read.facts, _units(attention, read, loc)
     if not set(attention.rows) <= set(units.axis):
-        raise Refused("index_out_of_range", [Fault(("attention", "rows"), "index_out_of_range")])
+        raise Refused.at("index_out_of_range", "attention", "rows")
     special = facts["special"] or []
     separators = [
         token for token, id in enumerate(facts["token_ids"] or []) if id == tokenizer.separator
@@ -64,9 +64,9 @@ def _units(attention: Attention, read: Read, loc: tuple[str | int, ...]) -> Unit
     """The rows and columns of one sequence's maps."""
     facts = read.facts
     if attention.level == "word" and facts["words"] is None:
-        raise Refused("words_unknown", [Fault(loc, "words_unknown")])
+        raise Refused.at("words_unknown", *loc)
     if attention.specials != "keep" and facts["special"] is None:
-        raise Refused("specials_unknown", [Fault(loc, "specials_unknown")])
+        raise Refused.at("specials_unknown", *loc)
     units = divide(
         len(read),
         level=attention.level,
@@ -76,5 +76,5 @@ def _units(attention: Attention, read: Read, loc: tuple[str | int, ...]) -> Unit
         special=facts["special"] or (),
     )
     if not units.axis:
-        raise Refused("nothing_left", [Fault(loc, "nothing_left")])
+        raise Refused.at("nothing_left", *loc)
     return units

@@ -8,8 +8,6 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Discriminator,
     Field,
     InstanceOf,
@@ -27,6 +25,7 @@ from model.maps.tiles import Weight
 from model.maps.units import Level, Specials
 from model.pooling import Mode
 from model.tokenizer import Truncate
+from service.wire import Wire
 
 Floats = Literal["float32", "float16"]
 LAYER = re.compile("0|[1-9][0-9]{0,8}", re.ASCII)  # as JSON names a layer
@@ -35,12 +34,6 @@ MOST_SCALE = 100.0  # of a gate; much more makes numbers that nothing can hold
 Integers = TypeAliasType("Integers", Annotated[list[int], FailFast()])
 Numbers = TypeAliasType("Numbers", Annotated[list[float], FailFast()])
 Rows = TypeAliasType("Rows", Annotated[list[Numbers], FailFast()])
-
-
-class Wire(BaseModel):
-    """What crosses the wire: no unknown field, no coercion."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
 class Base64Array(Wire):
@@ -267,11 +260,3 @@ def _chosen(asked: Sequence[int], count: int) -> list[int]:
     if len(set(asked)) != len(asked) or not all(0 <= index < count for index in asked):
         raise IndexError(f"of {count}")
     return sorted(asked)
-
-
-# Every name of the wire; what a refusal may repeat from a request
-FIELDS = frozenset(
-    name
-    for wire in (EncodeRequest, Attention, Gate, Pooled, Item, Base64Array)
-    for name in wire.model_fields
-)

@@ -4,9 +4,9 @@ import orjson
 import pytest
 from pydantic import ValidationError
 
-from model.errors import BadShape, SequenceTooLong
+from model.errors import SequenceTooLong
 from service.encode.request import EncodeRequest
-from service.refusals import MODEL, REFUSALS, VALIDATION, Fault, Refused, problem, refusal
+from service.refusals import REFUSALS, VALIDATION, Fault, Refused, problem, refusal
 
 SECRET = "canary-7f3a"
 
@@ -20,14 +20,13 @@ def validation_error(body: object) -> ValidationError:
 
 def test_a_model_error_gets_its_code_and_an_unknown_one_is_our_fault() -> None:
     """Only what stands in a table is the caller's doing."""
-    assert refusal(BadShape("x")).code == "shape_mismatch"
     assert refusal(SequenceTooLong(9, 5)).facts == {"length": 9, "limit": 5}
     assert refusal(RuntimeError(SECRET)).code == "internal"
 
 
 def test_every_code_named_anywhere_stands_in_the_table() -> None:
     """A code without a status could not be answered."""
-    assert {*MODEL.values(), *VALIDATION.values(), "internal", "invalid_type"} <= REFUSALS.keys()
+    assert {*VALIDATION.values(), "internal", "invalid_type"} <= REFUSALS.keys()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from safetensors import SafetensorError, deserialize
 from service.edge.body import LENGTH_BYTES, header_bytes
 from service.encode.answer import METADATA
 from service.encode.request import EncodeRequest
-from service.refusals import Fault, Refused, unreadable
+from service.refusals import Refused, unreadable
 
 Array = NDArray[Any]
 Kinds = Mapping[str, np.dtype[Any]]
@@ -63,7 +63,7 @@ def _told(body: bytes) -> dict[str, Any]:
     except ValueError:  # stricter than the library in what both skip
         raise Refused("invalid_safetensors") from None
     if METADATA not in told:
-        raise Refused("missing_field", [Fault(("__metadata__", METADATA), "missing_field")])
+        raise Refused.at("missing_field", "__metadata__", METADATA)
     try:
         asked = from_json(told[METADATA])
     except ValueError as error:
@@ -84,12 +84,12 @@ def _filled(given: Any, index: int, held: dict[str, Mapping[str, Any]]) -> Any:
             continue
         loc = ("inputs", index, field)
         if named.keys() != {"tensor"}:
-            raise Refused("unknown_field", [Fault(loc, "unknown_field")])
+            raise Refused.at("unknown_field", *loc)
         if not isinstance(named["tensor"], str):
-            raise Refused("invalid_type", [Fault(loc, "invalid_type")])
+            raise Refused.at("invalid_type", *loc)
         tensor = held.pop(named["tensor"], None)
         if tensor is None:
-            raise Refused("tensor_unknown", [Fault(loc, "tensor_unknown")])
+            raise Refused.at("tensor_unknown", *loc)
         array = _array(tensor, dtypes, axes, loc)
         filled[field] = array.tolist() if dtypes is INTEGERS else array
     return filled
@@ -104,7 +104,7 @@ def _array(
     """One tensor as an array over the bytes that the library read."""
     dtype, shape = dtypes.get(tensor["dtype"]), tensor["shape"]
     if dtype is None:
-        raise Refused("invalid_type", [Fault(loc, "invalid_type")])
+        raise Refused.at("invalid_type", *loc)
     if len(shape) != axes:
-        raise Refused("shape_mismatch", [Fault(loc, "shape_mismatch")])
+        raise Refused.at("shape_mismatch", *loc)
     return np.frombuffer(tensor["data"], dtype).reshape(shape)

@@ -26,10 +26,9 @@ from service.api.open_inference.request import (
     InferParameters,
     InferRequest,
 )
-from service.api.open_inference.tensors import refused
 from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS
 from service.encode.request import Attention, EncodeRequest, Item
-from service.refusals import REFUSALS, Fault, Refused
+from service.refusals import REFUSALS, Refused
 
 Array = NDArray[Any]
 
@@ -112,7 +111,7 @@ def parse(body: bytes, header: int | None, limits: Limits) -> Call:
     """
     told, data = body[:header], memoryview(body)[len(body) if header is None else header :]
     if header is not None and header > len(body):
-        raise refused("out_of_range", INFERENCE_HEADER)
+        raise Refused.at("out_of_range", INFERENCE_HEADER)
     if len(told) > limits.most_json:
         raise Refused("body_too_large")
     asked = InferRequest.model_validate_json(told)
@@ -160,13 +159,12 @@ def _outputs(asked: InferRequest) -> dict[str, bool]:
     outputs: dict[str, bool] = {}
     for index, output in enumerate(asked.outputs):
         if output.name not in OUTPUTS or output.name in outputs:
-            at = Fault(("outputs", index, "name"), "out_of_range")
-            raise Refused("out_of_range", [at])
+            raise Refused.at("out_of_range", "outputs", index, "name")
         own = output.parameters.binary_data
         outputs[output.name] = every if own is None else own
     for parameter, output_name in CHOOSES.items():
         if getattr(asked.parameters, parameter) is not None and output_name not in outputs:
-            raise Refused("out_of_range", [Fault(("parameters", parameter), "out_of_range")])
+            raise Refused.at("out_of_range", "parameters", parameter)
     outputs = outputs or {POOLED: every}
     if not PADDED.isdisjoint(outputs):
         outputs.setdefault(LENGTHS, every)
@@ -195,23 +193,23 @@ def _read(inputs: Sequence[InferInput], data: memoryview, most: int) -> dict[str
     sequences: set[int] = set()
     for index, given in enumerate(inputs):
         if given.name not in INPUTS or given.name in [one.name for one in inputs[:index]]:
-            raise Refused("out_of_range", [Fault(("inputs", index, "name"), "out_of_range")])
+            raise Refused.at("out_of_range", "inputs", index, "name")
         _check_kind(given, most)
         sequences.add(given.shape[0])
     if len(sequences) > 1:
-        raise Refused("shape_mismatch", [Fault(("inputs",), "shape_mismatch")])
+        raise Refused.at("shape_mismatch", "inputs")
     found: dict[str, Any] = {}
     for given in inputs:
         size = given.parameters.binary_data_size
         if (size is None) == (given.data is None):
-            raise refused("missing_field" if size is None else "out_of_range", given.name)
+            raise Refused.at("missing_field" if size is None else "out_of_range", given.name)
         part, data = (None, data) if size is None else (data[:size], data[size:])
         if part is not None and len(part) != size:
-            raise refused("payload_length_mismatch", given.name)
+            raise Refused.at("payload_length_mismatch", given.name)
         read = tensors.strings if given.name == TEXT else tensors.numbers
         found[given.name] = read(given, part)
     if len(data):
-        raise refused("payload_length_mismatch", "inputs")
+        raise Refused.at("payload_length_mismatch", "inputs")
     return found
 
 
@@ -219,31 +217,31 @@ def _check_kind(given: InferInput, most: int) -> None:
     """Refuse a datatype or a shape that the input cannot have."""
     datatypes, axes = INPUTS[given.name]
     if given.datatype not in datatypes:
-        raise refused("invalid_type", given.name)
+        raise Refused.at("invalid_type", given.name)
     columns = given.shape[1] if given.name == TEXT and len(given.shape) > 1 else 1
     if len(given.shape) not in axes or min(given.shape) < 0 or columns != 1:
-        raise refused("shape_mismatch", given.name)
+        raise Refused.at("shape_mismatch", given.name)
     if not given.shape[0]:
-        raise refused("batch_empty", given.name)
+        raise Refused.at("batch_empty", given.name)
     if given.shape[0] > most:
         raise Refused("batch_too_large", limit=most)
     if 0 in given.shape:
-        raise refused("sequence_empty", given.name)
+        raise Refused.at("sequence_empty", given.name)
 
 
 def _items(given: Mapping[str, Any]) -> list[str | Item]:
     """The inputs as our own wire has them."""
     if sum(name in given for name in (TEXT, IDS, EMBEDS)) != 1:
-        raise Refused("exactly_one_input", [Fault(("inputs",), "exactly_one_input")])
+        raise Refused.at("exactly_one_input", "inputs")
     for name, others in BESIDE.items():
         if name in given and not any(other in given for other in others):
-            raise refused("out_of_range", name)
+            raise Refused.at("out_of_range", name)
     if TEXT in given:
         return list(given[TEXT])
     rows = given[IDS] if IDS in given else given[EMBEDS]
     for name in BESIDE:
         if name in given and given[name].shape != rows.shape[:2]:
-            raise refused("shape_mismatch", name)
+            raise Refused.at("shape_mismatch", name)
     lengths = _lengths(given[MASK]) if MASK in given else [rows.shape[1]] * len(rows)
     if EMBEDS in given:
         return [Item(embeddings=row[:end]) for row, end in zip(rows, lengths, strict=True)]
@@ -258,7 +256,7 @@ def _lengths(mask: Array) -> list[int]:
     """How long each sequence is: ones, then zeros; anything else is no length."""
     lengths = (mask != 0).sum(1)
     if not np.array_equal(mask, np.arange(mask.shape[1]) < lengths[:, None]):
-        raise refused("out_of_range", MASK)
+        raise Refused.at("out_of_range", MASK)
     if not lengths.all():
-        raise refused("sequence_empty", MASK)
+        raise Refused.at("sequence_empty", MASK)
     return [int(length) for length in lengths]

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
-from service.encode.request import Integers, Wire
+from service.encode.request import Integers
+from service.wire import Wire
 
 POOLED, TOKENS, LAYERS, ATTENTION, LENGTHS = "pooled", "tokens", "layers", "attention", "lengths"
 OUTPUTS = (POOLED, TOKENS, LAYERS, ATTENTION, LENGTHS)
@@ -96,18 +97,3 @@ class InferRequest(Wire):
     parameters: InferParameters = InferParameters()
     inputs: list[InferInput]
     outputs: list[InferOutput] = []
-
-
-# what a refusal may repeat from a request
-FIELDS = frozenset(
-    name
-    for wire in (
-        InferRequest,
-        InferParameters,
-        InferInput,
-        InputParameters,
-        InferOutput,
-        OutputParameters,
-    )
-    for name in wire.model_fields
-)

@@ -17,11 +17,10 @@ from starlette.responses import Response
 
 from service.api import media
 from service.api.open_inference.call import Limits, parse
-from service.api.open_inference.tensors import refused
 from service.api.open_inference.writer import VERSION, model, written
 from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, Encoded, Item, join
 from service.encode.gateway import Gateway
-from service.refusals import Fault, Refused
+from service.refusals import Refused
 
 MODEL = "/v2/models/{model:model}"
 VERSION_PART = "/versions/{version}"
@@ -118,7 +117,7 @@ class InferenceRoutes:
     def _check_model(self, request: Request) -> None:
         asked = request.path_params
         if asked["model"] != self._gateway.name or asked.get("version", VERSION) != VERSION:
-            raise Refused("model_not_found", [Fault(("model",), "model_not_found")])
+            raise Refused.at("model_not_found", "model")
 
 
 def _header(request: Request) -> int | None:
@@ -127,7 +126,7 @@ def _header(request: Request) -> int | None:
     if given is None:
         return None
     if not given.isdecimal() or not given.isascii() or len(given) > LONGEST_HEADER:
-        raise refused("out_of_range", INFERENCE_HEADER)
+        raise Refused.at("out_of_range", INFERENCE_HEADER)
     return int(given)
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from service.api.open_inference.request import InferInput
 from service.encode.answer import raw
-from service.refusals import Fault, Refused
+from service.refusals import Refused
 
 Array = NDArray[Any]
 
@@ -42,11 +42,6 @@ NAMES: dict[np.dtype[Any], str] = {
 LENGTH_BYTES = 4  # before an element of BYTES
 
 
-def refused(code: str, tensor: str) -> Refused:
-    """A refusal that says which tensor."""
-    return Refused(code, [Fault((tensor,), code)])
-
-
 def strings(given: InferInput, data: memoryview | None) -> list[str]:
     """The elements of a BYTES tensor as texts.
 
@@ -63,15 +58,15 @@ def strings(given: InferInput, data: memoryview | None) -> list[str]:
         end = start + LENGTH_BYTES
         start, size = end, int.from_bytes(data[start:end], "little")
         if end + size > len(data):
-            raise refused("payload_length_mismatch", given.name)
+            raise Refused.at("payload_length_mismatch", given.name)
         found.append(data[start : start + size])
         start += size
     if len(found) != math.prod(given.shape):
-        raise refused("payload_length_mismatch", given.name)
+        raise Refused.at("payload_length_mismatch", given.name)
     try:
         return [str(text, "utf-8") for text in found]
     except UnicodeDecodeError:
-        raise refused("invalid_text", given.name) from None
+        raise Refused.at("invalid_text", given.name) from None
 
 
 def numbers(given: InferInput, data: memoryview | None) -> Array:
@@ -86,14 +81,14 @@ def numbers(given: InferInput, data: memoryview | None) -> Array:
     dtype = DATATYPES[given.datatype]
     if data is not None:
         if len(data) != math.prod(given.shape) * dtype.itemsize:
-            raise refused("payload_length_mismatch", given.name)
+            raise Refused.at("payload_length_mismatch", given.name)
         return np.frombuffer(data, dtype).reshape(given.shape)
     elements = _elements(given)
     try:
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes inf, and is refused
             return np.array(elements, dtype).reshape(given.shape)
     except OverflowError:
-        raise refused("out_of_range", given.name) from None
+        raise Refused.at("out_of_range", given.name) from None
 
 
 def _elements(given: InferInput) -> list[Any]:
@@ -105,9 +100,9 @@ def _elements(given: InferInput) -> list[Any]:
         flat = list(chain.from_iterable(flat))
     kinds = set(map(type, flat))
     if not kinds <= ELEMENTS.get(given.datatype, set()) | {list}:
-        raise refused("invalid_type", given.name)
+        raise Refused.at("invalid_type", given.name)
     if list in kinds or len(flat) != math.prod(given.shape):
-        raise refused("shape_mismatch", given.name)
+        raise Refused.at("shape_mismatch", given.name)
     return flat
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import orjson
 
 from service.api.dialect import Problem, inputs, sentence
-from service.api.wire import EmbeddingsRequest
+from service.api.openai.request import EmbeddingsRequest
 from service.encode import answer
 from service.encode.answer import JSON, Array, Encoded
 from service.encode.request import EncodeRequest, Pooled
-from service.refusals import OPENAI, Fault, Refused
+from service.refusals import OPENAI, Refused
 
 # codes of ours by the names that OpenAI has for the same
 CODES = {"sequence_too_long": "context_length_exceeded", "overloaded": "rate_limit_exceeded"}
@@ -77,7 +77,7 @@ def model(name: str, asked: str) -> bytes:
         Refused: another is served.
     """
     if asked != name:
-        raise Refused("model_not_found", [Fault(("model",), "model_not_found")])
+        raise Refused.at("model_not_found", "model")
     return orjson.dumps(_model(name))
 
 

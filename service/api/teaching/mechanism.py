@@ -17,7 +17,7 @@ from torch import Tensor
 
 from model.lessons.mechanism import mix, score, weigh
 from service.api.teaching.request import Attend, AttendRequest, MixRequest
-from service.refusals import Fault, Refused
+from service.refusals import Refused
 
 Array = NDArray[np.float64]
 
@@ -65,9 +65,9 @@ def read(asked: Attend, limit: int) -> Given:
 def _read_rows(asked: AttendRequest, value: Array, limit: int) -> Given:
     query, key = _array(asked.query, "query"), _array(asked.key, "key")
     if key.shape[1] != query.shape[1]:
-        raise _refused("shape_mismatch", "key")
+        raise Refused.at("shape_mismatch", "key")
     if len(value) != len(key):
-        raise _refused("shape_mismatch", "value")
+        raise Refused.at("shape_mismatch", "value")
     pairs = (asked.heads, len(query), len(key))
     _check_bytes(pairs, value.shape[1], limit)
     keep, bias = (
@@ -85,7 +85,7 @@ def _read_scores(asked: MixRequest, value: Array, limit: int) -> Given:
     _check_bytes(pairs, value.shape[1], limit)
     given = _per_pair(scores, "scores", pairs)
     if asked.probabilities and not _are_shares(scores):
-        raise _refused("out_of_range", "scores")
+        raise Refused.at("out_of_range", "scores")
     return Given(_split(value, heads), given, asked.probabilities)
 
 
@@ -94,16 +94,16 @@ def _array(given: Any, name: str) -> NDArray[Any]:
     try:
         array = np.array(given)
     except ValueError:  # rows of different lengths
-        raise _refused("shape_mismatch", name) from None
+        raise Refused.at("shape_mismatch", name) from None
     if array.size == 0:
-        raise _refused("sequence_empty", name)
+        raise Refused.at("sequence_empty", name)
     return array
 
 
 def _per_pair(array: NDArray[Any], name: str, pairs: tuple[int, int, int]) -> Tensor:
     """What stands for each query and key, once or for each head."""
     if array.shape not in (pairs, pairs[1:]):
-        raise _refused("shape_mismatch", name)
+        raise Refused.at("shape_mismatch", name)
     return torch.from_numpy(array)
 
 
@@ -116,7 +116,7 @@ def _are_shares(scores: Array) -> bool:
 def _split(rows: Array, heads: int) -> Tensor:
     """(tokens, width) cut into (heads, tokens, width / heads)."""
     if rows.shape[1] % heads:
-        raise _refused("shape_mismatch", "heads")
+        raise Refused.at("shape_mismatch", "heads")
     return torch.unflatten(torch.from_numpy(rows), 1, (heads, -1)).transpose(0, 1)
 
 
@@ -126,10 +126,6 @@ def _check_bytes(pairs: tuple[int, int, int], width: int, limit: int) -> None:
     total = NUMBER_BYTES * queries * (heads * keys + 2 * width)  # the mixed values come twice
     if total > limit:
         raise Refused("attention_too_large", bytes=total, limit=limit)
-
-
-def _refused(code: str, name: str) -> Refused:
-    return Refused(code, [Fault((name,), code)])
 
 
 def attend(given: Given) -> dict[str, Array]:

@@ -7,7 +7,8 @@ from pydantic.types import FailFast
 from typing_extensions import TypeAliasType
 
 from model.tokenizer import Truncate
-from service.encode.request import Item, Wire
+from service.encode.request import Item
+from service.wire import Wire
 
 # Lists that stop at their first error, as in schema.py; finite: a softmax spreads one NaN to all
 Finite = TypeAliasType("Finite", Annotated[list[FiniteFloat], FailFast()])
@@ -100,8 +101,3 @@ AttendBody = Annotated[
     Discriminator(_form),
 ]
 ATTEND: TypeAdapter[Attend] = TypeAdapter(AttendBody)
-
-# Every name of this wire; what a refusal may repeat from a request
-FIELDS = frozenset(
-    name for wire in (AttendRequest, MixRequest, ExplainRequest) for name in wire.model_fields
-)

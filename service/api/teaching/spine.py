@@ -96,11 +96,10 @@ class Lessons:
 
     def _check(self, asked: ExplainRequest) -> None:
         if asked.model not in (None, self._head["model"]):
-            raise Refused("model_not_found", [Fault(("model",), "model_not_found")])
+            raise Refused.at("model_not_found", "model")
         layers = self._reader.config.layers
         if not 0 <= asked.layer < layers:
-            fault = Fault(("layer",), "index_out_of_range")
-            raise Refused("index_out_of_range", [fault], layers=layers)
+            raise Refused.at("index_out_of_range", "layer", layers=layers)
 
     async def _read(self, asked: ExplainRequest) -> Read:
         try:

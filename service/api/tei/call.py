@@ -13,8 +13,8 @@ import orjson
 
 from model.tokenizer import Truncate
 from service.api.dialect import Problem, inputs, sentence
+from service.api.tei.request import Cut, EmbedAllRequest, EmbedRequest, SimilarityRequest
 from service.api.tei.vocabulary import Piece
-from service.api.wire import Cut, EmbedAllRequest, EmbedRequest, SimilarityRequest
 from service.encode import answer
 from service.encode.answer import JSON, Array, Encoded
 from service.encode.request import EncodeRequest, Pooled

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from service.encode.inputs import Reader
-from service.refusals import Fault, Refused
+from service.refusals import Refused
 from service.settings import Settings
 
 Told = TypeVar("Told")
@@ -104,27 +104,24 @@ class Vocabulary:
 
     def _check_count(self, field: str, given: Sequence[object]) -> None:
         if not given:
-            raise Refused("batch_empty", [Fault((field,), "batch_empty")])
+            raise Refused.at("batch_empty", field)
         if len(given) > self._settings.max_sequences:
-            at = [Fault((field,), "batch_too_large")]
-            raise Refused("batch_too_large", at, limit=self._settings.max_sequences)
+            raise Refused.at("batch_too_large", field, limit=self._settings.max_sequences)
 
     def _check_text(self, text: str, index: int) -> None:
         limit = self._settings.max_text_characters
         if not text:
-            raise Refused("sequence_empty", [Fault(("inputs", index), "sequence_empty")])
+            raise Refused.at("sequence_empty", "inputs", index)
         if len(text) > limit:
-            at = [Fault(("inputs", index), "text_too_long")]
-            raise Refused("text_too_long", at, limit=limit)
+            raise Refused.at("text_too_long", "inputs", index, limit=limit)
 
     def _check_ids(self, ids: Sequence[int], index: int) -> None:
         size, tokenizer = self._reader.config.vocabulary, self._reader.tokenizer
         if not ids:
-            raise Refused("sequence_empty", [Fault(("ids", index), "sequence_empty")])
+            raise Refused.at("sequence_empty", "ids", index)
         fit = min(ids) >= 0 and max(ids) < size
         if not fit or any(tokenizer.token(one) is None for one in set(ids)):
-            at = [Fault(("ids", index), "token_out_of_range")]
-            raise Refused("token_out_of_range", at, limit=size)
+            raise Refused.at("token_out_of_range", "ids", index, limit=size)
 
     def _check_tokens(self, tokens: int) -> None:
         limit = self._settings.max_request_tokens

@@ -1,0 +1,18 @@
+"""What every request is: strict, closed, and of fields whose names a refusal may repeat."""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+FIELDS: set[str] = set()  # every name of every request, as the models are defined
+
+
+class Wire(BaseModel):
+    """What crosses the wire: no unknown field, no coercion."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: Any) -> None:
+        super().__pydantic_init_subclass__(**options)
+        FIELDS.update(cls.model_fields)
