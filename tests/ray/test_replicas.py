@@ -132,7 +132,7 @@ def test_an_answers_head_never_comes_without_its_body(running: "Service") -> Non
 
 def test_a_client_that_leaves_takes_its_waiting_work_along(running: "Service") -> None:
     """Its requests are counted as 499, and most of what they asked for never runs."""
-    count, rows, tokens = 4, 40, 250
+    count, rows, tokens = 4, 12, 250
     slow = json.dumps({"inputs": [{"token_ids": [2035] * tokens}] * rows}).encode()
     before = drill.total(running, "headlight_batch_tokens_sum")
 
