@@ -45,6 +45,7 @@ def ours(folder: Path) -> dict[str, Request]:
 
     from model.maps.forms import Asked
     from model.maps.units import divide
+    from model.packing import Sequence
     from service.encode import answer, maps
     from service.engine.runner import Wanted, Work, load
     from service.engine.weights import Found
@@ -57,7 +58,7 @@ def ours(folder: Path) -> dict[str, Request]:
     every = {layer: tuple(range(config.heads)) for layer in range(config.layers)}
 
     def request(batch: Ids, form: str | None, heads: dict[int, tuple[int, ...]]) -> object:
-        works = [Work(ids, None, None, wanted(len(ids), form, heads)) for ids in batch]
+        works = [Work(Sequence(ids), wanted(len(ids), form, heads)) for ids in batch]
         done: Any = runner.run(works, CORES)
         items = []
         for work, one in zip(works, done, strict=True):

@@ -65,6 +65,7 @@ def ours(threads: int) -> Encode:
     import numpy as np
     import torch
 
+    from model.packing import Sequence
     from service.engine.runner import Runner, Wanted, Work
     from service.engine.weights import BUNDLED, locate
 
@@ -75,7 +76,7 @@ def ours(threads: int) -> Encode:
 
     def encode(texts: Texts) -> Any:
         cut = runner.model.tokenizer([(text,) for text in texts], LIMIT, "right")
-        works = [Work(tokens.token_ids, tokens.types, None, wanted) for tokens in cut]
+        works = [Work(Sequence(tokens.token_ids, tokens.types), wanted) for tokens in cut]
         done: Any = loop.run_until_complete(runner.launch(0, works, threads))
         return np.stack([one.pooled for one in done])
 

@@ -31,7 +31,7 @@ from service.encode.gateway import Gateway
 from service.engine.runner import Runner
 from service.observe import logs
 from service.observe.metrics import Metrics
-from service.observe.record import Seen
+from service.observe.record import Record
 from service.settings import Settings
 
 SHORT = "All is well"  # the cheapest answer there is
@@ -48,7 +48,7 @@ SURE = 0.95
 class Blind(Metrics):
     """Metrics that count nothing of a request."""
 
-    def request(self, seen: Seen) -> None:
+    def request(self, seen: Record) -> None:
         return
 
     def encoded(self, tokens: int) -> None:

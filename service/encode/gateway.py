@@ -8,7 +8,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from model import packing
 from model.maps.forms import Asked
 from model.pooling import Pooling
 from service.api.teaching.spine import Lessons
@@ -29,7 +30,7 @@ from service.encode.price import Caps, attention_bytes, check, cost, flops
 from service.encode.request import EncodeRequest, Pooled
 from service.engine import machine, vitals
 from service.engine.batcher import Batcher, DeadlinePassed, Overloaded, Timing
-from service.engine.batches import Batches, Member
+from service.engine.batches import Batches
 from service.engine.health import Health
 from service.engine.machine import Unservable
 from service.engine.runner import Done, NonFiniteOutput, Runner, Wanted, Work
@@ -38,8 +39,8 @@ from service.heads.store import Heads
 from service.observe import lag
 from service.observe.metrics import Metrics
 from service.observe.observer import Observer
-from service.observe.record import Seen
-from service.refusals import Refused
+from service.observe.record import Record
+from service.refusals import Fault, Refused
 from service.settings import Settings
 
 if TYPE_CHECKING:  # tracing that is off imports nothing
@@ -93,7 +94,7 @@ class Gateway:
         self.vocabulary = Vocabulary(self._reader, settings)
         batches = Batches(runner.launch, self.metrics, self._tracing)
         runner.on_failure = batches.failed
-        self._batcher = Batcher[Member, Done](
+        self._batcher = Batcher[Work, Done](
             batches,
             lanes=threads,
             budget=runner.budget,
@@ -131,7 +132,7 @@ class Gateway:
         self,
         asked: EncodeRequest,
         deadline: float,
-        seen: Seen,
+        seen: Record,
         *,
         numbers: bool,
         padded: bool = False,
@@ -161,7 +162,7 @@ class Gateway:
         return Encoded(self.head(asked.dtype), items, usage)
 
     async def dry_run(
-        self, asked: EncodeRequest, deadline: float, seen: Seen, *, numbers: bool
+        self, asked: EncodeRequest, deadline: float, seen: Record, *, numbers: bool
     ) -> dict[str, Any]:
         """What a request would cost, and whether it would be admitted now; computes nothing.
 
@@ -246,7 +247,7 @@ class Gateway:
     def _wanted(self, asked: EncodeRequest) -> Wanted:
         """What the runner returns of each sequence."""
         if asked.model is not None and asked.model != self.name:
-            raise Refused.at("model_not_found", "model")
+            raise Refused("model_not_found", [Fault(("model",), "model_not_found")])
         config = self._config
         try:
             hidden = asked.hidden(config.layers)
@@ -254,7 +255,7 @@ class Gateway:
             raise _out_of_range("layers", limit=config.layers) from None
         return Wanted(self._pooling(asked.pooled), asked.tokens, hidden)
 
-    async def _work(self, asked: EncodeRequest, seen: Seen) -> tuple[list[Read], list[Work]]:
+    async def _work(self, asked: EncodeRequest, seen: Record) -> tuple[list[Read], list[Work]]:
         """The inputs as sequences, and what is wanted of each."""
         wanted, (heads, gates) = self._wanted(asked), self._heads(asked)
         with seen.stage("tokenize"):
@@ -264,7 +265,7 @@ class Gateway:
         if asked.attention:
             shown = ask(asked.attention, heads, read, self._runner.model.tokenizer)
         works = [
-            Work(r.token_ids, r.types, r.embeddings, replace(wanted, attention=one), gates)
+            Work(_sequence(r, gates), replace(wanted, attention=one))
             for r, one in zip(read, shown, strict=True)
         ]
         return read, works
@@ -292,13 +293,14 @@ class Gateway:
         how = own if asked.mode == "model" else Pooling((asked.mode,), normalize)
         size = how.size(self._config.width)
         if asked.dimensions is not None and asked.dimensions > size:
-            raise Refused.at("out_of_range", "pooled", "dimensions", limit=size)
+            at = [Fault(("pooled", "dimensions"), "out_of_range")]
+            raise Refused("out_of_range", at, limit=size)
         return replace(how, normalize=normalize, dimensions=asked.dimensions)
 
     async def _read(self, asked: EncodeRequest) -> list[Read]:
         """The inputs as sequences, within the limits of a request."""
         if not asked.inputs:
-            raise Refused.at("batch_empty", "inputs")
+            raise Refused("batch_empty", [Fault(("inputs",), "batch_empty")])
         if len(asked.inputs) > self.settings.max_sequences:
             raise Refused("batch_too_large", limit=self.settings.max_sequences)
         shown = bool(asked.tokens or asked.layers or asked.attention)
@@ -327,19 +329,19 @@ class Gateway:
         works: Sequence[Work],
         sizes: Sequence[int],
         deadline: float,
-        seen: Seen | None = None,
+        seen: Record | None = None,
     ) -> tuple[list[Done], Timing]:
         """Wait for the batches that hold these sequences.
 
         Args:
             seen: the request they are of; None for what nobody asked for.
         """
-        seen = seen or Seen("own")
-        members = [Member(work, seen) for work in works]
+        seen = seen or Record("own")
+        works = [replace(work, record=seen) for work in works]
         try:
             with seen.batched(), self._admitting(sizes, deadline, seen):
                 async with asyncio.timeout(deadline - time.monotonic()):
-                    done = await self._batcher.submit(members, sizes, deadline)
+                    done = await self._batcher.submit(works, sizes, deadline)
         except asyncio.CancelledError:
             self.metrics.cancelled("forward" if seen.began else "queue")
             raise
@@ -349,7 +351,7 @@ class Gateway:
         return done
 
     @contextmanager
-    def _admitting(self, sizes: Sequence[int], deadline: float, seen: Seen) -> Iterator[None]:
+    def _admitting(self, sizes: Sequence[int], deadline: float, seen: Record) -> Iterator[None]:
         """Word what the batcher does not admit, or not in time.
 
         A client may come again with what is late because others wait; what is late by itself
@@ -399,8 +401,13 @@ def _kind(asked: EncodeRequest) -> str:
     return kinds.pop() if len(kinds) == 1 else "mixed" if kinds else "none"
 
 
+def _sequence(read: Read, gates: Mapping[int, Mapping[int, float]]) -> packing.Sequence:
+    embeddings = None if read.embeddings is None else torch.from_numpy(read.embeddings)
+    return packing.Sequence(read.token_ids, read.types, embeddings, gates)
+
+
 def _out_of_range(field: str, **limits: int) -> Refused:
-    return Refused.at("index_out_of_range", field, **limits)
+    return Refused("index_out_of_range", [Fault((field,), "index_out_of_range")], **limits)
 
 
 def _shown(works: Sequence[Work], padded: bool = False) -> list[Asked]:

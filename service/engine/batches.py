@@ -2,27 +2,17 @@
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
 from service.engine.runner import Done, Work
 from service.observe.metrics import Metrics
-from service.observe.record import Seen
 
 if TYPE_CHECKING:  # tracing that is off imports nothing
     from service.observe.tracing import Tracing
 
 Launch = Callable[[int, Sequence[Work], int], Awaitable[Sequence[Done | Exception]]]
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """One sequence of a batch, and the request it belongs to."""
-
-    work: Work
-    seen: Seen
 
 
 class Batches:
@@ -36,20 +26,20 @@ class Batches:
         self._launch, self._metrics, self._tracing = launch, metrics, tracing
 
     async def __call__(
-        self, lane: int, members: Sequence[Member], threads: int
+        self, lane: int, works: Sequence[Work], threads: int
     ) -> Sequence[Done | Exception]:
-        """Run one batch in a lane; one result or exception for each member."""
-        works, start = [member.work for member in members], time.perf_counter()
-        requests = list(dict.fromkeys(member.seen for member in members))
-        for seen in requests:
-            seen.began = seen.began or start
+        """Run one batch in a lane; one result or exception for each work."""
+        start = time.perf_counter()
+        records = list(dict.fromkeys(work.record for work in works if work.record))
+        for record in records:
+            record.began = record.began or start
         tokens = sum(map(len, works))
         try:
             return await self._launch(lane, works, threads)
         finally:
             self._metrics.batch(len(works), tokens)
             if self._tracing:
-                self._tracing.batch(requests, len(works), tokens, start)
+                self._tracing.batch(records, len(works), tokens, start)
 
     def failed(self, error: Exception) -> None:
         """Count what the accelerator did not do; called in a lane's thread."""

@@ -10,10 +10,8 @@ import logging
 import time
 
 from service.engine.batcher import Batcher, DeadlinePassed, Overloaded
-from service.engine.batches import Member
-from service.engine.runner import Done, Runner
+from service.engine.runner import Done, Runner, Work
 from service.observe.metrics import Metrics
-from service.observe.record import Seen
 from service.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -27,7 +25,7 @@ class Health:
     """Watches one replica from its start on."""
 
     def __init__(
-        self, settings: Settings, runner: Runner, batcher: Batcher[Member, Done], metrics: Metrics
+        self, settings: Settings, runner: Runner, batcher: Batcher[Work, Done], metrics: Metrics
     ) -> None:
         self._settings, self._runner, self._batcher = settings, runner, batcher
         self._metrics = metrics
@@ -63,8 +61,7 @@ class Health:
         canary, runner = self._runner.canary, self._runner
         try:
             deadline = time.monotonic() + self._settings.deadline_seconds
-            own = Member(canary, Seen("own"))
-            (done,), _ = await self._batcher.submit([own], [len(canary)], deadline)
+            (done,), _ = await self._batcher.submit([canary], [len(canary)], deadline)
             right = runner.right(done)
         except (Overloaded, DeadlinePassed):
             return  # there was no room or no time for it

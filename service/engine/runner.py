@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ from model.maps.forms import Asked, show
 from model.pooling import Pooling, pool
 from service.engine import machine, numerics
 from service.engine.weights import GOLDEN, Found
+from service.observe.record import Record
 
 logger = logging.getLogger(__name__)
 
@@ -88,23 +89,15 @@ class Work:
     """One sequence and what is wanted of it.
 
     Args:
-        embeddings: (tokens, embedding width) numbers.
-        gates: what heads are multiplied by, by layer and head.
+        record: the request it is of, for those who count and trace; None where nobody asked.
     """
 
-    token_ids: Sequence[int] | None
-    types: Sequence[int] | None
-    embeddings: Array | None
+    sequence: packing.Sequence
     wanted: Wanted
-    gates: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
+    record: Record | None = None
 
     def __len__(self) -> int:
-        given = self.token_ids if self.embeddings is None else self.embeddings
-        return 0 if given is None else len(given)
-
-    def sequence(self) -> packing.Sequence:
-        given = None if self.embeddings is None else torch.from_numpy(self.embeddings)
-        return packing.Sequence(self.token_ids, self.types, given, self.gates)
+        return len(self.sequence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +158,7 @@ class Runner:
         # told of whatever breaks a batch, in a lane, also where half the batch then succeeds
         self.on_failure: Callable[[Exception], None] = lambda error: None
         ids = model.tokenizer([(CANARY,)], model.max_tokens, "right")[0].token_ids
-        self.canary = Work(ids, None, None, Wanted(tokens=True))
+        self.canary = Work(packing.Sequence(ids), Wanted(tokens=True))
         # a GPU's matrix kernels, and a processor's in half precision, follow the batch's size
         self.fixed = device.type == "cpu" and dtype == torch.float32
         self.speed = self._measure()
@@ -221,7 +214,7 @@ class Runner:
         return self._attempt(works[:half]) + self._attempt(works[half:])
 
     def _encode(self, works: Sequence[Work]) -> list[Done | Exception]:
-        packed = self.model.encoder.pack([work.sequence() for work in works])
+        packed = self.model.encoder.pack([work.sequence for work in works])
         encoded = self.model.encoder(
             packed,
             hidden=frozenset().union(*(work.wanted.states for work in works)),
@@ -279,7 +272,7 @@ class Runner:
     def _check_invariance(self) -> Array:
         """The canary alone, which comes out the same in any company, on one core and on all."""
         golden = self._run_canary([], 1)
-        few = [Work([1] * length, None, None, Wanted()) for length in (1, 3, 40)]
+        few = [Work(packing.Sequence([1] * length), Wanted()) for length in (1, 3, 40)]
         cores = {1, len(self._lanes)}
         batches = [(company, n) for company in ([], few, [self.canary] * 2) for n in cores]
         for company, threads in [*batches, *((fuller, 1) for fuller in self._ever_fuller())]:
@@ -300,7 +293,9 @@ class Runner:
         size, full = tokens, self.budget // len(self._lanes)
         while size < full:
             size = min(2 * size, full)
-            yield [Work([1] * tokens, None, None, Wanted())] * ((size - len(self.canary)) // tokens)
+            yield [Work(packing.Sequence([1] * tokens), Wanted())] * (
+                (size - len(self.canary)) // tokens
+            )
 
     def _measure(self) -> float:
         """Tokens per second of a batch of middling sequences on all cores, at its fastest.
@@ -308,7 +303,7 @@ class Runner:
         A neighbour that starts beside us makes some rounds slow, and passes.
         """
         tokens = min(MEASURED_TOKENS, self.model.max_tokens)
-        batch = [Work([1] * tokens, None, None, Wanted())] * MEASURED_SEQUENCES
+        batch = [Work(packing.Sequence([1] * tokens), Wanted())] * MEASURED_SEQUENCES
         fastest, end = math.inf, time.perf_counter() + MEASURED_SECONDS
         while (start := time.perf_counter()) < end:
             self.run(batch, len(self._lanes))

@@ -9,8 +9,7 @@ from pathlib import Path
 import torch
 
 from service.engine.batcher import Batcher
-from service.engine.batches import Member
-from service.engine.runner import Done
+from service.engine.runner import Done, Work
 from service.observe.metrics import Metrics
 from service.settings import Settings
 
@@ -25,7 +24,7 @@ GPU_BYTES: dict[str, Callable[[], float]] = {
 def publish(
     metrics: Metrics,
     settings: Settings,
-    batcher: Batcher[Member, Done],
+    batcher: Batcher[Work, Done],
     head: Mapping[str, str],
     device: str,
     load_seconds: float,

@@ -20,6 +20,7 @@ import orjson
 import torch
 from torch import Tensor
 
+from model import packing
 from model.loading.checkpoint import Model
 from model.maps.forms import Asked
 from model.maps.units import divide
@@ -100,9 +101,7 @@ class Heads:
         every = {layer: tuple(range(config.heads)) for layer in range(config.layers)}
         works = [
             Work(
-                r.token_ids,
-                r.types,
-                None,
+                packing.Sequence(r.token_ids, r.types),
                 Wanted(attention=Asked(every, divide(len(r.token_ids)))),
             )
             for r in read

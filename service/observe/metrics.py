@@ -26,7 +26,7 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from model.maps.forms import Form
-from service.observe.record import STAGES, Seen
+from service.observe.record import STAGES, Record
 from service.refusals import CALLERS, REFUSALS, UNAUTHORIZED
 
 Family = TypeVar("Family", Counter, Gauge, Histogram)
@@ -116,7 +116,7 @@ class Metrics:
                 for code in AWAITED:
                     self._requests.labels(route, kind, str(code), self._replica)
 
-    def request(self, seen: Seen) -> None:
+    def request(self, seen: Record) -> None:
         """Count one request that has ended, whichever way; the only place that does."""
         self._pages.clear()
         self._requests.labels(seen.route, seen.input, str(seen.code), self._replica).inc()
@@ -168,7 +168,7 @@ class Metrics:
         """Publish a gauge that is read at every scrape."""
         self._gauge(name, sentence, **labels).set_function(read)
 
-    def _refused(self, seen: Seen) -> None:
+    def _refused(self, seen: Record) -> None:
         """Count why a request was not answered as asked."""
         code = seen.refused
         if code in self._invalid:
@@ -204,7 +204,7 @@ class Metrics:
         return kind(f"headlight_{name}", sentence, labelled, registry=self._registry, **more)
 
 
-def _exemplar(seen: Seen) -> dict[str, str] | None:
+def _exemplar(seen: Record) -> dict[str, str] | None:
     """The trace to look into; one that is kept nowhere would lead to nothing."""
     return {"trace_id": seen.trace.trace_id} if seen.trace and seen.trace.sampled else None
 

@@ -16,7 +16,7 @@ from starlette.types import Scope
 
 from service.edge.guard import REQUEST_ID
 from service.observe.metrics import Metrics
-from service.observe.record import Seen
+from service.observe.record import Record
 
 if TYPE_CHECKING:  # tracing that is off imports nothing
     from service.observe.tracing import Tracing
@@ -43,11 +43,11 @@ class Observer:
         self._weights, self._tracing = weights, tracing
         ends = [tracing.end] if tracing else []
         self._ways = [metrics.request, *ends, *([self._log] if lines else [])]
-        self._in_flight, self._ended = 0, list[Seen]()
+        self._in_flight, self._ended = 0, list[Record]()
         metrics.watch("requests_in_flight", "Requests not yet answered.", lambda: self._in_flight)
 
     @contextmanager
-    def request(self, route: str, scope: Scope) -> Iterator[Seen]:
+    def request(self, route: str, scope: Scope) -> Iterator[Record]:
         """Watch one request, whichever way it ends.
 
         Args:
@@ -55,7 +55,7 @@ class Observer:
         """
         headers = Headers(scope=scope)
         method = scope["method"] if scope["method"] in METHODS else "_OTHER"
-        seen = Seen(route, method, headers.get(REQUEST_ID, ""))
+        seen = Record(route, method, headers.get(REQUEST_ID, ""))
         if self._tracing:
             seen.trace = self._tracing.begin(seen, headers.getlist(TRACEPARENT))
         self._in_flight += 1
@@ -78,7 +78,7 @@ class Observer:
                 except Exception:  # a bug, which must not silence the others
                     logger.exception("telling failed", extra=seen.names())
 
-    def _log(self, seen: Seen) -> None:
+    def _log(self, seen: Record) -> None:
         """Write a request's line, at the time of its end."""
         if not logger.isEnabledFor(logging.INFO):
             return

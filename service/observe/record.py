@@ -43,7 +43,7 @@ class Trace:
 
 
 @dataclass(slots=True, eq=False)
-class Seen:
+class Record:
     """What is known of a request by the time it is told.
 
     Args:

@@ -27,7 +27,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import Link, SpanContext, SpanKind, StatusCode, TraceFlags
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from service.observe.record import Seen, Trace
+from service.observe.record import Record, Trace
 from service.refusals import OURS
 
 HEADER = "traceparent"
@@ -68,7 +68,7 @@ class Tracing:
         self._ratio, self._ids = ratio, RandomIdGenerator()
         self._headers = TraceContextTextMapPropagator()
 
-    def begin(self, seen: Seen, traceparents: Sequence[str]) -> Trace:
+    def begin(self, seen: Record, traceparents: Sequence[str]) -> Trace:
         """Start a request's span; a traceparent that is not valid starts a new trace.
 
         Whether it is sampled is the caller's to say, and by chance where there is none.
@@ -87,7 +87,7 @@ class Tracing:
         span_id = self._ids.generate_span_id()
         return _trace(SpanContext(trace_id, span_id, is_remote=False, trace_flags=flags), None)
 
-    def end(self, seen: Seen) -> None:
+    def end(self, seen: Record) -> None:
         """End a request's span, with a child for each of its stages."""
         if seen.trace is None or seen.trace.span is None:
             return
@@ -105,7 +105,7 @@ class Tracing:
             span.set_status(StatusCode.ERROR)
         span.end(since + _nanoseconds(seen.start + seen.seconds))
 
-    def batch(self, members: Sequence[Seen], sequences: int, tokens: int, start: float) -> None:
+    def batch(self, members: Sequence[Record], sequences: int, tokens: int, start: float) -> None:
         """Tell of a batch that ended now.
 
         Args:
@@ -165,7 +165,7 @@ def _line(span: ReadableSpan) -> str:
     return f"{span.to_json(indent=None)}\n"
 
 
-def _attributes(seen: Seen) -> dict[str, Any]:
+def _attributes(seen: Record) -> dict[str, Any]:
     refused = {"error.type": seen.refused} if seen.refused else {}
     return {
         "http.request.method": seen.method,

@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
+from model.packing import Sequence
 from service.api.teaching import spine
 from service.encode import answer
 from service.encode.gateway import Gateway
@@ -227,9 +228,9 @@ async def test_in_company_it_is_explained_the_same(gateway: Gateway) -> None:
     """Whatever else is in the batch: not one bit of any step moves, nor of the others."""
     ids = [101, 2035, 2003, 2092, 102]
     works = [
-        Work(ids, None, None, Wanted(explained=3)),
-        Work(ids * 7, None, None, Wanted(tokens=True)),
-        Work(ids, None, None, Wanted(explained=1, hidden=frozenset({4}))),
+        Work(Sequence(ids), Wanted(explained=3)),
+        Work(Sequence(ids * 7), Wanted(tokens=True)),
+        Work(Sequence(ids), Wanted(explained=1, hidden=frozenset({4}))),
     ]
     run = gateway._runner.run
     alone = [run([work], 1)[0] for work in works]

@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from model import packing
 from model.config import EncoderConfig
 from service.api.teaching.mechanism import Array, Given, attend, read
 from service.api.teaching.request import ATTEND, ExplainRequest
@@ -15,7 +16,7 @@ from service.encode import answer
 from service.encode.inputs import Read, Reader
 from service.engine.batcher import Timing
 from service.engine.runner import Done, Wanted, Work
-from service.observe.record import Seen
+from service.observe.record import Record
 from service.refusals import Fault, Refused
 
 MOST_WAITING = 16  # requests at once for the mechanism alone; their arrays wait in memory
@@ -27,7 +28,7 @@ class Run(Protocol):
     """Waits for the batches that hold some sequences; see Gateway."""
 
     def __call__(
-        self, works: Sequence[Work], sizes: Sequence[int], deadline: float, seen: Seen, /
+        self, works: Sequence[Work], sizes: Sequence[int], deadline: float, seen: Record, /
     ) -> Awaitable[tuple[list[Done], Timing]]: ...
 
 
@@ -43,7 +44,7 @@ class Lessons:
         self._head, self._reader, self._run, self._most_bytes = head, reader, run, most_bytes
         self._waiting, self._turn = 0, asyncio.Lock()
 
-    async def attend(self, body: bytes, deadline: float, seen: Seen) -> Iterator[bytes]:
+    async def attend(self, body: bytes, deadline: float, seen: Record) -> Iterator[bytes]:
         """Answer POST /v1/attend, in pieces of JSON.
 
         Args:
@@ -56,7 +57,7 @@ class Lessons:
             given = read(ATTEND.validate_json(body), self._most_bytes)
         return answer.as_numbers(await self._attend(given, deadline))
 
-    async def explain(self, body: bytes, deadline: float, seen: Seen) -> Iterator[bytes]:
+    async def explain(self, body: bytes, deadline: float, seen: Record) -> Iterator[bytes]:
         """Answer POST /v1/explain, in pieces of JSON.
 
         The text takes its turn in a batch like any other: the pass that serves makes what enters
@@ -73,7 +74,7 @@ class Lessons:
             read = await self._read(asked)
         seen.sequences, seen.tokens = 1, len(read)
         _check_bytes(self._reader.config, len(read), self._most_bytes)
-        work = Work(read.token_ids, read.types, None, Wanted(explained=asked.layer))
+        work = Work(packing.Sequence(read.token_ids, read.types), Wanted(explained=asked.layer))
         (done,), _ = await self._run([work], [len(read)], deadline, seen)
         return answer.as_numbers({**self._head, **_told(asked.layer, read, done.steps)})
 

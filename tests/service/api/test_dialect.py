@@ -19,7 +19,7 @@ from service.api.open_inference.call import Limits
 from service.encode.answer import JSON, SAFETENSORS
 from service.encode.gateway import Gateway
 from service.encode.request import EncodeRequest
-from service.observe.metrics import Seen
+from service.observe.metrics import Record
 from service.refusals import REFUSALS, refusal
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -189,7 +189,7 @@ async def check(gateway: Gateway, decode: Decode, body: bytes) -> None:
     try:
         request = decode(body)
         assert isinstance(request, EncodeRequest)
-        await gateway.encode(request, time.monotonic() + 30, Seen("/"), numbers=True)
+        await gateway.encode(request, time.monotonic() + 30, Record("/"), numbers=True)
     except Exception as error:
         refused = refusal(error)
         assert refused.status in FAULTS, error
@@ -212,7 +212,7 @@ async def test_what_is_changed_here_is_right_as_it_was(
 
     assert request.inputs
     if whole is not ENCODE:  # whose embeddings are those of a model one wide
-        told = await gateway.dry_run(request, time.monotonic() + 30, Seen("/"), numbers=True)
+        told = await gateway.dry_run(request, time.monotonic() + 30, Record("/"), numbers=True)
         assert told["admitted"]
 
 

@@ -18,7 +18,7 @@ from service.encode.gateway import Gateway
 from service.encode.request import EncodeRequest
 from service.engine.machine import Unservable
 from service.engine.runner import Done, Runner, Work
-from service.observe.record import Seen
+from service.observe.record import Record
 from service.settings import Settings
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -180,7 +180,7 @@ async def test_the_canary_runs_while_the_replica_is_busy() -> None:
 
     async def load() -> None:
         while not done:
-            await gateway.encode(asked, time.monotonic() + 30, Seen("own"), numbers=False)
+            await gateway.encode(asked, time.monotonic() + 30, Record("own"), numbers=False)
 
     loads = [asyncio.create_task(load()) for _ in range(4)]
     await until(lambda: gateway._batcher.busy)

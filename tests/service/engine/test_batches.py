@@ -6,10 +6,11 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from service.engine.batches import Batches, Member
+from model import packing
+from service.engine.batches import Batches
 from service.engine.runner import Done, Wanted, Work
 from service.observe.metrics import Metrics
-from service.observe.record import Seen
+from service.observe.record import Record
 
 
 async def nothing(lane: int, works: Sequence[Work], threads: int) -> Sequence[Done | Exception]:
@@ -21,11 +22,13 @@ async def test_a_batch_counts_its_sequences_and_marks_when_its_requests_began() 
     """A request's first batch is its beginning; later ones are not."""
     metrics = Metrics("r")
     batches = Batches(nothing, metrics, None)
-    one, other = Seen("/v1/encode"), Seen("/v1/encode", began=7.0)
-    works = [Work([1] * length, None, None, Wanted()) for length in (2, 3, 5)]
-    members = [Member(works[0], one), Member(works[1], one), Member(works[2], other)]
+    one, other = Record("/v1/encode"), Record("/v1/encode", began=7.0)
+    works = [
+        Work(packing.Sequence([1] * length), Wanted(), record)
+        for length, record in ((2, one), (3, one), (5, other))
+    ]
 
-    await batches(0, members, 1)
+    await batches(0, works, 1)
 
     text = metrics.render().decode()
     assert 'headlight_batch_sequences_sum{replica="r"} 3.0\n' in text

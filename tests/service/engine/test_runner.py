@@ -18,6 +18,7 @@ from transformers import BertConfig, BertModel
 from model import kernels
 from model.maps.forms import Asked
 from model.maps.units import divide
+from model.packing import Sequence
 from service.edge import guard
 from service.encode.gateway import Gateway
 from service.engine import runner
@@ -41,7 +42,7 @@ async def test_the_bits_of_an_answer_do_not_depend_on_the_batch(gateway: Gateway
     """Alone, in company at any place, on one core and on two."""
     random = np.random.default_rng(7)
     works = [
-        Work(random.integers(1000, 30000, length).tolist(), None, None, Wanted(tokens=True))
+        Work(Sequence(random.integers(1000, 30000, length).tolist()), Wanted(tokens=True))
         for length in (1, 2, 3, 5, 16, 17, 63, 64, 128, 256)
     ]
     alone = [done(gateway, [work])[0].tokens for work in works]
@@ -57,9 +58,9 @@ async def test_the_bits_of_an_answer_do_not_depend_on_the_batch(gateway: Gateway
 async def test_each_sequence_gets_what_it_wants(gateway: Gateway) -> None:
     """Wishes of different requests do not mix in a batch."""
     ids = [101, 2035, 102]
-    plain = Work(ids, None, None, Wanted())
+    plain = Work(Sequence(ids), Wanted())
     asked = Asked({2: (3, 5)}, divide(3))
-    maps = Work(ids, None, None, Wanted(attention=asked, hidden=frozenset({0})))
+    maps = Work(Sequence(ids), Wanted(attention=asked, hidden=frozenset({0})))
 
     first, second = done(gateway, [plain, maps])
 
@@ -124,7 +125,7 @@ async def test_where_bits_are_not_promised_the_canary_is_compared_closely(
     monkeypatch.setattr(runner, "fixed", False)
     leaky = moved(gateway, 100, by)
     canary = done(gateway, [runner.canary])[0]
-    crowded = leaky([runner.canary, Work([1] * 127, None, None, Wanted())], 1)[0]
+    crowded = leaky([runner.canary, Work(Sequence([1] * 127), Wanted())], 1)[0]
     assert isinstance(crowded, Done)
 
     monkeypatch.setattr(runner, "run", leaky)

@@ -18,7 +18,7 @@ from service.api.document import document
 from service.encode.gateway import Gateway
 from service.observe import metrics as contract
 from service.observe.metrics import Metrics
-from service.observe.record import STAGES, Seen
+from service.observe.record import STAGES, Record
 from service.refusals import REFUSALS
 
 Samples = Mapping[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -86,8 +86,8 @@ async def page(client: httpx.AsyncClient) -> Samples:
 def test_a_request_is_counted_once_whichever_way_it_ends() -> None:
     """With its code when it was answered, as 499 when it was not."""
     metrics = Metrics("r")
-    metrics.request(Seen("/v1/encode", input="text", code=200))
-    metrics.request(Seen("/v1/encode"))
+    metrics.request(Record("/v1/encode", input="text", code=200))
+    metrics.request(Record("/v1/encode"))
 
     found = {k: value for k, value in samples(metrics).items() if "requests_total" in k[0]}
 
@@ -104,7 +104,7 @@ def test_a_page_that_was_made_before_shows_what_came_since(exemplars: bool) -> N
     metrics = Metrics("r")
     metrics.expect({"/live": "GET"})
     before = metrics.render(exemplars=exemplars)
-    metrics.request(Seen("/live", code=200))
+    metrics.request(Record("/live", code=200))
     metrics.encoded(5)
     after = metrics.render(exemplars=exemplars)
     metrics.expect({"/ready": "GET"})
@@ -160,17 +160,17 @@ def test_every_value_of_a_closed_label_is_there_before_the_first_request() -> No
 @pytest.mark.parametrize(
     ("seen", "family", "labels"),
     [
-        (Seen("/v1/encode", refused="nonfinite_output", code=500), "nonfinite_outputs", {}),
-        (Seen("/v1/encode", refused="deadline_exceeded"), "shed", {"reason": "deadline"}),
-        (Seen("/v1/encode", refused="not_ready"), "shed", {"reason": "not_ready"}),
-        (Seen("/v1/encode", refused="batch_empty"), "invalid_inputs", {"code": "batch_empty"}),
-        (Seen("/v1/encode", code=401), "auth_failures", {}),
-        (Seen("/ready", refused="not_ready"), None, {}),
-        (Seen("/v1/encode", refused="internal"), None, {}),
+        (Record("/v1/encode", refused="nonfinite_output", code=500), "nonfinite_outputs", {}),
+        (Record("/v1/encode", refused="deadline_exceeded"), "shed", {"reason": "deadline"}),
+        (Record("/v1/encode", refused="not_ready"), "shed", {"reason": "not_ready"}),
+        (Record("/v1/encode", refused="batch_empty"), "invalid_inputs", {"code": "batch_empty"}),
+        (Record("/v1/encode", code=401), "auth_failures", {}),
+        (Record("/ready", refused="not_ready"), None, {}),
+        (Record("/v1/encode", refused="internal"), None, {}),
     ],
 )
 def test_a_refusal_is_counted_where_an_alert_looks_for_it(
-    seen: Seen, family: str | None, labels: dict[str, str]
+    seen: Record, family: str | None, labels: dict[str, str]
 ) -> None:
     """In one family at most; a probe that says no has turned nobody away."""
     metrics = Metrics("r")

@@ -18,7 +18,7 @@ from service.encode.gateway import Gateway
 from service.observe import logs
 from service.observe.metrics import Metrics
 from service.observe.observer import TELL_SECONDS, Observer
-from service.observe.record import Seen
+from service.observe.record import Record
 from service.settings import Settings
 
 Spans, Log = Callable[[], list[dict[str, Any]]], Callable[[], str]
@@ -68,7 +68,7 @@ async def test_a_request_is_told_of_soon_also_when_nobody_asks(
 ) -> None:
     """Not only when the next one ends."""
     gateway.observer.tell()
-    told = asyncio.Queue[Seen]()
+    told = asyncio.Queue[Record]()
     monkeypatch.setattr(gateway.observer, "_ways", [told.put_nowait])
     await client.get("/live")
 
@@ -82,7 +82,7 @@ async def test_a_request_that_cannot_be_told_of_silences_no_other(
     """The log says so; the page of metrics is answered all the same."""
     told: list[str] = []
 
-    def once(seen: Seen) -> None:
+    def once(seen: Record) -> None:
         told.append(seen.route)
         if seen.route == "/live":
             raise KeyError("a bug")

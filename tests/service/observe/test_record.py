@@ -2,12 +2,12 @@
 
 import pytest
 
-from service.observe.record import Seen
+from service.observe.record import Record
 
 
 def test_a_stage_that_fails_has_taken_its_time() -> None:
     """It is recorded whichever way it ends."""
-    seen = Seen("/v1/encode")
+    seen = Record("/v1/encode")
     with pytest.raises(ValueError), seen.stage("parse"):
         raise ValueError
 
@@ -17,7 +17,7 @@ def test_a_stage_that_fails_has_taken_its_time() -> None:
 
 def test_what_was_never_run_has_waited_only() -> None:
     """A request refused or left in the queue has no forward stage."""
-    seen = Seen("/v1/encode")
+    seen = Record("/v1/encode")
     with seen.batched():
         pass
 
@@ -26,7 +26,7 @@ def test_what_was_never_run_has_waited_only() -> None:
 
 def test_waiting_ends_where_the_first_batch_begins() -> None:
     """The two stages meet, and together are the time in the batcher."""
-    seen = Seen("/v1/encode")
+    seen = Record("/v1/encode")
     with seen.batched():
         seen.began = 1e9
     queue, forward = seen.stages

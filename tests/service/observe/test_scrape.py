@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from service.observe import scrape
 from service.observe.metrics import Metrics
-from service.observe.record import Seen, Trace
+from service.observe.record import Record, Trace
 
 Parse = Callable[[str], Any]
 
@@ -30,7 +30,7 @@ def replica(name: str, requests: int, form: bool = False) -> bytes:
     """The metrics of a replica that answered some requests."""
     metrics = Metrics(name)
     for _ in range(requests):
-        metrics.request(Seen("/live", trace=Trace(TRACE, True, "", None)))
+        metrics.request(Record("/live", trace=Trace(TRACE, True, "", None)))
     return metrics.render(exemplars=form)
 
 

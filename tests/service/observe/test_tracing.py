@@ -12,7 +12,7 @@ import pytest
 from service.encode.gateway import Gateway
 from service.engine.machine import Unservable
 from service.observe import tracing
-from service.observe.record import STAGES, Seen
+from service.observe.record import STAGES, Record
 from service.observe.tracing import Tracing
 from service.settings import Settings
 
@@ -148,7 +148,7 @@ async def test_the_caller_decides_what_is_sampled_before_the_ratio_does(
     """A trace is kept whole or not at all; at ratio 0 only those whose caller wants them."""
     file = tmp_path / "spans"
     tracing = Tracing(f"file:{file}", 0.0, "r")
-    seen, own = Seen("/live", "GET"), Seen("/live", "GET")
+    seen, own = Record("/live", "GET"), Record("/live", "GET")
     seen.trace = tracing.begin(seen, [GIVEN[:-2] + flags])
     own.trace = tracing.begin(own, [])
     tracing.batch([seen, own], 2, 9, 0.0)
