@@ -3,7 +3,7 @@
     python benchmarks/attention.py
 
 One process per length, in which every kind takes its turn, round after round. Ours go through the
-Runner that serves and are laid out as safetensors, without HTTP. transformers runs eager with
+Lanes that serve and are laid out as safetensors, without HTTP. transformers runs eager with
 output_attentions, which is how its users get maps, and makes the same statistics with torch.
 Memory is the most that a process of its own came to hold while it worked, beyond what it held
 with the model loaded and warm for sequences of one token.
@@ -40,26 +40,28 @@ Request = Callable[[Ids], object]
 
 
 def ours(folder: Path) -> dict[str, Request]:
-    """Requests to a Runner."""
+    """Requests to Lanes."""
     import torch
 
     from model.maps.forms import Asked
     from model.maps.units import divide
     from model.packing import Sequence
     from service.encode import answer, maps
-    from service.engine.runner import Wanted, Work, load
+    from service.engine.lanes import Lanes, Wanted, Work
+    from service.engine.loading import load
     from service.engine.weights import Found
 
     found, cpu = Found(folder, folder.name), torch.device("cpu")
     # In this thread, which runs transformers too: libgomp throttles a second one with a team.
     torch.set_flush_denormal(True)
-    runner = load(found, cpu, torch.float32, [ThreadPoolExecutor(1)] * CORES)
-    config = runner.model.config
+    torch.set_num_threads(CORES)
+    lanes = Lanes(load(found, cpu, torch.float32), [ThreadPoolExecutor(1)] * CORES)
+    config = lanes.model.config
     every = {layer: tuple(range(config.heads)) for layer in range(config.layers)}
 
     def request(batch: Ids, form: str | None, heads: dict[int, tuple[int, ...]]) -> object:
         works = [Work(Sequence(ids), wanted(len(ids), form, heads)) for ids in batch]
-        done: Any = runner.run(works, CORES)
+        done: Any = lanes.run(works, CORES)
         items = []
         for work, one in zip(works, done, strict=True):
             shown = work.wanted.attention
@@ -69,7 +71,7 @@ def ours(folder: Path) -> dict[str, Request]:
 
     def wanted(tokens: int, form: Any, heads: dict[int, tuple[int, ...]]) -> Wanted:
         asked = Asked(heads, divide(tokens), form=form, cls=0, separators=(tokens - 1,))
-        return Wanted(pooling=runner.model.pooling, attention=asked if form else None)
+        return Wanted(pooling=lanes.model.pooling, attention=asked if form else None)
 
     return {
         "plain": lambda batch: request(batch, None, {}),

@@ -31,7 +31,8 @@ from model.maps import maps
 from model.maps.tiles import Look
 from model.packing import Sequence
 from service.engine import numerics
-from service.engine.runner import CANARY, _array, _finite
+from service.engine.lanes import array, finite
+from service.engine.proof import CANARY
 from service.engine.weights import BUNDLED, locate
 
 CPU = torch.device("cpu")
@@ -93,11 +94,11 @@ def differences(exact: Model, fast: Model, sequences: list[Sequence]) -> tuple[f
     vectors = shown = 0.0
     for index in range(len(sequences)):
         rows = [encoded.packed.rows(index) for encoded in whole]
-        a, b = (_array(encoded.last[r]) for encoded, r in zip(whole, rows, strict=True))
+        a, b = (array(encoded.last[r]) for encoded, r in zip(whole, rows, strict=True))
         vectors = max(vectors, numerics.apart(b, a))
         for layer in layers:
             a, b = (
-                _array(maps.full(Look(encoded.traces[layer], r, heads)))
+                array(maps.full(Look(encoded.traces[layer], r, heads)))
                 for encoded, r in zip(whole, rows, strict=True)
             )
             shown = max(shown, float(abs(a - b).max()))
@@ -121,12 +122,12 @@ def batches(canary: Sequence, most: int) -> Iterator[list[Sequence]]:
 def company(model: Model, canary: Sequence, most: int) -> tuple[float, str, bool]:
     """How far the canary moves, in how many batches any bit does, whether all are called finite."""
     encoder = model.encoder
-    alone = _array(encoder(encoder.pack([canary])).last[: len(canary)])
+    alone = array(encoder(encoder.pack([canary])).last[: len(canary)])
     found, finite = [], True
     for batch in batches(canary, most):
         encoded = encoder(encoder.pack(batch))
-        found.append(_array(encoded.last[encoded.packed.rows(0)]))
-        finite = finite and _finite(encoded.last)
+        found.append(array(encoded.last[encoded.packed.rows(0)]))
+        finite = finite and finite(encoded.last)
     moved = sum(tokens.tobytes() != alone.tobytes() for tokens in found)
     return max(numerics.apart(one, alone) for one in found), f"{moved}/{len(found)}", finite
 
@@ -135,11 +136,11 @@ def sound(device: torch.device) -> bool:
     """Whether large finite numbers are called finite, and others not, in every number format."""
     for dtype in numerics.CLOSE:
         rows = torch.full((16_384, 384), torch.finfo(dtype).max, dtype=dtype, device=device)
-        if not _finite(rows):
+        if not finite(rows):
             return False
         for wrong in (torch.nan, torch.inf, -torch.inf):
             rows[-1, -1] = wrong
-            if _finite(rows):
+            if finite(rows):
                 return False
     return True
 
@@ -149,11 +150,11 @@ def speed(model: Model, most: int) -> float:
     count = max(1, min(64, most // 128))
     packed, encoder = model.encoder.pack([Sequence([7] * 128)] * count), model.encoder
     for _ in range(3):
-        _finite(encoder(packed).last)  # waits for the device
+        finite(encoder(packed).last)  # waits for the device
     begun = time.perf_counter()
     for _ in range(ROUNDS):
         last = encoder(packed).last
-    _finite(last)
+    finite(last)
     return ROUNDS * count * 128 / (time.perf_counter() - begun)
 
 

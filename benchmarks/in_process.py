@@ -1,6 +1,6 @@
 """Encodings per second in process: Headlight beside sentence-transformers, in the same run.
 
-Text in, pooled vector out, tokenizing included; ours through the Runner that serves. Each engine
+Text in, pooled vector out, tokenizing included; ours through the Lanes that serve. Each engine
 lives in a process of its own and waits on its pipe while the other works, so that neither's
 threads disturb the other's. They take turns; the figure is the median over the rounds. A
 measurement during which other processes took more than a little of the machine is repeated.
@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,23 +62,24 @@ def workloads() -> dict[str, list[Texts]]:
 
 
 def ours(threads: int) -> Encode:
-    """Tokenizer and Runner, as a replica with one batch at a time uses them."""
+    """Tokenizer and Lanes, as a replica with one batch at a time uses them."""
     import numpy as np
     import torch
 
     from model.packing import Sequence
-    from service.engine.runner import Runner, Wanted, Work
+    from service.engine.lanes import Lanes, Wanted, Work
+    from service.engine.loading import load
     from service.engine.weights import BUNDLED, locate
 
     loop = asyncio.new_event_loop()
     found, cpu = locate(BUNDLED), torch.device("cpu")
-    runner = loop.run_until_complete(Runner.start(found, cpu, torch.float32, threads))
-    wanted = Wanted(pooling=runner.model.pooling)
+    lanes = loop.run_until_complete(Lanes.start(partial(load, found, cpu, torch.float32), threads))
+    wanted = Wanted(pooling=lanes.model.pooling)
 
     def encode(texts: Texts) -> Any:
-        cut = runner.model.tokenizer([(text,) for text in texts], LIMIT, "right")
+        cut = lanes.model.tokenizer([(text,) for text in texts], LIMIT, "right")
         works = [Work(Sequence(tokens.token_ids, tokens.types), wanted) for tokens in cut]
-        done: Any = loop.run_until_complete(runner.launch(0, works, threads))
+        done: Any = loop.run_until_complete(lanes.launch(0, works, threads))
         return np.stack([one.pooled for one in done])
 
     return encode

@@ -4,7 +4,7 @@
 
 Each load is a process of its own. Memory is counted beyond a process that imported the same
 libraries and loaded nothing: resident after the load, and the most at any time, both with the
-pages of the mapped file while it is mapped. --check adds the runner's start-up checks.
+pages of the mapped file while it is mapped. --check adds the start-up checks.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def work(step: str, folder: Path) -> None:
 
     from model import kernels
     from model.loading import checkpoint
-    from service.engine import runner
+    from service.engine.proof import check_exact
     from service.engine.weights import Found
 
     cpu = torch.device("cpu")
@@ -51,8 +51,7 @@ def work(step: str, folder: Path) -> None:
     start = time.perf_counter()
     kept = checkpoint.load(folder, cpu, torch.float32, chosen) if step != "nothing" else None
     if step == "check" and kept is not None:
-        with torch.inference_mode():
-            runner._check_exact(kept, Found(folder, "large"), torch.float32)
+        check_exact(kept, Found(folder, "large"), torch.float32)
     seconds = time.perf_counter() - start
     print(json.dumps({"seconds": seconds, **memory()}))
 

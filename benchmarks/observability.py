@@ -28,7 +28,7 @@ from unittest.mock import AsyncMock
 from service.edge import guard
 from service.edge import routes as edge
 from service.encode.gateway import Gateway
-from service.engine.runner import Runner
+from service.engine.lanes import Lanes
 from service.observe import logs
 from service.observe.metrics import Metrics
 from service.observe.record import Record
@@ -132,7 +132,7 @@ def middle(values: list[float]) -> tuple[float, float, float]:
 async def measure(pairs: int, seconds: float, folder: Path) -> None:
     """Every workload, all rounds of it, and a row of a table for each side but the first."""
     off = await replica("off", Blind("off"), access_log=False)
-    with mock.patch.object(Runner, "start", AsyncMock(return_value=off[0]._runner)):
+    with mock.patch.object(Lanes, "start", AsyncMock(return_value=off[0]._runner)):
         control = await replica("control", Blind("control"), access_log=False)
         spans = f"file:{folder / 'spans.jsonl'}"
         on = await replica("on", None, tracing=spans, tracing_ratio=RATIO)

@@ -7,14 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model import kernels, packing
+from model import packing
 from model.heads.ablation import ablate
-from model.loading import checkpoint
-from model.loading.checkpoint import Model
 from model.maps import maps
 from model.maps.tiles import Look
 from model.tokenizer import Tokenized
-from service.engine.weights import Found, locate
+from service.engine.loading import load
+from service.engine.weights import locate
 from service.heads.sentences import Corpus
 from service.heads.survey import survey
 
@@ -33,7 +32,7 @@ class Solo:
 
     def __init__(self, name: str) -> None:
         found = locate(name)
-        self.name, self.model = found.name, _load(found)
+        self.name, self.model = found.name, load(found, CPU, torch.float32)
 
     def survey(self, corpus: Corpus, thresholds: Mapping[str, float]) -> dict[str, Any]:
         """What each head does on a corpus."""
@@ -69,13 +68,3 @@ class Solo:
             )
             for index in range(len(read))
         ]
-
-
-def _load(found: Found) -> Model:
-    """A folder's model, or a preset with the folder's tokenizer."""
-    config = found.preset or checkpoint.read(found.folder)
-    chosen = kernels.choose(CPU, torch.float32, config.head)
-    if found.preset is None:
-        return checkpoint.load(found.folder, CPU, torch.float32, chosen)
-    tokenizer = found.folder / checkpoint.TOKENIZER
-    return checkpoint.preset(found.preset, tokenizer, CPU, torch.float32, chosen)

@@ -32,8 +32,10 @@ from service.engine import machine, vitals
 from service.engine.batcher import Batcher, DeadlinePassed, Overloaded, Timing
 from service.engine.batches import Batches
 from service.engine.health import Health
+from service.engine.lanes import Done, Lanes, NonFiniteOutput, Wanted, Work
+from service.engine.loading import load
 from service.engine.machine import Unservable
-from service.engine.runner import Done, NonFiniteOutput, Runner, Wanted, Work
+from service.engine.proof import prove
 from service.engine.weights import locate
 from service.heads.store import Heads
 from service.observe import lag
@@ -75,14 +77,16 @@ class Gateway:
         self.name = settings.served_model_name or found.name
         device, dtype = machine.precision(settings)
         threads = settings.threads or machine.cores(settings.replicas)
-        runner = await Runner.start(found, device, dtype, threads, settings.batch_tokens)
+        runner = await Lanes.start(partial(load, found, device, dtype), threads)
+        proof = await prove(runner, found, device, dtype, settings.batch_tokens)
         model, config = runner.model, runner.model.config
         self.max_tokens = settings.max_tokens or model.max_tokens
         if self.max_tokens > config.max_tokens:
             raise Unservable(
                 f"max_tokens {self.max_tokens} exceeds the model's {config.max_tokens} positions"
             )
-        self._runner, self._config, self._revision = runner, config, found.commit
+        self._runner, self._proof, self._device = runner, proof, device
+        self._config, self._revision = config, found.commit
         self._reader = Reader(
             model.tokenizer,
             config,
@@ -97,8 +101,8 @@ class Gateway:
         self._batcher = Batcher[Work, Done](
             batches,
             lanes=threads,
-            budget=runner.budget,
-            speed=runner.speed,
+            budget=proof.budget,
+            speed=proof.speed,
             cost=cache(partial(cost, config)),
             most_requests=settings.max_waiting_requests,
             most_tokens=settings.max_waiting_tokens,
@@ -112,7 +116,7 @@ class Gateway:
             self.head("float32"), self._reader, self._run, settings.max_attention_json_bytes
         )
         self.heads = Heads(model, self.name, self._run, settings.deadline_seconds)
-        self._health = Health(settings, runner, self._batcher, self.metrics)
+        self._health = Health(settings, proof, self._batcher, self.metrics)
         self._lag = asyncio.create_task(lag.watch(self.metrics.lagged))
         logger.info("started", extra={"weights": digest})
 
@@ -192,7 +196,7 @@ class Gateway:
             "model": self.name,
             "weights": self._runner.model.digest,
             "dtype": dtype,
-            "numerics": self._runner.numerics,
+            "numerics": self._proof.numerics,
         }
 
     def info(self) -> dict[str, Any]:
@@ -211,7 +215,7 @@ class Gateway:
             "pooling": "+".join(self._runner.model.pooling.modes),
             "prompts": sorted(self._runner.model.prompts.named),
             "default_prompt_name": self._runner.model.prompts.default,
-            "device": str(self._runner.device),
+            "device": str(self._device),
             "limits": self._limits(),
             "versions": {"headlight": version("headlight"), "torch": torch.__version__},
         }

@@ -8,7 +8,7 @@ import numpy as np
 from model.maps.forms import Asked
 from model.maps.statistics import FIELDS
 from service.encode.answer import Array, Records
-from service.engine.runner import Attended
+from service.engine.lanes import Attended
 
 
 def facts(asked: Asked, path: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ CHEAPER: tuple[Mapping[str, Any], ...] = (
     {"form": "top", "k": 8, "rows": ()},
 )
 SHORT_TOKENS = (
-    64  # of the sequences whose tokens a speed is told in; service/engine/runner.py measures it
+    64  # of the sequences whose tokens a speed is told in; service/engine/proof.py measures it
 )
 LEFT_OUT = frozenset({"weight", "rows"})
 NUMBERS = {"top": "k", "blocks": "size"}  # what one form alone reads, and others refuse

@@ -1,28 +1,29 @@
 """Every batch on its way into a lane, counted and traced."""
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
-from service.engine.runner import Done, Work
+from service.engine.batcher import Launch
+from service.engine.lanes import Done, Work
 from service.observe.metrics import Metrics
 
 if TYPE_CHECKING:  # tracing that is off imports nothing
     from service.observe.tracing import Tracing
 
-Launch = Callable[[int, Sequence[Work], int], Awaitable[Sequence[Done | Exception]]]
-
 
 class Batches:
-    """Runs batches as Runner.launch does, and tells what they are.
+    """Runs batches as Lanes.launch does, and tells what they are.
 
     Args:
         tracing: None where it is off.
     """
 
-    def __init__(self, launch: Launch, metrics: Metrics, tracing: "Tracing | None") -> None:
+    def __init__(
+        self, launch: Launch[Work, Done], metrics: Metrics, tracing: "Tracing | None"
+    ) -> None:
         self._launch, self._metrics, self._tracing = launch, metrics, tracing
 
     async def __call__(

@@ -1,6 +1,6 @@
 """Whether a replica's answers can be trusted, known without asking the model when asked.
 
-A canary goes through the runner's own queue every few seconds, and must come out as at the start,
+A canary goes through the replica's own queue every few seconds, and must come out as at the start,
 bit for bit where bits are promised; where it finds no room, the batches that end are a sign of
 life, not of bits. `check` only reads what these left behind, so a probe never waits behind work.
 """
@@ -10,7 +10,8 @@ import logging
 import time
 
 from service.engine.batcher import Batcher, DeadlinePassed, Overloaded
-from service.engine.runner import Done, Runner, Work
+from service.engine.lanes import Done, Work
+from service.engine.proof import Proof
 from service.observe.metrics import Metrics
 from service.settings import Settings
 
@@ -25,9 +26,9 @@ class Health:
     """Watches one replica from its start on."""
 
     def __init__(
-        self, settings: Settings, runner: Runner, batcher: Batcher[Work, Done], metrics: Metrics
+        self, settings: Settings, proof: Proof, batcher: Batcher[Work, Done], metrics: Metrics
     ) -> None:
-        self._settings, self._runner, self._batcher = settings, runner, batcher
+        self._settings, self._proof, self._batcher = settings, proof, batcher
         self._metrics = metrics
         self._fault: str | None = None  # why the replica must not serve; for good
         self._alive = time.monotonic()  # when the forward path last proved itself
@@ -58,11 +59,11 @@ class Health:
 
     async def prove(self) -> None:
         """Run the canary once; a wrong answer takes the replica out of service."""
-        canary, runner = self._runner.canary, self._runner
+        canary = self._proof.canary
         try:
             deadline = time.monotonic() + self._settings.deadline_seconds
             (done,), _ = await self._batcher.submit([canary], [len(canary)], deadline)
-            right = runner.right(done)
+            right = self._proof.right(done)
         except (Overloaded, DeadlinePassed):
             return  # there was no room or no time for it
         except Exception:

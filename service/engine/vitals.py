@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from service.engine.batcher import Batcher
-from service.engine.runner import Done, Work
+from service.engine.lanes import Done, Work
 from service.observe.metrics import Metrics
 from service.settings import Settings
 

@@ -7,7 +7,6 @@ HF_HUB_OFFLINE, HF_ENDPOINT, HF_TOKEN. Nothing but FILES is fetched, and no code
 import importlib.util
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,32 +48,6 @@ class Found(NamedTuple):
     name: str
     commit: str | None = None
     preset: EncoderConfig | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Golden:
-    """What another implementation computes from a text: the first numbers of its pooled vector."""
-
-    text: str
-    pooled: tuple[float, ...]
-
-
-# transformers 5.23.0, BertModel, eager, float32, mean-pooled and normalised, by weights digest
-GOLDEN = {
-    "sha256:5fc648cb18e4": Golden(
-        "All is well",
-        (
-            -0.0432262,
-            -0.0112277,
-            0.0575369,
-            -0.0518478,
-            0.0351458,
-            -0.0323711,
-            -0.0829141,
-            -0.0152096,
-        ),
-    ),
-}
 
 
 def locate(model: str) -> Found:

@@ -26,7 +26,7 @@ from model.maps.forms import Asked
 from model.maps.units import divide
 from model.tokenizer import Tokenized
 from service.engine.batcher import Timing
-from service.engine.runner import Done, Wanted, Work
+from service.engine.lanes import Done, Wanted, Work
 from service.heads import sentences
 from service.heads.survey import survey
 from service.refusals import Refused

@@ -84,7 +84,7 @@ class Seen:
         self, sentences: Sequence[Sentence], read: Sequence[Tokenized], maps: Sequence[Tensor]
     ) -> None:
         """Take some sentences in, each with the maps of all heads, (heads, query, key)."""
-        torch.set_num_threads(1)  # of this thread, so that it opens no OpenMP region; see runner.py
+        torch.set_num_threads(1)  # of this thread, so that it opens no OpenMP region; see lanes.py
         for sentence, tokenized, heads in zip(sentences, read, maps, strict=True):
             self._tally.add(heads, tokenized.special)
             words = relations.belonging(sentence.words, tokenized.offsets, tokenized.special)

@@ -21,7 +21,7 @@ from model import kernels
 from model.maps.statistics import FIELDS
 from service.encode.answer import SAFETENSORS
 from service.encode.gateway import Gateway
-from service.engine.runner import Done, Work
+from service.engine.lanes import Done, Work
 from service.engine.weights import BUNDLED, locate
 from service.settings import Settings
 

@@ -22,7 +22,8 @@ from service.commands.bulk import Stopped, Unusable
 from service.commands.bulk import encode as encode_file
 from service.edge import guard
 from service.encode.gateway import Gateway
-from service.engine.weights import BUNDLED, GOLDEN, locate
+from service.engine.proof import GOLDEN
+from service.engine.weights import BUNDLED, locate
 from service.settings import Settings
 
 TEXT = "A dog ate the food because it was hungry"

@@ -16,7 +16,7 @@ from model.packing import Sequence
 from service.api.teaching import spine
 from service.encode import answer
 from service.encode.gateway import Gateway
-from service.engine.runner import Done, Wanted, Work
+from service.engine.lanes import Done, Wanted, Work
 from service.engine.weights import BUNDLED, locate
 from service.refusals import Refused
 

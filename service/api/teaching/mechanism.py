@@ -138,7 +138,7 @@ def attend(given: Given) -> dict[str, Array]:
     Raises:
         Refused: the numbers are so large that a score or a mix of values is not finite.
     """
-    torch.set_num_threads(1)  # of this thread, so that it opens no OpenMP region; see runner.py
+    torch.set_num_threads(1)  # of this thread, so that it opens no OpenMP region; see lanes.py
     probabilities = _probabilities(given)
     heads = mix(probabilities, given.value)
     arrays = {

@@ -15,7 +15,7 @@ from service.api.teaching.request import ATTEND, ExplainRequest
 from service.encode import answer
 from service.encode.inputs import Read, Reader
 from service.engine.batcher import Timing
-from service.engine.runner import Done, Wanted, Work
+from service.engine.lanes import Done, Wanted, Work
 from service.observe.record import Record
 from service.refusals import Fault, Refused
 

@@ -16,8 +16,8 @@ import pytest_asyncio
 
 from service.encode.gateway import Gateway
 from service.encode.request import EncodeRequest
+from service.engine.lanes import Done, Lanes, Work
 from service.engine.machine import Unservable
-from service.engine.runner import Done, Runner, Work
 from service.observe.record import Record
 from service.settings import Settings
 
@@ -56,7 +56,7 @@ def held(gateway: Gateway) -> Iterator[threading.Event]:
 
 
 @contextmanager
-def poisoned(runner: Runner) -> Iterator[None]:
+def poisoned(runner: Lanes) -> Iterator[None]:
     """A model that fails on token 666."""
     encoder = runner.model.encoder
     embeddings = encoder.embeddings
@@ -195,14 +195,15 @@ async def test_a_canary_that_comes_out_wrong_takes_the_replica_out_of_service(
     client: httpx.AsyncClient, gateway: Gateway
 ) -> None:
     """One changed bit is enough: /ready refuses and the failure is counted."""
-    runner, health = gateway._runner, gateway._health
+    health = gateway._health
     assert health is not None
-    golden, runner.golden = runner.golden, np.nextafter(runner.golden, 9, dtype=np.float32)
+    proof = health._proof
+    health._proof = replace(proof, golden=np.nextafter(proof.golden, 9, dtype=np.float32))
 
     await health.prove()
     ready = await client.get("/ready")
     metrics = (await client.get("/metrics")).text
-    runner.golden, health._fault = golden, None
+    health._proof, health._fault = proof, None
 
     assert (ready.status_code, ready.json()["code"]) == (503, "not_ready")
     assert 'headlight_canary_failures_total{replica="replica-1"} 1.0' in metrics

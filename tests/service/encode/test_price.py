@@ -9,7 +9,7 @@ import pytest
 
 from service.encode.answer import SAFETENSORS
 from service.encode.gateway import Gateway
-from service.engine.runner import Done, Work
+from service.engine.lanes import Done, Work
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -44,7 +44,7 @@ def batches(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[
     run = runner.run
 
     def watched(works: Sequence[Work], threads: int) -> list[Done | Exception]:
-        if works[0] is not runner.canary:
+        if works[0] is not gateway._proof.canary:
             seen.append(works)
         return run(works, threads)
 

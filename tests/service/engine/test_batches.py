@@ -8,7 +8,7 @@ import torch
 
 from model import packing
 from service.engine.batches import Batches
-from service.engine.runner import Done, Wanted, Work
+from service.engine.lanes import Done, Wanted, Work
 from service.observe.metrics import Metrics
 from service.observe.record import Record
 

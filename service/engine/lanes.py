@@ -1,0 +1,241 @@
+"""The lanes: threads that pack sequences, run them as a batch and cut the results apart.
+
+A lane is one thread. Lane 0 loads the model and may use several cores; every other lane uses one
+and so never opens an OpenMP region. That is deliberate: a second thread that opens one makes
+libgomp stop spinning and doubles the time of a short sentence.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+from numpy.typing import NDArray
+
+from model import packing
+from model.encoder import Encoded
+from model.lessons.explain import explain
+from model.loading.checkpoint import Model
+from model.maps.forms import Asked, show
+from model.pooling import Pooling, pool
+from service.observe.record import Record
+
+logger = logging.getLogger(__name__)
+
+Array = NDArray[Any]
+T = TypeVar("T")
+
+
+class NonFiniteOutput(Exception):
+    """The forward pass produced NaN or infinity.
+
+    Args:
+        layer: the first hidden state that holds one: 0 = embeddings, i = after i layers.
+    """
+
+    def __init__(self, layer: int) -> None:
+        super().__init__(f"hidden state {layer} is not finite")
+        self.layer = layer
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to return of one sequence; by default nothing.
+
+    Args:
+        hidden: hidden states, 0 = embeddings, i = after i layers.
+        attention: what to show of it.
+        explained: the layer to return every step of.
+    """
+
+    pooling: Pooling | None = None
+    tokens: bool = False
+    hidden: frozenset[int] = frozenset()
+    attention: Asked | None = None
+    explained: int | None = None
+
+    @property
+    def states(self) -> frozenset[int]:
+        """The hidden states it takes, returned or not."""
+        return self.hidden if self.explained is None else self.hidden | {self.explained}
+
+    @property
+    def traces(self) -> Collection[int]:
+        """The layers whose attention it shows."""
+        return self.attention.heads if self.attention else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One sequence and what is wanted of it.
+
+    Args:
+        record: the request it is of, for those who count and trace; None where nobody asked.
+    """
+
+    sequence: packing.Sequence
+    wanted: Wanted
+    record: Record | None = None
+
+    def __len__(self) -> int:
+        return len(self.sequence)
+
+
+@dataclass(frozen=True, slots=True)
+class Attended:
+    """What is shown of one sequence's attention; model.maps.forms.Shown as arrays.
+
+    Args:
+        path: which kernels computed it; see model.kernels.Kernels.
+    """
+
+    path: str
+    heads: Mapping[int, Mapping[str, Array]]
+    whole: Mapping[str, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What came out for one sequence, real numbers as float32.
+
+    Args:
+        pooled: (width or dimensions,).
+        tokens: (tokens, width).
+        hidden: (tokens, width) by hidden state.
+        steps: the explained layer's, by name; see model/lessons/explain.py.
+    """
+
+    pooled: Array | None
+    tokens: Array | None
+    hidden: dict[int, Array]
+    attention: Attended | None
+    steps: dict[str, Array]
+
+
+class Lanes:
+    """A loaded model and the threads that run it.
+
+    Args:
+        threads: one a lane.
+    """
+
+    def __init__(self, model: Model, threads: Sequence[ThreadPoolExecutor]) -> None:
+        self.model, self._threads = model, threads
+        # told of whatever breaks a batch, in a lane, also where half the batch then succeeds
+        self.on_failure: Callable[[Exception], None] = lambda error: None
+
+    @classmethod
+    async def start(cls, load: Callable[[], Model], count: int) -> "Lanes":
+        """So many lanes, with the model that `load` makes in lane 0."""
+        threads = [
+            ThreadPoolExecutor(1, thread_name_prefix=f"lane-{i}", initializer=_prepare)
+            for i in range(count)
+        ]
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(threads[0], torch.set_num_threads, count)
+        return cls(await loop.run_in_executor(threads[0], load), threads)
+
+    def __len__(self) -> int:
+        return len(self._threads)
+
+    async def call(self, lane: int, function: Callable[[], T]) -> T:
+        """Call a function in a lane's thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads[lane], function)
+
+    async def launch(
+        self, lane: int, works: Sequence[Work], threads: int
+    ) -> Sequence[Done | Exception]:
+        """Run one batch in a lane; one result or exception for each work."""
+        return await self.call(lane, partial(self.run, works, threads))
+
+    def close(self) -> None:
+        for thread in self._threads:
+            thread.shutdown()
+
+    @torch.inference_mode()
+    def run(self, works: Sequence[Work], threads: int) -> list[Done | Exception]:
+        """Run one batch in the calling thread; a work that fails, fails alone."""
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+        return self._attempt(works)
+
+    def _attempt(self, works: Sequence[Work]) -> list[Done | Exception]:
+        try:
+            return self._encode(works)
+        except Exception as error:
+            logger.exception("batch failed", extra={"sequences": len(works)})
+            self.on_failure(error)
+            if len(works) == 1:
+                return [error]
+        half = len(works) // 2  # whichever work is to blame, the others deserve an answer
+        return self._attempt(works[:half]) + self._attempt(works[half:])
+
+    def _encode(self, works: Sequence[Work]) -> list[Done | Exception]:
+        packed = self.model.encoder.pack([work.sequence for work in works])
+        encoded = self.model.encoder(
+            packed,
+            hidden=frozenset().union(*(work.wanted.states for work in works)),
+            traces=frozenset().union(*(work.wanted.traces for work in works)),
+        )
+        if not finite(encoded.last):
+            raise NonFiniteOutput(self._first_wrong(packed))
+        return [self._cut(encoded, index, work.wanted) for index, work in enumerate(works)]
+
+    def _first_wrong(self, packed: packing.Packed) -> int:
+        """The first hidden state that is not finite, of a batch whose last is not."""
+        last = self.model.encoder.config.layers
+        hidden = self.model.encoder(packed, hidden=frozenset(range(last + 1))).hidden
+        wrong = (state for state in range(last) if not finite(hidden[state]))
+        return next(wrong, last)
+
+    def _cut(self, encoded: Encoded, index: int, wanted: Wanted) -> Done:
+        """One sequence's share of a batch, as arrays."""
+        rows = encoded.packed.rows(index)
+        last = encoded.last[rows]
+        return Done(
+            pooled=array(pool(last, wanted.pooling)) if wanted.pooling else None,
+            tokens=array(last) if wanted.tokens else None,
+            hidden={layer: array(encoded.hidden[layer][rows]) for layer in sorted(wanted.hidden)},
+            attention=self._attended(encoded, rows, wanted.attention),
+            steps=self._explain(encoded, rows, wanted.explained),
+        )
+
+    def _attended(self, encoded: Encoded, rows: slice, asked: Asked | None) -> Attended | None:
+        """What was asked to be shown of one sequence's attention."""
+        if asked is None:
+            return None
+        shown = show(encoded.traces, rows, asked)
+        heads = {layer: _arrays(named) for layer, named in shown.heads.items()}
+        return Attended(self.model.encoder.kernels.path, heads, _arrays(shown.whole))
+
+    def _explain(self, encoded: Encoded, rows: slice, layer: int | None) -> dict[str, Array]:
+        """Every step of one sequence through the layer asked for."""
+        if layer is None:
+            return {}
+        steps = explain(self.model.encoder, layer, encoded.hidden[layer][rows])
+        return {name: array(step) for name, step in steps.items()}
+
+
+def _prepare() -> None:
+    """Once in every lane: denormal numbers cost up to threefold time and carry no meaning."""
+    torch.set_flush_denormal(True)
+
+
+def finite(rows: torch.Tensor) -> bool:
+    """Whether no number is NaN or infinity; both ends show each, and cannot overflow as a sum."""
+    least, most = rows.aminmax()
+    return bool(least.isfinite() & most.isfinite())
+
+
+def _arrays(named: Mapping[str, torch.Tensor]) -> dict[str, Array]:
+    return {name: tensor.cpu().numpy() for name, tensor in named.items()}
+
+
+def array(tensor: torch.Tensor) -> Array:
+    """A tensor as an array, real numbers as float32."""
+    numbers = tensor.float() if tensor.is_floating_point() else tensor
+    return numbers.cpu().numpy()

@@ -1,0 +1,235 @@
+"""What a replica proves at its start, before it serves: its answers are right, and how fast it is.
+
+A canary is compared with the plain path in float32, and a bundled model's vector with another
+implementation's; then the canary runs in company of every kind, from which its bits must not
+move. What comes out stays as a Proof, and health.py holds later canaries against it.
+"""
+
+import ctypes
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from model import kernels, packing
+from model.loading.checkpoint import Model
+from model.pooling import pool
+from service.engine import machine, numerics
+from service.engine.lanes import Array, Done, Lanes, Wanted, Work, array
+from service.engine.loading import load
+from service.engine.weights import Found
+
+AGREEMENT = 1e-4  # largest difference allowed from transformers
+CANARY = "A dog ate the food because it was hungry"
+MEASURED_TOKENS = 64  # per sequence of the batch that measures the speed
+MEASURED_SEQUENCES = 8
+MEASURED_SECONDS = 0.3
+
+
+class NotTrustworthy(Exception):
+    """The start-up check found answers that differ; the replica must not serve."""
+
+
+@dataclass(frozen=True, slots=True)
+class Golden:
+    """What another implementation computes from a text: the first numbers of its pooled vector."""
+
+    text: str
+    pooled: tuple[float, ...]
+
+
+# transformers 5.23.0, BertModel, eager, float32, mean-pooled and normalised, by weights digest
+GOLDEN = {
+    "sha256:5fc648cb18e4": Golden(
+        "All is well",
+        (
+            -0.0432262,
+            -0.0112277,
+            0.0575369,
+            -0.0518478,
+            0.0351458,
+            -0.0323711,
+            -0.0829141,
+            -0.0152096,
+        ),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What was found at the start.
+
+    Args:
+        fixed: whether bits are promised: a GPU's matrix kernels, and a processor's in half
+            precision, follow the batch's size.
+        golden: the canary's token vectors, (tokens, width).
+        numerics: names the arithmetic; equal weights, numerics and input give equal bits, unless
+            it ends in -varying: then the bits follow from the batch too.
+        speed: tokens per second on all cores.
+        budget: tokens per batch.
+    """
+
+    dtype: torch.dtype
+    fixed: bool
+    canary: Work
+    golden: Array
+    numerics: str
+    speed: float
+    budget: int
+
+    def right(self, done: Done) -> bool:
+        """Whether a canary came out as at the start: bit for bit, where bits are promised."""
+        tokens = _tokens(done)
+        if self.fixed:
+            return tokens.tobytes() == self.golden.tobytes()
+        return numerics.apart(tokens, self.golden) <= numerics.CLOSE[self.dtype]
+
+
+async def prove(
+    lanes: Lanes,
+    found: Found,
+    device: torch.device,
+    dtype: torch.dtype,
+    batch_tokens: int | None = None,
+) -> Proof:
+    """Check the answers of loaded lanes and measure their speed, in lane 0.
+
+    Args:
+        found: where their model comes from.
+        dtype: its number format.
+        batch_tokens: tokens per batch; None measures what is done in machine.BATCH_SECONDS.
+
+    Raises:
+        NotTrustworthy: its answers differ from another computation of the same.
+    """
+    return await lanes.call(0, partial(_prove, lanes, found, device, dtype, batch_tokens))
+
+
+def _prove(
+    lanes: Lanes, found: Found, device: torch.device, dtype: torch.dtype, batch_tokens: int | None
+) -> Proof:
+    check_exact(lanes.model, found, dtype)
+    speed = _measure(lanes)
+    canary = Work(_sequence(lanes.model, CANARY), Wanted(tokens=True))
+    golden = _tokens(_run_canary(lanes, [canary], 1))
+    fixed = device.type == "cpu" and dtype == torch.float32
+    name = numerics.name(device, dtype, lanes.model.encoder.kernels.name, golden)
+    proof = Proof(
+        dtype,
+        fixed,
+        canary,
+        golden,
+        numerics=name if fixed else f"{name}-varying",
+        speed=speed,
+        budget=batch_tokens or machine.budget(speed),
+    )
+    check_invariance(lanes, proof)
+    return proof
+
+
+@torch.inference_mode()
+def check_exact(model: Model, found: Found, dtype: torch.dtype) -> None:
+    """The serving path agrees with the plain one in float32, and with another implementation.
+
+    Raises:
+        NotTrustworthy: it does not.
+    """
+    plain = load(found, torch.device("cpu"), torch.float32, kernels.PLAIN)
+    pairs = zip(_read_canary(model), _read_canary(plain), strict=True)
+    off = max(numerics.apart(ours, exact) for ours, exact in pairs)
+    del plain
+    _return_memory()
+    if off > numerics.CLOSE[dtype]:
+        limits = f"{off:.1e} of its length, more than {numerics.CLOSE[dtype]}"
+        raise NotTrustworthy(f"the canary differs from the plain float32 path's by {limits}")
+    golden = GOLDEN.get(model.digest)
+    if golden and dtype == torch.float32:
+        vector = pool(_vectors(model, golden.text), model.pooling).cpu()[: len(golden.pooled)]
+        if not torch.allclose(vector, torch.tensor(golden.pooled), atol=AGREEMENT):
+            raise NotTrustworthy("the bundled model's vector differs from transformers'")
+
+
+def check_invariance(lanes: Lanes, proof: Proof) -> None:
+    """The canary comes out as it did alone in any company, on one core and on all.
+
+    Raises:
+        NotTrustworthy: it does not.
+    """
+    alone, few = [proof.canary], [_filler(length) for length in (1, 3, 40)]
+    batches = [(batch, n) for batch in (alone, alone + few, alone * 3) for n in {1, len(lanes)}]
+    fuller = ((alone + company, 1) for company in _ever_fuller(lanes, proof))
+    for batch, threads in (*batches, *fuller):
+        if not proof.right(_run_canary(lanes, batch, threads)):
+            raise NotTrustworthy("the canary depends on the batch or the thread count")
+
+
+def _run_canary(lanes: Lanes, batch: Sequence[Work], threads: int) -> Done:
+    """What comes out for the first of a batch."""
+    done = lanes.run(batch, threads)[0]
+    if isinstance(done, Exception):
+        raise NotTrustworthy("the canary failed") from done
+    return done
+
+
+def _ever_fuller(lanes: Lanes, proof: Proof) -> Iterator[list[Work]]:
+    """Company of twice as many tokens each time, until a lane's batch is full."""
+    filler = _filler(_middling(lanes.model))
+    size, full = len(filler), proof.budget // len(lanes)
+    while size < full:
+        size = min(2 * size, full)
+        yield [filler] * ((size - len(proof.canary)) // len(filler))
+
+
+def _measure(lanes: Lanes) -> float:
+    """Tokens per second of a batch of middling sequences on all cores, at its fastest.
+
+    A neighbour that starts beside us makes some rounds slow, and passes.
+    """
+    batch = [_filler(_middling(lanes.model))] * MEASURED_SEQUENCES
+    fastest, end = math.inf, time.perf_counter() + MEASURED_SECONDS
+    while (start := time.perf_counter()) < end:
+        lanes.run(batch, len(lanes))
+        fastest = min(fastest, time.perf_counter() - start)
+    return sum(map(len, batch)) / fastest
+
+
+def _middling(model: Model) -> int:
+    return min(MEASURED_TOKENS, model.max_tokens)
+
+
+def _filler(tokens: int) -> Work:
+    """A sequence of which nothing is wanted."""
+    return Work(packing.Sequence([1] * tokens), Wanted())
+
+
+def _return_memory() -> None:
+    """Give the system what was freed; glibc keeps it, and a second model is large."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's alone
+    if trim:
+        trim(0)
+
+
+def _sequence(model: Model, text: str) -> packing.Sequence:
+    return packing.Sequence(model.tokenizer([(text,)], model.max_tokens, "right")[0].token_ids)
+
+
+def _vectors(model: Model, text: str) -> torch.Tensor:
+    """The last hidden state of a text, (tokens, width)."""
+    encoded = model.encoder(model.encoder.pack([_sequence(model, text)]))
+    return encoded.last[encoded.packed.rows(0)]
+
+
+def _read_canary(model: Model) -> tuple[Array, Array]:
+    """The canary's vectors, (tokens, width), and the one made of them, (1, size)."""
+    tokens = _vectors(model, CANARY)
+    return array(tokens), array(pool(tokens, model.pooling)[None])
+
+
+def _tokens(done: Done) -> Array:
+    if done.tokens is None:
+        raise RuntimeError("the canary asks for tokens: this is a bug")
+    return done.tokens

@@ -1,0 +1,41 @@
+"""Which kernels a model is loaded with."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+import torch
+
+from model import kernels
+from service.edge import guard
+from service.encode.gateway import Gateway
+from service.settings import Settings
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_a_head_that_fast_kernels_do_not_take_is_answered_by_the_plain_ones(
+    loud: Path, outer: Callable[[Gateway], guard.Guard], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are left at the start; no request meets them."""
+
+    def picky(
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, bias: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if q.shape[-1] % 8:
+            raise RuntimeError("head_size must be a multiple of 8")
+        return kernels.attend_plain(q, k, v, scale, bias)
+
+    monkeypatch.setattr(kernels, "ONEDNN", replace(kernels.PLAIN, name="picky", attend=picky))
+    gateway = Gateway(Settings(model=str(loud), device="cpu", threads=1), "odd-1")
+    await gateway.start()
+    transport = httpx.ASGITransport(outer(gateway))
+
+    async with httpx.AsyncClient(transport=transport, base_url="http://headlight") as client:
+        answer = await client.post("/v1/encode", json={"inputs": ["All is well"]})
+    await gateway.close()
+
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["numerics"].startswith("cpu-fp32-plain-")

@@ -1,0 +1,119 @@
+"""What is proved at the start, and what is not served."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from model import kernels
+from model.packing import Sequence
+from service.encode.gateway import Gateway
+from service.engine.lanes import Done, Wanted, Work
+from service.engine.loading import load
+from service.engine.proof import NotTrustworthy, check_exact, check_invariance
+from service.engine.weights import BUNDLED, locate
+from service.settings import Settings
+
+CPU = torch.device("cpu")
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_a_model_whose_bits_depend_on_the_batch_is_not_served(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The start-up check sees it; this is the negative control of the promise."""
+    run = gateway._runner.run
+
+    def leaky(works: list[Work], threads: int) -> list[Done | Exception]:
+        results = run(works, threads)
+        for result in results:
+            if isinstance(result, Done) and result.tokens is not None:
+                result.tokens[0, 0] += len(works) * 1e-6
+        return results
+
+    monkeypatch.setattr(gateway._runner, "run", leaky)
+
+    with pytest.raises(NotTrustworthy):
+        check_invariance(gateway._runner, gateway._proof)
+
+
+def moved(gateway: Gateway, above: int, by: float) -> Callable[..., list[Done | Exception]]:
+    """A model whose answers move in batches of more than so many tokens."""
+    run = gateway._runner.run
+
+    def leaky(works: list[Work], threads: int) -> list[Done | Exception]:
+        results = run(works, threads)
+        for result in results:
+            if isinstance(result, Done) and result.tokens is not None:
+                result.tokens[:] *= 1 + by * (sum(map(len, works)) > above)
+        return results
+
+    return leaky
+
+
+async def test_a_model_whose_bits_move_in_a_full_batch_alone_is_not_served(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Matrix kernels may change with thousands of rows; the start tries a batch as large as any."""
+    proof = replace(gateway._proof, budget=2 * 1021)
+    monkeypatch.setattr(gateway._runner, "run", moved(gateway, 900, 1e-6))
+
+    with pytest.raises(NotTrustworthy, match="depends on the batch"):
+        check_invariance(gateway._runner, proof)
+
+
+@pytest.mark.parametrize(("by", "right"), [(1e-6, True), (1e-3, False)])
+async def test_where_bits_are_not_promised_the_canary_is_compared_closely(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, by: float, right: bool
+) -> None:
+    """A GPU's answer moves with the batch within rounding, which is no fault; more than it is."""
+    lanes, proof = gateway._runner, replace(gateway._proof, fixed=False)
+    leaky = moved(gateway, 100, by)
+    canary = lanes.run([proof.canary], 1)[0]
+    crowded = leaky([proof.canary, Work(Sequence([1] * 127), Wanted())], 1)[0]
+    assert isinstance(canary, Done) and isinstance(crowded, Done)
+
+    monkeypatch.setattr(lanes, "run", leaky)
+
+    assert proof.right(canary)
+    assert proof.right(crowded) is right
+    if right:
+        check_invariance(lanes, proof)
+    else:
+        with pytest.raises(NotTrustworthy):
+            check_invariance(lanes, proof)
+
+
+def unscaled(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, bias: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention that forgot its scale."""
+    return kernels.attend_plain(q, k, v, 1.0, bias)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("model", [BUNDLED, "preset:transformer-base"])
+async def test_every_number_format_is_held_against_plain_float32(
+    dtype: torch.dtype, model: str
+) -> None:
+    """At the start, by the canary; a path that computes something else does not serve."""
+    found = locate(model)
+    broken = replace(kernels.PLAIN, attend=unscaled)
+    check_exact(load(found, CPU, dtype, kernels.PLAIN), found, dtype)
+
+    with pytest.raises(NotTrustworthy, match="differs from the plain float32 path's by"):
+        check_exact(load(found, CPU, dtype, broken), found, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+async def test_half_precision_is_served_on_any_processor_and_promises_no_bits(dtype: Any) -> None:
+    """Where the processor's own half-precision kernels follow the batch, close is what holds."""
+    gateway = Gateway(Settings(threads=2, device="cpu", dtype=dtype), "half-1")
+    await gateway.start()
+    told = gateway.info()["numerics"]
+    await gateway.close()
+
+    assert told.endswith("-varying")
