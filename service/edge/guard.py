@@ -16,11 +16,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import settings
 from service.edge import body
+from service.edge.auth import Keys
 from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, SAFETENSORS
-from service.keys import DOCS, METRICS, Keys
+from service.observe.record import REQUEST_ID
 from service.settings import KIB, Settings
 
-REQUEST_ID = "x-request-id"
 INFERENCE = "/v2/"  # routes where a header may announce bytes, often without a media type
 REFUSAL = b"x-headlight-refusal"  # to the routes: answer this, there is no body
 
@@ -65,19 +65,11 @@ def outermost() -> list[Middleware]:
     return [Middleware(Guard, settings=settings.load({}))]
 
 
-def keys(settings: Settings) -> Keys:
-    """Who may pass, by the settings."""
-    opened = (METRICS if settings.public_metrics else frozenset()) | (
-        DOCS if settings.public_docs else frozenset()
-    )
-    return Keys(settings.api_keys, opened)
-
-
 class Guard:
     """Makes a request safe to pass on, or has it refused."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
-        self._app, self._keys = app, keys(settings)
+        self._app, self._keys = app, Keys(settings)
         self._json, self._binary = settings.max_body_bytes, settings.max_binary_body_bytes
         self._hosts = frozenset(host.lower() for host in settings.allowed_hosts)
 

@@ -28,11 +28,13 @@ from service.api.foreign import Handler
 from service.api.native import call as native
 from service.api.open_inference import call as inference_protocol
 from service.api.open_inference.routes import VERSION_PART, InferenceRoutes
-from service.edge.guard import INFERENCE, REFUSAL, REQUEST_ID, keys
+from service.edge.auth import Keys
+from service.edge.guard import INFERENCE, REFUSAL
 from service.encode.answer import JSON, SAFETENSORS, join
 from service.encode.gateway import Gateway
 from service.observe.metrics import OPENMETRICS, TEXT
 from service.observe.observer import TRACEPARENT
+from service.observe.record import REQUEST_ID
 from service.refusals import UNROUTED, Refused, refusal
 
 logger = logging.getLogger(__name__)
@@ -106,7 +108,7 @@ class Counted:
     def __init__(self, app: ASGIApp, gateway: Gateway) -> None:
         self._app, self._gateway = app, gateway
         # the guard's come from its machine's environment, these with the deployment
-        self._keys = keys(gateway.settings)
+        self._keys = Keys(gateway.settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from service.edge.guard import REQUEST_ID
 from service.observe.metrics import Metrics
-from service.observe.record import Record
+from service.observe.record import REQUEST_ID, Record
 
 if TYPE_CHECKING:  # tracing that is off imports nothing
     from service.observe.tracing import Tracing

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
+REQUEST_ID = "x-request-id"  # the header by which a request is named
+
 Name = Literal["parse", "tokenize", "queue", "forward", "serialize"]
 STAGES: tuple[Name, ...] = get_args(Name)  # in a request's order
 CLIENT_CLOSED = 499  # the client went away before its answer

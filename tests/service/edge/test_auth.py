@@ -1,0 +1,158 @@
+"""Who may ask, and that a key is seen nowhere."""
+
+import hashlib
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+from starlette.routing import Route
+from starlette.types import Scope
+
+from service import keys
+from service.cluster import ingress
+from service.edge.auth import Keys
+from service.edge.guard import Guard
+from service.encode.gateway import Gateway
+from service.settings import Settings, load
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+KEY, OTHER = "canary-Key_123456789", "another-key-123456"
+DIGEST = hashlib.sha256(KEY.encode()).hexdigest()
+HELD = keys.digests(f"{KEY}\nteam-b:{OTHER}\n")
+BEARER = {"authorization": f"Bearer {KEY}"}
+# by the contract; whether something answers there to GET is another matter, as of "/"
+PUBLIC = {"/", "/live", "/ready", "/health", "/v2/health/live", "/v2/health/ready"}
+
+Served = Callable[..., httpx.AsyncClient]
+
+
+async def test_every_route_but_the_open_ones_asks_for_a_key(
+    client: httpx.AsyncClient, gateway: Gateway, served: Served
+) -> None:
+    """All routes of the application, and paths that are none, by every method."""
+    paths = {route.path for route in routes(client)} | {"/nothing", "/-/routes", "/live/", "/Live"}
+    assert len(paths) > 12
+    async with served(api_keys=HELD) as client:
+        for path in paths:
+            for method in ("GET", "HEAD", "POST", "DELETE", "PATCH"):
+                answer = await client.request(method, path)
+                opened = path in PUBLIC and method in ("GET", "HEAD")
+                assert (answer.status_code == 401) != opened, (method, path)
+
+
+async def test_each_key_lets_in_and_a_preflight_needs_none(served: Served) -> None:
+    """By its name in any case; what is asked is then answered as ever."""
+    asked = {"inputs": ["All is well"]}
+    async with served(api_keys=HELD) as client:
+        for value in (f"Bearer {KEY}", f"bearer {OTHER}", f"BEARER  {KEY}"):
+            answer = await client.post("/v1/encode", json=asked, headers={"authorization": value})
+            assert answer.status_code == 200, value
+        preflight = await client.options("/v1/encode", headers={"origin": "http://a.example"})
+
+    assert preflight.status_code == 405
+
+
+async def test_whatever_is_wrong_with_a_key_the_answer_is_the_same(served: Served) -> None:
+    """Missing, malformed, wrong, twice, in the query: byte for byte."""
+    wrong: list[list[tuple[str, str]]] = [
+        [],
+        [("authorization", KEY)],
+        [("authorization", f"Basic {KEY}")],
+        [("authorization", "Bearer")],
+        [("authorization", "Bearer ")],
+        [("authorization", f"Bearer {KEY[:-1]}")],
+        [("authorization", f"Bearer {KEY} {KEY}")],
+        [("authorization", f"Bearer {DIGEST}")],
+        [("authorization", f"Bearer {KEY}"), ("authorization", f"Bearer {KEY}")],
+        [("x-api-key", KEY)],
+    ]
+    async with served(api_keys=HELD) as client:
+        answers = [
+            await client.post(
+                f"/v1/encode?api_key={KEY}", content=b"{", headers=[*given, ("x-request-id", "one")]
+            )
+            for given in wrong
+        ]
+
+    assert {answer.status_code for answer in answers} == {401}
+    assert {answer.headers["www-authenticate"] for answer in answers} == {"Bearer"}
+    assert len({answer.content for answer in answers}) == 1
+    assert answers[0].json()["code"] == "unauthorized"
+
+
+async def test_without_a_key_no_byte_of_the_body_is_read() -> None:
+    """The refusal costs nothing."""
+    codes: list[bytes] = []
+
+    async def inner(scope: Scope, receive: object, send: object) -> None:
+        codes.extend(value for name, value in scope["headers"] if name == b"x-headlight-refusal")
+
+    async def never() -> dict[str, object]:
+        raise AssertionError("read")
+
+    async def send(message: object) -> None: ...
+
+    scope = {"type": "http", "method": "POST", "path": "/v1/encode", "headers": []}
+    await Guard(inner, Settings(api_keys=HELD))(scope, never, send)
+
+    assert codes == [b"unauthorized"]
+
+
+async def test_the_routes_ask_for_a_key_where_the_outermost_layer_knows_none(
+    gateway: Gateway, served: Served
+) -> None:
+    """On a cluster whose environment lacks the keys, those that came with the deployment hold."""
+    async with served(api_keys=HELD) as client:
+        guard = client._transport.app  # type: ignore[attr-defined]
+        guard._keys = Keys(Settings())
+        refused = await client.get("/info")
+        admitted = await client.get("/info", headers=BEARER)
+
+    assert (refused.status_code, admitted.status_code) == (401, 200)
+
+
+def routes(client: httpx.AsyncClient) -> list[Route]:
+    """Those of the application behind a client, through whatever is wrapped around it."""
+    found = client._transport.app  # type: ignore[attr-defined]
+    while not hasattr(found, "routes"):
+        found = getattr(found, "app", None) or found._app
+    return [route for route in found.routes if isinstance(route, Route)]
+
+
+@pytest.mark.parametrize(
+    ("setting", "paths"),
+    [("public_metrics", {"/metrics"}), ("public_docs", {"/docs", "/openapi.json"})],
+)
+async def test_a_setting_opens_the_metrics_or_the_docs_alone(
+    served: Served, setting: str, paths: set[str]
+) -> None:
+    """For scrapers without a key, and for people who read."""
+    asked = ("/metrics", "/docs", "/openapi.json", "/info", "/v1/heads")
+    async with served(api_keys=HELD, **{setting: True}) as client:
+        opened = {path for path in asked if (await client.get(path)).status_code == 200}
+
+    assert opened == paths
+
+
+async def test_a_key_is_seen_nowhere(
+    served: Served, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """Not in logs, metrics, errors, /info, settings, or what Ray's processes are told."""
+    caplog.set_level(logging.DEBUG)
+    settled = load({}, {"HEADLIGHT_API_KEYS": KEY})
+    async with served(api_keys=HELD, public_metrics=True) as client:
+        pages = [
+            (await client.request(method, path, headers=headers)).text
+            for headers in (BEARER, {"authorization": f"Basic {KEY}"})
+            for method, path in (("GET", "/info"), ("GET", "/metrics"), ("POST", "/v1/encode"))
+        ]
+    told = str(ingress.guarded(settled))
+
+    for text in (*pages, caplog.text, repr(settled), str(settled.model_dump()), told):
+        assert KEY not in text
+    for text in (*pages, caplog.text, repr(settled), str(settled.model_dump())):
+        assert DIGEST not in text
+    assert load({}, ingress.guarded(settled)).api_keys == settled.api_keys == (DIGEST,)
