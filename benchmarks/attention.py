@@ -51,11 +51,11 @@ def ours(folder: Path) -> dict[str, Request]:
     from service.engine.loading import load
     from service.engine.weights import Found
 
-    found, cpu = Found(folder, folder.name), torch.device("cpu")
+    place, cpu = Found(folder, folder.name), torch.device("cpu")
     # In this thread, which runs transformers too: libgomp throttles a second one with a team.
     torch.set_flush_denormal(True)
     torch.set_num_threads(CORES)
-    lanes = Lanes(load(found, cpu, torch.float32), [ThreadPoolExecutor(1)] * CORES)
+    lanes = Lanes(load(place, cpu, torch.float32), [ThreadPoolExecutor(1)] * CORES)
     config = lanes.model.config
     every = {layer: tuple(range(config.heads)) for layer in range(config.layers)}
 
@@ -70,8 +70,8 @@ def ours(folder: Path) -> dict[str, Request]:
         return b"".join(answer.as_safetensors(answer.Encoded({}, items, {})))
 
     def wanted(tokens: int, form: Any, heads: dict[int, tuple[int, ...]]) -> Wanted:
-        asked = Asked(heads, divide(tokens), form=form, cls=0, separators=(tokens - 1,))
-        return Wanted(pooling=lanes.model.pooling, attention=asked if form else None)
+        selection = Asked(heads, divide(tokens), form=form, cls=0, separators=(tokens - 1,))
+        return Wanted(pooling=lanes.model.pooling, attention=selection if form else None)
 
     return {
         "plain": lambda batch: request(batch, None, {}),
@@ -217,17 +217,17 @@ def report(folder: Path, name: str) -> None:
 
 def main() -> None:
     """Measure and print, or be the measured process."""
-    arguments = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    arguments.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    arguments.add_argument("--batch", help=f"one of {', '.join(BATCHES)}; all by default")
-    arguments.add_argument("--kind", help=argparse.SUPPRESS)
-    asked = arguments.parse_args()
-    if asked.kind:
-        print(json.dumps(peak(asked.folder, asked.batch, asked.kind)))
-    elif asked.folder:
-        print(json.dumps(timed(asked.folder, asked.batch)))
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--batch", help=f"one of {', '.join(BATCHES)}; all by default")
+    parser.add_argument("--kind", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.kind:
+        print(json.dumps(peak(arguments.folder, arguments.batch, arguments.kind)))
+    elif arguments.folder:
+        print(json.dumps(timed(arguments.folder, arguments.batch)))
     else:
-        table([asked.batch] if asked.batch else list(BATCHES))
+        table([arguments.batch] if arguments.batch else list(BATCHES))
 
 
 def table(names: list[str]) -> None:

@@ -123,13 +123,13 @@ def company(model: Model, canary: Sequence, most: int) -> tuple[float, str, bool
     """How far the canary moves, in how many batches any bit does, whether all are called finite."""
     encoder = model.encoder
     alone = array(encoder(encoder.pack([canary])).last[: len(canary)])
-    found, finite = [], True
+    canaries, fine = [], True
     for batch in batches(canary, most):
         encoded = encoder(encoder.pack(batch))
-        found.append(array(encoded.last[encoded.packed.rows(0)]))
-        finite = finite and finite(encoded.last)
-    moved = sum(tokens.tobytes() != alone.tobytes() for tokens in found)
-    return max(numerics.apart(one, alone) for one in found), f"{moved}/{len(found)}", finite
+        canaries.append(array(encoded.last[encoded.packed.rows(0)]))
+        fine = fine and finite(encoded.last)
+    moved = sum(tokens.tobytes() != alone.tobytes() for tokens in canaries)
+    return max(numerics.apart(one, alone) for one in canaries), f"{moved}/{len(canaries)}", fine
 
 
 def sound(device: torch.device) -> bool:

@@ -72,8 +72,8 @@ def ours(threads: int) -> Encode:
     from service.engine.weights import BUNDLED, locate
 
     loop = asyncio.new_event_loop()
-    found, cpu = locate(BUNDLED), torch.device("cpu")
-    lanes = loop.run_until_complete(Lanes.start(partial(load, found, cpu, torch.float32), threads))
+    place, cpu = locate(BUNDLED), torch.device("cpu")
+    lanes = loop.run_until_complete(Lanes.start(partial(load, place, cpu, torch.float32), threads))
     wanted = Wanted(pooling=lanes.model.pooling)
 
     def encode(texts: Texts) -> Any:
@@ -202,11 +202,11 @@ def compare(one: dict[str, Any], other: dict[str, Any]) -> None:
 def report(rates: dict[str, dict[str, list[float]]]) -> None:
     """A table for people, and for benchmarks/results.md."""
     print(f"| texts/s, in process | headlight | {PEER} | ratio |\n|---|---|---|---|")
-    for name, found in rates.items():
-        middle = [statistics.median(found[engine]) for engine in ENGINES]
+    for name, by_engine in rates.items():
+        middle = [statistics.median(by_engine[engine]) for engine in ENGINES]
         cells = [
             f"{statistics.median(rate):.1f} ({min(rate):.1f} to {max(rate):.1f})"
-            for rate in found.values()
+            for rate in by_engine.values()
         ]
         print(f"| {name} | {' | '.join(cells)} | {middle[0] / middle[1]:.2f} |")
 
@@ -223,16 +223,16 @@ def machine() -> str:
 
 def main() -> None:
     """Measure and print, or be one of the engines."""
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--threads", type=int, default=CORES)
-    arguments.add_argument("--engine", choices=ENGINES, help=argparse.SUPPRESS)
-    asked = arguments.parse_args()
-    if asked.engine:
-        work(asked.engine, asked.threads)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--threads", type=int, default=CORES)
+    parser.add_argument("--engine", choices=ENGINES, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.engine:
+        work(arguments.engine, arguments.threads)
         return
     conditions = machine()
-    rates, noise = measure(asked.threads)
-    print(f"{conditions}, {asked.threads} threads; median of {ROUNDS} rounds (least to most);")
+    rates, noise = measure(arguments.threads)
+    print(f"{conditions}, {arguments.threads} threads; median of {ROUNDS} rounds (least to most);")
     print(f"others took {statistics.mean(noise):.0%} of the machine, {max(noise):.0%} at most\n")
     report(rates)
 

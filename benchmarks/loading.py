@@ -31,9 +31,9 @@ MOST = 1.3  # resident after the load, of the file
 def memory() -> dict[str, int]:
     """This process's memory in bytes, from /proc."""
     lines = Path("/proc/self/status").read_text().splitlines()
-    found = dict(line.split(":", 1) for line in lines)
+    fields = dict(line.split(":", 1) for line in lines)
     names = {"resident": "VmRSS", "anonymous": "RssAnon", "peak": "VmHWM"}
-    return {name: int(found[key].split()[0]) * 1024 for name, key in names.items()}
+    return {name: int(fields[key].split()[0]) * 1024 for name, key in names.items()}
 
 
 def work(step: str, folder: Path) -> None:
@@ -60,8 +60,8 @@ def measure(step: str, folder: Path) -> dict[str, float]:
     """Run one step in a fresh process."""
     command = [sys.executable, __file__, "--step", step, "--folder", str(folder)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    numbers: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return numbers
 
 
 def write_large(folder: Path, tokenizer: Path) -> None:
@@ -79,11 +79,11 @@ def report(name: str, folder: Path, steps: tuple[str, ...]) -> bool:
     size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     empty, fits = measure("nothing", folder), True
     for step in steps:
-        found = measure(step, folder)
-        resident, peak = (found[key] - empty[key] for key in ("resident", "peak"))
+        numbers = measure(step, folder)
+        resident, peak = (numbers[key] - empty[key] for key in ("resident", "peak"))
         fits &= step != "load" or resident <= MOST * size
         print(
-            f"| {name}, {step} | {size / MIB:,.0f} | {found['seconds']:.2f} "
+            f"| {name}, {step} | {size / MIB:,.0f} | {numbers['seconds']:.2f} "
             f"| {resident / MIB:,.0f} ({resident / size:.2f}x) | {peak / MIB:,.0f} "
             f"({peak / size:.2f}x) |",
             flush=True,
@@ -93,18 +93,18 @@ def report(name: str, folder: Path, steps: tuple[str, ...]) -> bool:
 
 def main() -> None:
     """Measure and print, or be the measured process."""
-    arguments = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    arguments.add_argument("--check", action="store_true", help="also with the start-up checks")
-    arguments.add_argument("--step", choices=STEPS, help=argparse.SUPPRESS)
-    arguments.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    asked = arguments.parse_args()
-    if asked.step:
-        work(asked.step, asked.folder)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--check", action="store_true", help="also with the start-up checks")
+    parser.add_argument("--step", choices=STEPS, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.step:
+        work(arguments.step, arguments.folder)
         return
     from service.engine.weights import BUNDLED, locate
 
     bundled = locate(BUNDLED).folder
-    steps = STEPS[1:] if asked.check else STEPS[1:2]
+    steps = STEPS[1:] if arguments.check else STEPS[1:2]
     print("| | file, MiB | seconds | resident, MiB | peak, MiB |\n|---|---|---|---|---|")
     fits = report(BUNDLED, bundled, steps)
     with tempfile.TemporaryDirectory(prefix="headlight-") as large:

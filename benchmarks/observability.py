@@ -152,7 +152,7 @@ async def rounds(
     sides: dict[str, Side], workload: str, count: int, seconds: float
 ) -> list[dict[str, Spent]]:
     """What each side spent in each of `count` rounds, whose turns take `seconds` a side."""
-    found = []
+    results = []
     for _ in range(count):
         spent = {name: Spent() for name in sides}
         order = list(sides)
@@ -160,8 +160,8 @@ async def rounds(
             for name in order:
                 await drive(*sides[name], workload, spent[name])
             order.append(order.pop(0))  # each follows each other's traces in the caches alike
-        found.append(spent)
-    return found
+        results.append(spent)
+    return results
 
 
 def report(workload: str, name: str, pairs: list[tuple[Spent, Spent]]) -> None:
@@ -183,19 +183,19 @@ def report(workload: str, name: str, pairs: list[tuple[Spent, Spent]]) -> None:
 
 def main() -> None:
     """Measure and print."""
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--pairs", type=int, default=30)
-    arguments.add_argument("--seconds", type=float, default=1.0)
-    asked = arguments.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=30)
+    parser.add_argument("--seconds", type=float, default=1.0)
+    arguments = parser.parse_args()
     load = os.getloadavg()[0]
-    print(f"{asked.pairs} pairs of {asked.seconds:g} s a side, load average {load:.2f}\n")
+    print(f"{arguments.pairs} pairs of {arguments.seconds:g} s a side, load average {load:.2f}\n")
     with tempfile.TemporaryDirectory() as folder, open(Path(folder) / "log", "w") as file:
         handler = logging.StreamHandler(file)
         handler.setFormatter(logs.Lines("on"))
         ours = logging.getLogger("service")
         ours.addHandler(handler)
         ours.setLevel(logging.INFO)
-        asyncio.run(measure(asked.pairs, asked.seconds, Path(folder)))
+        asyncio.run(measure(arguments.pairs, arguments.seconds, Path(folder)))
 
 
 if __name__ == "__main__":

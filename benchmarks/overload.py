@@ -124,10 +124,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--replicas", type=int, default=1)
     parser.add_argument("--flood", nargs=2, metavar=("URL", "COUNT"), help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.flood:
-        return asyncio.run(flood(asked.flood[0], int(asked.flood[1])))
-    replicas = asked.replicas
+    arguments = parser.parse_args()
+    if arguments.flood:
+        return asyncio.run(flood(arguments.flood[0], int(arguments.flood[1])))
+    replicas = arguments.replicas
     load = os.getloadavg()[0]
     process, url = start(replicas)
     print(f"{os.cpu_count()} cores, {replicas} replica(s), load average before {load:.1f}; ms")

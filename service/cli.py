@@ -101,7 +101,7 @@ def serve(config: Path | None, example: bool, **flags: str | None) -> None:
 )
 @click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="the service")
 @click.option("--key-file", type=FILE, help="a file that holds an API key")
-def encode(text: str | None, url: str, key_file: Path | None, **asked: Any) -> None:
+def encode(text: str | None, url: str, key_file: Path | None, **flags: Any) -> None:
     """Encode TEXT with a running service and print a table; or a whole file of texts.
 
     With --file and --out, an interrupted command goes on where it stopped when it is given again.
@@ -109,22 +109,22 @@ def encode(text: str | None, url: str, key_file: Path | None, **asked: Any) -> N
     try:
         key = key_file.read_text("utf-8").strip() if key_file else None
         if text is not None:
-            encode_text(url, key, text, **asked)
+            encode_text(url, key, text, **flags)
         else:
-            encode_file(url, key, **asked)
+            encode_file(url, key, **flags)
     except ValueError as error:
         refuse(str(error), USAGE)
     except OSError as error:
         refuse(str(error), FAILED)
 
 
-def encode_text(url: str, key: str | None, text: str, attention: str | None, **asked: Any) -> None:
+def encode_text(url: str, key: str | None, text: str, attention: str | None, **flags: Any) -> None:
     """Print the table of a text."""
     from rich.console import Console
 
     from service.commands import encode
 
-    if any(asked.values()):
+    if any(flags.values()):
         refuse("TEXT goes without --file, --out and --truncate", USAGE)
     try:
         Console().print(encode.table(url, text, attention, key))
@@ -180,14 +180,14 @@ def top(url: str, interval: float, key_file: Path | None, once: bool) -> None:
 @click.option("--plot", type=FILE, help="also draw the grid, .png or .svg")
 @click.option("--json", "saved", type=FILE, help="also write what GET /v1/heads answers")
 @click.option("--ablate", metavar="TEXT", help="instead: how far TEXT moves without each head")
-def heads(model: str, ablate: str | None, **asked: Any) -> None:
+def heads(model: str, ablate: str | None, **flags: Any) -> None:
     """Measure what each head of a model does, and print it."""
     from service.commands import heads
 
     try:
         if ablate is None:
-            heads.measure(model, **asked)
-        elif any(asked.values()):
+            heads.measure(model, **flags)
+        elif any(flags.values()):
             refuse("--ablate goes with --model alone", USAGE)
         else:
             heads.ablate(model, ablate)

@@ -21,9 +21,9 @@ KIB, MIB = 1024, 1024 * 1024
 Count = Annotated[int, Field(ge=1)]
 
 
-def _listed(given: object) -> object:
+def _listed(value: object) -> object:
     """A flag or variable names several by commas."""
-    return [name.strip() for name in given.split(",")] if isinstance(given, str) else given
+    return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
 
 
 Names = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_listed)]
@@ -139,26 +139,26 @@ def load(
             ValidationError is one), or a file that holds no mapping.
         OSError: a file cannot be read.
     """
-    filed = yaml.safe_load(file.read_text()) if file else {}
-    if not isinstance(filed, dict):
+    document = yaml.safe_load(file.read_text()) if file else {}
+    if not isinstance(document, dict):
         raise ValueError(f"{file} must hold settings, one `name: value` a line")
-    named = {
+    variables = {
         name.removeprefix(PREFIX).lower(): value
         for name, value in environ.items()
         if name.startswith(PREFIX)
     }
-    flagged = {name: value for name, value in flags.items() if value is not None}
-    given = {**filed, **named, **flagged}
-    return Settings.model_validate({**given, "api_keys": _digests(filed, named, given)})
+    flags = {name: value for name, value in flags.items() if value is not None}
+    values = {**document, **variables, **flags}
+    return Settings.model_validate({**values, "api_keys": _digests(document, variables, values)})
 
 
 def _digests(
-    filed: Mapping[str, Any], named: Mapping[str, Any], given: Mapping[str, Any]
+    document: Mapping[str, Any], variables: Mapping[str, Any], values: Mapping[str, Any]
 ) -> tuple[str, ...]:
     """What is kept of the API keys, whose one way in beside their file is the variable."""
-    if "api_keys" in filed:
+    if "api_keys" in document:
         raise ValueError("api_keys: not among the settings; name a file of them in api_keys_file")
-    path = given.get("api_keys_file")
-    texts = [named["api_keys"]] if "api_keys" in named else []
+    path = values.get("api_keys_file")
+    texts = [variables["api_keys"]] if "api_keys" in variables else []
     texts += [Path(path).read_text()] if path else []
     return tuple(digest for text in texts for digest in keys.digests(text))

@@ -123,18 +123,18 @@ def read(body: bytes) -> Encoded:
     """
     try:
         arrays, metadata = load(body)
-        told = loads(metadata[ENTRY])
-        by_item: list[dict[str, Array]] = [{} for _ in told["data"]]
+        answer = loads(metadata[ENTRY])
+        by_item: list[dict[str, Array]] = [{} for _ in answer["data"]]
         for name, array in arrays.items():
             index, _, own = name.partition(".")
             by_item[int(index)][own] = array
-        items = [_item(facts, own) for facts, own in zip(told["data"], by_item, strict=True)]
+        items = [_item(facts, own) for facts, own in zip(answer["data"], by_item, strict=True)]
         pooled = [own["pooled"] for own in by_item if "pooled" in own]
-        head = {name: told[name] for name in ("model", "weights", "numerics", "dtype")}
+        head = {name: answer[name] for name in ("model", "weights", "numerics", "dtype")}
         return Encoded(
             **head,
             items=items,
-            usage=Usage(**told["usage"]),
+            usage=Usage(**answer["usage"]),
             pooled=np.stack(pooled) if pooled else None,
         )
     except (LookupError, OverflowError, TypeError, ValueError) as error:
@@ -174,24 +174,24 @@ def same(now: Mapping[str, str], before: Mapping[str, str]) -> None:
 
 
 def _item(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Item:
-    told = dict(facts)
-    shown = told.pop("attention", None)
+    fields = dict(facts)
+    attention = fields.pop("attention", None)
     layers = {
         int(name.removeprefix("layers.")): array
         for name, array in arrays.items()
         if name.startswith("layers.")
     }
-    if told.get("offsets"):
-        told["offsets"] = [(start, end) for start, end in told["offsets"]]
+    if fields.get("offsets"):
+        fields["offsets"] = [(start, end) for start, end in fields["offsets"]]
     return Item(
-        **told,
+        **fields,
         token_vectors=arrays.get("tokens"),
         layers=dict(sorted(layers.items())),
-        attention=None if shown is None else _attention(shown, arrays),
+        attention=None if attention is None else _attention(attention, arrays),
     )
 
 
-def _attention(told: Mapping[str, Any], arrays: Mapping[str, Array]) -> Attention:
+def _attention(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Attention:
     maps: dict[Head, Array] = {}
     stats: dict[int, Array] = {}
     edges: dict[Head, dict[str, Array]] = {}
@@ -207,13 +207,13 @@ def _attention(told: Mapping[str, Any], arrays: Mapping[str, Array]) -> Attentio
             case ["dominance", layer, head, part]:
                 dominance.setdefault((int(layer), int(head)), {})[part] = array
     return Attention(
-        told["form"],
-        told["path"],
-        {name: value for name, value in told.items() if name not in ("form", "path")},
+        facts["form"],
+        facts["path"],
+        {name: value for name, value in facts.items() if name not in ("form", "path")},
         maps=dict(sorted(maps.items())),
-        edges={named: Edges(**parts) for named, parts in sorted(edges.items())},
+        edges={head: Edges(**parts) for head, parts in sorted(edges.items())},
         stats=dict(sorted(stats.items())),
-        dominance={named: Dominance(**parts) for named, parts in sorted(dominance.items())},
+        dominance={head: Dominance(**parts) for head, parts in sorted(dominance.items())},
         wins=arrays.get("dominance.wins"),
         rollout=arrays.get("rollout"),
     )

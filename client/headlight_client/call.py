@@ -79,11 +79,11 @@ class AsyncClient:
         until = time.monotonic() + (self._patience if deadline is None else deadline)
         answer = await self._send("GET", "/info", until)
         try:
-            told: dict[str, Any] = loads(answer.content)
-            self._limits = limits(told)
+            info: dict[str, Any] = loads(answer.content)
+            self._limits = limits(info)
         except (ValueError, KeyError, TypeError) as error:
             raise NoAnswer(f"{self.url} is no service of Headlight's") from error
-        return told
+        return info
 
     async def encode(
         self,

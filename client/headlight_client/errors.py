@@ -14,7 +14,7 @@ import httpx
 
 from headlight_client.formats import loads
 
-TOLD = {"type", "title", "status", "code", "detail", "request_id", "errors"}
+FIELDS = {"type", "title", "status", "code", "detail", "request_id", "errors"}
 
 
 class HeadlightError(Exception):
@@ -76,23 +76,22 @@ class RequestRefused(HeadlightError):
 
     def __str__(self) -> str:
         where = "".join(f", {'.'.join(map(str, fault.loc))}" for fault in self.errors[:1])
-        numbers = "".join(f", {name} {told}" for name, told in self.facts.items())
+        numbers = "".join(f", {name} {value}" for name, value in self.facts.items())
         return f"{self.status} {self.code or 'from a proxy'}{where}{numbers}: {self.detail}"
 
     @classmethod
     def of(cls, answer: httpx.Response) -> Self:
         """What an answer other than 200 says."""
         try:
-            told = loads(answer.content)
-            code, detail = told["code"], told["detail"]
-            errors = [Fault(tuple(at["loc"]), at["code"]) for at in told.get("errors", ())]
+            problem = loads(answer.content)
+            code, detail = problem["code"], problem["detail"]
+            errors = [Fault(tuple(at["loc"]), at["code"]) for at in problem.get("errors", ())]
         except (ValueError, KeyError, TypeError):  # no refusal of Headlight's
             return cls(answer.status_code, None, answer.reason_phrase or "no reason given")
-        facts = {name: value for name, value in told.items() if name not in TOLD}
-        return cls(answer.status_code, code, detail, errors, told.get("request_id"), facts)
+        facts = {name: value for name, value in problem.items() if name not in FIELDS}
+        return cls(answer.status_code, code, detail, errors, problem.get("request_id"), facts)
 
     def counted_from(self, first: int) -> Self:
         """The same of a request whose first input is the caller's input `first`."""
-        told = (self.status, self.code, self.detail)
         errors = [fault.counted_from(first) for fault in self.errors]
-        return type(self)(*told, errors, self.request_id, self.facts)
+        return type(self)(self.status, self.code, self.detail, errors, self.request_id, self.facts)

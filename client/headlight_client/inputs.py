@@ -78,13 +78,13 @@ def limits(info: Mapping[str, Any]) -> Limits:
     Tokens are kept to a few batches, far below what the service takes: a request that a slow
     service cannot do by its deadline would be refused however often it is sent.
     """
-    told = info["limits"]
+    bounds = info["limits"]
     return Limits(
-        sequences=told["max_sequences"],
-        tokens=min(told["max_request_tokens"], BATCHES_PER_REQUEST * told["batch_tokens"]),
-        body_bytes=max(told["max_body_bytes"] - SPARE_BYTES, 1),
+        sequences=bounds["max_sequences"],
+        tokens=min(bounds["max_request_tokens"], BATCHES_PER_REQUEST * bounds["batch_tokens"]),
+        body_bytes=max(bounds["max_body_bytes"] - SPARE_BYTES, 1),
         sequence_tokens=info["max_tokens"],
-        deadline_seconds=told["deadline_seconds"],
+        deadline_seconds=bounds["deadline_seconds"],
     )
 
 
@@ -96,8 +96,8 @@ def requests(inputs: Iterable[Input], most: Limits) -> Iterator[Request]:
     """
     items: list[bytes] = []
     first = tokens = size = 0
-    for index, given in enumerate(inputs):
-        item, its = _as_json(given, index)
+    for index, entry in enumerate(inputs):
+        item, its = _as_json(entry, index)
         its = min(its, most.sequence_tokens)
         full = len(items) == most.sequences or tokens + its > most.tokens
         if items and (full or size + len(item) + 1 > most.body_bytes):
@@ -108,10 +108,10 @@ def requests(inputs: Iterable[Input], most: Limits) -> Iterator[Request]:
     yield Request(first, items)
 
 
-def _as_json(given: Input, index: int) -> tuple[bytes, int]:
+def _as_json(entry: Input, index: int) -> tuple[bytes, int]:
     """An input as JSON, and about how many tokens it has."""
     try:
-        item = _item(given)
+        item = _item(entry)
         text = dumps(item)
     except TypeError as error:
         raise TypeError(f"input {index}: {error}") from None
@@ -127,22 +127,22 @@ def _length(value: Any) -> int:
     return len(value) if isinstance(value, list) else 0
 
 
-def _item(given: Input) -> Any:
+def _item(entry: Input) -> Any:
     """An input as the wire has it."""
-    match given:
+    match entry:
         case str():
-            return given
+            return entry
         case Mapping():
-            return {name: _field(value) for name, value in given.items()}
+            return {name: _field(value) for name, value in entry.items()}
         case (str(text), str(pair)):
             return {"text": text, "pair": pair}
-        case np.ndarray() if given.ndim == 2:
-            return {"embeddings": _field(given)}
-        case np.ndarray() if given.ndim == 1 and given.dtype.kind in "iu":
-            return {"token_ids": given.tolist()}
+        case np.ndarray() if entry.ndim == 2:
+            return {"embeddings": _field(entry)}
+        case np.ndarray() if entry.ndim == 1 and entry.dtype.kind in "iu":
+            return {"token_ids": entry.tolist()}
         case [*ids] if all(isinstance(part, int | np.integer) for part in ids):
             return {"token_ids": ids}
-    raise TypeError(f"{type(given)} is no text, pair of texts, token ids or embeddings")
+    raise TypeError(f"{type(entry)} is no text, pair of texts, token ids or embeddings")
 
 
 def _field(value: Any) -> Any:

@@ -39,15 +39,15 @@ def pause(
         return jitter if isinstance(reply, BROKEN) else None
     if reply.status_code not in RETRIED:
         return None
-    return asked(reply.headers.get("retry-after", "")) + jitter
+    return retry_after(reply.headers.get("retry-after", "")) + jitter
 
 
-def asked(after: str) -> float:
+def retry_after(header: str) -> float:
     """Seconds of a Retry-After header, a number or a date; 0 when it is neither."""
-    if after.isascii() and after.isdecimal():
-        return float(after)
+    if header.isascii() and header.isdecimal():
+        return float(header)
     try:
-        date = parsedate_to_datetime(after)
+        date = parsedate_to_datetime(header)
     except ValueError:
         return 0.0
     aware = date if date.tzinfo else date.replace(tzinfo=UTC)

@@ -91,16 +91,16 @@ def belonging(
         >>> belonging([(0, 2), (3, 9)], [(0, 0), (0, 2), (3, 7), (7, 9)], [True] + [False] * 3)
         [None, 0, 1, 1]
     """
-    found: list[int | None] = []
+    owners: list[int | None] = []
     for (start, end), is_special in zip(offsets, special, strict=True):
         over = [i for i, (first, last) in enumerate(words) if first < end and start < last]
         if len(over) > 1 and not is_special:
             return None
-        found.append(over[0] if over and not is_special else None)
-    return found if set(range(len(words))) <= set(found) else None
+        owners.append(over[0] if over and not is_special else None)
+    return owners if set(range(len(words))) <= set(owners) else None
 
 
-def answers(maps: Tensor, words: Sequence[int | None], asked: int) -> Tensor:
+def answers(maps: Tensor, words: Sequence[int | None], source: int) -> Tensor:
     """The word that each head looks at most from the word asked about, (heads,); -1 if several.
 
     A word is given the sum over its tokens, and gives the mean over them (Clark, section 4.1).
@@ -111,11 +111,11 @@ def answers(maps: Tensor, words: Sequence[int | None], asked: int) -> Tensor:
     """
     tokens = [token for token, word in enumerate(words) if word is not None]
     places = torch.tensor([words[token] for token in tokens])
-    row = maps[:, [token for token in tokens if words[token] == asked]].mean(1)
-    given = row.new_zeros(len(row), int(places.max()) + 1).index_add_(1, places, row[:, tokens])
-    given[:, asked] = -1.0  # no other word is given less
-    most, word = given.max(1)
-    several = (given == most[:, None]).sum(1) > 1  # a head that looks nowhere must not be right
+    row = maps[:, [token for token in tokens if words[token] == source]].mean(1)
+    weights = row.new_zeros(len(row), int(places.max()) + 1).index_add_(1, places, row[:, tokens])
+    weights[:, source] = -1.0  # no other word is given less
+    most, word = weights.max(1)
+    several = (weights == most[:, None]).sum(1) > 1  # a head that looks nowhere must not be right
     return word.masked_fill(several, -1)
 
 
@@ -129,10 +129,10 @@ def judge(links: Sequence[Link]) -> Verdict:
     (offset, _), *_ = Counter(link.offset for link in judged_by).most_common(1)
     baseline = max(_share(link.offset == offset for link in judged_by), _blind(judged_by))
     threshold = round(baseline + MARGIN, 9)  # 0.2 + 0.1 is more than 0.3
-    found = score >= threshold
+    better = score >= threshold
     return Verdict(
-        candidate if found else None,
-        None if found else NOT_BETTER,
+        candidate if better else None,
+        None if better else NOT_BETTER,
         candidate,
         score,
         threshold,
@@ -174,5 +174,5 @@ def _blind(links: Sequence[Link]) -> float:
 
 
 def _share(right: Iterable[bool]) -> float:
-    given = list(right)
-    return sum(given) / len(given)
+    values = list(right)
+    return sum(values) / len(values)

@@ -102,13 +102,13 @@ class Tally:
 
     def measures(self) -> list[dict[str, float]]:
         """The measures of every head and, last, the baseline's; NaN without a row to measure."""
-        found = {name: self._sums[name] / (self._rows[name] or math.nan) for name in MEANS}
+        measures = {name: self._sums[name] / (self._rows[name] or math.nan) for name in MEANS}
         rare = self._having < max(1, self._ordinary / 2)
         best = (self._hits / self._having).masked_fill(rare, -1.0)[:, :-1].max(1)
-        found["positional"] = best.values.masked_fill(best.values < 0, math.nan)
-        found["offset"] = (best.indices - REACH).masked_fill(best.values < 0, 0).double()
+        measures["positional"] = best.values.masked_fill(best.values < 0, math.nan)
+        measures["offset"] = (best.indices - REACH).masked_fill(best.values < 0, 0).double()
         return [
-            {name: values[head].item() for name, values in found.items()}
+            {name: values[head].item() for name, values in measures.items()}
             for head in range(len(best.values))
         ]
 

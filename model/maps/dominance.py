@@ -28,12 +28,12 @@ class Dominance(NamedTuple):
 
 def dominance(look: Look) -> Dominance:
     """Who dominates each unit, and by how much."""
-    found = []
+    tiles = []
     for tile in look.tiles():
         share, best = tile.values.max(2)  # of equal ones the first, as torch promises
         own = tile.values.diagonal(tile.queries.start - tile.keys.start, 1, 2)
-        found.append(((best + tile.keys.start).int(), share, own))
-    return Dominance(*(torch.cat(parts, 1) for parts in zip(*found, strict=True)))
+        tiles.append(((best + tile.keys.start).int(), share, own))
+    return Dominance(*(torch.cat(parts, 1) for parts in zip(*tiles, strict=True)))
 
 
 def wins(dominant: Tensor, axis: Tensor, units: int) -> Tensor:

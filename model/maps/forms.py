@@ -66,35 +66,35 @@ class Shown:
     whole: dict[str, Tensor] = field(default_factory=dict)
 
 
-def show(traces: Mapping[int, Trace], rows: slice, asked: Asked) -> Shown:
+def show(traces: Mapping[int, Trace], rows: slice, selection: Asked) -> Shown:
     """Make the form asked for of one sequence.
 
     Args:
         traces: of every layer of `asked.heads`, at least.
         rows: the sequence's rows in its batch.
     """
-    if asked.form == "rollout":
-        return Shown(whole=_narrow({"map": _rollout(traces, rows, asked)}, asked))
-    if asked.form == "stats":
-        return Shown(_statistics(traces, rows, asked))
+    if selection.form == "rollout":
+        return Shown(whole=_narrow({"map": _rollout(traces, rows, selection)}, selection))
+    if selection.form == "stats":
+        return Shown(_statistics(traces, rows, selection))
     heads = {
-        layer: _narrow(_of_layer(traces[layer], rows, chosen, asked), asked)
-        for layer, chosen in asked.heads.items()
+        layer: _narrow(_of_layer(traces[layer], rows, chosen, selection), selection)
+        for layer, chosen in selection.heads.items()
     }
     whole = {}
-    if asked.form == "dominance":
-        dominant = torch.cat([found["dominant"] for found in heads.values()])
-        axis = torch.tensor(asked.units.axis, device=dominant.device)
-        whole["wins"] = wins(dominant, axis, len(asked.units.spans))
+    if selection.form == "dominance":
+        dominant = torch.cat([tensors["dominant"] for tensors in heads.values()])
+        axis = torch.tensor(selection.units.axis, device=dominant.device)
+        whole["wins"] = wins(dominant, axis, len(selection.units.spans))
     return Shown(heads, whole)
 
 
-def _narrow(named: dict[str, Tensor], asked: Asked) -> dict[str, Tensor]:
+def _narrow(named: dict[str, Tensor], selection: Asked) -> dict[str, Tensor]:
     """Numbers in the format asked for.
 
     Here and not in numpy, which takes many times as long where numbers are near float16's least.
     """
-    if not asked.half:
+    if not selection.half:
         return named
     return {
         name: tensor.half() if tensor.is_floating_point() else tensor
@@ -102,72 +102,81 @@ def _narrow(named: dict[str, Tensor], asked: Asked) -> dict[str, Tensor]:
     }
 
 
-def _of_layer(trace: Trace, rows: slice, heads: tuple[int, ...], asked: Asked) -> dict[str, Tensor]:
+def _of_layer(
+    trace: Trace, rows: slice, heads: tuple[int, ...], selection: Asked
+) -> dict[str, Tensor]:
     """The tensors of one layer's heads, by name."""
-    look = Look(trace, rows, heads, asked.units, asked.weight)
-    axis = torch.tensor(asked.units.axis, dtype=torch.int32, device=look.q.device)
-    match asked.form:
+    look = Look(trace, rows, heads, selection.units, selection.weight)
+    axis = torch.tensor(selection.units.axis, dtype=torch.int32, device=look.q.device)
+    match selection.form:
         case "full":
             return {"map": maps.full(look)}
         case "rows":
-            places = {unit: place for place, unit in enumerate(asked.units.axis)}
-            return {"map": maps.rows(look, [places[unit] for unit in asked.rows])}
+            places = {unit: place for place, unit in enumerate(selection.units.axis)}
+            return {"map": maps.rows(look, [places[unit] for unit in selection.rows])}
         case "blocks":
-            return {"map": maps.blocks(look, asked.size)}
+            return {"map": maps.blocks(look, selection.size)}
         case "top":
-            keys, values, rest = maps.top(look, asked.k)
+            keys, values, rest = maps.top(look, selection.k)
             return {"keys": axis[keys.long()], "values": values, "rest": rest}
         case "dominance":
-            found = dominance(look)
-            return {"dominant": axis[found.dominant.long()], "share": found.share, "own": found.own}
+            result = dominance(look)
+            return {
+                "dominant": axis[result.dominant.long()],
+                "share": result.share,
+                "own": result.own,
+            }
         case "stats" | "rollout":
             raise RuntimeError("made of all layers together: this is a bug")
 
 
 def _statistics(
-    traces: Mapping[int, Trace], rows: slice, asked: Asked
+    traces: Mapping[int, Trace], rows: slice, selection: Asked
 ) -> dict[int, dict[str, Tensor]]:
-    place = asked.units.place
-    cls = None if asked.cls is None else place(asked.cls)
-    separators = [at for at in map(place, asked.separators) if at is not None]
-    looks = [Look(traces[layer], rows, heads, asked.units) for layer, heads in asked.heads.items()]
-    asking = [traces[layer] for layer in asked.heads]
-    found = statistics(looks, asking, rows, cls, separators)
-    parts = torch.split(found, [len(heads) for heads in asked.heads.values()])
+    place = selection.units.place
+    cls = None if selection.cls is None else place(selection.cls)
+    separators = [at for at in map(place, selection.separators) if at is not None]
+    looks = [
+        Look(traces[layer], rows, heads, selection.units)
+        for layer, heads in selection.heads.items()
+    ]
+    layers = [traces[layer] for layer in selection.heads]
+    table = statistics(looks, layers, rows, cls, separators)
+    parts = torch.split(table, [len(heads) for heads in selection.heads.values()])
     return {
-        layer: _narrow({"stats": part}, asked)
-        for layer, part in zip(asked.heads, parts, strict=True)
+        layer: _narrow({"stats": part}, selection)
+        for layer, part in zip(selection.heads, parts, strict=True)
     }
 
 
-def _rollout(traces: Mapping[int, Trace], rows: slice, asked: Asked) -> Tensor:
-    tokens = asked.units.tokens
+def _rollout(traces: Mapping[int, Trace], rows: slice, selection: Asked) -> Tensor:
+    tokens = selection.units.tokens
     every = Units(tuple((i, i + 1) for i in range(tokens)), tuple(range(tokens)))
     looks = [
         Look(traces[layer], rows, chosen, every, "probability")
-        for layer, chosen in sorted(asked.heads.items())
+        for layer, chosen in sorted(selection.heads.items())
     ]
-    return rollout(looks, asked.units)
+    return rollout(looks, selection.units)
 
 
-def price(asked: Asked) -> int:
+def price(selection: Asked) -> int:
     """Bytes of the tensors of `show`, before any is computed."""
-    number, index = 2 if asked.half else 4, 4  # of a real number and of a unit's
-    heads, units = sum(map(len, asked.heads.values())), len(asked.units.axis)
-    match asked.form:
+    number, index = 2 if selection.half else 4, 4  # of a real number and of a unit's
+    heads, units = sum(map(len, selection.heads.values())), len(selection.units.axis)
+    match selection.form:
         case "full":
             return heads * units * units * number
         case "rows":
-            return heads * len(asked.rows) * units * number
+            return heads * len(selection.rows) * units * number
         case "blocks":
-            step = -(-units // asked.size)
+            step = -(-units // selection.size)
             return heads * (-(-units // step)) ** 2 * number
         case "top":
-            k = min(asked.k, units)
+            k = min(selection.k, units)
             return heads * units * (k * (number + index) + number)
         case "stats":
             return heads * len(FIELDS) * number
         case "dominance":
-            return heads * units * (2 * number + 2 * index) + len(asked.units.spans) * index
+            return heads * units * (2 * number + 2 * index) + len(selection.units.spans) * index
         case "rollout":
             return units * units * number

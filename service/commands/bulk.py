@@ -22,7 +22,8 @@ from rich.text import Text
 
 from headlight_client import Client, HeadlightError, NoAnswer, RequestRefused
 from headlight_client.answers import same
-from service.commands.lines import BadLine, Changed, Source, survey
+from service.commands import lines
+from service.commands.lines import BadLine, Changed, Source
 from service.commands.vectors import CannotResume, Vectors
 
 INFO_SECONDS = 5.0  # to find the service at all
@@ -49,7 +50,7 @@ class Rate(ProgressColumn):
         return Text("" if task.speed is None else f"{task.speed:.0f} texts/s")
 
 
-def encode(url: str, key: str | None, source: Path, out: Path, truncate: Truncate) -> int:
+def encode(url: str, key: str | None, path: Path, out: Path, truncate: Truncate) -> int:
     """Encode every line of a file, or every one that an earlier run has not.
 
     Returns:
@@ -62,20 +63,20 @@ def encode(url: str, key: str | None, source: Path, out: Path, truncate: Truncat
     try:
         with _client(url, key) as client:
             info = client.info(deadline=INFO_SECONDS)
-            found = survey(source, info)
+            source = lines.check(path, info)
             origin = {name: info[name] for name in ("model", "weights", "numerics")}
-            origin |= {"source_sha256": found.sha256, "source_lines": str(found.lines)}
+            origin |= {"source_sha256": source.sha256, "source_lines": str(source.lines)}
             origin["truncate"] = truncate
-            with Vectors(out, found.lines, origin, NOT_CUT) as vectors:
-                _fill(vectors, client, found, truncate)
+            with Vectors(out, source.lines, origin, NOT_CUT) as vectors:
+                _fill(vectors, client, source, truncate)
                 vectors.finish()
     except BadLine as error:
-        raise Unusable(f"{source}: {error}") from error
+        raise Unusable(f"{path}: {error}") from error
     except CannotResume as error:
         raise Unusable(str(error)) from error
     except (HeadlightError, Changed) as error:
         raise Stopped(str(error)) from error
-    return found.lines
+    return source.lines
 
 
 def _client(url: str, key: str | None) -> Client:
@@ -122,6 +123,6 @@ def _by_line(refused: RequestRefused, done: int) -> str:
     for fault in refused.errors:
         match fault.loc:
             case ("inputs", int(index), *_):
-                numbers = "".join(f", {name} {told}" for name, told in refused.facts.items())
+                numbers = "".join(f", {name} {value}" for name, value in refused.facts.items())
                 return f"line {done + index + 1}: {refused.detail} ({fault.code}{numbers})"
     return str(refused)

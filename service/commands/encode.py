@@ -31,22 +31,22 @@ def ask(url: str, body: dict[str, Any], key: str | None = None) -> dict[str, Any
     """
     address, headers = f"{url.rstrip('/')}/v1/encode", authorization(key)
     try:
-        answer = httpx.post(address, json=body, headers=headers, timeout=TIMEOUT_SECONDS)
-        told: dict[str, Any] = answer.json()
+        response = httpx.post(address, json=body, headers=headers, timeout=TIMEOUT_SECONDS)
+        answer: dict[str, Any] = response.json()
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         raise Unreachable(f"no answer from {url}: {error}") from error
-    if answer.status_code != 200:
-        raise Unreachable(f"{url} answered {answer.status_code}: {told.get('title')}")
-    return told
+    if response.status_code != 200:
+        raise Unreachable(f"{url} answered {response.status_code}: {answer.get('title')}")
+    return answer
 
 
 def example(url: str) -> str:
     """One real request as a curl command, and its real answer, vectors and rows shortened."""
-    told = ask(url, EXAMPLE)
+    answer = ask(url, EXAMPLE)
     command = (
         f"curl {url}/v1/encode -H 'Content-Type: application/json' \\\n  -d '{json.dumps(EXAMPLE)}'"
     )
-    return f"{command}\n{json.dumps(_shortened(told))}"
+    return f"{command}\n{json.dumps(_shortened(answer))}"
 
 
 def head(name: str) -> tuple[int, int]:
@@ -71,24 +71,24 @@ def table(url: str, text: str, name: str | None, key: str | None = None) -> Grou
     if name:
         layer, number = head(name)
         body["attention"] = {"heads": {str(layer): [number]}}
-    told = ask(url, body, key)
-    item = told["data"][0]
-    title = f"{told['model']}: {len(item['pooled'])} numbers {_numbers(item['pooled'])}"
-    shown = Table(title=title, title_justify="left", caption=told["numerics"])
-    shown.add_column("token")
+    answer = ask(url, body, key)
+    item = answer["data"][0]
+    title = f"{answer['model']}: {len(item['pooled'])} numbers {_numbers(item['pooled'])}"
+    grid = Table(title=title, title_justify="left", caption=answer["numerics"])
+    grid.add_column("token")
     maps = item["attention"]["maps"][str(layer)][str(number)] if name else None
     for column in [*(["attends most to", "with"] if maps else []), "vector"]:
-        shown.add_column(column, justify="right" if column == "with" else "left")
+        grid.add_column(column, justify="right" if column == "with" else "left")
     for index, token in enumerate(item["tokens"]):
         most = _strongest(maps[index], item["tokens"]) if maps else []
-        shown.add_row(token, *most, _numbers(item["token_vectors"][index]))
-    return Group(shown, *([heat(told, name)] if name else []))
+        grid.add_row(token, *most, _numbers(item["token_vectors"][index]))
+    return Group(grid, *([heat(answer, name)] if name else []))
 
 
-def heat(told: Mapping[str, Any], name: str) -> Group:
+def heat(answer: Mapping[str, Any], name: str) -> Group:
     """One head's map as shades: a row for each query, a column for each key, in turn."""
     layer, number = head(name)
-    item = told["data"][0]
+    item = answer["data"][0]
     maps = item["attention"]["maps"][str(layer)][str(number)]
     grid = Table.grid()
     for token, row in list(zip(item["tokens"], maps, strict=True))[:MOST_SHADES]:

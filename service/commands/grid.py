@@ -24,36 +24,36 @@ CELL = 5  # letters; twelve heads then fit into a terminal of 80
 COMMON = ("delimiter sink", "broad")  # what most heads do steps back
 EMPTY = "\u00b7"
 
-Found = Mapping[str, Any]  # the body of GET /v1/heads, or an entry of its heads
+Facts = Mapping[str, Any]  # the body of GET /v1/heads, or an entry of its heads
 
 
-def title(found: Found) -> str:
+def title(survey: Facts) -> str:
     """What was measured on what, in two lines."""
-    corpus = found["corpus"]
+    corpus = survey["corpus"]
     return (
-        f"What each head of {found['model']} does ({found['weights']})\n"
+        f"What each head of {survey['model']} does ({survey['weights']})\n"
         f"measured on {corpus['name']}, {corpus['sentences']} sentences ({corpus['digest']})"
     )
 
 
-def layers(found: Found) -> list[list[Found]]:
+def layers(survey: Facts) -> list[list[Facts]]:
     """The heads, a list for each layer."""
-    rows: dict[int, list[Found]] = {}
-    for head in found["heads"]:
+    rows: dict[int, list[Facts]] = {}
+    for head in survey["heads"]:
         rows.setdefault(head["layer"], []).append(head)
     return list(rows.values())
 
 
-def badge(head: Found) -> str:
+def badge(head: Facts) -> str:
     """A head's role in a few letters, marked where it fills others too."""
     role: str = head["role"]
     return BADGES.get(role, role[:LETTERS]) + (MORE if head["also"] else "")
 
 
-def heads(found: Found) -> Table:
+def heads(survey: Facts) -> Table:
     """A row for each layer, a column for each head: its role, and the score that made it."""
-    table = Table(title=title(found), title_justify="left", show_lines=True, padding=0)
-    rows = layers(found)
+    table = Table(title=title(survey), title_justify="left", show_lines=True, padding=0)
+    rows = layers(survey)
     for name in ("", *(f"H{head['head']}" for head in rows[0])):
         table.add_column(name, justify="center", min_width=CELL)
     for row in rows:
@@ -61,13 +61,13 @@ def heads(found: Found) -> Table:
     return table
 
 
-def roles(found: Found) -> Table:
+def roles(survey: Facts) -> Table:
     """A row for each role by position that a head fills, with what it takes to fill it."""
     table = Table(title="By position", title_justify="left")
     for name in ("role", "heads", "best", "its score", "threshold", "uniform head"):
         table.add_column(name)
-    for role in found["thresholds"]:
-        having = [head for head in found["heads"] if head["role"] == role]
+    for role in survey["thresholds"]:
+        having = [head for head in survey["heads"] if head["role"] == role]
         if having:
             best = max(having, key=lambda head: float(head["score"]))
             numbers = [f"{best[name]:.3f}" for name in ("score", "threshold", "baseline")]
@@ -75,17 +75,17 @@ def roles(found: Found) -> Table:
     return table
 
 
-def relations(found: Found) -> Table:
+def relations(survey: Facts) -> Table:
     """A row for each relation: the head found, or none, and the controls that say so."""
     table = Table(title="Between words", title_justify="left")
     for name in ("relation", "found", "tried", "right", "of", "blind", "needed"):
         table.add_column(name, justify="left" if name in ("relation", "found") else "right")
-    for name, told in found["relations"].items():
-        kind = "" if told["kind"] in (None, name) else f" ({told['kind']})"
-        right, blind, needed = (_share(told[key]) for key in ("score", "baseline", "threshold"))
-        tried = told["candidate"] or told["reason"]
+    for name, verdict in survey["relations"].items():
+        kind = "" if verdict["kind"] in (None, name) else f" ({verdict['kind']})"
+        right, blind, needed = (_share(verdict[key]) for key in ("score", "baseline", "threshold"))
+        tried = verdict["candidate"] or verdict["reason"]
         table.add_row(
-            name + kind, told["found"], tried, right, str(told["controls"]), blind, needed
+            name + kind, verdict["found"], tried, right, str(verdict["controls"]), blind, needed
         )
     return table
 
@@ -107,7 +107,7 @@ def ablations(moved: Sequence[Sequence[float]]) -> Table:
     return table
 
 
-def _cell(head: Found) -> Text:
+def _cell(head: Facts) -> Text:
     if head["role"] is None:
         return Text(EMPTY, style="dim")
     style = "dim" if head["role"] in COMMON else "bold"

@@ -47,16 +47,16 @@ def measure(
         chosen = sentences.read(corpus) if corpus else sentences.bundled()
         if plot:
             picture.check(plot)
-        found = _survey(model, chosen, thresholds)
+        survey = _measure(model, chosen, thresholds)
     except (BadCorpus, picture.CannotDraw, ModelNotFound, CheckpointError, OSError) as error:
         raise Unusable(str(error)) from error
-    for table in (grid.heads(found), grid.roles(found), grid.relations(found)):
+    for table in (grid.heads(survey), grid.roles(survey), grid.relations(survey)):
         console.print(table)
     if plot:
-        picture.draw(found, plot)
+        picture.draw(survey, plot)
     if saved:
-        saved.write_bytes(store.written(found))
-    _keep(found, console)
+        saved.write_bytes(store.serialize(survey))
+    _keep(survey, console)
 
 
 def ablate(model: str, text: str) -> None:
@@ -75,13 +75,13 @@ def ablate(model: str, text: str) -> None:
     Console().print(grid.ablations(moved.tolist()))
 
 
-def _threshold(asked: str) -> tuple[str, float]:
+def _threshold(text: str) -> tuple[str, float]:
     """A role and its threshold.
 
     Raises:
         Unusable: no such role, or no number from 0 to 1.
     """
-    role, _, number = asked.partition("=")
+    role, _, number = text.partition("=")
     if role not in roles.THRESHOLDS:
         raise Unusable(f"no role {role!r}; there are {', '.join(roles.THRESHOLDS)}")
     try:
@@ -93,20 +93,20 @@ def _threshold(asked: str) -> tuple[str, float]:
     return role, value
 
 
-def _survey(model: str, corpus: Corpus, thresholds: dict[str, float]) -> dict[str, Any]:
+def _measure(model: str, corpus: Corpus, thresholds: dict[str, float]) -> dict[str, Any]:
     solo = Solo(model)
     try:
         with Console(stderr=True).status(f"reading {len(corpus.sentences)} sentences"):
-            return solo.survey(corpus, thresholds)
+            return solo.measure(corpus, thresholds)
     except SequenceTooLong as error:
         line = corpus.sentences[error.index].line
         said = f"{error.length} tokens; {solo.name} takes {error.limit}"
         raise BadCorpus(f"{corpus.name} line {line}: {said}") from error
 
 
-def _keep(found: dict[str, Any], console: Console) -> None:
+def _keep(survey: dict[str, Any], console: Console) -> None:
     """Leave the survey in the cache; without one, what was printed still holds."""
     try:
-        console.print(f"kept in {store.keep(found)}: GET /v1/heads answers it", soft_wrap=True)
+        console.print(f"kept in {store.keep(survey)}: GET /v1/heads answers it", soft_wrap=True)
     except OSError as error:
         console.print(f"not kept: {error}", soft_wrap=True)

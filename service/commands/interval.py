@@ -58,7 +58,7 @@ def page(text: str, at: float) -> Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class Interval:
     """What happened between two pages of one service."""
 
     before: Page
@@ -66,7 +66,7 @@ class Span:
 
     def labels(self, name: str) -> list[dict[str, str]]:
         """Return the labels of each series that is there now."""
-        return [dict(labels) for labels, _ in self._chosen(name, {})]
+        return [dict(labels) for labels, _ in self._select(name, {})]
 
     def rates(self, name: str, label: str, **only: str) -> dict[str, float]:
         """Return a counter's increase per second for each value of a label.
@@ -75,36 +75,36 @@ class Span:
         """
         seconds = self.after.at - self.before.at
         old = self.before.series.get(_full(name), {})
-        found: dict[str, float] = defaultdict(float)
-        for labels, value in self._chosen(name, only):
-            found[dict(labels).get(label, "")] += (value - old.get(labels, 0.0)) / seconds
-        return found
+        rates: dict[str, float] = defaultdict(float)
+        for labels, value in self._select(name, only):
+            rates[dict(labels).get(label, "")] += (value - old.get(labels, 0.0)) / seconds
+        return rates
 
     def rate(self, name: str, **only: str) -> float | None:
         """Return a counter's increase per second; None when there is no such counter."""
-        found = self.rates(name, "", **only)
-        return sum(found.values()) if found else None
+        rates = self.rates(name, "", **only)
+        return sum(rates.values()) if rates else None
 
     def gauges(self, name: str, label: str, **only: str) -> dict[str, float]:
         """Return a gauge's sum for each value of a label, as it is now."""
-        found: dict[str, float] = defaultdict(float)
-        for labels, value in self._chosen(name, only):
-            found[dict(labels).get(label, "")] += value
-        return found
+        sums: dict[str, float] = defaultdict(float)
+        for labels, value in self._select(name, only):
+            sums[dict(labels).get(label, "")] += value
+        return sums
 
     def quantile(self, name: str, share: float, **only: str) -> float | None:
         """Return the value below which a share of the observations lay; None without any."""
         buckets = self.rates(f"{name}_bucket", "le", **only)
-        bounds = sorted((float(bound), seen) for bound, seen in buckets.items())
+        bounds = sorted((float(bound), count) for bound, count in buckets.items())
         if not bounds or bounds[-1][1] <= 0:
             return None
-        wanted = share * bounds[-1][1]
+        rank = share * bounds[-1][1]
         low, below = 0.0, 0.0
-        for bound, seen in bounds:
-            if seen >= wanted and seen > below:
-                inside = (wanted - below) / (seen - below)
+        for bound, count in bounds:
+            if count >= rank and count > below:
+                inside = (rank - below) / (count - below)
                 return low if math.isinf(bound) else low + (bound - low) * inside
-            low, below = (low if math.isinf(bound) else bound), seen
+            low, below = (low if math.isinf(bound) else bound), count
         return low
 
     def mean(self, name: str, **only: str) -> float | None:
@@ -112,7 +112,7 @@ class Span:
         count = self.rate(f"{name}_count", **only)
         return (self.rate(f"{name}_sum", **only) or 0.0) / count if count else None
 
-    def _chosen(self, name: str, only: Mapping[str, str]) -> Iterator[tuple[Labels, float]]:
+    def _select(self, name: str, only: Mapping[str, str]) -> Iterator[tuple[Labels, float]]:
         for labels, value in self.after.series.get(_full(name), {}).items():
             if only.items() <= dict(labels).items():
                 yield labels, value

@@ -79,7 +79,7 @@ class Source:
         return Changed(f"{self.path} was changed while it was read")
 
 
-def survey(path: Path, info: Mapping[str, Any]) -> Source:
+def check(path: Path, info: Mapping[str, Any]) -> Source:
     """Check every line of a file against what the service says it reads.
 
     Args:
@@ -94,13 +94,13 @@ def survey(path: Path, info: Mapping[str, Any]) -> Source:
     for block, mark in _blocks(path):
         marks.append(mark)
         for number, raw in block:
-            _check(number, _read(number, raw, path), most)
+            _check_texts(number, _read(number, raw, path), most)
     if not number:
         raise BadLine(1, "there is none; the file is empty")
     return Source(path, marks[-1].hex(), number, tuple(marks))
 
 
-def _check(number: int, texts: Texts, most: int) -> None:
+def _check_texts(number: int, texts: Texts, most: int) -> None:
     """Refuse a line whose texts the service would not read."""
     for text in (texts,) if isinstance(texts, str) else texts:
         if not text:

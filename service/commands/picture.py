@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from service.commands.grid import MORE, Found, badge, layers, title
+from service.commands.grid import MORE, Facts, badge, layers, title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,12 +64,12 @@ def check(path: Path) -> None:
         raise CannotDraw(MISSING) from error
 
 
-def draw(found: Found, path: Path) -> None:
+def draw(survey: Facts, path: Path) -> None:
     """Write the picture, in the format that the file's name ends in."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    rows, lines = layers(found), legend(found)
+    rows, lines = layers(survey), legend(survey)
     grid = len(rows[0]) * CELL, len(rows) * CELL
     wide, tall = max(NARROWEST, grid[0] + 2 * EDGES), ABOVE + grid[1] + (len(lines) + 2) * LINE
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "headlight"}):  # letters stay letters
@@ -77,44 +77,45 @@ def draw(found: Found, path: Path) -> None:
         whole = figure.add_axes((0, 0, 1, 1))  # in inches, from the upper left corner
         whole.set(xlim=(0, wide), ylim=(tall, 0))
         whole.axis("off")
-        _name(whole, found)
+        _name(whole, survey)
         for layer, row in enumerate(rows):
             for place, head in enumerate(row):
-                _cell(whole, EDGES + place * CELL, ABOVE + layer * CELL, head, found)
+                _cell(whole, EDGES + place * CELL, ABOVE + layer * CELL, head, survey)
         for number, line in enumerate(lines, 1):
             _line(whole, ABOVE + grid[1] + number * LINE, line)
         figure.savefig(path, dpi=DPI)
 
 
-def legend(found: Found) -> list[Line]:
+def legend(survey: Facts) -> list[Line]:
     """What the colours mean, with the numbers behind them; then each relation's verdict."""
-    filled = Counter(head["role"] for head in found["heads"])
-    example = {head["role"]: head for head in found["heads"]}
+    counts = Counter(head["role"] for head in survey["heads"])
+    example = {head["role"]: head for head in survey["heads"]}
     lines = [
         Line(
             COLOURS[role],
-            f"{role}: {_count(filled[role])}; scores at least {threshold:.2f}, where a head that "
+            f"{role}: {_count(counts[role])}; scores at least {threshold:.2f}, where a head that "
             f"looks everywhere alike scores {example[role]['baseline']:.2f}",
         )
-        for role, threshold in found["thresholds"].items()
-        if filled[role]
+        for role, threshold in survey["thresholds"].items()
+        if counts[role]
     ]
-    lines.append(Line(NONE, f"no role: {_count(filled[None])}"))
-    lines += [_verdict(name, told) for name, told in found["relations"].items()]
+    lines.append(Line(NONE, f"no role: {_count(counts[None])}"))
+    lines += [_verdict(name, verdict) for name, verdict in survey["relations"].items()]
     return [*lines, Line(None, f"{MORE} after a role: the head fills another too")]
 
 
-def _verdict(relation: str, told: Found) -> Line:
+def _verdict(relation: str, verdict: Facts) -> Line:
     """What the controls say of a relation."""
-    kind = "" if told["kind"] in (None, relation) else f" ({told['kind']})"
-    if told["candidate"] is None:
-        return Line(None, f"{relation}{kind}: {told['found']}; {told['reason']}")
-    colour = None if told["head"] is None else COLOURS.get(told["kind"], OTHER)
+    kind = "" if verdict["kind"] in (None, relation) else f" ({verdict['kind']})"
+    if verdict["candidate"] is None:
+        return Line(None, f"{relation}{kind}: {verdict['found']}; {verdict['reason']}")
+    colour = None if verdict["head"] is None else COLOURS.get(verdict["kind"], OTHER)
     return Line(
         colour,
-        f"{relation}{kind}: {told['found']}; on {told['controls']} controls {told['candidate']} "
-        f"is right in {told['score']:.0%}, the best blind guess in {told['baseline']:.0%}, "
-        f"and {told['threshold']:.0%} are needed",
+        f"{relation}{kind}: {verdict['found']}; on {verdict['controls']} controls "
+        f"{verdict['candidate']} is right in {verdict['score']:.0%}, "
+        f"the best blind guess in {verdict['baseline']:.0%}, "
+        f"and {verdict['threshold']:.0%} are needed",
     )
 
 
@@ -122,21 +123,21 @@ def _count(heads: int) -> str:
     return "1 head" if heads == 1 else f"{heads} heads"
 
 
-def _name(axes: "Axes", found: Found) -> None:
+def _name(axes: "Axes", survey: Facts) -> None:
     """The title, and the names of heads and layers along the grid."""
-    rows = layers(found)
-    measured, on = title(found).split("\n")
-    axes.text(EDGES, 0.32, measured, fontsize=12, weight="bold")
-    axes.text(EDGES, 0.56, on, fontsize=9)
+    rows = layers(survey)
+    subject, corpus = title(survey).split("\n")
+    axes.text(EDGES, 0.32, subject, fontsize=12, weight="bold")
+    axes.text(EDGES, 0.56, corpus, fontsize=9)
     for place, head in enumerate(rows[0]):
         _text(axes, EDGES + (place + 0.5) * CELL, ABOVE - 0.12, f"H{head['head']}")
     for layer, row in enumerate(rows):
         _text(axes, EDGES / 2, ABOVE + (layer + 0.5) * CELL, f"L{row[0]['layer']}")
 
 
-def _cell(axes: "Axes", x: float, y: float, head: Found, found: Found) -> None:
+def _cell(axes: "Axes", x: float, y: float, head: Facts, survey: Facts) -> None:
     """One head: its colour, badge and score."""
-    colour = _colour(head["role"], found)
+    colour = _colour(head["role"], survey)
     _square(axes, x, y, CELL, colour)
     if head["role"]:
         ink = "white" if colour in DARK else "black"
@@ -161,8 +162,8 @@ def _text(axes: "Axes", x: float, y: float, text: str, ink: str = "black", size:
     axes.text(x, y, text, color=ink, fontsize=size, ha="center", va="center")
 
 
-def _colour(role: str | None, found: Found) -> str:
+def _colour(role: str | None, survey: Facts) -> str:
     if role is None:
         return NONE
-    relation = found["relations"].get(role)
+    relation = survey["relations"].get(role)
     return COLOURS.get(relation["kind"], OTHER) if relation else COLOURS[role]

@@ -15,7 +15,7 @@ from model.tokenizer import Tokenized
 from service.engine.loading import load
 from service.engine.weights import locate
 from service.heads.sentences import Corpus
-from service.heads.survey import survey
+from service.heads.survey import measure
 
 CPU = torch.device("cpu")
 
@@ -31,16 +31,16 @@ class Solo:
     """
 
     def __init__(self, name: str) -> None:
-        found = locate(name)
-        self.name, self.model = found.name, load(found, CPU, torch.float32)
+        place = locate(name)
+        self.name, self.model = place.name, load(place, CPU, torch.float32)
 
-    def survey(self, corpus: Corpus, thresholds: Mapping[str, float]) -> dict[str, Any]:
+    def measure(self, corpus: Corpus, thresholds: Mapping[str, float]) -> dict[str, Any]:
         """What each head does on a corpus."""
 
-        async def attend(read: Sequence[Tokenized]) -> list[Tensor]:
-            return self._attend(read)
+        async def attend(sequences: Sequence[Tokenized]) -> list[Tensor]:
+            return self._attend(sequences)
 
-        return asyncio.run(survey(self.model, self.name, corpus, attend, thresholds))
+        return asyncio.run(measure(self.model, self.name, corpus, attend, thresholds))
 
     @torch.inference_mode()
     def ablate(self, text: str) -> Tensor:
@@ -49,14 +49,14 @@ class Solo:
         Raises:
             SequenceTooLong: the model does not take the text.
         """
-        (read,) = self.model.tokenizer([(text,)], self.model.max_tokens)
-        return ablate(self.model.encoder, read.token_ids, self.model.pooling)
+        (sequence,) = self.model.tokenizer([(text,)], self.model.max_tokens)
+        return ablate(self.model.encoder, sequence.token_ids, self.model.pooling)
 
     @torch.inference_mode()
-    def _attend(self, read: Sequence[Tokenized]) -> list[Tensor]:
+    def _attend(self, sequences: Sequence[Tokenized]) -> list[Tensor]:
         """The maps of all heads of all layers of each sequence, (heads, query, key)."""
         encoder = self.model.encoder
-        packed = encoder.pack([packing.Sequence(r.token_ids, r.types) for r in read])
+        packed = encoder.pack([packing.Sequence(one.token_ids, one.types) for one in sequences])
         traces = encoder(packed, traces=frozenset(range(encoder.config.layers))).traces
         heads = range(encoder.config.heads)
         return [
@@ -66,5 +66,5 @@ class Solo:
                     for _, trace in sorted(traces.items())
                 ]
             )
-            for index in range(len(read))
+            for index in range(len(sequences))
         ]

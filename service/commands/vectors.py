@@ -117,8 +117,8 @@ class Vectors:
     def _check(self, header: bytes, also: Mapping[str, str]) -> None:
         """Compare what the rows so far are made of with what they should be made of."""
         try:
-            told = orjson.loads(header)
-            before, (count, self._width) = told["__metadata__"], told[TENSOR]["shape"]
+            entries = orjson.loads(header)
+            before, (count, self._width) = entries["__metadata__"], entries[TENSOR]["shape"]
         except (ValueError, KeyError, TypeError):
             raise CannotResume(f"{self.partial} is no partial file of this command") from None
         for name, now in self.origin.items():
@@ -143,6 +143,6 @@ class Vectors:
         end = self.count * self._width * DTYPE.itemsize
         shape = [self.count, self._width]
         tensor = {"dtype": "F32", "shape": shape, "data_offsets": [0, end]}
-        told = orjson.dumps({"__metadata__": self.origin, TENSOR: tensor}).ljust(length)
-        told += b" " * (-len(told) % 8)
-        return len(told).to_bytes(LENGTH_BYTES, "little") + told
+        header = orjson.dumps({"__metadata__": self.origin, TENSOR: tensor}).ljust(length)
+        header += b" " * (-len(header) % 8)
+        return len(header).to_bytes(LENGTH_BYTES, "little") + header

@@ -45,11 +45,11 @@ def check(body: bytes) -> str | None:
         body = body.replace(*BACKSLASH).replace(*QUOTE)
     parts = body.split(b'"')
     strings, between = parts[1::2], parts[::2]
-    known: dict[bytes, Between] = {}
-    seen = [known.get(text) or _between(text, known) for text in between]
-    if _too_deep(b"".join([each.brackets for each in seen]).translate(ONE_KIND)):
+    cache: dict[bytes, Between] = {}
+    gaps = [cache.get(text) or _between(text, cache) for text in between]
+    if _too_deep(b"".join([each.brackets for each in gaps]).translate(ONE_KIND)):
         return "json_too_deep"
-    return "duplicate_key" if _twice(strings, seen) else None
+    return "duplicate_key" if _twice(strings, gaps) else None
 
 
 def check_file(body: bytes, most: int) -> str | None:
@@ -79,12 +79,12 @@ def _request(header: bytes) -> bytes:
     return text.encode() if isinstance(text, str) else b""
 
 
-def _between(text: bytes, known: dict[bytes, Between]) -> Between:
+def _between(text: bytes, cache: dict[bytes, Between]) -> Between:
     """Read what stands between two strings; mostly it is short, and the same as before."""
-    found = Between(text.lstrip(SPACES)[:1] == b":", text.translate(None, NO_BRACKETS))
-    if len(known) < MOST_KNOWN:
-        known[text] = found
-    return found
+    between = Between(text.lstrip(SPACES)[:1] == b":", text.translate(None, NO_BRACKETS))
+    if len(cache) < MOST_KNOWN:
+        cache[text] = between
+    return between
 
 
 def _is_utf8(body: bytes) -> bool:

@@ -165,11 +165,9 @@ def _binary(path: str, headers: Headers) -> bool:
 def _with_id(headers: RawHeaders) -> tuple[RawHeaders, str]:
     """The headers with exactly one request id: the client's if it is harmless, else a new one."""
     name = REQUEST_ID.encode()
-    given = [value for key, value in headers if key == name]
-    fine = (
-        len(given) == 1 and 0 < len(given[0]) <= LONGEST_ID and ID_CHARACTERS.issuperset(given[0])
-    )
-    request_id = given[0] if fine else uuid.uuid4().hex.encode()
+    ids = [value for key, value in headers if key == name]
+    fine = len(ids) == 1 and 0 < len(ids[0]) <= LONGEST_ID and ID_CHARACTERS.issuperset(ids[0])
+    request_id = ids[0] if fine else uuid.uuid4().hex.encode()
     return [*(pair for pair in headers if pair[0] != name), (name, request_id)], request_id.decode()
 
 
@@ -190,12 +188,12 @@ async def _body(receive: Receive, headers: Headers, limit: int) -> bytes | None:
 
 def _replay(content: bytes, receive: Receive) -> Receive:
     """A receive that gives the body once, then whether the client left; never more of a body."""
-    given = False
+    first = True
 
     async def replayed() -> Message:
-        nonlocal given
-        if not given:
-            given = True
+        nonlocal first
+        if first:
+            first = False
             return {"type": "http.request", "body": content, "more_body": False}
         while (message := await receive())["type"] == "http.request":
             pass  # of a body too large; Ray would keep all of it

@@ -28,7 +28,7 @@ from model.tokenizer import Tokenized
 from service.engine.batcher import Timing
 from service.engine.lanes import Done, Wanted, Work
 from service.heads import sentences
-from service.heads.survey import survey
+from service.heads.survey import measure
 from service.refusals import Refused
 
 logger = logging.getLogger(__name__)
@@ -65,17 +65,17 @@ class Heads:
         Raises:
             Refused: it is not there by the deadline, or the model is busy.
         """
-        kept = await asyncio.to_thread(recall, self._model.digest)
-        if kept is None:
+        survey = await asyncio.to_thread(recall, self._model.digest)
+        if survey is None:
             if self._making is None:
                 self._making = asyncio.create_task(self._make())
                 self._making.add_done_callback(self._made)
             try:
                 async with asyncio.timeout(deadline - time.monotonic()):
-                    kept = await asyncio.shield(self._making)
+                    survey = await asyncio.shield(self._making)
             except TimeoutError:
                 raise Refused("deadline_exceeded") from None
-        return {**kept, "model": self._name}
+        return {**survey, "model": self._name}
 
     def close(self) -> None:
         """Give up what is being made."""
@@ -83,28 +83,28 @@ class Heads:
             self._making.cancel()
 
     async def _make(self) -> dict[str, Any]:
-        found = await survey(self._model, self._name, sentences.bundled(), self._attend)
+        survey = await measure(self._model, self._name, sentences.bundled(), self._attend)
         try:
-            await asyncio.to_thread(keep, found)
+            await asyncio.to_thread(keep, survey)
         except OSError as error:
             logger.warning("heads not stored", extra={"reason": str(error)})
-        return found
+        return survey
 
     def _made(self, making: asyncio.Task[dict[str, Any]]) -> None:
         """Hold on to what was made, it may be kept nowhere else; let what failed be tried again."""
         if making.cancelled() or making.exception():
             self._making = None
 
-    async def _attend(self, read: Sequence[Tokenized]) -> list[Tensor]:
+    async def _attend(self, sequences: Sequence[Tokenized]) -> list[Tensor]:
         """The maps of all heads of all layers of each sequence, (heads, query, key)."""
         config = self._model.config
         every = {layer: tuple(range(config.heads)) for layer in range(config.layers)}
         works = [
             Work(
-                packing.Sequence(r.token_ids, r.types),
-                Wanted(attention=Asked(every, divide(len(r.token_ids)))),
+                packing.Sequence(sequence.token_ids, sequence.types),
+                Wanted(attention=Asked(every, divide(len(sequence.token_ids)))),
             )
-            for r in read
+            for sequence in sequences
         ]
         deadline = time.monotonic() + self._batch_seconds
         done, _ = await self._run(works, [len(work) for work in works], deadline)
@@ -115,38 +115,38 @@ def recall(digest: str) -> dict[str, Any] | None:
     """The survey kept for these weights, None where there is none of this version."""
     for place in (_cached, _shipped):
         with suppress(OSError, ValueError):
-            found = orjson.loads(place(digest).read_bytes())
-            if isinstance(found, dict) and _holds(found, digest):
-                del found["format"]
-                return found
+            survey = orjson.loads(place(digest).read_bytes())
+            if isinstance(survey, dict) and _holds(survey, digest):
+                del survey["format"]
+                return survey
     return None
 
 
-def keep(found: dict[str, Any]) -> Path:
+def keep(survey: dict[str, Any]) -> Path:
     """Write a survey into the user's cache, whole or not at all.
 
     Raises:
         OSError: the folder cannot be written.
     """
-    path = _cached(found["weights"])
+    path = _cached(survey["weights"])
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        file.write(written(found))
+        file.write(serialize(survey))
     os.replace(file.name, path)
     return path
 
 
-def written(found: dict[str, Any]) -> bytes:
+def serialize(survey: dict[str, Any]) -> bytes:
     """A survey as it is kept, and as it ships with this package."""
-    return orjson.dumps({"format": FORMAT, **found}, option=orjson.OPT_INDENT_2) + b"\n"
+    return orjson.dumps({"format": FORMAT, **survey}, option=orjson.OPT_INDENT_2) + b"\n"
 
 
-def _holds(found: dict[str, Any], digest: str) -> bool:
+def _holds(survey: dict[str, Any], digest: str) -> bool:
     """Whether it was made of these weights by the present rules and sentences."""
     ours = sentences.bundled().describe()
-    corpus = found.get("corpus")
+    corpus = survey.get("corpus")
     known = isinstance(corpus, dict) and (corpus.get("name") != ours["name"] or corpus == ours)
-    return known and found.get("format") == FORMAT and found.get("weights") == digest
+    return known and survey.get("format") == FORMAT and survey.get("weights") == digest
 
 
 def _cached(digest: str) -> Path:
@@ -169,5 +169,5 @@ def _hex(digest: str) -> str:
 def _maps(done: Done, layers: int) -> Tensor:
     if done.attention is None:
         raise RuntimeError("maps were asked for: this is a bug")
-    shown = done.attention.heads
-    return torch.cat([torch.from_numpy(shown[layer]["map"]) for layer in range(layers)])
+    heads = done.attention.heads
+    return torch.cat([torch.from_numpy(heads[layer]["map"]) for layer in range(layers)])

@@ -37,7 +37,7 @@ KINDS = {
 Attend = Callable[[Sequence[Tokenized]], Awaitable[Sequence[Tensor]]]
 
 
-async def survey(
+async def measure(
     model: Model,
     name: str,
     corpus: Corpus,
@@ -54,21 +54,21 @@ async def survey(
     """
     config = model.encoder.config
     texts = [(sentence.text,) for sentence in corpus.sentences]
-    read = await asyncio.to_thread(model.tokenizer, texts, model.max_tokens)
-    seen = Seen(config.layers * config.heads, corpus.relations)
-    for first in range(0, len(read), BATCH):
-        batch = read[first : first + BATCH]
+    sequences = await asyncio.to_thread(model.tokenizer, texts, model.max_tokens)
+    evidence = Evidence(config.layers * config.heads, corpus.relations)
+    for first in range(0, len(sequences), BATCH):
+        batch = sequences[first : first + BATCH]
         maps = await attend(batch)
-        await asyncio.to_thread(seen.add, corpus.sentences[first : first + BATCH], batch, maps)
+        await asyncio.to_thread(evidence.add, corpus.sentences[first : first + BATCH], batch, maps)
     return {
         "model": name,
         "weights": model.digest,
         "corpus": corpus.describe(),
-        **seen.answer(config.heads, thresholds),
+        **evidence.answer(config.heads, thresholds),
     }
 
 
-class Seen:
+class Evidence:
     """What the sentences so far have shown.
 
     Args:
@@ -81,11 +81,11 @@ class Seen:
         self._links: dict[str, list[Link]] = {name: [] for name in names}
 
     def add(
-        self, sentences: Sequence[Sentence], read: Sequence[Tokenized], maps: Sequence[Tensor]
+        self, sentences: Sequence[Sentence], sequences: Sequence[Tokenized], maps: Sequence[Tensor]
     ) -> None:
         """Take some sentences in, each with the maps of all heads, (heads, query, key)."""
         torch.set_num_threads(1)  # of this thread, so that it opens no OpenMP region; see lanes.py
-        for sentence, tokenized, heads in zip(sentences, read, maps, strict=True):
+        for sentence, tokenized, heads in zip(sentences, sequences, maps, strict=True):
             self._tally.add(heads, tokenized.special)
             words = relations.belonging(sentence.words, tokenized.offsets, tokenized.special)
             if words is not None:
@@ -102,7 +102,7 @@ class Seen:
             for relation, links in self._links.items()
         }
         *measures, baseline = self._tally.measures()
-        found = [
+        entries = [
             {
                 "layer": number // heads,
                 "head": number % heads,
@@ -114,12 +114,12 @@ class Seen:
         return {
             "thresholds": dict(thresholds),
             "margin": relations.MARGIN,
-            "heads": found,
-            "relations": {name: _told(name, verdicts[name], heads) for name in verdicts},
+            "heads": entries,
+            "relations": {name: _verdict(name, verdicts[name], heads) for name in verdicts},
         }
 
 
-def named(layer: int, head: int) -> str:
+def head_name(layer: int, head: int) -> str:
     """A head as people write it.
 
     Example:
@@ -142,30 +142,30 @@ def _link(maps: Tensor, words: Sequence[int | None], sentence: Sentence) -> Link
 
 def _linguistic(verdicts: Mapping[str, Verdict], head: int) -> list[Role]:
     """The relations that this head was found for, the one that it beats chance most in first."""
-    found = [
+    matches = [
         Role(name, verdict.score, verdict.threshold, verdict.baseline)
         for name, verdict in verdicts.items()
         if verdict.head == head
     ]
-    return sorted(found, key=lambda role: role.baseline - role.score)
+    return sorted(matches, key=lambda role: role.baseline - role.score)
 
 
-def _labels(found: Sequence[Role]) -> dict[str, Any]:
+def _labels(all_roles: Sequence[Role]) -> dict[str, Any]:
     """The first role with its numbers, and which others the head fills too."""
-    told = [
+    entries = [
         {key: value if key == "role" else _rounded(value) for key, value in asdict(role).items()}
-        for role in found
+        for role in all_roles
     ]
     none = dict.fromkeys(("role", "score", "threshold", "baseline"))
-    first, *others = told or [none]
+    first, *others = entries or [none]
     return {**first, "also": others}
 
 
-def _told(relation: str, verdict: Verdict, heads: int) -> dict[str, Any]:
+def _verdict(relation: str, verdict: Verdict, heads: int) -> dict[str, Any]:
     """A relation's verdict as it is answered."""
 
     def name(number: int | None) -> str | None:
-        return None if number is None else named(*divmod(number, heads))
+        return None if number is None else head_name(*divmod(number, heads))
 
     return {
         "kind": KINDS.get(relation),

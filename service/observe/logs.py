@@ -42,9 +42,9 @@ class Lines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """One line, in ASCII: whatever a string holds, it cannot end the line."""
-        return json.dumps(self.told(record))
+        return json.dumps(self.entry(record))
 
-    def told(self, record: logging.LogRecord) -> dict[str, Any]:
+    def entry(self, record: logging.LogRecord) -> dict[str, Any]:
         """What a line says, by name."""
         time = datetime.fromtimestamp(record.created, UTC)
         line = {
@@ -65,10 +65,10 @@ class Words(Lines):
 
     def format(self, record: logging.LogRecord) -> str:
         """One line: time, level, event, then `name=value`."""
-        told = self.told(record)
-        time, level = told.pop("ts"), told.pop("level")
-        event = json.dumps(told.pop("event"))[1:-1]
-        facts = (f"{name}={json.dumps(value)}" for name, value in told.items())
+        entry = self.entry(record)
+        time, level = entry.pop("ts"), entry.pop("level")
+        event = json.dumps(entry.pop("event"))[1:-1]
+        facts = (f"{name}={json.dumps(value)}" for name, value in entry.items())
         return " ".join([time, f"{level:7}", event, *facts])
 
 

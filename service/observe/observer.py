@@ -41,7 +41,7 @@ class Observer:
     ) -> None:
         self._weights, self._tracing = weights, tracing
         ends = [tracing.end] if tracing else []
-        self._ways = [metrics.request, *ends, *([self._log] if lines else [])]
+        self._listeners = [metrics.request, *ends, *([self._log] if lines else [])]
         self._in_flight, self._ended = 0, list[Record]()
         metrics.watch("requests_in_flight", "Requests not yet answered.", lambda: self._in_flight)
 
@@ -70,10 +70,10 @@ class Observer:
     def tell(self) -> None:
         """Tell of the requests that have ended since the last time; whoever counts calls it."""
         ended, self._ended = self._ended, []
-        for told in self._ways:
+        for listener in self._listeners:
             for seen in ended:
                 try:
-                    told(seen)
+                    listener(seen)
                 except Exception:  # a bug, which must not silence the others
                     logger.exception("telling failed", extra=seen.names())
 

@@ -140,15 +140,15 @@ class Tracing:
 def _trace(own: SpanContext, span: trace.Span | None) -> Trace:
     """Name a span as W3C Trace Context does; one that nobody keeps is its name alone."""
     trace_id, span_id = trace.format_trace_id(own.trace_id), trace.format_span_id(own.span_id)
-    written = f"00-{trace_id}-{span_id}-{own.trace_flags:02x}"
-    return Trace(trace_id, own.trace_flags.sampled, written, span)
+    traceparent = f"00-{trace_id}-{span_id}-{own.trace_flags:02x}"
+    return Trace(trace_id, own.trace_flags.sampled, traceparent, span)
 
 
-def _exporter(to: str, held: ExitStack) -> SpanExporter:
+def _exporter(to: str, stack: ExitStack) -> SpanExporter:
     if to == "console":  # descriptor 2: sys.stderr may be an object of Ray's
-        return _lines(held.enter_context(open(2, "a", buffering=1, closefd=False)))
+        return _lines(stack.enter_context(open(2, "a", buffering=1, closefd=False)))
     if to.startswith(FILE):
-        return _lines(held.enter_context(open(to.removeprefix(FILE), "a", buffering=1)))
+        return _lines(stack.enter_context(open(to.removeprefix(FILE), "a", buffering=1)))
     with suppress(ImportError):
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 

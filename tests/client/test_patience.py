@@ -6,7 +6,7 @@ from email.utils import format_datetime
 import httpx
 import pytest
 
-from headlight_client.patience import FIRST_SECONDS, LONGEST_SECONDS, asked, pause
+from headlight_client.patience import FIRST_SECONDS, LONGEST_SECONDS, pause, retry_after
 
 
 def least(low: float, high: float) -> float:
@@ -44,9 +44,9 @@ def test_retry_after_may_be_a_date() -> None:
     """As proxies send it; what is neither is no wish."""
     later = datetime.now(UTC) + timedelta(seconds=30)
 
-    assert 25 < asked(format_datetime(later, usegmt=True)) <= 30
-    assert asked("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
-    assert [asked(wrong) for wrong in ("", "soon", "-1", "\u0663")] == [0.0] * 4
+    assert 25 < retry_after(format_datetime(later, usegmt=True)) <= 30
+    assert retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
+    assert [retry_after(wrong) for wrong in ("", "soon", "-1", "\u0663")] == [0.0] * 4
 
 
 @pytest.mark.parametrize("status", [301, 400, 401, 408, 413, 422, 500, 501])

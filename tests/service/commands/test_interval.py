@@ -10,7 +10,7 @@ import pytest
 
 from service.commands import interval
 from service.commands.encode import Unreachable
-from service.commands.interval import Span
+from service.commands.interval import Interval
 
 BUCKETS = """\
 headlight_lag_seconds_bucket{replica="a",le="0.1"} %d
@@ -36,9 +36,9 @@ def observed(low: int, high: int, beyond: int, total: float = 0) -> str:
     return BUCKETS % (low, low + high, both, both, total)
 
 
-def between(before: str, after: str) -> Span:
+def between(before: str, after: str) -> Interval:
     """Two pages, four seconds apart."""
-    return Span(interval.page(before, 10.0), interval.page(after, 14.0))
+    return Interval(interval.page(before, 10.0), interval.page(after, 14.0))
 
 
 def test_a_counters_rate_is_its_increase_between_the_pages_per_second() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from service.commands import lines
-from service.commands.lines import BadLine, Changed, survey
+from service.commands.lines import BadLine, Changed, check
 
 INFO = {"limits": {"max_text_characters": 20}}
 GOOD = b"""\xef\xbb\xbf"All is well"
@@ -27,7 +27,7 @@ def file(folder: Path, content: bytes, name: str = "texts.jsonl") -> Path:
 def test_a_json_line_is_a_string_or_an_object(tmp_path: Path) -> None:
     """With a pair or without; a mark of the encoding, line ends and ids are no text."""
     path = file(tmp_path, GOOD)
-    source = survey(path, INFO)
+    source = check(path, INFO)
 
     assert list(source.texts(0)) == [
         "All is well",
@@ -44,7 +44,7 @@ def test_a_line_of_txt_is_a_text_as_it_stands(tmp_path: Path) -> None:
     """JSON too; its spaces are its own."""
     path = file(tmp_path, b'  a dog \r\n"a\x0bcat"\r\n', "texts.txt")
 
-    assert list(survey(path, INFO).texts(0)) == ["  a dog ", '"a\x0bcat"']
+    assert list(check(path, INFO).texts(0)) == ["  a dog ", '"a\x0bcat"']
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_bad_line_is_named_by_its_number(tmp_path: Path, line: bytes, why: str
     path = file(tmp_path, b'"fine"\n"fine"\n' + line + b'\n"fine"\n')
 
     with pytest.raises(BadLine) as refused:
-        survey(path, INFO)
+        check(path, INFO)
 
     assert str(refused.value).startswith(f"line 3: {why}")
 
@@ -87,13 +87,13 @@ def test_a_bad_line_is_named_by_its_number(tmp_path: Path, line: bytes, why: str
 def test_a_bad_line_of_txt_is_named_too(tmp_path: Path, content: bytes, line: str) -> None:
     """Nothing is passed over."""
     with pytest.raises(BadLine, match=line):
-        survey(file(tmp_path, content, "texts.txt"), INFO)
+        check(file(tmp_path, content, "texts.txt"), INFO)
 
 
 def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     """There is nothing to encode."""
     with pytest.raises(BadLine, match="the file is empty"):
-        survey(file(tmp_path, b""), INFO)
+        check(file(tmp_path, b""), INFO)
 
 
 def test_a_line_without_an_end_does_not_fill_the_memory(
@@ -103,14 +103,14 @@ def test_a_line_without_an_end_does_not_fill_the_memory(
     monkeypatch.setattr(lines, "LONGEST_BYTES", 50)
 
     with pytest.raises(BadLine, match="line 2: longer than 50 bytes"):
-        survey(file(tmp_path, b'"fine"\n"' + b"a" * 1000), INFO)
+        check(file(tmp_path, b'"fine"\n"' + b"a" * 1000), INFO)
 
 
 @pytest.mark.parametrize("then", [b'"a"\n"c"\n', b'"a"\n"b"\n"c"\n'], ids=["other", "longer"])
 def test_a_file_that_changes_in_between_is_noticed(tmp_path: Path, then: Any) -> None:
     """Before a line of it is used."""
     path = file(tmp_path, b'"a"\n"b"\n')
-    source = survey(path, INFO)
+    source = check(path, INFO)
     path.write_bytes(then)
 
     with pytest.raises(Changed):

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from service.cli import main
 from service.commands import interval, top
-from service.commands.interval import Span
+from service.commands.interval import Interval
 
 REPLICA = """\
 headlight_model_info{{model="all-MiniLM-L6-v2",dtype="float32",device="cpu",replica="{name}"}} 1
@@ -56,7 +56,7 @@ def replica(name: str, done: int, ready: int = 1) -> str:
 
 def drawn(before: str, after: str, width: int = 120) -> list[str]:
     """The lines of a terminal after two seconds."""
-    seen = Span(interval.page(before, 0.0), interval.page(after, 2.0))
+    seen = Interval(interval.page(before, 0.0), interval.page(after, 2.0))
     console = Console(width=width, color_system=None, file=io.StringIO(), record=True)
     console.print(top.screen(seen))
     return [line.rstrip() for line in console.export_text().splitlines()]

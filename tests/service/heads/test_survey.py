@@ -18,7 +18,7 @@ from model.tokenizer import Tokenized, Tokenizer
 from service.api.document import document
 from service.encode.gateway import Gateway
 from service.heads import sentences, store
-from service.heads.survey import NO_HEAD, survey
+from service.heads.survey import NO_HEAD, measure
 
 CATS = {"relation": "subject", "text": "Cats sleep.", "from": [5, 10], "to": [0, 4]}
 
@@ -61,7 +61,7 @@ async def test_a_planted_head_is_found_with_its_control(model: Model, tmp_path: 
     """The other 71 are not; the numbers stand at the head and at the relation."""
     chosen = corpus(tmp_path, *animals(), *animals(control=True))
 
-    found = await survey(model, "m", chosen, planted)
+    found = await measure(model, "m", chosen, planted)
 
     told = found["relations"]["subject"]
     assert (told["found"], told["head"], told["kind"]) == ("L3H1", "L3H1", None)
@@ -75,7 +75,7 @@ async def test_a_planted_head_is_found_with_its_control(model: Model, tmp_path: 
 
 async def test_without_a_control_no_head_is_named(model: Model, tmp_path: Path) -> None:
     """The answer says so in words, with the reason."""
-    found = await survey(model, "m", corpus(tmp_path, *animals()), planted)
+    found = await measure(model, "m", corpus(tmp_path, *animals()), planted)
 
     told = found["relations"]["subject"]
     assert (told["head"], told["found"]) == (None, NO_HEAD)
@@ -90,7 +90,7 @@ async def test_a_head_that_fails_its_controls_is_told_and_not_named(
     wrong = [{**line, "to": [5, 9]} for line in animals(control=True)[1:]]
     chosen = corpus(tmp_path, *animals(), *wrong)
 
-    found = await survey(model, "m", chosen, planted)
+    found = await measure(model, "m", chosen, planted)
 
     told = found["relations"]["subject"]
     assert (told["found"], told["candidate"], told["score"]) == (NO_HEAD, "L3H1", 0.0)
@@ -108,7 +108,7 @@ async def test_a_tokenizer_without_words_leaves_the_roles_by_position(
     async def attend(read: Sequence[Tokenized]) -> list[Tensor]:
         return [torch.ones(72, 1, 1) for _ in read]
 
-    found = await survey(wordless, "m", chosen, attend)
+    found = await measure(wordless, "m", chosen, attend)
 
     told = found["relations"]["subject"]
     assert (told["head"], told["reason"]) == (None, "the tokenizer gives no words")
@@ -123,14 +123,14 @@ async def test_a_sentence_that_is_too_long_is_named_by_its_place(
     long = {**CATS, "text": "Cats sleep" + " well" * 300}
 
     with pytest.raises(SequenceTooLong) as refused:
-        await survey(model, "m", corpus(tmp_path, CATS, long), planted)
+        await measure(model, "m", corpus(tmp_path, CATS, long), planted)
 
     assert refused.value.index == 1
 
 
 async def test_the_document_names_every_field(model: Model, tmp_path: Path) -> None:
     """And no other."""
-    found = await survey(model, "m", corpus(tmp_path, *animals()), planted)
+    found = await measure(model, "m", corpus(tmp_path, *animals()), planted)
 
     def fields(schema: str) -> set[str]:
         return set(document()["components"]["schemas"][schema]["properties"])

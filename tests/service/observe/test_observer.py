@@ -69,7 +69,7 @@ async def test_a_request_is_told_of_soon_also_when_nobody_asks(
     """Not only when the next one ends."""
     gateway.observer.tell()
     told = asyncio.Queue[Record]()
-    monkeypatch.setattr(gateway.observer, "_ways", [told.put_nowait])
+    monkeypatch.setattr(gateway.observer, "_listeners", [told.put_nowait])
     await client.get("/live")
 
     seen = await asyncio.wait_for(told.get(), 60)
@@ -87,7 +87,7 @@ async def test_a_request_that_cannot_be_told_of_silences_no_other(
         if seen.route == "/live":
             raise KeyError("a bug")
 
-    monkeypatch.setattr(gateway.observer, "_ways", [once])
+    monkeypatch.setattr(gateway.observer, "_listeners", [once])
     await client.get("/live")
     await client.get("/info")
     page = await client.get("/metrics")
