@@ -116,7 +116,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "Tokens encoded for an answer, beside what the replicas believe they can do.",
             {
                 "done {{replica}}": rate("tokens_total", "replica"),
-                "can do {{replica}}": gauge("speed_tokens", "replica"),
+                "can do {{replica}}": gauge("speed_tokens_per_second", "replica"),
             },
         ),
         Panel(
@@ -153,7 +153,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "Time by stage",
             "s",
             "Seconds spent in each stage per second, exact. The highest layer is where time goes.",
-            {"{{stage}}": rate("stage_seconds_total", "stage")},
+            {"{{stage}}": rate("stage_duration_seconds_sum", "stage")},
             width=12,
             stacked=True,
         ),

@@ -90,7 +90,7 @@ def _totals(interval: Interval) -> Table:
 def _stages(interval: Interval) -> Table:
     """Where requests spend their time, in the order in which they are met."""
     table = _table("stage", "share", "p50", "p99")
-    seconds = interval.rates("stage_seconds_total", "stage")
+    seconds = interval.rates("stage_duration_seconds_sum", "stage")
     whole = sum(seconds.values())
     for stage, spent in seconds.items():
         times = (interval.quantile("stage_duration_seconds", q, stage=stage) for q in (0.5, 0.99))

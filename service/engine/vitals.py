@@ -35,26 +35,34 @@ def publish(
         head: what every answer says of the model.
         load_seconds: what loading and checking the model took.
     """
-    metrics.describe("model_info", "The model; 1.", **head, device=device)
+    metrics.describe(
+        "model_info", "Always 1; the labels name the model that is served.", **head, device=device
+    )
     metrics.describe(
         "build_info",
-        "The software; 1.",
+        "Always 1; the labels are the software's versions.",
         version=version("headlight"),
         python=platform.python_version(),
         torch=torch.__version__,
         ray=version("ray"),
     )
     watch, limits = metrics.watch, settings
-    watch("model_load_duration_seconds", "Time to load and check it.", lambda: load_seconds)
-    watch("waiting_requests", "Requests that wait.", lambda: batcher.waiting_requests)
-    watch("waiting_requests_limit", "Most that may.", lambda: limits.max_waiting_requests)
-    watch("waiting_tokens", "Tokens that wait.", lambda: batcher.waiting_tokens)
-    watch("waiting_tokens_limit", "Most that may.", lambda: limits.max_waiting_tokens)
-    watch("speed_tokens", "Tokens per second, as lately measured.", lambda: batcher.speed)
-    watch("resident_memory_bytes", "Memory of the process in RAM.", _resident_bytes)
+    text = "Seconds that loading and checking the model took."
+    watch("model_load_duration_seconds", text, lambda: load_seconds)
+    text = "Requests that wait in the replica's queue."
+    watch("waiting_requests", text, lambda: batcher.waiting_requests)
+    text = "Most requests that may wait in the replica's queue."
+    watch("waiting_requests_limit", text, lambda: limits.max_waiting_requests)
+    text = "Tokens that wait in the replica's queue."
+    watch("waiting_tokens", text, lambda: batcher.waiting_tokens)
+    text = "Most tokens that may wait in the replica's queue."
+    watch("waiting_tokens_limit", text, lambda: limits.max_waiting_tokens)
+    text = "Tokens per second that the replica computes, as lately measured."
+    watch("speed_tokens_per_second", text, lambda: batcher.speed)
+    watch("resident_memory_bytes", "Bytes of the process in RAM.", _resident_bytes)
     if device.startswith("cuda"):
         for state, read in GPU_BYTES.items():
-            watch("gpu_memory_bytes", "Memory of the device.", read, state=state)
+            watch("gpu_memory_bytes", "Bytes of the GPU's memory.", read, state=state)
 
 
 def _resident_bytes() -> float:

@@ -39,6 +39,32 @@ TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = openmetrics.CONTENT_TYPE_LATEST
 
+# What each family counts, and in what unit; those of `watch` and `describe` bring their own
+SENTENCES = {
+    "requests": "Requests answered; code 499 where the client left first.",
+    "request_duration_seconds": "Seconds from a request's arrival to the end of its answer.",
+    "response_bytes": "Bytes of answers' bodies.",
+    "shed": "Requests turned away for want of room or time.",
+    "invalid_inputs": "Requests refused for what they ask.",
+    "nonfinite_outputs": "Requests refused because the model's answer was not finite.",
+    "auth_failures": "Requests answered 401 for want of a known API key.",
+    "stage_duration_seconds": "Seconds that a request spent in a stage.",
+    "event_loop_lag_seconds": "Seconds by which the event loop woke a sleeper too late.",
+    "tokens": "Tokens encoded for answered requests.",
+    "batch_sequences": "Sequences in a batch, self-checks included.",
+    "batch_tokens": "Tokens in a batch, self-checks included.",
+    "cancelled": "Requests whose client left before the answer.",
+    "canary_runs": "Self-checks that were run.",
+    "canary_failures": "Self-checks that went wrong.",
+    "accelerator_errors": "Batches that the device failed.",
+    "attention_maps": "Heads whose attention was answered, of every sequence.",
+    "attention_bytes": "Bytes of the attention that was answered.",
+    "last_success_timestamp_seconds": (
+        "Unix time of the model's last answer, in seconds; 0 before the first."
+    ),
+    "start_time_seconds": "Unix time at which the replica was made, in seconds.",
+}
+
 INPUTS = ("none", "text", "tokens", "embeddings", "mixed")
 WAITED, ERRORS, FORMS = ("queue", "forward"), ("oom", "other"), get_args(Form)
 SHED = ("queue_full", "token_budget", "deadline", "not_ready")
@@ -59,43 +85,34 @@ class Metrics:
         # no second series for each one, which no query here needs
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._replica, self._gauges = replica, dict[str, Gauge]()
-        self._pages: dict[bool, bytes] = {}  # what `request` feeds, rendered, until it changes
-        # what is made from here on is fed by `request` alone
-        self._registry = self._requested = CollectorRegistry()
-        one, each = self._counter, self._counters
-        self._requests = self._make(Counter, "requests", "Answers given.", "route", "input", "code")
-        self._seconds = self._make(
-            Histogram, "request_duration_seconds", "Time to the answer.", "route", buckets=BUCKETS
+        self._of_requests = requests = _Families(replica)  # fed by `request` alone
+        self._of_replica = own = _Families(replica)  # fed by the rest
+        self._pages: dict[bool, bytes] = {}  # the first, rendered, until a request changes it
+
+        self._requests = requests.make(Counter, "requests", "route", "input", "code")
+        self._seconds = requests.make(
+            Histogram, "request_duration_seconds", "route", buckets=BUCKETS
         )
-        self._response_bytes = one("response_bytes", "Bytes of answers' bodies.")
-        self._shed = each("shed", "Requests turned away for want of room or time.", "reason", SHED)
-        self._invalid = each("invalid_inputs", "Requests refused as they are.", "code", CALLERS)
-        self._nonfinite = one("nonfinite_outputs", "Requests whose answer was not finite.")
-        self._unauthorized = one("auth_failures", "Requests without a key that is known.")
-        self._stage_sums = each("stage_seconds", "Time in a stage.", "stage", STAGES)
-        stages = self._make(
-            Histogram,
-            "stage_duration_seconds",
-            "Time of a request in a stage.",
-            "stage",
-            buckets=STAGE_BUCKETS,
-        )
+        self._response_bytes = requests.counter("response_bytes")
+        self._shed = requests.counters("shed", "reason", SHED)
+        self._invalid = requests.counters("invalid_inputs", "code", CALLERS)
+        self._nonfinite = requests.counter("nonfinite_outputs")
+        self._unauthorized = requests.counter("auth_failures")
+        stages = requests.make(Histogram, "stage_duration_seconds", "stage", buckets=STAGE_BUCKETS)
         self._stages = {stage: stages.labels(stage, replica) for stage in STAGES}
-        # and this by the rest
-        self._registry = CollectorRegistry()
-        sentence = "How much later than asked the event loop wakes a sleeper."
-        self._lag = self._histogram("event_loop_lag_seconds", sentence, LAGS)
-        self._tokens = one("tokens", "Tokens encoded for an answer.")
-        self._batch_sequences = self._histogram("batch_sequences", "Of a batch.", SEQUENCES)
-        self._batch_tokens = self._histogram("batch_tokens", "Of a batch.", TOKENS)
-        self._cancelled = each("cancelled", "Requests whose client left.", "stage", WAITED)
-        self._canaries = one("canary_runs", "Self-checks.")
-        self._canary_failures = one("canary_failures", "Self-checks that went wrong.")
-        self._errors = each("accelerator_errors", "Batches the device failed.", "kind", ERRORS)
-        self._maps = each("attention_maps", "Heads shown, of every sequence.", "form", FORMS)
-        self._map_bytes = each("attention_bytes", "Bytes of attention shown.", "form", FORMS)
-        self._success = self._gauge("last_success_timestamp_seconds", "Last answer of the model.")
-        self._gauge("start_time_seconds", "When the replica was made.").set_to_current_time()
+
+        self._lag = own.histogram("event_loop_lag_seconds", LAGS)
+        self._tokens = own.counter("tokens")
+        self._batch_sequences = own.histogram("batch_sequences", SEQUENCES)
+        self._batch_tokens = own.histogram("batch_tokens", TOKENS)
+        self._cancelled = own.counters("cancelled", "stage", WAITED)
+        self._canaries = own.counter("canary_runs")
+        self._canary_failures = own.counter("canary_failures")
+        self._errors = own.counters("accelerator_errors", "kind", ERRORS)
+        self._maps = own.counters("attention_maps", "form", FORMS)
+        self._map_bytes = own.counters("attention_bytes", "form", FORMS)
+        self._success = self._gauge("last_success_timestamp_seconds")
+        self._gauge("start_time_seconds").set_to_current_time()
 
     def render(self, *, exemplars: bool = False) -> bytes:
         """All series as Prometheus text, or as OpenMetrics, which knows exemplars.
@@ -104,8 +121,8 @@ class Metrics:
         """
         page = openmetrics.generate_latest if exemplars else generate_latest
         if exemplars not in self._pages:
-            self._pages[exemplars] = page(self._requested).removesuffix(b"# EOF\n")
-        return self._pages[exemplars] + page(self._registry)
+            self._pages[exemplars] = page(self._of_requests.registry).removesuffix(b"# EOF\n")
+        return self._pages[exemplars] + page(self._of_replica.registry)
 
     def expect(self, routes: Mapping[str, str]) -> None:
         """Publish what may be asked of each route, by its method, before it is."""
@@ -124,7 +141,6 @@ class Metrics:
         self._seconds.labels(seen.route, self._replica).observe(seen.seconds, exemplar)
         self._response_bytes.inc(seen.bytes)
         for stage in seen.stages:
-            self._stage_sums[stage.name].inc(stage.seconds)
             self._stages[stage.name].observe(stage.seconds)
         self._refused(seen)
 
@@ -180,28 +196,38 @@ class Metrics:
         if seen.code == UNAUTHORIZED:
             self._unauthorized.inc()
 
-    def _counter(self, name: str, sentence: str) -> Counter:
-        return self._make(Counter, name, sentence).labels(self._replica)
-
-    def _counters(
-        self, name: str, sentence: str, label: str, values: Iterable[str]
-    ) -> dict[str, Counter]:
-        family = self._make(Counter, name, sentence, label)
-        return {value: family.labels(value, self._replica) for value in values}
-
-    def _histogram(self, name: str, sentence: str, buckets: Sequence[float]) -> Histogram:
-        return self._make(Histogram, name, sentence, buckets=buckets).labels(self._replica)
-
-    def _gauge(self, name: str, sentence: str, **labels: str) -> Gauge:
+    def _gauge(self, name: str, sentence: str | None = None, **labels: str) -> Gauge:
         if name not in self._gauges:
-            self._gauges[name] = self._make(Gauge, name, sentence, *labels)
+            self._gauges[name] = self._of_replica.make(Gauge, name, *labels, sentence=sentence)
         return self._gauges[name].labels(**labels, replica=self._replica)
 
-    def _make(
-        self, kind: type[Family], name: str, sentence: str, *labels: str, **more: Any
+
+class _Families:
+    """The families of one registry; every series carries the replica's name."""
+
+    def __init__(self, replica: str) -> None:
+        self.registry, self._replica = CollectorRegistry(), replica
+
+    def counter(self, name: str) -> Counter:
+        return self.make(Counter, name).labels(self._replica)
+
+    def counters(self, name: str, label: str, values: Iterable[str]) -> dict[str, Counter]:
+        family = self.make(Counter, name, label)
+        return {value: family.labels(value, self._replica) for value in values}
+
+    def histogram(self, name: str, buckets: Sequence[float]) -> Histogram:
+        return self.make(Histogram, name, buckets=buckets).labels(self._replica)
+
+    def make(
+        self,
+        kind: type[Family],
+        name: str,
+        *labels: str,
+        sentence: str | None = None,
+        **more: Any,
     ) -> Family:
-        labelled = [*labels, "replica"]
-        return kind(f"headlight_{name}", sentence, labelled, registry=self._registry, **more)
+        text, labelled = sentence or SENTENCES[name], [*labels, "replica"]
+        return kind(f"headlight_{name}", text, labelled, registry=self.registry, **more)
 
 
 def _exemplar(seen: Record) -> dict[str, str] | None:

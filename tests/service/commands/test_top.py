@@ -23,8 +23,8 @@ headlight_request_duration_seconds_bucket{{route="/v1/encode",le="+Inf",replica=
 headlight_requests_in_flight{{replica="{name}"}} 3
 headlight_tokens_total{{replica="{name}"}} {tokens}
 headlight_shed_total{{reason="queue_full",replica="{name}"}} {shed}
-headlight_stage_seconds_total{{stage="tokenize",replica="{name}"}} {quarter}
-headlight_stage_seconds_total{{stage="forward",replica="{name}"}} {half}
+headlight_stage_duration_seconds_sum{{stage="tokenize",replica="{name}"}} {quarter}
+headlight_stage_duration_seconds_sum{{stage="forward",replica="{name}"}} {half}
 headlight_stage_duration_seconds_bucket{{stage="forward",le="0.01",replica="{name}"}} {done}
 headlight_stage_duration_seconds_bucket{{stage="forward",le="+Inf",replica="{name}"}} {done}
 headlight_waiting_requests{{replica="{name}"}} 256
@@ -96,7 +96,7 @@ def test_all_fits_one_screen() -> None:
         f'headlight_requests_total{{route="/v{n}",code="200",replica="a"}} {n}\n' for n in range(20)
     )
     many += "".join(
-        f'headlight_stage_seconds_total{{stage="{stage}",replica="a"}} 1\n'
+        f'headlight_stage_duration_seconds_sum{{stage="{stage}",replica="a"}} 1\n'
         for stage in ("parse", "queue", "serialize")  # and the two of each replica
     )
 

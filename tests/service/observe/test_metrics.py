@@ -134,7 +134,6 @@ def test_every_value_of_a_closed_label_is_there_before_the_first_request() -> No
     found = samples(metrics)
 
     closed = {
-        ("stage_seconds_total", "stage"): set(STAGES),
         ("stage_duration_seconds_count", "stage"): set(STAGES),
         ("shed_total", "reason"): {"queue_full", "token_budget", "deadline", "not_ready"},
         ("cancelled_total", "stage"): {"queue", "forward"},
@@ -189,12 +188,26 @@ def test_a_refusal_is_counted_where_an_alert_looks_for_it(
 @pytest.mark.asyncio(loop_scope="session")
 async def test_the_page_about_them_names_every_family(client: httpx.AsyncClient) -> None:
     """docs/observability.md has what a scrape has; on CUDA one more."""
-    docs = Path(__file__).parent.parent.parent / "docs" / "observability.md"
+    docs = Path(__file__).parents[3] / "docs" / "observability.md"
     text = (await client.get("/metrics")).text
 
     types = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE ")]
     named = re.findall(r"`(headlight_\w+)`", docs.read_text("utf-8"))
     assert sorted(named) == sorted([*types, "headlight_gpu_memory_bytes"])
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_every_help_text_stands_alone(client: httpx.AsyncClient) -> None:
+    """No two alike, each long enough to say what is counted, and the unit where the name has it."""
+    text = (await client.get("/metrics")).text
+    helps = dict(re.findall(r"^# HELP headlight_(\w+) (.+)$", text, re.MULTILINE))
+    units = ("seconds", "bytes", "tokens", "tokens per second")
+
+    assert len(set(helps.values())) == len(helps) > 30
+    for name, sentence in helps.items():
+        assert re.fullmatch(r"[A-Z0-9].*\.", sentence) and len(sentence.split()) > 3, name
+        said = sentence.lower()
+        assert all(unit in said for unit in units if unit.replace(" ", "_") in name), name
 
 
 def test_a_label_outside_its_closed_set_is_a_bug_and_no_new_series() -> None:
