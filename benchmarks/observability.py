@@ -27,11 +27,11 @@ from unittest.mock import AsyncMock
 
 from service.edge import guard
 from service.edge import routes as edge
-from service.encode.gateway import Gateway
 from service.engine.lanes import Lanes
 from service.observe import logs
 from service.observe.metrics import Metrics
 from service.observe.record import Record
+from service.replica import Replica
 from service.settings import Settings
 
 SHORT = "All is well"  # the cheapest answer there is
@@ -67,20 +67,19 @@ class Spent:
     cpu: float = 0.0
 
 
-Side = tuple[Gateway, Any]
+Side = tuple[Replica, Any]
 
 
-async def replica(name: str, metrics: Metrics | None, **settings: Any) -> Side:
+async def started(name: str, metrics: Metrics, **settings: Any) -> Side:
     """A started replica and its application."""
-    gateway = Gateway(Settings(threads=1, canary_seconds=60, **settings), name)
-    gateway.metrics = metrics or gateway.metrics
-    await gateway.start()
+    with mock.patch("service.replica.Metrics", lambda label: metrics):
+        replica = await Replica.start(Settings(threads=1, canary_seconds=60, **settings), name)
 
     async def scrape(openmetrics: bool) -> bytes:
-        return gateway.page(openmetrics)
+        return replica.page(openmetrics)
 
-    inner = edge.application(gateway, scrape)
-    return gateway, guard.Guard(inner, gateway.settings)
+    inner = edge.application(replica, scrape)
+    return replica, guard.Guard(inner, replica.settings)
 
 
 async def ask(app: Any, body: bytes) -> None:
@@ -101,7 +100,7 @@ async def ask(app: Any, body: bytes) -> None:
         raise SystemExit(f"answered {statuses}")
 
 
-async def drive(gateway: Gateway, app: Any, workload: str, spent: Spent) -> None:
+async def drive(replica: Replica, app: Any, workload: str, spent: Spent) -> None:
     """One turn: so many clients ask, each so many times; the turn tells of its own requests."""
     clients, times, text = WORKLOADS[workload]
     body = json.dumps({"inputs": [text]}).encode()
@@ -112,7 +111,7 @@ async def drive(gateway: Gateway, app: Any, workload: str, spent: Spent) -> None
 
     wall, cpu = time.perf_counter(), time.process_time()
     await asyncio.gather(*(client() for _ in range(clients)))
-    gateway.observer.tell()
+    replica.observer.tell()
     spent.wall += time.perf_counter() - wall
     spent.cpu += time.process_time() - cpu
     spent.requests += clients * times
@@ -131,11 +130,11 @@ def middle(values: list[float]) -> tuple[float, float, float]:
 
 async def measure(pairs: int, seconds: float, folder: Path) -> None:
     """Every workload, all rounds of it, and a row of a table for each side but the first."""
-    off = await replica("off", Blind("off"), access_log=False)
-    with mock.patch.object(Lanes, "start", AsyncMock(return_value=off[0]._runner)):
-        control = await replica("control", Blind("control"), access_log=False)
+    off = await started("off", Blind("off"), access_log=False)
+    with mock.patch.object(Lanes, "start", AsyncMock(return_value=off[0].lanes)):
+        control = await started("control", Blind("control"), access_log=False)
         spans = f"file:{folder / 'spans.jsonl'}"
-        on = await replica("on", None, tracing=spans, tracing_ratio=RATIO)
+        on = await started("on", Metrics("on"), tracing=spans, tracing_ratio=RATIO)
     sides = {"off": off, "control": control, "on": on}
     print("| workload | side | requests/s off | this/off | CPU us off | more |")
     print("|---|---|---|---|---|---|")
@@ -144,8 +143,8 @@ async def measure(pairs: int, seconds: float, folder: Path) -> None:
         measured = await rounds(sides, workload, pairs, seconds)
         for name in ("control", "on"):
             report(workload, name, [(each["off"], each[name]) for each in measured])
-    for gateway, _ in sides.values():
-        await gateway.close()
+    for replica, _ in sides.values():
+        await replica.close()
 
 
 async def rounds(

@@ -21,10 +21,10 @@ from service import settings
 from service.cluster import ingress
 from service.edge import routes as edge
 from service.edge import transport
-from service.encode.gateway import Gateway
 from service.engine import weights
 from service.observe import logs, scrape
 from service.refusals import REFUSALS
+from service.replica import Replica
 from service.settings import Settings
 
 APPLICATION, DEPLOYMENT = "headlight", "Encoder"
@@ -108,37 +108,44 @@ class Encoder:
         # Ray makes the outermost layer after this, from the environment: two models of one
         # cluster have a process each, and with it limits of their own.
         os.environ.update(ingress.guarded(settings))
-        self.replica, self.application = context.replica_id.unique_id, context.app_name
+        self.label, self.application = context.replica_id.unique_id, context.app_name
         self.handle = serve.get_deployment_handle(DEPLOYMENT, context.app_name)
         self.asking = ThreadPoolExecutor(1, "status")  # Ray's controller may not answer
-        logs.start(settings.log_format, self.replica)
+        logs.start(settings.log_format, self.label)
         self.scraping: dict[bool, asyncio.Task[bytes]] = {}  # by form, see scrape
         transport.install()  # Ray starts its server when this replica is made
-        self.gateway = Gateway(settings, self.replica)
+        self.settings = settings
+        self.replica: Replica | None = None  # until started
 
     async def __serve_build_asgi_app__(self) -> ASGIApp:
-        """Start the gateway and give Ray the ASGI application, which it runs as it is.
+        """Start the replica and give Ray the ASGI application, which it runs as it is.
 
         An exception here fails the replica's start.
         """
-        await self.gateway.start()
+        self.replica = await Replica.start(self.settings, self.label)
         # Ray makes a handle's router at its first use, which takes a tenth of a second
         self.routing = asyncio.create_task(self.others(openmetrics=False))
-        return edge.application(self.gateway, self.scrape)
+        return edge.application(self.replica, self.scrape)
 
     async def __del__(self) -> None:
         """Let admitted work finish; Ray awaits this when the replica leaves."""
-        self.routing.cancel()
-        await self.gateway.close()
+        if self.replica:
+            self.routing.cancel()
+            await self.replica.close()
         self.asking.shutdown(wait=False, cancel_futures=True)
 
     def check_health(self) -> None:
         """Raise when Ray must replace this replica."""
-        self.gateway.check_health()
+        self._started().health.check()
 
     async def metrics(self, openmetrics: bool) -> tuple[str, bytes]:
         """Return this replica's name and metrics; called by broadcast."""
-        return self.replica, self.gateway.page(openmetrics)
+        return self.label, self._started().page(openmetrics)
+
+    def _started(self) -> Replica:
+        if self.replica is None:
+            raise RuntimeError("starting")
+        return self.replica
 
     async def scrape(self, openmetrics: bool) -> bytes:
         """Return all replicas' metrics; scrapes that come together share one broadcast.

@@ -29,9 +29,9 @@ from starlette.types import ASGIApp
 
 from service.edge import guard
 from service.edge import routes as edge
-from service.encode.gateway import Gateway
 from service.observe import logs
 from service.observe.scrape import join
+from service.replica import Replica
 from service.settings import Settings
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
@@ -105,60 +105,57 @@ def wires() -> list[Any]:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def gateway() -> AsyncIterator[Gateway]:
+async def replica() -> AsyncIterator[Replica]:
     """The bundled model behind its queue, two lanes."""
     settings = Settings(
         device="cpu", threads=2, canary_seconds=60
     )  # no canary among work that tests hold up
-    gateway = Gateway(settings, "replica-1")
-    await gateway.start()
-    yield gateway
-    await gateway.close()
+    replica = await Replica.start(settings, "replica-1")
+    yield replica
+    await replica.close()
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def base() -> AsyncIterator[Gateway]:
+async def base() -> AsyncIterator[Replica]:
     """The source texts' encoder, random weights, behind its queue, one lane."""
     settings = Settings(model="preset:transformer-base", device="cpu", threads=1)
-    gateway = Gateway(settings, "base-1")
-    await gateway.start()
-    yield gateway
-    await gateway.close()
+    replica = await Replica.start(settings, "base-1")
+    yield replica
+    await replica.close()
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def traced(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gateway]:
+async def traced(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Replica]:
     """A replica of its own, every request of which is traced into a file, one lane."""
     spans = tmp_path_factory.mktemp("traced") / "spans.jsonl"
     settings = Settings(device="cpu", threads=1, tracing=f"file:{spans}", tracing_ratio=1.0)
-    gateway = Gateway(settings, "traced-1")
-    await gateway.start()
-    yield gateway
-    await gateway.close()
+    replica = await Replica.start(settings, "traced-1")
+    yield replica
+    await replica.close()
 
 
 @pytest.fixture
-def spans(traced: Gateway) -> Callable[[], list[dict[str, Any]]]:
+def spans(traced: Replica) -> Callable[[], list[dict[str, Any]]]:
     """What that replica has traced so far."""
     path = Path((traced.settings.tracing or "").removeprefix("file:"))
 
     def read() -> list[dict[str, Any]]:
         traced.observer.tell()
-        if traced._tracing:
-            traced._tracing.flush()
+        if traced.tracing:
+            traced.tracing.flush()
         return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
     return read
 
 
 @pytest.fixture
-def log(gateway: Gateway, traced: Gateway) -> Iterator[Callable[[], str]]:
+def log(replica: Replica, traced: Replica) -> Iterator[Callable[[], str]]:
     """What has been logged since a test began, as a replica writes it."""
     ours, written = logging.getLogger("service"), io.StringIO()
 
     def read() -> str:
-        for replica in (gateway, traced):
-            replica.observer.tell()
+        for each in (replica, traced):
+            each.observer.tell()
         return written.getvalue()
 
     read()
@@ -172,16 +169,16 @@ def log(gateway: Gateway, traced: Gateway) -> Iterator[Callable[[], str]]:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def traced_client(traced: Gateway) -> AsyncIterator[httpx.AsyncClient]:
+async def traced_client(traced: Replica) -> AsyncIterator[httpx.AsyncClient]:
     """An HTTP client of the replica that is traced."""
     async with connected(application(traced)) as client:
         yield client
 
 
 @pytest.fixture
-def app(gateway: Gateway) -> guard.Guard:
+def app(replica: Replica) -> guard.Guard:
     """The replica's ASGI application with its outermost layer."""
-    return application(gateway)
+    return application(replica)
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -192,19 +189,23 @@ async def client(app: guard.Guard) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @pytest.fixture
-def served(gateway: Gateway) -> Callable[..., httpx.AsyncClient]:
+def served(replica: Replica) -> Callable[..., httpx.AsyncClient]:
     """A client of the same replica under other settings."""
 
     def serve(**settings: object) -> httpx.AsyncClient:
-        other = copy.copy(gateway)
-        other.settings = gateway.settings.model_copy(update=settings)
+        other = copy.copy(replica)
+        other.settings = replica.settings.model_copy(update=settings)
+        other.gateway = copy.copy(replica.gateway)
+        other.gateway._settings = other.settings
+        other.gateway._planner = copy.copy(replica.gateway._planner)
+        other.gateway._planner._settings = other.settings
         return connected(application(other))
 
     return serve
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def base_client(base: Gateway) -> AsyncIterator[httpx.AsyncClient]:
+async def base_client(base: Replica) -> AsyncIterator[httpx.AsyncClient]:
     """An HTTP client of the source texts' encoder."""
     async with connected(application(base)) as client:
         yield client
@@ -234,15 +235,15 @@ def listen() -> Callable[..., AbstractAsyncContextManager[str]]:
 
 
 @pytest.fixture(scope="session")
-def outer() -> Callable[[Gateway], guard.Guard]:
-    """A gateway's ASGI application with its outermost layer."""
+def outer() -> Callable[[Replica], guard.Guard]:
+    """A replica's ASGI application with its outermost layer."""
     return application
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def address(gateway: Gateway) -> AsyncIterator[str]:
+async def address(replica: Replica) -> AsyncIterator[str]:
     """Where the bundled model answers over real HTTP."""
-    async with listening(application(gateway)) as url:
+    async with listening(application(replica)) as url:
         yield url
 
 
@@ -265,13 +266,13 @@ def stumbling(app: guard.Guard) -> Callable[..., Any]:
     return lambda *stumbles, **how: layer(app, list(stumbles), **how)
 
 
-def application(gateway: Gateway) -> guard.Guard:
+def application(replica: Replica) -> guard.Guard:
     """A replica as connections reach it."""
 
     async def scrape(openmetrics: bool) -> bytes:
-        return join([gateway.page(openmetrics)], False, openmetrics)
+        return join([replica.page(openmetrics)], False, openmetrics)
 
-    return guard.Guard(edge.application(gateway, scrape), gateway.settings)
+    return guard.Guard(edge.application(replica, scrape), replica.settings)
 
 
 def connected(app: guard.Guard) -> httpx.AsyncClient:

@@ -28,7 +28,7 @@ import torch
 from model.encoder import Encoded, Encoder
 from service import launch
 from service.cli import main
-from service.encode.gateway import Gateway
+from service.replica import Replica
 from service.settings import Settings
 
 SLOW_SECONDS = 0.5
@@ -61,7 +61,7 @@ def forward(
     return encoded
 
 
-class FaultyGateway(Gateway):
+class FaultyGateway(Replica):
     """A replica that starts well, and then has the fault that is on."""
 
     file: ClassVar[Path]
@@ -83,7 +83,7 @@ def deployed(
     """launch.deployed, of faulty replicas."""
     from service import app  # not before launch has set the environment, which Ray then reads
 
-    with patch.object(app, "Gateway", FaultyGateway), right(settings):
+    with patch.object(app, "Replica", FaultyGateway), right(settings):
         yield
 
 

@@ -12,7 +12,7 @@ from model.attention import MultiHeadAttention
 from model.kernels import Affine
 from model.lessons import mechanism
 from model.lessons.mechanism import MultiHead
-from service.encode.gateway import Gateway
+from service.replica import Replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -158,23 +158,23 @@ def positions(tokens: int) -> Any:
 
 
 async def test_step_1_is_the_embedding_plus_the_position(
-    base_client: httpx.AsyncClient, base: Gateway
+    base_client: httpx.AsyncClient, base: Replica
 ) -> None:
     """X' = PE(X) + X in R^(n x 512), and PE(0) = [0, 1, 0, 1, ..]."""
     told = await explained(base_client, 0)
 
-    embedded = base._runner.model.encoder.embeddings.word[told["token_ids"]].numpy()
+    embedded = base.lanes.model.encoder.embeddings.word[told["token_ids"]].numpy()
     assert told["x"].shape == (len(told["tokens"]), 512)
     assert positions(1).tolist() == [[0.0, 1.0] * 256]
     close(positions(len(embedded)) + embedded, told["x"])
 
 
 async def test_step_2_is_layer_norm_of_x_plus_z(
-    base_client: httpx.AsyncClient, base: Gateway
+    base_client: httpx.AsyncClient, base: Replica
 ) -> None:
     """Q_i, K_i, V_i, Z_i for i = 1 .. 8, Concat, W_O, then LayerNorm(X' + Z)."""
     told = await explained(base_client, LAYER)
-    attention, x = base._runner.model.encoder.layers[LAYER].attention, told["x"]
+    attention, x = base.lanes.model.encoder.layers[LAYER].attention, told["x"]
 
     z = []
     for i in range(HEADS):
@@ -195,11 +195,11 @@ async def test_step_2_is_layer_norm_of_x_plus_z(
 
 
 async def test_step_3_is_layer_norm_of_the_feed_forward_and_what_it_read(
-    base_client: httpx.AsyncClient, base: Gateway
+    base_client: httpx.AsyncClient, base: Replica
 ) -> None:
     """out_enc = LayerNorm(FFN(step 2) + step 2), FFN(x) = max(0, x W_1) W_2."""
     told = await explained(base_client, LAYER)
-    read = base._runner.model.encoder.layers[LAYER]
+    read = base.lanes.model.encoder.layers[LAYER]
 
     inner = np.maximum(told["normed"] @ read.up.weight().numpy().T, 0)
     assert inner.shape[1] == 2048

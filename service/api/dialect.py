@@ -6,11 +6,14 @@ A dialect has two functions and knows nothing of HTTP's server side:
     problem(refused, id)    a refusal as that API's clients know it
 """
 
+import asyncio
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from service.encode.answer import Encoded
+from service.encode.answer import JSON, Encoded, join
 from service.encode.request import EncodeRequest, Item
 from service.refusals import BY_BODY, BY_HEADERS, REFUSALS, Refused
 
@@ -55,24 +58,57 @@ class Problem:
     headers: dict[str, str] = field(default_factory=dict)
 
 
-class Call(Protocol):
-    """One request, and how its answer is written.
+class Written(NamedTuple):
+    """An answer's body, and the headers that go with it."""
 
-    Args:
-        numbers: whether arrays are written as JSON numbers, which take several times their bytes.
-        media_type: of the answer.
-    """
+    body: bytes
+    headers: Mapping[str, str] = {}
 
-    @property
-    def request(self) -> EncodeRequest: ...
 
-    @property
-    def numbers(self) -> bool: ...
+class Call(ABC):
+    """One request, and how its answer is written."""
+
+    request: EncodeRequest
 
     @property
-    def media_type(self) -> str: ...
+    @abstractmethod
+    def numbers(self) -> bool:
+        """Whether arrays are written as JSON numbers, which take several times their bytes."""
 
-    def write(self, encoded: Encoded) -> Iterator[bytes]: ...
+    @property
+    def padded(self) -> bool:
+        """Whether sequences are padded to the longest."""
+        return False
+
+    @property
+    def seconds(self) -> float:
+        """How long the request says it may take."""
+        return math.inf
+
+    @property
+    def media_type(self) -> str:
+        """Of the answer."""
+        return JSON
+
+    @abstractmethod
+    async def write(self, encoded: Encoded, turn: asyncio.Lock) -> Written:
+        """The answer as it is sent.
+
+        Args:
+            turn: held by whoever writes a large answer; see service/encode/answer.py.
+        """
+
+
+class InPieces(Call):
+    """A call whose answer is written front to back, one piece after another."""
+
+    @abstractmethod
+    def pieces(self, encoded: Encoded) -> Iterator[bytes]:
+        """The answer, in pieces."""
+
+    async def write(self, encoded: Encoded, turn: asyncio.Lock) -> Written:
+        """The answer as it is sent."""
+        return Written(await join(self.pieces(encoded), turn))
 
 
 class Say(Protocol):

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, Never
 
 from service import refusals
-from service.api.dialect import ALWAYS, ENCODING, TAKING
+from service.api.dialect import ALWAYS, ENCODING, TAKING, Say
+from service.api.native import call as native
 from service.api.native.answers import Answer, Heads, Info, Live, Priced, Problem, Ready
 from service.api.open_inference import call as inference_protocol
 from service.api.open_inference.answers import (
@@ -16,6 +17,7 @@ from service.api.open_inference.answers import (
     InferServer,
 )
 from service.api.open_inference.request import InferRequest
+from service.api.openai import call as openai
 from service.api.openai.answers import (
     EMBEDDING_CODES,
     EmbeddingsAnswer,
@@ -121,6 +123,7 @@ class Api(NamedTuple):
         error: the type of a refusal.
         statuses: by code, where they differ from service/refusals.py's.
         reading, taking: the codes of a route without a body, and with one.
+        problem: words one.
         media_type: of a refusal.
     """
 
@@ -128,6 +131,7 @@ class Api(NamedTuple):
     statuses: Mapping[str, int]
     reading: tuple[str, ...]
     taking: tuple[str, ...]
+    problem: Say
     media_type: str = JSON
 
 
@@ -167,10 +171,10 @@ NEVER = frozenset(  # answered to an encoding: what only other inputs and other 
 INFERRING = tuple(code for code in REFUSALS if code not in NEVER)
 INFER_STATUSES = {code: inference_protocol.status(code) for code in REFUSALS}
 
-NATIVE = Api(Problem, {}, READING, ALL, MEDIA_TYPE)
-OPENAI = Api(OpenAIError, refusals.OPENAI, ALWAYS, EMBEDDING_CODES)
-TEI = Api(TEIError, refusals.TEI, READING, ENCODING)
-INFER = Api(InferError, INFER_STATUSES, INFER_READING, INFERRING)
+NATIVE = Api(Problem, {}, READING, ALL, native.problem, MEDIA_TYPE)
+OPENAI = Api(OpenAIError, refusals.OPENAI, ALWAYS, EMBEDDING_CODES, openai.problem)
+TEI = Api(TEIError, refusals.TEI, READING, ENCODING, tei.problem)
+INFER = Api(InferError, INFER_STATUSES, INFER_READING, INFERRING, inference_protocol.problem)
 
 
 def _model(path: str) -> tuple[Operation, ...]:
@@ -193,6 +197,8 @@ def _model(path: str) -> tuple[Operation, ...]:
         ),
     )
 
+
+INFER_MODEL, VERSION_PART = "/v2/models/{model}", "/versions/{version}"
 
 OPERATIONS = (
     Operation(
@@ -313,6 +319,11 @@ OPERATIONS = (
     Operation(
         "get", "/v2/health/ready", "The forward path lately proved itself", INFER, InferReady
     ),
-    *_model("/v2/models/{model}"),
-    *_model("/v2/models/{model}/versions/{version}"),
+    *_model(INFER_MODEL + VERSION_PART),  # first, since a model's name may hold slashes
+    *_model(INFER_MODEL),
+)
+# what the document itself is read by
+PAGES = (
+    Operation("get", "/docs", "The API for people", NATIVE),
+    Operation("get", "/openapi.json", "The API for programs", NATIVE),
 )

@@ -15,7 +15,7 @@ from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import settings
-from service.edge import body
+from service.api import body
 from service.edge.auth import Keys
 from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, SAFETENSORS
 from service.observe.record import REQUEST_ID

@@ -3,16 +3,13 @@
 What reaches it has passed guard.py: the body is within its limit, the request has an id.
 """
 
-import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
-from importlib.resources import files
 from typing import Any
 
-import orjson
 from starlette.applications import Starlette
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -21,72 +18,111 @@ from starlette.responses import Response
 from starlette.routing import Match, Route, compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api import foreign, media
 from service.api.dialect import Say
-from service.api.document import document
-from service.api.foreign import Handler
 from service.api.native import call as native
-from service.api.open_inference import call as inference_protocol
-from service.api.open_inference.routes import VERSION_PART, InferenceRoutes
+from service.api.open_inference import call as open_inference
+from service.api.openai import call as openai
+from service.api.operations import (
+    INFER_MODEL,
+    NATIVE,
+    OPERATIONS,
+    PAGES,
+    VERSION_PART,
+    Operation,
+)
+from service.api.tei import call as tei
 from service.edge.auth import Keys
+from service.edge.deadline import DEADLINE
+from service.edge.encoding import Encoding, Handler
 from service.edge.guard import INFERENCE, REFUSAL
-from service.encode.answer import JSON, SAFETENSORS, join
-from service.encode.gateway import Gateway
-from service.observe.metrics import OPENMETRICS, TEXT
+from service.edge.handlers import Handlers, Scrape
 from service.observe.observer import TRACEPARENT
 from service.observe.record import REQUEST_ID
 from service.refusals import UNROUTED, Refused, refusal
+from service.replica import Replica
 
 logger = logging.getLogger(__name__)
 
-REPLICA, DEADLINE = "x-headlight-replica", "x-headlight-deadline-ms"
-LONGEST_DEADLINE = 9  # digits of milliseconds
-HTML = "text/html; charset=utf-8"
-
+REPLICA = "x-headlight-replica"
 UNKNOWN = "other"  # the route, in metrics, of what no route takes
+ALIKE = {"/": "/embed"}  # one route by two paths
 
 
-Scrape = Callable[[bool], Awaitable[bytes]]
-
-
-def application(gateway: Gateway, scrape: Scrape) -> ASGIApp:
+def application(replica: Replica, scrape: Scrape) -> ASGIApp:
     """The routes of one replica.
 
     Args:
         scrape: the metrics of all replicas, as Prometheus text or, if asked, as OpenMetrics.
     """
-    routes = Routes(gateway, scrape)
-    own = {
-        "/v1/encode": ("POST", routes.encode),
-        "/v1/attend": ("POST", routes.attend),
-        "/v1/explain": ("POST", routes.explain),
-        "/v1/heads": ("GET", routes.heads),
-        "/live": ("GET", routes.live),
-        "/ready": ("GET", routes.ready),
-        "/info": ("GET", routes.info),
-        "/metrics": ("GET", routes.metrics),
-        "/docs": ("GET", routes.docs),
-        "/openapi.json": ("GET", routes.openapi),
-    }
-    rows: list[tuple[str, str, Handler, Say]]
-    rows = [(path, method, do, native.problem) for path, (method, do) in own.items()]
-    rows += [(path, *row) for path, row in foreign.rows(gateway, routes.seconds).items()]
-    inference = InferenceRoutes(gateway, routes.seconds).paths()
-    rows += [(path, *row, inference_protocol.problem) for path, row in inference.items()]
-    says = {path: say for path, _, _, say in rows}
+    handlers = bound(replica, scrape)
+    rows = [*OPERATIONS, *PAGES]
+    says = {_pattern(row.path): row.api.problem for row in rows}
     app = Starlette(
         routes=[
-            Route(path, _refusing(path, do, say), methods=[method])
-            for path, method, do, say in rows
+            Route(
+                _pattern(row.path),
+                _refusing(row, handlers[row.path, row.method]),
+                methods=[row.method.upper()],
+            )
+            for row in rows
         ],
         exception_handlers={HTTPException: _unrouted(says)},
     )
     app.router.redirect_slashes = False
-    awaited = {path: method for path, method, _, _ in rows if method == "POST" or path in own}
-    labels = {_label(path): method for path, method in awaited.items()}
-    gateway.metrics.expect(labels | {UNKNOWN: "GET"})
-    shared = _shared(app, gateway.settings.cors_origins)
-    return Counted(shared, gateway)
+    awaited = (row for row in rows if row.method == "post" or row.api is NATIVE)
+    labels = {_label(row.path): row.method.upper() for row in awaited}
+    replica.metrics.expect(labels | {UNKNOWN: "GET"})
+    return Counted(_shared(app, replica.settings.cors_origins), replica)
+
+
+def bound(replica: Replica, scrape: Scrape) -> dict[tuple[str, str], Handler]:
+    """What each path and method of the table does."""
+    encoding, other = Encoding(replica), Handlers(replica, scrape)
+    handlers: dict[tuple[str, str], Handler] = {
+        ("/v1/encode", "post"): encoding.native(),
+        ("/v1/attend", "post"): other.attend,
+        ("/v1/explain", "post"): other.explain,
+        ("/v1/heads", "get"): other.heads,
+        ("/live", "get"): other.live,
+        ("/ready", "get"): other.ready,
+        ("/info", "get"): other.info,
+        ("/metrics", "get"): other.metrics,
+        ("/docs", "get"): other.docs,
+        ("/openapi.json", "get"): other.openapi,
+        ("/v1/embeddings", "post"): encoding.plain(openai.parse),
+        ("/v1/models", "get"): other.models,
+        ("/v1/models/{id}", "get"): other.model,
+        ("/", "post"): encoding.plain(tei.embed),
+        ("/embed", "post"): encoding.plain(tei.embed),
+        ("/embed_all", "post"): encoding.plain(tei.embed_all),
+        ("/similarity", "post"): encoding.plain(tei.similarity),
+        ("/tokenize", "post"): other.tokenize,
+        ("/decode", "post"): other.decode,
+        ("/health", "get"): other.health,
+        ("/v2", "get"): other.server,
+        ("/v2/health/live", "get"): other.server_live,
+        ("/v2/health/ready", "get"): other.server_ready,
+    }
+    handlers |= {(path, "post"): other.other_task for path in tei.OTHER_TASKS}
+    for path in (INFER_MODEL, INFER_MODEL + VERSION_PART):
+        handlers[path, "get"] = other.described
+        handlers[f"{path}/ready", "get"] = other.model_ready
+        handlers[f"{path}/infer", "post"] = encoding.infer()
+    return handlers
+
+
+class ModelConvertor(PathConvertor):
+    """A model's name in a path: it may hold slashes, but not the verb that ends the path."""
+
+    regex = "(?:(?!/infer$|/ready$).)*"
+
+
+register_url_convertor("model", ModelConvertor())
+
+
+def _pattern(path: str) -> str:
+    """A path of the table as the router matches it: names of models may hold slashes."""
+    return path.replace("{model}", "{model:model}").replace("{id}", "{id:path}")
 
 
 def _shared(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
@@ -105,36 +141,36 @@ def _shared(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
 class Counted:
     """Counts and names every answer of the app it wraps, whatever it is."""
 
-    def __init__(self, app: ASGIApp, gateway: Gateway) -> None:
-        self._app, self._gateway = app, gateway
+    def __init__(self, app: ASGIApp, replica: Replica) -> None:
+        self._app, self._replica = app, replica
         # the guard's come from its machine's environment, these with the deployment
-        self._keys = Keys(gateway.settings)
+        self._keys = Keys(replica.settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         with ExitStack() as counting:
-            seen = counting.enter_context(self._gateway.observer.request(UNKNOWN, scope))
+            record = counting.enter_context(self._replica.observer.request(UNKNOWN, scope))
             held: list[Message] = []
 
             async def named(message: Message) -> None:
                 if message["type"] == "http.response.start":
-                    seen.code = message["status"]
+                    record.code = message["status"]
                     headers = MutableHeaders(scope=message)
-                    headers[REPLICA] = self._gateway.replica
-                    if seen.trace:
-                        headers[TRACEPARENT] = seen.trace.traceparent
+                    headers[REPLICA] = self._replica.label
+                    if record.trace:
+                        headers[TRACEPARENT] = record.trace.traceparent
                     # until the body is there: of a replica that dies before, others can be asked
                     held.append(message)
                     return
-                seen.bytes += len(message.get("body", b""))
+                record.bytes += len(message.get("body", b""))
                 if not message.get("more_body"):
                     counting.close()  # before the client can know, so that its count is ours
                 while held:
                     await send(held.pop())
                 await send(message)
 
-            await self._app({**scope, **self._decided(scope), "seen": seen}, receive, named)
+            await self._app({**scope, **self._decided(scope), "record": record}, receive, named)
 
     def _decided(self, scope: Scope) -> dict[str, Any]:
         """Refuse whoever has no key, if the guard has not done so."""
@@ -144,115 +180,17 @@ class Counted:
         return {"headers": [*headers, (REFUSAL, b"unauthorized")]}
 
 
-class Routes:
-    """What each path answers."""
-
-    def __init__(self, gateway: Gateway, scrape: Scrape) -> None:
-        self._gateway, self._scrape = gateway, scrape
-
-    async def encode(self, request: Request) -> Response:
-        """POST /v1/encode."""
-        media_type = media.given(request, JSON, SAFETENSORS)
-        deadline, seen = time.monotonic() + self.seconds(request), request.scope["seen"]
-        accepted = media.accepted(request.headers.get("accept", "*/*"))
-        most_json = self._gateway.settings.max_body_bytes
-        with seen.stage("parse"):
-            call = native.parse(await request.body(), media_type, accepted, most_json)
-        dry = _flag(request, "dry_run")
-        do = self._gateway.dry_run if dry else self._gateway.encode
-        done = await do(call.request, deadline, seen, numbers=call.numbers)
-        if isinstance(done, dict):
-            return Response(orjson.dumps(done), media_type=JSON)
-        with seen.stage("serialize"):
-            body = await join(call.write(done), self._gateway.writing)
-        return Response(body, media_type=call.media_type)
-
-    async def attend(self, request: Request) -> Response:
-        """POST /v1/attend: the mechanism without a model."""
-        media.given(request, JSON)
-        deadline, seen = time.monotonic() + self.seconds(request), request.scope["seen"]
-        pieces = await self._gateway.lessons.attend(await request.body(), deadline, seen)
-        with seen.stage("serialize"):
-            return Response(await join(pieces, self._gateway.writing), media_type=JSON)
-
-    async def explain(self, request: Request) -> Response:
-        """POST /v1/explain: one text through one layer, step by step."""
-        media.given(request, JSON)
-        deadline, seen = time.monotonic() + self.seconds(request), request.scope["seen"]
-        pieces = await self._gateway.lessons.explain(await request.body(), deadline, seen)
-        with seen.stage("serialize"):
-            return Response(await join(pieces, self._gateway.writing), media_type=JSON)
-
-    async def heads(self, request: Request) -> Response:
-        """GET /v1/heads: what each head of the model does, as measured."""
-        deadline = time.monotonic() + self.seconds(request)
-        return Response(orjson.dumps(await self._gateway.heads.answer(deadline)), media_type=JSON)
-
-    async def live(self, request: Request) -> Response:
-        """GET /live: the process answers."""
-        return Response(b'{"status":"live"}', media_type=JSON)
-
-    async def ready(self, request: Request) -> Response:
-        """GET /ready: the forward path lately proved itself."""
-        self._gateway.check_ready()
-        return Response(b'{"status":"ready"}', media_type=JSON)
-
-    async def info(self, request: Request) -> Response:
-        """GET /info: the model and the limits."""
-        return Response(orjson.dumps(foreign.info(self._gateway)), media_type=JSON)
-
-    async def metrics(self, request: Request) -> Response:
-        """GET /metrics: every replica's metrics."""
-        openmetrics = _prefers_openmetrics(request.headers.get("accept", ""))
-        media_type = OPENMETRICS if openmetrics else TEXT
-        return Response(await self._scrape(openmetrics), 200, {"vary": "accept"}, media_type)
-
-    async def docs(self, request: Request) -> Response:
-        """GET /docs: the API for people, from a file of ours."""
-        return Response(files("service").joinpath("page/docs.html").read_bytes(), media_type=HTML)
-
-    async def openapi(self, request: Request) -> Response:
-        """GET /openapi.json: the API for programs."""
-        mounted = {"servers": [{"url": request.scope.get("root_path") or "/"}]}
-        described = await asyncio.to_thread(document)  # the first is 0.1 s of work
-        return Response(orjson.dumps(described | mounted), media_type=JSON)
-
-    def seconds(self, request: Request) -> float:
-        """How long this request may take; a header may shorten it."""
-        given, most = request.headers.get(DEADLINE), self._gateway.settings.deadline_seconds
-        if given is None:
-            return most
-        if not given.isdecimal() or not given.isascii() or len(given) > LONGEST_DEADLINE:
-            raise Refused.at("out_of_range", DEADLINE)
-        return min(int(given) / 1000, most)
-
-
-def _prefers_openmetrics(accept: str) -> bool:
-    """Whether a scraper reads it at all; those that do read all of it."""
-    names = (part.partition(";")[0].strip() for part in accept.lower().split(","))
-    return OPENMETRICS.partition(";")[0] in names
-
-
-def _flag(request: Request, name: str) -> bool:
-    """A switch in the query; absent is off."""
-    given = request.query_params.get(name, "false")
-    if given not in ("true", "false"):
-        raise Refused.at("out_of_range", name)
-    return given == "true"
-
-
-def _refusing(path: str, do: Handler, say: Say) -> Handler:
+def _refusing(row: Operation, handler: Handler) -> Handler:
     """Answer a handler's errors in its dialect; the one place where they become refusals."""
-
-    label = _label(path)
+    label, say = _label(row.path), row.api.problem
 
     async def answered(request: Request) -> Response:
-        request.scope["seen"].route = label
+        request.scope["record"].route = label
         try:
             decided = request.headers.get(REFUSAL.decode())
             if decided:
                 raise Refused(decided)
-            return await do(request)
+            return await handler(request)
         except Exception as error:
             return _problem(request, refusal(error), say)
 
@@ -261,10 +199,9 @@ def _refusing(path: str, do: Handler, say: Say) -> Handler:
 
 def _label(path: str) -> str:
     """How metrics name a route: what is alike has one name, what cannot be answered none."""
-    if path in foreign.OTHER_TASKS:
+    if path in tei.OTHER_TASKS:
         return UNKNOWN
-    alike = foreign.ALIKE.get(path, path).replace(VERSION_PART, "")
-    return compile_path(alike)[1]
+    return ALIKE.get(path, path).replace(VERSION_PART, "")
 
 
 def _unrouted(says: Mapping[str, Say]) -> Callable[[Request, Exception], Awaitable[Response]]:
@@ -276,7 +213,7 @@ def _unrouted(says: Mapping[str, Say]) -> Callable[[Request, Exception], Awaitab
         routes = (route for route in request.app.routes if isinstance(route, Route))
         known = (route for route in routes if route.matches(request.scope)[0] is not Match.NONE)
         route = next(known, None)
-        request.scope["seen"].route = _label(route.path) if route else UNKNOWN
+        request.scope["record"].route = _label(_path(route.path)) if route else UNKNOWN
         say = says[route.path] if route else _family(request.url.path)
         decided = request.headers.get(REFUSAL.decode())
         response = _problem(request, Refused(decided or UNROUTED[error.status_code]), say)
@@ -287,17 +224,22 @@ def _unrouted(says: Mapping[str, Say]) -> Callable[[Request, Exception], Awaitab
     return answered
 
 
+def _path(pattern: str) -> str:
+    """A path as the table has it, from the router's pattern."""
+    return compile_path(pattern)[1]
+
+
 def _family(path: str) -> Say:
     """How a path that no route takes is refused."""
     under = f"{path}/".startswith(INFERENCE)
-    return inference_protocol.problem if under else native.problem
+    return open_inference.problem if under else native.problem
 
 
 def _problem(request: Request, refused: Refused, say: Say) -> Response:
-    seen = request.scope["seen"]
-    seen.refused = refused.code
+    record = request.scope["record"]
+    record.refused = refused.code
     if refused.code == "internal":
-        logger.exception("request failed", extra=seen.names())
+        logger.exception("request failed", extra=record.names())
     said = say(refused, request.headers.get(REQUEST_ID, ""))
     response = Response(said.body, said.status, said.headers, said.media_type)
     if refused.retry_after is not None:

@@ -30,6 +30,24 @@ class NotFinite(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Identity:
+    """Of the model that made an answer; equal ones give equal bits to equal inputs."""
+
+    model: str
+    weights: str
+    numerics: str
+
+    def head(self, dtype: str) -> dict[str, str]:
+        """What every answer says of it."""
+        return {
+            "model": self.model,
+            "weights": self.weights,
+            "dtype": dtype,
+            "numerics": self.numerics,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Item:
     """What is answered for one sequence.
 

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from model import packing
 from model.config import EncoderConfig
 from model.errors import SequenceTooLong
 from model.loading.sentence_transformers import Prompts
@@ -35,15 +37,13 @@ class Read:
         facts: its tokens as the answer shows them.
     """
 
-    token_ids: Sequence[int] | None
-    types: Sequence[int] | None
-    embeddings: Array | None
+    sequence: packing.Sequence
     length: int
     facts: Mapping[str, Any]
 
-    def __len__(self) -> int:
-        given = self.token_ids if self.embeddings is None else self.embeddings
-        return 0 if given is None else len(given)
+    @property
+    def truncated(self) -> bool:
+        return len(self.sequence) < self.length
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class Reader:
         # a table of one row tells no segments apart, whatever types the tokenizer gives a pair
         types = read.types if self.config.types > 1 else None
         facts = _facts_of_text(read, paired) if shown else {}
-        return Read(read.token_ids, types, None, read.length, facts)
+        return Read(packing.Sequence(read.token_ids, types), read.length, facts)
 
     def _of_numbers(self, item: Item, index: int, truncate: Truncate, shown: bool) -> Read:
         if item.token_ids is not None:
@@ -144,13 +144,14 @@ class Reader:
             self._check_ids(ids, types, index)
             cut = self._cut(len(ids), index, truncate)
             facts = self._facts(ids[cut]) if shown else {}
-            return Read(ids[cut], types[cut], None, len(ids), facts)
+            return Read(packing.Sequence(ids[cut], types[cut]), len(ids), facts)
         if item.embeddings is None:
             raise RuntimeError("an input of no kind: this is a bug")
         vectors = _vectors(item.embeddings, index)
         self._check_vectors(vectors, index)
         cut = self._cut(len(vectors), index, truncate)
-        return Read(None, None, vectors[cut], len(vectors), dict.fromkeys(FACTS) if shown else {})
+        sequence = packing.Sequence(embeddings=torch.from_numpy(vectors[cut]))
+        return Read(sequence, len(vectors), dict.fromkeys(FACTS) if shown else {})
 
     def _check_ids(self, ids: Sequence[int], types: Sequence[int], index: int) -> None:
         if not ids:

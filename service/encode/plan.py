@@ -1,74 +1,162 @@
-"""What a request wants of attention -> what to show of each of its sequences, or a refusal."""
+"""A request -> what the model is to do for each of its sequences, or a refusal."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from model.loading.checkpoint import Model
 from model.maps.forms import Asked
 from model.maps.units import Units, divide
-from model.tokenizer import Tokenizer
-from service.encode.inputs import Read
-from service.encode.request import Attention
+from model.pooling import Pooling
+from service.encode.inputs import Read, Reader
+from service.encode.request import Attention, EncodeRequest, Pooled
+from service.engine.lanes import Wanted, Work
+from service.observe.record import Record
 from service.refusals import Refused
+from service.settings import Settings
 
 MOST_KEYS, MOST_BLOCKS = 8, 32  # where a request does not say
 
+Heads = Mapping[int, tuple[int, ...]]  # by layer
 
-def ask(
-    attention: Attention,
-    heads: Mapping[int, tuple[int, ...]],
-    read: Sequence[Read],
-    tokenizer: Tokenizer,
-) -> list[Asked]:
-    """The form asked for, for each sequence.
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The sequences of a request and what is wanted of each, in its order."""
+
+    reads: Sequence[Read]
+    works: Sequence[Work]
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each."""
+        return list(map(len, self.works))
+
+    def attention(self, padded: bool = False) -> list[Asked]:
+        """What is to be shown of each; padded, of as many like the longest."""
+        works = [max(self.works, key=len)] * len(self.works) if padded else self.works
+        return [work.wanted.attention for work in works if work.wanted.attention]
+
+
+class Planner:
+    """Plans requests for one model.
 
     Args:
-        heads: which heads, by layer.
-
-    Raises:
-        Refused: a sequence has no words or no such row, or nothing is left of it.
+        name: what clients call it.
     """
-    return [
-        _of_one(attention, heads, one, tokenizer, ("inputs", index))
-        for index, one in enumerate(read)
-    ]
+
+    def __init__(self, name: str, model: Model, reader: Reader, settings: Settings) -> None:
+        self._name, self._model, self._reader, self._settings = name, model, reader, settings
+
+    async def plan(self, request: EncodeRequest, record: Record) -> Plan:
+        """Read the inputs, and resolve what is asked of each.
+
+        Raises:
+            Refused: what is asked for does not exist, or an input cannot be read.
+        """
+        wanted, heads, gates = self._wanted(request), self._heads(request), self._gates(request)
+        with record.stage("tokenize"):
+            reads = await self._read(request)
+        record.sequences, record.tokens = len(reads), sum(len(r.sequence) for r in reads)
+        shown: Sequence[Asked | None] = [None] * len(reads)
+        if request.attention:
+            shown = [self._shown(request.attention, heads, i, r) for i, r in enumerate(reads)]
+        works = [
+            Work(replace(read.sequence, gates=gates), replace(wanted, attention=one))
+            for read, one in zip(reads, shown, strict=True)
+        ]
+        return Plan(reads, works)
+
+    def check_tokens(self, tokens: int) -> None:
+        """Refuse more tokens than a request may hold."""
+        limit = self._settings.max_request_tokens
+        if tokens > limit:
+            raise Refused("too_many_tokens", tokens=tokens, limit=limit)
+
+    def _wanted(self, request: EncodeRequest) -> Wanted:
+        """What the lanes return of each sequence."""
+        if request.model is not None and request.model != self._name:
+            raise Refused.at("model_not_found", "model")
+        layers = self._model.config.layers
+        try:
+            hidden = request.hidden(layers)
+        except IndexError:
+            raise Refused.at("index_out_of_range", "layers", limit=layers) from None
+        return Wanted(self._pooling(request.pooled), request.tokens, hidden)
+
+    def _pooling(self, pooled: bool | Pooled) -> Pooling | None:
+        own = self._model.pooling
+        if isinstance(pooled, bool):
+            return own if pooled else None
+        normalize = own.normalize if pooled.normalize is None else pooled.normalize
+        # the checkpoint's Dense layers are made for its own reduction and for no other
+        how = own if pooled.mode == "model" else Pooling((pooled.mode,), normalize)
+        size = how.size(self._model.config.width)
+        if pooled.dimensions is not None and pooled.dimensions > size:
+            raise Refused.at("out_of_range", "pooled", "dimensions", limit=size)
+        return replace(how, normalize=normalize, dimensions=pooled.dimensions)
+
+    def _heads(self, request: EncodeRequest) -> Heads:
+        """The heads to show."""
+        limits = self._limits()
+        try:
+            return request.attention.resolve(**limits) if request.attention else {}
+        except IndexError:
+            raise Refused.at("index_out_of_range", "attention", **limits) from None
+
+    def _gates(self, request: EncodeRequest) -> dict[int, dict[int, float]]:
+        """The heads to scale, by layer."""
+        limits = self._limits()
+        try:
+            return request.scales(**limits)
+        except IndexError:
+            raise Refused.at("index_out_of_range", "gates", **limits) from None
+
+    def _limits(self) -> dict[str, int]:
+        return {"layers": self._model.config.layers, "heads": self._model.config.heads}
+
+    async def _read(self, request: EncodeRequest) -> list[Read]:
+        """The inputs as sequences, within the limits of a request."""
+        if not request.inputs:
+            raise Refused.at("batch_empty", "inputs")
+        if len(request.inputs) > self._settings.max_sequences:
+            raise Refused("batch_too_large", limit=self._settings.max_sequences)
+        shown = bool(request.tokens or request.layers or request.attention)
+        reads = await self._reader.read(
+            request.items, request.truncate, shown=shown, prompt_name=request.prompt_name
+        )
+        self.check_tokens(sum(len(read.sequence) for read in reads))
+        return reads
+
+    def _shown(self, attention: Attention, heads: Heads, index: int, read: Read) -> Asked:
+        """What is to be shown of one sequence's attention."""
+        facts, units = read.facts, _units(attention, index, read)
+        if not set(attention.rows) <= set(units.axis):
+            raise Refused.at("index_out_of_range", "attention", "rows")
+        special, separator = facts["special"] or [], self._model.tokenizer.separator
+        separators = [i for i, id in enumerate(facts["token_ids"] or []) if id == separator]
+        return Asked(
+            heads,
+            units,
+            attention.form,
+            attention.weight or ("value_norm" if attention.form == "dominance" else "probability"),
+            tuple(attention.rows),
+            attention.k or MOST_KEYS,
+            attention.size or MOST_BLOCKS,
+            attention.dtype == "float16",
+            special.index(True) if True in special else None,
+            tuple(separators),
+        )
 
 
-def _of_one(
-    attention: Attention,
-    heads: Mapping[int, tuple[int, ...]],
-    read: Read,
-    tokenizer: Tokenizer,
-    loc: tuple[str | int, ...],
-) -> Asked:
-    facts, units = read.facts, _units(attention, read, loc)
-    if not set(attention.rows) <= set(units.axis):
-        raise Refused.at("index_out_of_range", "attention", "rows")
-    special = facts["special"] or []
-    separators = [
-        token for token, id in enumerate(facts["token_ids"] or []) if id == tokenizer.separator
-    ]
-    return Asked(
-        heads,
-        units,
-        attention.form,
-        attention.weight or ("value_norm" if attention.form == "dominance" else "probability"),
-        tuple(attention.rows),
-        attention.k or MOST_KEYS,
-        attention.size or MOST_BLOCKS,
-        attention.dtype == "float16",
-        special.index(True) if True in special else None,
-        tuple(separators),
-    )
-
-
-def _units(attention: Attention, read: Read, loc: tuple[str | int, ...]) -> Units:
+def _units(attention: Attention, index: int, read: Read) -> Units:
     """The rows and columns of one sequence's maps."""
     facts = read.facts
     if attention.level == "word" and facts["words"] is None:
-        raise Refused.at("words_unknown", *loc)
+        raise Refused.at("words_unknown", "inputs", index)
     if attention.specials != "keep" and facts["special"] is None:
-        raise Refused.at("specials_unknown", *loc)
+        raise Refused.at("specials_unknown", "inputs", index)
     units = divide(
-        len(read),
+        len(read.sequence),
         level=attention.level,
         specials=attention.specials,
         words=facts["words"] or (),
@@ -76,5 +164,5 @@ def _units(attention: Attention, read: Read, loc: tuple[str | int, ...]) -> Unit
         special=facts["special"] or (),
     )
     if not units.axis:
-        raise Refused.at("nothing_left", *loc)
+        raise Refused.at("nothing_left", "inputs", index)
     return units

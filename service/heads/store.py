@@ -9,12 +9,12 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 import torch
@@ -36,12 +36,8 @@ logger = logging.getLogger(__name__)
 FORMAT = 1  # changes when equal weights and sentences would be told otherwise
 
 
-class Run(Protocol):
-    """Waits for the batches that hold some sequences; see Gateway."""
-
-    def __call__(
-        self, works: Sequence[Work], sizes: Sequence[int], deadline: float, /
-    ) -> Awaitable[tuple[list[Done], Timing]]: ...
+# waits for the batches that hold some works; see service/encode/admission.py
+Run = Callable[[Sequence[Work], float], Awaitable[tuple[list[Done], Timing]]]
 
 
 class Heads:
@@ -107,7 +103,7 @@ class Heads:
             for sequence in sequences
         ]
         deadline = time.monotonic() + self._batch_seconds
-        done, _ = await self._run(works, [len(work) for work in works], deadline)
+        done, _ = await self._run(works, deadline)
         return [_maps(one, config.layers) for one in done]
 
 

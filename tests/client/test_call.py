@@ -15,7 +15,7 @@ from headlight_client import (
     NoAnswer,
     RequestRefused,
 )
-from service.encode.gateway import Gateway
+from service.replica import Replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -75,7 +75,7 @@ async def test_inputs_of_every_kind_are_encoded(encode: Any, alone: Any, address
     assert [item.length for item in told.items][2:] == [3, 2, 5]
 
 
-async def test_what_is_asked_for_comes_typed(encode: Any, address: str, gateway: Gateway) -> None:
+async def test_what_is_asked_for_comes_typed(encode: Any, address: str, replica: Replica) -> None:
     """Tokens, layers, maps and what made them."""
     told = await encode(
         address,
@@ -95,7 +95,7 @@ async def test_what_is_asked_for_comes_typed(encode: Any, address: str, gateway:
     assert list(item.attention.maps) == [(5, 2), (5, 11)]
     np.testing.assert_allclose(item.attention.maps[5, 11].sum(axis=1), np.ones(5), atol=1e-6)
     assert told.head == {
-        name: gateway.head("float32")[name] for name in ("model", "weights", "numerics")
+        name: replica.identity.head("float32")[name] for name in ("model", "weights", "numerics")
     }
     assert told.usage.tokens == 5 and told.usage.attention_bytes == 2 * 5 * 5 * 4
 

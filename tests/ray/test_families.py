@@ -26,7 +26,7 @@ from transformers import PreTrainedModel
 
 from service.edge import guard
 from service.encode.answer import SAFETENSORS
-from service.encode.gateway import Gateway
+from service.replica import Replica
 from service.settings import Settings
 
 if TYPE_CHECKING:
@@ -339,7 +339,7 @@ async def served(
     tmp_path_factory: pytest.TempPathFactory,
     start: "Start",
     listen: Callable[..., AbstractAsyncContextManager[str]],
-    outer: Callable[[Gateway], guard.Guard],
+    outer: Callable[[Replica], guard.Guard],
 ) -> AsyncIterator[Served]:
     """A family behind real HTTP."""
     name, really = request.param
@@ -354,10 +354,9 @@ async def served(
             url = stack.enter_context(start("--model", str(folder), "--device", "cpu")).url
         else:
             settings = Settings(model=str(folder), device="cpu", threads=1, canary_seconds=60)
-            gateway = Gateway(settings, "family-1")
-            await gateway.start()
-            stack.push_async_callback(gateway.close)
-            url = await stack.enter_async_context(listen(outer(gateway)))
+            replica = await Replica.start(settings, "family-1")
+            stack.push_async_callback(replica.close)
+            url = await stack.enter_async_context(listen(outer(replica)))
         client = httpx.AsyncClient(base_url=url, timeout=60)
         yield Served(await stack.enter_async_context(client), family, every, expected, name)
 

@@ -20,9 +20,9 @@ from transformers import BertModel
 from model import kernels
 from model.maps.statistics import FIELDS
 from service.encode.answer import SAFETENSORS
-from service.encode.gateway import Gateway
 from service.engine.lanes import Done, Work
 from service.engine.weights import BUNDLED, locate
+from service.replica import Replica
 from service.settings import Settings
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -466,25 +466,25 @@ async def test_a_gate_scales_what_its_head_writes_through_w_o(
 
 
 async def test_a_gate_leaves_others_in_its_batch_as_they_are(
-    client: httpx.AsyncClient, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+    client: httpx.AsyncClient, replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bit for bit, for the gated and the ungated alike."""
     more = {"tokens": True, "encoding": "base64", "attention": {"layers": [5]}}
     asked = [{**gated((0, 5, 0.0), (3, 1, 7.0)), **more}, {"inputs": [DOG], **more}]
     alone = [(await encode(client, one))["data"] for one in asked]
-    run, go, batches = gateway._runner.run, threading.Event(), list[set[bool]]()
+    run, go, batches = replica.lanes.run, threading.Event(), list[set[bool]]()
 
     def held(works: Sequence[Work], threads: int) -> list[Done | Exception]:
         go.wait(20)
         batches.append({bool(work.gates) for work in works})
         return run(works, threads)
 
-    monkeypatch.setattr(gateway._runner, "run", held)
+    monkeypatch.setattr(replica.lanes, "run", held)
     first = [{"inputs": ["a"]}] * 2  # they keep the lanes while the others gather
     tasks = [asyncio.create_task(encode(client, one)) for one in first + asked * 3]
     try:
         async with asyncio.timeout(60):
-            while gateway._batcher.waiting_requests < len(asked * 3):
+            while replica.batcher.waiting_requests < len(asked * 3):
                 await asyncio.sleep(0.01)
     finally:
         go.set()
@@ -506,17 +506,16 @@ async def test_an_answer_names_the_path_that_computed_it(
     settings = Settings(threads=1, device="cpu", dtype="float32")
     forms = [{"form": "full"}, {"form": "rollout"}, {"form": "stats"}, {"form": "dominance"}]
     named = []
-    gateway = Gateway(settings, "path-1")
-    await gateway.start()
+    replica = await Replica.start(settings, "path-1")
     async with httpx.AsyncClient(
-        transport=httpx.ASGITransport(outer(gateway)), base_url="http://headlight"
+        transport=httpx.ASGITransport(outer(replica)), base_url="http://headlight"
     ) as client:
         for form in forms:
             asked = {"inputs": ["All is well"], "attention": form}
             answer = await client.post("/v1/encode", json=asked)
             named.append(answer.json()["data"][0]["attention"]["path"])
         answer = await client.post("/v1/encode", json=asked, headers={"accept": SAFETENSORS})
-    await gateway.close()
+    await replica.close()
 
     length = int.from_bytes(answer.content[:8], "little")
     told = json.loads(json.loads(answer.content[8:][:length])["__metadata__"]["headlight"])

@@ -8,8 +8,8 @@ import orjson
 import pytest
 import pytest_asyncio
 
-from service.encode.gateway import Gateway
 from service.refusals import MOST_BYTES, REFUSALS
+from service.replica import Replica
 
 if TYPE_CHECKING:
     from tests.bad_inputs import Row
@@ -27,7 +27,7 @@ async def golden(address: str) -> Any:
 
 
 async def test_each_is_answered_as_listed_and_leaves_the_replica_as_it_was(
-    client: httpx.AsyncClient, gateway: Gateway, golden: Any, bad_input: "Row"
+    client: httpx.AsyncClient, replica: Replica, golden: Any, bad_input: "Row"
 ) -> None:
     """Status and code; then ready, the same bits as before the first, nothing waits."""
     answer = await client.request(
@@ -42,7 +42,7 @@ async def test_each_is_answered_as_listed_and_leaves_the_replica_as_it_was(
     assert answer.headers["x-request-id"].isascii()
     assert (await client.get("/ready")).status_code == 200
     assert (await client.post("/v1/encode", json=GOLDEN)).json()["data"] == golden
-    assert gateway._batcher.waiting_requests == gateway._batcher.waiting_tokens == 0
+    assert replica.batcher.waiting_requests == replica.batcher.waiting_tokens == 0
 
 
 def code(answer: httpx.Response) -> Any:

@@ -21,9 +21,9 @@ from model.errors import CheckpointError
 from service.commands.bulk import Stopped, Unusable
 from service.commands.bulk import encode as encode_file
 from service.edge import guard
-from service.encode.gateway import Gateway
 from service.engine.proof import GOLDEN
 from service.engine.weights import BUNDLED, locate
+from service.replica import Replica
 from service.settings import Settings
 
 TEXT = "A dog ate the food because it was hungry"
@@ -33,19 +33,18 @@ Served = Callable[..., AbstractAsyncContextManager[httpx.AsyncClient]]
 
 
 @pytest.fixture
-def served(listen: Any, outer: Callable[[Gateway], guard.Guard]) -> Served:
+def served(listen: Any, outer: Callable[[Replica], guard.Guard]) -> Served:
     """A client of a replica that serves a folder over real HTTP."""
 
     @asynccontextmanager
     async def serve(folder: Path, **more: Any) -> AsyncIterator[httpx.AsyncClient]:
         settings = Settings(model=str(folder), device="cpu", threads=1, **more)
-        gateway = Gateway(settings, "replica-1")
-        await gateway.start()
+        replica = await Replica.start(settings, "replica-1")
         try:
-            async with listen(outer(gateway)) as url, httpx.AsyncClient(base_url=url) as http:
+            async with listen(outer(replica)) as url, httpx.AsyncClient(base_url=url) as http:
                 yield http
         finally:
-            await gateway.close()
+            await replica.close()
 
     return serve
 

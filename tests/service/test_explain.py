@@ -15,10 +15,10 @@ from safetensors.numpy import load_file
 from model.packing import Sequence
 from service.api.teaching import spine
 from service.encode import answer
-from service.encode.gateway import Gateway
 from service.engine.lanes import Done, Wanted, Work
 from service.engine.weights import BUNDLED, locate
 from service.refusals import Refused
+from service.replica import Replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -161,12 +161,12 @@ async def test_a_long_text_is_cut_only_when_asked(client: httpx.AsyncClient) -> 
     assert total <= 2**23 < total + 4 * (10 * 384 + 2 * 12 * (2 * most + 1))
 
 
-async def test_a_pre_norm_family_has_one_more_step_to_pay_for(gateway: Gateway) -> None:
+async def test_a_pre_norm_family_has_one_more_step_to_pay_for(replica: Replica) -> None:
     """What its projections read; and where not one token would fit, none is offered."""
     facts = []
     for pre_norm in (False, True):
         with pytest.raises(Refused) as refused:
-            spine._check_bytes(replace(gateway._config, pre_norm=pre_norm), 3, 1)
+            spine._check_bytes(replace(replica.reader.config, pre_norm=pre_norm), 3, 1)
         facts.append(refused.value.facts)
 
     assert facts[1]["bytes"] == 4 * (11 * 3 * 384 + 2 * 12 * 3**2)
@@ -202,12 +202,12 @@ async def test_what_cannot_be_explained_is_refused_and_said_where(
 
 
 async def test_it_waits_and_is_counted_like_any_text(
-    client: httpx.AsyncClient, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+    client: httpx.AsyncClient, replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No room, no place in the queue; its tokens and its route are in the metrics."""
     body = {"text": "All is well", "layer": 0}
     with monkeypatch.context() as full:
-        full.setattr(gateway._batcher, "_most_requests", 0)
+        full.setattr(replica.batcher, "_most_requests", 0)
         refused = await client.post(ROUTE, json=body)
 
     async def tokens() -> float:
@@ -224,7 +224,7 @@ async def test_it_waits_and_is_counted_like_any_text(
     assert counted in (await client.get("/metrics")).text
 
 
-async def test_in_company_it_is_explained_the_same(gateway: Gateway) -> None:
+async def test_in_company_it_is_explained_the_same(replica: Replica) -> None:
     """Whatever else is in the batch: not one bit of any step moves, nor of the others."""
     ids = [101, 2035, 2003, 2092, 102]
     works = [
@@ -232,7 +232,7 @@ async def test_in_company_it_is_explained_the_same(gateway: Gateway) -> None:
         Work(Sequence(ids * 7), Wanted(tokens=True)),
         Work(Sequence(ids), Wanted(explained=1, hidden=frozenset({4}))),
     ]
-    run = gateway._runner.run
+    run = replica.lanes.run
     alone = [run([work], 1)[0] for work in works]
 
     together = await asyncio.to_thread(run, works, 1)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from service import refusals
+from service.api import dialect
 from service.api.dialect import Problem
 from service.api.native import tensor_file
 from service.encode import answer
@@ -13,7 +14,7 @@ from service.refusals import Refused
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class Call(dialect.InPieces):
     """One request, and how its answer is written.
 
     Args:
@@ -28,7 +29,7 @@ class Call:
         """Whether arrays are written as JSON numbers, which take several times their bytes."""
         return self.media_type == JSON and self.request.encoding == "json"
 
-    def write(self, encoded: Encoded) -> Iterator[bytes]:
+    def pieces(self, encoded: Encoded) -> Iterator[bytes]:
         """The answer, in pieces."""
         if self.media_type == SAFETENSORS:
             return answer.as_safetensors(encoded)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pydantic_core import from_json
 from safetensors import SafetensorError, deserialize
 
-from service.edge.body import LENGTH_BYTES, header_bytes
+from service.api.body import LENGTH_BYTES, header_bytes
 from service.encode.answer import METADATA
 from service.encode.request import EncodeRequest
 from service.refusals import Refused, unreadable

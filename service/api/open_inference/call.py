@@ -4,17 +4,20 @@ Inputs are exactly one of text, input_ids and inputs_embeds. Outputs are padded 
 batch's longest sequence; `lengths` comes with those that can be. inference_answer.py writes them.
 """
 
+import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from service.api.dialect import Problem
-from service.api.open_inference import tensors
+from service.api import dialect
+from service.api.dialect import Problem, Written
+from service.api.open_inference import tensors, writer
 from service.api.open_inference.request import (
     ATTENTION,
     LAYERS,
@@ -26,7 +29,8 @@ from service.api.open_inference.request import (
     InferParameters,
     InferRequest,
 )
-from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS
+from service.encode import answer
+from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, Encoded, join
 from service.encode.request import Attention, EncodeRequest, Item
 from service.refusals import REFUSALS, Refused
 
@@ -52,6 +56,8 @@ BESIDE = {TYPES: (IDS,), MASK: (IDS, EMBEDS)}  # inputs that need one of others
 NATIVE = {"text": TEXT, "token_ids": IDS, "token_type_ids": TYPES, "embeddings": EMBEDS}
 CHOOSES = {"layers": LAYERS, "attention_layers": ATTENTION, "attention_heads": ATTENTION}
 TITLES = {"exactly_one_input": f"The inputs hold exactly one of {TEXT}, {IDS} and {EMBEDS}."}
+LONGEST_HEADER = 9  # digits of bytes
+ITEMS_A_TURN = 64  # that are made of an answer before other requests get a turn
 BAD_REQUEST, UNPROCESSABLE = REFUSALS["invalid_json"].status, REFUSALS["invalid_type"].status
 
 
@@ -71,7 +77,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class Call(dialect.Call):
     """One request, and how its answer is written.
 
     Args:
@@ -98,6 +104,15 @@ class Call:
     @property
     def media_type(self) -> str:
         return OCTETS if any(self.outputs.values()) else JSON
+
+    async def write(self, encoded: Encoded, turn: asyncio.Lock) -> Written:
+        """The answer as it is sent: JSON, then the bytes of tensors, where there are any."""
+        items = await _made(encoded)
+        told, data = writer.written(self.outputs, self.id, encoded.head["model"], items)
+        head = await join(told, turn)
+        body = await join(chain([head], data), turn)
+        octets = self.media_type == OCTETS
+        return Written(body, {INFERENCE_HEADER: str(len(head))} if octets else {})
 
 
 def parse(body: bytes, header: int | None, limits: Limits) -> Call:
@@ -260,3 +275,26 @@ def _lengths(mask: Array) -> list[int]:
     if not lengths.all():
         raise Refused.at("sequence_empty", MASK)
     return [int(length) for length in lengths]
+
+
+async def _made(encoded: Encoded) -> list[answer.Item]:
+    """All items of an answer, since a padded array needs them all."""
+    items = []
+    for item in encoded.items:
+        items.append(item)
+        if len(items) % ITEMS_A_TURN == 0:
+            await asyncio.sleep(0)
+    return items
+
+
+def header(length: str | None) -> int | None:
+    """How many bytes of a body are JSON, as INFERENCE_HEADER says; None where all are.
+
+    Raises:
+        Refused: it is no such number.
+    """
+    if length is None:
+        return None
+    if not length.isdecimal() or not length.isascii() or len(length) > LONGEST_HEADER:
+        raise Refused.at("out_of_range", INFERENCE_HEADER)
+    return int(length)

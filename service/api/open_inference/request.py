@@ -12,6 +12,7 @@ from service.encode.request import Integers
 from service.wire import Wire
 
 POOLED, TOKENS, LAYERS, ATTENTION, LENGTHS = "pooled", "tokens", "layers", "attention", "lengths"
+VERSION = "1"  # of the one model served
 OUTPUTS = (POOLED, TOKENS, LAYERS, ATTENTION, LENGTHS)
 LONGEST_LIST = 4096  # characters
 MOST_UNSIGNED = 2**64 - 1  # of Triton's parameters

@@ -8,64 +8,27 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from service.api.open_inference.call import EMBEDS, INPUTS, Call
-from service.api.open_inference.request import ATTENTION, LAYERS, LENGTHS, POOLED, TOKENS
+from service.api.open_inference.request import ATTENTION, LAYERS, LENGTHS, POOLED, VERSION
 from service.api.open_inference.tensors import Tensor
 from service.encode.answer import Item
 
 Array = NDArray[Any]
 
-VERSION = "1"  # of the one model served
-
-
-def model(name: str, width: int, embedding: int, pooled: int) -> dict[str, Any]:
-    """The model's metadata; -1 is an axis of any length.
-
-    Args:
-        width: numbers in a token's vector.
-        embedding: numbers in a token's embedding.
-        pooled: numbers in a pooled vector.
-    """
-    shapes = {
-        POOLED: [-1, pooled],
-        TOKENS: [-1, -1, width],
-        LAYERS: [-1, -1, -1, width],
-        ATTENTION: [-1] * 5,
-        LENGTHS: [-1],
-    }
-    inputs = [
-        {
-            "name": given,
-            "datatype": datatypes[0],
-            "shape": [-1, -1, embedding] if given == EMBEDS else [-1] * axes[0],
-        }
-        for given, (datatypes, axes) in INPUTS.items()
-    ]
-    outputs = [
-        {"name": made, "datatype": "INT64" if made == LENGTHS else "FP32", "shape": shape}
-        for made, shape in shapes.items()
-    ]
-    return {
-        "name": name,
-        "versions": [VERSION],
-        "platform": "pytorch",
-        "inputs": inputs,
-        "outputs": outputs,
-    }
-
 
 def written(
-    call: Call, model: str, items: Sequence[Item]
+    outputs: Mapping[str, bool], id: str | None, model: str, items: Sequence[Item]
 ) -> tuple[Iterator[bytes], Iterator[bytes]]:
     """An answer's JSON, and the bytes that follow it; each in pieces.
 
     Args:
+        outputs: those answered, in order, and whether each comes as bytes.
+        id: the client's own, given back.
         items: one for each sequence.
     """
-    made = [_tensor(name, items, binary) for name, binary in call.outputs.items()]
+    made = [_tensor(name, items, binary) for name, binary in outputs.items()]
     said = {"model_name": model, "model_version": VERSION}
-    if call.id is not None:
-        said["id"] = call.id
+    if id is not None:
+        said["id"] = id
     return _told(said, made), chain.from_iterable(one.bytes() for one in made)
 
 

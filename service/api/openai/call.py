@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from service.api import dialect
 from service.api.dialect import Problem, inputs, sentence
 from service.api.openai.request import EmbeddingsRequest
 from service.encode import answer
@@ -21,19 +22,18 @@ NAMES = {"inputs": "input", "pooled": "dimensions"}
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class Call(dialect.InPieces):
     """One request, and how its answer is written."""
 
     request: EncodeRequest
     encoding_format: str
-    media_type: str = JSON
 
     @property
     def numbers(self) -> bool:
         """Whether arrays are written as JSON numbers."""
         return self.encoding_format == "float"
 
-    def write(self, encoded: Encoded) -> Iterator[bytes]:
+    def pieces(self, encoded: Encoded) -> Iterator[bytes]:
         """The answer, in pieces."""
         yield b'{"object":"list","data":['
         for index, item in enumerate(encoded.items):

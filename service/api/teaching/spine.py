@@ -3,33 +3,23 @@
 One shows the mechanism without a model, the other the model without a secret.
 """
 
-import asyncio
-import time
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
 
-from model import packing
 from model.config import EncoderConfig
-from service.api.teaching.mechanism import Array, Given, attend, read
+from service.api.teaching.mechanism import attend, read
 from service.api.teaching.request import ATTEND, ExplainRequest
 from service.encode import answer
+from service.encode.admission import Admission
+from service.encode.aside import Aside
 from service.encode.inputs import Read, Reader
-from service.engine.batcher import Timing
-from service.engine.lanes import Done, Wanted, Work
+from service.engine.lanes import Wanted, Work
 from service.observe.record import Record
 from service.refusals import Fault, Refused
 
-MOST_WAITING = 16  # requests at once for the mechanism alone; their arrays wait in memory
 ROWS, MAPS = 10, 2  # of an explained layer, (tokens, width) and (heads, query, key)
 NUMBER_BYTES = 4  # of a float32
-
-
-class Run(Protocol):
-    """Waits for the batches that hold some sequences; see Gateway."""
-
-    def __call__(
-        self, works: Sequence[Work], sizes: Sequence[int], deadline: float, seen: Record, /
-    ) -> Awaitable[tuple[list[Done], Timing]]: ...
 
 
 class Lessons:
@@ -40,9 +30,11 @@ class Lessons:
         most_bytes: of the arrays in an answer.
     """
 
-    def __init__(self, head: Mapping[str, Any], reader: Reader, run: Run, most_bytes: int) -> None:
-        self._head, self._reader, self._run, self._most_bytes = head, reader, run, most_bytes
-        self._waiting, self._turn = 0, asyncio.Lock()
+    def __init__(
+        self, head: Mapping[str, Any], reader: Reader, admission: Admission, most_bytes: int
+    ) -> None:
+        self._head, self._reader, self._most_bytes = head, reader, most_bytes
+        self._admission, self._aside = admission, Aside()
 
     async def attend(self, body: bytes, deadline: float, seen: Record) -> Iterator[bytes]:
         """Answer POST /v1/attend, in pieces of JSON.
@@ -55,7 +47,7 @@ class Lessons:
         """
         with seen.stage("parse"):
             given = read(ATTEND.validate_json(body), self._most_bytes)
-        return answer.as_numbers(await self._attend(given, deadline))
+        return answer.as_numbers(await self._aside.run(partial(attend, given), deadline))
 
     async def explain(self, body: bytes, deadline: float, seen: Record) -> Iterator[bytes]:
         """Answer POST /v1/explain, in pieces of JSON.
@@ -72,28 +64,11 @@ class Lessons:
         self._check(asked)
         with seen.stage("tokenize"):
             read = await self._read(asked)
-        seen.sequences, seen.tokens = 1, len(read)
-        _check_bytes(self._reader.config, len(read), self._most_bytes)
-        work = Work(packing.Sequence(read.token_ids, read.types), Wanted(explained=asked.layer))
-        (done,), _ = await self._run([work], [len(read)], deadline, seen)
+        seen.sequences, seen.tokens = 1, len(read.sequence)
+        _check_bytes(self._reader.config, len(read.sequence), self._most_bytes)
+        work = Work(read.sequence, Wanted(explained=asked.layer))
+        (done,), _ = await self._admission.run([work], deadline, seen)
         return answer.as_numbers({**self._head, **_told(asked.layer, read, done.steps)})
-
-    async def _attend(self, given: Given, deadline: float) -> dict[str, Array]:
-        """Attend aside, one request at a time.
-
-        Not in a lane: the arithmetic says nothing of the model's speed, which admission goes by.
-        In a thread, on one core and of bounded size: like tokenizing a long text.
-        """
-        if self._waiting >= MOST_WAITING:
-            raise Refused("overloaded", retry_after=1)
-        self._waiting += 1
-        try:
-            async with asyncio.timeout(deadline - time.monotonic()), self._turn:
-                return await asyncio.to_thread(attend, given)
-        except TimeoutError:
-            raise Refused("deadline_exceeded") from None
-        finally:
-            self._waiting -= 1
 
     def _check(self, asked: ExplainRequest) -> None:
         if asked.model not in (None, self._head["model"]):
@@ -126,6 +101,6 @@ def _check_bytes(config: EncoderConfig, tokens: int, limit: int) -> None:
 
 def _told(layer: int, read: Read, steps: Mapping[str, Any]) -> dict[str, Any]:
     """What an explanation says of its text, then the steps and their shapes."""
-    cut = {"truncated": len(read) < read.length, "length": read.length}
+    cut = {"truncated": read.truncated, "length": read.length}
     shapes = {name: step.shape for name, step in steps.items()}
     return {"layer": layer, **read.facts, **cut, "shapes": shapes, **steps}

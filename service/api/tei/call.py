@@ -12,6 +12,7 @@ import numpy as np
 import orjson
 
 from model.tokenizer import Truncate
+from service.api import dialect
 from service.api.dialect import Problem, inputs, sentence
 from service.api.tei.request import Cut, EmbedAllRequest, EmbedRequest, SimilarityRequest
 from service.api.tei.vocabulary import Piece
@@ -36,14 +37,13 @@ ERRORS = sorted({"Validation", *TYPES.values()})
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class Call(dialect.InPieces):
     """One request of POST /embed or POST /embed_all: a list with an entry for each input."""
 
     request: EncodeRequest
     numbers: bool = True
-    media_type: str = JSON
 
-    def write(self, encoded: Encoded) -> Iterator[bytes]:
+    def pieces(self, encoded: Encoded) -> Iterator[bytes]:
         """The answer, in pieces."""
         for index, item in enumerate(encoded.items):
             yield b"," if index else b"["
@@ -55,7 +55,7 @@ class Call:
 class Comparison(Call):
     """One request of POST /similarity: the cosine of the first input with each other."""
 
-    def write(self, encoded: Encoded) -> Iterator[bytes]:
+    def pieces(self, encoded: Encoded) -> Iterator[bytes]:
         """The answer, in pieces."""
         yield from answer.numbers(_cosines(_there(item.pooled) for item in encoded.items))
 

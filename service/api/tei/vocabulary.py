@@ -1,17 +1,12 @@
 """The tokenizer by itself, without the model: text -> tokens, ids -> text."""
 
-import asyncio
-import time
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import NamedTuple
 
+from service.encode.aside import Aside
 from service.encode.inputs import Reader
 from service.refusals import Refused
 from service.settings import Settings
-
-Told = TypeVar("Told")
-
-MOST_WAITING = 16  # requests at once; their texts wait in memory
 
 
 class Piece(NamedTuple):
@@ -34,7 +29,7 @@ class Vocabulary:
 
     def __init__(self, reader: Reader, settings: Settings) -> None:
         self._reader, self._settings = reader, settings
-        self._waiting, self._turn = 0, asyncio.Lock()
+        self._aside = Aside()
 
     async def tokenize(
         self, texts: Sequence[str], prompt_name: str | None, deadline: float, *, special: bool
@@ -53,7 +48,7 @@ class Vocabulary:
             self._check_text(text, index)
         prompt = self._reader.prompt(prompt_name)
         given = [prompt + text for text in texts]
-        return await self._aside(lambda: self._tokenize(given, special), deadline)
+        return await self._aside.run(lambda: self._tokenize(given, special), deadline)
 
     async def decode(
         self, sequences: Sequence[Sequence[int]], deadline: float, *, special: bool
@@ -72,22 +67,9 @@ class Vocabulary:
         tokenizer = self._reader.tokenizer
         for index, ids in enumerate(sequences):
             self._check_ids(ids, index)
-        return await self._aside(
+        return await self._aside.run(
             lambda: [tokenizer.text(ids, special=special) for ids in sequences], deadline
         )
-
-    async def _aside(self, do: Callable[[], Told], deadline: float) -> Told:
-        """Work in a thread, one request at a time: the cores belong to the model."""
-        if self._waiting >= MOST_WAITING:
-            raise Refused("overloaded", retry_after=1)
-        self._waiting += 1
-        try:
-            async with asyncio.timeout(deadline - time.monotonic()), self._turn:
-                return await asyncio.to_thread(do)
-        except TimeoutError:
-            raise Refused("deadline_exceeded") from None
-        finally:
-            self._waiting -= 1
 
     def _tokenize(self, texts: Sequence[str], special: bool) -> list[list[Piece]]:
         read = self._reader.tokenizer.whole(texts, special=special)

@@ -12,28 +12,27 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from service.encode.gateway import Gateway
 from service.engine.weights import BUNDLED, locate
+from service.replica import Replica
 from service.settings import Settings
 
 PROMPTS = {"query": "search for: ", "document": "", "passage": "pre"}
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def prompted(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gateway]:
+async def prompted(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Replica]:
     """The bundled model with prompts, and with one of them as its default."""
     folder = tmp_path_factory.mktemp("prompted") / "model"
     shutil.copytree(locate(BUNDLED).folder, folder)
     told = {"prompts": PROMPTS, "default_prompt_name": "query"}
     (folder / "config_sentence_transformers.json").write_text(json.dumps(told))
-    gateway = Gateway(Settings(model=str(folder), threads=1), "prompted-1")
-    await gateway.start()
-    yield gateway
-    await gateway.close()
+    replica = await Replica.start(Settings(model=str(folder), threads=1), "prompted-1")
+    yield replica
+    await replica.close()
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def prompted_url(prompted: Gateway, listen: Any, outer: Any) -> AsyncIterator[str]:
+async def prompted_url(prompted: Replica, listen: Any, outer: Any) -> AsyncIterator[str]:
     """Where the model with prompts is served."""
     async with listen(outer(prompted)) as url:
         yield url

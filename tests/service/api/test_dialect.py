@@ -17,10 +17,10 @@ from service.api.native import call as native
 from service.api.open_inference import call as inference_protocol
 from service.api.open_inference.call import Limits
 from service.encode.answer import JSON, SAFETENSORS
-from service.encode.gateway import Gateway
 from service.encode.request import EncodeRequest
 from service.observe.metrics import Record
 from service.refusals import REFUSALS, refusal
+from service.replica import Replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -184,12 +184,12 @@ def torn(draw: st.DrawFn, whole: bytes) -> bytes:
     return bytes(body)
 
 
-async def check(gateway: Gateway, decode: Decode, body: bytes) -> None:
+async def check(replica: Replica, decode: Decode, body: bytes) -> None:
     """All that happens to a request before its work ends well, or in the client's fault."""
     try:
         request = decode(body)
         assert isinstance(request, EncodeRequest)
-        await gateway.encode(request, time.monotonic() + 30, Record("/"), numbers=True)
+        await replica.gateway.encode(request, time.monotonic() + 30, Record("/"), numbers=True)
     except Exception as error:
         refused = refusal(error)
         assert refused.status in FAULTS, error
@@ -205,14 +205,16 @@ def assert_worded(problem: Problem) -> None:
 
 @EVERY
 async def test_what_is_changed_here_is_right_as_it_was(
-    gateway: Gateway, decode: Decode, written: Callable[[Any], bytes], whole: Any
+    replica: Replica, decode: Decode, written: Callable[[Any], bytes], whole: Any
 ) -> None:
     """Else the tests below would change what is refused anyway."""
     request = decode(written(whole))
 
     assert request.inputs
     if whole is not ENCODE:  # whose embeddings are those of a model one wide
-        told = await gateway.dry_run(request, time.monotonic() + 30, Record("/"), numbers=True)
+        told = await replica.gateway.dry_run(
+            request, time.monotonic() + 30, Record("/"), numbers=True
+        )
         assert told["admitted"]
 
 
@@ -220,36 +222,36 @@ async def test_what_is_changed_here_is_right_as_it_was(
 @QUICK
 @given(data=st.data())
 async def test_a_request_changed_anywhere_is_read_or_refused(
-    gateway: Gateway,
+    replica: Replica,
     decode: Decode,
     written: Callable[[Any], bytes],
     whole: Any,
     data: st.DataObject,
 ) -> None:
     """Other types, other names, other numbers, something twice."""
-    await check(gateway, decode, written(data.draw(changed(whole))))
+    await check(replica, decode, written(data.draw(changed(whole))))
 
 
 @EVERY
 @QUICK
 @given(data=st.data())
 async def test_a_request_with_other_bytes_is_read_or_refused(
-    gateway: Gateway,
+    replica: Replica,
     decode: Decode,
     written: Callable[[Any], bytes],
     whole: Any,
     data: st.DataObject,
 ) -> None:
     """Cut, torn, lengthened."""
-    await check(gateway, decode, data.draw(torn(written(whole))))
+    await check(replica, decode, data.draw(torn(written(whole))))
 
 
 @pytest.mark.parametrize("decode", [of_json, of_file, of_inference])
 @QUICK
 @given(body=st.binary(max_size=99))
-async def test_any_bytes_are_read_or_refused(gateway: Gateway, decode: Decode, body: bytes) -> None:
+async def test_any_bytes_are_read_or_refused(replica: Replica, decode: Decode, body: bytes) -> None:
     """Of whatever kind."""
-    await check(gateway, decode, body)
+    await check(replica, decode, body)
 
 
 @pytest.mark.parametrize("decode", [of_json, of_file, of_inference])

@@ -10,7 +10,7 @@ from starlette.routing import Route
 from service.api.document import document
 from service.api.operations import OPENAI, OPERATIONS, TEI
 from service.edge import routes as edge
-from service.encode.gateway import Gateway
+from service.replica import Replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -97,13 +97,13 @@ async def test_a_refusal_is_described(client: httpx.AsyncClient, path: str) -> N
     of(answered(path, str(answer.status_code))).validate(answer.json())
 
 
-async def test_every_route_of_the_service_is_described(gateway: Gateway) -> None:
+async def test_every_route_of_the_service_is_described(replica: Replica) -> None:
     """But the page that shows the document, and the document."""
 
     async def scrape() -> bytes:
         return b""
 
-    app = edge.application(gateway, scrape)
+    app = edge.application(replica, scrape)
     routes = [route for route in app._app.routes if isinstance(route, Route)]  # type: ignore[attr-defined]
 
     served = {(route.path_format, method) for route in routes for method in route.methods or ()}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from service.encode.gateway import Gateway
+from service.replica import Replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -24,7 +24,7 @@ async def encode(client: httpx.AsyncClient, **asked: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["query", "document", "passage", None])
 async def test_a_prompt_is_the_one_of_sentence_transformers(
-    prompted: Gateway, prompted_http: httpx.AsyncClient, name: str | None
+    prompted: Replica, prompted_http: httpx.AsyncClient, name: str | None
 ) -> None:
     """By its name; without one the default, as encode() there has it."""
     peer = SentenceTransformer(prompted.settings.model, device="cpu")

@@ -16,7 +16,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from service.cli import main
-from service.encode.gateway import Gateway
+from service.replica import Replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -73,7 +73,7 @@ def sent(layer: Any) -> list[str]:
 
 
 async def test_every_line_becomes_a_row_in_order_as_alone(
-    folder: Folder, address: str, alone: Any, gateway: Gateway
+    folder: Folder, address: str, alone: Any, replica: Replica
 ) -> None:
     """Strings, objects and pairs; the file says what made it."""
     pair = {"text": "a dog", "pair": "a cat"}
@@ -87,7 +87,7 @@ async def test_every_line_becomes_a_row_in_order_as_alone(
         np.testing.assert_array_equal(row, await alone(given), strict=True)
     with safe_open(folder.out, "np") as file:
         told = file.metadata()
-    head = gateway.head("float32")
+    head = replica.identity.head("float32")
     assert {name: told[name] for name in ("model", "weights", "numerics")} == {
         name: head[name] for name in ("model", "weights", "numerics")
     }

@@ -14,7 +14,7 @@ from service import keys
 from service.cluster import ingress
 from service.edge.auth import Keys
 from service.edge.guard import Guard
-from service.encode.gateway import Gateway
+from service.replica import Replica
 from service.settings import Settings, load
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -30,7 +30,7 @@ Served = Callable[..., httpx.AsyncClient]
 
 
 async def test_every_route_but_the_open_ones_asks_for_a_key(
-    client: httpx.AsyncClient, gateway: Gateway, served: Served
+    client: httpx.AsyncClient, replica: Replica, served: Served
 ) -> None:
     """All routes of the application, and paths that are none, by every method."""
     paths = {route.path for route in routes(client)} | {"/nothing", "/-/routes", "/live/", "/Live"}
@@ -102,7 +102,7 @@ async def test_without_a_key_no_byte_of_the_body_is_read() -> None:
 
 
 async def test_the_routes_ask_for_a_key_where_the_outermost_layer_knows_none(
-    gateway: Gateway, served: Served
+    replica: Replica, served: Served
 ) -> None:
     """On a cluster whose environment lacks the keys, those that came with the deployment hold."""
     async with served(api_keys=HELD) as client:

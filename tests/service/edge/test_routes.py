@@ -14,8 +14,8 @@ from safetensors.numpy import load
 from service.api import media
 from service.edge import guard
 from service.encode.answer import SAFETENSORS
-from service.encode.gateway import Gateway
 from service.refusals import REFUSALS
+from service.replica import Replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -185,7 +185,7 @@ TENSOR = {"name": "text", "shape": [1], "datatype": "BYTES", "data": ["All is we
     ],
 )
 async def test_what_could_never_be_done_in_time_is_refused_for_good(
-    client: httpx.AsyncClient, gateway: Gateway, path: str, asked: Any, status: int
+    client: httpx.AsyncClient, replica: Replica, path: str, asked: Any, status: int
 ) -> None:
     """With what it would take, in each API's words; nobody is told to come again."""
     unreachable = re.compile(
@@ -203,14 +203,14 @@ async def test_what_could_never_be_done_in_time_is_refused_for_good(
     assert "estimate_ms" in answer.text and "deadline_ms" in answer.text
     assert REFUSALS["deadline_unreachable"].title in answer.text
     assert await count() == before + 1
-    assert gateway._batcher.waiting_requests == gateway._batcher.waiting_tokens == 0
+    assert replica.batcher.waiting_requests == replica.batcher.waiting_tokens == 0
 
 
 async def test_what_is_late_because_the_machine_is_slow_may_come_again(
-    client: httpx.AsyncClient, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+    client: httpx.AsyncClient, replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """429 and when, as long as it was fast enough at any time."""
-    monkeypatch.setattr(gateway._batcher, "_seconds", 1e9)
+    monkeypatch.setattr(replica.batcher, "_seconds", 1e9)
 
     answer = await client.post("/v1/encode", json={"inputs": ["All is well"]})
 

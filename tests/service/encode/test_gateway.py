@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from service.encode.gateway import Gateway
 from service.encode.request import EncodeRequest
 from service.engine.lanes import Done, Lanes, Work
 from service.engine.machine import Unservable
 from service.observe.record import Record
+from service.replica import Replica
 from service.settings import Settings
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -35,9 +35,9 @@ async def until(true: Callable[[], bool]) -> None:
 
 
 @contextmanager
-def held(gateway: Gateway) -> Iterator[threading.Event]:
+def held(replica: Replica) -> Iterator[threading.Event]:
     """Lanes that wait before every batch until the event is set; batches are remembered."""
-    runner, gate = gateway._runner, threading.Event()
+    runner, gate = replica.lanes, threading.Event()
     run = runner.run
 
     def waiting(works: Sequence[Work], threads: int) -> list[Done | Exception]:
@@ -45,7 +45,7 @@ def held(gateway: Gateway) -> Iterator[threading.Event]:
         return run(works, threads)
 
     runner.run = waiting  # type: ignore[method-assign]
-    alone = gateway._batcher._alone
+    alone = replica.batcher._alone
     alone.cores = lambda: 2  # type: ignore[method-assign]  # one sequence then holds both lanes
     try:
         yield gate
@@ -86,11 +86,11 @@ async def golden(client: httpx.AsyncClient) -> AsyncIterator[None]:
 
 @pytest.mark.usefixtures("golden")
 async def test_a_full_queue_refuses_with_retry_after_and_the_probes_answer(
-    client: httpx.AsyncClient, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+    client: httpx.AsyncClient, replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """429 at once for what finds no room; /live, /ready and /metrics do not wait."""
-    monkeypatch.setattr(gateway._batcher, "_most_requests", 2)
-    with held(gateway):
+    monkeypatch.setattr(replica.batcher, "_most_requests", 2)
+    with held(replica):
         waiting = [asyncio.create_task(client.post("/v1/encode", json=DOG)) for _ in range(7)]
         await until(lambda: sum(task.done() for task in waiting) >= 3)
         probes = [(await client.get(path)).status_code for path in ("/live", "/ready", "/metrics")]
@@ -105,14 +105,14 @@ async def test_a_full_queue_refuses_with_retry_after_and_the_probes_answer(
 
 @pytest.mark.usefixtures("golden")
 async def test_a_deadline_that_passes_is_504_and_the_work_is_not_done(
-    client: httpx.AsyncClient, gateway: Gateway
+    client: httpx.AsyncClient, replica: Replica
 ) -> None:
     """The header shortens the deadline; what still waited then never runs."""
-    with held(gateway):
+    with held(replica):
         first = asyncio.create_task(client.post("/v1/encode", json=DOG))
-        await until(lambda: gateway._batcher.busy)
+        await until(lambda: replica.batcher.busy)
         late = await client.post("/v1/encode", json=DOG, headers={"x-headlight-deadline-ms": "200"})
-        left = gateway._batcher.waiting_requests
+        left = replica.batcher.waiting_requests
 
     assert (late.status_code, late.json()["code"]) == (504, "deadline_exceeded")
     assert left == 0
@@ -121,17 +121,17 @@ async def test_a_deadline_that_passes_is_504_and_the_work_is_not_done(
 
 @pytest.mark.usefixtures("golden")
 async def test_a_client_that_leaves_takes_its_waiting_work_along(
-    client: httpx.AsyncClient, gateway: Gateway
+    client: httpx.AsyncClient, replica: Replica
 ) -> None:
     """Cancelling the request frees its place in the queue and counts as 499."""
-    with held(gateway):
+    with held(replica):
         first = asyncio.create_task(client.post("/v1/encode", json=DOG))
         gone = asyncio.create_task(client.post("/v1/encode", json=DOG))
-        await until(lambda: gateway._batcher.waiting_requests == 1)
+        await until(lambda: replica.batcher.waiting_requests == 1)
         gone.cancel()
         with suppress(asyncio.CancelledError):
             await gone
-        left = gateway._batcher.waiting_requests
+        left = replica.batcher.waiting_requests
 
     assert left == 0
     assert (await first).status_code == 200
@@ -140,16 +140,16 @@ async def test_a_client_that_leaves_takes_its_waiting_work_along(
 
 @pytest.mark.usefixtures("golden")
 async def test_an_exception_in_the_forward_pass_fails_only_the_request_that_caused_it(
-    client: httpx.AsyncClient, gateway: Gateway
+    client: httpx.AsyncClient, replica: Replica
 ) -> None:
     """Requests in the same batch are answered; the fault's text stays inside."""
-    with poisoned(gateway._runner):
-        with held(gateway):
+    with poisoned(replica.lanes):
+        with held(replica):
             tasks = [
                 asyncio.create_task(client.post("/v1/encode", json=body))
                 for body in (DOG, DOG, POISON, DOG)
             ]
-            await until(lambda: gateway._batcher.waiting_requests == 3)
+            await until(lambda: replica.batcher.waiting_requests == 3)
         answers = await asyncio.gather(*tasks)
 
     assert [answer.status_code for answer in answers] == [200, 200, 500, 200]
@@ -158,10 +158,11 @@ async def test_an_exception_in_the_forward_pass_fails_only_the_request_that_caus
 
 @pytest.mark.usefixtures("golden")
 async def test_output_that_is_not_finite_never_leaves(
-    client: httpx.AsyncClient, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+    client: httpx.AsyncClient, replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Embeddings that overflow inside the model are a 500 with its own code, for them alone."""
-    monkeypatch.setattr(gateway, "_reader", replace(gateway._reader, max_embedding=math.inf))
+    lenient = replace(replica.reader, max_embedding=math.inf)
+    monkeypatch.setattr(replica.gateway._planner, "_reader", lenient)
     huge = {"inputs": [{"embeddings": [[3e38, -3e38] * 192]}]}
 
     answer = await client.post("/v1/encode", json=huge)
@@ -173,29 +174,28 @@ async def test_output_that_is_not_finite_never_leaves(
 
 async def test_the_canary_runs_while_the_replica_is_busy() -> None:
     """Wrong bits under a steady load must not go unseen."""
-    gateway = Gateway(Settings(threads=1, canary_seconds=0.05), "busy-1")
-    await gateway.start()
+    replica = await Replica.start(Settings(threads=1, canary_seconds=0.05), "busy-1")
     runs = b'headlight_canary_runs_total{replica="busy-1"} '
     asked, done = EncodeRequest(inputs=["All is well"] * 8), False
 
     async def load() -> None:
         while not done:
-            await gateway.encode(asked, time.monotonic() + 30, Record("own"), numbers=False)
+            await replica.gateway.encode(asked, time.monotonic() + 30, Record("own"), numbers=False)
 
     loads = [asyncio.create_task(load()) for _ in range(4)]
-    await until(lambda: gateway._batcher.busy)
-    before = float(gateway.metrics.render().partition(runs)[2].split()[0])
-    await until(lambda: float(gateway.metrics.render().partition(runs)[2].split()[0]) >= before + 3)
+    await until(lambda: replica.batcher.busy)
+    before = float(replica.metrics.render().partition(runs)[2].split()[0])
+    await until(lambda: float(replica.metrics.render().partition(runs)[2].split()[0]) >= before + 3)
     done = True
     await asyncio.gather(*loads)
-    await gateway.close()
+    await replica.close()
 
 
 async def test_a_canary_that_comes_out_wrong_takes_the_replica_out_of_service(
-    client: httpx.AsyncClient, gateway: Gateway
+    client: httpx.AsyncClient, replica: Replica
 ) -> None:
     """One changed bit is enough: /ready refuses and the failure is counted."""
-    health = gateway._health
+    health = replica.health
     assert health is not None
     proof = health._proof
     health._proof = replace(proof, golden=np.nextafter(proof.golden, 9, dtype=np.float32))
@@ -212,13 +212,13 @@ async def test_a_canary_that_comes_out_wrong_takes_the_replica_out_of_service(
 
 
 async def test_a_batch_that_hangs_makes_the_replica_not_ready(
-    client: httpx.AsyncClient, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+    client: httpx.AsyncClient, replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """/ready answers from the age of the batch, without running anything."""
     monkeypatch.setattr("service.engine.health.STUCK_SECONDS", 0.0)
-    hasty = gateway.settings.model_copy(update={"deadline_seconds": 0.3})
-    monkeypatch.setattr(gateway._health, "_settings", hasty)
-    with held(gateway):
+    hasty = replica.settings.model_copy(update={"deadline_seconds": 0.3})
+    monkeypatch.setattr(replica.health, "_settings", hasty)
+    with held(replica):
         waiting = asyncio.create_task(client.post("/v1/encode", json=DOG))
         async with asyncio.timeout(60):
             while (await client.get("/ready")).status_code != 503:
@@ -238,4 +238,4 @@ async def test_a_setting_that_cannot_be_honoured_stops_the_start(
 ) -> None:
     """With a line that says why, instead of a value quietly lowered."""
     with pytest.raises(Unservable, match=said):
-        await Gateway(Settings(threads=1, **setting), "r").start()
+        await Replica.start(Settings(threads=1, **setting), "r")

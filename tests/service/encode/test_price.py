@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from service.encode.answer import SAFETENSORS
-from service.encode.gateway import Gateway
 from service.engine.lanes import Done, Work
+from service.replica import Replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -38,13 +38,13 @@ async def priced(client: httpx.AsyncClient, asked: Any, **headers: str) -> dict[
 
 
 @pytest.fixture
-def batches(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Sequence[Work]]]:
+def batches(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Sequence[Work]]]:
     """The batches that run meanwhile, but for the service's own checks of itself."""
-    runner, seen = gateway._runner, list[Sequence[Work]]()
+    runner, seen = replica.lanes, list[Sequence[Work]]()
     run = runner.run
 
     def watched(works: Sequence[Work], threads: int) -> list[Done | Exception]:
-        if works[0] is not gateway._proof.canary:
+        if works[0] is not replica.proof.canary:
             seen.append(works)
         return run(works, threads)
 
@@ -81,7 +81,7 @@ async def test_a_dry_run_counts_products_and_sums(client: httpx.AsyncClient) -> 
 
 
 async def test_a_dry_run_says_why_a_request_would_be_refused(
-    client: httpx.AsyncClient, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+    client: httpx.AsyncClient, replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Too large in one encoding and not in another; too late for ever, or now, and until when."""
     large = {"inputs": [{"token_ids": [7] * 200}], "attention": {}}
@@ -90,7 +90,7 @@ async def test_a_dry_run_says_why_a_request_would_be_refused(
     as_json = await priced(client, large)
     as_file = await priced(client, large, accept=SAFETENSORS)
     never = await priced(client, many, **{"x-headlight-deadline-ms": "1"})
-    monkeypatch.setattr(gateway._batcher, "_seconds", 1e9)  # a neighbour took the processor
+    monkeypatch.setattr(replica.batcher, "_seconds", 1e9)  # a neighbour took the processor
     late = await priced(client, {"inputs": ["a"]})
 
     assert as_json["attention_bytes"] == as_file["attention_bytes"] == 72 * 200 * 200 * 4

@@ -12,45 +12,45 @@ from model.maps.forms import Asked
 from model.maps.units import divide
 from model.packing import Sequence
 from service.edge import guard
-from service.encode.gateway import Gateway
 from service.engine.lanes import Done, Wanted, Work, finite
+from service.replica import Replica
 from service.settings import Settings
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-def done(gateway: Gateway, works: list[Work], threads: int = 1) -> list[Done]:
+def done(replica: Replica, works: list[Work], threads: int = 1) -> list[Done]:
     """Results of a batch in which nothing may fail."""
-    results = [r for r in gateway._runner.run(works, threads) if isinstance(r, Done)]
+    results = [r for r in replica.lanes.run(works, threads) if isinstance(r, Done)]
     assert len(results) == len(works)
     return results
 
 
-async def test_the_bits_of_an_answer_do_not_depend_on_the_batch(gateway: Gateway) -> None:
+async def test_the_bits_of_an_answer_do_not_depend_on_the_batch(replica: Replica) -> None:
     """Alone, in company at any place, on one core and on two."""
     random = np.random.default_rng(7)
     works = [
         Work(Sequence(random.integers(1000, 30000, length).tolist()), Wanted(tokens=True))
         for length in (1, 2, 3, 5, 16, 17, 63, 64, 128, 256)
     ]
-    alone = [done(gateway, [work])[0].tokens for work in works]
+    alone = [done(replica, [work])[0].tokens for work in works]
 
     for threads in (1, 2):
         for _ in range(3):
             order = random.permutation(len(works))
-            batch = done(gateway, [works[i] for i in order], threads)
+            batch = done(replica, [works[i] for i in order], threads)
             for place, i in enumerate(order):
                 np.testing.assert_array_equal(batch[place].tokens, alone[i])
 
 
-async def test_each_sequence_gets_what_it_wants(gateway: Gateway) -> None:
+async def test_each_sequence_gets_what_it_wants(replica: Replica) -> None:
     """Wishes of different requests do not mix in a batch."""
     ids = [101, 2035, 102]
     plain = Work(Sequence(ids), Wanted())
     asked = Asked({2: (3, 5)}, divide(3))
     maps = Work(Sequence(ids), Wanted(attention=asked, hidden=frozenset({0})))
 
-    first, second = done(gateway, [plain, maps])
+    first, second = done(replica, [plain, maps])
 
     assert (first.pooled, first.tokens, first.hidden, first.attention) == (None, None, {}, None)
     assert second.attention is not None and list(second.hidden) == [0]
@@ -81,18 +81,19 @@ async def test_a_number_that_is_not_finite_is_seen_wherever_it_stands(
 
 
 async def test_large_finite_numbers_in_half_precision_are_answered(
-    loud: Path, outer: Callable[[Gateway], guard.Guard]
+    loud: Path, outer: Callable[[Replica], guard.Guard]
 ) -> None:
     """Their sum is beyond float16's largest number, which says nothing of any of them."""
-    gateway = Gateway(Settings(model=str(loud), device="cpu", dtype="float16", threads=1), "loud-1")
-    await gateway.start()
-    transport = httpx.ASGITransport(outer(gateway))
+    replica = await Replica.start(
+        Settings(model=str(loud), device="cpu", dtype="float16", threads=1), "loud-1"
+    )
+    transport = httpx.ASGITransport(outer(replica))
     body = {"inputs": [{"token_ids": [101] + [2035] * 400 + [102]}], "tokens": True}
 
     async with httpx.AsyncClient(transport=transport, base_url="http://headlight") as client:
         answer = await client.post("/v1/encode", json=body)
-    metrics = gateway.page(False).decode()
-    await gateway.close()
+    metrics = replica.page(False).decode()
+    await replica.close()
 
     assert answer.status_code == 200, answer.text
     vectors = np.array(answer.json()["data"][0]["token_vectors"])

@@ -10,14 +10,14 @@ import torch
 
 from model import kernels
 from service.edge import guard
-from service.encode.gateway import Gateway
+from service.replica import Replica
 from service.settings import Settings
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_a_head_that_fast_kernels_do_not_take_is_answered_by_the_plain_ones(
-    loud: Path, outer: Callable[[Gateway], guard.Guard], monkeypatch: pytest.MonkeyPatch
+    loud: Path, outer: Callable[[Replica], guard.Guard], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are left at the start; no request meets them."""
 
@@ -29,13 +29,12 @@ async def test_a_head_that_fast_kernels_do_not_take_is_answered_by_the_plain_one
         return kernels.attend_plain(q, k, v, scale, bias)
 
     monkeypatch.setattr(kernels, "ONEDNN", replace(kernels.PLAIN, name="picky", attend=picky))
-    gateway = Gateway(Settings(model=str(loud), device="cpu", threads=1), "odd-1")
-    await gateway.start()
-    transport = httpx.ASGITransport(outer(gateway))
+    replica = await Replica.start(Settings(model=str(loud), device="cpu", threads=1), "odd-1")
+    transport = httpx.ASGITransport(outer(replica))
 
     async with httpx.AsyncClient(transport=transport, base_url="http://headlight") as client:
         answer = await client.post("/v1/encode", json={"inputs": ["All is well"]})
-    await gateway.close()
+    await replica.close()
 
     assert answer.status_code == 200, answer.text
     assert answer.json()["numerics"].startswith("cpu-fp32-plain-")

@@ -9,11 +9,11 @@ import torch
 
 from model import kernels
 from model.packing import Sequence
-from service.encode.gateway import Gateway
 from service.engine.lanes import Done, Wanted, Work
 from service.engine.loading import load
 from service.engine.proof import NotTrustworthy, check_exact, check_invariance
 from service.engine.weights import BUNDLED, locate
+from service.replica import Replica
 from service.settings import Settings
 
 CPU = torch.device("cpu")
@@ -22,10 +22,10 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_a_model_whose_bits_depend_on_the_batch_is_not_served(
-    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The start-up check sees it; this is the negative control of the promise."""
-    run = gateway._runner.run
+    run = replica.lanes.run
 
     def leaky(works: list[Work], threads: int) -> list[Done | Exception]:
         results = run(works, threads)
@@ -34,15 +34,15 @@ async def test_a_model_whose_bits_depend_on_the_batch_is_not_served(
                 result.tokens[0, 0] += len(works) * 1e-6
         return results
 
-    monkeypatch.setattr(gateway._runner, "run", leaky)
+    monkeypatch.setattr(replica.lanes, "run", leaky)
 
     with pytest.raises(NotTrustworthy):
-        check_invariance(gateway._runner, gateway._proof)
+        check_invariance(replica.lanes, replica.proof)
 
 
-def moved(gateway: Gateway, above: int, by: float) -> Callable[..., list[Done | Exception]]:
+def moved(replica: Replica, above: int, by: float) -> Callable[..., list[Done | Exception]]:
     """A model whose answers move in batches of more than so many tokens."""
-    run = gateway._runner.run
+    run = replica.lanes.run
 
     def leaky(works: list[Work], threads: int) -> list[Done | Exception]:
         results = run(works, threads)
@@ -55,23 +55,23 @@ def moved(gateway: Gateway, above: int, by: float) -> Callable[..., list[Done | 
 
 
 async def test_a_model_whose_bits_move_in_a_full_batch_alone_is_not_served(
-    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Matrix kernels may change with thousands of rows; the start tries a batch as large as any."""
-    proof = replace(gateway._proof, budget=2 * 1021)
-    monkeypatch.setattr(gateway._runner, "run", moved(gateway, 900, 1e-6))
+    proof = replace(replica.proof, budget=2 * 1021)
+    monkeypatch.setattr(replica.lanes, "run", moved(replica, 900, 1e-6))
 
     with pytest.raises(NotTrustworthy, match="depends on the batch"):
-        check_invariance(gateway._runner, proof)
+        check_invariance(replica.lanes, proof)
 
 
 @pytest.mark.parametrize(("by", "right"), [(1e-6, True), (1e-3, False)])
 async def test_where_bits_are_not_promised_the_canary_is_compared_closely(
-    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, by: float, right: bool
+    replica: Replica, monkeypatch: pytest.MonkeyPatch, by: float, right: bool
 ) -> None:
     """A GPU's answer moves with the batch within rounding, which is no fault; more than it is."""
-    lanes, proof = gateway._runner, replace(gateway._proof, fixed=False)
-    leaky = moved(gateway, 100, by)
+    lanes, proof = replica.lanes, replace(replica.proof, fixed=False)
+    leaky = moved(replica, 100, by)
     canary = lanes.run([proof.canary], 1)[0]
     crowded = leaky([proof.canary, Work(Sequence([1] * 127), Wanted())], 1)[0]
     assert isinstance(canary, Done) and isinstance(crowded, Done)
@@ -111,9 +111,8 @@ async def test_every_number_format_is_held_against_plain_float32(
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 async def test_half_precision_is_served_on_any_processor_and_promises_no_bits(dtype: Any) -> None:
     """Where the processor's own half-precision kernels follow the batch, close is what holds."""
-    gateway = Gateway(Settings(threads=2, device="cpu", dtype=dtype), "half-1")
-    await gateway.start()
-    told = gateway.info()["numerics"]
-    await gateway.close()
+    replica = await Replica.start(Settings(threads=2, device="cpu", dtype=dtype), "half-1")
+    told = replica.info()["numerics"]
+    await replica.close()
 
     assert told.endswith("-varying")

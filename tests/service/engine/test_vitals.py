@@ -7,13 +7,13 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.encode.gateway import Gateway
+from service.replica import Replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_what_runs_and_in_what_room_is_on_the_page(
-    client: httpx.AsyncClient, gateway: Gateway
+    client: httpx.AsyncClient, replica: Replica
 ) -> None:
     """Software, model, limits, memory, and when it started."""
     page = (await client.get("/metrics")).text
@@ -27,7 +27,7 @@ async def test_what_runs_and_in_what_room_is_on_the_page(
     assert build["version"] == version("headlight") and build["ray"] == version("ray")
     assert set(build) == {"version", "python", "torch", "ray", "replica"}
     assert set(model) == {"model", "weights", "dtype", "device", "numerics", "replica"}
-    limits = gateway.settings
+    limits = replica.settings
     assert found["waiting_requests_limit"].value == limits.max_waiting_requests
     assert found["waiting_tokens_limit"].value == limits.max_waiting_tokens
     assert 50e6 < found["resident_memory_bytes"].value < os.sysconf("SC_PHYS_PAGES") * 4096

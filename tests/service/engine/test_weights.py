@@ -16,9 +16,9 @@ import pytest
 
 from model.config import TRANSFORMER_BASE
 from service import launch
-from service.encode.gateway import Gateway
 from service.engine import weights
 from service.engine.weights import BUNDLED, Found, ModelNotFound, locate, pin
+from service.replica import Replica
 from service.settings import Settings
 
 ROOT = Path(__file__).parent.parent.parent
@@ -266,20 +266,19 @@ def test_a_hub_that_does_not_answer_is_said_so(ask: Ask) -> None:
 
 async def test_a_preset_is_served_and_shown_to_be_untrained() -> None:
     """Checked at the start as any model is."""
-    gateway = Gateway(Settings(model="preset:transformer-base", threads=1), "replica-1")
-    await gateway.start()
+    replica = await Replica.start(Settings(model="preset:transformer-base", threads=1), "replica-1")
 
-    info = gateway.info()
+    info = replica.info()
 
-    await gateway.close()
+    await replica.close()
     assert (info["model"], info["trained"]) == ("preset:transformer-base", False)
     assert (info["layers"], info["heads"], info["width"]) == (6, 8, 512)
 
 
 @pytest.mark.asyncio(loop_scope="session")
-async def test_a_checkpoint_is_shown_to_be_trained(gateway: Gateway) -> None:
+async def test_a_checkpoint_is_shown_to_be_trained(replica: Replica) -> None:
     """As far as anybody can tell."""
-    assert gateway.info()["trained"] is True
+    assert replica.info()["trained"] is True
 
 
 def test_every_replica_is_told_one_commit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,10 +293,9 @@ async def test_the_commit_of_a_hubs_model_is_shown(monkeypatch: pytest.MonkeyPat
     """A branch's name says little of what is served."""
     found = locate(BUNDLED)._replace(commit=NEW)
     monkeypatch.setattr("service.encode.gateway.locate", lambda name: found)
-    gateway = Gateway(Settings(threads=1), "replica-1")
-    await gateway.start()
+    replica = await Replica.start(Settings(threads=1), "replica-1")
 
-    shown = gateway.info()["revision"]
+    shown = replica.info()["revision"]
 
-    await gateway.close()
+    await replica.close()
     assert shown == NEW

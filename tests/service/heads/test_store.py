@@ -9,11 +9,11 @@ from typing import Any
 import httpx
 import pytest
 
-from service.encode.gateway import Gateway
 from service.heads import sentences, store
 from service.heads.sentences import Corpus
 from service.heads.store import Heads
 from service.refusals import Refused
+from service.replica import Replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -40,18 +40,18 @@ def few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
 
 
 @pytest.fixture
-def batches(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+def batches(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The sentences of each batch of a survey, as they go into the replica's own queue."""
     seen: list[int] = []
-    run = gateway.heads._run
+    run = replica.heads._run
 
     async def watched(works: Any, sizes: Any, deadline: float) -> Any:
         seen.append(len(works))
         return await run(works, sizes, deadline)
 
-    monkeypatch.setattr(gateway.heads, "_run", watched)
+    monkeypatch.setattr(replica.heads, "_run", watched)
     yield seen
-    gateway.heads._making = None
+    replica.heads._making = None
 
 
 def kept(path: Path) -> Any:
@@ -170,17 +170,17 @@ async def test_a_kept_file_that_does_not_hold_any_more_is_passed_over(
 
 @pytest.mark.usefixtures("few")
 async def test_whoever_cannot_wait_is_refused_and_the_survey_goes_on(
-    client: httpx.AsyncClient, gateway: Gateway, batches: list[int], monkeypatch: pytest.MonkeyPatch
+    client: httpx.AsyncClient, replica: Replica, batches: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """504 for the one with a short deadline; the next finds the work done."""
-    run, free, started = gateway.heads._run, asyncio.Event(), []
+    run, free, started = replica.heads._run, asyncio.Event(), []
 
     async def slow(works: Any, sizes: Any, deadline: float) -> Any:
         started.append(len(works))
         await free.wait()
         return await run(works, sizes, deadline)
 
-    monkeypatch.setattr(gateway.heads, "_run", slow)
+    monkeypatch.setattr(replica.heads, "_run", slow)
     late = await client.get("/v1/heads", headers={"x-headlight-deadline-ms": "100"})
     free.set()
     told = await ask(client)
@@ -190,16 +190,16 @@ async def test_whoever_cannot_wait_is_refused_and_the_survey_goes_on(
 
 
 @pytest.mark.usefixtures("few")
-async def test_a_survey_that_was_refused_may_be_tried_again(gateway: Gateway) -> None:
+async def test_a_survey_that_was_refused_may_be_tried_again(replica: Replica) -> None:
     """A busy moment is not held against the model."""
-    run, refusals = gateway._run, [Refused("overloaded", retry_after=1)]
+    run, refusals = replica._run, [Refused("overloaded", retry_after=1)]
 
     async def busy(works: Any, sizes: Any, deadline: float) -> Any:
         if refusals:
             raise refusals.pop()
         return await run(works, sizes, deadline)
 
-    survey = Heads(gateway._runner.model, "m", busy, 30.0)
+    survey = Heads(replica.lanes.model, "m", busy, 30.0)
     deadline = asyncio.get_running_loop().time() + 30
 
     with pytest.raises(Refused, match="overloaded"):

@@ -16,17 +16,17 @@ from model.errors import SequenceTooLong
 from model.loading.checkpoint import Model
 from model.tokenizer import Tokenized, Tokenizer
 from service.api.document import document
-from service.encode.gateway import Gateway
 from service.heads import sentences, store
 from service.heads.survey import NO_HEAD, measure
+from service.replica import Replica
 
 CATS = {"relation": "subject", "text": "Cats sleep.", "from": [5, 10], "to": [0, 4]}
 
 
 @pytest.fixture
-def model(gateway: Gateway) -> Model:
+def model(replica: Replica) -> Model:
     """The bundled model; its tokenizer and its sizes matter here."""
-    return gateway._runner.model
+    return replica.lanes.model
 
 
 async def planted(read: Sequence[Tokenized]) -> list[Tensor]:

@@ -15,11 +15,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from model.maps.forms import Form
 from service.api.document import document
-from service.encode.gateway import Gateway
 from service.observe import metrics as contract
 from service.observe.metrics import Metrics
 from service.observe.record import STAGES, Record
 from service.refusals import REFUSALS
+from service.replica import Replica
 
 Samples = Mapping[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -277,7 +277,7 @@ async def test_tokens_and_bytes_of_answers_are_exact(client: httpx.AsyncClient) 
 )
 async def test_what_is_turned_away_is_counted_by_the_bound_it_met(
     client: httpx.AsyncClient,
-    gateway: Gateway,
+    replica: Replica,
     monkeypatch: pytest.MonkeyPatch,
     limits: dict[str, float],
     reason: str,
@@ -285,9 +285,9 @@ async def test_what_is_turned_away_is_counted_by_the_bound_it_met(
     """One count for one 429."""
     before = counted(await page(client), "shed_total", "reason")
     for name, value in limits.items():
-        monkeypatch.setattr(gateway._batcher, name, value)
+        monkeypatch.setattr(replica.batcher, name, value)
     if reason == "token_budget":  # met only where something waits already
-        monkeypatch.setattr(gateway._batcher, "_jobs", [object()])
+        monkeypatch.setattr(replica.batcher, "_jobs", [object()])
     answer = await client.post("/v1/encode", json={"inputs": ["a"]})
     monkeypatch.undo()
 
@@ -297,17 +297,17 @@ async def test_what_is_turned_away_is_counted_by_the_bound_it_met(
 
 @pytest.mark.asyncio(loop_scope="session")
 async def test_a_client_that_leaves_is_counted_where_its_request_was(
-    client: httpx.AsyncClient, gateway: Gateway
+    client: httpx.AsyncClient, replica: Replica
 ) -> None:
     """In the queue, while all lanes are taken; its code is 499."""
     before = await page(client)
-    idle, gateway._batcher._idle = gateway._batcher._idle, []
+    idle, replica.batcher._idle = replica.batcher._idle, []
     asked = asyncio.create_task(client.post("/v1/encode", json={"inputs": ["a"]}))
-    while not gateway._batcher.waiting_requests:
+    while not replica.batcher.waiting_requests:
         await asyncio.sleep(0)
     asked.cancel()
     await asyncio.wait([asked])
-    gateway._batcher._idle = idle
+    replica.batcher._idle = idle
     after = await page(client)
 
     def grown(name: str, label: str) -> Counter[str]:
@@ -319,12 +319,12 @@ async def test_a_client_that_leaves_is_counted_where_its_request_was(
 
 @pytest.mark.asyncio(loop_scope="session")
 async def test_self_checks_are_counted_and_are_no_requests(
-    client: httpx.AsyncClient, gateway: Gateway
+    client: httpx.AsyncClient, replica: Replica
 ) -> None:
     """Also those that pass: an alert on failures needs to know that there were runs."""
     before = await page(client)
-    assert gateway._health is not None
-    await gateway._health.prove()
+    assert replica.health is not None
+    await replica.health.prove()
     after = await page(client)
 
     grown = {

@@ -14,11 +14,11 @@ import jsonschema
 import pytest
 
 from service.edge import guard
-from service.encode.gateway import Gateway
 from service.observe import logs
 from service.observe.metrics import Metrics
 from service.observe.observer import TELL_SECONDS, Observer
 from service.observe.record import Record
+from service.replica import Replica
 from service.settings import Settings
 
 Spans, Log = Callable[[], list[dict[str, Any]]], Callable[[], str]
@@ -64,12 +64,12 @@ async def test_each_request_is_a_line(client: httpx.AsyncClient, log: Log) -> No
 
 
 async def test_a_request_is_told_of_soon_also_when_nobody_asks(
-    client: httpx.AsyncClient, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+    client: httpx.AsyncClient, replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not only when the next one ends."""
-    gateway.observer.tell()
+    replica.observer.tell()
     told = asyncio.Queue[Record]()
-    monkeypatch.setattr(gateway.observer, "_listeners", [told.put_nowait])
+    monkeypatch.setattr(replica.observer, "_listeners", [told.put_nowait])
     await client.get("/live")
 
     seen = await asyncio.wait_for(told.get(), 60)
@@ -77,7 +77,7 @@ async def test_a_request_is_told_of_soon_also_when_nobody_asks(
 
 
 async def test_a_request_that_cannot_be_told_of_silences_no_other(
-    client: httpx.AsyncClient, gateway: Gateway, log: Log, monkeypatch: pytest.MonkeyPatch
+    client: httpx.AsyncClient, replica: Replica, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log says so; the page of metrics is answered all the same."""
     told: list[str] = []
@@ -87,7 +87,7 @@ async def test_a_request_that_cannot_be_told_of_silences_no_other(
         if seen.route == "/live":
             raise KeyError("a bug")
 
-    monkeypatch.setattr(gateway.observer, "_listeners", [once])
+    monkeypatch.setattr(replica.observer, "_listeners", [once])
     await client.get("/live")
     await client.get("/info")
     page = await client.get("/metrics")
@@ -98,11 +98,10 @@ async def test_a_request_that_cannot_be_told_of_silences_no_other(
 
 
 async def test_a_replica_that_stops_tells_of_its_last_requests(
-    outer: Callable[[Gateway], guard.Guard], log: Log
+    outer: Callable[[Replica], guard.Guard], log: Log
 ) -> None:
     """Those that ended less than a burst ago."""
-    leaving = Gateway(Settings(threads=1), "r")
-    await leaving.start()
+    leaving = await Replica.start(Settings(threads=1), "r")
     transport = httpx.ASGITransport(outer(leaving))
     async with httpx.AsyncClient(transport=transport, base_url="http://headlight") as client:
         await client.get("/live")
@@ -122,16 +121,16 @@ async def test_a_line_says_when_its_request_ended(client: httpx.AsyncClient, log
 
 
 async def test_requests_under_way_are_counted_until_they_end(
-    client: httpx.AsyncClient, gateway: Gateway
+    client: httpx.AsyncClient, replica: Replica
 ) -> None:
     """Also where one ends without an answer."""
 
     def under_way() -> bytes:
-        page = gateway.page(False)
+        page = replica.page(False)
         return page.partition(b"requests_in_flight{")[2].partition(b"} ")[2].split()[0]
 
     first = asyncio.create_task(client.post("/v1/encode", json=WELL))
-    while not gateway._batcher.busy:
+    while not replica.batcher.busy:
         await asyncio.sleep(0)
     before, _ = under_way(), first.cancel()
     with suppress(asyncio.CancelledError):
@@ -155,12 +154,12 @@ async def test_the_line_of_a_traced_request_names_its_trace(
 
 async def test_the_lines_of_requests_can_be_switched_off(
     client: httpx.AsyncClient,
-    gateway: Gateway,
+    replica: Replica,
     log: Log,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whoever logs at the load balancer need not log twice."""
-    monkeypatch.setattr(gateway, "observer", Observer(Metrics("r"), "", None, lines=False))
+    monkeypatch.setattr(replica, "observer", Observer(Metrics("r"), "", None, lines=False))
     await client.get("/live")
 
     assert log() == ""
@@ -168,12 +167,12 @@ async def test_the_lines_of_requests_can_be_switched_off(
 
 async def test_a_fault_is_a_line_with_its_request(
     client: httpx.AsyncClient,
-    gateway: Gateway,
+    replica: Replica,
     log: Log,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What broke, where, and for whom; then the request's own line."""
-    monkeypatch.delattr(gateway, "_reader")
+    monkeypatch.delattr(replica, "_reader")
     answer = await client.post("/v1/encode", json=WELL)
 
     (request,) = requests(log)
@@ -185,7 +184,7 @@ async def test_a_fault_is_a_line_with_its_request(
 
 async def test_nothing_that_a_client_sends_is_told(
     traced_client: httpx.AsyncClient,
-    traced: Gateway,
+    traced: Replica,
     spans: Spans,
     log: Log,
     monkeypatch: pytest.MonkeyPatch,

@@ -9,11 +9,11 @@ from typing import Any
 import httpx
 import pytest
 
-from service.encode.gateway import Gateway
 from service.engine.machine import Unservable
 from service.observe import tracing
 from service.observe.record import STAGES, Record
 from service.observe.tracing import Tracing
+from service.replica import Replica
 from service.settings import Settings
 
 Spans = Callable[[], list[dict[str, Any]]]
@@ -92,15 +92,15 @@ async def test_the_stages_stand_in_order_below_their_request(
 
 
 async def test_a_batch_is_linked_to_all_its_members_and_they_to_it(
-    traced_client: httpx.AsyncClient, traced: Gateway, spans: Spans
+    traced_client: httpx.AsyncClient, traced: Replica, spans: Spans
 ) -> None:
     """Requests that share a batch are found from one another."""
-    idle, traced._batcher._idle = traced._batcher._idle, []
+    idle, traced.batcher._idle = traced.batcher._idle, []
     asked = [asyncio.create_task(traced_client.post("/v1/encode", json=WELL)) for _ in range(3)]
-    while traced._batcher.waiting_requests < len(asked):
+    while traced.batcher.waiting_requests < len(asked):
         await asyncio.sleep(0)
-    traced._batcher._idle = idle
-    traced._batcher._pump()
+    traced.batcher._idle = idle
+    traced.batcher._pump()
     answers = await asyncio.gather(*asked)
 
     found, servers = spans(), {a.headers["traceparent"].split("-")[2] for a in answers}
@@ -121,7 +121,7 @@ async def test_a_batch_is_linked_to_all_its_members_and_they_to_it(
 
 async def test_a_fault_of_ours_is_an_error_and_a_callers_is_not(
     traced_client: httpx.AsyncClient,
-    traced: Gateway,
+    traced: Replica,
     spans: Spans,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -179,13 +179,13 @@ async def test_a_collector_without_its_package_stops_the_start(
     monkeypatch.setitem(sys.modules, name, None)
 
     with pytest.raises(Unservable, match="needs opentelemetry-exporter-otlp-proto-http"):
-        await Gateway(Settings(tracing="http://127.0.0.1:9"), "r").start()
+        await Replica.start(Settings(tracing="http://127.0.0.1:9"), "r")
 
 
 async def test_a_file_that_cannot_be_written_stops_the_start() -> None:
     """Spans that go nowhere would be missed only when they are needed."""
     with pytest.raises(Unservable, match="No such file"):
-        await Gateway(Settings(tracing="file:/nowhere/spans"), "r").start()
+        await Replica.start(Settings(tracing="file:/nowhere/spans"), "r")
 
 
 async def test_without_tracing_nothing_of_it_is_imported_or_answered(

@@ -18,8 +18,8 @@ from service.api.open_inference import call as inference_protocol
 from service.api.open_inference.call import Limits
 from service.encode.answer import INFERENCE_HEADER as HEADER
 from service.encode.answer import OCTETS
-from service.encode.gateway import Gateway
 from service.refusals import refusal
+from service.replica import Replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -458,16 +458,16 @@ CHOSEN: dict[str, tuple[dict[str, Any], str]] = {
     ids=[*WRONG, *CHOSEN],
 )
 async def test_a_tensor_that_is_not_what_it_says_is_a_400_that_names_it(
-    client: httpx.AsyncClient, gateway: Gateway, asked: dict[str, Any], said: str
+    client: httpx.AsyncClient, replica: Replica, asked: dict[str, Any], said: str
 ) -> None:
     """Before any work."""
-    before = gateway.metrics.render().split(b"headlight_tokens_total{")[1].split(b"\n")[0]
+    before = replica.metrics.render().split(b"headlight_tokens_total{")[1].split(b"\n")[0]
 
     answer = await client.post(INFER, json=asked)
 
     assert answer.status_code == 400
     assert answer.json().keys() == {"error"} and answer.json()["error"].startswith(said)
-    assert before in gateway.metrics.render()
+    assert before in replica.metrics.render()
 
 
 MIB = 1024 * 1024

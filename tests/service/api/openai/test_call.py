@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from openai import AsyncOpenAI, OpenAI
 
-from service.encode.gateway import Gateway
+from service.replica import Replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -150,10 +150,10 @@ async def test_a_text_too_long_is_a_bad_request(theirs: AsyncOpenAI) -> None:
 
 @pytest.mark.client("openai", "RateLimitError")
 async def test_overload_is_a_rate_limit(
-    theirs: AsyncOpenAI, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+    theirs: AsyncOpenAI, replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What finds no room is 429 at once, with Retry-After."""
-    monkeypatch.setattr(gateway._batcher, "_most_requests", 0)
+    monkeypatch.setattr(replica.batcher, "_most_requests", 0)
     with pytest.raises(openai.RateLimitError) as error:
         await theirs.embeddings.create(model=NAME, input="a")
 
@@ -199,12 +199,12 @@ async def test_a_refusal_has_openais_shape(
 
 
 async def test_refusals_of_the_router_and_the_guard_have_openais_shape(
-    http: httpx.AsyncClient, gateway: Gateway
+    http: httpx.AsyncClient, replica: Replica
 ) -> None:
     """A wrong method, another media type, a body too large."""
     wrong = await http.get("/v1/embeddings")
     typed = await http.post("/v1/embeddings", content=b"{}", headers={"content-type": "text/plain"})
-    large = await http.post("/v1/embeddings", content=b" " * (gateway.settings.max_body_bytes + 1))
+    large = await http.post("/v1/embeddings", content=b" " * (replica.settings.max_body_bytes + 1))
     deleted = await http.delete(f"/v1/models/{NAME}")
 
     answers = [wrong, typed, large, deleted]

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from model.lessons import mechanism
-from service.api.teaching import spine
 from service.api.teaching.mechanism import attend, read
 from service.api.teaching.request import ATTEND
-from service.encode.gateway import Gateway
+from service.encode import aside
+from service.replica import Replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -240,15 +240,15 @@ async def test_an_answer_too_large_is_refused_by_its_bytes(client: httpx.AsyncCl
 
 
 async def test_requests_take_turns_and_too_many_are_refused(
-    client: httpx.AsyncClient, gateway: Gateway
+    client: httpx.AsyncClient, replica: Replica
 ) -> None:
     """While one holds the turn the others wait, as long as their deadline or their number lets."""
     soon = {"x-headlight-deadline-ms": "50"}
-    async with gateway.lessons._turn:
+    async with replica.lessons._aside._turn:
         waiting = [
-            asyncio.create_task(client.post(ROUTE, json=WELL)) for _ in range(spine.MOST_WAITING)
+            asyncio.create_task(client.post(ROUTE, json=WELL)) for _ in range(aside.MOST_WAITING)
         ]
-        while gateway.lessons._waiting < spine.MOST_WAITING:
+        while replica.lessons._aside._waiting < aside.MOST_WAITING:
             await asyncio.sleep(0)
         refused = await client.post(ROUTE, json=WELL)
         waiting[0].cancel()
@@ -260,7 +260,7 @@ async def test_requests_take_turns_and_too_many_are_refused(
     assert refused.headers["retry-after"] == "1"
     assert (late.status_code, late.json()["code"]) == (504, "deadline_exceeded")
     assert {answer.status_code for answer in answers} == {200}
-    assert gateway.lessons._waiting == 0
+    assert replica.lessons._aside._waiting == 0
 
 
 async def test_it_takes_one_core() -> None:

@@ -13,7 +13,7 @@ from huggingface_hub import AsyncInferenceClient, InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
 from llama_index.embeddings.text_embeddings_inference import TextEmbeddingsInference
 
-from service.encode.gateway import Gateway
+from service.replica import Replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -224,11 +224,11 @@ async def test_ids_become_text_again(http: httpx.AsyncClient) -> None:
 
 
 async def test_health_has_no_body(
-    http: httpx.AsyncClient, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+    http: httpx.AsyncClient, replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And TEI's word for the opposite."""
     well = await http.get("/health")
-    monkeypatch.setattr(gateway._health, "_fault", "a canary came out wrong")
+    monkeypatch.setattr(replica.health, "_fault", "a canary came out wrong")
     ill = await http.get("/health")
 
     assert (well.status_code, well.content) == (200, b"")
@@ -236,11 +236,11 @@ async def test_health_has_no_body(
     assert "canary" not in ill.text
 
 
-async def test_info_has_teis_keys_beside_ours(http: httpx.AsyncClient, gateway: Gateway) -> None:
+async def test_info_has_teis_keys_beside_ours(http: httpx.AsyncClient, replica: Replica) -> None:
     """Those that its clients read, with this replica's own limits."""
     told = (await http.get("/info")).json()
 
-    assert told["model"] == told["model_id"] == told["served_model_name"] == gateway.name
+    assert told["model"] == told["model_id"] == told["served_model_name"] == replica.name
     assert told["model_type"] == {"embedding": {"pooling": "mean"}}
     assert told["model_dtype"] == "float32" and told["auto_truncate"] is True
     assert told["max_input_length"] == told["max_tokens"] == 256
@@ -301,12 +301,12 @@ async def test_a_refusal_has_teis_shape(
 
 
 async def test_overload_and_a_failing_model_are_said_in_teis_words(
-    http: httpx.AsyncClient, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+    http: httpx.AsyncClient, replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """429 with Retry-After; 424 for what the model did."""
-    monkeypatch.setattr(gateway._batcher, "_most_requests", 0)
+    monkeypatch.setattr(replica.batcher, "_most_requests", 0)
     late = await http.post("/embed", json={"inputs": "a"})
-    monkeypatch.setattr(gateway, "_runner", None)  # whatever asks for the model now fails
+    monkeypatch.setattr(replica, "lanes", None)  # whatever asks for the model now fails
     failed = await http.post("/embed", json={"inputs": "a"})
 
     assert (late.status_code, late.json()["error_type"]) == (429, "Overloaded")

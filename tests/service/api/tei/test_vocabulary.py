@@ -5,8 +5,8 @@ import asyncio
 import httpx
 import pytest
 
-from service.api.tei.vocabulary import MOST_WAITING
-from service.encode.gateway import Gateway
+from service.encode.aside import MOST_WAITING
+from service.replica import Replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -14,11 +14,11 @@ ASKED = {"ids": [101, 2035, 102]}
 
 
 async def test_many_who_want_tokens_wait_their_turn(
-    client: httpx.AsyncClient, gateway: Gateway
+    client: httpx.AsyncClient, replica: Replica
 ) -> None:
     """One at a time; so many may wait, and not beyond their deadline."""
     short = {"x-headlight-deadline-ms": "200"}
-    async with gateway.vocabulary._turn:
+    async with replica.vocabulary._aside._turn:
         asking = (
             client.post("/decode", json=ASKED, headers=short) for _ in range(MOST_WAITING + 1)
         )

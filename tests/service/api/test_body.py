@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.edge.body import MOST_DEPTH, check
+from service.api.body import MOST_DEPTH, check
 
 DEEPEST = MOST_DEPTH - 1
 

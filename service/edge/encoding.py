@@ -1,0 +1,103 @@
+"""Every route that encodes: parse, run, write, whatever API it is of."""
+
+import time
+from collections.abc import Awaitable, Callable
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service.api import media
+from service.api.dialect import Call
+from service.api.native import call as native
+from service.api.open_inference import call as open_inference
+from service.api.open_inference.request import VERSION
+from service.edge.deadline import seconds
+from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, SAFETENSORS
+from service.refusals import Refused
+from service.replica import Replica
+
+Handler = Callable[[Request], Awaitable[Response]]
+Parse = Callable[[Request, bytes], Call]
+
+
+class Encoding:
+    """Makes the handlers of one replica."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        settings, layers = replica.settings, replica.lanes.model.config.layers
+        self._limits = open_inference.Limits(
+            settings.max_body_bytes, settings.max_sequences, layers
+        )
+
+    def native(self) -> Handler:
+        """POST /v1/encode."""
+        return self._handler(self._parse_native, priced=True)
+
+    def plain(self, parse: Callable[[bytes], Call]) -> Handler:
+        """A route that takes JSON, of which the body says all."""
+
+        def parse_json(request: Request, body: bytes) -> Call:
+            media.given(request, JSON)
+            return parse(body)
+
+        return self._handler(parse_json)
+
+    def infer(self) -> Handler:
+        """POST /v2/models/{model}/infer."""
+        return self._handler(self._parse_infer)
+
+    def _handler(self, parse: Parse, priced: bool = False) -> Handler:
+        """One route.
+
+        Args:
+            priced: whether ?dry_run=true asks what an answer would cost.
+        """
+        replica = self._replica
+
+        async def encode(request: Request) -> Response:
+            began, record = time.monotonic(), request.scope["record"]
+            most = seconds(request, replica.settings.deadline_seconds)
+            with record.stage("parse"):
+                call = parse(request, await request.body())
+            deadline = began + min(most, call.seconds)
+            if priced and _flag(request, "dry_run"):
+                price = await replica.gateway.dry_run(
+                    call.request, deadline, record, numbers=call.numbers
+                )
+                return Response(orjson.dumps(price), media_type=JSON)
+            encoded = await replica.gateway.encode(
+                call.request, deadline, record, numbers=call.numbers, padded=call.padded
+            )
+            with record.stage("serialize"):
+                written = await call.write(encoded, replica.writing)
+            return Response(written.body, 200, dict(written.headers), call.media_type)
+
+        return encode
+
+    def _parse_native(self, request: Request, body: bytes) -> Call:
+        media_type = media.given(request, JSON, SAFETENSORS)
+        accepted = media.accepted(request.headers.get("accept", "*/*"))
+        return native.parse(body, media_type, accepted, self._replica.settings.max_body_bytes)
+
+    def _parse_infer(self, request: Request, body: bytes) -> Call:
+        check_model(request, self._replica)
+        media.given(request, JSON, OCTETS)
+        length = open_inference.header(request.headers.get(INFERENCE_HEADER))
+        return open_inference.parse(body, length, self._limits)
+
+
+def check_model(request: Request, replica: Replica) -> None:
+    """Refuse a path of the Open Inference Protocol that names another model or version."""
+    path = request.path_params
+    if path["model"] != replica.name or path.get("version", VERSION) != VERSION:
+        raise Refused.at("model_not_found", "model")
+
+
+def _flag(request: Request, name: str) -> bool:
+    """A switch in the query; absent is off."""
+    value = request.query_params.get(name, "false")
+    if value not in ("true", "false"):
+        raise Refused.at("out_of_range", name)
+    return value == "true"

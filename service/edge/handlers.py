@@ -1,0 +1,174 @@
+"""What the routes answer that do not encode."""
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from importlib.metadata import version
+from importlib.resources import files
+from typing import Any
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service.api import media
+from service.api.document import document
+from service.api.open_inference import metadata
+from service.api.openai import call as openai
+from service.api.tei import call as tei
+from service.api.tei.request import DecodeRequest, TokenizeRequest
+from service.edge.deadline import seconds
+from service.edge.encoding import check_model
+from service.encode.answer import JSON, join
+from service.observe.metrics import OPENMETRICS, TEXT
+from service.observe.record import Record
+from service.refusals import Refused
+from service.replica import Replica
+
+HTML = "text/html; charset=utf-8"
+
+Scrape = Callable[[bool], Awaitable[bytes]]
+Lesson = Callable[[bytes, float, Record], Awaitable[Iterator[bytes]]]
+
+
+class Handlers:
+    """The handlers of one replica.
+
+    Args:
+        scrape: the metrics of all replicas, as Prometheus text or, if asked, as OpenMetrics.
+    """
+
+    def __init__(self, replica: Replica, scrape: Scrape) -> None:
+        self._replica, self._scrape = replica, scrape
+
+    async def attend(self, request: Request) -> Response:
+        """POST /v1/attend: the mechanism without a model."""
+        return await self._teach(request, self._replica.lessons.attend)
+
+    async def explain(self, request: Request) -> Response:
+        """POST /v1/explain: one text through one layer, step by step."""
+        return await self._teach(request, self._replica.lessons.explain)
+
+    async def heads(self, request: Request) -> Response:
+        """GET /v1/heads: what each head of the model does, as measured."""
+        return _json(await self._replica.heads.answer(self._deadline(request)))
+
+    async def live(self, request: Request) -> Response:
+        """GET /live: the process answers."""
+        return _json({"status": "live"})
+
+    async def ready(self, request: Request) -> Response:
+        """GET /ready: the forward path lately proved itself."""
+        self._replica.check_ready()
+        return _json({"status": "ready"})
+
+    async def info(self, request: Request) -> Response:
+        """GET /info: the model and the limits, and what other APIs' clients look for."""
+        info = self._replica.info()
+        return _json({**info, **tei.info(info, workers=len(os.sched_getaffinity(0)))})
+
+    async def metrics(self, request: Request) -> Response:
+        """GET /metrics: every replica's metrics."""
+        openmetrics = _prefers_openmetrics(request.headers.get("accept", ""))
+        media_type = OPENMETRICS if openmetrics else TEXT
+        return Response(await self._scrape(openmetrics), 200, {"vary": "accept"}, media_type)
+
+    async def docs(self, request: Request) -> Response:
+        """GET /docs: the API for people, from a file of ours."""
+        return Response(files("service").joinpath("page/docs.html").read_bytes(), media_type=HTML)
+
+    async def openapi(self, request: Request) -> Response:
+        """GET /openapi.json: the API for programs."""
+        mounted = {"servers": [{"url": request.scope.get("root_path") or "/"}]}
+        return _json(await asyncio.to_thread(document) | mounted)
+
+    async def models(self, request: Request) -> Response:
+        """GET /v1/models."""
+        return Response(openai.models(self._replica.name), media_type=JSON)
+
+    async def model(self, request: Request) -> Response:
+        """GET /v1/models/{id}."""
+        model = openai.model(self._replica.name, request.path_params["id"])
+        return Response(model, media_type=JSON)
+
+    async def tokenize(self, request: Request) -> Response:
+        """POST /tokenize: texts as tokens."""
+        media.given(request, JSON)
+        deadline = self._deadline(request)
+        body = TokenizeRequest.model_validate_json(await request.body())
+        texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
+        pieces = await self._replica.vocabulary.tokenize(
+            texts, body.prompt_name, deadline, special=body.add_special_tokens
+        )
+        return Response(await asyncio.to_thread(tei.tokenized, pieces), media_type=JSON)
+
+    async def decode(self, request: Request) -> Response:
+        """POST /decode: token ids as text."""
+        media.given(request, JSON)
+        deadline = self._deadline(request)
+        body = DecodeRequest.model_validate_json(await request.body())
+        texts = await self._replica.vocabulary.decode(
+            body.sequences(), deadline, special=not body.skip_special_tokens
+        )
+        return _json(texts)
+
+    async def health(self, request: Request) -> Response:
+        """GET /health: what GET /ready says, with no body."""
+        self._replica.check_ready()
+        return Response()
+
+    async def other_task(self, request: Request) -> Response:
+        """What a dense encoder cannot answer."""
+        raise Refused("task_not_found")
+
+    async def server(self, request: Request) -> Response:
+        """GET /v2: the server and what it can beyond the protocol."""
+        extensions = ["binary_tensor_data"]
+        return _json(
+            {"name": "headlight", "version": version("headlight"), "extensions": extensions}
+        )
+
+    async def server_live(self, request: Request) -> Response:
+        """GET /v2/health/live: the process answers."""
+        return _json({"live": True})
+
+    async def server_ready(self, request: Request) -> Response:
+        """GET /v2/health/ready: the forward path lately proved itself."""
+        self._replica.check_ready()
+        return _json({"ready": True})
+
+    async def described(self, request: Request) -> Response:
+        """GET /v2/models/{model}: its inputs and outputs."""
+        check_model(request, self._replica)
+        config, pooled = self._replica.lanes.model.config, self._replica.pooled_width
+        name = self._replica.name
+        return _json(metadata.model(name, config.width, config.embedding_width, pooled))
+
+    async def model_ready(self, request: Request) -> Response:
+        """GET /v2/models/{model}/ready: as the server is."""
+        check_model(request, self._replica)
+        self._replica.check_ready()
+        return _json({"name": self._replica.name, "ready": True})
+
+    async def _teach(self, request: Request, lesson: Lesson) -> Response:
+        """A lesson's answer, as it is written."""
+        media.given(request, JSON)
+        deadline, record = self._deadline(request), request.scope["record"]
+        pieces = await lesson(await request.body(), deadline, record)
+        with record.stage("serialize"):
+            return Response(await join(pieces, self._replica.writing), media_type=JSON)
+
+    def _deadline(self, request: Request) -> float:
+        """When the answer must be there, on time.monotonic's clock."""
+        return time.monotonic() + seconds(request, self._replica.settings.deadline_seconds)
+
+
+def _json(body: Any) -> Response:
+    return Response(orjson.dumps(body), media_type=JSON)
+
+
+def _prefers_openmetrics(accept: str) -> bool:
+    """Whether a scraper reads it at all; those that do read all of it."""
+    names = (part.partition(";")[0].strip() for part in accept.lower().split(","))
+    return OPENMETRICS.partition(";")[0] in names

@@ -1,0 +1,82 @@
+"""Works through the queue: what is not admitted, or not in time, as a refusal."""
+
+import asyncio
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from service.engine.batcher import Batcher, DeadlinePassed, Overloaded, Timing
+from service.engine.lanes import Done, NonFiniteOutput, Work
+from service.observe.metrics import Metrics
+from service.observe.record import Record
+from service.refusals import Refused
+
+
+class Admission:
+    """The one way to the model, for requests and for what the service asks of itself.
+
+    Args:
+        dtype: of the model, as a refusal names it.
+    """
+
+    def __init__(self, batcher: Batcher[Work, Done], metrics: Metrics, dtype: str) -> None:
+        self._batcher, self._metrics, self._dtype = batcher, metrics, dtype
+
+    async def run(
+        self, works: Sequence[Work], deadline: float, record: Record | None = None
+    ) -> tuple[list[Done], Timing]:
+        """Wait for the batches that hold these works.
+
+        Args:
+            deadline: when the answer must be there, on time.monotonic's clock.
+            record: of the request they are of; None for what nobody asked for.
+
+        Raises:
+            Refused: they are not admitted, not done in time, or not finite.
+        """
+        record = record or Record("own")
+        lengths = [len(work) for work in works]
+        owned = [replace(work, record=record) for work in works]
+        try:
+            with record.batched(), self._wording(lengths, deadline, record):
+                async with asyncio.timeout(deadline - time.monotonic()):
+                    done = await self._batcher.submit(owned, lengths, deadline)
+        except asyncio.CancelledError:
+            self._metrics.cancelled("forward" if record.began else "queue")
+            raise
+        except NonFiniteOutput as error:
+            raise Refused("nonfinite_output", layer=error.layer, dtype=self._dtype) from None
+        self._metrics.encoded(sum(lengths))
+        return done
+
+    def check(self, lengths: Sequence[int], deadline: float, record: Record) -> None:
+        """Raise what `run` would if sequences of these lengths would not be admitted now."""
+        with self._wording(lengths, deadline, record):
+            self._batcher.check(lengths, deadline)
+
+    @contextmanager
+    def _wording(self, lengths: Sequence[int], deadline: float, record: Record) -> Iterator[None]:
+        """Word what the batcher does not admit, or not in time.
+
+        A client may come again with what is late because others wait; what is late by itself
+        would be late for ever, and is refused like any other request that cannot be served. That
+        is said of all the time it was given, at the best speed, so that neither a slow moment of
+        this machine nor what reading it took makes it so.
+        """
+        try:
+            yield
+        except (Overloaded, DeadlinePassed, TimeoutError) as error:
+            most = deadline - time.monotonic() + record.elapsed
+            fewest = self._batcher.fewest_seconds(lengths)
+            if fewest >= most:
+                raise Refused(
+                    "deadline_unreachable",
+                    estimate_ms=math.ceil(fewest * 1000),
+                    deadline_ms=math.floor(most * 1000),
+                ) from None
+            if not isinstance(error, Overloaded):
+                raise Refused("deadline_exceeded") from None
+            record.shed = error.bound
+            raise Refused("overloaded", retry_after=1 + int(error.retry_after)) from None

@@ -1,0 +1,239 @@
+"""One replica's life: its parts made, proved, closed."""
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+from functools import cache, partial
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from model.loading.checkpoint import Model
+from service.api.teaching.spine import Lessons
+from service.api.tei.vocabulary import Vocabulary
+from service.encode.admission import Admission
+from service.encode.answer import Identity
+from service.encode.gateway import Gateway
+from service.encode.inputs import Reader
+from service.encode.plan import Planner
+from service.encode.price import cost
+from service.engine import machine, vitals
+from service.engine.batcher import Batcher
+from service.engine.batches import Batches
+from service.engine.health import Health
+from service.engine.lanes import Done, Lanes, Work
+from service.engine.loading import load
+from service.engine.machine import Unservable
+from service.engine.proof import Proof, prove
+from service.engine.weights import Found, locate
+from service.heads.store import Heads
+from service.observe import lag
+from service.observe.metrics import Metrics
+from service.observe.observer import Observer
+from service.refusals import Refused
+from service.settings import Settings
+
+if TYPE_CHECKING:  # tracing that is off imports nothing
+    from service.observe.tracing import Tracing
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(kw_only=True)
+class Replica:
+    """What a replica is made of; `Replica.start` makes one.
+
+    Args:
+        label: the name its metrics and answers carry.
+        found: where the model's files lie.
+        device: it runs on, and dtype: its number format, as answers name them.
+        writing: of the one large answer that is being written.
+    """
+
+    settings: Settings
+    label: str
+    found: Found
+    identity: Identity
+    device: str
+    dtype: str
+    lanes: Lanes
+    proof: Proof
+    batcher: Batcher[Work, Done]
+    reader: Reader
+    gateway: Gateway
+    lessons: Lessons
+    vocabulary: Vocabulary
+    heads: Heads
+    health: Health
+    metrics: Metrics
+    observer: Observer
+    tracing: "Tracing | None"
+    lagging: asyncio.Task[None]
+    writing: asyncio.Lock
+
+    @classmethod
+    async def start(cls, settings: Settings, label: str) -> "Replica":
+        """Load the weights, check them, start the lanes.
+
+        Raises:
+            Unservable, ModelNotFound, CheckpointError, NotTrustworthy: why it cannot serve.
+        """
+        began, metrics, tracing = time.perf_counter(), Metrics(label), _tracing(settings, label)
+        found = locate(settings.model)
+        device, kind = machine.precision(settings)
+        threads = settings.threads or machine.cores(settings.replicas)
+        lanes = await Lanes.start(partial(load, found, device, kind), threads)
+        proof = await prove(lanes, found, device, kind, settings.batch_tokens)
+        model, dtype = lanes.model, str(kind).removeprefix("torch.")
+        identity = Identity(settings.served_model_name or found.name, model.digest, proof.numerics)
+        reader, batcher = (
+            _reader(settings, model),
+            _batcher(settings, lanes, proof, metrics, tracing),
+        )
+        admission = Admission(batcher, metrics, dtype)
+        planner = Planner(identity.model, model, reader, settings)
+        head, loading = identity.head(dtype), time.perf_counter() - began
+        vitals.publish(metrics, settings, batcher, head, str(device), loading)
+        logger.info("started", extra={"weights": model.digest})
+        return cls(
+            settings=settings,
+            label=label,
+            found=found,
+            identity=identity,
+            device=str(device),
+            dtype=dtype,
+            lanes=lanes,
+            proof=proof,
+            batcher=batcher,
+            reader=reader,
+            gateway=Gateway(identity, model.config, planner, admission, settings, metrics),
+            lessons=Lessons(
+                identity.head("float32"), reader, admission, settings.max_attention_json_bytes
+            ),
+            vocabulary=Vocabulary(reader, settings),
+            heads=Heads(model, identity.model, admission.run, settings.deadline_seconds),
+            health=Health(settings, proof, batcher, metrics),
+            metrics=metrics,
+            observer=Observer(metrics, model.digest, tracing, lines=settings.access_log),
+            tracing=tracing,
+            lagging=asyncio.create_task(lag.watch(metrics.lagged)),
+            writing=asyncio.Lock(),
+        )
+
+    async def close(self) -> None:
+        """Let admitted work finish, stop the lanes."""
+        self.health.close()
+        self.lagging.cancel()
+        self.heads.close()
+        await self.batcher.drain()
+        self.lanes.close()
+        self.observer.tell()
+        if self.tracing:
+            await asyncio.to_thread(self.tracing.close)
+
+    @property
+    def name(self) -> str:
+        """What clients call the model."""
+        return self.identity.model
+
+    @property
+    def pooled_width(self) -> int:
+        """Numbers in a pooled vector of the checkpoint's own way."""
+        return self.lanes.model.pooling.size(self.lanes.model.config.width)
+
+    def info(self) -> dict[str, Any]:
+        """What GET /info says of the model and the limits."""
+        model, config = self.lanes.model, self.lanes.model.config
+        return {
+            **self.identity.head(self.dtype),
+            "revision": self.found.commit,
+            "family": config.family,
+            "trained": model.trained,
+            "layers": config.layers,
+            "heads": config.heads,
+            "width": config.width,
+            "embedding_width": config.embedding_width,
+            "max_tokens": self.reader.max_tokens,
+            "pooling": "+".join(model.pooling.modes),
+            "prompts": sorted(model.prompts.named),
+            "default_prompt_name": model.prompts.default,
+            "device": self.device,
+            "limits": self._limits(),
+            "versions": {"headlight": version("headlight"), "torch": torch.__version__},
+        }
+
+    def page(self, openmetrics: bool) -> bytes:
+        """This replica's metrics; see Metrics.render."""
+        self.observer.tell()
+        return self.metrics.render(exemplars=openmetrics)
+
+    def check_ready(self) -> None:
+        """What `health.check` says, for clients.
+
+        Raises:
+            Refused: the replica must not serve; why stands in the log alone.
+        """
+        try:
+            self.health.check()
+        except RuntimeError:
+            logger.warning("not ready", exc_info=True)
+            raise Refused("not_ready", retry_after=1) from None
+
+    def _limits(self) -> dict[str, Any]:
+        limits = self.settings.model_dump(
+            include={name for name in type(self.settings).model_fields if name.startswith("max_")}
+            | {"deadline_seconds"}
+        )
+        return {
+            **limits,
+            "max_tokens": self.reader.max_tokens,
+            "batch_tokens": self.batcher.budget,
+        }
+
+
+def _reader(settings: Settings, model: Model) -> Reader:
+    """What reads inputs, within the model's positions."""
+    max_tokens = settings.max_tokens or model.max_tokens
+    if max_tokens > model.config.max_tokens:
+        raise Unservable(
+            f"max_tokens {max_tokens} exceeds the model's {model.config.max_tokens} positions"
+        )
+    return Reader(
+        model.tokenizer,
+        model.config,
+        max_tokens,
+        settings.max_text_characters,
+        settings.max_embedding,
+        model.prompts,
+    )
+
+
+def _batcher(
+    settings: Settings, lanes: Lanes, proof: Proof, metrics: Metrics, tracing: "Tracing | None"
+) -> Batcher[Work, Done]:
+    """The queue in front of the lanes, each batch counted and traced."""
+    batches = Batches(lanes.launch, metrics, tracing)
+    lanes.on_failure = batches.failed
+    return Batcher[Work, Done](
+        batches,
+        lanes=len(lanes),
+        budget=proof.budget,
+        speed=proof.speed,
+        cost=cache(partial(cost, lanes.model.config)),
+        most_requests=settings.max_waiting_requests,
+        most_tokens=settings.max_waiting_tokens,
+    )
+
+
+def _tracing(settings: Settings, label: str) -> "Tracing | None":
+    """The spans' way out, where they are asked for."""
+    if settings.tracing is None:
+        return None
+    from service.observe import tracing
+
+    try:
+        return tracing.Tracing(settings.tracing, settings.tracing_ratio, label)
+    except (tracing.CannotTrace, OSError) as error:
+        raise Unservable(str(error)) from error
