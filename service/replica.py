@@ -41,7 +41,7 @@ if TYPE_CHECKING:  # tracing that is off imports nothing
 logger = logging.getLogger(__name__)
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False, repr=False)
 class Replica:
     """What a replica is made of; `Replica.start` makes one.
 

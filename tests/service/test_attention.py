@@ -476,7 +476,7 @@ async def test_a_gate_leaves_others_in_its_batch_as_they_are(
 
     def held(works: Sequence[Work], threads: int) -> list[Done | Exception]:
         go.wait(20)
-        batches.append({bool(work.gates) for work in works})
+        batches.append({bool(work.sequence.gates) for work in works})
         return run(works, threads)
 
     monkeypatch.setattr(replica.lanes, "run", held)

@@ -45,9 +45,9 @@ def batches(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[
     seen: list[int] = []
     run = replica.heads._run
 
-    async def watched(works: Any, sizes: Any, deadline: float) -> Any:
+    async def watched(works: Any, deadline: float) -> Any:
         seen.append(len(works))
-        return await run(works, sizes, deadline)
+        return await run(works, deadline)
 
     monkeypatch.setattr(replica.heads, "_run", watched)
     yield seen
@@ -175,10 +175,10 @@ async def test_whoever_cannot_wait_is_refused_and_the_survey_goes_on(
     """504 for the one with a short deadline; the next finds the work done."""
     run, free, started = replica.heads._run, asyncio.Event(), []
 
-    async def slow(works: Any, sizes: Any, deadline: float) -> Any:
+    async def slow(works: Any, deadline: float) -> Any:
         started.append(len(works))
         await free.wait()
-        return await run(works, sizes, deadline)
+        return await run(works, deadline)
 
     monkeypatch.setattr(replica.heads, "_run", slow)
     late = await client.get("/v1/heads", headers={"x-headlight-deadline-ms": "100"})
@@ -192,12 +192,12 @@ async def test_whoever_cannot_wait_is_refused_and_the_survey_goes_on(
 @pytest.mark.usefixtures("few")
 async def test_a_survey_that_was_refused_may_be_tried_again(replica: Replica) -> None:
     """A busy moment is not held against the model."""
-    run, refusals = replica._run, [Refused("overloaded", retry_after=1)]
+    run, refusals = replica.heads._run, [Refused("overloaded", retry_after=1)]
 
-    async def busy(works: Any, sizes: Any, deadline: float) -> Any:
+    async def busy(works: Any, deadline: float) -> Any:
         if refusals:
             raise refusals.pop()
-        return await run(works, sizes, deadline)
+        return await run(works, deadline)
 
     survey = Heads(replica.lanes.model, "m", busy, 30.0)
     deadline = asyncio.get_running_loop().time() + 30

@@ -306,7 +306,7 @@ async def test_overload_and_a_failing_model_are_said_in_teis_words(
     """429 with Retry-After; 424 for what the model did."""
     monkeypatch.setattr(replica.batcher, "_most_requests", 0)
     late = await http.post("/embed", json={"inputs": "a"})
-    monkeypatch.setattr(replica, "lanes", None)  # whatever asks for the model now fails
+    monkeypatch.setattr(replica.gateway, "_planner", None)  # whatever asks for the model now fails
     failed = await http.post("/embed", json={"inputs": "a"})
 
     assert (late.status_code, late.json()["error_type"]) == (429, "Overloaded")
