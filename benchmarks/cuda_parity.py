@@ -84,7 +84,7 @@ def load(
     folder = locate(BUNDLED).folder
     if config is None:
         return checkpoint.load(folder, device, dtype, way)
-    return checkpoint.preset(config, folder / checkpoint.TOKENIZER, device, dtype, way)
+    return checkpoint.preset(config, folder, device, dtype, way)
 
 
 def differences(exact: Model, fast: Model, sequences: list[Sequence]) -> tuple[float, float]:

@@ -10,6 +10,9 @@ ModelError
         NonFinite
 """
 
+# a pickle can run code, and is not read
+CONVERT = "load it with transformers once and call save_pretrained: that writes safetensors"
+
 
 class ModelError(Exception):
     """The model refuses."""

@@ -7,23 +7,21 @@ sentence_bert_config.json       the longest sequence, lower-casing; older names:
 config_sentence_transformers.json   prompts: what goes before a text, by name
 """
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional as F
 
 from model.errors import CheckpointError
 from model.kernels import Kernels
+from model.loading.files import CONFIG, PICKLES, WEIGHTS, read_json
+from model.loading.tensors import Shape, check, opened
 from model.pooling import Dense, Mode, Pooling
 
-CONFIG, WEIGHTS, PICKLE = "config.json", "model.safetensors", "pytorch_model.bin"
 MODULES = "modules.json"
 SENTENCE = tuple(  # what sentence-transformers reads, and in this order
     f"sentence_{kind}_config.json"
@@ -31,7 +29,6 @@ SENTENCE = tuple(  # what sentence-transformers reads, and in this order
 )
 TOKENIZER_CONFIG = "tokenizer_config.json"
 PROMPTS = "config_sentence_transformers.json"
-CONVERT = "save_pretrained of sentence-transformers writes safetensors"
 # in the order in which several are joined
 FLAGS = {
     "pooling_mode_cls_token": "cls",
@@ -148,20 +145,6 @@ def dense_files(folder: Path) -> list[Path]:
     return [path / name for path in paths for name in (WEIGHTS, CONFIG)]
 
 
-def read_json(path: Path) -> Any:
-    """What a JSON file holds.
-
-    Raises:
-        CheckpointError: the file is missing or broken.
-    """
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(f"{path.parent} lacks {path.name}") from None
-    except ValueError as error:
-        raise CheckpointError(f"{path.name} is not JSON: {error}") from error
-
-
 def _sentence(folder: Path) -> Mapping[str, Any]:
     """What sentence-transformers stored of its Transformer: the first such file with content."""
     for path in (folder / name for name in SENTENCE):
@@ -238,28 +221,19 @@ def _affine(folder: Path, inputs: int, *, biased: bool) -> tuple[Tensor, Tensor 
     Raises:
         CheckpointError: the file is missing, a pickle or broken, or tensors do not fit.
     """
-    path = folder / WEIGHTS
+    path, pickle = folder / WEIGHTS, folder / PICKLES[0]
     where = f"{folder.name}/{WEIGHTS}"
-    if not path.is_file() and (folder / PICKLE).is_file():
-        pickle = f"{folder.name}/{PICKLE}"
-        raise CheckpointError(f"{pickle} is a pickle, which can run code; {CONVERT}")
+    if not path.is_file() and pickle.is_file():
+        advice = "save_pretrained of sentence-transformers writes safetensors"
+        name = f"{folder.name}/{pickle.name}"
+        raise CheckpointError(f"{name} is a pickle, which can run code; {advice}")
     if not path.is_file():
         raise CheckpointError(f"{folder.parent} lacks {where}")
-    try:
-        found = {name: tensor.float() for name, tensor in load_file(path).items()}
-    except SafetensorError as error:
-        raise CheckpointError(f"{where} is not a safetensors file: {error}") from error
-    weight, bias = found.get("linear.weight"), found.get("linear.bias")
-    outputs = len(weight) if weight is not None and weight.dim() else 0
-    wanted = {"linear.weight": (outputs, inputs)} | ({"linear.bias": (outputs,)} if biased else {})
-    problems = [f"missing {name}" for name in wanted.keys() - found.keys()]
-    problems += [f"unexpected {name}" for name in found.keys() - wanted.keys()]
-    for name in wanted.keys() & found.keys():
-        shape = tuple(found[name].shape)
-        if shape != wanted[name]:
-            problems.append(f"{name} is {shape}, not {wanted[name]}")
-        elif not found[name].isfinite().all():
-            problems.append(f"{name} holds NaN or infinity")
-    if problems or weight is None:
-        raise CheckpointError(f"{where}: {'; '.join(sorted(problems))}")
-    return weight, bias
+    with opened({where: path}) as found:
+        shape = found["linear.weight"].shape if "linear.weight" in found else ()
+        outputs = shape[0] if shape else 0
+        shapes: dict[str, Shape] = {"linear.weight": (outputs, inputs)}
+        shapes |= {"linear.bias": (outputs,)} if biased else {}
+        check(found, shapes, where)
+        weight, *bias = (found[name].read().float() for name in shapes)
+    return weight, bias[0] if bias else None

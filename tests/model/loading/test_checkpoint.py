@@ -19,7 +19,7 @@ from transformers import BertConfig, BertForMaskedLM, BertModel
 from model import kernels
 from model.config import TRANSFORMER_BASE
 from model.errors import CheckpointError
-from model.loading import checkpoint
+from model.loading import assembly, checkpoint, files
 from model.loading.checkpoint import Model
 from model.packing import Sequence, pack
 
@@ -338,7 +338,7 @@ def test_an_index_that_cannot_be_followed_is_refused(
     sharded: Path, index: dict[str, Any], said: str
 ) -> None:
     """Nothing outside the folder is opened."""
-    (sharded / checkpoint.INDEX).write_text(json.dumps(index))
+    (sharded / files.INDEX).write_text(json.dumps(index))
 
     with pytest.raises(CheckpointError, match=said):
         load(sharded)
@@ -371,18 +371,17 @@ def test_nothing_of_a_linear_is_held_but_what_the_kernels_made_of_it(small: Path
     assert model.encoder.layers and len(held) == 0
 
 
-def preset(tokenizer: Path, **sizes: Any) -> Model:
+def preset(folder: Path, **sizes: Any) -> Model:
     """The source texts' encoder, small unless said otherwise."""
     few = {"width": 12, "embedding_width": 12, "heads": 3, "layers": 2, "feed_forward": 19}
     config = replace(TRANSFORMER_BASE, **{**few, **sizes})
-    return checkpoint.preset(config, tokenizer, CPU, torch.float32, kernels.PLAIN)
+    return checkpoint.preset(config, folder, CPU, torch.float32, kernels.PLAIN)
 
 
 def test_a_preset_is_the_encoder_of_the_source_text(folder: Path) -> None:
     """Six layers of eight heads over x = word + PE(position), against torch's own layers."""
-    tokenizer = folder / "tokenizer.json"
-    model = checkpoint.preset(TRANSFORMER_BASE, tokenizer, CPU, torch.float32, kernels.PLAIN)
-    drawn = checkpoint._drawn(TRANSFORMER_BASE)
+    model = checkpoint.preset(TRANSFORMER_BASE, folder, CPU, torch.float32, kernels.PLAIN)
+    drawn = assembly.draw(TRANSFORMER_BASE)
     ids = torch.arange(2000, 2011)
     place, channel = torch.arange(11.0)[:, None], torch.arange(0, 512, 2)
     angles = place / 10_000 ** (channel / 512)
@@ -421,18 +420,17 @@ def by_torch(drawn: dict[str, Tensor], own: str, x: Tensor) -> Tensor:
 
 def test_a_preset_is_untrained_and_says_so(model: Model, folder: Path) -> None:
     """A checkpoint is not."""
-    assert (preset(folder / "tokenizer.json").trained, model.trained) == (False, True)
+    assert (preset(folder).trained, model.trained) == (False, True)
 
 
 def test_a_preset_has_the_same_weights_every_time(folder: Path) -> None:
     """And its digest is of them, of the sizes and of the tokenizer."""
-    tokenizer = folder / "tokenizer.json"
-    first, again = preset(tokenizer), preset(tokenizer)
+    first, again = preset(folder), preset(folder)
 
     assert torch.equal(encode(first), encode(again))
     assert first.digest == again.digest
-    assert preset(tokenizer, norm_eps=1e-6).digest != first.digest
-    assert preset(tokenizer, layers=3).digest != first.digest
+    assert preset(folder, norm_eps=1e-6).digest != first.digest
+    assert preset(folder, layers=3).digest != first.digest
 
 
 def test_a_presets_tokenizer_is_in_its_digest(folder: Path, tmp_path: Path) -> None:
@@ -440,7 +438,7 @@ def test_a_presets_tokenizer_is_in_its_digest(folder: Path, tmp_path: Path) -> N
     other = tmp_path / "tokenizer.json"
     other.write_bytes((folder / "tokenizer.json").read_bytes() + b" ")
 
-    assert preset(other).digest != preset(folder / "tokenizer.json").digest
+    assert preset(tmp_path).digest != preset(folder).digest
 
 
 def test_the_bundled_weights_have_the_digest_their_stored_numbers_go_by(model: Model) -> None:
@@ -505,7 +503,7 @@ def test_a_tokenizer_that_reaches_beyond_a_table_is_refused(
 def test_a_preset_refuses_a_tokenizer_beyond_its_table(folder: Path) -> None:
     """As a checkpoint does."""
     with pytest.raises(CheckpointError, match="reaches id 30521, .* has 41 rows"):
-        preset(folder / "tokenizer.json", vocabulary=41)
+        preset(folder, vocabulary=41)
 
 
 def test_a_copy_has_the_same_digest(small: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -1,0 +1,51 @@
+"""The files of a checkpoint folder: which there are, and what its JSON holds."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from model.errors import CONVERT, CheckpointError
+
+CONFIG, TOKENIZER = "config.json", "tokenizer.json"
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.bin")
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds.
+
+    Raises:
+        CheckpointError: the file is missing or broken.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{path.parent} lacks {path.name}") from None
+    except ValueError as error:
+        raise CheckpointError(f"{path.name} is not JSON: {error}") from error
+
+
+def find_weights(folder: Path) -> list[Path]:
+    """The safetensors files of a folder, in a fixed order.
+
+    Raises:
+        CheckpointError: it lacks what every checkpoint has, or holds a pickle instead.
+    """
+    missing = [name for name in (CONFIG, TOKENIZER) if not (folder / name).is_file()]
+    if (folder / INDEX).is_file():
+        try:
+            shards = sorted(set(read_json(folder / INDEX)["weight_map"].values()))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(f"{INDEX} has no weight_map") from error
+        if any("/" in shard or "\\" in shard for shard in shards):
+            raise CheckpointError(f"{INDEX} names files outside the folder")
+        missing += [shard for shard in shards if not (folder / shard).is_file()]
+    else:
+        shards = [WEIGHTS]
+        pickles = [name for name in PICKLES if (folder / name).is_file()]
+        if not (folder / WEIGHTS).is_file() and pickles:
+            raise CheckpointError(f"{pickles[0]} is a pickle, which can run code; {CONVERT}")
+        missing += [] if (folder / WEIGHTS).is_file() else [WEIGHTS]
+    if missing:
+        raise CheckpointError(f"{folder} lacks {', '.join(missing)}")
+    return [folder / shard for shard in shards]

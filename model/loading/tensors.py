@@ -1,0 +1,155 @@
+"""Safetensors files -> tensors by our names, once all are there, in shape and finite."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from model.errors import CheckpointError
+from model.loading.assembly import Weights
+from model.loading.families import Family, Names
+from model.loading.files import WEIGHTS
+
+# heads and buffers that are in many files and never part of encodings
+SPARE = (
+    "pooler.",
+    "cls.",
+    "lm_head.",
+    "classifier.",
+    "qa_outputs.",
+    "vocab_",
+    "discriminator_predictions.",
+    "generator_",
+    "head.",
+    "decoder.",
+    "embeddings.position_ids",
+)
+SPARE_ENDS = ("inv_freq", "original_inv_freq")
+OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}  # LayerNorm's, in files made before 2019
+
+Shape = tuple[int, ...]
+
+
+class Stored(NamedTuple):
+    """A tensor that still lies in its file."""
+
+    file: Any
+    name: str
+
+    @property
+    def shape(self) -> Shape:
+        return tuple(self.file.get_slice(self.name).get_shape())
+
+    def read(self) -> Tensor:
+        tensor: Tensor = self.file.get_tensor(self.name)
+        return tensor
+
+
+@contextmanager
+def opened(files: Mapping[str, Path]) -> Iterator[dict[str, Stored]]:
+    """Every tensor of some files by its name.
+
+    Args:
+        files: by the name that a message calls each.
+
+    Raises:
+        CheckpointError: one is not what it should be.
+    """
+    with ExitStack() as stack:
+        found: dict[str, Stored] = {}
+        for called, path in files.items():
+            try:
+                file = stack.enter_context(safe_open(path, framework="pt"))
+            except SafetensorError as error:
+                raise CheckpointError(f"{called} is not a safetensors file: {error}") from error
+            found |= {name: Stored(file, name) for name in file.keys()}
+        yield found
+
+
+def check(found: Mapping[str, Stored], shapes: Mapping[str, Shape], called: str) -> None:
+    """Whether exactly these tensors are there.
+
+    Raises:
+        CheckpointError: names every one that is missing, extra, misshapen or not finite.
+    """
+    problems = [f"missing {name}" for name in shapes.keys() - found.keys()]
+    problems += [f"unexpected {name}" for name in found.keys() - shapes.keys()]
+    for name in shapes.keys() & found.keys():
+        if found[name].shape != shapes[name]:
+            problems.append(f"{name} is {found[name].shape}, not {shapes[name]}")
+        elif not found[name].read().float().isfinite().all():
+            problems.append(f"{name} holds NaN or infinity")
+    if problems:
+        raise CheckpointError(f"{called}: {'; '.join(sorted(problems))}")
+
+
+def checked(found: Mapping[str, Stored], shapes: Mapping[str, Shape], family: Family) -> Weights:
+    """A checkpoint's tensors by our names.
+
+    Args:
+        shapes: of all that an encoder needs, by our names.
+
+    Raises:
+        CheckpointError: names every tensor that is missing, extra, misshapen or not finite.
+    """
+    plain = {_plain(name, family.prefixes): stored for name, stored in found.items()}
+    plain = {
+        name: stored
+        for name, stored in plain.items()
+        if not name.startswith(SPARE) and not name.endswith(SPARE_ENDS)
+    }
+    places = min(
+        (_places(shapes, names) for names in family.names),
+        key=lambda places: len({name for name, _ in places.values()} - plain.keys()),
+    )
+    check(plain, _whole(places, shapes), WEIGHTS)
+
+    def weights(ours: str) -> Tensor:
+        name, part = places[ours]
+        tensor = plain[name].read()
+        return tensor if part is None else tensor.chunk(part[1])[part[0]]
+
+    return weights
+
+
+# our name -> the checkpoint's, and which of how many equal parts of its rows
+Places = dict[str, tuple[str, tuple[int, int] | None]]
+
+
+def _places(shapes: Iterable[str], names: Names) -> Places:
+    """Where each tensor the encoder needs stands in a checkpoint of this layout."""
+    fused = {"query": ("qkv", 0, 3), "key": ("qkv", 1, 3), "value": ("qkv", 2, 3)}
+    fused |= {"gate": ("gate_up", 0, 2), "up": ("gate_up", 1, 2)}
+    places: Places = {}
+    for ours in shapes:
+        base, _, kind = ours.rpartition(".")
+        layer = base.split(".")[1] if base.startswith("layers.") else ""
+        short = base.rpartition(".")[2]
+        key = f"layers.{{i}}.{short}" if layer else base
+        if key in names:
+            places[ours] = (f"{names[key].format(i=layer)}.{kind}", None)
+            continue
+        whole, part, parts = fused[short]
+        name = names[f"layers.{{i}}.{whole}"].format(i=layer)
+        places[ours] = (f"{name}.{kind}", (part, parts))
+    return places
+
+
+def _whole(places: Places, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
+    """The shape of each tensor of the checkpoint, some of which hold several of ours."""
+    return {
+        name: (shapes[ours][0] * (part[1] if part else 1), *shapes[ours][1:])
+        for ours, (name, part) in places.items()
+    }
+
+
+def _plain(name: str, prefixes: tuple[str, ...]) -> str:
+    """A tensor's name without the prefix of a model with a head, in today's spelling."""
+    for prefix in prefixes:
+        name = name.removeprefix(prefix)
+    for old, new in OLD_NAMES.items():
+        name = name.removesuffix(old) + new if name.endswith(old) else name
+    return name
