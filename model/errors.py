@@ -3,11 +3,7 @@
 ModelError
     CheckpointError         a folder that cannot be loaded, and every reason why
     SequenceError           an input the loaded model cannot take
-        SequenceEmpty
         SequenceTooLong
-        TokenOutOfRange
-        BadShape
-        NonFinite
 """
 
 # a pickle can run code, and is not read
@@ -26,10 +22,6 @@ class SequenceError(ModelError):
     """An input the loaded model cannot take."""
 
 
-class SequenceEmpty(SequenceError):
-    """A sequence without a token."""
-
-
 class SequenceTooLong(SequenceError):
     """A sequence longer than the model takes.
 
@@ -45,15 +37,3 @@ class SequenceTooLong(SequenceError):
 
     def __str__(self) -> str:
         return f"the sequence has {self.length} tokens, the model takes {self.limit}"
-
-
-class TokenOutOfRange(SequenceError):
-    """A token id or token type outside its embedding table."""
-
-
-class BadShape(SequenceError):
-    """Types or embeddings whose shape does not fit the sequence or the model."""
-
-
-class NonFinite(SequenceError):
-    """Embeddings that hold NaN or infinity."""
