@@ -24,8 +24,8 @@ from model.loading.checkpoint import Model
 from model.packing import Sequence, pack
 
 CPU = torch.device("cpu")
-ROOT = Path(__file__).parent.parent.parent
-FEW = Path(__file__).with_name("few.json")  # a tokenizer of 41 words, for tables of few rows
+ROOT = Path(__file__).parent.parent.parent.parent
+FEW = Path(__file__).parent.parent / "few.json"  # a tokenizer of 41 words, for tables of few rows
 FIRST = "encoder.layer.0.attention.self.query.weight"
 NORM = "embeddings.LayerNorm.bias"
 SIZES = BertConfig(

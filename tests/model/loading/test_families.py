@@ -26,8 +26,8 @@ from model.maps.tiles import Look
 from model.packing import Sequence
 
 CPU = torch.device("cpu")
-FEW = Path(__file__).with_name("few.json")  # a tokenizer of 41 words, for tables of few rows
-PAGE = Path(__file__).parent.parent.parent / "docs" / "models.md"
+FEW = Path(__file__).parent.parent / "few.json"  # a tokenizer of 41 words, for tables of few rows
+PAGE = Path(__file__).parent.parent.parent.parent / "docs" / "models.md"
 WINDOW = 8  # of ModernBERT's local layers, to either side
 VOCABULARY, TYPES, MOST = 97, 3, 40
 

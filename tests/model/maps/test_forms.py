@@ -26,7 +26,7 @@ from model.maps.units import Units, divide
 from model.packing import Sequence
 
 CPU = torch.device("cpu")
-FEW = Path(__file__).with_name("few.json")  # a tokenizer of 41 words, for tables of few rows
+FEW = Path(__file__).parent.parent / "few.json"  # a tokenizer of 41 words, for tables of few rows
 CLOSE = 1e-5
 WINDOW = 8  # of ModernBERT's local layers, to either side
 ROLLED = 1e-6
