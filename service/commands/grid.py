@@ -81,13 +81,24 @@ def relations(survey: Facts) -> Table:
     for name in ("relation", "found", "tried", "right", "of", "blind", "needed"):
         table.add_column(name, justify="left" if name in ("relation", "found") else "right")
     for name, verdict in survey["relations"].items():
-        kind = "" if verdict["kind"] in (None, name) else f" ({verdict['kind']})"
         right, blind, needed = (_share(verdict[key]) for key in ("score", "baseline", "threshold"))
         tried = verdict["candidate"] or verdict["reason"]
         table.add_row(
-            name + kind, verdict["found"], tried, right, str(verdict["controls"]), blind, needed
+            label(name, verdict),
+            verdict["found"],
+            tried,
+            right,
+            str(verdict["controls"]),
+            blind,
+            needed,
         )
     return table
+
+
+def label(relation: str, verdict: Facts) -> str:
+    """A relation, and the kind of it where that is another word."""
+    kind = verdict["kind"]
+    return relation if kind in (None, relation) else f"{relation} ({kind})"
 
 
 def ablations(moved: Sequence[Sequence[float]]) -> Table:

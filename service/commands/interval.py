@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import httpx
 
+from headlight_client.call import authorization
 from service.commands.encode import Unreachable
 from service.observe.metrics import samples
 
@@ -36,8 +37,8 @@ def read(url: str, key: str | None) -> Page:
     Raises:
         Unreachable: there is no service, or it refused; the message says why.
     """
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
+        headers = authorization(key or None)
         answer = httpx.get(f"{url.rstrip('/')}/metrics", headers=headers, timeout=TIMEOUT_SECONDS)
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         raise Unreachable(f"no answer from {url}: {error}") from error

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from service.commands.grid import MORE, Facts, badge, layers, title
+from service.commands.grid import MORE, Facts, badge, label, layers, title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -106,13 +106,13 @@ def legend(survey: Facts) -> list[Line]:
 
 def _verdict(relation: str, verdict: Facts) -> Line:
     """What the controls say of a relation."""
-    kind = "" if verdict["kind"] in (None, relation) else f" ({verdict['kind']})"
+    name = label(relation, verdict)
     if verdict["candidate"] is None:
-        return Line(None, f"{relation}{kind}: {verdict['found']}; {verdict['reason']}")
+        return Line(None, f"{name}: {verdict['found']}; {verdict['reason']}")
     colour = None if verdict["head"] is None else COLOURS.get(verdict["kind"], OTHER)
     return Line(
         colour,
-        f"{relation}{kind}: {verdict['found']}; on {verdict['controls']} controls "
+        f"{name}: {verdict['found']}; on {verdict['controls']} controls "
         f"{verdict['candidate']} is right in {verdict['score']:.0%}, "
         f"the best blind guess in {verdict['baseline']:.0%}, "
         f"and {verdict['threshold']:.0%} are needed",

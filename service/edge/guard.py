@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import settings
 from service.api import body
-from service.edge.auth import Keys
+from service.edge.auth import Keys, own_path
 from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, SAFETENSORS
 from service.observe.record import REQUEST_ID
 from service.settings import KIB, Settings
@@ -82,8 +82,7 @@ class Guard:
         headers, request_id = _with_id(passed)
         code, content = self._by_headers(scope, Headers(raw=headers)), b""
         if code is None:
-            path = scope["path"].removeprefix(scope.get("root_path", ""))
-            code, content = await self._read(path, receive, Headers(raw=headers))
+            code, content = await self._read(own_path(scope), receive, Headers(raw=headers))
         if code is not None:
             kept = (b"host", b"origin", REQUEST_ID.encode())
             headers = [pair for pair in headers if pair[0] in kept] + [(REFUSAL, code.encode())]

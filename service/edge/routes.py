@@ -36,8 +36,7 @@ from service.edge.deadline import DEADLINE
 from service.edge.encoding import Encoding, Handler
 from service.edge.guard import INFERENCE, REFUSAL
 from service.edge.handlers import Handlers, Scrape
-from service.observe.observer import TRACEPARENT
-from service.observe.record import REQUEST_ID
+from service.observe.record import REQUEST_ID, TRACEPARENT
 from service.refusals import UNROUTED, Refused, refusal
 from service.replica import Replica
 

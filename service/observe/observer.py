@@ -15,7 +15,7 @@ from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from service.observe.metrics import Metrics
-from service.observe.record import REQUEST_ID, Record
+from service.observe.record import REQUEST_ID, TRACEPARENT, Record
 
 if TYPE_CHECKING:  # tracing that is off imports nothing
     from service.observe.tracing import Tracing
@@ -23,7 +23,6 @@ if TYPE_CHECKING:  # tracing that is off imports nothing
 logger = logging.getLogger(__name__)
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-TRACEPARENT = "traceparent"
 TELL_SECONDS = 0.1  # most between a request's end and its line
 
 

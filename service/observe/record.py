@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
-REQUEST_ID = "x-request-id"  # the header by which a request is named
+REQUEST_ID, TRACEPARENT = "x-request-id", "traceparent"  # headers that name a request
 
 Name = Literal["parse", "tokenize", "queue", "forward", "serialize"]
 STAGES: tuple[Name, ...] = get_args(Name)  # in a request's order

@@ -27,10 +27,9 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import Link, SpanContext, SpanKind, StatusCode, TraceFlags
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from service.observe.record import Record, Trace
+from service.observe.record import TRACEPARENT, Record, Trace
 from service.refusals import OURS
 
-HEADER = "traceparent"
 FILE = "file:"
 PACKAGE = "opentelemetry-exporter-otlp-proto-http"
 
@@ -76,7 +75,7 @@ class Tracing:
         context = Context()
         if len(traceparents) == 1:
             # no tracestate: it is the caller's text, and we call nobody who could want it
-            context = self._headers.extract({HEADER: traceparents[0]}, context)
+            context = self._headers.extract({TRACEPARENT: traceparents[0]}, context)
         parent = trace.get_current_span(context).get_span_context()
         if parent.trace_flags.sampled if parent.is_valid else random.random() < self._ratio:
             span = self._tracer.start_span(seen.method, context, SpanKind.SERVER)
