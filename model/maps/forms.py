@@ -89,16 +89,16 @@ def show(traces: Mapping[int, Trace], rows: slice, selection: Asked) -> Shown:
     return Shown(heads, whole)
 
 
-def _narrow(named: dict[str, Tensor], selection: Asked) -> dict[str, Tensor]:
+def _narrow(tensors: dict[str, Tensor], selection: Asked) -> dict[str, Tensor]:
     """Numbers in the format asked for.
 
     Here and not in numpy, which takes many times as long where numbers are near float16's least.
     """
     if not selection.half:
-        return named
+        return tensors
     return {
         name: tensor.half() if tensor.is_floating_point() else tensor
-        for name, tensor in named.items()
+        for name, tensor in tensors.items()
     }
 
 

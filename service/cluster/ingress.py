@@ -242,9 +242,9 @@ def block(without: int) -> Iterator[int]:
     for first in random.sample(BLOCKS, len(BLOCKS)):
         if first <= without < first + BLOCK:
             continue
-        with socket.socket() as held:
+        with socket.socket() as listener:
             try:
-                held.bind(("127.0.0.1", first))
+                listener.bind(("127.0.0.1", first))
                 for port in range(first + 1, first + REPLICAS):
                     free("127.0.0.1", port)
             except OSError:

@@ -44,10 +44,10 @@ def measure(
     console = Console()
     try:
         thresholds = {**roles.THRESHOLDS, **dict(map(_threshold, threshold))}
-        chosen = sentences.read(corpus) if corpus else sentences.bundled()
+        sample = sentences.read(corpus) if corpus else sentences.bundled()
         if plot:
             picture.check(plot)
-        survey = _measure(model, chosen, thresholds)
+        survey = _measure(model, sample, thresholds)
     except (BadCorpus, picture.CannotDraw, ModelNotFound, CheckpointError, OSError) as error:
         raise Unusable(str(error)) from error
     for table in (grid.heads(survey), grid.roles(survey), grid.relations(survey)):
@@ -70,8 +70,8 @@ def ablate(model: str, text: str) -> None:
     except (ModelNotFound, CheckpointError) as error:
         raise Unusable(str(error)) from error
     except SequenceTooLong as error:
-        said = f"the text has {error.length} tokens; {model} takes {error.limit}"
-        raise Unusable(said) from error
+        reason = f"the text has {error.length} tokens; {model} takes {error.limit}"
+        raise Unusable(reason) from error
     Console().print(grid.ablations(moved.tolist()))
 
 
@@ -100,8 +100,8 @@ def _measure(model: str, corpus: Corpus, thresholds: dict[str, float]) -> dict[s
             return solo.measure(corpus, thresholds)
     except SequenceTooLong as error:
         line = corpus.sentences[error.index].line
-        said = f"{error.length} tokens; {solo.name} takes {error.limit}"
-        raise BadCorpus(f"{corpus.name} line {line}: {said}") from error
+        reason = f"{error.length} tokens; {solo.name} takes {error.limit}"
+        raise BadCorpus(f"{corpus.name} line {line}: {reason}") from error
 
 
 def _keep(survey: dict[str, Any], console: Console) -> None:

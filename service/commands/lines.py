@@ -157,7 +157,7 @@ def _why(error: ValidationError) -> str:
     wrong = error.errors(include_url=False, include_input=False)
     if wrong[0]["type"] == "json_invalid":
         return "not JSON"
-    named = [each for each in wrong if len(each["loc"]) > 1]  # of an object, a field of it
-    if not named:
+    fields = [each for each in wrong if len(each["loc"]) > 1]  # of an object, a field of it
+    if not fields:
         return 'neither a string nor an object with "text"'
-    return f"{named[0]['loc'][1]}: {named[0]['msg']}"
+    return f"{fields[0]['loc'][1]}: {fields[0]['msg']}"

@@ -84,15 +84,15 @@ class Guard:
         if code is None:
             code, content = await self._read(own_path(scope), receive, Headers(raw=headers))
         if code is not None:
-            kept = (b"host", b"origin", REQUEST_ID.encode())
-            headers = [pair for pair in headers if pair[0] in kept] + [(REFUSAL, code.encode())]
+            names = (b"host", b"origin", REQUEST_ID.encode())
+            headers = [pair for pair in headers if pair[0] in names] + [(REFUSAL, code.encode())]
 
-        async def named(message: Message) -> None:
+        async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message)[REQUEST_ID] = request_id  # once, whoever set it too
             await send(message)
 
-        await self._app({**scope, "headers": headers}, _replay(content, receive), named)
+        await self._app({**scope, "headers": headers}, _replay(content, receive), send_with_id)
 
     def _by_headers(self, scope: Scope, headers: Headers) -> str | None:
         """The code of a refusal that needs no body."""
@@ -105,8 +105,8 @@ class Guard:
         if TWINS & names.keys() or any(names[name] > 1 for name in SAID_ONCE):
             return "bad_request"
         host = headers.get("host", "").lower()
-        named = host in self._hosts or host.rpartition(":")[0] in self._hosts
-        if self._hosts and not named and scope["path"] != PROBE:
+        allowed = host in self._hosts or host.rpartition(":")[0] in self._hosts
+        if self._hosts and not allowed and scope["path"] != PROBE:
             return "bad_host"
         if not self._keys.admit(scope):
             return "unauthorized"

@@ -111,8 +111,8 @@ def _sentences(name: str, content: bytes) -> Iterator[Sentence]:
         except ValidationError as error:
             wrong = error.errors()[0]
             place = ".".join(map(str, wrong["loc"]))
-            said = f"{place}: {wrong['msg']}" if place else wrong["msg"]
-            raise BadCorpus(f"{name} line {number}: {said}") from error
+            fault = f"{place}: {wrong['msg']}" if place else wrong["msg"]
+            raise BadCorpus(f"{name} line {number}: {fault}") from error
         except ValueError as error:
             raise BadCorpus(f"{name} line {number}: {error}") from error
 

@@ -141,8 +141,8 @@ def _holds(survey: dict[str, Any], digest: str) -> bool:
     """Whether it was made of these weights by the present rules and sentences."""
     ours = sentences.bundled().describe()
     corpus = survey.get("corpus")
-    known = isinstance(corpus, dict) and (corpus.get("name") != ours["name"] or corpus == ours)
-    return known and survey.get("format") == FORMAT and survey.get("weights") == digest
+    current = isinstance(corpus, dict) and (corpus.get("name") != ours["name"] or corpus == ours)
+    return current and survey.get("format") == FORMAT and survey.get("weights") == digest
 
 
 def _cached(digest: str) -> Path:
