@@ -6,7 +6,7 @@
     check(settings, ...)    whether a running cluster keeps the promise
 
 Ray reads most of them when ray.serve is imported, and its workers inherit them: they are set
-before the first import of ray. What each is worth was measured; docs/decisions/ has the rows.
+before the first import of ray. What each is worth: docs/decisions/0015-haproxy.md.
 """
 
 import math
@@ -89,7 +89,7 @@ def promised(settings: Settings) -> dict[str, str]:
     deadline = math.ceil(settings.deadline_seconds)
     return common | {
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
-        "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",  # with HAProxy only: see docs/decisions
+        "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",  # with HAProxy only: see docs/decisions/0015
         # A replica that died before its answer's first byte costs its clients nothing; our own
         # 429, 500 and 503 are answers and are never retried.
         "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",
