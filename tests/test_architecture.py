@@ -24,6 +24,7 @@ ERROR_STATUSES = {status.value for status in HTTPStatus if status >= HTTPStatus.
 # what changes something that a process has once
 PROCESS_WIDE = re.compile(
     r"os\.environ\.update$|os\.dup2$|signal\.signal$|torch\.set_\w+$"
+    r"|[A-Z][A-Z_]*\.(add|append|clear|extend|pop|setdefault|update)$"  # a module's own table
     r"|prometheus_client\.disable_created_metrics$|starlette\.convertors\.register_url_convertor$"
 )
 KEEPING = {"cache", "lru_cache"}  # decorators of functions whose answers outlive their callers
@@ -304,7 +305,14 @@ def changes_the_process(name: str, tree: ast.Module) -> bool:
         if isinstance(node, ast.FunctionDef)
         for decorator in node.decorator_list
     }
-    assigned = any(isinstance(node, ast.Global) for node in nodes(tree))
+    bound = {full.rpartition(".")[2] for full in imported(tree)}
+    assigned = any(
+        isinstance(node, ast.Global)
+        or isinstance(node, ast.Attribute | ast.Subscript)
+        and isinstance(node.ctx, ast.Store | ast.Del)
+        and re.split(r"[.\[]", ast.unparse(node))[0] in bound
+        for node in nodes(tree)
+    )
     names = attributes(tree) | set(imported(tree))
     return assigned or bool(kept & KEEPING) or any(map(PROCESS_WIDE.match, names))
 
@@ -332,6 +340,8 @@ ABSENCES = {
             "service.cli",
             "service.launch",
             "service.app",
+            "service.edge.transport",
+            "service.wire",
             "service.api.document",
             "service.api.open_inference.routes",
             "service.api.teaching.mechanism",
@@ -410,6 +420,16 @@ PLANTED = {
     "global state": (
         "service/encode/price.py",
         "def f():\n    global spent",
+        "service.encode.price changes the process",
+    ),
+    "an entry in a library's table": (
+        "service/encode/price.py",
+        "from uvicorn import config\nconfig.HTTP_PROTOCOLS['auto'] = 'x'",
+        "service.encode.price changes the process",
+    ),
+    "an entry in a table of ours": (
+        "service/encode/price.py",
+        "SEEN = {}\nSEEN.setdefault(1, 2)",
         "service.encode.price changes the process",
     ),
     "a setting of all threads": (
