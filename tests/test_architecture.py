@@ -343,7 +343,7 @@ ABSENCES = {
             "service.edge.transport",
             "service.wire",
             "service.api.document",
-            "service.api.open_inference.routes",
+            "service.edge.routes",
             "service.api.teaching.mechanism",
             "service.engine",
             "service.heads.survey",
