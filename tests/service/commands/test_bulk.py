@@ -20,7 +20,7 @@ from service.replica import Replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parent.parent.parent.parent
 WORDS = "all is well and the dog ate the food because it was hungry".split()
 TEXTS = [" ".join(WORDS[: 1 + i * 7 % 13]) + f" {i}" for i in range(53)]
 LITTLE = {"max_sequences": 5}  # so that the file takes eleven requests

@@ -21,7 +21,7 @@ from service.engine.weights import BUNDLED, Found, ModelNotFound, locate, pin
 from service.replica import Replica
 from service.settings import Settings
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parent.parent.parent.parent
 OLD, NEW = "1" * 40, "2" * 40  # commits
 NAME = "org/name"
 ASK = """
