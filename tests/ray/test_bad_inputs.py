@@ -199,7 +199,7 @@ def test_at_last_the_python_proxy_stops_on_ctrl_c(
     service = stack.service
     pids, directory = set(service.family()), service.directory()
     assert "haproxy" not in service.family().values()
-    assert "\nheadlight_scrape_incomplete 0\n" in service.observe.metrics()
+    assert "\nheadlight_scrape_incomplete 0\n" in service.metrics()
 
     assert service.end(signal.SIGINT) == 0
     traceless(pids, service.port, directory)

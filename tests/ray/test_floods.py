@@ -171,7 +171,7 @@ def lags(service: "Service") -> dict[str, float]:
     """Lags of the event loop so far, by upper bound."""
     return {
         sample.labels["le"]: sample.value
-        for family in text_string_to_metric_families(service.observe.metrics())
+        for family in text_string_to_metric_families(service.metrics())
         for sample in family.samples
         if sample.name == "headlight_event_loop_lag_seconds_bucket"
     }

@@ -30,7 +30,7 @@ INCOMPLETE = "\nheadlight_scrape_incomplete 1\n"
 def answered(service: "Service") -> dict[str, float]:
     """What each replica says it answered on /v1/encode."""
     counted: Counter[str] = Counter()
-    for family in text_string_to_metric_families(service.observe.metrics()):
+    for family in text_string_to_metric_families(service.metrics()):
         for sample in family.samples:
             if sample.name == "headlight_requests_total" and sample.labels["route"] == "/v1/encode":
                 counted[sample.labels["replica"]] += sample.value  # type: ignore[assignment]
