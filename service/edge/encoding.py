@@ -1,6 +1,5 @@
 """Every route that encodes: parse, run, write, whatever API it is of."""
 
-import time
 from collections.abc import Awaitable, Callable
 
 import orjson
@@ -57,11 +56,11 @@ class Encoding:
         replica = self._replica
 
         async def encode(request: Request) -> Response:
-            began, record = time.monotonic(), request.scope["record"]
+            record = request.scope["record"]
             most = seconds(request, replica.settings.deadline_seconds)
             with record.stage("parse"):
                 call = parse(request, await request.body())
-            deadline = began + min(most, call.seconds)
+            deadline = record.start + min(most, call.seconds)
             if priced and _flag(request, "dry_run"):
                 price = await replica.gateway.dry_run(
                     call.request, deadline, record, numbers=call.numbers

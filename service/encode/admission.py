@@ -68,7 +68,7 @@ class Admission:
         try:
             yield
         except (Overloaded, DeadlinePassed, TimeoutError) as error:
-            most = deadline - time.monotonic() + record.elapsed
+            most = deadline - record.start
             fewest = self._batcher.fewest_seconds(lengths)
             if fewest >= most:
                 raise Refused(

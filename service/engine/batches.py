@@ -30,7 +30,7 @@ class Batches:
         self, lane: int, works: Sequence[Work], threads: int
     ) -> Sequence[Done | Exception]:
         """Run one batch in a lane; one result or exception for each work."""
-        start = time.perf_counter()
+        start = time.monotonic()
         records = list(dict.fromkeys(work.record for work in works if work.record))
         for record in records:
             record.began = record.began or start

@@ -14,7 +14,7 @@ CLIENT_CLOSED = 499  # the client went away before its answer
 
 
 class Stage(NamedTuple):
-    """One stage of a request, from and to on time.perf_counter's clock."""
+    """One stage of a request, from and to on time.monotonic's clock."""
 
     name: Name
     start: float
@@ -55,7 +55,7 @@ class Record:
         shed: of an overload, which bound was met; queue_full where nobody says.
         sequences, tokens: what it asks the model to run.
         bytes: of its answer's body.
-        start: on time.perf_counter's clock.
+        start: on time.monotonic's clock.
         ended: on the calendar's clock, seconds.
         began: when its first batch was started, on the first clock; 0 before.
     """
@@ -70,7 +70,7 @@ class Record:
     sequences: int = 0
     tokens: int = 0
     bytes: int = 0
-    start: float = field(default_factory=time.perf_counter)
+    start: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
     ended: float = 0.0
     began: float = 0.0
@@ -80,11 +80,11 @@ class Record:
     @contextmanager
     def stage(self, name: Name) -> Iterator[None]:
         """Time one stage, whichever way it ends."""
-        start = time.perf_counter()
+        start = time.monotonic()
         try:
             yield
         finally:
-            self.stages.append(Stage(name, start, time.perf_counter()))
+            self.stages.append(Stage(name, start, time.monotonic()))
 
     @contextmanager
     def batched(self) -> Iterator[None]:
@@ -92,23 +92,18 @@ class Record:
 
         A request that is never run has waited only.
         """
-        self.began, start = 0.0, time.perf_counter()
+        self.began, start = 0.0, time.monotonic()
         try:
             yield
         finally:
-            end = time.perf_counter()
+            end = time.monotonic()
             self.stages.append(Stage("queue", start, self.began or end))
             if self.began:
                 self.stages.append(Stage("forward", self.began, end))
 
-    @property
-    def elapsed(self) -> float:
-        """Seconds since it came."""
-        return time.perf_counter() - self.start
-
     def end(self) -> None:
         """Take the time."""
-        self.seconds, self.ended = self.elapsed, time.time()
+        self.seconds, self.ended = time.monotonic() - self.start, time.time()
 
     def names(self) -> dict[str, Any]:
         """By what a line of the log is found again."""

@@ -109,7 +109,7 @@ class Tracing:
 
         Args:
             members: the requests in it.
-            start: on time.perf_counter's clock.
+            start: on time.monotonic's clock.
         """
         traces = [seen.trace for seen in members if seen.trace and seen.trace.sampled]
         if not traces:
@@ -183,5 +183,5 @@ def _nanoseconds(seconds: float) -> int:
 
 
 def _epoch() -> int:
-    """What leads from time.perf_counter's clock to the calendar's, nanoseconds."""
-    return time.time_ns() - time.perf_counter_ns()
+    """What leads from time.monotonic's clock to the calendar's, nanoseconds."""
+    return time.time_ns() - time.monotonic_ns()
