@@ -1,0 +1,187 @@
+"""What could hurt others if it were taken on trust: one request each, as data.
+
+Every route that reads such a body gets the same attack in its own dialect. None may stop the
+event loop, grow the process or change what is answered next (tests/ray/test_door.py).
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from safetensors.numpy import save
+
+KIB, MIB = 1024, 1024 * 1024
+ROOM = 2 * MIB - 4 * KIB  # of a JSON body, less what stands around an attack
+MODEL = "/v2/models/all-MiniLM-L6-v2/infer"
+JSON, FILE = "application/json", "application/vnd.safetensors"
+
+
+class Attack(NamedTuple):
+    """One request.
+
+    Args:
+        statuses: what it may be answered.
+        legal: whether it is a large request that is served, rather than a bad one.
+    """
+
+    name: str
+    path: str
+    body: Callable[[], bytes]
+    statuses: tuple[int, ...]
+    headers: dict[str, str]
+    legal: bool = False
+
+
+HERE = "<here>"  # in a body: where the attack stands
+
+
+def many(text: str, room: int = ROOM) -> str:
+    """As many of a value as a body holds, as a list."""
+    return "[" + ",".join([text] * (room // (len(text) + 1))) + "]"
+
+
+def keys(room: int = ROOM) -> str:
+    """An object of as many fields as a body holds, none twice."""
+    return "{" + ",".join(f'"{number:x}":0' for number in range(room // 10)) + "}"
+
+
+# where a list stands in each route's body
+LISTS = {
+    "/v1/encode": '{"inputs":<here>}',
+    "/v1/attend": '{"query":<here>,"key":[[1]],"value":[[1]],"heads":1}',
+    "/v1/explain": '{"text":"a","layer":<here>}',
+    "/v1/embeddings": '{"model":"all-MiniLM-L6-v2","input":<here>}',
+    "/embed": '{"inputs":<here>}',
+    "/embed_all": '{"inputs":<here>}',
+    "/similarity": '{"inputs":{"source_sentence":"a","sentences":<here>}}',
+    "/tokenize": '{"inputs":<here>}',
+    "/decode": '{"ids":<here>}',
+    MODEL: '{"inputs":<here>}',
+}
+# lists elsewhere than at the inputs
+PLACES = {
+    "shape": (
+        "/v1/encode",
+        '{"inputs":[{"embeddings":{"shape":<here>,"dtype":"float32","data":""}}]}',
+    ),
+    "token ids": ("/v1/encode", '{"inputs":[{"token_ids":<here>}]}'),
+    "types": ("/v1/encode", '{"inputs":[{"token_ids":[1],"token_type_ids":<here>}]}'),
+    "embeddings": ("/v1/encode", '{"inputs":[{"embeddings":<here>}]}'),
+    "layers": ("/v1/encode", '{"inputs":["a"],"layers":<here>}'),
+    "heads": ("/v1/encode", '{"inputs":["a"],"attention":{"layers":[0],"heads":<here>}}'),
+    "rows": ("/v1/encode", '{"inputs":["a"],"attention":{"form":"rows","rows":<here>}}'),
+    "gates": ("/v1/encode", '{"inputs":["a"],"gates":<here>}'),
+    "mask": ("/v1/attend", '{"query":[[1]],"key":[[1]],"value":[[1]],"heads":1,"mask":<here>}'),
+    "oip shape": (
+        MODEL,
+        '{"inputs":[{"name":"text","datatype":"BYTES","data":["a"],"shape":<here>}]}',
+    ),
+    "oip data": (
+        MODEL,
+        '{"inputs":[{"name":"text","datatype":"BYTES","shape":[1],"data":<here>}]}',
+    ),
+    "oip ids": (
+        MODEL,
+        '{"inputs":[{"name":"input_ids","datatype":"INT64","shape":[1],"data":<here>}]}',
+    ),
+    "oip outputs": (
+        MODEL,
+        '{"inputs":[{"name":"text","datatype":"BYTES","shape":[1],"data":["a"]}],"outputs":<here>}',
+    ),
+}
+VALUES = {"objects": "{}", "strings": '""', "ones": "1", "nulls": "null", "lists": "[]"}
+BAD = (400, 413, 422)
+
+
+def structures() -> Iterator[Attack]:
+    """Lists and objects of as many values as fit, at every place that takes a list."""
+    places = {path: (path, body) for path, body in LISTS.items()} | PLACES
+    for place, (path, body) in places.items():
+        for kind, value in VALUES.items():
+            yield _json(
+                f"{place} of {kind}", path, lambda b=body, v=value: b.replace(HERE, many(v))
+            )
+        yield _json(f"{place} as fields", path, lambda b=body: b.replace(HERE, keys()))
+    for path in LISTS:
+        yield _json(f"{path} is fields", path, keys)
+    inputs = LISTS["/v1/encode"]
+    for kind, value in VALUES.items():
+        half, whole = (inputs.replace(HERE, many(value, room)) for room in (ROOM // 2, ROOM))
+        yield Attack(
+            f"file of {kind}", "/v1/encode", lambda r=half: _file(r), BAD, {"content-type": FILE}
+        )
+        announced = {"inference-header-content-length": str(len(whole))}
+        yield Attack(f"binary of {kind}", MODEL, lambda r=whole: r.encode(), BAD, announced)
+
+
+def answers() -> Iterator[Attack]:
+    """Requests that are small beside what they ask for."""
+    ids: dict[str, Any] = {"inputs": [{"token_ids": [7] * 256}] * 100}
+    shown: dict[str, dict[str, Any]] = {
+        "tokens": {"tokens": True},
+        "layers": {"layers": list(range(7))},
+        "both": {"tokens": True, "layers": list(range(7))},
+    }
+    for name, wanted in shown.items():
+        for encoding in ("json", "base64"):
+            body = {**ids, **wanted, "encoding": encoding}
+            yield _json(f"{name} as {encoding}", "/v1/encode", _dumps(body), (413,))
+        yield _json(
+            f"{name} as a file", "/v1/encode", _dumps({**ids, **wanted}), (413,), {"accept": FILE}
+        )
+    texts = [" ".join(["well"] * 240)] * 200
+    yield _json("every token of TEI", "/embed_all", _dumps({"inputs": texts}), (413,))
+    tensor = {"name": "text", "datatype": "BYTES", "shape": [200], "data": texts}
+    for output in ("tokens", "layers"):
+        for binary in (False, True):
+            wanted = {"name": output, "parameters": {"binary_data": binary}}
+            body = {"inputs": [tensor], "outputs": [wanted]}
+            yield _json(f"OIP {output}, binary {binary}", MODEL, _dumps(body), (413,))
+
+
+def texts() -> Iterator[Attack]:
+    """Texts of which little is kept."""
+    for name, text in (
+        ("dots", "." * 250_000),
+        ("word", "a" * 250_000),
+        ("words", "well " * 50_000),
+        ("signs", "\u4e00" * 80_000),
+    ):
+        eight = [text] * (8 if len(text.encode()) * 8 < ROOM else 4)
+        statuses = (200, 413, 422)
+        native = {"inputs": eight, "truncate": "right"}
+        yield _json(f"cut {name}", "/v1/encode", _dumps(native), statuses, legal=True)
+        tei = {"inputs": eight, "truncate": True}
+        yield _json(f"TEI cut {name}", "/embed", _dumps(tei), statuses, legal=True)
+        for path in ("/embed", "/tokenize", "/embed_all"):
+            yield _json(f"{path} {name}", path, _dumps({"inputs": eight}), statuses)
+        openai = {"model": "all-MiniLM-L6-v2", "input": eight}
+        yield _json(f"OpenAI {name}", "/v1/embeddings", _dumps(openai), (200, 400, 413))
+        tensor = {"name": "text", "datatype": "BYTES", "shape": [len(eight)], "data": eight}
+        yield _json(f"OIP {name}", MODEL, _dumps({"inputs": [tensor]}), (400, 413))
+
+
+def every() -> list[Attack]:
+    """All of them."""
+    return [*structures(), *answers(), *texts()]
+
+
+def _dumps(body: object) -> Callable[[], str]:
+    return lambda: json.dumps(body, ensure_ascii=False)
+
+
+def _json(
+    name: str,
+    path: str,
+    body: Callable[[], str],
+    statuses: tuple[int, ...] = BAD,
+    headers: dict[str, str] | None = None,
+    legal: bool = False,
+) -> Attack:
+    headers = {"content-type": JSON, **(headers or {})}
+    return Attack(name, path, lambda: body().encode(), statuses, headers, legal)
+
+
+def _file(request: str) -> bytes:
+    """A request in a safetensors file's metadata."""
+    return save({}, metadata={"headlight": request})
