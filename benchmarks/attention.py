@@ -43,7 +43,7 @@ def ours(folder: Path) -> dict[str, Request]:
     """Requests to Lanes."""
     import torch
 
-    from model.maps.forms import Asked
+    from model.maps.forms import Selection
     from model.maps.units import divide
     from model.packing import Sequence
     from service.encode import answer, maps
@@ -70,7 +70,7 @@ def ours(folder: Path) -> dict[str, Request]:
         return b"".join(answer.as_safetensors(answer.Encoded({}, items, {})))
 
     def wanted(tokens: int, form: Any, heads: dict[int, tuple[int, ...]]) -> Wanted:
-        selection = Asked(heads, divide(tokens), form=form, cls=0, separators=(tokens - 1,))
+        selection = Selection(heads, divide(tokens), form=form, cls=0, separators=(tokens - 1,))
         return Wanted(pooling=lanes.model.pooling, attention=selection if form else None)
 
     return {

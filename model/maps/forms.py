@@ -24,7 +24,7 @@ Form = Literal["full", "rows", "top", "blocks", "stats", "dominance", "rollout"]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Selection:
     """What to show of one sequence's attention.
 
     Args:
@@ -66,7 +66,7 @@ class Shown:
     whole: dict[str, Tensor] = field(default_factory=dict)
 
 
-def show(traces: Mapping[int, Trace], rows: slice, selection: Asked) -> Shown:
+def show(traces: Mapping[int, Trace], rows: slice, selection: Selection) -> Shown:
     """Make the form asked for of one sequence.
 
     Args:
@@ -89,7 +89,7 @@ def show(traces: Mapping[int, Trace], rows: slice, selection: Asked) -> Shown:
     return Shown(heads, whole)
 
 
-def _narrow(tensors: dict[str, Tensor], selection: Asked) -> dict[str, Tensor]:
+def _narrow(tensors: dict[str, Tensor], selection: Selection) -> dict[str, Tensor]:
     """Numbers in the format asked for.
 
     Here and not in numpy, which takes many times as long where numbers are near float16's least.
@@ -103,7 +103,7 @@ def _narrow(tensors: dict[str, Tensor], selection: Asked) -> dict[str, Tensor]:
 
 
 def _of_layer(
-    trace: Trace, rows: slice, heads: tuple[int, ...], selection: Asked
+    trace: Trace, rows: slice, heads: tuple[int, ...], selection: Selection
 ) -> dict[str, Tensor]:
     """The tensors of one layer's heads, by name."""
     look = Look(trace, rows, heads, selection.units, selection.weight)
@@ -131,7 +131,7 @@ def _of_layer(
 
 
 def _statistics(
-    traces: Mapping[int, Trace], rows: slice, selection: Asked
+    traces: Mapping[int, Trace], rows: slice, selection: Selection
 ) -> dict[int, dict[str, Tensor]]:
     place = selection.units.place
     cls = None if selection.cls is None else place(selection.cls)
@@ -149,7 +149,7 @@ def _statistics(
     }
 
 
-def _rollout(traces: Mapping[int, Trace], rows: slice, selection: Asked) -> Tensor:
+def _rollout(traces: Mapping[int, Trace], rows: slice, selection: Selection) -> Tensor:
     tokens = selection.units.tokens
     every = Units(tuple((i, i + 1) for i in range(tokens)), tuple(range(tokens)))
     looks = [
@@ -159,7 +159,7 @@ def _rollout(traces: Mapping[int, Trace], rows: slice, selection: Asked) -> Tens
     return rollout(looks, selection.units)
 
 
-def price(selection: Asked) -> int:
+def price(selection: Selection) -> int:
     """Bytes of the tensors of `show`, before any is computed."""
     number, index = 2 if selection.half else 4, 4  # of a real number and of a unit's
     heads, units = sum(map(len, selection.heads.values())), len(selection.units.axis)

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from model.maps.forms import Asked
+from model.maps.forms import Selection
 from model.maps.statistics import FIELDS
 from service.encode.answer import Array, Records
 from service.engine.lanes import Attended
 
 
-def facts(asked: Asked, path: str) -> dict[str, Any]:
+def facts(asked: Selection, path: str) -> dict[str, Any]:
     """What the answer says of itself: the form, the path, what its rows and columns are."""
     units = asked.units
     said: dict[str, Any] = {"form": asked.form, "path": path}
@@ -26,7 +26,7 @@ def facts(asked: Asked, path: str) -> dict[str, Any]:
     return said
 
 
-def tree(asked: Asked, shown: Attended, encoding: str) -> dict[str, Any]:
+def tree(asked: Selection, shown: Attended, encoding: str) -> dict[str, Any]:
     """The arrays as JSON nests them: by layer, then head."""
     if asked.form == "rollout":
         return {"map": shown.whole["map"]}
@@ -48,7 +48,7 @@ def tree(asked: Asked, shown: Attended, encoding: str) -> dict[str, Any]:
             return {"maps": by_head}
 
 
-def _leaf(asked: Asked, named: Mapping[str, Array], place: int, encoding: str) -> Any:
+def _leaf(asked: Selection, named: Mapping[str, Array], place: int, encoding: str) -> Any:
     """What stands for one head."""
     of_head = {name: array[place] for name, array in named.items()}
     if asked.form == "dominance":
@@ -57,11 +57,11 @@ def _leaf(asked: Asked, named: Mapping[str, Array], place: int, encoding: str) -
     return of_head if asked.form == "top" else next(iter(of_head.values()))
 
 
-def _axis(asked: Asked) -> Array:
+def _axis(asked: Selection) -> Array:
     return np.array(asked.units.axis, dtype=np.int32)
 
 
-def named(asked: Asked, shown: Attended) -> Iterator[tuple[str, Array]]:
+def named(asked: Selection, shown: Attended) -> Iterator[tuple[str, Array]]:
     """The arrays by the names they have in a safetensors answer."""
     for layer, arrays in shown.heads.items():
         if asked.form == "stats":
@@ -78,7 +78,7 @@ def named(asked: Asked, shown: Attended) -> Iterator[tuple[str, Array]]:
         yield "rollout", shown.whole["map"]
 
 
-def _name(asked: Asked, layer: int, head: int, name: str) -> str:
+def _name(asked: Selection, layer: int, head: int, name: str) -> str:
     if asked.form == "dominance":
         return f"dominance.{layer}.{head}.{name}"
     return f"attention.{layer}.{head}" + (f".{name}" if asked.form == "top" else "")

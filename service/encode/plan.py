@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from model.loading.checkpoint import Model
-from model.maps.forms import Asked
+from model.maps.forms import Selection
 from model.maps.units import Units, divide
 from model.pooling import Pooling
 from service.encode.inputs import Read, Reader
@@ -31,7 +31,7 @@ class Plan:
         """Tokens of each."""
         return list(map(len, self.works))
 
-    def attention(self, padded: bool = False) -> list[Asked]:
+    def attention(self, padded: bool = False) -> list[Selection]:
         """What is to be shown of each; padded, of as many like the longest."""
         works = [max(self.works, key=len)] * len(self.works) if padded else self.works
         return [work.wanted.attention for work in works if work.wanted.attention]
@@ -57,7 +57,7 @@ class Planner:
         with record.stage("tokenize"):
             reads = await self._read(request)
         record.sequences, record.tokens = len(reads), sum(len(r.sequence) for r in reads)
-        shown: Sequence[Asked | None] = [None] * len(reads)
+        shown: Sequence[Selection | None] = [None] * len(reads)
         if request.attention:
             shown = [self._shown(request.attention, heads, i, r) for i, r in enumerate(reads)]
         works = [
@@ -127,14 +127,14 @@ class Planner:
         self.check_tokens(sum(len(read.sequence) for read in reads))
         return reads
 
-    def _shown(self, attention: Attention, heads: Heads, index: int, read: Read) -> Asked:
+    def _shown(self, attention: Attention, heads: Heads, index: int, read: Read) -> Selection:
         """What is to be shown of one sequence's attention."""
         facts, units = read.facts, _units(attention, index, read)
         if not set(attention.rows) <= set(units.axis):
             raise Refused.at("index_out_of_range", "attention", "rows")
         special, separator = facts["special"] or [], self._model.tokenizer.separator
         separators = [i for i, id in enumerate(facts["token_ids"] or []) if id == separator]
-        return Asked(
+        return Selection(
             heads,
             units,
             attention.form,

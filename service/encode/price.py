@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from model.config import EncoderConfig
-from model.maps.forms import Asked, price
+from model.maps.forms import Selection, price
 from service.encode.answer import SAFETENSORS
 from service.refusals import Refused
 
@@ -31,12 +31,12 @@ class Caps:
     binary: int
 
 
-def attention_bytes(asked: Sequence[Asked]) -> int:
+def attention_bytes(asked: Sequence[Selection]) -> int:
     """Bytes of attention in an answer, of the raw arrays."""
     return sum(map(price, asked))
 
 
-def check(asked: Sequence[Asked], numbers: bool, caps: Caps) -> int:
+def check(asked: Sequence[Selection], numbers: bool, caps: Caps) -> int:
     """Bytes of attention in an answer, refused where they are too many.
 
     Args:
@@ -55,7 +55,7 @@ def check(asked: Sequence[Asked], numbers: bool, caps: Caps) -> int:
     return total
 
 
-def _fits(asked: Sequence[Asked], limit: int) -> list[dict[str, Any]]:
+def _fits(asked: Sequence[Selection], limit: int) -> list[dict[str, Any]]:
     """Changes to the request, cheapest first, each of which alone would make it fit."""
     half = {"dtype": "float16", "bytes": _changed(asked, {"half": True})}
     offers = [*(_offer(asked, change) for change in CHEAPER), half, *_fewer(asked, limit)]
@@ -63,7 +63,7 @@ def _fits(asked: Sequence[Asked], limit: int) -> list[dict[str, Any]]:
     return sorted(fitting, key=lambda offer: int(offer["bytes"]))
 
 
-def _offer(asked: Sequence[Asked], change: Mapping[str, Any]) -> dict[str, Any]:
+def _offer(asked: Sequence[Selection], change: Mapping[str, Any]) -> dict[str, Any]:
     """Another form, as the request would name it."""
     said = {
         name: value
@@ -76,7 +76,7 @@ def _offer(asked: Sequence[Asked], change: Mapping[str, Any]) -> dict[str, Any]:
     return {**said, "bytes": _changed(asked, change)}
 
 
-def _fewer(asked: Sequence[Asked], limit: int) -> list[dict[str, Any]]:
+def _fewer(asked: Sequence[Selection], limit: int) -> list[dict[str, Any]]:
     """The same of fewer heads, where the answer is made of heads."""
     heads, fixed = sum(map(len, asked[0].heads.values())), _changed(asked, {"heads": {}})
     each = (attention_bytes(asked) - fixed) // heads
@@ -84,11 +84,11 @@ def _fewer(asked: Sequence[Asked], limit: int) -> list[dict[str, Any]]:
     return [{"heads_at_most": most, "bytes": fixed + most * each}] if most > 0 else []
 
 
-def _changed(asked: Sequence[Asked], change: Mapping[str, Any]) -> int:
+def _changed(asked: Sequence[Selection], change: Mapping[str, Any]) -> int:
     return attention_bytes([replace(one, **change) for one in asked])
 
 
-def flops(config: EncoderConfig, lengths: Sequence[int], asked: Sequence[Asked]) -> int:
+def flops(config: EncoderConfig, lengths: Sequence[int], asked: Sequence[Selection]) -> int:
     """Floating-point operations of a request: a product and its sum are two.
 
     Linears and attention of the forward pass, and the scores of the heads whose attention is

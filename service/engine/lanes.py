@@ -20,7 +20,7 @@ from model import packing
 from model.encoder import Encoded
 from model.lessons.explain import explain
 from model.loading.checkpoint import Model
-from model.maps.forms import Asked, show
+from model.maps.forms import Selection, show
 from model.pooling import Pooling, pool
 from service.observe.record import Record
 
@@ -55,7 +55,7 @@ class Wanted:
     pooling: Pooling | None = None
     tokens: bool = False
     hidden: frozenset[int] = frozenset()
-    attention: Asked | None = None
+    attention: Selection | None = None
     explained: int | None = None
 
     @property
@@ -204,7 +204,7 @@ class Lanes:
             steps=self._explain(encoded, rows, wanted.explained),
         )
 
-    def _attended(self, encoded: Encoded, rows: slice, asked: Asked | None) -> Attended | None:
+    def _attended(self, encoded: Encoded, rows: slice, asked: Selection | None) -> Attended | None:
         """What was asked to be shown of one sequence's attention."""
         if asked is None:
             return None

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from model import packing
 from model.loading.checkpoint import Model
-from model.maps.forms import Asked
+from model.maps.forms import Selection
 from model.maps.units import divide
 from model.tokenizer import Tokenized
 from service.engine.batcher import Timing
@@ -98,7 +98,7 @@ class Heads:
         works = [
             Work(
                 packing.Sequence(sequence.token_ids, sequence.types),
-                Wanted(attention=Asked(every, divide(len(sequence.token_ids)))),
+                Wanted(attention=Selection(every, divide(len(sequence.token_ids)))),
             )
             for sequence in sequences
         ]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from model.maps.forms import Asked
+from model.maps.forms import Selection
 from model.maps.units import divide
 from model.packing import Sequence
 from service.edge import guard
@@ -47,7 +47,7 @@ async def test_each_sequence_gets_what_it_wants(replica: Replica) -> None:
     """Wishes of different requests do not mix in a batch."""
     ids = [101, 2035, 102]
     plain = Work(Sequence(ids), Wanted())
-    asked = Asked({2: (3, 5)}, divide(3))
+    asked = Selection({2: (3, 5)}, divide(3))
     maps = Work(Sequence(ids), Wanted(attention=asked, hidden=frozenset({0})))
 
     first, second = done(replica, [plain, maps])
