@@ -157,7 +157,7 @@ class Replica:
             "embedding_width": config.embedding_width,
             "max_tokens": self.reader.max_tokens,
             "pooling": "+".join(model.pooling.modes),
-            "prompts": sorted(model.prompts.named),
+            "prompts": sorted(model.prompts.texts),
             "default_prompt_name": model.prompts.default,
             "device": self.device,
             "limits": self._limits(),

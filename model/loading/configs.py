@@ -10,6 +10,7 @@ from typing import Any
 
 from model.config import Activation, EncoderConfig
 from model.errors import CheckpointError
+from model.loading.files import differences
 
 Config = Mapping[str, Any]  # what a config.json holds
 
@@ -162,12 +163,7 @@ def _sizes(config: Config, **keys: str) -> dict[str, Any]:
 
 def _only(config: Config, **supported: object) -> None:
     """Refuse the keys that are there and differ; name them all."""
-    wrong = [
-        f"{key} {config[key]!r}"
-        for key, value in supported.items()
-        if config.get(key, value) != value
-    ]
-    if wrong:
+    if wrong := differences(config, supported):
         raise CheckpointError(f"not supported: {', '.join(wrong)}")
 
 

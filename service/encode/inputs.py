@@ -104,7 +104,7 @@ class Reader:
             return self.prompts.find(name)
         except KeyError:
             raise Refused.at(
-                "prompt_not_found", "prompt_name", prompts=sorted(self.prompts.named)
+                "prompt_not_found", "prompt_name", prompts=sorted(self.prompts.texts)
             ) from None
 
     async def _tokenize(
