@@ -69,10 +69,8 @@ class Layer:
         window: int | None,
     ) -> None:
         self.config = config  # of the linears nothing is kept but what the kernels made of them
-        self.attention_norm, self.feed_forward_norm = (
-            weights.attention_norm,
-            weights.feed_forward_norm,
-        )
+        self.attention_norm = weights.attention_norm
+        self.feed_forward_norm = weights.feed_forward_norm
         self.attention = MultiHeadAttention(
             weights.qkv, weights.output, config.heads, kernels, rotation=rotation, window=window
         )
@@ -146,20 +144,20 @@ class Encoder:
             traces: which layers' attention to keep, counted from 0.
         """
         x, biases = self.embeddings(packed), self._biases(packed)
-        kept: dict[int, Tensor] = {0: x} if 0 in hidden else {}
-        traced: dict[int, Trace] = {}
+        states: dict[int, Tensor] = {0: x} if 0 in hidden else {}
+        by_layer: dict[int, Trace] = {}
         for index, layer in enumerate(self.layers):
-            gates = [(rows, given[index]) for rows, given in packed.gates if index in given]
+            gates = [(rows, scales[index]) for rows, scales in packed.gates if index in scales]
             x, trace = layer(x, packed, biases, gates)
             if index in traces:
-                traced[index] = trace
+                by_layer[index] = trace
             if index + 1 in hidden:
-                kept[index + 1] = x
+                states[index + 1] = x
         if self.norm is not None:
             x = normalise(x, self.norm, self.config.norm_eps)
-            if len(self.layers) in kept:
-                kept[len(self.layers)] = x
-        return Encoded(packed, x, kept, traced)
+            if len(self.layers) in states:
+                states[len(self.layers)] = x
+        return Encoded(packed, x, states, by_layer)
 
     def _biases(self, packed: Packed) -> dict[int, Tensor]:
         """What distance adds to the scores, (heads, query, key), for every length at hand."""

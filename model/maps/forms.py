@@ -70,7 +70,7 @@ def show(traces: Mapping[int, Trace], rows: slice, selection: Selection) -> Show
     """Make the form asked for of one sequence.
 
     Args:
-        traces: of every layer of `asked.heads`, at least.
+        traces: of every layer of `selection.heads`, at least.
         rows: the sequence's rows in its batch.
     """
     if selection.form == "rollout":
@@ -78,8 +78,8 @@ def show(traces: Mapping[int, Trace], rows: slice, selection: Selection) -> Show
     if selection.form == "stats":
         return Shown(_statistics(traces, rows, selection))
     heads = {
-        layer: _narrow(_of_layer(traces[layer], rows, chosen, selection), selection)
-        for layer, chosen in selection.heads.items()
+        layer: _narrow(_of_layer(traces[layer], rows, of_layer, selection), selection)
+        for layer, of_layer in selection.heads.items()
     }
     whole = {}
     if selection.form == "dominance":
@@ -120,12 +120,8 @@ def _of_layer(
             keys, values, rest = maps.top(look, selection.k)
             return {"keys": axis[keys.long()], "values": values, "rest": rest}
         case "dominance":
-            result = dominance(look)
-            return {
-                "dominant": axis[result.dominant.long()],
-                "share": result.share,
-                "own": result.own,
-            }
+            dominant, share, own = dominance(look)
+            return {"dominant": axis[dominant.long()], "share": share, "own": own}
         case "stats" | "rollout":
             raise RuntimeError("made of all layers together: this is a bug")
 
@@ -150,12 +146,8 @@ def _statistics(
 
 
 def _rollout(traces: Mapping[int, Trace], rows: slice, selection: Selection) -> Tensor:
-    tokens = selection.units.tokens
-    every = Units(tuple((i, i + 1) for i in range(tokens)), tuple(range(tokens)))
-    looks = [
-        Look(traces[layer], rows, chosen, every, "probability")
-        for layer, chosen in sorted(selection.heads.items())
-    ]
+    layers = sorted(selection.heads.items())
+    looks = [Look(traces[layer], rows, heads) for layer, heads in layers]
     return rollout(looks, selection.units)
 
 

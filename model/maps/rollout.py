@@ -19,7 +19,7 @@ def rollout(looks: Many[Look], units: Units) -> Tensor:
     """Roll the attention of some layers out.
 
     Args:
-        looks: the heads asked of each layer, the lowest layer first, each in whole units.
+        looks: the heads of each layer, the lowest layer first, each in whole units.
         units: what the rows and columns of the answer are.
 
     Returns:
