@@ -14,27 +14,9 @@ from model import packing
 from model.attention import Gates, MultiHeadAttention, Trace
 from model.config import EncoderConfig
 from model.embeddings import Embeddings
-from model.kernels import ACTIVATIONS, Affine, Kernels, normalise
+from model.kernels import ACTIVATIONS, Affine, Kernels, Linear, normalise
 from model.packing import Packed
-from model.positions import Rotation, buckets
-
-
-@dataclass(frozen=True, slots=True)
-class LayerWeights:
-    """The weights of one layer, each as (weight, bias or None).
-
-    Args:
-        attention_norm, feed_forward_norm: before or after each block, as the config says; None
-            where the family has none.
-        up: of a gated block the gate's rows, then the others', (2 * feed_forward, width).
-    """
-
-    qkv: Affine
-    output: Affine
-    attention_norm: Affine | None
-    up: Affine
-    down: Affine
-    feed_forward_norm: Affine
+from model.positions import buckets
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,23 +40,24 @@ class Layer:
 
     post-norm   a = LayerNorm(x + MultiHead(x))     out = LayerNorm(a + FFN(a))
     pre-norm    a = x + MultiHead(LayerNorm(x))     out = a + FFN(LayerNorm(a))
+
+    Args:
+        attention_norm, feed_forward_norm: before or after each block, as the config says; None
+            where the family has none.
+        up: of a gated block the gate's rows, then the others', (2 * feed_forward, width).
     """
 
     def __init__(
         self,
         config: EncoderConfig,
-        weights: LayerWeights,
-        kernels: Kernels,
-        rotation: Rotation | None,
-        window: int | None,
+        attention: MultiHeadAttention,
+        up: Linear,
+        down: Linear,
+        attention_norm: Affine | None,
+        feed_forward_norm: Affine,
     ) -> None:
-        self.config = config  # of the linears nothing is kept but what the kernels made of them
-        self.attention_norm = weights.attention_norm
-        self.feed_forward_norm = weights.feed_forward_norm
-        self.attention = MultiHeadAttention(
-            weights.qkv, weights.output, config.heads, kernels, rotation=rotation, window=window
-        )
-        self.up, self.down = kernels.linear(*weights.up), kernels.linear(*weights.down)
+        self.config, self.attention, self.up, self.down = config, attention, up, down
+        self.attention_norm, self.feed_forward_norm = attention_norm, feed_forward_norm
 
     def __call__(
         self, x: Tensor, packed: Packed, biases: Mapping[int, Tensor], gates: Gates

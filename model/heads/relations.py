@@ -14,8 +14,9 @@ Sources: Clark et al. 2019, sections 4.1 and 4.2; Voita et al. 2019, section 5.2
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -125,9 +126,9 @@ def judge(links: Sequence[Link]) -> Verdict:
     if not items or not controls:
         return Verdict(None, NO_CONTROLS, items=len(items), controls=len(controls))
     candidate = _best(items)
-    score = _share(link.right[candidate] for link in controls)
+    score = fmean(link.right[candidate] for link in controls)
     (offset, _), *_ = Counter(link.offset for link in controls).most_common(1)
-    baseline = max(_share(link.offset == offset for link in controls), _blind(controls))
+    baseline = max(fmean(link.offset == offset for link in controls), _blind(controls))
     threshold = round(baseline + MARGIN, 9)  # 0.2 + 0.1 is more than 0.3
     better = score >= threshold
     return Verdict(
@@ -171,8 +172,3 @@ def _blind(links: Sequence[Link]) -> float:
         return 0.0
     most = sum(max(Counter(places).values()) for places in groups.values())
     return most / len(links)
-
-
-def _share(right: Iterable[bool]) -> float:
-    values = list(right)
-    return sum(values) / len(values)

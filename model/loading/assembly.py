@@ -1,15 +1,16 @@
 """A config and its tensors, by our names -> an encoder; or tensors drawn at random."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from model.attention import MultiHeadAttention
 from model.config import EncoderConfig
 from model.embeddings import Embeddings
-from model.encoder import Encoder, Layer, LayerWeights
+from model.encoder import Encoder, Layer
 from model.kernels import Affine, Kernels
 from model.positions import Rotation, sinusoids
 
@@ -88,15 +89,10 @@ def build(
         theta: Rotation(theta, config.head, config.max_tokens, device)
         for theta in set(config.thetas)
     }
-    layers = []
-    for i in range(config.layers):
-        rotation = rotations[config.thetas[i]] if config.thetas else None
-        window = config.windows[i] if config.windows else None
-        layers.append(Layer(config, _layer(source, i), kernels, rotation, window))
     return Encoder(
         config,
         embeddings,
-        layers,
+        [_layer(source, i, kernels, rotations) for i in range(config.layers)],
         norm=source.norm("final_norm") if config.pre_norm else None,
         distances=source.tensor("distances.weight") if config.buckets else None,
     )
@@ -119,16 +115,24 @@ def _embeddings(source: _Source, kernels: Kernels) -> Embeddings:
     )
 
 
-def _layer(source: _Source, i: int) -> LayerWeights:
+def _layer(source: _Source, i: int, kernels: Kernels, rotations: Mapping[float, Rotation]) -> Layer:
     config, own = source.config, f"layers.{i}"
+    attention = MultiHeadAttention(
+        source.linear(f"{own}.query", f"{own}.key", f"{own}.value"),
+        source.linear(f"{own}.output"),
+        config.heads,
+        kernels,
+        rotation=rotations[config.thetas[i]] if config.thetas else None,
+        window=config.windows[i] if config.windows else None,
+    )
     up = (f"{own}.gate", f"{own}.up") if config.gated else (f"{own}.up",)
     first = config.pre_norm and i == 0
-    return LayerWeights(
-        qkv=source.linear(f"{own}.query", f"{own}.key", f"{own}.value"),
-        output=source.linear(f"{own}.output"),
+    return Layer(
+        config,
+        attention,
+        up=kernels.linear(*source.linear(*up)),
+        down=kernels.linear(*source.linear(f"{own}.down")),
         attention_norm=None if first else source.norm(f"{own}.attention_norm"),
-        up=source.linear(*up),
-        down=source.linear(f"{own}.down"),
         feed_forward_norm=source.norm(f"{own}.feed_forward_norm"),
     )
 
