@@ -98,10 +98,10 @@ def translate(
     Raises:
         CheckpointError: names every tensor that is missing, extra, misshapen or not finite.
     """
-    plain = {_plain(name, family.prefixes): stored for name, stored in tensors.items()}
+    plain = {_plain(name, family.prefixes): tensor for name, tensor in tensors.items()}
     plain = {
-        name: stored
-        for name, stored in plain.items()
+        name: tensor
+        for name, tensor in plain.items()
         if not name.startswith(SPARE) and not name.endswith(SPARE_ENDS)
     }
     places = min(

@@ -129,8 +129,8 @@ def _contributions(looks: Many[Look], traces: Many[Trace], rows: slice) -> Tenso
     if units.whole:
         means = shares.mean(2)
     else:
-        shown, places = (part.to(shares.device) for part in units.shown())
+        members, places = (part.to(shares.device) for part in units.members())
         merged = shares.new_zeros(*shares.shape[:2], len(units.axis))
-        merged.index_add_(2, places, shares[:, :, shown])
+        merged.index_add_(2, places, shares[:, :, members])
         means = (merged / places.bincount()).mean(2)
     return torch.cat([mean[look.index] for mean, look in zip(means, looks, strict=True)])

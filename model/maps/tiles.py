@@ -132,8 +132,8 @@ class Look:
 
     def _units(self, units: Many[int]) -> Iterator[Tile]:
         """Rows of units, each what its tokens give over what they hold in all."""
-        shown, places = (part.to(self.q.device) for part in self.units.shown())
-        masses, keys = self._masses(shown), slice(0, len(self.units.axis))
+        members, places = (part.to(self.q.device) for part in self.units.members())
+        masses, keys = self._masses(members), slice(0, len(self.units.axis))
         merged = self.units.merged
         for first in range(0, len(units), self.step):
             some = units[first : first + self.step]
@@ -146,7 +146,7 @@ class Look:
                 if self.norms is not None:
                     logs += self.norms
                 weights = logs.sub_(masses[:, tokens].unsqueeze(-1)).exp2_()
-                columns = self._columns(weights, shown, places)
+                columns = self._columns(weights, members, places)
                 held.index_add_(1, rows, (columns if self.units.renormalize else weights).sum(2))
                 values.index_add_(1, rows, columns)
             yield Tile(slice(first, first + len(some)), keys, values.div_(held.unsqueeze(2)))
@@ -159,7 +159,7 @@ class Look:
             tokens, rows = part.T.contiguous()
             yield tokens, rows
 
-    def _masses(self, shown: Tensor) -> Tensor:
+    def _masses(self, members: Tensor) -> Tensor:
         """What to take from the logarithms of each token's row, (heads, tokens).
 
         A row that holds next to nothing over the units shown is to be scaled up all the same:
@@ -169,17 +169,17 @@ class Look:
         if not self.units.renormalize:
             return masses
         for queries, keys in near(self.units.tokens, None, self.step):
-            masses[:, queries] = self.logs(queries, keys)[:, :, shown].amax(2)
+            masses[:, queries] = self.logs(queries, keys)[:, :, members].amax(2)
         for start, last in self.units.spans:
             if last - start > 1:
                 masses[:, start:last] = masses[:, start:last].amax(1, keepdim=True)
         return masses
 
-    def _columns(self, weights: Tensor, shown: Tensor, places: Tensor) -> Tensor:
+    def _columns(self, weights: Tensor, members: Tensor, places: Tensor) -> Tensor:
         """The columns of tokens, (heads, query, key), as those of the units shown."""
-        if len(shown) < weights.shape[2]:
-            weights = weights[:, :, shown]
-        if len(shown) == len(self.units.axis):
+        if len(members) < weights.shape[2]:
+            weights = weights[:, :, members]
+        if len(members) == len(self.units.axis):
             return weights
         merged = weights.new_zeros(*weights.shape[:2], len(self.units.axis))
         return merged.index_add_(2, places, weights)

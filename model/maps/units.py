@@ -44,7 +44,7 @@ class Units:
         """Whether a unit shown is more than one token."""
         return any(self.spans[unit][1] - self.spans[unit][0] > 1 for unit in self.axis)
 
-    def shown(self) -> tuple[Tensor, Tensor]:
+    def members(self) -> tuple[Tensor, Tensor]:
         """The tokens of the units shown, and the place of each one's unit on the axis."""
         pairs = [
             (token, place)
@@ -94,5 +94,5 @@ def divide(
             or (segments[token], words[token]) != (segments[token - 1], words[token - 1])
         ]
     spans = tuple(zip(firsts, [*firsts[1:], tokens], strict=True))
-    kept = [i for i, (first, _) in enumerate(spans) if specials == "keep" or not special[first]]
-    return Units(spans, tuple(kept), specials == "renormalize")
+    axis = [i for i, (first, _) in enumerate(spans) if specials == "keep" or not special[first]]
+    return Units(spans, tuple(axis), specials == "renormalize")
