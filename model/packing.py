@@ -103,17 +103,9 @@ def pack(sequences: Many[Sequence], device: torch.device, pad: int | None = None
     groups = _group([lengths[index] for index in order])
     fill = [0] * (FEWEST_ROWS - len(ids))
     columns = torch.tensor([ids + fill, positions + fill, types + fill]).to(device)
+    rest = tuple(embeddings), groups, tuple(starts), lengths, tuple(gates)
     token_ids, places, segments = columns.unbind()
-    return Packed(
-        token_ids,
-        places,
-        segments,
-        tuple(embeddings),
-        groups,
-        tuple(starts),
-        lengths,
-        tuple(gates),
-    )
+    return Packed(token_ids, places, segments, *rest)
 
 
 def _positions(sequence: Sequence, pad: int | None) -> Many[int]:
