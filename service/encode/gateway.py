@@ -91,7 +91,7 @@ class Gateway:
         }
         try:
             check(shown, numbers, self._caps())
-            self._admission.check(plan.lengths, deadline, record)
+            self._admission.check(plan.works, deadline, record)
         except Refused as refused:
             after = refused.retry_after
             return {**cost, "admitted": False, "code": refused.code, "retry_after_s": after}

@@ -207,7 +207,7 @@ async def test_it_waits_and_is_counted_like_any_text(
     """No room, no place in the queue; its tokens and its route are in the metrics."""
     body = {"text": "All is well", "layer": 0}
     with monkeypatch.context() as full:
-        full.setattr(replica.batcher, "_most_requests", 0)
+        full.setattr(replica.batcher._queue, "_most_requests", 0)
         refused = await client.post(ROUTE, json=body)
 
     async def tokens() -> float:
