@@ -23,11 +23,11 @@ from service.engine import machine, vitals
 from service.engine.batcher import Batcher
 from service.engine.batches import Batches
 from service.engine.health import Health
-from service.engine.lanes import Done, Lanes, Work
+from service.engine.lanes import Lanes, Result, Work
 from service.engine.loading import load
 from service.engine.machine import Unservable
 from service.engine.proof import Proof, prove
-from service.engine.weights import Found, locate
+from service.engine.weights import Source, locate
 from service.heads.store import Heads
 from service.observe import lag
 from service.observe.metrics import Metrics
@@ -54,13 +54,13 @@ class Replica:
 
     settings: Settings
     label: str
-    found: Found
+    found: Source
     identity: Identity
     device: str
     dtype: str
     lanes: Lanes
     proof: Proof
-    batcher: Batcher[Work, Done]
+    batcher: Batcher[Work, Result]
     reader: Reader
     gateway: Gateway
     lessons: Lessons
@@ -212,11 +212,11 @@ def _reader(settings: Settings, model: Model) -> Reader:
 
 def _batcher(
     settings: Settings, lanes: Lanes, proof: Proof, metrics: Metrics, tracing: "Tracing | None"
-) -> Batcher[Work, Done]:
+) -> Batcher[Work, Result]:
     """The queue in front of the lanes, each batch counted and traced."""
     batches = Batches(lanes.launch, metrics, tracing)
     lanes.on_failure = batches.failed
-    return Batcher[Work, Done](
+    return Batcher[Work, Result](
         batches,
         lanes=len(lanes),
         budget=proof.budget,

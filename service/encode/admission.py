@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from service.engine.batcher import Batcher, Timing
-from service.engine.lanes import Done, NonFiniteOutput, Work
+from service.engine.lanes import NonFiniteOutput, Result, Work
 from service.engine.queue import DeadlinePassed, Overloaded
 from service.observe.metrics import Metrics
 from service.observe.record import Record
@@ -22,12 +22,12 @@ class Admission:
         dtype: of the model, as a refusal names it.
     """
 
-    def __init__(self, batcher: Batcher[Work, Done], metrics: Metrics, dtype: str) -> None:
+    def __init__(self, batcher: Batcher[Work, Result], metrics: Metrics, dtype: str) -> None:
         self._batcher, self._metrics, self._dtype = batcher, metrics, dtype
 
     async def run(
         self, works: Sequence[Work], deadline: float, record: Record | None = None
-    ) -> tuple[list[Done], Timing]:
+    ) -> tuple[list[Result], Timing]:
         """Wait for the batches that hold these works.
 
         Args:

@@ -16,7 +16,7 @@ from service.encode.plan import Plan, Planner
 from service.encode.price import Caps, attention_bytes, check, flops
 from service.encode.request import EncodeRequest
 from service.engine.batcher import Timing
-from service.engine.lanes import Done
+from service.engine.lanes import Result
 from service.observe.metrics import Metrics
 from service.observe.record import Record
 from service.refusals import Refused
@@ -108,13 +108,13 @@ def _kind(request: EncodeRequest) -> str:
     return kinds.pop() if len(kinds) == 1 else "mixed" if kinds else "none"
 
 
-def _items(request: EncodeRequest, plan: Plan, done: list[Done]) -> Iterator[answer.Item]:
+def _items(request: EncodeRequest, plan: Plan, done: list[Result]) -> Iterator[answer.Item]:
     """The sequences' shares of the answer, each made when the answer has come so far."""
     for index, one in enumerate(done):
         yield _item(request, plan, index, one)
 
 
-def _item(request: EncodeRequest, plan: Plan, index: int, done: Done) -> answer.Item:
+def _item(request: EncodeRequest, plan: Plan, index: int, done: Result) -> answer.Item:
     """One sequence's share of the answer."""
 
     def cast(array: answer.Array, layer: int = -1) -> answer.Array:
@@ -123,7 +123,7 @@ def _item(request: EncodeRequest, plan: Plan, index: int, done: Done) -> answer.
         except answer.NotFinite:
             raise Refused("nonfinite_output", layer=layer, dtype=request.dtype) from None
 
-    read, asked = plan.reads[index], plan.works[index].wanted.attention
+    read, asked = plan.reads[index], plan.works[index].outputs.attention
     item = answer.Item(
         len(read.sequence),
         facts={**read.facts, "truncated": read.truncated, "length": read.length},

@@ -29,7 +29,7 @@ Array = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class ModelInput:
     """One input as the model will run it.
 
     Args:
@@ -71,7 +71,7 @@ class Reader:
         *,
         shown: bool,
         prompt_name: str | None = None,
-    ) -> list[Read]:
+    ) -> list[ModelInput]:
         """Tokenize the texts, check the rest; in the order given.
 
         Args:
@@ -131,27 +131,27 @@ class Reader:
             if text is not None and len(text) > self.max_characters:
                 raise Refused.at("text_too_long", "inputs", index, name, limit=self.max_characters)
 
-    def _of_text(self, read: Tokenized, paired: bool, shown: bool) -> Read:
+    def _of_text(self, read: Tokenized, paired: bool, shown: bool) -> ModelInput:
         # a table of one row tells no segments apart, whatever types the tokenizer gives a pair
         types = read.types if self.config.types > 1 else None
         facts = _facts_of_text(read, paired) if shown else {}
-        return Read(packing.Sequence(read.token_ids, types), read.length, facts)
+        return ModelInput(packing.Sequence(read.token_ids, types), read.length, facts)
 
-    def _of_numbers(self, item: Item, index: int, truncate: Truncate, shown: bool) -> Read:
+    def _of_numbers(self, item: Item, index: int, truncate: Truncate, shown: bool) -> ModelInput:
         if item.token_ids is not None:
             ids, types = item.token_ids, item.token_type_ids
             types = [0] * len(ids) if types is None else types
             self._check_ids(ids, types, index)
             cut = self._cut(len(ids), index, truncate)
             facts = self._facts(ids[cut]) if shown else {}
-            return Read(packing.Sequence(ids[cut], types[cut]), len(ids), facts)
+            return ModelInput(packing.Sequence(ids[cut], types[cut]), len(ids), facts)
         if item.embeddings is None:
             raise RuntimeError("an input of no kind: this is a bug")
         vectors = _vectors(item.embeddings, index)
         self._check_vectors(vectors, index)
         cut = self._cut(len(vectors), index, truncate)
         sequence = packing.Sequence(embeddings=torch.from_numpy(vectors[cut]))
-        return Read(sequence, len(vectors), dict.fromkeys(FACTS) if shown else {})
+        return ModelInput(sequence, len(vectors), dict.fromkeys(FACTS) if shown else {})
 
     def _check_ids(self, ids: Sequence[int], types: Sequence[int], index: int) -> None:
         if not ids:

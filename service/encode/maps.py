@@ -8,7 +8,7 @@ import numpy as np
 from model.maps.forms import Asked
 from model.maps.statistics import FIELDS
 from service.encode.answer import Array, Records
-from service.engine.lanes import Attended
+from service.engine.lanes import Maps
 
 
 def facts(asked: Asked, path: str) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def facts(asked: Asked, path: str) -> dict[str, Any]:
     return said
 
 
-def tree(asked: Asked, shown: Attended, encoding: str) -> dict[str, Any]:
+def tree(asked: Asked, shown: Maps, encoding: str) -> dict[str, Any]:
     """The arrays as JSON nests them: by layer, then head."""
     if asked.form == "rollout":
         return {"map": shown.whole["map"]}
@@ -61,7 +61,7 @@ def _axis(asked: Asked) -> Array:
     return np.array(asked.units.axis, dtype=np.int32)
 
 
-def named(asked: Asked, shown: Attended) -> Iterator[tuple[str, Array]]:
+def named(asked: Asked, shown: Maps) -> Iterator[tuple[str, Array]]:
     """The arrays by the names they have in a safetensors answer."""
     for layer, arrays in shown.heads.items():
         if asked.form == "stats":

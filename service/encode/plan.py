@@ -7,9 +7,9 @@ from model.loading.checkpoint import Model
 from model.maps.forms import Asked
 from model.maps.units import Units, divide
 from model.pooling import Pooling
-from service.encode.inputs import Read, Reader
+from service.encode.inputs import ModelInput, Reader
 from service.encode.request import Attention, EncodeRequest, Pooled
-from service.engine.lanes import Wanted, Work
+from service.engine.lanes import Outputs, Work
 from service.observe.record import Record
 from service.refusals import Refused
 from service.settings import Settings
@@ -23,7 +23,7 @@ Heads = Mapping[int, tuple[int, ...]]  # by layer
 class Plan:
     """The sequences of a request and what is wanted of each, in its order."""
 
-    reads: Sequence[Read]
+    reads: Sequence[ModelInput]
     works: Sequence[Work]
 
     @property
@@ -34,7 +34,7 @@ class Plan:
     def attention(self, padded: bool = False) -> list[Asked]:
         """What is to be shown of each; padded, of as many like the longest."""
         works = [max(self.works, key=len)] * len(self.works) if padded else self.works
-        return [work.wanted.attention for work in works if work.wanted.attention]
+        return [work.outputs.attention for work in works if work.outputs.attention]
 
 
 class Planner:
@@ -72,7 +72,7 @@ class Planner:
         if tokens > limit:
             raise Refused("too_many_tokens", tokens=tokens, limit=limit)
 
-    def _wanted(self, request: EncodeRequest) -> Wanted:
+    def _wanted(self, request: EncodeRequest) -> Outputs:
         """What the lanes return of each sequence."""
         if request.model is not None and request.model != self._name:
             raise Refused.at("model_not_found", "model")
@@ -81,7 +81,7 @@ class Planner:
             hidden = request.hidden(layers)
         except IndexError:
             raise Refused.at("index_out_of_range", "layers", limit=layers) from None
-        return Wanted(self._pooling(request.pooled), request.tokens, hidden)
+        return Outputs(self._pooling(request.pooled), request.tokens, hidden)
 
     def _pooling(self, pooled: bool | Pooled) -> Pooling | None:
         own = self._model.pooling
@@ -114,7 +114,7 @@ class Planner:
     def _limits(self) -> dict[str, int]:
         return {"layers": self._model.config.layers, "heads": self._model.config.heads}
 
-    async def _read(self, request: EncodeRequest) -> list[Read]:
+    async def _read(self, request: EncodeRequest) -> list[ModelInput]:
         """The inputs as sequences, within the limits of a request."""
         if not request.inputs:
             raise Refused.at("batch_empty", "inputs")
@@ -127,7 +127,7 @@ class Planner:
         self.check_tokens(sum(len(read.sequence) for read in reads))
         return reads
 
-    def _shown(self, attention: Attention, heads: Heads, index: int, read: Read) -> Asked:
+    def _shown(self, attention: Attention, heads: Heads, index: int, read: ModelInput) -> Asked:
         """What is to be shown of one sequence's attention."""
         facts, units = read.facts, _units(attention, index, read)
         if not set(attention.rows) <= set(units.axis):
@@ -148,7 +148,7 @@ class Planner:
         )
 
 
-def _units(attention: Attention, index: int, read: Read) -> Units:
+def _units(attention: Attention, index: int, read: ModelInput) -> Units:
     """The rows and columns of one sequence's maps."""
     facts = read.facts
     if attention.level == "word" and facts["words"] is None:

@@ -10,7 +10,7 @@ import logging
 import time
 
 from service.engine.batcher import Batcher
-from service.engine.lanes import Done, Work
+from service.engine.lanes import Result, Work
 from service.engine.proof import Proof
 from service.engine.queue import DeadlinePassed, Overloaded
 from service.observe.metrics import Metrics
@@ -27,7 +27,7 @@ class Health:
     """Watches one replica from its start on."""
 
     def __init__(
-        self, settings: Settings, proof: Proof, batcher: Batcher[Work, Done], metrics: Metrics
+        self, settings: Settings, proof: Proof, batcher: Batcher[Work, Result], metrics: Metrics
     ) -> None:
         self._settings, self._proof, self._batcher = settings, proof, batcher
         self._metrics = metrics

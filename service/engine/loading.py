@@ -6,11 +6,11 @@ from model import kernels
 from model.kernels import Kernels
 from model.loading import checkpoint
 from model.loading.checkpoint import Model
-from service.engine.weights import Found
+from service.engine.weights import Source
 
 
 def load(
-    found: Found, device: torch.device, dtype: torch.dtype, chosen: Kernels | None = None
+    found: Source, device: torch.device, dtype: torch.dtype, chosen: Kernels | None = None
 ) -> Model:
     """A folder's model, or a preset with the folder's tokenizer.
 

@@ -18,9 +18,9 @@ from model import kernels, packing
 from model.loading.checkpoint import Model
 from model.pooling import pool
 from service.engine import machine, numerics
-from service.engine.lanes import Array, Done, Lanes, Wanted, Work, array
+from service.engine.lanes import Array, Lanes, Outputs, Result, Work, array
 from service.engine.loading import load
-from service.engine.weights import Found
+from service.engine.weights import Source
 
 AGREEMENT = 1e-4  # largest difference allowed from transformers
 CANARY = "A dog ate the food because it was hungry"
@@ -81,7 +81,7 @@ class Proof:
     speed: float
     budget: int
 
-    def right(self, done: Done) -> bool:
+    def right(self, done: Result) -> bool:
         """Whether a canary came out as at the start: bit for bit, where bits are promised."""
         tokens = _tokens(done)
         if self.fixed:
@@ -91,7 +91,7 @@ class Proof:
 
 async def prove(
     lanes: Lanes,
-    found: Found,
+    found: Source,
     device: torch.device,
     dtype: torch.dtype,
     batch_tokens: int | None = None,
@@ -110,11 +110,11 @@ async def prove(
 
 
 def _prove(
-    lanes: Lanes, found: Found, device: torch.device, dtype: torch.dtype, batch_tokens: int | None
+    lanes: Lanes, found: Source, device: torch.device, dtype: torch.dtype, batch_tokens: int | None
 ) -> Proof:
     check_exact(lanes.model, found, dtype)
     speed = _measure(lanes)
-    canary = Work(_sequence(lanes.model, CANARY), Wanted(tokens=True))
+    canary = Work(_sequence(lanes.model, CANARY), Outputs(tokens=True))
     golden = _tokens(_run_canary(lanes, [canary], 1))
     fixed = device.type == "cpu" and dtype == torch.float32
     name = numerics.name(device, dtype, lanes.model.encoder.kernels.name, golden)
@@ -132,7 +132,7 @@ def _prove(
 
 
 @torch.inference_mode()
-def check_exact(model: Model, found: Found, dtype: torch.dtype) -> None:
+def check_exact(model: Model, found: Source, dtype: torch.dtype) -> None:
     """The serving path agrees with the plain one in float32, and with another implementation.
 
     Raises:
@@ -167,7 +167,7 @@ def check_invariance(lanes: Lanes, proof: Proof) -> None:
             raise NotTrustworthy("the canary depends on the batch or the thread count")
 
 
-def _run_canary(lanes: Lanes, batch: Sequence[Work], threads: int) -> Done:
+def _run_canary(lanes: Lanes, batch: Sequence[Work], threads: int) -> Result:
     """What comes out for the first of a batch."""
     done = lanes.run(batch, threads)[0]
     if isinstance(done, Exception):
@@ -203,7 +203,7 @@ def _middling(model: Model) -> int:
 
 def _filler(tokens: int) -> Work:
     """A sequence of which nothing is wanted."""
-    return Work(packing.Sequence([1] * tokens), Wanted())
+    return Work(packing.Sequence([1] * tokens), Outputs())
 
 
 def _return_memory() -> None:
@@ -229,7 +229,7 @@ def _read_canary(model: Model) -> tuple[Array, Array]:
     return array(tokens), array(pool(tokens, model.pooling)[None])
 
 
-def _tokens(done: Done) -> Array:
+def _tokens(done: Result) -> Array:
     if done.tokens is None:
         raise RuntimeError("the canary asks for tokens: this is a bug")
     return done.tokens

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from service.engine.batcher import Batcher
-from service.engine.lanes import Done, Work
+from service.engine.lanes import Result, Work
 from service.observe.metrics import Metrics
 from service.settings import Settings
 
@@ -24,7 +24,7 @@ GPU_BYTES: dict[str, Callable[[], float]] = {
 def publish(
     metrics: Metrics,
     settings: Settings,
-    batcher: Batcher[Work, Done],
+    batcher: Batcher[Work, Result],
     head: Mapping[str, str],
     device: str,
     load_seconds: float,

@@ -36,7 +36,7 @@ class ModelNotFound(Exception):
     """--model names nothing this machine has."""
 
 
-class Found(NamedTuple):
+class Source(NamedTuple):
     """Where a model's files lie, and the name it goes by.
 
     Args:
@@ -50,7 +50,7 @@ class Found(NamedTuple):
     preset: EncoderConfig | None = None
 
 
-def locate(model: str) -> Found:
+def locate(model: str) -> Source:
     """Where a model's files lie; a hub's are fetched, once.
 
     Args:
@@ -61,17 +61,17 @@ def locate(model: str) -> Found:
         ModelNotFound: none of them, or the hub does not give it.
     """
     if model == BUNDLED:
-        return Found(_bundled(), BUNDLED)
+        return Source(_bundled(), BUNDLED)
     if model in PRESETS:
-        return Found(_bundled(), model, preset=PRESETS[model])
+        return Source(_bundled(), model, preset=PRESETS[model])
     folder = Path(model).expanduser()
     if folder.is_dir():
-        return Found(folder, folder.resolve().name)
+        return Source(folder, folder.resolve().name)
     name, revision = _hub(model)
     snapshot = _fetch(name, revision, FILES)
     if not any(snapshot.glob("*.safetensors")):
         raise ModelNotFound(f"{model} has no safetensors, and pickles are not read; {CONVERT}")
-    return Found(snapshot, name, commit=snapshot.name)
+    return Source(snapshot, name, commit=snapshot.name)
 
 
 def pin(model: str) -> str:

@@ -26,7 +26,7 @@ from model.maps.forms import Asked
 from model.maps.units import divide
 from model.tokenizer import Tokenized
 from service.engine.batcher import Timing
-from service.engine.lanes import Done, Wanted, Work
+from service.engine.lanes import Outputs, Result, Work
 from service.heads import sentences
 from service.heads.survey import measure
 from service.refusals import Refused
@@ -37,7 +37,7 @@ FORMAT = 1  # changes when equal weights and sentences would be told otherwise
 
 
 # waits for the batches that hold some works; see service/encode/admission.py
-Run = Callable[[Sequence[Work], float], Awaitable[tuple[list[Done], Timing]]]
+Run = Callable[[Sequence[Work], float], Awaitable[tuple[list[Result], Timing]]]
 
 
 class Heads:
@@ -98,7 +98,7 @@ class Heads:
         works = [
             Work(
                 packing.Sequence(sequence.token_ids, sequence.types),
-                Wanted(attention=Asked(every, divide(len(sequence.token_ids)))),
+                Outputs(attention=Asked(every, divide(len(sequence.token_ids)))),
             )
             for sequence in sequences
         ]
@@ -162,7 +162,7 @@ def _hex(digest: str) -> str:
     return digest.removeprefix("sha256:")
 
 
-def _maps(done: Done, layers: int) -> Tensor:
+def _maps(done: Result, layers: int) -> Tensor:
     if done.attention is None:
         raise RuntimeError("maps were asked for: this is a bug")
     heads = done.attention.heads

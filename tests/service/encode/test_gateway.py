@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from service.encode.request import EncodeRequest
-from service.engine.lanes import Done, Lanes, Work
+from service.engine.lanes import Lanes, Result, Work
 from service.engine.machine import Unservable
 from service.observe.record import Record
 from service.replica import Replica
@@ -40,7 +40,7 @@ def held(replica: Replica) -> Iterator[threading.Event]:
     runner, gate = replica.lanes, threading.Event()
     run = runner.run
 
-    def waiting(works: Sequence[Work], threads: int) -> list[Done | Exception]:
+    def waiting(works: Sequence[Work], threads: int) -> list[Result | Exception]:
         gate.wait(20)
         return run(works, threads)
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from service.encode.answer import SAFETENSORS
-from service.engine.lanes import Done, Work
+from service.engine.lanes import Result, Work
 from service.replica import Replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -43,7 +43,7 @@ def batches(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[
     runner, seen = replica.lanes, list[Sequence[Work]]()
     run = runner.run
 
-    def watched(works: Sequence[Work], threads: int) -> list[Done | Exception]:
+    def watched(works: Sequence[Work], threads: int) -> list[Result | Exception]:
         if works[0] is not replica.proof.canary:
             seen.append(works)
         return run(works, threads)
