@@ -65,7 +65,7 @@ def ours(folder: Path) -> dict[str, Request]:
         items = []
         for work, one in zip(works, done, strict=True):
             shown = work.outputs.attention
-            named = dict(maps.named(shown, one.attention)) if shown else {}
+            named = dict(maps.tensors(shown, one.attention)) if shown else {}
             items.append(answer.Item(len(work), {}, one.pooled, named=named))
         return b"".join(answer.as_safetensors(answer.Encoded({}, items, {})))
 

@@ -42,14 +42,14 @@ class Admission:
         try:
             with record.batched(), self._wording(works, deadline, record):
                 async with asyncio.timeout(deadline - time.monotonic()):
-                    done = await self._batcher.submit(works, deadline)
+                    results = await self._batcher.submit(works, deadline)
         except asyncio.CancelledError:
             self._metrics.cancelled("forward" if record.began else "queue")
             raise
         except NonFiniteOutput as error:
             raise Refused("nonfinite_output", layer=error.layer, dtype=self._dtype) from None
         self._metrics.encoded(sum(map(len, works)))
-        return done
+        return results
 
     def check(self, works: Sequence[Work], deadline: float, record: Record) -> None:
         """Raise what `run` would if these works would not be admitted now."""

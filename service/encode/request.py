@@ -7,14 +7,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import (
-    Discriminator,
-    Field,
-    InstanceOf,
-    Tag,
-    field_validator,
-    model_validator,
-)
+from pydantic import Discriminator, Field, InstanceOf, Tag, field_validator, model_validator
 from pydantic.json_schema import SkipJsonSchema
 from pydantic.types import FailFast
 from pydantic_core import PydanticCustomError
@@ -44,10 +37,10 @@ class Base64Array(Wire):
     data: str
 
 
-def _embeddings_tag(given: object) -> str:
-    if isinstance(given, np.ndarray):
+def _embeddings_tag(value: object) -> str:
+    if isinstance(value, np.ndarray):
         return "<array>"
-    return "<numbers>" if isinstance(given, list) else "<base64>"
+    return "<numbers>" if isinstance(value, list) else "<base64>"
 
 
 # No JSON can hold the array: it is how a binary wire hands over what it read
@@ -73,10 +66,10 @@ class Item(Wire):
 
     @model_validator(mode="after")
     def _exactly_one(self) -> "Item":
-        given = [self.text, self.token_ids, self.embeddings]
+        kinds = [self.text, self.token_ids, self.embeddings]
         lone_pair = self.pair is not None and self.text is None
         lone_types = self.token_type_ids is not None and self.token_ids is None
-        if sum(value is not None for value in given) != 1 or lone_pair or lone_types:
+        if sum(value is not None for value in kinds) != 1 or lone_pair or lone_types:
             raise PydanticCustomError("exactly_one_input", "exactly one kind of input")
         return self
 
@@ -90,7 +83,7 @@ class Item(Wire):
 
 Input = Annotated[
     Annotated[str, Tag("<text>")] | Annotated[Item, Tag("<item>")],
-    Discriminator(lambda given: "<text>" if isinstance(given, str) else "<item>"),
+    Discriminator(lambda value: "<text>" if isinstance(value, str) else "<item>"),
 ]
 Inputs = TypeAliasType("Inputs", Annotated[list[Input], FailFast()])
 
@@ -107,14 +100,17 @@ All = Annotated[Literal["all"], Tag("<all>")]
 Listed = Annotated[Integers, Tag("<list>")]
 ByLayer = Annotated[dict[str, Integers], Tag("<by layer>")]
 Indices = Annotated[
-    All | Listed, Discriminator(lambda given: "<list>" if isinstance(given, list) else "<all>")
+    All | Listed, Discriminator(lambda value: "<list>" if isinstance(value, list) else "<all>")
 ]
-Heads = Annotated[All | Listed | ByLayer, Discriminator(lambda given: _heads_tag(given))]
 
 
-def _heads_tag(given: object) -> str:
-    named = "<by layer>" if isinstance(given, dict) else "<all>"
-    return "<list>" if isinstance(given, list) else named
+def _heads_tag(value: object) -> str:
+    if isinstance(value, dict):
+        return "<by layer>"
+    return "<list>" if isinstance(value, list) else "<all>"
+
+
+Heads = Annotated[All | Listed | ByLayer, Discriminator(_heads_tag)]
 
 
 class Gate(Wire):
@@ -179,18 +175,18 @@ class Attention(Wire):
             IndexError: one that does not exist, or is named twice.
         """
         if isinstance(self.heads, dict):
-            named = {_index(layer): chosen for layer, chosen in self.heads.items()}
-            asked = list(named) if self.layers == "all" else self.layers
-            if set(asked) != set(named):
+            by_layer = {_index(layer): indices for layer, indices in self.heads.items()}
+            numbers = list(by_layer) if self.layers == "all" else self.layers
+            if set(numbers) != set(by_layer):
                 raise IndexError("layers and the keys of heads differ")
         else:
-            asked = list(range(layers)) if self.layers == "all" else self.layers
+            numbers = list(range(layers)) if self.layers == "all" else self.layers
             every = list(range(heads)) if self.heads == "all" else self.heads
-            named = dict.fromkeys(asked, every)
-        chosen = {layer: tuple(_chosen(named[layer], heads)) for layer in _chosen(asked, layers)}
-        if not chosen or not all(chosen.values()):
+            by_layer = dict.fromkeys(numbers, every)
+        resolved = {i: tuple(_ordered(by_layer[i], heads)) for i in _ordered(numbers, layers)}
+        if not resolved or not all(resolved.values()):
             raise IndexError("no head is named")
-        return chosen
+        return resolved
 
 
 class EncodeRequest(Wire):
@@ -208,7 +204,7 @@ class EncodeRequest(Wire):
     truncate: Truncate = "refuse"
     pooled: Annotated[
         Annotated[bool, Tag("<switch>")] | Annotated[Pooled, Tag("<how>")],
-        Discriminator(lambda given: "<switch>" if isinstance(given, bool) else "<how>"),
+        Discriminator(lambda value: "<switch>" if isinstance(value, bool) else "<how>"),
     ] = True
     tokens: bool = False
     layers: Integers = []
@@ -222,8 +218,8 @@ class EncodeRequest(Wire):
     def items(self) -> list[Item]:
         """Every input in its long form."""
         return [
-            Item.model_construct(text=given) if isinstance(given, str) else given
-            for given in self.inputs
+            Item.model_construct(text=value) if isinstance(value, str) else value
+            for value in self.inputs
         ]
 
     def hidden(self, layers: int) -> frozenset[int]:
@@ -233,7 +229,7 @@ class EncodeRequest(Wire):
             IndexError: one that does not exist, or is named twice.
         """
         states = [index + layers + 1 if index < 0 else index for index in self.layers]
-        return frozenset(_chosen(states, layers + 1))
+        return frozenset(_ordered(states, layers + 1))
 
     def scales(self, layers: int, heads: int) -> dict[int, dict[int, float]]:
         """What heads are multiplied by, by layer and head.
@@ -241,12 +237,12 @@ class EncodeRequest(Wire):
         Raises:
             IndexError: a head that does not exist, or is named twice.
         """
-        found: dict[int, dict[int, float]] = {}
+        scales: dict[int, dict[int, float]] = {}
         for gate in self.gates:
-            _chosen([gate.layer], layers)
-            _chosen([*found.get(gate.layer, ()), gate.head], heads)
-            found.setdefault(gate.layer, {})[gate.head] = gate.scale
-        return found
+            _ordered([gate.layer], layers)
+            _ordered([*scales.get(gate.layer, ()), gate.head], heads)
+            scales.setdefault(gate.layer, {})[gate.head] = gate.scale
+        return scales
 
 
 def _index(key: str) -> int:
@@ -255,8 +251,8 @@ def _index(key: str) -> int:
     return int(key)
 
 
-def _chosen(asked: Sequence[int], count: int) -> list[int]:
+def _ordered(indices: Sequence[int], count: int) -> list[int]:
     """The indices asked for, in order; each must exist and stand once."""
-    if len(set(asked)) != len(asked) or not all(0 <= index < count for index in asked):
+    if len(set(indices)) != len(indices) or not all(0 <= index < count for index in indices):
         raise IndexError(f"of {count}")
-    return sorted(asked)
+    return sorted(indices)

@@ -79,7 +79,7 @@ class Lessons:
 
     async def _read(self, asked: ExplainRequest) -> ModelInput:
         try:
-            (read,) = await self._reader.read([asked.item()], asked.truncate, shown=True)
+            (read,) = await self._reader.read([asked.item()], asked.truncate, facts=True)
         except Refused as error:  # it points to ("inputs", 0, ..), which is the request itself
             error.faults = [Fault(f.loc[2:] or ("text",), f.code) for f in error.faults]
             raise
