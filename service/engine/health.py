@@ -62,8 +62,8 @@ class Health:
         """Run the canary once; a wrong answer takes the replica out of service."""
         try:
             deadline = time.monotonic() + self._settings.deadline_seconds
-            (done,), _ = await self._batcher.submit([self._proof.canary], deadline)
-            right = self._proof.right(done)
+            (result,), _ = await self._batcher.submit([self._proof.canary], deadline)
+            right = self._proof.right(result)
         except (Overloaded, DeadlinePassed):
             return  # there was no room or no time for it
         except Exception:

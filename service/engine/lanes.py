@@ -78,7 +78,7 @@ class Work:
     """
 
     sequence: packing.Sequence
-    wanted: Outputs
+    outputs: Outputs
     record: Record | None = None
 
     def __len__(self) -> int:
@@ -192,24 +192,24 @@ class Lanes:
         wrong = (state for state in range(last) if not finite(hidden[state]))
         return next(wrong, last)
 
-    def _cut(self, encoded: Encoded, index: int, wanted: Outputs) -> Result:
+    def _cut(self, encoded: Encoded, index: int, outputs: Outputs) -> Result:
         """One sequence's share of a batch, as arrays."""
         rows = encoded.packed.rows(index)
         last = encoded.last[rows]
         return Result(
-            pooled=array(pool(last, wanted.pooling)) if wanted.pooling else None,
-            tokens=array(last) if wanted.tokens else None,
-            hidden={layer: array(encoded.hidden[layer][rows]) for layer in sorted(wanted.hidden)},
-            attention=self._attended(encoded, rows, wanted.attention),
-            steps=self._explain(encoded, rows, wanted.explained),
+            pooled=array(pool(last, outputs.pooling)) if outputs.pooling else None,
+            tokens=array(last) if outputs.tokens else None,
+            hidden={layer: array(encoded.hidden[layer][rows]) for layer in sorted(outputs.hidden)},
+            attention=self._maps(encoded, rows, outputs.attention),
+            steps=self._explain(encoded, rows, outputs.explained),
         )
 
-    def _attended(self, encoded: Encoded, rows: slice, asked: Asked | None) -> Maps | None:
-        """What was asked to be shown of one sequence's attention."""
-        if asked is None:
+    def _maps(self, encoded: Encoded, rows: slice, selection: Asked | None) -> Maps | None:
+        """What is to be shown of one sequence's attention."""
+        if selection is None:
             return None
-        shown = show(encoded.traces, rows, asked)
-        heads = {layer: _arrays(named) for layer, named in shown.heads.items()}
+        shown = show(encoded.traces, rows, selection)
+        heads = {layer: _arrays(tensors) for layer, tensors in shown.heads.items()}
         return Maps(self.model.encoder.kernels.path, heads, _arrays(shown.whole))
 
     def _explain(self, encoded: Encoded, rows: slice, layer: int | None) -> dict[str, Array]:
@@ -231,8 +231,8 @@ def finite(rows: torch.Tensor) -> bool:
     return bool(least.isfinite() & most.isfinite())
 
 
-def _arrays(named: Mapping[str, torch.Tensor]) -> dict[str, Array]:
-    return {name: tensor.cpu().numpy() for name, tensor in named.items()}
+def _arrays(tensors: Mapping[str, torch.Tensor]) -> dict[str, Array]:
+    return {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
 
 
 def array(tensor: torch.Tensor) -> Array:
