@@ -13,7 +13,7 @@ from service.encode import answer, maps
 from service.encode.admission import Admission
 from service.encode.answer import Encoded, Identity
 from service.encode.plan import Plan, Planner
-from service.encode.price import Caps, attention_bytes, check, flops
+from service.encode.price import attention_bytes, check, flops
 from service.encode.request import EncodeRequest
 from service.engine.batcher import Timing
 from service.engine.lanes import Result
@@ -39,9 +39,8 @@ class Gateway:
         settings: Settings,
         metrics: Metrics,
     ) -> None:
-        self._identity, self._config = identity, config
+        self._identity, self._config, self._settings = identity, config, settings
         self._planner, self._admission, self._metrics = planner, admission, metrics
-        self._caps = Caps(settings.max_attention_json_bytes, settings.max_attention_bytes)
 
     async def encode(
         self,
@@ -66,7 +65,7 @@ class Gateway:
         plan = await self._planner.plan(request, record)
         if padded:
             self._planner.check_tokens(len(plan.works) * max(plan.lengths))
-        map_bytes = check(plan.attention(padded), numbers, self._caps)
+        map_bytes = check(plan.attention(padded), numbers, self._settings)
         results, timing = await self._admission.run(plan.works, deadline, record)
         if request.attention:
             heads = sum(len(h) for one in plan.attention() for h in one.heads.values())
@@ -92,7 +91,7 @@ class Gateway:
             "flops": flops(self._config, plan.lengths, selections),
         }
         try:
-            check(selections, numbers, self._caps)
+            check(selections, numbers, self._settings)
             self._admission.check(plan.works, deadline, record)
         except Refused as refused:
             after = refused.retry_after

@@ -7,6 +7,7 @@ from model.loading.checkpoint import Model
 from model.maps.forms import Asked
 from model.maps.units import Units, divide
 from model.pooling import Pooling
+from service.encode.indices import gate_scales, heads_by_layer, hidden_states
 from service.encode.inputs import ModelInput, Reader
 from service.encode.request import Attention, EncodeRequest, Pooled
 from service.engine.lanes import Outputs, Work
@@ -81,7 +82,7 @@ class Planner:
             raise Refused.at("model_not_found", "model")
         layers = self._model.config.layers
         try:
-            hidden = request.hidden(layers)
+            hidden = hidden_states(request, layers)
         except IndexError:
             raise Refused.at("index_out_of_range", "layers", limit=layers) from None
         return Outputs(self._pooling(request.pooled), request.tokens, hidden)
@@ -102,7 +103,7 @@ class Planner:
         """The heads to show."""
         limits = self._limits()
         try:
-            return request.attention.resolve(**limits) if request.attention else {}
+            return heads_by_layer(request.attention, **limits) if request.attention else {}
         except IndexError:
             raise Refused.at("index_out_of_range", "attention", **limits) from None
 
@@ -110,7 +111,7 @@ class Planner:
         """The heads to scale, by layer."""
         limits = self._limits()
         try:
-            return request.scales(**limits)
+            return gate_scales(request, **limits)
         except IndexError:
             raise Refused.at("index_out_of_range", "gates", **limits) from None
 

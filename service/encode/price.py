@@ -1,13 +1,14 @@
 """What an answer will weigh and cost, known before it is computed, and what would fit."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from model.config import EncoderConfig
 from model.maps.forms import Asked, price
 from service.encode.answer import SAFETENSORS
 from service.refusals import Refused
+from service.settings import Settings
 
 # forms that say less in less, without what they do not read; of the latter a refusal names only
 # what the request has to change
@@ -21,20 +22,12 @@ LEFT_OUT = frozenset({"weight", "rows"})
 NUMBERS = {"top": "k", "blocks": "size"}  # what one form alone reads, and others refuse
 
 
-@dataclass(frozen=True, slots=True)
-class Caps:
-    """Most bytes of attention in an answer: as JSON numbers, and in any binary form."""
-
-    numbers: int
-    binary: int
-
-
 def attention_bytes(selections: Sequence[Asked]) -> int:
     """Bytes of attention in an answer, of the raw arrays."""
     return sum(map(price, selections))
 
 
-def check(selections: Sequence[Asked], numbers: bool, caps: Caps) -> int:
+def check(selections: Sequence[Asked], numbers: bool, settings: Settings) -> int:
     """Bytes of attention in an answer, refused where they are too many.
 
     Args:
@@ -44,10 +37,10 @@ def check(selections: Sequence[Asked], numbers: bool, caps: Caps) -> int:
         Refused: with the bytes, the limit, and changes to the request each of which would fit.
     """
     total = attention_bytes(selections)
-    limit = caps.numbers if numbers else caps.binary
+    limit = settings.max_attention_json_bytes if numbers else settings.max_attention_bytes
     if total > limit:
         fits = _fits(selections, limit)
-        if numbers and total <= caps.binary:
+        if numbers and total <= settings.max_attention_bytes:
             fits += [{"encoding": "base64"}, {"accept": SAFETENSORS}]
         raise Refused("attention_too_large", bytes=total, limit=limit, fits=fits)
     return total

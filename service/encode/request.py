@@ -1,7 +1,5 @@
-"""The native wire: request models, strict, and how they name the model's parts."""
+"""The native wire: request models, strict."""
 
-import re
-from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -21,7 +19,6 @@ from model.tokenizer import Truncate
 from service.wire import Wire
 
 Floats = Literal["float32", "float16"]
-LAYER = re.compile("0|[1-9][0-9]{0,8}", re.ASCII)  # as JSON names a layer
 MOST_SCALE = 100.0  # of a gate; much more makes numbers that nothing can hold
 # Lists that stop at their first error: a million errors would cost more than the request
 Integers = TypeAliasType("Integers", Annotated[list[int], FailFast()])
@@ -168,26 +165,6 @@ class Attention(Wire):
             raise PydanticCustomError("index_out_of_range", "a row is named twice")
         return rows
 
-    def resolve(self, layers: int, heads: int) -> dict[int, tuple[int, ...]]:
-        """The heads asked for, by layer, in the order of the model.
-
-        Raises:
-            IndexError: one that does not exist, or is named twice.
-        """
-        if isinstance(self.heads, dict):
-            by_layer = {_index(layer): indices for layer, indices in self.heads.items()}
-            numbers = list(by_layer) if self.layers == "all" else self.layers
-            if set(numbers) != set(by_layer):
-                raise IndexError("layers and the keys of heads differ")
-        else:
-            numbers = list(range(layers)) if self.layers == "all" else self.layers
-            every = list(range(heads)) if self.heads == "all" else self.heads
-            by_layer = dict.fromkeys(numbers, every)
-        resolved = {i: tuple(_ordered(by_layer[i], heads)) for i in _ordered(numbers, layers)}
-        if not resolved or not all(resolved.values()):
-            raise IndexError("no head is named")
-        return resolved
-
 
 class EncodeRequest(Wire):
     """The body of POST /v1/encode.
@@ -221,38 +198,3 @@ class EncodeRequest(Wire):
             Item.model_construct(text=value) if isinstance(value, str) else value
             for value in self.inputs
         ]
-
-    def hidden(self, layers: int) -> frozenset[int]:
-        """The hidden states asked for: 0 = embeddings, i = after i layers; -1 is the last.
-
-        Raises:
-            IndexError: one that does not exist, or is named twice.
-        """
-        states = [index + layers + 1 if index < 0 else index for index in self.layers]
-        return frozenset(_ordered(states, layers + 1))
-
-    def scales(self, layers: int, heads: int) -> dict[int, dict[int, float]]:
-        """What heads are multiplied by, by layer and head.
-
-        Raises:
-            IndexError: a head that does not exist, or is named twice.
-        """
-        scales: dict[int, dict[int, float]] = {}
-        for gate in self.gates:
-            _ordered([gate.layer], layers)
-            _ordered([*scales.get(gate.layer, ()), gate.head], heads)
-            scales.setdefault(gate.layer, {})[gate.head] = gate.scale
-        return scales
-
-
-def _index(key: str) -> int:
-    if not LAYER.fullmatch(key):
-        raise IndexError("a layer is a number")
-    return int(key)
-
-
-def _ordered(indices: Sequence[int], count: int) -> list[int]:
-    """The indices asked for, in order; each must exist and stand once."""
-    if len(set(indices)) != len(indices) or not all(0 <= index < count for index in indices):
-        raise IndexError(f"of {count}")
-    return sorted(indices)
