@@ -42,7 +42,7 @@ def _tensor(name: str, items: Sequence[Item], binary: bool) -> Tensor:
     if name == LAYERS:
         shape.append(len(items[0].layers))
     if name == ATTENTION:
-        shape += [len(items[0].named) // len(first), len(first), longest, longest]
+        shape += [len(items[0].arrays) // len(first), len(first), longest, longest]
     else:
         shape += first.shape if name == POOLED else (longest, *first.shape[1:])
     blocks = (_padded(name, array, longest) for item in items for array in _arrays(name, item))
@@ -54,9 +54,9 @@ def _arrays(name: str, item: Item) -> Iterator[Array]:
     if name == LAYERS:
         yield from item.layers.values()
     elif name == ATTENTION:
-        by_layer = groupby(item.named, key=lambda key: key.rpartition(".")[0])
+        by_layer = groupby(item.arrays, key=lambda key: key.rpartition(".")[0])
         for _, of_layer in by_layer:
-            yield np.stack([item.named[key] for key in of_layer])
+            yield np.stack([item.arrays[key] for key in of_layer])
     else:
         array = item.pooled if name == POOLED else item.tokens
         if array is None:

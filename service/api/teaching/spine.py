@@ -13,8 +13,8 @@ from service.api.teaching.request import ATTEND, ExplainRequest
 from service.encode import answer
 from service.encode.admission import Admission
 from service.encode.aside import Aside
-from service.encode.inputs import Read, Reader
-from service.engine.lanes import Wanted, Work
+from service.encode.inputs import ModelInput, Reader
+from service.engine.lanes import Outputs, Work
 from service.observe.record import Record
 from service.refusals import Fault, Refused
 
@@ -66,7 +66,7 @@ class Lessons:
             read = await self._read(asked)
         seen.sequences, seen.tokens = 1, len(read.sequence)
         _check_bytes(self._reader.config, len(read.sequence), self._most_bytes)
-        work = Work(read.sequence, Wanted(explained=asked.layer))
+        work = Work(read.sequence, Outputs(explained=asked.layer))
         (done,), _ = await self._admission.run([work], deadline, seen)
         return answer.as_numbers({**self._head, **_told(asked.layer, read, done.steps)})
 
@@ -77,9 +77,9 @@ class Lessons:
         if not 0 <= asked.layer < layers:
             raise Refused.at("index_out_of_range", "layer", layers=layers)
 
-    async def _read(self, asked: ExplainRequest) -> Read:
+    async def _read(self, asked: ExplainRequest) -> ModelInput:
         try:
-            (read,) = await self._reader.read([asked.item()], asked.truncate, shown=True)
+            (read,) = await self._reader.read([asked.item()], asked.truncate, facts=True)
         except Refused as error:  # it points to ("inputs", 0, ..), which is the request itself
             error.faults = [Fault(f.loc[2:] or ("text",), f.code) for f in error.faults]
             raise
@@ -99,7 +99,7 @@ def _check_bytes(config: EncoderConfig, tokens: int, limit: int) -> None:
         raise Refused("attention_too_large", bytes=size(tokens), limit=limit, fits=fits)
 
 
-def _told(layer: int, read: Read, steps: Mapping[str, Any]) -> dict[str, Any]:
+def _told(layer: int, read: ModelInput, steps: Mapping[str, Any]) -> dict[str, Any]:
     """What an explanation says of its text, then the steps and their shapes."""
     cut = {"truncated": read.truncated, "length": read.length}
     shapes = {name: step.shape for name, step in steps.items()}

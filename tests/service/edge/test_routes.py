@@ -210,7 +210,7 @@ async def test_what_is_late_because_the_machine_is_slow_may_come_again(
     client: httpx.AsyncClient, replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """429 and when, as long as it was fast enough at any time."""
-    monkeypatch.setattr(replica.batcher, "_seconds", 1e9)
+    monkeypatch.setattr(replica.batcher._speed, "_seconds", 1e9)
 
     answer = await client.post("/v1/encode", json={"inputs": ["All is well"]})
 
