@@ -1,4 +1,4 @@
-"""The second spine: POST /v1/attend and POST /v1/explain, every stage in order.
+"""POST /v1/attend and POST /v1/explain: every stage of an answer to learners, in order.
 
 One shows the mechanism without a model, the other the model without a secret.
 """
@@ -36,7 +36,7 @@ class Lessons:
         self._head, self._reader, self._most_bytes = head, reader, most_bytes
         self._admission, self._aside = admission, Aside()
 
-    async def attend(self, body: bytes, deadline: float, seen: Record) -> Iterator[bytes]:
+    async def attend(self, body: bytes, deadline: float, record: Record) -> Iterator[bytes]:
         """Answer POST /v1/attend, in pieces of JSON.
 
         Args:
@@ -45,11 +45,11 @@ class Lessons:
         Raises:
             Refused, ValidationError: what service/refusals.py gives a status.
         """
-        with seen.stage("parse"):
+        with record.stage("parse"):
             given = read(ATTEND.validate_json(body), self._most_bytes)
         return answer.as_numbers(await self._aside.run(partial(attend, given), deadline))
 
-    async def explain(self, body: bytes, deadline: float, seen: Record) -> Iterator[bytes]:
+    async def explain(self, body: bytes, deadline: float, record: Record) -> Iterator[bytes]:
         """Answer POST /v1/explain, in pieces of JSON.
 
         The text takes its turn in a batch like any other: the pass that serves makes what enters
@@ -58,16 +58,16 @@ class Lessons:
         Raises:
             Refused, ValidationError: what service/refusals.py gives a status.
         """
-        with seen.stage("parse"):
+        with record.stage("parse"):
             asked = ExplainRequest.model_validate_json(body)
-        seen.input = "text"
+        record.input = "text"
         self._check(asked)
-        with seen.stage("tokenize"):
+        with record.stage("tokenize"):
             read = await self._read(asked)
-        seen.sequences, seen.tokens = 1, len(read.sequence)
+        record.sequences, record.tokens = 1, len(read.sequence)
         _check_bytes(self._reader.config, len(read.sequence), self._most_bytes)
         work = Work(read.sequence, Wanted(explained=asked.layer))
-        (done,), _ = await self._admission.run([work], deadline, seen)
+        (done,), _ = await self._admission.run([work], deadline, record)
         return answer.as_numbers({**self._head, **_told(asked.layer, read, done.steps)})
 
     def _check(self, asked: ExplainRequest) -> None:
