@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, Never
 
 from service import refusals
-from service.api.dialect import ALWAYS, ENCODING, TAKING, Say
+from service.api.dialect import ALWAYS, ENCODING, TAKING, Wording
 from service.api.native import call as native
 from service.api.native.answers import Answer, Heads, Info, Live, Priced, Problem, Ready
 from service.api.open_inference import call as inference_protocol
@@ -131,7 +131,7 @@ class Api(NamedTuple):
     statuses: Mapping[str, int]
     reading: tuple[str, ...]
     taking: tuple[str, ...]
-    problem: Say
+    problem: Wording
     media_type: str = JSON
 
 
