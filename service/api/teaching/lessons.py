@@ -46,8 +46,8 @@ class Lessons:
             Refused, ValidationError: what service/refusals.py gives a status.
         """
         with record.stage("parse"):
-            given = read(ATTEND.validate_json(body), self._most_bytes)
-        return answer.as_numbers(await self._aside.run(partial(attend, given), deadline))
+            mixture = read(ATTEND.validate_json(body), self._most_bytes)
+        return answer.as_numbers(await self._aside.run(partial(attend, mixture), deadline))
 
     async def explain(self, body: bytes, deadline: float, record: Record) -> Iterator[bytes]:
         """Answer POST /v1/explain, in pieces of JSON.
@@ -59,31 +59,31 @@ class Lessons:
             Refused, ValidationError: what service/refusals.py gives a status.
         """
         with record.stage("parse"):
-            asked = ExplainRequest.model_validate_json(body)
+            request = ExplainRequest.model_validate_json(body)
         record.input = "text"
-        self._check(asked)
+        self._check(request)
         with record.stage("tokenize"):
-            read = await self._read(asked)
-        record.sequences, record.tokens = 1, len(read.sequence)
-        _check_bytes(self._reader.config, len(read.sequence), self._most_bytes)
-        work = Work(read.sequence, Wanted(explained=asked.layer))
+            text = await self._read(request)
+        record.sequences, record.tokens = 1, len(text.sequence)
+        _check_bytes(self._reader.config, len(text.sequence), self._most_bytes)
+        work = Work(text.sequence, Wanted(explained=request.layer))
         (done,), _ = await self._admission.run([work], deadline, record)
-        return answer.as_numbers({**self._head, **_told(asked.layer, read, done.steps)})
+        return answer.as_numbers({**self._head, **_facts(request.layer, text, done.steps)})
 
-    def _check(self, asked: ExplainRequest) -> None:
-        if asked.model not in (None, self._head["model"]):
+    def _check(self, request: ExplainRequest) -> None:
+        if request.model not in (None, self._head["model"]):
             raise Refused.at("model_not_found", "model")
         layers = self._reader.config.layers
-        if not 0 <= asked.layer < layers:
+        if not 0 <= request.layer < layers:
             raise Refused.at("index_out_of_range", "layer", layers=layers)
 
-    async def _read(self, asked: ExplainRequest) -> Read:
+    async def _read(self, request: ExplainRequest) -> Read:
         try:
-            (read,) = await self._reader.read([asked.item()], asked.truncate, shown=True)
+            (text,) = await self._reader.read([request.item()], request.truncate, shown=True)
         except Refused as error:  # it points to ("inputs", 0, ..), which is the request itself
             error.faults = [Fault(f.loc[2:] or ("text",), f.code) for f in error.faults]
             raise
-        return read
+        return text
 
 
 def _check_bytes(config: EncoderConfig, tokens: int, limit: int) -> None:
@@ -99,8 +99,8 @@ def _check_bytes(config: EncoderConfig, tokens: int, limit: int) -> None:
         raise Refused("attention_too_large", bytes=size(tokens), limit=limit, fits=fits)
 
 
-def _told(layer: int, read: Read, steps: Mapping[str, Any]) -> dict[str, Any]:
+def _facts(layer: int, text: Read, steps: Mapping[str, Any]) -> dict[str, Any]:
     """What an explanation says of its text, then the steps and their shapes."""
-    cut = {"truncated": read.truncated, "length": read.length}
+    cut = {"truncated": text.truncated, "length": text.length}
     shapes = {name: step.shape for name, step in steps.items()}
-    return {"layer": layer, **read.facts, **cut, "shapes": shapes, **steps}
+    return {"layer": layer, **text.facts, **cut, "shapes": shapes, **steps}
