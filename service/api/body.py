@@ -48,7 +48,7 @@ def check(body: bytes) -> str | None:
     gaps = [cache.get(text) or _gap(text, cache) for text in parts[::2]]
     if _too_deep(b"".join([gap.brackets for gap in gaps]).translate(ONE_KIND)):
         return "json_too_deep"
-    return "duplicate_key" if _has_twin(parts[1::2], gaps) else None
+    return "duplicate_key" if _has_duplicate_key(parts[1::2], gaps) else None
 
 
 def check_file(body: bytes, most: int) -> str | None:
@@ -106,7 +106,7 @@ def _too_deep(brackets: bytes) -> bool:
     return b"[]" in brackets or brackets.count(b"[") > MOST_DEPTH
 
 
-def _has_twin(strings: Sequence[bytes], gaps: Sequence[Gap]) -> bool:
+def _has_duplicate_key(strings: Sequence[bytes], gaps: Sequence[Gap]) -> bool:
     """Whether an object has two keys that say the same.
 
     Args:

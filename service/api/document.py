@@ -58,7 +58,7 @@ def _operation(operation: Operation, schemas: Schemas) -> dict[str, Any]:
         tree["parameters"] = parameters
     if operation.request is not None:
         body = {JSON: {"schema": schemas[operation.request], **notes["body"]}}
-        tree["requestBody"] = {"required": True, "content": body | _content(operation.takes)}
+        tree["requestBody"] = {"required": True, "content": body | _content(operation.media)}
     success = {} if operation.answer is Never else {"200": _success(operation, schemas)}
     tree["responses"] = success | _refusals(operation, schemas)
     return tree
@@ -75,7 +75,7 @@ def _in_path(path: str) -> list[dict[str, Any]]:
 
 def _success(operation: Operation, schemas: Schemas) -> dict[str, Any]:
     response: dict[str, Any] = {"description": operation.summary}
-    content = _content(operation.gives)
+    content = _content(operation.answer_media)
     if operation.answer is not None:
         content = {JSON: {"schema": schemas[operation.answer]}, **content}
     if content:
@@ -93,7 +93,7 @@ def _content(bodies: Any) -> dict[str, Any]:
 def _refusals(operation: Operation, schemas: Schemas) -> dict[str, Any]:
     """The refusals by status, each with the codes it may carry."""
     api = operation.api
-    codes = operation.codes or (api.reading if operation.request is None else api.taking)
+    codes = operation.codes or (api.codes if operation.request is None else api.body_codes)
     content = {api.media_type: {"schema": schemas[api.error]}}
     by_status: dict[int, list[str]] = {}
     for code in codes:

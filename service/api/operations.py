@@ -21,25 +21,12 @@ from service.api.open_inference.answers import (
 )
 from service.api.open_inference.request import InferRequest
 from service.api.openai import call as openai
-from service.api.openai.answers import (
-    EMBEDDING_CODES,
-    EmbeddingsAnswer,
-    Model,
-    Models,
-    OpenAIError,
-)
+from service.api.openai.answers import EMBEDDING_CODES, EmbeddingsAnswer, Model, Models, OpenAIError
 from service.api.openai.request import EmbeddingsRequest
 from service.api.teaching.answers import Attended, Explained
 from service.api.teaching.request import AttendBody, ExplainRequest
 from service.api.tei import call as tei
-from service.api.tei.answers import (
-    Pieces,
-    Similarities,
-    TEIError,
-    Texts,
-    TokenVectors,
-    Vectors,
-)
+from service.api.tei.answers import Pieces, Similarities, TEIError, Texts, TokenVectors, Vectors
 from service.api.tei.request import (
     DecodeRequest,
     EmbedAllRequest,
@@ -64,15 +51,15 @@ class Api(NamedTuple):
     Args:
         error: the type of a refusal.
         statuses: by code, where they differ from service/refusals.py's.
-        reading, taking: the codes of a route without a body, and with one.
-        problem: words one.
+        codes, body_codes: of a route without a body, and with one.
+        problem: words a refusal.
         media_type: of a refusal.
     """
 
     error: Any
     statuses: Mapping[str, int]
-    reading: tuple[str, ...]
-    taking: tuple[str, ...]
+    codes: tuple[str, ...]
+    body_codes: tuple[str, ...]
     problem: Wording
     media_type: str = JSON
 
@@ -83,7 +70,7 @@ class Operation(NamedTuple):
     Args:
         answer: the type of its JSON; None where it has none, Never where it refuses always.
         request: the type of its body's JSON; None where it takes none.
-        takes, gives: schemas of other bodies, by media type; None is not described.
+        media, answer_media: schemas of other bodies, by media type; None is not described.
         headers: of the answer.
         codes: what it may refuse with, where that is not what its API's routes do.
     """
@@ -94,8 +81,8 @@ class Operation(NamedTuple):
     api: Api
     answer: Any = None
     request: Any = None
-    takes: Mapping[str, Any] = {}
-    gives: Mapping[str, Any] = {}
+    media: Mapping[str, Any] = {}
+    answer_media: Mapping[str, Any] = {}
     headers: Mapping[str, Any] = {}
     codes: tuple[str, ...] = ()
 
@@ -127,8 +114,8 @@ def _model(path: str) -> tuple[Operation, ...]:
             INFER,
             InferAnswer,
             InferRequest,
-            takes={OCTETS: BYTES},
-            gives={OCTETS: BYTES},
+            media={OCTETS: BYTES},
+            answer_media={OCTETS: BYTES},
             headers={INFERENCE_HEADER: {"schema": {"type": "integer"}, "description": "of octets"}},
         ),
     )
@@ -144,8 +131,8 @@ OPERATIONS = (
         NATIVE,
         Answer | Priced,
         EncodeRequest,
-        takes={SAFETENSORS: FILE},
-        gives={SAFETENSORS: BYTES},
+        media={SAFETENSORS: FILE},
+        answer_media={SAFETENSORS: BYTES},
     ),
     Operation(
         "post",
@@ -179,7 +166,7 @@ OPERATIONS = (
         "/metrics",
         "Every replica's metrics, as Prometheus text or OpenMetrics",
         NATIVE,
-        gives=dict.fromkeys(form.partition(";")[0] for form in (TEXT, OPENMETRICS)),
+        answer_media=dict.fromkeys(form.partition(";")[0] for form in (TEXT, OPENMETRICS)),
     ),
     Operation(
         "post",

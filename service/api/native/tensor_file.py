@@ -5,16 +5,14 @@ from typing import Any
 
 import numpy as np
 import orjson
-from numpy.typing import NDArray
 from pydantic_core import from_json
 from safetensors import SafetensorError, deserialize
 
 from service.api.body import LENGTH_BYTES, header_bytes
-from service.encode.answer import METADATA
+from service.encode.answer import METADATA, Array
 from service.encode.request import EncodeRequest
 from service.refusals import Refused, unreadable
 
-Array = NDArray[Any]
 Kinds = Mapping[str, np.dtype[Any]]
 
 FLOATS: Kinds = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2")}

@@ -29,7 +29,7 @@ from service.refusals import REFUSALS, Refused
 
 PADDED = frozenset((TOKENS, LAYERS, ATTENTION))
 NATIVE = {"text": TEXT, "token_ids": IDS, "token_type_ids": TYPES, "embeddings": EMBEDS}
-CHOOSES = {"layers": LAYERS, "attention_layers": ATTENTION, "attention_heads": ATTENTION}
+CHOICES = {"layers": LAYERS, "attention_layers": ATTENTION, "attention_heads": ATTENTION}
 TITLES = {"exactly_one_input": f"The inputs hold exactly one of {TEXT}, {IDS} and {EMBEDS}."}
 LONGEST_HEADER = 9  # digits of bytes
 ITEMS_A_TURN = 64  # that are made of an answer before other requests get a turn
@@ -141,7 +141,7 @@ def _outputs(request: InferRequest) -> dict[str, bool]:
             raise Refused.at("out_of_range", "outputs", index, "name")
         own = output.parameters.binary_data
         outputs[output.name] = binary if own is None else own
-    for parameter, output_name in CHOOSES.items():
+    for parameter, output_name in CHOICES.items():
         if getattr(request.parameters, parameter) is not None and output_name not in outputs:
             raise Refused.at("out_of_range", "parameters", parameter)
     outputs = outputs or {POOLED: binary}

@@ -6,17 +6,13 @@ from typing import Any
 import numpy as np
 
 from service.api.open_inference.request import InferInput
-from service.api.open_inference.tensors import Array, numbers, strings
+from service.api.open_inference.tensors import numbers, strings
+from service.encode.answer import Array
 from service.encode.request import Item
 from service.refusals import Refused
 
-TEXT, IDS, TYPES, EMBEDS, MASK = (
-    "text",
-    "input_ids",
-    "token_type_ids",
-    "inputs_embeds",
-    "attention_mask",
-)
+TEXT, IDS, TYPES = "text", "input_ids", "token_type_ids"
+EMBEDS, MASK = "inputs_embeds", "attention_mask"
 # what each input may be: its datatypes, and how many axes it may have
 INPUTS: dict[str, tuple[Sequence[str], Sequence[int]]] = {
     TEXT: (("BYTES",), (1, 2)),

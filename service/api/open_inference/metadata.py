@@ -3,14 +3,7 @@
 from typing import Any
 
 from service.api.open_inference.inputs import EMBEDS, INPUTS
-from service.api.open_inference.request import (
-    ATTENTION,
-    LAYERS,
-    LENGTHS,
-    POOLED,
-    TOKENS,
-    VERSION,
-)
+from service.api.open_inference.request import ATTENTION, LAYERS, LENGTHS, POOLED, TOKENS, VERSION
 
 
 def model(name: str, width: int, embedding: int, pooled: int) -> dict[str, Any]:

@@ -12,13 +12,10 @@ from typing import Any
 
 import numpy as np
 import orjson
-from numpy.typing import NDArray
 
 from service.api.open_inference.request import InferInput
-from service.encode.answer import raw
+from service.encode.answer import Array, raw
 from service.refusals import Refused
-
-Array = NDArray[Any]
 
 DATATYPES: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.uint8),  # of which only 0 and 1 are right, which the reader checks

@@ -6,13 +6,10 @@ from typing import Any
 
 import numpy as np
 import orjson
-from numpy.typing import NDArray
 
 from service.api.open_inference.request import ATTENTION, LAYERS, LENGTHS, POOLED, VERSION
 from service.api.open_inference.tensors import Tensor
-from service.encode.answer import Item
-
-Array = NDArray[Any]
+from service.encode.answer import Array, Item
 
 
 def write(

@@ -75,5 +75,5 @@ class DecodeRequest(Wire):
 
     def sequences(self) -> list[list[int]]:
         """The ids of each sequence."""
-        one = [id for id in self.ids if isinstance(id, int)]
-        return [one] if one else [ids for ids in self.ids if isinstance(ids, list)]
+        ids = [id for id in self.ids if isinstance(id, int)]
+        return [ids] if ids else [row for row in self.ids if isinstance(row, list)]
