@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from model.loading.checkpoint import Model
-from service.api.teaching.spine import Lessons
+from service.api.teaching.lessons import Lessons
 from service.api.tei.vocabulary import Vocabulary
 from service.encode.admission import Admission
 from service.encode.answer import Identity

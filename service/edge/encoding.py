@@ -38,7 +38,7 @@ class Encoding:
         """A route that takes JSON, of which the body says all."""
 
         def parse_json(request: Request, body: bytes) -> Call:
-            media.given(request, JSON)
+            media.content_type(request, JSON)
             return parse(body)
 
         return self._handler(parse_json)
@@ -70,19 +70,19 @@ class Encoding:
                 call.request, deadline, record, numbers=call.numbers, padded=call.padded
             )
             with record.stage("serialize"):
-                written = await call.write(encoded, replica.writing)
-            return Response(written.body, 200, dict(written.headers), call.media_type)
+                answer = await call.write(encoded, replica.writing)
+            return Response(answer.body, 200, dict(answer.headers), call.media_type)
 
         return encode
 
     def _parse_native(self, request: Request, body: bytes) -> Call:
-        media_type = media.given(request, JSON, SAFETENSORS)
-        accepted = media.accepted(request.headers.get("accept", "*/*"))
-        return native.parse(body, media_type, accepted, self._replica.settings.max_body_bytes)
+        media_type = media.content_type(request, JSON, SAFETENSORS)
+        accept = media.answer_type(request.headers.get("accept", "*/*"))
+        return native.parse(body, media_type, accept, self._replica.settings.max_body_bytes)
 
     def _parse_infer(self, request: Request, body: bytes) -> Call:
         check_model(request, self._replica)
-        media.given(request, JSON, OCTETS)
+        media.content_type(request, JSON, OCTETS)
         length = open_inference.header(request.headers.get(INFERENCE_HEADER))
         return open_inference.parse(body, length, self._limits)
 

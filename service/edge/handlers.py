@@ -93,18 +93,18 @@ class Handlers:
 
     async def tokenize(self, request: Request) -> Response:
         """POST /tokenize: texts as tokens."""
-        media.given(request, JSON)
+        media.content_type(request, JSON)
         deadline = self._deadline(request)
         body = TokenizeRequest.model_validate_json(await request.body())
         texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
         pieces = await self._replica.vocabulary.tokenize(
             texts, body.prompt_name, deadline, special=body.add_special_tokens
         )
-        return Response(await asyncio.to_thread(tei.tokenized, pieces), media_type=JSON)
+        return Response(await asyncio.to_thread(orjson.dumps, pieces), media_type=JSON)
 
     async def decode(self, request: Request) -> Response:
         """POST /decode: token ids as text."""
-        media.given(request, JSON)
+        media.content_type(request, JSON)
         deadline = self._deadline(request)
         body = DecodeRequest.model_validate_json(await request.body())
         texts = await self._replica.vocabulary.decode(
@@ -152,7 +152,7 @@ class Handlers:
 
     async def _teach(self, request: Request, lesson: Lesson) -> Response:
         """A lesson's answer, as it is written."""
-        media.given(request, JSON)
+        media.content_type(request, JSON)
         deadline, record = self._deadline(request), request.scope["record"]
         pieces = await lesson(await request.body(), deadline, record)
         with record.stage("serialize"):

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route, compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api.dialect import Say
+from service.api.dialect import Wording
 from service.api.native import call as native
 from service.api.open_inference import call as open_inference
 from service.api.openai import call as openai
@@ -203,7 +203,7 @@ def _label(path: str) -> str:
     return ALIKE.get(path, path).replace(VERSION_PART, "")
 
 
-def _unrouted(says: Mapping[str, Say]) -> Callable[[Request, Exception], Awaitable[Response]]:
+def _unrouted(says: Mapping[str, Wording]) -> Callable[[Request, Exception], Awaitable[Response]]:
     """What the router says when no route takes the request, in the words of the path's own API."""
 
     async def answered(request: Request, error: Exception) -> Response:
@@ -228,13 +228,13 @@ def _path(pattern: str) -> str:
     return compile_path(pattern)[1]
 
 
-def _family(path: str) -> Say:
+def _family(path: str) -> Wording:
     """How a path that no route takes is refused."""
     under = f"{path}/".startswith(INFERENCE)
     return open_inference.problem if under else native.problem
 
 
-def _problem(request: Request, refused: Refused, say: Say) -> Response:
+def _problem(request: Request, refused: Refused, say: Wording) -> Response:
     record = request.scope["record"]
     record.refused = refused.code
     if refused.code == "internal":

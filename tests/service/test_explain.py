@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from model.packing import Sequence
-from service.api.teaching import spine
+from service.api.teaching import lessons
 from service.encode import answer
 from service.engine.lanes import Outputs, Result, Work
 from service.engine.weights import BUNDLED, locate
@@ -166,7 +166,7 @@ async def test_a_pre_norm_family_has_one_more_step_to_pay_for(replica: Replica) 
     facts = []
     for pre_norm in (False, True):
         with pytest.raises(Refused) as refused:
-            spine._check_bytes(replace(replica.reader.config, pre_norm=pre_norm), 3, 1)
+            lessons._check_bytes(replace(replica.reader.config, pre_norm=pre_norm), 3, 1)
         facts.append(refused.value.facts)
 
     assert facts[1]["bytes"] == 4 * (11 * 3 * 384 + 2 * 12 * 3**2)

@@ -249,7 +249,7 @@ async def test_headers_that_cannot_be_honoured_are_refused(
 )
 async def test_a_tie_between_media_types_is_json(accept: str, media_type: str) -> None:
     """The preferred one wins; of equals JSON."""
-    assert media.accepted(accept) == media_type
+    assert media.answer_type(accept) == media_type
 
 
 async def test_every_answer_names_its_replica(client: httpx.AsyncClient) -> None:
