@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from model.maps.statistics import FIELDS
+from model.maps.choices import FIELDS
 from service.api.tei.answers import TEIInfo
 from service.api.types import Closed, Provenance, one_of
 from service.encode.request import Floats

@@ -1,12 +1,14 @@
 """The tokenizer by itself, without the model: text -> tokens, ids -> text."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from service.encode.aside import Aside
-from service.encode.inputs import Reader
 from service.refusals import Refused
 from service.settings import Settings
+
+if TYPE_CHECKING:  # the table of operations needs no torch
+    from service.encode.inputs import Reader
 
 
 class Piece(NamedTuple):
@@ -27,7 +29,7 @@ class Piece(NamedTuple):
 class Vocabulary:
     """What a replica says of tokens; a sequence may be longer here than the model takes."""
 
-    def __init__(self, reader: Reader, settings: Settings) -> None:
+    def __init__(self, reader: "Reader", settings: Settings) -> None:
         self._reader, self._settings = reader, settings
         self._aside = Aside()
 
