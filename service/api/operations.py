@@ -1,7 +1,7 @@
 """Every route as the document of the API shows it: what it takes, answers and may refuse."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Never
+from typing import Any, Literal, NamedTuple, Never
 
 from service import refusals
 from service.api.dialect import ALWAYS, ENCODING, TAKING, Say
@@ -146,6 +146,7 @@ class Operation(NamedTuple):
         headers: of the answer.
         codes: what it may refuse with, where that is not what its API's routes do.
         also: what else OpenAPI says of an operation.
+        public: when GET and HEAD of its path take no API key: always, or by a setting.
     """
 
     method: str
@@ -160,6 +161,7 @@ class Operation(NamedTuple):
     headers: Mapping[str, Any] = {}
     codes: tuple[str, ...] = ()
     also: Mapping[str, Any] = {}
+    public: Literal["always", "public_metrics", "public_docs"] | None = None
 
 
 ALL = tuple(REFUSALS)
@@ -239,8 +241,10 @@ OPERATIONS = (
         Heads,
         codes=(*READING, "overloaded", "deadline_unreachable", "deadline_exceeded"),
     ),
-    Operation("get", "/live", "The process answers", NATIVE, Live),
-    Operation("get", "/ready", "The forward path lately proved itself", NATIVE, Ready),
+    Operation("get", "/live", "The process answers", NATIVE, Live, public="always"),
+    Operation(
+        "get", "/ready", "The forward path lately proved itself", NATIVE, Ready, public="always"
+    ),
     Operation("get", "/info", "The model and its limits", NATIVE, Info),
     Operation(
         "get",
@@ -248,6 +252,7 @@ OPERATIONS = (
         "Every replica's metrics, as Prometheus text or OpenMetrics",
         NATIVE,
         gives=dict.fromkeys(form.partition(";")[0] for form in (TEXT, OPENMETRICS)),
+        public="public_metrics",
     ),
     Operation(
         "post",
@@ -267,7 +272,9 @@ OPERATIONS = (
         Model,
         codes=(*ALWAYS, "model_not_found"),
     ),
-    Operation("post", "/", "TEI: as POST /embed", TEI, Vectors, EmbedRequest, EMBED),
+    Operation(
+        "post", "/", "TEI: as POST /embed", TEI, Vectors, EmbedRequest, EMBED, public="always"
+    ),
     Operation(
         "post", "/embed", "TEI: one vector for each input", TEI, Vectors, EmbedRequest, EMBED
     ),
@@ -313,17 +320,22 @@ OPERATIONS = (
         Operation("post", path, "TEI: refused, and why", TEI, Never, codes=("task_not_found",))
         for path in tei.OTHER_TASKS
     ),
-    Operation("get", "/health", "TEI: as GET /ready", TEI),
+    Operation("get", "/health", "TEI: as GET /ready", TEI, public="always"),
     Operation("get", "/v2", "The server, and what it can beyond the protocol", INFER, InferServer),
-    Operation("get", "/v2/health/live", "The process answers", INFER, InferLive),
+    Operation("get", "/v2/health/live", "The process answers", INFER, InferLive, public="always"),
     Operation(
-        "get", "/v2/health/ready", "The forward path lately proved itself", INFER, InferReady
+        "get",
+        "/v2/health/ready",
+        "The forward path lately proved itself",
+        INFER,
+        InferReady,
+        public="always",
     ),
     *_model(INFER_MODEL + VERSION_PART),  # first, since a model's name may hold slashes
     *_model(INFER_MODEL),
 )
 # what the document itself is read by
 PAGES = (
-    Operation("get", "/docs", "The API for people", NATIVE),
-    Operation("get", "/openapi.json", "The API for programs", NATIVE),
+    Operation("get", "/docs", "The API for people", NATIVE, public="public_docs"),
+    Operation("get", "/openapi.json", "The API for programs", NATIVE, public="public_docs"),
 )

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import settings
 from service.api import body
-from service.edge.auth import Keys, own_path
+from service.edge.auth import PROBE, Keys, own_path
 from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, SAFETENSORS
 from service.observe.record import REQUEST_ID
 from service.settings import KIB, Settings
@@ -37,7 +37,6 @@ RAYS_OWN = (
 ID_CHARACTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 LONGEST_ID = 128
 MOST_HEADERS, MOST_HEADER_BYTES = 100, 16 * KIB
-PROBE = "/-/healthz"  # HAProxy's, by the replica's address
 # What says how a request is read must be said once, and not by a name that others take for it
 SAID_ONCE = frozenset(
     (
