@@ -107,7 +107,7 @@ class Encoder:
         ingress.check(settings.model_copy(update={"replicas": replicas}), os.environ)
         # Ray makes the outermost layer after this, from the environment: two models of one
         # cluster have a process each, and with it limits of their own.
-        os.environ.update(ingress.guarded(settings))
+        os.environ.update(ingress.guard_variables(settings))
         self.label, self.application = context.replica_id.unique_id, context.app_name
         self.handle = serve.get_deployment_handle(DEPLOYMENT, context.app_name)
         self.asking = ThreadPoolExecutor(1, "status")  # Ray's controller may not answer
