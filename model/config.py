@@ -9,6 +9,7 @@ from typing import Literal
 
 Positions = Literal["learned", "sinusoidal", "rotary"]
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
+Mode = Literal["mean", "cls", "max", "last", "mean_sqrt_len", "weightedmean"]  # of pooling
 _SIZES = ("vocabulary", "width", "layers", "heads", "feed_forward", "max_tokens", "embedding_width")
 
 

@@ -339,6 +339,7 @@ ABSENCES = {
         {
             "service.cli",
             "service.launch",
+            "service.cluster.workspace",
             "service.app",
             "service.edge.transport",
             "service.wire",

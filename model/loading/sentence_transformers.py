@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from model.config import Mode
 from model.errors import CheckpointError
 from model.kernels import Affine, Kernels
 from model.loading.files import CONFIG, PICKLES, WEIGHTS, differences, read_json
 from model.loading.tensors import Shape, check, open_tensors
-from model.pooling import Dense, Mode, Pooling
+from model.pooling import Dense, Pooling
 
 MODULES = "modules.json"
 SENTENCE = tuple(  # what sentence-transformers reads, and in this order

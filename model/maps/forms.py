@@ -7,20 +7,18 @@ sequence, counted from 0 with special ones, whatever is left out.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from model.attention import Trace
 from model.maps import maps
+from model.maps.choices import FIELDS, Form, Weight
 from model.maps.dominance import dominance, wins
 from model.maps.rollout import rollout
-from model.maps.statistics import FIELDS, statistics
-from model.maps.tiles import Look, Weight
+from model.maps.statistics import statistics
+from model.maps.tiles import Look
 from model.maps.units import Units
-
-Form = Literal["full", "rows", "top", "blocks", "stats", "dominance", "rollout"]
 
 
 @dataclass(frozen=True, slots=True)

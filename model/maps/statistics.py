@@ -28,21 +28,9 @@ import torch
 from torch import Tensor
 
 from model.attention import Trace
+from model.maps.choices import FIELDS
 from model.maps.tiles import Look, Tile, output_lengths
 
-FIELDS = (
-    "self",
-    "previous",
-    "next",
-    "cls",
-    "sep",
-    "entropy",
-    "entropy_ratio",
-    "confidence",
-    "distance",
-    "received_max",
-    "contribution",
-)
 LN2 = math.log(2)
 OFFSETS = {"self": 0, "previous": -1, "next": 1}
 SUMS = (*OFFSETS, "entropy", "confidence", "distance")

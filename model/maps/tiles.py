@@ -13,15 +13,13 @@ import math
 from collections.abc import Iterator
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from model.attention import TILE, Trace, near
+from model.maps.choices import Weight
 from model.maps.units import Units, divide
-
-Weight = Literal["probability", "value_norm"]
 
 LOG2E = 1 / math.log(2)
 NEVER = -1e30  # the logarithm of no probability; finite, since 0 times infinity is NaN

@@ -7,13 +7,11 @@ still sum to 1. Source: Clark et al. 2019, "What Does BERT Look At?", section 4.
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-Level = Literal["token", "word"]
-Specials = Literal["keep", "drop", "renormalize"]
+from model.maps.choices import Level, Specials
 
 
 @dataclass(frozen=True, slots=True)

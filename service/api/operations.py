@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from importlib.resources import files
-from typing import Any, NamedTuple, Never
+from typing import Any, Literal, NamedTuple, Never
 
 import yaml
 
@@ -73,6 +73,7 @@ class Operation(NamedTuple):
         media, answer_media: schemas of other bodies, by media type; None is not described.
         headers: of the answer.
         codes: what it may refuse with, where that is not what its API's routes do.
+        public: when GET and HEAD of its path take no API key: always, or by a setting.
     """
 
     method: str
@@ -85,6 +86,7 @@ class Operation(NamedTuple):
     answer_media: Mapping[str, Any] = {}
     headers: Mapping[str, Any] = {}
     codes: tuple[str, ...] = ()
+    public: Literal["always", "public_metrics", "public_docs"] | None = None
 
 
 ALL = tuple(REFUSALS)
@@ -158,8 +160,10 @@ OPERATIONS = (
         Heads,
         codes=(*READING, "overloaded", "deadline_unreachable", "deadline_exceeded"),
     ),
-    Operation("get", "/live", "The process answers", NATIVE, Live),
-    Operation("get", "/ready", "The forward path lately proved itself", NATIVE, Ready),
+    Operation("get", "/live", "The process answers", NATIVE, Live, public="always"),
+    Operation(
+        "get", "/ready", "The forward path lately proved itself", NATIVE, Ready, public="always"
+    ),
     Operation("get", "/info", "The model and its limits", NATIVE, Info),
     Operation(
         "get",
@@ -167,6 +171,7 @@ OPERATIONS = (
         "Every replica's metrics, as Prometheus text or OpenMetrics",
         NATIVE,
         answer_media=dict.fromkeys(form.partition(";")[0] for form in (TEXT, OPENMETRICS)),
+        public="public_metrics",
     ),
     Operation(
         "post",
@@ -185,7 +190,7 @@ OPERATIONS = (
         Model,
         codes=(*ALWAYS, "model_not_found"),
     ),
-    Operation("post", "/", "TEI: as POST /embed", TEI, Vectors, EmbedRequest),
+    Operation("post", "/", "TEI: as POST /embed", TEI, Vectors, EmbedRequest, public="always"),
     Operation("post", "/embed", "TEI: one vector for each input", TEI, Vectors, EmbedRequest),
     Operation(
         "post",
@@ -213,17 +218,22 @@ OPERATIONS = (
         Operation("post", path, "TEI: refused, and why", TEI, Never, codes=("task_not_found",))
         for path in tei.OTHER_TASKS
     ),
-    Operation("get", "/health", "TEI: as GET /ready", TEI),
+    Operation("get", "/health", "TEI: as GET /ready", TEI, public="always"),
     Operation("get", "/v2", "The server, and what it can beyond the protocol", INFER, InferServer),
-    Operation("get", "/v2/health/live", "The process answers", INFER, InferLive),
+    Operation("get", "/v2/health/live", "The process answers", INFER, InferLive, public="always"),
     Operation(
-        "get", "/v2/health/ready", "The forward path lately proved itself", INFER, InferReady
+        "get",
+        "/v2/health/ready",
+        "The forward path lately proved itself",
+        INFER,
+        InferReady,
+        public="always",
     ),
     *_model(INFER_MODEL + VERSION_PART),  # first, since a model's name may hold slashes
     *_model(INFER_MODEL),
 )
 # what the document itself is read by
 PAGES = (
-    Operation("get", "/docs", "The API for people", NATIVE),
-    Operation("get", "/openapi.json", "The API for programs", NATIVE),
+    Operation("get", "/docs", "The API for people", NATIVE, public="public_docs"),
+    Operation("get", "/openapi.json", "The API for programs", NATIVE, public="public_docs"),
 )

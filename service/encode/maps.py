@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from model.maps.choices import FIELDS
 from model.maps.forms import Selection
-from model.maps.statistics import FIELDS
 from service.encode.answer import Array, Records
 from service.engine.lanes import Maps
 

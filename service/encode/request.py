@@ -11,10 +11,8 @@ from pydantic.types import FailFast
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypeAliasType
 
-from model.maps.forms import Form
-from model.maps.tiles import Weight
-from model.maps.units import Level, Specials
-from model.pooling import Mode
+from model.config import Mode
+from model.maps.choices import Form, Level, Specials, Weight
 from model.tokenizer import Truncate
 from service.wire import Wire
 

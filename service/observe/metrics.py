@@ -25,7 +25,7 @@ from prometheus_client import (
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from model.maps.forms import Form
+from model.maps.choices import Form
 from service.observe.record import STAGES, Record
 from service.refusals import CALLERS, REFUSALS, UNAUTHORIZED
 

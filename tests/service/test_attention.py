@@ -18,7 +18,7 @@ from safetensors.numpy import load
 from transformers import BertModel
 
 from model import kernels
-from model.maps.statistics import FIELDS
+from model.maps.choices import FIELDS
 from service.encode.answer import SAFETENSORS
 from service.engine.lanes import Result, Work
 from service.engine.weights import BUNDLED, locate

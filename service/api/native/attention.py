@@ -4,7 +4,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 
-from model.maps.statistics import FIELDS
+from model.maps.choices import FIELDS
 from service.api.types import Closed, one_of
 
 

@@ -13,6 +13,7 @@ import orjson
 from model.tokenizer import Truncate
 from service.api.dialect import InPieces, Problem, sentence
 from service.api.inputs import items
+from service.api.tei.answers import ERROR_TYPES, OTHER_ERROR
 from service.api.tei.request import Cut, EmbedAllRequest, EmbedRequest, SimilarityRequest
 from service.encode import answer
 from service.encode.answer import JSON, Array, Encoded
@@ -22,16 +23,6 @@ from service.refusals import TEI, Refused
 # what TEI serves of other kinds of model
 OTHER_TASKS = ("/rerank", "/predict", "/embed_sparse", "/embed_splade")
 NAMES = {"pooled": "dimensions"}
-TYPES = {
-    "batch_empty": "Empty",
-    "token_out_of_range": "Tokenizer",
-    "overloaded": "Overloaded",
-    "internal": "Backend",
-    "nonfinite_output": "Backend",
-    "deadline_exceeded": "Backend",
-    "not_ready": "Unhealthy",
-}
-ERRORS = sorted({"Validation", *TYPES.values()})
 
 
 class Call(InPieces):
@@ -107,7 +98,7 @@ def info(native: Mapping[str, Any], workers: int) -> dict[str, Any]:
 
 def problem(refused: Refused, request_id: str) -> Problem:
     """A refusal as TEI words it."""
-    kind = TYPES.get(refused.code, "Validation")
+    kind = ERROR_TYPES.get(refused.code, OTHER_ERROR)
     body = orjson.dumps({"error": sentence(refused, NAMES), "error_type": kind})
     return Problem(TEI.get(refused.code, refused.status), body, JSON)
 

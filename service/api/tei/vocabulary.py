@@ -2,12 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from model.tokenizer import Tokenized
 from service.encode.aside import Aside
-from service.encode.inputs import Reader
 from service.refusals import Refused
 from service.settings import Settings
+
+if TYPE_CHECKING:  # the table of operations needs no torch
+    from service.encode.inputs import Reader
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,7 @@ class Piece:
 class Vocabulary:
     """What a replica says of tokens; a sequence may be longer here than the model takes."""
 
-    def __init__(self, reader: Reader, settings: Settings) -> None:
+    def __init__(self, reader: "Reader", settings: Settings) -> None:
         self._reader, self._settings = reader, settings
         self._aside = Aside()
 

@@ -20,8 +20,8 @@ from model.attention import TILE
 from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.maps import forms
+from model.maps.choices import FIELDS
 from model.maps.forms import Selection
-from model.maps.statistics import FIELDS
 from model.maps.units import Units, divide
 from model.packing import Sequence
 

@@ -285,7 +285,7 @@ def test_every_replica_is_told_one_commit(monkeypatch: pytest.MonkeyPatch) -> No
     """What `main` is tomorrow is nothing to a service that runs."""
     monkeypatch.setattr(weights, "_fetch", lambda name, revision, files: Path("snapshots") / NEW)
 
-    assert launch.pinned(Settings(model=NAME)).model == f"{NAME}@{NEW}"
+    assert launch.pinned(Settings(model=NAME, address="auto")).model == f"{NAME}@{NEW}"
     assert launch.pinned(Settings()) == Settings()
 
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from model.maps.forms import Form
+from model.maps.choices import Form
 from service.api.document import document
 from service.observe import metrics as contract
 from service.observe.metrics import Metrics
