@@ -43,15 +43,15 @@ def ours(folder: Path) -> dict[str, Request]:
     """Requests to Lanes."""
     import torch
 
-    from model.maps.forms import Asked
+    from model.maps.forms import Selection
     from model.maps.units import divide
     from model.packing import Sequence
     from service.encode import answer, maps
-    from service.engine.lanes import Lanes, Wanted, Work
+    from service.engine.lanes import Lanes, Outputs, Work
     from service.engine.loading import load
-    from service.engine.weights import Found
+    from service.engine.weights import Source
 
-    place, cpu = Found(folder, folder.name), torch.device("cpu")
+    place, cpu = Source(folder, folder.name), torch.device("cpu")
     # In this thread, which runs transformers too: libgomp throttles a second one with a team.
     torch.set_flush_denormal(True)
     torch.set_num_threads(CORES)
@@ -64,14 +64,14 @@ def ours(folder: Path) -> dict[str, Request]:
         done: Any = lanes.run(works, CORES)
         items = []
         for work, one in zip(works, done, strict=True):
-            shown = work.wanted.attention
-            named = dict(maps.named(shown, one.attention)) if shown else {}
+            shown = work.outputs.attention
+            named = dict(maps.tensors(shown, one.attention)) if shown else {}
             items.append(answer.Item(len(work), {}, one.pooled, named=named))
         return b"".join(answer.as_safetensors(answer.Encoded({}, items, {})))
 
-    def wanted(tokens: int, form: Any, heads: dict[int, tuple[int, ...]]) -> Wanted:
-        selection = Asked(heads, divide(tokens), form=form, cls=0, separators=(tokens - 1,))
-        return Wanted(pooling=lanes.model.pooling, attention=selection if form else None)
+    def wanted(tokens: int, form: Any, heads: dict[int, tuple[int, ...]]) -> Outputs:
+        selection = Selection(heads, divide(tokens), form=form, cls=0, separators=(tokens - 1,))
+        return Outputs(pooling=lanes.model.pooling, attention=selection if form else None)
 
     return {
         "plain": lambda batch: request(batch, None, {}),

@@ -67,14 +67,14 @@ def ours(threads: int) -> Encode:
     import torch
 
     from model.packing import Sequence
-    from service.engine.lanes import Lanes, Wanted, Work
+    from service.engine.lanes import Lanes, Outputs, Work
     from service.engine.loading import load
     from service.engine.weights import BUNDLED, locate
 
     loop = asyncio.new_event_loop()
     place, cpu = locate(BUNDLED), torch.device("cpu")
     lanes = loop.run_until_complete(Lanes.start(partial(load, place, cpu, torch.float32), threads))
-    wanted = Wanted(pooling=lanes.model.pooling)
+    wanted = Outputs(pooling=lanes.model.pooling)
 
     def encode(texts: Texts) -> Any:
         cut = lanes.model.tokenizer([(text,) for text in texts], LIMIT, "right")

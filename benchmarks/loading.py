@@ -43,7 +43,7 @@ def work(step: str, folder: Path) -> None:
     from model import kernels
     from model.loading import checkpoint
     from service.engine.proof import check_exact
-    from service.engine.weights import Found
+    from service.engine.weights import Source
 
     cpu = torch.device("cpu")
     torch.set_num_threads(len(os.sched_getaffinity(0)))
@@ -51,7 +51,7 @@ def work(step: str, folder: Path) -> None:
     start = time.perf_counter()
     kept = checkpoint.load(folder, cpu, torch.float32, chosen) if step != "nothing" else None
     if step == "check" and kept is not None:
-        check_exact(kept, Found(folder, "large"), torch.float32)
+        check_exact(kept, Source(folder, "large"), torch.float32)
     seconds = time.perf_counter() - start
     print(json.dumps({"seconds": seconds, **memory()}))
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from model.kernels import Affine, Kernels
 from model.packing import Group, Packed
-from model.positions import Rotation
+from model.positions import Rotation, hidden
 
 TILE = 128  # queries at a time, where not all keys are needed or not all maps fit
 
@@ -144,10 +144,10 @@ class MultiHeadAttention:
         mixed, normalisers = [], []
         for group in packed.groups:
             shape = (group.count, group.length, self.heads, self.head)
-            seen, keys, values = (
+            queries, keys, values = (
                 part[group.rows].view(shape).transpose(1, 2) for part in (q, k, v)
             )
-            z, normaliser = self._attend(seen, keys, values, biases.get(group.length))
+            z, normaliser = self._attend(queries, keys, values, biases.get(group.length))
             mixed.append(z.transpose(1, 2).reshape(-1, self.heads * self.head))
             normalisers.append(normaliser)
         return _join(mixed, len(q)), normalisers
@@ -186,20 +186,12 @@ class MultiHeadAttention:
         return HeadWeights(q[rows].T, k[rows].T, v[rows].T, self.output.weight()[:, rows].T)
 
 
-def near(tokens: int, window: int | None) -> Iterator[tuple[slice, slice]]:
+def near(tokens: int, window: int | None, step: int = TILE) -> Iterator[tuple[slice, slice]]:
     """Tiles of queries, each with the keys any of them may look at."""
-    for first in range(0, tokens, TILE):
-        last = min(first + TILE, tokens)
+    for first in range(0, tokens, step):
+        last = min(first + step, tokens)
         reach = tokens if window is None else window
         yield slice(first, last), slice(max(0, first - reach), min(tokens, last + reach))
-
-
-def hidden(query: slice, key: slice, window: int, like: Tensor) -> Tensor:
-    """What to add to a tile's scores, (1, query, key): -inf beyond the window, else 0."""
-    queries = torch.arange(query.start, query.stop, device=like.device)[:, None]
-    keys = torch.arange(key.start, key.stop, device=like.device)[None, :]
-    mask = torch.zeros(queries.shape[0], keys.shape[1], dtype=like.dtype, device=like.device)
-    return mask.masked_fill_((queries - keys).abs() > window, -math.inf)[None]
 
 
 def _join(mixed: list[Tensor], rows: int) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Literal
 
 Positions = Literal["learned", "sinusoidal", "rotary"]
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
+Mode = Literal["mean", "cls", "max", "last", "mean_sqrt_len", "weightedmean"]  # of pooling
 _SIZES = ("vocabulary", "width", "layers", "heads", "feed_forward", "max_tokens", "embedding_width")
 
 
@@ -75,9 +76,9 @@ class EncoderConfig:
         if self.width % self.heads:
             raise ValueError(f"heads ({self.heads}) must divide width ({self.width})")
         for name in ("thetas", "windows"):
-            given = len(getattr(self, name))
-            if given not in (0, self.layers):
-                raise ValueError(f"{name} ({given}) must be one a layer ({self.layers})")
+            count = len(getattr(self, name))
+            if count not in (0, self.layers):
+                raise ValueError(f"{name} ({count}) must be one a layer ({self.layers})")
         if (self.positions == "rotary") != bool(self.thetas):
             raise ValueError("rotary positions and thetas go together")
 

@@ -39,8 +39,8 @@ class Embeddings:
     def __call__(self, packed: Packed) -> Tensor:
         """The rows that enter the first layer, (rows, width)."""
         x = F.embedding(packed.token_ids, self.word)
-        for rows, given in packed.embeddings:
-            x[rows] = given.to(x)
+        for rows, vectors in packed.embeddings:
+            x[rows] = vectors.to(x)
         # transformers adds in this order; float addition is not associative
         if self.types is not None:
             x = x.add_(F.embedding(packed.types, self.types))

@@ -14,27 +14,9 @@ from model import packing
 from model.attention import Gates, MultiHeadAttention, Trace
 from model.config import EncoderConfig
 from model.embeddings import Embeddings
-from model.kernels import ACTIVATIONS, Affine, Kernels, normalise
+from model.kernels import ACTIVATIONS, Affine, Kernels, Linear, normalise
 from model.packing import Packed
-from model.positions import Rotation, buckets
-
-
-@dataclass(frozen=True, slots=True)
-class LayerWeights:
-    """The weights of one layer, each as (weight, bias or None).
-
-    Args:
-        attention_norm, feed_forward_norm: before or after each block, as the config says; None
-            where the family has none.
-        up: of a gated block the gate's rows, then the others', (2 * feed_forward, width).
-    """
-
-    qkv: Affine
-    output: Affine
-    attention_norm: Affine | None
-    up: Affine
-    down: Affine
-    feed_forward_norm: Affine
+from model.positions import buckets
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,25 +40,24 @@ class Layer:
 
     post-norm   a = LayerNorm(x + MultiHead(x))     out = LayerNorm(a + FFN(a))
     pre-norm    a = x + MultiHead(LayerNorm(x))     out = a + FFN(LayerNorm(a))
+
+    Args:
+        attention_norm, feed_forward_norm: before or after each block, as the config says; None
+            where the family has none.
+        up: of a gated block the gate's rows, then the others', (2 * feed_forward, width).
     """
 
     def __init__(
         self,
         config: EncoderConfig,
-        weights: LayerWeights,
-        kernels: Kernels,
-        rotation: Rotation | None,
-        window: int | None,
+        attention: MultiHeadAttention,
+        up: Linear,
+        down: Linear,
+        attention_norm: Affine | None,
+        feed_forward_norm: Affine,
     ) -> None:
-        self.config = config  # of the linears nothing is kept but what the kernels made of them
-        self.attention_norm, self.feed_forward_norm = (
-            weights.attention_norm,
-            weights.feed_forward_norm,
-        )
-        self.attention = MultiHeadAttention(
-            weights.qkv, weights.output, config.heads, kernels, rotation=rotation, window=window
-        )
-        self.up, self.down = kernels.linear(*weights.up), kernels.linear(*weights.down)
+        self.config, self.attention, self.up, self.down = config, attention, up, down
+        self.attention_norm, self.feed_forward_norm = attention_norm, feed_forward_norm
 
     def __call__(
         self, x: Tensor, packed: Packed, biases: Mapping[int, Tensor], gates: Gates
@@ -146,20 +127,20 @@ class Encoder:
             traces: which layers' attention to keep, counted from 0.
         """
         x, biases = self.embeddings(packed), self._biases(packed)
-        kept: dict[int, Tensor] = {0: x} if 0 in hidden else {}
-        traced: dict[int, Trace] = {}
+        states: dict[int, Tensor] = {0: x} if 0 in hidden else {}
+        by_layer: dict[int, Trace] = {}
         for index, layer in enumerate(self.layers):
-            gates = [(rows, given[index]) for rows, given in packed.gates if index in given]
+            gates = [(rows, scales[index]) for rows, scales in packed.gates if index in scales]
             x, trace = layer(x, packed, biases, gates)
             if index in traces:
-                traced[index] = trace
+                by_layer[index] = trace
             if index + 1 in hidden:
-                kept[index + 1] = x
+                states[index + 1] = x
         if self.norm is not None:
             x = normalise(x, self.norm, self.config.norm_eps)
-            if len(self.layers) in kept:
-                kept[len(self.layers)] = x
-        return Encoded(packed, x, kept, traced)
+            if len(self.layers) in states:
+                states[len(self.layers)] = x
+        return Encoded(packed, x, states, by_layer)
 
     def _biases(self, packed: Packed) -> dict[int, Tensor]:
         """What distance adds to the scores, (heads, query, key), for every length at hand."""

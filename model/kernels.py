@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from model import cuda
 from model.config import Activation
 from model.packing import Sequence, pack
+from model.positions import hidden
 
 Affine = tuple[Tensor, Tensor | None]  # weight (outputs, inputs), bias (outputs,)
 
@@ -90,17 +91,14 @@ class PackedLinear:
         self.bias = None if bias is None else bias.clone()
 
     def __call__(self, x: Tensor) -> Tensor:
-        done: Tensor = _pointwise(x, self.packed, self.bias, "none", [], "")
-        return done
+        return _pointwise(x, self.packed, self.bias, "none", [], "")
 
     def activated(self, x: Tensor, activation: Activation) -> Tensor:
         name, algorithm = FUSED_NAMES[activation]
-        done: Tensor = _pointwise(x, self.packed, self.bias, name, [], algorithm)
-        return done
+        return _pointwise(x, self.packed, self.bias, name, [], algorithm)
 
     def add(self, x: Tensor, residual: Tensor) -> Tensor:
-        done: Tensor = _pointwise_binary(x, residual, self.packed, self.bias, "add")
-        return done
+        return _pointwise_binary(x, residual, self.packed, self.bias, "add")
 
     def weight(self) -> Tensor:
         rows: Tensor = self.packed.to_dense()
@@ -148,8 +146,7 @@ def attend_fused(
 ) -> tuple[Tensor, Tensor]:
     """`attend_plain` in one pass over tiles, without a (query, key) matrix in memory."""
     mask = None if bias is None else bias[None]
-    mixed, normaliser = _flash(q, k, v, 0.0, False, attn_mask=mask, scale=scale)
-    return mixed, normaliser
+    return _flash(q, k, v, 0.0, False, attn_mask=mask, scale=scale)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +167,11 @@ class Kernels:
 PLAIN = Kernels("plain", PlainLinear, attend_plain)
 
 try:
-    _pointwise = torch.ops.mkldnn._linear_pointwise.default
-    _pointwise_binary = torch.ops.mkldnn._linear_pointwise.binary
-    _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+    _pointwise: Callable[..., Tensor] = torch.ops.mkldnn._linear_pointwise.default
+    _pointwise_binary: Callable[..., Tensor] = torch.ops.mkldnn._linear_pointwise.binary
+    _flash: Callable[..., tuple[Tensor, Tensor]] = (
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+    )
     ONEDNN: Kernels | None = Kernels("onednn", PackedLinear, attend_fused)
 except (AttributeError, RuntimeError):  # a torch build without oneDNN, or a renamed operator
     ONEDNN = None
@@ -201,9 +200,9 @@ def _agree(fast: Kernels, device: torch.device, dtype: torch.dtype, head: int) -
     random = torch.Generator().manual_seed(0)
     # the last: two sequences of 7 tokens, 4 heads; queries, keys and values as a layer has them
     shapes = ((48, 32), (48,), (17, 32), (17, 48), (2 * 7, 3, 4, head))
-    given = [torch.randn(shape, generator=random).to(device, dtype) for shape in shapes]
+    inputs = [torch.randn(shape, generator=random).to(device, dtype) for shape in shapes]
     try:
-        answers = [_operations(kernels, *given) for kernels in (fast, PLAIN)]
+        answers = [_operations(kernels, *inputs) for kernels in (fast, PLAIN)]
     except (RuntimeError, TypeError):  # it is there, but this processor or build cannot run it
         return False
     most = AGREEMENT[dtype]
@@ -220,15 +219,15 @@ def _operations(
     # (q k v, sequences, heads, tokens, head); views, as a layer's, for kernels ask for strides too
     heads = qkv.view(2, -1, *qkv.shape[1:]).permute(2, 0, 3, 1, 4)
     for window in (None, 1):
-        answers += _attended(kernels, heads, window)
-        answers += kernels.attend(heads[0], heads[1], heads[2], 0.5, _near(heads, 1))
+        answers += _attend(kernels, heads, window)
+        answers += kernels.attend(heads[0], heads[1], heads[2], 0.5, _mask(heads, 1))
     return answers
 
 
-def _attended(kernels: Kernels, heads: Tensor, window: int | None) -> tuple[Tensor, Tensor]:
+def _attend(kernels: Kernels, heads: Tensor, window: int | None) -> tuple[Tensor, Tensor]:
     """Two sequences' attention, through `spread` where the kernels have it."""
     if kernels.spread is None:
-        mask = None if window is None else _near(heads, window)
+        mask = None if window is None else _mask(heads, window)
         return kernels.attend(heads[0], heads[1], heads[2], 0.5, mask)
     count, tokens = heads.shape[1], heads.shape[3]
     packed = pack([Sequence([0] * tokens)] * count, heads.device)
@@ -240,7 +239,6 @@ def _attended(kernels: Kernels, heads: Tensor, window: int | None) -> tuple[Tens
     return mixed.transpose(1, 2), normaliser.reshape(-1, count, tokens).transpose(0, 1)
 
 
-def _near(heads: Tensor, window: int) -> Tensor:
-    place = torch.arange(heads.shape[3], device=heads.device)
-    far = (place[:, None] - place[None, :]).abs() > window
-    return torch.zeros_like(far, dtype=heads.dtype).masked_fill(far, -torch.inf)[None]
+def _mask(heads: Tensor, window: int) -> Tensor:
+    every = slice(0, heads.shape[3])
+    return hidden(every, every, window, heads)

@@ -8,7 +8,7 @@ Sequences of equal length lie side by side, so that attention sees each such gro
 from collections.abc import Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, groupby
 
 import torch
 from torch import Tensor
@@ -89,26 +89,23 @@ def pack(sequences: Many[Sequence], device: torch.device, pad: int | None = None
     positions: list[int] = []
     types: list[int] = []
     embeddings: list[tuple[slice, Tensor]] = []
+    gates: list[tuple[slice, Mapping[int, Mapping[int, float]]]] = []
     for index in order:
         sequence, length, start = sequences[index], lengths[index], len(ids)
-        starts[index] = start
+        starts[index], rows = start, slice(start, start + length)
         ids += sequence.token_ids if sequence.token_ids is not None else [0] * length
         types += sequence.types if sequence.types is not None else [0] * length
         positions += _positions(sequence, pad)
         if sequence.embeddings is not None:
-            embeddings.append((slice(start, start + length), sequence.embeddings))
+            embeddings.append((rows, sequence.embeddings))
+        if sequence.gates:
+            gates.append((rows, sequence.gates))
     groups = _group([lengths[index] for index in order])
     fill = [0] * (FEWEST_ROWS - len(ids))
     columns = torch.tensor([ids + fill, positions + fill, types + fill]).to(device)
+    rest = tuple(embeddings), groups, tuple(starts), lengths, tuple(gates)
     token_ids, places, segments = columns.unbind()
-    gates = tuple(
-        (slice(start, start + length), sequence.gates)
-        for sequence, start, length in zip(sequences, starts, lengths, strict=True)
-        if sequence.gates
-    )
-    return Packed(
-        token_ids, places, segments, tuple(embeddings), groups, tuple(starts), lengths, gates
-    )
+    return Packed(token_ids, places, segments, *rest)
 
 
 def _positions(sequence: Sequence, pad: int | None) -> Many[int]:
@@ -123,10 +120,7 @@ def _group(ordered: list[int]) -> tuple[Group, ...]:
     """Runs of equal length in an ordered list of lengths."""
     groups: list[Group] = []
     start = 0
-    for length in ordered:
-        if groups and groups[-1].length == length:
-            groups[-1] = Group(groups[-1].start, groups[-1].count + 1, length)
-        else:
-            groups.append(Group(start, 1, length))
-        start += length
+    for length, run in groupby(ordered):
+        groups.append(Group(start, len(list(run)), length))
+        start = groups[-1].rows.stop
     return tuple(groups)

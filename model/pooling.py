@@ -9,15 +9,13 @@ normalise
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from model.config import Mode
 from model.kernels import Linear
-
-Mode = Literal["mean", "cls", "max", "last", "mean_sqrt_len", "weightedmean"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -60,3 +60,11 @@ def buckets(tokens: int, count: int, device: torch.device) -> Tensor:
     share = (distance.float() / exact).log() / math.log(FURTHEST_BUCKET / exact)
     far = (exact + (share * (half - exact)).to(torch.int64)).clamp_max(half - 1)
     return (ahead > 0) * half + torch.where(distance < exact, distance, far)
+
+
+def hidden(query: slice, key: slice, window: int, like: Tensor) -> Tensor:
+    """What to add to a tile's scores, (1, query, key): -inf beyond the window, else 0."""
+    queries = torch.arange(query.start, query.stop, device=like.device)[:, None]
+    keys = torch.arange(key.start, key.stop, device=like.device)[None, :]
+    mask = torch.zeros(queries.shape[0], keys.shape[1], dtype=like.dtype, device=like.device)
+    return mask.masked_fill_((queries - keys).abs() > window, -math.inf)[None]

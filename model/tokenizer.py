@@ -6,6 +6,7 @@ padding is switched off, because the caller decides about the first and nothing 
 
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Literal
 
@@ -66,7 +67,7 @@ class Tokenizer:
         self._library.no_padding()
         self.lower_case = lower_case
         if lower_case:
-            self._library.normalizer = _lowered(self._library.normalizer)
+            self._library.normalizer = _lower_case(self._library.normalizer)
         pair = self._library.encode("", "")
         # [UNK] and [MASK] too are special to the vocabulary, but a text reads as them
         around = zip(pair.ids, pair.special_tokens_mask, strict=True)
@@ -90,15 +91,15 @@ class Tokenizer:
             SequenceTooLong: a sequence exceeds the limit and truncate is "refuse".
         """
         texts = [(prompt + text[0], *text[1:]) for text in texts] if prompt else texts
-        given = [text[0] if len(text) == 1 else text for text in texts]
-        encodings = self._library.encode_batch(given)
+        inputs = [text[0] if len(text) == 1 else text for text in texts]
+        encodings = self._library.encode_batch(inputs)
         tokenized = []
         for index, (text, encoding) in enumerate(zip(texts, encodings, strict=True)):
             try:
-                read = self._cut(text, encoding, limit, truncate)
+                sequence = self._cut(text, encoding, limit, truncate)
             except SequenceTooLong as error:
                 raise SequenceTooLong(error.length, error.limit, index) from None
-            tokenized.append(_behind(prompt, read, encoding) if prompt else read)
+            tokenized.append(_behind(prompt, sequence, encoding) if prompt else sequence)
         return tokenized
 
     def whole(self, texts: Many[str], *, special: bool) -> list[Tokenized]:
@@ -153,7 +154,7 @@ class Tokenizer:
         return parts
 
 
-def _lowered(normalizer: Normalizer | None) -> Normalizer:
+def _lower_case(normalizer: Normalizer | None) -> Normalizer:
     """A normaliser that lower-cases before all else, as sentence-transformers makes it.
 
     One with a Lowercase among its steps is left as it is.
@@ -185,27 +186,28 @@ def _tokenized(
     )
 
 
-def _behind(prompt: str, read: Tokenized, uncut: Encoding) -> Tokenized:
+def _behind(prompt: str, sequence: Tokenized, uncut: Encoding) -> Tokenized:
     """A sequence that starts with a prompt, as its text without the prompt counts.
 
     Args:
         uncut: the same before truncation.
     """
-    skipped = len(prompt)
+    length = len(prompt)
     inside = zip(uncut.sequence_ids, uncut.offsets, uncut.word_ids, strict=True)
-    words = [word for text, place, word in inside if text == 0 and place[1] > skipped]
+    words = [word for text, place, word in inside if text == 0 and place[1] > length]
     first = min((word for word in words if word is not None), default=0)
-    offsets, numbered = list(read.offsets), list(read.words)
-    for index, (start, end) in enumerate(read.offsets):
-        word = read.words[index]
-        if read.special[index] or read.segments[index]:
+    offsets, numbers = list(sequence.offsets), list(sequence.words)
+    for index, ((start, end), word) in enumerate(
+        zip(sequence.offsets, sequence.words, strict=True)
+    ):
+        if sequence.special[index] or sequence.segments[index]:
             continue
-        if end <= skipped:
-            offsets[index], numbered[index] = NOWHERE, None
+        if end <= length:
+            offsets[index], numbers[index] = NOWHERE, None
         else:
-            offsets[index] = max(0, start - skipped), end - skipped
-            numbered[index] = None if word is None else word - first
-    return replace(read, offsets=offsets, words=numbered)
+            offsets[index] = max(0, start - length), end - length
+            numbers[index] = None if word is None else word - first
+    return replace(sequence, offsets=offsets, words=numbers)
 
 
 def _offsets(whole: Encoding, parts: list[Encoding]) -> list[tuple[int, int]]:
@@ -220,11 +222,8 @@ def _offsets(whole: Encoding, parts: list[Encoding]) -> list[tuple[int, int]]:
 
 def _segments(special: list[bool], first: int) -> list[int]:
     """Which text each token belongs to, when the first text has `first` tokens."""
-    segments, seen = [], 0
-    for added in special:
-        seen += not added
-        segments.append(int(seen > first))
-    return segments
+    counts = accumulate(not added for added in special)
+    return [int(count > first) for count in counts]
 
 
 def share(lengths: list[int], room: int) -> list[int]:

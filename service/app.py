@@ -57,11 +57,10 @@ def build(args: Settings) -> serve.Application:
     """
     if misplaced := sorted(args.model_fields_set & ELSEWHERE.keys()):
         raise ValueError("; ".join(f"not {name} but {ELSEWHERE[name]}" for name in misplaced))
-    given = args.model_dump(include=args.model_fields_set)
-    settled = settings.load(given)
-    ingress.check(settled, os.environ)
-    pinned = settled.model_copy(update={"model": weights.pin(settled.model)})
-    return describe(pinned, TRIES_ON_A_CLUSTER)
+    config = settings.load(args.model_dump(include=args.model_fields_set))
+    ingress.check(config, os.environ)
+    config = config.model_copy(update={"model": weights.pin(config.model)})
+    return describe(config, TRIES_ON_A_CLUSTER)
 
 
 def describe(settings: Settings, tries: int) -> serve.Application:
@@ -107,12 +106,12 @@ class Encoder:
         ingress.check(settings.model_copy(update={"replicas": replicas}), os.environ)
         # Ray makes the outermost layer after this, from the environment: two models of one
         # cluster have a process each, and with it limits of their own.
-        os.environ.update(ingress.guarded(settings))
+        os.environ.update(ingress.guard_variables(settings))
         self.label, self.application = context.replica_id.unique_id, context.app_name
         self.handle = serve.get_deployment_handle(DEPLOYMENT, context.app_name)
-        self.asking = ThreadPoolExecutor(1, "status")  # Ray's controller may not answer
+        self.controller = ThreadPoolExecutor(1, "status")  # Ray's controller may not answer
         logs.start(settings.log_format, self.label)
-        self.scraping: dict[bool, asyncio.Task[bytes]] = {}  # by form, see scrape
+        self.scrapes: dict[bool, asyncio.Task[bytes]] = {}  # by form, see scrape
         transport.install()  # Ray starts its server when this replica is made
         self.settings = settings
         self.replica: Replica | None = None  # until started
@@ -124,15 +123,15 @@ class Encoder:
         """
         self.replica = await Replica.start(self.settings, self.label)
         # Ray makes a handle's router at its first use, which takes a tenth of a second
-        self.routing = asyncio.create_task(self.others(openmetrics=False))
+        self.router = asyncio.create_task(self.others(openmetrics=False))
         return edge.application(self.replica, self.scrape)
 
     async def __del__(self) -> None:
         """Let admitted work finish; Ray awaits this when the replica leaves."""
         if self.replica:
-            self.routing.cancel()
+            self.router.cancel()
             await self.replica.close()
-        self.asking.shutdown(wait=False, cancel_futures=True)
+        self.controller.shutdown(wait=False, cancel_futures=True)
 
     def check_health(self) -> None:
         """Raise when Ray must replace this replica."""
@@ -153,25 +152,25 @@ class Encoder:
         The task has a context of its own: in a request's, Ray would cancel the broadcast
         with that request, and the others would wait for nothing.
         """
-        if openmetrics not in self.scraping or self.scraping[openmetrics].done():
-            gathering = self.gather(openmetrics)
-            task = asyncio.create_task(gathering, context=contextvars.Context())
-            self.scraping[openmetrics] = task
-        return await asyncio.shield(self.scraping[openmetrics])
+        if openmetrics not in self.scrapes or self.scrapes[openmetrics].done():
+            page = self.gather(openmetrics)
+            task = asyncio.create_task(page, context=contextvars.Context())
+            self.scrapes[openmetrics] = task
+        return await asyncio.shield(self.scrapes[openmetrics])
 
     async def gather(self, openmetrics: bool) -> bytes:
         """Broadcast once and join what came in time, this replica's metrics in any case."""
-        others, expected = await asyncio.gather(self.others(openmetrics), self.expected())
+        others, count = await asyncio.gather(self.others(openmetrics), self.count())
         texts = dict([*others, await self.metrics(openmetrics)])
         joined = [texts[replica] for replica in sorted(texts)]
-        return scrape.join(joined, len(texts) < expected, openmetrics)
+        return scrape.join(joined, len(texts) < count, openmetrics)
 
-    async def expected(self) -> float:
+    async def count(self) -> float:
         """Ask how many replicas run or start, which scaling changes; infinity if Ray is silent."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(SCRAPE_SECONDS):
-                status = await loop.run_in_executor(self.asking, serve.status)
+                status = await loop.run_in_executor(self.controller, serve.status)
             states = status.applications[self.application].deployments[DEPLOYMENT].replica_states
         except (RayError, RayServeException, TimeoutError, KeyError):  # KeyError: being deleted
             return math.inf
@@ -182,12 +181,12 @@ class Encoder:
         try:
             async with asyncio.timeout(SCRAPE_SECONDS):
                 broadcast = self.handle.broadcast("metrics", openmetrics)
-                asked = await broadcast._fetch_replica_results_async()
+                requests = await broadcast._fetch_replica_results_async()
         except (RayError, RayServeException, TimeoutError):
             return []  # no replica known yet, or nobody who knows
         answers = [
             asyncio.ensure_future(answer.get_async())  # type: ignore[no-untyped-call]  # Ray's gap
-            for answer in asked
+            for answer in requests
         ]
         done, late = await asyncio.wait(answers, timeout=SCRAPE_SECONDS)
         for answer in late:

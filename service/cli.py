@@ -10,23 +10,23 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any, Literal, NoReturn, get_args, get_origin
+from typing import IO, Any, NoReturn
 
 import click
 from pydantic import ValidationError
-from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from service import launch, settings
+from service import launch
+from service.commands.options import FILE, KEY_FILE, URL, of_settings, read_key
 from service.settings import Settings
+from service.settings import load as settle
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
-FILE = click.Path(dir_okay=False, path_type=Path)
-STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @click.group()
@@ -34,30 +34,8 @@ def main() -> None:
     """Serve a transformer encoder and show what its attention heads look at."""
 
 
-def option(name: str, field: FieldInfo) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make the option of one setting; settings.load does the checking, for all sources alike."""
-    kinds = [kind for kind in get_args(field.annotation) if kind is not type(None)]
-    choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
-    kind = kinds[0] if kinds and not choices else field.annotation
-    default = "" if field.default is None else f"  [default: {field.default}]"
-    return click.option(
-        "--" + name.replace("_", "-"),
-        name,
-        metavar="|".join(choices) or getattr(kind, "__name__", "text").upper(),
-        help=f"{field.description}{default}",
-    )
-
-
-def options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command one option per setting, in the order of the settings."""
-    for name, field in reversed(Settings.model_fields.items()):
-        if not field.exclude:  # never on a command line, which others can read
-            command = option(name, field)(command)
-    return command
-
-
 @main.command()
-@options
+@of_settings
 @click.option(
     "--config",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -66,14 +44,14 @@ def options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--example", is_flag=True, help="once ready, send one request and show its answer")
 def serve(config: Path | None, example: bool, **flags: str | None) -> None:
     """Serve until Ctrl-C."""
-    chosen = settled(flags, config)
+    settings = load(flags, config)
     try:
         with ExitStack() as stack:
             out, err = stack.enter_context(terminal(1)), stack.enter_context(terminal(2))
             stopped = stack.enter_context(signals())
-            address = stack.enter_context(launch.running(chosen, lambda line: tell(err, line)))
-            tell(out, greeting(chosen, address))
-            if example and chosen.api_keys:
+            address = stack.enter_context(launch.running(settings, lambda line: tell(err, line)))
+            tell(out, greeting(settings, address))
+            if example and settings.api_keys:
                 tell(err, "no example: it would need an API key")
             elif example:
                 from service.commands import encode
@@ -99,19 +77,18 @@ def serve(config: Path | None, example: bool, **flags: str | None) -> None:
     type=click.Choice(["refuse", "right", "left"]),
     help="with --file: where long texts are cut  [default: refuse]",
 )
-@click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="the service")
-@click.option("--key-file", type=FILE, help="a file that holds an API key")
+@URL
+@KEY_FILE
 def encode(text: str | None, url: str, key_file: Path | None, **flags: Any) -> None:
     """Encode TEXT with a running service and print a table; or a whole file of texts.
 
     With --file and --out, an interrupted command goes on where it stopped when it is given again.
     """
     try:
-        key = key_file.read_text("utf-8").strip() if key_file else None
         if text is not None:
-            encode_text(url, key, text, **flags)
+            encode_text(url, read_key(key_file), text, **flags)
         else:
-            encode_file(url, key, **flags)
+            encode_file(url, read_key(key_file), **flags)
     except ValueError as error:
         refuse(str(error), USAGE)
     except OSError as error:
@@ -152,9 +129,9 @@ def encode_file(
 
 
 @main.command()
-@click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="the service")
+@URL
 @click.option("--interval", type=click.FloatRange(0.5, 60), default=2.0, help="seconds; default 2")
-@click.option("--key-file", type=FILE, help="a file that holds an API key")
+@KEY_FILE
 @click.option("--once", is_flag=True, help="show one interval and end")
 def top(url: str, interval: float, key_file: Path | None, once: bool) -> None:
     """Show what a running service does, until Ctrl-C."""
@@ -164,9 +141,8 @@ def top(url: str, interval: float, key_file: Path | None, once: bool) -> None:
     from service.commands import top as view
 
     try:
-        key = key_file.read_text("utf-8").strip() if key_file else None
-        show_it = view.once if once else view.watch
-        show_it(url, key, interval, Console())
+        show = view.once if once else view.watch
+        show(url, read_key(key_file), interval, Console())
     except KeyboardInterrupt:
         return
     except (encode.Unreachable, OSError, UnicodeDecodeError) as error:
@@ -197,10 +173,10 @@ def heads(model: str, ablate: str | None, **flags: Any) -> None:
         refuse(str(error), FAILED)
 
 
-def settled(flags: dict[str, str | None], config: Path | None) -> Settings:
+def load(flags: dict[str, str | None], config: Path | None) -> Settings:
     """Settle the settings, or leave with a line that names the wrong one."""
     try:
-        return settings.load(flags, file=config)
+        return settle(flags, file=config)
     except ValidationError as error:
         refuse("; ".join(map(fault, error.errors())), USAGE)
     except (OSError, ValueError) as error:
@@ -231,7 +207,7 @@ def signals() -> Iterator[threading.Event]:
         stopped.set()
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, stop) for number in STOPPING}
+    before = {number: signal.signal(number, stop) for number in SIGNALS}
     try:
         yield stopped
     finally:
@@ -239,10 +215,11 @@ def signals() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def greeting(chosen: Settings, address: str) -> str:
+def greeting(settings: Settings, address: str) -> str:
     """Say what is served, where."""
-    copies = f"{chosen.replicas} replica" + ("s" if chosen.replicas > 1 else "")
-    return f"Headlight serves {chosen.served_model_name or chosen.model} on {address} ({copies})"
+    copies = f"{settings.replicas} replica" + ("s" if settings.replicas > 1 else "")
+    model = settings.served_model_name or settings.model
+    return f"Headlight serves {model} on {address} ({copies})"
 
 
 def tell(stream: IO[str], line: str) -> None:

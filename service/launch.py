@@ -11,27 +11,20 @@ Each is left in the opposite order. Ray is imported inside functions: it reads t
 when it is.
 """
 
-import http.client
 import os
 import re
 import signal
-import socket
-import subprocess
-import sys
-import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from service.cluster import drain, ingress, sweep
+from service.cluster import drain, ingress, ports, reach, workspace
 from service.engine import weights
 from service.settings import MIB, PREFIX, Settings
 
-READY_SECONDS = 60  # from deployed to ready: canary and HAProxy's own checks
 JOIN_SECONDS = 60  # for a cluster to run a task that takes no time
-STOP_SECONDS = 10  # for the sweeper, beyond which we leave it alone
+STOP_SECONDS = 10  # for Ray to delete what has left, beyond which we leave it alone
 
 # Ray's shared memory carries requests only behind its Python proxy; 75 MiB is its least.
 STORE_BYTES = {"haproxy": 80 * MIB, "proxy": 512 * MIB}
@@ -57,10 +50,11 @@ def running(settings: Settings, say: Say) -> Iterator[str]:
 
     Raises:
         CannotListen: the port is taken, or the host is not this machine's.
+        TimeoutError: it was not ready in time.
         StartFailed: anything else, with its cause.
     """
     try:
-        ingress.free(settings.host, settings.port)
+        ports.free(settings.host, settings.port)
     except OSError as error:
         place = f"{settings.host} port {settings.port}"
         raise CannotListen(f"cannot listen on {place}: {error.strerror}") from error
@@ -68,7 +62,6 @@ def running(settings: Settings, say: Say) -> Iterator[str]:
     with ExitStack() as stack:
         frontend = None  # which stops only with a Ray of our own
         if settings.address is None:
-            look_for_model(settings)
             run = stack.enter_context(own_ray(settings, say))
             if settings.ingress == "haproxy":
                 frontend = drain.Frontend(run / "haproxy", settings.port)
@@ -79,9 +72,9 @@ def running(settings: Settings, say: Say) -> Iterator[str]:
         stack.enter_context(deployed(settings))
         if frontend:
             stack.callback(frontend.refuse, ingress.shutdown_seconds(settings))
-        wait_until_ready(settings)
+        reach.wait_until_ready(settings.host, settings.port)
         try:
-            yield f"http://{reachable(settings.host)}:{settings.port}"
+            yield f"http://{reach.reachable(settings.host)}:{settings.port}"
         finally:
             say("stopping")
 
@@ -89,55 +82,32 @@ def running(settings: Settings, say: Say) -> Iterator[str]:
 def pinned(settings: Settings) -> Settings:
     """Name one commit of a hub's model, so that every replica, now and later, loads the same.
 
-    Raises:
-        StartFailed: the revision cannot be looked up.
-    """
-    try:
-        return settings.model_copy(update={"model": weights.pin(settings.model)})
-    except weights.ModelNotFound as error:
-        raise StartFailed(str(error)) from error
-
-
-def look_for_model(settings: Settings) -> None:
-    """Refuse a model that is not there before a replica does, ten seconds later.
+    A model that is not there is refused before a replica does, ten seconds later.
 
     Raises:
-        StartFailed: it is not.
+        StartFailed: the revision cannot be looked up, or our own replicas would find no model.
     """
     try:
-        weights.locate(settings.model)
+        model = weights.pin(settings.model)
+        if settings.address is None:
+            weights.locate(model)
     except weights.ModelNotFound as error:
         raise StartFailed(str(error)) from error
-
-
-@contextmanager
-def workspace() -> Iterator[Path]:
-    """Make a private directory, swept with all processes of the service whatever ends us."""
-    # Unix sockets have paths of at most 107 bytes, and TMPDIR may be long.
-    directory = tempfile.mkdtemp(prefix="headlight-", dir="/tmp")
-    command = [sys.executable, "-I", "-S", sweep.__file__, directory]
-    sweeper = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,  # out of reach of what ends our group
-    )
-    try:
-        yield Path(directory)
-    finally:
-        with suppress(subprocess.TimeoutExpired):
-            sweeper.communicate(timeout=STOP_SECONDS)  # closes its input
+    return settings.model_copy(update={"model": model})
 
 
 @contextmanager
 def own_ray(settings: Settings, say: Say) -> Iterator[Path]:
     """Start a Ray of our own, that nothing but this service uses; gives its directory."""
-    with workspace() as run, ingress.block(settings.port) as block, quiet(run / "driver.log"):
+    with (
+        workspace.directory() as run,
+        ports.block(settings.port) as block,
+        workspace.quiet(run / "driver.log"),
+    ):
         cores = os.cpu_count() or 1
         os.environ.update(ingress.promised(settings))
         os.environ.update(ingress.placed(settings, block, run, cores))
-        guard(settings)
+        set_guard_variables(settings)
         say("starting Ray")
         import ray
 
@@ -165,13 +135,13 @@ def cluster(settings: Settings, say: Say) -> Iterator[None]:
     """
     promised = ingress.promised(settings)
     os.environ.update(promised)
-    guard(settings)
+    set_guard_variables(settings)
     say(f"joining the Ray cluster at {settings.address}")
     import ray
 
-    with quiet(Path(os.devnull)):
+    with workspace.quiet(Path(os.devnull)):
         try:
-            reach(settings.address or "")
+            reach.connect(settings.address or "")
             with our_sigterm():
                 ray.init(address=settings.address, log_to_driver=False)
             read = ray.remote(num_cpus=0)(lambda: dict(os.environ)).remote()
@@ -186,22 +156,11 @@ def cluster(settings: Settings, say: Say) -> Iterator[None]:
             ray.shutdown()
 
 
-def guard(settings: Settings) -> None:
+def set_guard_variables(settings: Settings) -> None:
     """Leave in the environment, which Ray's processes inherit, what the outermost layer needs."""
     for name in [name for name in os.environ if name.startswith(PREFIX)]:
         del os.environ[name]  # settled already, and one of them may be an API key
-    os.environ.update(ingress.guarded(settings))
-
-
-def reach(address: str) -> None:
-    """Connect once to a cluster's host:port, where Ray would try for minutes.
-
-    Raises:
-        OSError: nothing answers there.
-    """
-    host, separator, port = address.rpartition(":")
-    if separator and port.isdecimal():
-        socket.create_connection((host, int(port)), timeout=5).close()
+    os.environ.update(ingress.guard_variables(settings))
 
 
 @contextmanager
@@ -240,12 +199,11 @@ def deployed(settings: Settings) -> Iterator[None]:
     try:
         try:
             tries = app.TRIES_ALONE if settings.address is None else app.TRIES_ON_A_CLUSTER
-            described = app.describe(settings, tries)
-            serve.run(described, name=app.APPLICATION, route_prefix="/")
+            application = app.describe(settings, tries)
+            serve.run(application, name=app.APPLICATION, route_prefix="/")
         except RuntimeError as error:
-            status = serve.status().applications[app.APPLICATION].deployments
-            said = status[app.DEPLOYMENT].message if app.DEPLOYMENT in status else str(error)
-            raise StartFailed(last_line(said)) from error
+            status = serve.status().applications[app.APPLICATION].deployments.get(app.DEPLOYMENT)
+            raise StartFailed(last_line(status.message if status else str(error))) from error
         yield
     finally:
         if not dead():
@@ -273,60 +231,8 @@ def check() -> None:
         raise Lost(f"Ray's {names[0]} died, and the service with it")
 
 
-def wait_until_ready(settings: Settings) -> None:
-    """Ask /ready until it answers 200.
-
-    Raises:
-        StartFailed: it did not in time.
-    """
-    deadline = time.monotonic() + READY_SECONDS
-    said = "no answer"
-    while time.monotonic() < deadline:
-        connection = http.client.HTTPConnection(
-            reachable(settings.host).strip("[]"), settings.port, timeout=5
-        )
-        try:
-            connection.request("GET", "/ready")
-            answer = connection.getresponse()
-            if answer.status == 200:
-                return
-            said = f"{answer.status} {answer.read(200).decode(errors='replace')}"
-        except OSError as error:
-            said = str(error)
-        finally:
-            connection.close()
-        time.sleep(0.1)
-    raise StartFailed(f"not ready after {READY_SECONDS} s: /ready says {said}")
-
-
-def reachable(host: str) -> str:
-    """Turn the address we listen on into one a client here can use."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"[{host}]" if ":" in host else host
-
-
 def last_line(text: object) -> str:
     """Return the last line of a traceback, without colours and the exception's class."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", str(text)).strip()
     line = plain.splitlines()[-1] if plain else "no reason given"
     return re.sub(r"^([\w.]+(Error|Exception|Failed|Refused)): ", "", line)
-
-
-@contextmanager
-def quiet(log: Path) -> Iterator[None]:
-    """Send what Ray's libraries print to a file; whoever speaks to the user kept a copy."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    kept = os.dup(1), os.dup(2)
-    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(file, 1)
-    os.dup2(file, 2)
-    os.close(file)
-    try:
-        yield
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        for descriptor, copy in zip((1, 2), kept, strict=True):
-            os.dup2(copy, descriptor)
-            os.close(copy)

@@ -118,9 +118,6 @@ UNROUTED = {REFUSALS[code].status: code for code in ("not_found", "method_not_al
 
 # pydantic's error types; any other is invalid_type
 VALIDATION: dict[str, str] = {
-    "json_invalid": "invalid_json",
-    "lone_surrogate": "invalid_text",
-    "long_number": "out_of_range",
     "missing": "missing_field",
     "extra_forbidden": "unknown_field",
     "exactly_one_input": "exactly_one_input",
@@ -137,9 +134,9 @@ VALIDATION: dict[str, str] = {
 
 # what the parser says of JSON that is well formed
 PARSER = {
-    "lone leading surrogate": "lone_surrogate",
-    "unexpected end of hex escape": "lone_surrogate",  # half a pair, and then no escape
-    "number out of range": "long_number",
+    "lone leading surrogate": "invalid_text",
+    "unexpected end of hex escape": "invalid_text",  # half a pair, and then no escape
+    "number out of range": "out_of_range",
 }
 
 
@@ -192,8 +189,7 @@ def refusal(error: BaseException) -> Refused:
     if isinstance(error, Refused):
         return error
     if isinstance(error, ValidationError):
-        wrongs = error.errors(include_input=False)
-        faults = [_fault(_wrong(wrong), wrong["loc"]) for wrong in wrongs]
+        faults = list(map(_fault, error.errors(include_input=False)))
         return Refused(faults[0].code, faults)
     if isinstance(error, SequenceTooLong):  # a sentence of the corpus that GET /v1/heads measures
         return Refused("sequence_too_long", length=error.length, limit=error.limit)
@@ -202,25 +198,20 @@ def refusal(error: BaseException) -> Refused:
 
 def unreadable(error: ValueError) -> Refused:
     """What to answer where JSON was parsed before there was a schema for it."""
-    return Refused(VALIDATION[_unread(str(error))])
+    return Refused(_parser_code(str(error)))
 
 
-def _wrong(wrong: ErrorDetails) -> str:
-    """A validation error's type; the parser has one for all that it does not read."""
-    if wrong["type"] != "json_invalid":
-        return wrong["type"]
-    return _unread(str(wrong.get("ctx", {}).get("error", "")))
-
-
-def _unread(said: str) -> str:
-    """What the parser says of a text, as an error type."""
-    return next((kind for words, kind in PARSER.items() if words in said), "json_invalid")
-
-
-def _fault(kind: str, loc: tuple[str | int, ...]) -> Fault:
+def _fault(error: ErrorDetails) -> Fault:
     """A validation error, located by indices and our own field names, never by the input's."""
-    places = tuple(part for part in loc if isinstance(part, int) or part in FIELDS)
-    return Fault(places, VALIDATION.get(kind, "invalid_type"))
+    loc = tuple(part for part in error["loc"] if isinstance(part, int) or part in FIELDS)
+    if error["type"] == "json_invalid":
+        return Fault(loc, _parser_code(str(error.get("ctx", {}).get("error", ""))))
+    return Fault(loc, VALIDATION.get(error["type"], "invalid_type"))
+
+
+def _parser_code(reason: str) -> str:
+    """The code of what the parser says, which has one error type for all that it does not read."""
+    return next((code for words, code in PARSER.items() if words in reason), "invalid_json")
 
 
 def problem(refused: Refused, request_id: str) -> bytes:

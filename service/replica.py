@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from model.loading.checkpoint import Model
-from service.api.teaching.spine import Lessons
+from service.api.teaching.lessons import Lessons
 from service.api.tei.vocabulary import Vocabulary
 from service.encode.admission import Admission
 from service.encode.answer import Identity
@@ -23,11 +23,11 @@ from service.engine import machine, vitals
 from service.engine.batcher import Batcher
 from service.engine.batches import Batches
 from service.engine.health import Health
-from service.engine.lanes import Done, Lanes, Work
+from service.engine.lanes import Lanes, Result, Work
 from service.engine.loading import load
 from service.engine.machine import Unservable
 from service.engine.proof import Proof, prove
-from service.engine.weights import Found, locate
+from service.engine.weights import Source, locate
 from service.heads.store import Heads
 from service.observe import lag
 from service.observe.metrics import Metrics
@@ -47,20 +47,20 @@ class Replica:
 
     Args:
         label: the name its metrics and answers carry.
-        found: where the model's files lie.
+        source: where the model's files lie.
         device: it runs on, and dtype: its number format, as answers name them.
         writing: of the one large answer that is being written.
     """
 
     settings: Settings
     label: str
-    found: Found
+    source: Source
     identity: Identity
     device: str
     dtype: str
     lanes: Lanes
     proof: Proof
-    batcher: Batcher[Work, Done]
+    batcher: Batcher[Work, Result]
     reader: Reader
     gateway: Gateway
     lessons: Lessons
@@ -81,17 +81,17 @@ class Replica:
             Unservable, ModelNotFound, CheckpointError, NotTrustworthy: why it cannot serve.
         """
         began, metrics, tracing = time.perf_counter(), Metrics(label), _tracing(settings, label)
-        found = locate(settings.model)
+        source = locate(settings.model)
         device, kind = machine.precision(settings)
         threads = settings.threads or machine.cores(settings.replicas)
-        lanes = await Lanes.start(partial(load, found, device, kind), threads)
-        proof = await prove(lanes, found, device, kind, settings.batch_tokens)
-        model, dtype = lanes.model, str(kind).removeprefix("torch.")
-        identity = Identity(settings.served_model_name or found.name, model.digest, proof.numerics)
-        reader, batcher = (
-            _reader(settings, model),
-            _batcher(settings, lanes, proof, metrics, tracing),
+        lanes = await Lanes.start(partial(load, source, device, kind), threads)
+        proof = await lanes.call(
+            0, partial(prove, lanes, source, device, kind, settings.batch_tokens)
         )
+        model, dtype = lanes.model, str(kind).removeprefix("torch.")
+        identity = Identity(settings.served_model_name or source.name, model.digest, proof.numerics)
+        reader = _reader(settings, model)
+        batcher = _batcher(settings, lanes, proof, metrics, tracing)
         admission = Admission(batcher, metrics, dtype)
         planner = Planner(identity.model, model, reader, settings)
         head, loading = identity.head(dtype), time.perf_counter() - began
@@ -100,7 +100,7 @@ class Replica:
         return cls(
             settings=settings,
             label=label,
-            found=found,
+            source=source,
             identity=identity,
             device=str(device),
             dtype=dtype,
@@ -148,7 +148,7 @@ class Replica:
         model, config = self.lanes.model, self.lanes.model.config
         return {
             **self.identity.head(self.dtype),
-            "revision": self.found.commit,
+            "revision": self.source.commit,
             "family": config.family,
             "trained": model.trained,
             "layers": config.layers,
@@ -157,7 +157,7 @@ class Replica:
             "embedding_width": config.embedding_width,
             "max_tokens": self.reader.max_tokens,
             "pooling": "+".join(model.pooling.modes),
-            "prompts": sorted(model.prompts.named),
+            "prompts": sorted(model.prompts.texts),
             "default_prompt_name": model.prompts.default,
             "device": self.device,
             "limits": self._limits(),
@@ -182,12 +182,9 @@ class Replica:
             raise Refused("not_ready", retry_after=1) from None
 
     def _limits(self) -> dict[str, Any]:
-        limits = self.settings.model_dump(
-            include={name for name in type(self.settings).model_fields if name.startswith("max_")}
-            | {"deadline_seconds"}
-        )
+        names = {name for name in type(self.settings).model_fields if name.startswith("max_")}
         return {
-            **limits,
+            **self.settings.model_dump(include=names | {"deadline_seconds"}),
             "max_tokens": self.reader.max_tokens,
             "batch_tokens": self.batcher.budget,
         }
@@ -212,11 +209,11 @@ def _reader(settings: Settings, model: Model) -> Reader:
 
 def _batcher(
     settings: Settings, lanes: Lanes, proof: Proof, metrics: Metrics, tracing: "Tracing | None"
-) -> Batcher[Work, Done]:
+) -> Batcher[Work, Result]:
     """The queue in front of the lanes, each batch counted and traced."""
     batches = Batches(lanes.launch, metrics, tracing)
     lanes.on_failure = batches.failed
-    return Batcher[Work, Done](
+    return Batcher[Work, Result](
         batches,
         lanes=len(lanes),
         budget=proof.budget,

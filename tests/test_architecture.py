@@ -339,6 +339,7 @@ ABSENCES = {
         {
             "service.cli",
             "service.launch",
+            "service.cluster.workspace",
             "service.app",
             "service.edge.transport",
             "service.wire",
@@ -362,7 +363,7 @@ def test_the_picture_is_how_rooms_import_each_other_and_the_absences_hold() -> N
 PLANTED = {
     "an arrow up": ("service/settings.py", "import service.app", "settings -> app is not drawn"),
     "a hidden arrow": (
-        "service/engine/fair.py",
+        "service/engine/queue.py",
         "from service.settings import KIB\nfrom service import keys",
         "engine -> keys is not drawn",
     ),

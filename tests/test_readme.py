@@ -4,10 +4,12 @@ import json
 import re
 import runpy
 from pathlib import Path
+from typing import Never
 
 import httpx
 import pytest
 
+from service.api.operations import OPERATIONS, PAGES, VERSION_PART
 from service.edge.guard import Guard
 from service.refusals import REFUSALS
 from service.settings import Settings
@@ -55,6 +57,17 @@ def filled(text: str) -> str:
 def test_the_tables_are_the_codes(name: str) -> None:
     """A setting or refusal that is added, changed or removed shows here."""
     assert TABLES[name]() in README.read_text()
+
+
+def test_the_routes_are_the_codes() -> None:
+    """Each that answers, by its method; that of a model's version once, without it."""
+    (table,) = re.findall(r"^\| route \|.*\n((?:\|.*\n)+)", README.read_text(), re.MULTILINE)
+    named = re.findall(r"`([A-Z]+ /\S*)`", table)
+
+    rows = [row for row in (*OPERATIONS, *PAGES) if row.answer is not Never]
+    routes = [f"{row.method.upper()} {row.path}" for row in rows if VERSION_PART not in row.path]
+
+    assert sorted(routes) == sorted(named)
 
 
 @pytest.mark.asyncio(loop_scope="session")

@@ -184,16 +184,16 @@ class AsyncClient:
         self, method: str, path: str, until: float, body: bytes | None
     ) -> httpx.Response | httpx.RequestError:
         """One answer, or why there is none."""
-        left = max(until - time.monotonic(), 0.0)
-        most = left if self._limits is None else self._limits.deadline_seconds + GRACE_SECONDS
+        seconds = max(until - time.monotonic(), 0.0)
+        most = seconds if self._limits is None else self._limits.deadline_seconds + GRACE_SECONDS
         headers = {
             "Accept": SAFETENSORS if body else JSON,
             "Content-Type": JSON,
-            "X-Headlight-Deadline-Ms": str(min(int(left * 1000), MOST_MILLISECONDS)),
+            "X-Headlight-Deadline-Ms": str(min(int(seconds * 1000), MOST_MILLISECONDS)),
         }
         timeout = httpx.Timeout(most, connect=CONNECT_SECONDS)
         try:
-            async with asyncio.timeout(left):
+            async with asyncio.timeout(seconds):
                 return await self._http.request(
                     method, self.url + path, content=body, headers=headers, timeout=timeout
                 )
@@ -206,10 +206,10 @@ class AsyncClient:
 def _checked(url: str) -> str:
     """Where a service answers, without the last slash."""
     try:
-        parsed = httpx.URL(url)
+        address = httpx.URL(url)
     except httpx.InvalidURL as error:
         raise ValueError(f"{url!r} is no address: {error}") from None
-    if parsed.scheme not in ("http", "https") or not parsed.host:
+    if address.scheme not in ("http", "https") or not address.host:
         raise ValueError(f"{url!r} is no address; one is http://127.0.0.1:8000")
     return url.rstrip("/")
 

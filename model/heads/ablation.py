@@ -23,22 +23,17 @@ BATCH = 16  # copies of the text in one pass
 def ablate(encoder: Encoder, token_ids: Sequence[int], pooling: Pooling) -> Tensor:
     """How far the encoding moves without each head, (layers, heads), 0 is not at all."""
     layers, heads = encoder.config.layers, encoder.config.heads
-    whole = packing.Sequence(token_ids)
-    without = [
+    copies = [packing.Sequence(token_ids)]
+    copies += [
         packing.Sequence(token_ids, gates={layer: {head: 0.0}})
         for layer in range(layers)
         for head in range(heads)
     ]
-    copies = [whole, *without]
-    vectors = torch.stack(
-        [
-            vector
-            for first in range(0, len(copies), BATCH)
-            for vector in _encode(encoder, copies[first : first + BATCH], pooling)
-        ]
-    ).double()
-    alike = torch.cosine_similarity(vectors[1:], vectors[:1])
-    return (1 - alike).view(layers, heads)
+    vectors: list[Tensor] = []
+    for first in range(0, len(copies), BATCH):
+        vectors += _encode(encoder, copies[first : first + BATCH], pooling)
+    rows = torch.stack(vectors).double()
+    return (1 - torch.cosine_similarity(rows[1:], rows[:1])).view(layers, heads)
 
 
 def _encode(

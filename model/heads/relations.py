@@ -14,8 +14,9 @@ Sources: Clark et al. 2019, sections 4.1 and 4.2; Voita et al. 2019, section 5.2
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -121,13 +122,13 @@ def answers(maps: Tensor, words: Sequence[int | None], source: int) -> Tensor:
 
 def judge(links: Sequence[Link]) -> Verdict:
     """Choose a head by some sentences of a relation, judge it by others."""
-    chosen_by, judged_by = _divide(links)
-    if not chosen_by or not judged_by:
-        return Verdict(None, NO_CONTROLS, items=len(chosen_by), controls=len(judged_by))
-    candidate = _best(chosen_by)
-    score = _share(link.right[candidate] for link in judged_by)
-    (offset, _), *_ = Counter(link.offset for link in judged_by).most_common(1)
-    baseline = max(_share(link.offset == offset for link in judged_by), _blind(judged_by))
+    items, controls = _divide(links)
+    if not items or not controls:
+        return Verdict(None, NO_CONTROLS, items=len(items), controls=len(controls))
+    candidate = _best(items)
+    score = fmean(link.right[candidate] for link in controls)
+    (offset, _), *_ = Counter(link.offset for link in controls).most_common(1)
+    baseline = max(fmean(link.offset == offset for link in controls), _blind(controls))
     threshold = round(baseline + MARGIN, 9)  # 0.2 + 0.1 is more than 0.3
     better = score >= threshold
     return Verdict(
@@ -138,8 +139,8 @@ def judge(links: Sequence[Link]) -> Verdict:
         threshold,
         baseline,
         offset,
-        len(chosen_by),
-        len(judged_by),
+        len(items),
+        len(controls),
     )
 
 
@@ -171,8 +172,3 @@ def _blind(links: Sequence[Link]) -> float:
         return 0.0
     most = sum(max(Counter(places).values()) for places in groups.values())
     return most / len(links)
-
-
-def _share(right: Iterable[bool]) -> float:
-    values = list(right)
-    return sum(values) / len(values)

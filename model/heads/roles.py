@@ -61,7 +61,7 @@ class Tally:
         self._sums = dict.fromkeys(MEANS, torch.zeros(heads + 1, dtype=torch.float64))
         self._rows = dict.fromkeys(MEANS, 0)
         self._hits = torch.zeros(heads + 1, 2 * REACH + 2, dtype=torch.float64)
-        self._having = torch.zeros(2 * REACH + 2, dtype=torch.float64)
+        self._places = torch.zeros(2 * REACH + 2, dtype=torch.float64)
         self._ordinary = 0
 
     def add(self, maps: Tensor, special: Sequence[bool]) -> None:
@@ -97,14 +97,14 @@ class Tally:
         offsets = torch.arange(maps.shape[2]) - torch.tensor(queries, dtype=torch.int64)[:, None]
         places = (offsets + REACH).masked_fill(offsets.abs() > REACH, 2 * REACH + 1).flatten()
         self._hits.index_add_(1, places, strongest.flatten(1))  # the last place counts for nobody
-        self._having.index_add_(0, places, torch.ones(len(places), dtype=torch.float64))
+        self._places.index_add_(0, places, torch.ones(len(places), dtype=torch.float64))
         self._ordinary += len(queries)
 
     def measures(self) -> list[dict[str, float]]:
         """The measures of every head and, last, the baseline's; NaN without a row to measure."""
         measures = {name: self._sums[name] / (self._rows[name] or math.nan) for name in MEANS}
-        rare = self._having < max(1, self._ordinary / 2)
-        best = (self._hits / self._having).masked_fill(rare, -1.0)[:, :-1].max(1)
+        rare = self._places < max(1, self._ordinary / 2)
+        best = (self._hits / self._places).masked_fill(rare, -1.0)[:, :-1].max(1)
         measures["positional"] = best.values.masked_fill(best.values < 0, math.nan)
         measures["offset"] = (best.indices - REACH).masked_fill(best.values < 0, 0).double()
         return [

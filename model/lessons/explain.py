@@ -27,11 +27,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from model.attention import MultiHeadAttention, hidden
+from model.attention import MultiHeadAttention
 from model.encoder import Encoder, Layer
 from model.kernels import ACTIVATIONS, Affine, Linear
 from model.lessons.mechanism import mix, score, weigh
-from model.positions import buckets
+from model.positions import buckets, hidden
 
 
 def explain(encoder: Encoder, index: int, x: Tensor) -> dict[str, Tensor]:

@@ -114,19 +114,19 @@ def weigh(
     Raises:
         ValueError: `keep` is not bool: in a mask of numbers, nobody knows which one hides.
     """
-    kept = torch.ones((), dtype=torch.bool, device=scores.device)
+    visible = torch.ones((), dtype=torch.bool, device=scores.device)
     if keep is not None:
         if keep.dtype != torch.bool:
             raise ValueError(f"keep is {keep.dtype}, it must be {torch.bool}")
-        kept = kept & keep
+        visible = visible & keep
     if bias is not None:
         bias = bias.to(scores.dtype)
-        scores, kept = scores + bias, kept & (bias != -math.inf)
+        scores, visible = scores + bias, visible & (bias != -math.inf)
     if window is not None:
-        kept = kept & _within(window, scores)
+        visible = visible & _within(window, scores)
     # chosen, not multiplied: NaN times 0 is NaN; and a softmax over nothing is NaN too
-    probabilities = torch.where(kept, scores, -math.inf).softmax(dim=-1)
-    return torch.where(kept, probabilities, 0.0)
+    probabilities = torch.where(visible, scores, -math.inf).softmax(dim=-1)
+    return torch.where(visible, probabilities, 0.0)
 
 
 def _within(window: Window, like: Tensor) -> Tensor:
@@ -151,8 +151,8 @@ def mix(probabilities: Tensor, value: Tensor) -> Tensor:
     if sound.all():
         return (probabilities @ value.to(probabilities.dtype)).to(value.dtype)
     mixed = mix(probabilities, torch.where(sound, value, 0.0))
-    taken = (probabilities != 0).to(probabilities.dtype) @ (~sound).to(probabilities.dtype)
-    return torch.where(taken > 0, math.nan, mixed)
+    share = (probabilities != 0).to(probabilities.dtype) @ (~sound).to(probabilities.dtype)
+    return torch.where(share > 0, math.nan, mixed)
 
 
 class MultiHead:
@@ -206,19 +206,19 @@ class MultiHead:
         """
         key_rows = query_rows if key_rows is None else key_rows
         value_rows = key_rows if value_rows is None else value_rows
-        q = self._turned(self._split(query_rows, self.query))  # (..., heads, query, d_k)
-        k = self._turned(self._split(key_rows, self.key))  # (..., heads, key, d_k)
+        q = self._rotate(self._split(query_rows, self.query))  # (..., heads, query, d_k)
+        k = self._rotate(self._split(key_rows, self.key))  # (..., heads, key, d_k)
         v = self._split(value_rows, self.value)  # (..., heads, key, d_v)
         mixed, probabilities = attend(q, k, v, keep=keep, bias=bias, window=window, gates=gates)
-        joined = mixed.transpose(-3, -2).flatten(-2)  # (..., query, heads * d_v)
-        return F.linear(joined, *self.output), probabilities
+        concat = mixed.transpose(-3, -2).flatten(-2)  # (..., query, heads * d_v)
+        return F.linear(concat, *self.output), probabilities
 
     def _split(self, rows: Tensor, projection: Affine) -> Tensor:
         """Project (..., tokens, width) and cut it into (..., heads, tokens, d)."""
         projected = F.linear(rows, *projection)
         return torch.unflatten(projected, -1, (self.heads, -1)).transpose(-3, -2)
 
-    def _turned(self, x: Tensor) -> Tensor:
+    def _rotate(self, x: Tensor) -> Tensor:
         """Rotate (..., heads, tokens, d_k) by position."""
         if self.rotation is None:
             return x

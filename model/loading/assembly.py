@@ -1,14 +1,16 @@
 """A config and its tensors, by our names -> an encoder; or tensors drawn at random."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from model.attention import MultiHeadAttention
 from model.config import EncoderConfig
 from model.embeddings import Embeddings
-from model.encoder import Encoder, Layer, LayerWeights
+from model.encoder import Encoder, Layer
 from model.kernels import Affine, Kernels
 from model.positions import Rotation, sinusoids
 
@@ -46,6 +48,33 @@ def expected(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
     return shapes | {f"{name}.bias": (size,) for name, size in norms.items() if config.norm_bias}
 
 
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Weights by our names, as an encoder of this config holds them."""
+
+    config: EncoderConfig
+    weights: Weights
+    device: torch.device
+    dtype: torch.dtype
+
+    def tensor(self, name: str) -> Tensor:
+        # a copy: the file's mapping may then be dropped
+        return self.weights(name).to(self.device, self.dtype, copy=True)
+
+    def linear(self, *names: str) -> Affine:
+        """One linear of the rows of several."""
+        bias = self._rows(names, "bias") if self.config.biases else None
+        return self._rows(names, "weight"), bias
+
+    def norm(self, name: str) -> Affine:
+        bias = self.tensor(f"{name}.bias") if self.config.norm_bias else None
+        return self.tensor(f"{name}.weight"), bias
+
+    def _rows(self, names: Iterable[str], kind: str) -> Tensor:
+        rows = torch.cat([self.weights(f"{name}.{kind}") for name in names])
+        return rows.to(self.device, self.dtype)
+
+
 def build(
     config: EncoderConfig,
     weights: Weights,
@@ -54,50 +83,24 @@ def build(
     kernels: Kernels,
 ) -> Encoder:
     """An encoder from its weights, by our names; every tensor is asked for once."""
-
-    def tensor(name: str) -> Tensor:
-        # a copy: the file's mapping may then be dropped
-        return weights(name).to(device, dtype, copy=True)
-
-    def linear(*names: str) -> Affine:
-        """One linear of the rows of several."""
-        rows = torch.cat([weights(f"{name}.weight") for name in names])
-        biases = [weights(f"{name}.bias") for name in names] if config.biases else None
-        bias = None if biases is None else torch.cat(biases).to(device, dtype)
-        return rows.to(device, dtype), bias
-
-    def norm(name: str) -> Affine:
-        bias = tensor(f"{name}.bias") if config.norm_bias else None
-        return tensor(f"{name}.weight"), bias
-
-    embeddings = _embeddings(config, tensor, norm, linear, kernels)
+    source = _Source(config, weights, device, dtype)
+    embeddings = _embeddings(source, kernels)
     rotations = {
         theta: Rotation(theta, config.head, config.max_tokens, device)
         for theta in set(config.thetas)
     }
-    layers = []
-    for i in range(config.layers):
-        rotation = rotations[config.thetas[i]] if config.thetas else None
-        window = config.windows[i] if config.windows else None
-        layers.append(Layer(config, _layer(config, i, linear, norm), kernels, rotation, window))
     return Encoder(
         config,
         embeddings,
-        layers,
-        norm=norm("final_norm") if config.pre_norm else None,
-        distances=tensor("distances.weight") if config.buckets else None,
+        [_layer(source, i, kernels, rotations) for i in range(config.layers)],
+        norm=source.norm("final_norm") if config.pre_norm else None,
+        distances=source.tensor("distances.weight") if config.buckets else None,
     )
 
 
-def _embeddings(
-    config: EncoderConfig,
-    tensor: Weights,
-    norm: Callable[[str], Affine],
-    linear: Callable[..., Affine],
-    kernels: Kernels,
-) -> Embeddings:
-    word = tensor("word.weight")
-    position = tensor("position.weight") if config.positions == "learned" else None
+def _embeddings(source: _Source, kernels: Kernels) -> Embeddings:
+    config, word = source.config, source.tensor("word.weight")
+    position = source.tensor("position.weight") if config.positions == "learned" else None
     if config.positions == "sinusoidal":
         position = sinusoids(config.max_tokens, config.width).to(word)
     narrow = config.embedding_width != config.width
@@ -105,29 +108,32 @@ def _embeddings(
         word,
         position=position,
         offset=config.position_offset,
-        types=tensor("types.weight") if config.types else None,
-        norm=norm("norm") if config.embedding_norm else None,
+        types=source.tensor("types.weight") if config.types else None,
+        norm=source.norm("norm") if config.embedding_norm else None,
         eps=config.norm_eps,
-        project=kernels.linear(*linear("project")) if narrow else None,
+        project=kernels.linear(*source.linear("project")) if narrow else None,
     )
 
 
-def _layer(
-    config: EncoderConfig,
-    i: int,
-    linear: Callable[..., Affine],
-    norm: Callable[[str], Affine],
-) -> LayerWeights:
-    own = f"layers.{i}"
+def _layer(source: _Source, i: int, kernels: Kernels, rotations: Mapping[float, Rotation]) -> Layer:
+    config, own = source.config, f"layers.{i}"
+    attention = MultiHeadAttention(
+        source.linear(f"{own}.query", f"{own}.key", f"{own}.value"),
+        source.linear(f"{own}.output"),
+        config.heads,
+        kernels,
+        rotation=rotations[config.thetas[i]] if config.thetas else None,
+        window=config.windows[i] if config.windows else None,
+    )
     up = (f"{own}.gate", f"{own}.up") if config.gated else (f"{own}.up",)
     first = config.pre_norm and i == 0
-    return LayerWeights(
-        qkv=linear(f"{own}.query", f"{own}.key", f"{own}.value"),
-        output=linear(f"{own}.output"),
-        attention_norm=None if first else norm(f"{own}.attention_norm"),
-        up=linear(*up),
-        down=linear(f"{own}.down"),
-        feed_forward_norm=norm(f"{own}.feed_forward_norm"),
+    return Layer(
+        config,
+        attention,
+        up=kernels.linear(*source.linear(*up)),
+        down=kernels.linear(*source.linear(f"{own}.down")),
+        attention_norm=None if first else source.norm(f"{own}.attention_norm"),
+        feed_forward_norm=source.norm(f"{own}.feed_forward_norm"),
     )
 
 

@@ -22,7 +22,7 @@ from model.loading.assembly import build, draw, expected
 from model.loading.families import read_config
 from model.loading.files import CONFIG, TOKENIZER, find_weights, read_json
 from model.loading.sentence_transformers import Prompts
-from model.loading.tensors import checked, opened
+from model.loading.tensors import open_tensors, translate
 from model.pooling import Pooling
 from model.tokenizer import Tokenizer
 
@@ -73,8 +73,8 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, kernels: Kernel
     tokenizer = _tokenizer(
         folder / TOKENIZER, config, sentence_transformers.read_lower_case(folder)
     )
-    with opened({path.name: path for path in files}) as found:
-        weights = checked(found, expected(config), family)
+    with open_tensors({path.name: path for path in files}) as tensors:
+        weights = translate(tensors, expected(config), family)
         encoder = build(config, weights, device, dtype, kernels)
     pooling = sentence_transformers.read_pooling(folder, config.width, device, kernels)
     max_tokens = sentence_transformers.read_max_tokens(folder, config.max_tokens)
@@ -105,21 +105,14 @@ def preset(
         CheckpointError: the tokenizer cannot be read, or has ids beyond the vocabulary.
     """
     tokenizer = _tokenizer(folder / TOKENIZER, config)
-    drawn = draw(config)
-    encoder = build(config, drawn.__getitem__, device, dtype, kernels)
+    weights = draw(config)
+    encoder = build(config, weights.__getitem__, device, dtype, kernels)
     total = hashlib.sha256()
-    for name in sorted(drawn):
-        total.update(name.encode() + drawn[name].numpy().tobytes())
+    for name in sorted(weights):
+        total.update(name.encode() + weights[name].numpy().tobytes())
     total.update(repr(config).encode() + (folder / TOKENIZER).read_bytes())
-    return Model(
-        config,
-        encoder,
-        tokenizer,
-        Pooling(("mean",), normalize=False),
-        config.max_tokens,
-        _short(total),
-        trained=False,
-    )
+    pooling, max_tokens = Pooling(("mean",), normalize=False), config.max_tokens
+    return Model(config, encoder, tokenizer, pooling, max_tokens, _short(total), trained=False)
 
 
 def _tokenizer(path: Path, config: EncoderConfig, lower_case: bool = False) -> Tokenizer:
@@ -143,21 +136,21 @@ def _tokenizer(path: Path, config: EncoderConfig, lower_case: bool = False) -> T
 def _digest(
     paths: list[Path], pooling: Pooling, max_tokens: int, lower_case: bool, prompts: Prompts
 ) -> str:
-    """What names a checkpoint: a digest over the files' bytes and over what is read of others.
+    """What names a checkpoint: a digest over the files' bytes and over what is read of the others.
 
     Args:
         paths: the files that count to the byte, in a fixed order.
     """
-    read = {
+    facts = {
         "files": [_sha256(path) for path in paths],
         "pooling": pooling.modes,
         "normalize": pooling.normalize,
         "max_tokens": max_tokens,
         "lower_case": lower_case,
-        "prompts": {name: text for name, text in prompts.named.items() if text},
+        "prompts": {name: text for name, text in prompts.texts.items() if text},
         "prompt": prompts.find(None),
     }
-    return _short(hashlib.sha256(json.dumps(read, sort_keys=True).encode()))
+    return _short(hashlib.sha256(json.dumps(facts, sort_keys=True).encode()))
 
 
 def _sha256(path: Path) -> str:

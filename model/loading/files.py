@@ -1,6 +1,7 @@
 """The files of a checkpoint folder: which there are, and what its JSON holds."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,12 @@ def read_json(path: Path) -> Any:
         raise CheckpointError(f"{path.parent} lacks {path.name}") from None
     except ValueError as error:
         raise CheckpointError(f"{path.name} is not JSON: {error}") from error
+
+
+def differences(config: Mapping[str, Any], supported: Mapping[str, object]) -> list[str]:
+    """The keys that are there and differ, each with its value."""
+    keys = [key for key in supported if config.get(key, supported[key]) != supported[key]]
+    return [f"{key} {config[key]!r}" for key in keys]
 
 
 def find_weights(folder: Path) -> list[Path]:

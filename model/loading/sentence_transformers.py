@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from model.config import Mode
 from model.errors import CheckpointError
-from model.kernels import Kernels
-from model.loading.files import CONFIG, PICKLES, WEIGHTS, read_json
-from model.loading.tensors import Shape, check, opened
-from model.pooling import Dense, Mode, Pooling
+from model.kernels import Affine, Kernels
+from model.loading.files import CONFIG, PICKLES, WEIGHTS, differences, read_json
+from model.loading.tensors import Shape, check, open_tensors
+from model.pooling import Dense, Pooling
 
 MODULES = "modules.json"
 SENTENCE = tuple(  # what sentence-transformers reads, and in this order
@@ -58,7 +59,7 @@ class Prompts:
             prompt then.
     """
 
-    named: Mapping[str, str] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
     default: str | None = None
 
     def find(self, name: str | None) -> str:
@@ -67,8 +68,8 @@ class Prompts:
         Raises:
             KeyError: there is none of that name.
         """
-        wanted = self.default if name is None else name
-        return "" if wanted is None else self.named[wanted]
+        name = self.default if name is None else name
+        return "" if name is None else self.texts[name]
 
 
 def read_pooling(folder: Path, width: int, device: torch.device, kernels: Kernels) -> Pooling:
@@ -99,10 +100,9 @@ def read_pooling(folder: Path, width: int, device: torch.device, kernels: Kernel
 
 def read_max_tokens(folder: Path, positions: int) -> int:
     """What sentence-transformers stored, in one file or, since its version 6, in the other."""
-    path = folder / TOKENIZER_CONFIG
-    tokenizer = read_json(path) if path.is_file() else {}
-    stored = _sentence(folder).get("max_seq_length") or tokenizer.get("model_max_length")
-    return min(int(stored), positions) if stored else positions
+    tokenizer = _optional(folder / TOKENIZER_CONFIG)
+    limit = _sentence(folder).get("max_seq_length") or tokenizer.get("model_max_length")
+    return min(int(limit), positions) if limit else positions
 
 
 def read_lower_case(folder: Path) -> bool:
@@ -111,10 +111,10 @@ def read_lower_case(folder: Path) -> bool:
     Raises:
         CheckpointError: the file says neither yes nor no.
     """
-    stored = _sentence(folder).get("do_lower_case", False) if _modules(folder) else False
-    if not isinstance(stored, bool):
-        raise CheckpointError(f"do_lower_case is neither true nor false: {stored!r}")
-    return stored
+    lower_case = _sentence(folder).get("do_lower_case", False) if _modules(folder) else False
+    if not isinstance(lower_case, bool):
+        raise CheckpointError(f"do_lower_case is neither true nor false: {lower_case!r}")
+    return lower_case
 
 
 def read_prompts(folder: Path) -> Prompts:
@@ -124,19 +124,17 @@ def read_prompts(folder: Path) -> Prompts:
         CheckpointError: they are not texts by name, the default is none of them, or the vector
             is to be made without the prompt's tokens.
     """
-    given = read_json(folder / PROMPTS) if (folder / PROMPTS).is_file() else {}
-    named, default = given.get("prompts") or {}, given.get("default_prompt_name")
-    if not isinstance(named, dict) or not all(
-        isinstance(text, str | None) for text in named.values()
-    ):
+    config = _optional(folder / PROMPTS)
+    texts, default = config.get("prompts") or {}, config.get("default_prompt_name")
+    if not isinstance(texts, dict) or not all(isinstance(t, str | None) for t in texts.values()):
         raise CheckpointError(f"{PROMPTS}: prompts are not texts by name")
-    named = {name: text or "" for name, text in named.items()}
-    if default is not None and default not in named:
+    texts = {name: text or "" for name, text in texts.items()}
+    if default is not None and default not in texts:
         raise CheckpointError(f"{PROMPTS}: no prompt has the name of default_prompt_name")
-    pooled = [read_json(path / CONFIG) for kind, path in _modules(folder) if kind == "Pooling"]
-    if any(named.values()) and any(config.get("include_prompt") is False for config in pooled):
+    poolings = [read_json(path / CONFIG) for kind, path in _modules(folder) if kind == "Pooling"]
+    if any(texts.values()) and any(pooling.get("include_prompt") is False for pooling in poolings):
         raise CheckpointError("pooling not supported: include_prompt false, with prompts")
-    return Prompts(named, default)
+    return Prompts(texts, default)
 
 
 def dense_files(folder: Path) -> list[Path]:
@@ -147,13 +145,18 @@ def dense_files(folder: Path) -> list[Path]:
 
 def _sentence(folder: Path) -> Mapping[str, Any]:
     """What sentence-transformers stored of its Transformer: the first such file with content."""
-    for path in (folder / name for name in SENTENCE):
-        stored = read_json(path) if path.is_file() else {}
-        if not isinstance(stored, dict):
-            raise CheckpointError(f"{path.name} is not a JSON object")
-        if stored:
-            return stored
+    for name in SENTENCE:
+        config = _optional(folder / name)
+        if not isinstance(config, dict):
+            raise CheckpointError(f"{name} is not a JSON object")
+        if config:
+            return config
     return {}
+
+
+def _optional(path: Path) -> Any:
+    """What a JSON file holds that need not be there."""
+    return read_json(path) if path.is_file() else {}
 
 
 def _modules(folder: Path) -> list[tuple[str, Path]]:
@@ -175,20 +178,16 @@ def _modules(folder: Path) -> list[tuple[str, Path]]:
     ]
 
 
-def _modes(given: Mapping[str, Any]) -> tuple[Mode, ...]:
-    stored = given.get("pooling_mode")  # how sentence-transformers 6 writes it
-    if stored is None:
-        stored = [name for flag, name in FLAGS.items() if given.get(flag) is True]
-        stored += [
-            name
-            for name, on in given.items()
-            if name.startswith("pooling_mode_") and on is True and name not in FLAGS
-        ]
-    named = [stored] if isinstance(stored, str) else stored
-    found = tuple(mode for name in named for mode in get_args(Mode) if OURS.get(name, name) == mode)
-    if not named or len(found) != len(named):
-        raise CheckpointError(f"pooling not supported: {', '.join(map(str, named)) or 'none'}")
-    return found
+def _modes(config: Mapping[str, Any]) -> tuple[Mode, ...]:
+    names = config.get("pooling_mode")  # how sentence-transformers 6 writes it
+    if names is None:
+        flags = [name for name in {**FLAGS, **config} if name.startswith("pooling_mode_")]
+        names = [FLAGS.get(flag, flag) for flag in flags if config.get(flag) is True]
+    names = [names] if isinstance(names, str) else names
+    modes = tuple(mode for name in names for mode in get_args(Mode) if OURS.get(name, name) == mode)
+    if not names or len(modes) != len(names):
+        raise CheckpointError(f"pooling not supported: {', '.join(map(str, names)) or 'none'}")
+    return modes
 
 
 def _dense(folder: Path, inputs: int, device: torch.device, kernels: Kernels) -> Dense:
@@ -197,25 +196,20 @@ def _dense(folder: Path, inputs: int, device: torch.device, kernels: Kernels) ->
     Raises:
         CheckpointError: a choice that is not supported, or tensors that do not fit.
     """
-    given = read_json(folder / CONFIG)
+    config = read_json(folder / CONFIG)
     key = "sentence_embedding"
-    wanted = {"use_residual": False, "module_input_name": key, "module_output_name": key}
-    wrong = [
-        f"{name} {given[name]!r}"
-        for name in wanted
-        if given.get(name, wanted[name]) != wanted[name]
-    ]
-    activation = given.get("activation_function")
+    supported = {"use_residual": False, "module_input_name": key, "module_output_name": key}
+    wrong = differences(config, supported)
+    activation = config.get("activation_function")
     if activation not in ACTIVATIONS:
         wrong.append(f"activation_function {activation!r}")
     if wrong:
         raise CheckpointError(f"{folder.name}: not supported: {', '.join(wrong)}")
-    weight, bias = _affine(folder, inputs, biased=given.get("bias", True))
-    bias = None if bias is None else bias.to(device)
-    return Dense(kernels.linear(weight.to(device), bias), ACTIVATIONS[activation], len(weight))
+    weight, bias = _affine(folder, inputs, device, biased=config.get("bias", True))
+    return Dense(kernels.linear(weight, bias), ACTIVATIONS[activation], len(weight))
 
 
-def _affine(folder: Path, inputs: int, *, biased: bool) -> tuple[Tensor, Tensor | None]:
+def _affine(folder: Path, inputs: int, device: torch.device, *, biased: bool) -> Affine:
     """Weight and bias of a Dense module, float32.
 
     Raises:
@@ -229,11 +223,11 @@ def _affine(folder: Path, inputs: int, *, biased: bool) -> tuple[Tensor, Tensor 
         raise CheckpointError(f"{name} is a pickle, which can run code; {advice}")
     if not path.is_file():
         raise CheckpointError(f"{folder.parent} lacks {where}")
-    with opened({where: path}) as found:
-        shape = found["linear.weight"].shape if "linear.weight" in found else ()
+    with open_tensors({where: path}) as tensors:
+        shape = tensors["linear.weight"].shape if "linear.weight" in tensors else ()
         outputs = shape[0] if shape else 0
         shapes: dict[str, Shape] = {"linear.weight": (outputs, inputs)}
         shapes |= {"linear.bias": (outputs,)} if biased else {}
-        check(found, shapes, where)
-        weight, *bias = (found[name].read().float() for name in shapes)
+        check(tensors, shapes, where)
+        weight, *bias = (tensors[name].read().float().to(device) for name in shapes)
     return weight, bias[0] if bias else None

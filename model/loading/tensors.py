@@ -10,8 +10,9 @@ from torch import Tensor
 
 from model.errors import CheckpointError
 from model.loading.assembly import Weights
-from model.loading.families import Family, Names
+from model.loading.families import Family
 from model.loading.files import WEIGHTS
+from model.loading.names import Names
 
 # heads and buffers that are in many files and never part of encodings
 SPARE = (
@@ -49,44 +50,46 @@ class Stored(NamedTuple):
 
 
 @contextmanager
-def opened(files: Mapping[str, Path]) -> Iterator[dict[str, Stored]]:
+def open_tensors(files: Mapping[str, Path]) -> Iterator[dict[str, Stored]]:
     """Every tensor of some files by its name.
 
     Args:
-        files: by the name that a message calls each.
+        files: by the name of each in a message.
 
     Raises:
         CheckpointError: one is not what it should be.
     """
     with ExitStack() as stack:
-        found: dict[str, Stored] = {}
-        for called, path in files.items():
+        tensors: dict[str, Stored] = {}
+        for name, path in files.items():
             try:
                 file = stack.enter_context(safe_open(path, framework="pt"))
             except SafetensorError as error:
-                raise CheckpointError(f"{called} is not a safetensors file: {error}") from error
-            found |= {name: Stored(file, name) for name in file.keys()}
-        yield found
+                raise CheckpointError(f"{name} is not a safetensors file: {error}") from error
+            tensors |= {name: Stored(file, name) for name in file.keys()}
+        yield tensors
 
 
-def check(found: Mapping[str, Stored], shapes: Mapping[str, Shape], called: str) -> None:
+def check(tensors: Mapping[str, Stored], shapes: Mapping[str, Shape], file: str) -> None:
     """Whether exactly these tensors are there.
 
     Raises:
         CheckpointError: names every one that is missing, extra, misshapen or not finite.
     """
-    problems = [f"missing {name}" for name in shapes.keys() - found.keys()]
-    problems += [f"unexpected {name}" for name in found.keys() - shapes.keys()]
-    for name in shapes.keys() & found.keys():
-        if found[name].shape != shapes[name]:
-            problems.append(f"{name} is {found[name].shape}, not {shapes[name]}")
-        elif not found[name].read().float().isfinite().all():
+    problems = [f"missing {name}" for name in shapes.keys() - tensors.keys()]
+    problems += [f"unexpected {name}" for name in tensors.keys() - shapes.keys()]
+    for name in shapes.keys() & tensors.keys():
+        if tensors[name].shape != shapes[name]:
+            problems.append(f"{name} is {tensors[name].shape}, not {shapes[name]}")
+        elif not tensors[name].read().float().isfinite().all():
             problems.append(f"{name} holds NaN or infinity")
     if problems:
-        raise CheckpointError(f"{called}: {'; '.join(sorted(problems))}")
+        raise CheckpointError(f"{file}: {'; '.join(sorted(problems))}")
 
 
-def checked(found: Mapping[str, Stored], shapes: Mapping[str, Shape], family: Family) -> Weights:
+def translate(
+    tensors: Mapping[str, Stored], shapes: Mapping[str, Shape], family: Family
+) -> Weights:
     """A checkpoint's tensors by our names.
 
     Args:
@@ -95,10 +98,10 @@ def checked(found: Mapping[str, Stored], shapes: Mapping[str, Shape], family: Fa
     Raises:
         CheckpointError: names every tensor that is missing, extra, misshapen or not finite.
     """
-    plain = {_plain(name, family.prefixes): stored for name, stored in found.items()}
+    plain = {_plain(name, family.prefixes): tensor for name, tensor in tensors.items()}
     plain = {
-        name: stored
-        for name, stored in plain.items()
+        name: tensor
+        for name, tensor in plain.items()
         if not name.startswith(SPARE) and not name.endswith(SPARE_ENDS)
     }
     places = min(

@@ -7,24 +7,22 @@ sequence, counted from 0 with special ones, whatever is left out.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from model.attention import Trace
 from model.maps import maps
+from model.maps.choices import FIELDS, Form, Weight
 from model.maps.dominance import dominance, wins
 from model.maps.rollout import rollout
-from model.maps.statistics import FIELDS, statistics
-from model.maps.tiles import Look, Weight
+from model.maps.statistics import statistics
+from model.maps.tiles import Look
 from model.maps.units import Units
-
-Form = Literal["full", "rows", "top", "blocks", "stats", "dominance", "rollout"]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Selection:
     """What to show of one sequence's attention.
 
     Args:
@@ -66,11 +64,11 @@ class Shown:
     whole: dict[str, Tensor] = field(default_factory=dict)
 
 
-def show(traces: Mapping[int, Trace], rows: slice, selection: Asked) -> Shown:
+def show(traces: Mapping[int, Trace], rows: slice, selection: Selection) -> Shown:
     """Make the form asked for of one sequence.
 
     Args:
-        traces: of every layer of `asked.heads`, at least.
+        traces: of every layer of `selection.heads`, at least.
         rows: the sequence's rows in its batch.
     """
     if selection.form == "rollout":
@@ -78,8 +76,8 @@ def show(traces: Mapping[int, Trace], rows: slice, selection: Asked) -> Shown:
     if selection.form == "stats":
         return Shown(_statistics(traces, rows, selection))
     heads = {
-        layer: _narrow(_of_layer(traces[layer], rows, chosen, selection), selection)
-        for layer, chosen in selection.heads.items()
+        layer: _narrow(_of_layer(traces[layer], rows, of_layer, selection), selection)
+        for layer, of_layer in selection.heads.items()
     }
     whole = {}
     if selection.form == "dominance":
@@ -89,7 +87,7 @@ def show(traces: Mapping[int, Trace], rows: slice, selection: Asked) -> Shown:
     return Shown(heads, whole)
 
 
-def _narrow(tensors: dict[str, Tensor], selection: Asked) -> dict[str, Tensor]:
+def _narrow(tensors: dict[str, Tensor], selection: Selection) -> dict[str, Tensor]:
     """Numbers in the format asked for.
 
     Here and not in numpy, which takes many times as long where numbers are near float16's least.
@@ -103,7 +101,7 @@ def _narrow(tensors: dict[str, Tensor], selection: Asked) -> dict[str, Tensor]:
 
 
 def _of_layer(
-    trace: Trace, rows: slice, heads: tuple[int, ...], selection: Asked
+    trace: Trace, rows: slice, heads: tuple[int, ...], selection: Selection
 ) -> dict[str, Tensor]:
     """The tensors of one layer's heads, by name."""
     look = Look(trace, rows, heads, selection.units, selection.weight)
@@ -120,18 +118,14 @@ def _of_layer(
             keys, values, rest = maps.top(look, selection.k)
             return {"keys": axis[keys.long()], "values": values, "rest": rest}
         case "dominance":
-            result = dominance(look)
-            return {
-                "dominant": axis[result.dominant.long()],
-                "share": result.share,
-                "own": result.own,
-            }
+            dominant, share, own = dominance(look)
+            return {"dominant": axis[dominant.long()], "share": share, "own": own}
         case "stats" | "rollout":
             raise RuntimeError("made of all layers together: this is a bug")
 
 
 def _statistics(
-    traces: Mapping[int, Trace], rows: slice, selection: Asked
+    traces: Mapping[int, Trace], rows: slice, selection: Selection
 ) -> dict[int, dict[str, Tensor]]:
     place = selection.units.place
     cls = None if selection.cls is None else place(selection.cls)
@@ -149,17 +143,13 @@ def _statistics(
     }
 
 
-def _rollout(traces: Mapping[int, Trace], rows: slice, selection: Asked) -> Tensor:
-    tokens = selection.units.tokens
-    every = Units(tuple((i, i + 1) for i in range(tokens)), tuple(range(tokens)))
-    looks = [
-        Look(traces[layer], rows, chosen, every, "probability")
-        for layer, chosen in sorted(selection.heads.items())
-    ]
+def _rollout(traces: Mapping[int, Trace], rows: slice, selection: Selection) -> Tensor:
+    layers = sorted(selection.heads.items())
+    looks = [Look(traces[layer], rows, heads) for layer, heads in layers]
     return rollout(looks, selection.units)
 
 
-def price(selection: Asked) -> int:
+def price(selection: Selection) -> int:
     """Bytes of the tensors of `show`, before any is computed."""
     number, index = 2 if selection.half else 4, 4  # of a real number and of a unit's
     heads, units = sum(map(len, selection.heads.values())), len(selection.units.axis)

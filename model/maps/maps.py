@@ -19,7 +19,7 @@ def full(look: Look) -> Tensor:
     units = len(look.units.axis)
     if 0 < units <= look.step:
         return next(look.tiles()).values  # all of it, and no copy
-    maps = look.q.new_zeros(len(look.chosen), units, units)
+    maps = look.q.new_zeros(len(look.heads), units, units)
     for tile in look.tiles():
         maps[:, tile.queries, tile.keys] = tile.values
     return maps
@@ -72,7 +72,7 @@ def blocks(look: Look, size: int) -> Tensor:
     step = -(-units // size)  # in whole numbers: no size is too large for them
     count = -(-units // step)
     block = torch.arange(units, device=look.q.device) // step
-    pooled = look.q.new_zeros(len(look.chosen), count, count)
+    pooled = look.q.new_zeros(len(look.heads), count, count)
     for tile in look.tiles():
         columns = _wide(tile, count * step)
         columns = columns.view(*columns.shape[:2], count, step).sum(3)

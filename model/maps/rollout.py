@@ -19,7 +19,7 @@ def rollout(looks: Many[Look], units: Units) -> Tensor:
     """Roll the attention of some layers out.
 
     Args:
-        looks: the heads asked of each layer, the lowest layer first, each in whole units.
+        looks: the heads of each layer, the lowest layer first, each in whole units.
         units: what the rows and columns of the answer are.
 
     Returns:
@@ -38,9 +38,9 @@ def _pooled(rolled: Tensor, units: Units) -> Tensor:
     """The rows and columns of tokens as those of units."""
     if units.whole:
         return rolled
-    shown, places = (part.to(rolled.device) for part in units.shown())
-    columns = rolled.new_zeros(len(shown), len(units.axis))
-    columns.index_add_(1, places, rolled[shown][:, shown])
+    members, places = (part.to(rolled.device) for part in units.members())
+    columns = rolled.new_zeros(len(members), len(units.axis))
+    columns.index_add_(1, places, rolled[members][:, members])
     pooled = columns.new_zeros(len(units.axis), len(units.axis)).index_add_(0, places, columns)
     if units.renormalize:
         return pooled / pooled.sum(1, keepdim=True)

@@ -28,21 +28,9 @@ import torch
 from torch import Tensor
 
 from model.attention import Trace
+from model.maps.choices import FIELDS
 from model.maps.tiles import Look, Tile, output_lengths
 
-FIELDS = (
-    "self",
-    "previous",
-    "next",
-    "cls",
-    "sep",
-    "entropy",
-    "entropy_ratio",
-    "confidence",
-    "distance",
-    "received_max",
-    "contribution",
-)
 LN2 = math.log(2)
 OFFSETS = {"self": 0, "previous": -1, "next": 1}
 SUMS = (*OFFSETS, "entropy", "confidence", "distance")
@@ -60,9 +48,9 @@ def statistics(
         separators: the places of the separators.
     """
     apart = torch.tensor(sorted(set(separators)), dtype=torch.int64, device=looks[0].q.device)
-    scratch = max(looks, key=lambda look: len(look.chosen)).scratch()
-    walked = [_walk(look, apart, scratch) for look in looks]
-    received, scalars = (torch.cat(parts) for parts in zip(*walked, strict=True))
+    scratch = max(looks, key=lambda look: len(look.heads)).scratch()
+    sums = [_walk(look, apart, scratch) for look in looks]
+    received, scalars = (torch.cat(parts) for parts in zip(*sums, strict=True))
     means = _means(received, dict(zip(SUMS, scalars.unbind(1), strict=True)), cls, apart)
     means["contribution"] = _contributions(looks, traces, rows)
     return torch.stack([means[name] for name in FIELDS], 1)
@@ -70,8 +58,8 @@ def statistics(
 
 def _walk(look: Look, apart: Tensor, scratch: Tensor) -> tuple[Tensor, Tensor]:
     """What each key receives, (heads, keys), and SUMS, (heads, sums), over one layer's maps."""
-    received = look.q.new_zeros(len(look.chosen), len(look.units.axis))
-    scalars = look.q.new_zeros(len(look.chosen), len(SUMS))
+    received = look.q.new_zeros(len(look.heads), len(look.units.axis))
+    scalars = look.q.new_zeros(len(look.heads), len(SUMS))
     for tile in look.tiles(scratch=scratch):
         values, shift = tile.values, tile.queries.start - tile.keys.start
         received[:, tile.keys] += values.sum(1)
@@ -98,8 +86,8 @@ def _means(
     """The statistics by name, each (heads,), but for the contribution."""
     none, units = received.new_full(received.shape[:1], math.nan), received.shape[1]
     separators = len(apart)
-    having = {name: units - abs(offset) for name, offset in OFFSETS.items()}
-    means = {name: sums[name] / count if count else none for name, count in having.items()}
+    counts = {name: units - abs(offset) for name, offset in OFFSETS.items()}
+    means = {name: sums[name] / count if count else none for name, count in counts.items()}
     means["cls"] = none if cls is None else received[:, cls] / units
     means["sep"] = received[:, apart].sum(1) / units if separators else none
     means["entropy"] = (sums["entropy"] / units).clamp_min(0)  # rounding can leave less
@@ -129,8 +117,8 @@ def _contributions(looks: Many[Look], traces: Many[Trace], rows: slice) -> Tenso
     if units.whole:
         means = shares.mean(2)
     else:
-        shown, places = (part.to(shares.device) for part in units.shown())
+        members, places = (part.to(shares.device) for part in units.members())
         merged = shares.new_zeros(*shares.shape[:2], len(units.axis))
-        merged.index_add_(2, places, shares[:, :, shown])
+        merged.index_add_(2, places, shares[:, :, members])
         means = (merged / places.bincount()).mean(2)
-    return torch.cat([mean[look.picked] for mean, look in zip(means, looks, strict=True)])
+    return torch.cat([mean[look.index] for mean, look in zip(means, looks, strict=True)])

@@ -13,15 +13,13 @@ import math
 from collections.abc import Iterator
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from model.attention import TILE, Trace
+from model.attention import TILE, Trace, near
+from model.maps.choices import Weight
 from model.maps.units import Units, divide
-
-Weight = Literal["probability", "value_norm"]
 
 LOG2E = 1 / math.log(2)
 NEVER = -1e30  # the logarithm of no probability; finite, since 0 times infinity is NaN
@@ -34,7 +32,7 @@ class Tile:
     """Some rows of some heads' maps.
 
     Args:
-        queries: which rows, as places among the rows wanted.
+        queries: which rows, as places among those asked for.
         keys: which columns, as places on the axis; beyond them all is 0.
         values: (heads, queries, keys).
         logs: where the map is as the forward pass had it, the logarithms to base 2 of the values
@@ -69,19 +67,18 @@ class Look:
         weight: Weight = "probability",
     ) -> None:
         attention = trace.attention
-        self.units, self.chosen = units or divide(rows.stop - rows.start), list(heads)
-        every = self.chosen == list(range(attention.heads))
-        self.picked = slice(None) if every else self.chosen  # a slice copies nothing
-        self.q = trace.q[rows, self.picked].float().transpose(0, 1)
-        self.k = trace.k[rows, self.picked].float().permute(1, 2, 0)
-        self.shift = trace.normaliser(rows)[self.picked].unsqueeze(-1).mul(-LOG2E)
+        self.units, self.heads = units or divide(rows.stop - rows.start), list(heads)
+        every = self.heads == list(range(attention.heads))
+        self.index = slice(None) if every else self.heads  # a slice copies nothing
+        self.q = trace.q[rows, self.index].float().transpose(0, 1)
+        self.k = trace.k[rows, self.index].float().permute(1, 2, 0)
+        self.shift = trace.normaliser(rows)[self.index].unsqueeze(-1).mul(-LOG2E)
         self.scale, self.window = attention.scale * LOG2E, attention.window
         self.bias = trace.biases.get(self.units.tokens)
         self.norms: Tensor | None = None
         if weight == "value_norm":
-            lengths = output_lengths(trace.v[rows].float().transpose(0, 1), attention.triangles)[
-                self.picked
-            ]
+            values = trace.v[rows].float().transpose(0, 1)
+            lengths = output_lengths(values, attention.triangles)[self.index]
             self.norms = lengths.clamp_min(SMALLEST).log2().unsqueeze(1)
 
     @property
@@ -92,10 +89,10 @@ class Look:
     def logs(self, queries: slice | Tensor, keys: slice, scratch: Tensor | None = None) -> Tensor:
         """The probabilities' logarithms, (heads, queries, keys)."""
         shift, q, k = self.shift[:, queries], self.q[:, queries], self.k[:, :, keys]
-        out = None if scratch is None else _shaped(scratch, len(q), q.shape[1], k.shape[2])
+        out = _shaped(scratch, len(q), q.shape[1], k.shape[2])
         logs = torch.baddbmm(shift, q, k, alpha=self.scale, out=out)
         if self.bias is not None:
-            logs += self.bias[:, queries][:, :, keys][self.picked].float() * LOG2E
+            logs += self.bias[:, queries][:, :, keys][self.index].float() * LOG2E
         if self.window is not None:
             logs.masked_fill_(self._far(queries, keys), NEVER)
         return logs
@@ -106,7 +103,7 @@ class Look:
         return (place[queries][:, None] - place[keys]).abs() > (self.window or 0)
 
     def tiles(
-        self, wanted: Many[int] | None = None, scratch: Tensor | None = None
+        self, places: Many[int] | None = None, scratch: Tensor | None = None
     ) -> Iterator[Tile]:
         """The rows of these places on the axis, of all by default.
 
@@ -114,9 +111,9 @@ class Look:
             scratch: memory of `scratch()`, to make tiles in where that is possible; each then
                 lasts until the next. What is written to fresh memory comes twice as slowly.
         """
-        if self.units.whole and self.norms is None and wanted is None:
+        if self.units.whole and self.norms is None and places is None:
             return self._whole(scratch)
-        return self._units(range(len(self.units.axis)) if wanted is None else wanted)
+        return self._units(range(len(self.units.axis)) if places is None else places)
 
     def scratch(self) -> Tensor:
         """Memory for one tile of this look, or of any other over the same sequence."""
@@ -124,29 +121,21 @@ class Look:
         return self.q.new_empty(2, len(self.shift) * min(self.step, tokens) * tokens)
 
     def _whole(self, scratch: Tensor | None) -> Iterator[Tile]:
-        tokens = self.units.tokens
         first_half, second_half = (None, None) if scratch is None else scratch
-        for first in range(0, tokens, self.step):
-            queries = slice(first, min(first + self.step, tokens))
-            keys = slice(0, tokens)
-            if self.window is not None:
-                reach = max(0, queries.start - self.window), queries.stop + self.window
-                keys = slice(reach[0], min(reach[1], tokens))
+        for queries, keys in near(self.units.tokens, self.window, self.step):
             logs = self.logs(queries, keys, first_half)
-            values = torch.exp2(
-                logs, out=None if second_half is None else _shaped(second_half, *logs.shape)
-            )
+            values = torch.exp2(logs, out=_shaped(second_half, *logs.shape))
             sums = values.sum(-1, keepdim=True)  # a normaliser of 100 has coarse neighbours
             yield Tile(queries, keys, values.div_(sums), logs, sums)
 
-    def _units(self, wanted: Many[int]) -> Iterator[Tile]:
+    def _units(self, units: Many[int]) -> Iterator[Tile]:
         """Rows of units, each what its tokens give over what they hold in all."""
-        shown, places = (part.to(self.q.device) for part in self.units.shown())
-        masses, keys = self._masses(shown), slice(0, len(self.units.axis))
+        members, places = (part.to(self.q.device) for part in self.units.members())
+        masses, keys = self._masses(members), slice(0, len(self.units.axis))
         merged = self.units.merged
-        for first in range(0, len(wanted), self.step):
-            some = wanted[first : first + self.step]
-            values = self.q.new_zeros(len(self.chosen), len(some), keys.stop)
+        for first in range(0, len(units), self.step):
+            some = units[first : first + self.step]
+            values = self.q.new_zeros(len(self.heads), len(some), keys.stop)
             held = values.new_zeros(values.shape[:2])
             for tokens, rows in self._tokens_of(some):
                 logs = self.logs(tokens, slice(0, self.units.tokens))
@@ -155,7 +144,7 @@ class Look:
                 if self.norms is not None:
                     logs += self.norms
                 weights = logs.sub_(masses[:, tokens].unsqueeze(-1)).exp2_()
-                columns = self._columns(weights, shown, places)
+                columns = self._columns(weights, members, places)
                 held.index_add_(1, rows, (columns if self.units.renormalize else weights).sum(2))
                 values.index_add_(1, rows, columns)
             yield Tile(slice(first, first + len(some)), keys, values.div_(held.unsqueeze(2)))
@@ -168,37 +157,35 @@ class Look:
             tokens, rows = part.T.contiguous()
             yield tokens, rows
 
-    def _masses(self, shown: Tensor) -> Tensor:
+    def _masses(self, members: Tensor) -> Tensor:
         """What to take from the logarithms of each token's row, (heads, tokens).
 
         A row that holds next to nothing over the units shown is to be scaled up all the same:
         then it is the largest such of its unit's.
         """
-        masses = self.q.new_zeros(len(self.chosen), self.units.tokens)
+        masses = self.q.new_zeros(len(self.heads), self.units.tokens)
         if not self.units.renormalize:
             return masses
-        for first in range(0, self.units.tokens, self.step):
-            queries = slice(first, min(first + self.step, self.units.tokens))
-            logs = self.logs(queries, slice(0, self.units.tokens))
-            masses[:, queries] = logs[:, :, shown].amax(2)
+        for queries, keys in near(self.units.tokens, None, self.step):
+            masses[:, queries] = self.logs(queries, keys)[:, :, members].amax(2)
         for start, last in self.units.spans:
             if last - start > 1:
                 masses[:, start:last] = masses[:, start:last].amax(1, keepdim=True)
         return masses
 
-    def _columns(self, weights: Tensor, shown: Tensor, places: Tensor) -> Tensor:
+    def _columns(self, weights: Tensor, members: Tensor, places: Tensor) -> Tensor:
         """The columns of tokens, (heads, query, key), as those of the units shown."""
-        if len(shown) < weights.shape[2]:
-            weights = weights[:, :, shown]
-        if len(shown) == len(self.units.axis):
+        if len(members) < weights.shape[2]:
+            weights = weights[:, :, members]
+        if len(members) == len(self.units.axis):
             return weights
         merged = weights.new_zeros(*weights.shape[:2], len(self.units.axis))
         return merged.index_add_(2, places, weights)
 
 
-def _shaped(memory: Tensor, *shape: int) -> Tensor:
-    """The start of some memory as a tensor of this shape."""
-    return memory[: math.prod(shape)].view(shape)
+def _shaped(memory: Tensor | None, *shape: int) -> Tensor | None:
+    """The start of some memory, where there is any, as a tensor of this shape."""
+    return None if memory is None else memory[: math.prod(shape)].view(shape)
 
 
 def output_lengths(vectors: Tensor, triangles: Tensor) -> Tensor:

@@ -7,13 +7,11 @@ still sum to 1. Source: Clark et al. 2019, "What Does BERT Look At?", section 4.
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-Level = Literal["token", "word"]
-Specials = Literal["keep", "drop", "renormalize"]
+from model.maps.choices import Level, Specials
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +42,7 @@ class Units:
         """Whether a unit shown is more than one token."""
         return any(self.spans[unit][1] - self.spans[unit][0] > 1 for unit in self.axis)
 
-    def shown(self) -> tuple[Tensor, Tensor]:
+    def members(self) -> tuple[Tensor, Tensor]:
         """The tokens of the units shown, and the place of each one's unit on the axis."""
         pairs = [
             (token, place)
@@ -94,5 +92,5 @@ def divide(
             or (segments[token], words[token]) != (segments[token - 1], words[token - 1])
         ]
     spans = tuple(zip(firsts, [*firsts[1:], tokens], strict=True))
-    kept = [i for i, (first, _) in enumerate(spans) if specials == "keep" or not special[first]]
-    return Units(spans, tuple(kept), specials == "renormalize")
+    axis = [i for i, (first, _) in enumerate(spans) if specials == "keep" or not special[first]]
+    return Units(spans, tuple(axis), specials == "renormalize")

@@ -23,11 +23,11 @@ BACKSLASH, QUOTE = (b"\\\\", b"\x01\x01"), (b'\\"', b"\x01\x02")
 NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 ONE_KIND = bytes.maketrans(b"{}", b"[]")
 SPACES = b" \t\n\r"
-MOST_KNOWN = 64
+MOST_CACHED = 64  # gaps between strings
 LENGTH_BYTES = 8  # of a safetensors file, before its header: the header's length
 
 
-class Between(NamedTuple):
+class Gap(NamedTuple):
     """What stands between two strings: whether a colon comes first, and its brackets."""
 
     colon: bool
@@ -44,12 +44,11 @@ def check(body: bytes) -> str | None:
     if b"\\" in body:
         body = body.replace(*BACKSLASH).replace(*QUOTE)
     parts = body.split(b'"')
-    strings, between = parts[1::2], parts[::2]
-    cache: dict[bytes, Between] = {}
-    gaps = [cache.get(text) or _between(text, cache) for text in between]
-    if _too_deep(b"".join([each.brackets for each in gaps]).translate(ONE_KIND)):
+    cache: dict[bytes, Gap] = {}
+    gaps = [cache.get(text) or _gap(text, cache) for text in parts[::2]]
+    if _too_deep(b"".join([gap.brackets for gap in gaps]).translate(ONE_KIND)):
         return "json_too_deep"
-    return "duplicate_key" if _twice(strings, gaps) else None
+    return "duplicate_key" if _has_duplicate_key(parts[1::2], gaps) else None
 
 
 def check_file(body: bytes, most: int) -> str | None:
@@ -79,12 +78,12 @@ def _request(header: bytes) -> bytes:
     return text.encode() if isinstance(text, str) else b""
 
 
-def _between(text: bytes, cache: dict[bytes, Between]) -> Between:
+def _gap(text: bytes, cache: dict[bytes, Gap]) -> Gap:
     """Read what stands between two strings; mostly it is short, and the same as before."""
-    between = Between(text.lstrip(SPACES)[:1] == b":", text.translate(None, NO_BRACKETS))
-    if len(cache) < MOST_KNOWN:
-        cache[text] = between
-    return between
+    gap = Gap(text.lstrip(SPACES)[:1] == b":", text.translate(None, NO_BRACKETS))
+    if len(cache) < MOST_CACHED:
+        cache[text] = gap
+    return gap
 
 
 def _is_utf8(body: bytes) -> bool:
@@ -107,15 +106,15 @@ def _too_deep(brackets: bytes) -> bool:
     return b"[]" in brackets or brackets.count(b"[") > MOST_DEPTH
 
 
-def _twice(strings: Sequence[bytes], between: Sequence[Between]) -> bool:
+def _has_duplicate_key(strings: Sequence[bytes], gaps: Sequence[Gap]) -> bool:
     """Whether an object has two keys that say the same.
 
     Args:
-        between: what stands before each string, and after the last.
+        gaps: what stands before each string, and after the last.
     """
     objects: list[set[bytes]] = [set()]  # the keys of each that is open
-    _follow(between[0].brackets, objects)
-    for text, (colon, brackets) in zip(strings, between[1:], strict=False):
+    _follow(gaps[0].brackets, objects)
+    for text, (colon, brackets) in zip(strings, gaps[1:], strict=False):
         if colon:
             key = _plain(text) if b"\\" in text or b"\x01" in text else text
             if key in objects[-1]:

@@ -9,12 +9,12 @@ A dialect has two functions and knows nothing of HTTP's server side:
 import asyncio
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from service.encode.answer import JSON, Encoded, join
-from service.encode.request import EncodeRequest, Item
+from service.encode.request import EncodeRequest
 from service.refusals import BY_BODY, BY_HEADERS, REFUSALS, Refused
 
 # What may be refused: by any route, by one that takes a body, by one that encodes
@@ -58,40 +58,32 @@ class Problem:
     headers: dict[str, str] = field(default_factory=dict)
 
 
-class Written(NamedTuple):
+class Answer(NamedTuple):
     """An answer's body, and the headers that go with it."""
 
     body: bytes
     headers: Mapping[str, str] = {}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Call(ABC):
-    """One request, and how its answer is written."""
+    """One request, and how its answer is written.
+
+    Args:
+        numbers: whether arrays are written as JSON numbers, which take several times their bytes.
+        padded: whether sequences are padded to the longest.
+        seconds: that the request says it may take.
+        media_type: of the answer.
+    """
 
     request: EncodeRequest
-
-    @property
-    @abstractmethod
-    def numbers(self) -> bool:
-        """Whether arrays are written as JSON numbers, which take several times their bytes."""
-
-    @property
-    def padded(self) -> bool:
-        """Whether sequences are padded to the longest."""
-        return False
-
-    @property
-    def seconds(self) -> float:
-        """How long the request says it may take."""
-        return math.inf
-
-    @property
-    def media_type(self) -> str:
-        """Of the answer."""
-        return JSON
+    numbers: bool = True
+    padded: bool = False
+    seconds: float = math.inf
+    media_type: str = JSON
 
     @abstractmethod
-    async def write(self, encoded: Encoded, turn: asyncio.Lock) -> Written:
+    async def write(self, encoded: Encoded, turn: asyncio.Lock) -> Answer:
         """The answer as it is sent.
 
         Args:
@@ -106,27 +98,14 @@ class InPieces(Call):
     def pieces(self, encoded: Encoded) -> Iterator[bytes]:
         """The answer, in pieces."""
 
-    async def write(self, encoded: Encoded, turn: asyncio.Lock) -> Written:
-        """The answer as it is sent."""
-        return Written(await join(self.pieces(encoded), turn))
+    async def write(self, encoded: Encoded, turn: asyncio.Lock) -> Answer:
+        return Answer(await join(self.pieces(encoded), turn))
 
 
-class Say(Protocol):
+class Wording(Protocol):
     """How a dialect words a refusal."""
 
     def __call__(self, refused: Refused, request_id: str, /) -> Problem: ...
-
-
-def inputs(given: str | Sequence[str | int | list[int]]) -> list[str | Item]:
-    """What other APIs send, as the native request has it: a text, token ids, or several of one."""
-    if isinstance(given, str):
-        return [given]
-    ids = [one for one in given if isinstance(one, int)]
-    if ids:
-        return [Item.model_construct(token_ids=ids)]
-    return [
-        Item.model_construct(token_ids=one) if isinstance(one, list) else str(one) for one in given
-    ]
 
 
 def sentence(refused: Refused, names: Mapping[str, str]) -> str:

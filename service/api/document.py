@@ -7,7 +7,7 @@ from typing import Any, Never
 
 from pydantic import TypeAdapter
 
-from service.api.operations import EXAMPLE, GATED, OPERATIONS, SHOWN, Operation
+from service.api.operations import NOTES, OPERATIONS, Operation
 from service.encode.answer import JSON
 from service.refusals import REFUSALS
 
@@ -19,18 +19,18 @@ Schemas = dict[Any, dict[str, Any]]  # by type
 @cache
 def document() -> dict[str, Any]:
     """The OpenAPI 3.1 document."""
-    schemas, named = _schemas()
-    named["EncodeRequest"]["examples"] = [EXAMPLE, GATED]
-    named["Attention"]["examples"] = list(SHOWN)
+    schemas, components = _schemas()
+    for name, examples in NOTES["schemas"].items():
+        components[name]["examples"] = examples
     paths: dict[str, dict[str, Any]] = {}
     for operation in OPERATIONS:
-        described = _operation(operation, schemas)
-        paths.setdefault(operation.path, {})[operation.method] = described
+        methods = paths.setdefault(operation.path, {})
+        methods[operation.method] = _operation(operation, schemas)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Headlight", "version": version("headlight")},
         "paths": paths,
-        "components": {"schemas": named},
+        "components": {"schemas": components},
     }
 
 
@@ -50,17 +50,18 @@ def _schemas() -> tuple[Schemas, dict[str, Any]]:
 
 
 def _operation(operation: Operation, schemas: Schemas) -> dict[str, Any]:
-    described = {"summary": operation.summary, **operation.also}
-    parameters = [*_in_path(operation.path), *operation.also.get("parameters", ())]
-    if parameters:
-        described["parameters"] = parameters
+    notes = NOTES["paths"].get(operation.path, {})
+    tree: dict[str, Any] = {"summary": operation.summary}
+    if "description" in notes:
+        tree["description"] = notes["description"]
+    if parameters := [*_in_path(operation.path), *notes.get("parameters", ())]:
+        tree["parameters"] = parameters
     if operation.request is not None:
-        body = {JSON: {"schema": schemas[operation.request], **operation.example}}
-        content = {**body, **_content(operation.takes)}
-        described["requestBody"] = {"required": True, "content": content}
-    answered = {} if operation.answer is Never else {"200": _answered(operation, schemas)}
-    described["responses"] = {**answered, **_refused(operation, schemas)}
-    return described
+        body = {JSON: {"schema": schemas[operation.request], **notes["body"]}}
+        tree["requestBody"] = {"required": True, "content": body | _content(operation.media)}
+    success = {} if operation.answer is Never else {"200": _success(operation, schemas)}
+    tree["responses"] = success | _refusals(operation, schemas)
+    return tree
 
 
 def _in_path(path: str) -> list[dict[str, Any]]:
@@ -72,16 +73,16 @@ def _in_path(path: str) -> list[dict[str, Any]]:
     ]
 
 
-def _answered(operation: Operation, schemas: Schemas) -> dict[str, Any]:
-    answered: dict[str, Any] = {"description": operation.summary}
-    content = _content(operation.gives)
+def _success(operation: Operation, schemas: Schemas) -> dict[str, Any]:
+    response: dict[str, Any] = {"description": operation.summary}
+    content = _content(operation.answer_media)
     if operation.answer is not None:
         content = {JSON: {"schema": schemas[operation.answer]}, **content}
     if content:
-        answered["content"] = content
+        response["content"] = content
     if operation.headers:
-        answered["headers"] = operation.headers
-    return answered
+        response["headers"] = operation.headers
+    return response
 
 
 def _content(bodies: Any) -> dict[str, Any]:
@@ -89,10 +90,10 @@ def _content(bodies: Any) -> dict[str, Any]:
     return {form: {} if schema is None else {"schema": schema} for form, schema in bodies.items()}
 
 
-def _refused(operation: Operation, schemas: Schemas) -> dict[str, Any]:
+def _refusals(operation: Operation, schemas: Schemas) -> dict[str, Any]:
     """The refusals by status, each with the codes it may carry."""
     api = operation.api
-    codes = operation.codes or (api.reading if operation.request is None else api.taking)
+    codes = operation.codes or (api.codes if operation.request is None else api.body_codes)
     content = {api.media_type: {"schema": schemas[api.error]}}
     by_status: dict[int, list[str]] = {}
     for code in codes:

@@ -1,23 +1,24 @@
 """Inputs as other APIs send them: a text, token ids, or several of one kind."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import Discriminator, Field, Tag
 from pydantic.types import FailFast
 from typing_extensions import TypeAliasType
 
-from service.encode.request import Integers
+from service.encode.request import Integers, Item
 
 Strings = TypeAliasType("Strings", Annotated[list[str], FailFast()])
 Sequences = TypeAliasType("Sequences", Annotated[list[Integers], FailFast()])
 Dimensions = Annotated[int, Field(ge=1)]
 
 
-def tag(given: object) -> str:
+def tag(value: object) -> str:
     """Which of its forms an input has, by its first entry."""
-    if not isinstance(given, list):
+    if not isinstance(value, list):
         return "<text>"
-    first = given[0] if given else ""
+    first = value[0] if value else ""
     if isinstance(first, list):
         return "<sequences>"
     return "<texts>" if isinstance(first, str) else "<ids>"
@@ -28,3 +29,16 @@ Texts = Annotated[Strings, Tag("<texts>")]
 Ids = Annotated[Integers, Tag("<ids>")]
 Batch = Annotated[Sequences, Tag("<sequences>")]
 Inputs = TypeAliasType("Inputs", Annotated[Text | Texts | Ids | Batch, Discriminator(tag)])
+
+
+def items(value: str | Sequence[str | int | list[int]]) -> list[str | Item]:
+    """Inputs as the native request has them."""
+    if isinstance(value, str):
+        return [value]
+    ids = [entry for entry in value if isinstance(entry, int)]
+    if ids:
+        return [Item.model_construct(token_ids=ids)]
+    return [
+        Item.model_construct(token_ids=entry) if isinstance(entry, list) else str(entry)
+        for entry in value
+    ]

@@ -6,20 +6,20 @@ from service.encode.answer import JSON, SAFETENSORS
 from service.refusals import Refused
 
 
-def given(request: Request, *read: str) -> str:
-    """The media type of a request's body; where it says none, the first of those that are read.
+def content_type(request: Request, *types: str) -> str:
+    """The media type of a request's body; where it says none, the first of `types`.
 
     Raises:
         Refused: the route does not read it, or it is compressed.
     """
-    said = request.headers.get("content-type", read[0]).partition(";")[0].strip().lower()
-    coded = request.headers.get("content-encoding", "identity").strip().lower() != "identity"
-    if said not in read or coded:
+    media_type = request.headers.get("content-type", types[0]).partition(";")[0].strip().lower()
+    compressed = request.headers.get("content-encoding", "identity").strip().lower() != "identity"
+    if media_type not in types or compressed:
         raise Refused("unsupported_media_type")
-    return said
+    return media_type
 
 
-def accepted(accept: str) -> str:
+def answer_type(accept: str) -> str:
     """The media type to answer in: JSON, or safetensors where it is preferred.
 
     Raises:

@@ -11,17 +11,14 @@ before the first import of ray. What each is worth: docs/decisions/0015-haproxy.
 
 import math
 import os
-import random
 import secrets
 import shlex
-import socket
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 from service import keys
-from service.cluster import haproxy
+from service.cluster import haproxy, ports
 from service.settings import KIB, MIB, PREFIX, Settings
 
 # Requests a replica may hold beyond those that wait in our queue: running ones, probes and
@@ -41,11 +38,6 @@ HEAP = {
     "MALLOC_TRIM_THRESHOLD_": str(256 * MIB),
 }
 
-# Ports of one service: a block of its own, below the range from which the kernel takes the
-# ports of outgoing connections. The first port of a block stands for the whole.
-BLOCKS, BLOCK = range(20_000, 32_000, 1_000), 1_000
-STATS, METRICS, FALLBACK, AUTOSCALER, DASHBOARD, REPLICAS = 1, 2, 3, 4, 5, 10
-
 PROGRAM, WRAPPER = "RAY_SERVE_HAPROXY_BINARY_PATH", "headlight-haproxy"
 CONNECTIONS = "RAY_SERVE_HAPROXY_MAXCONN"  # of each node's HAProxy, for all that it serves
 
@@ -58,7 +50,7 @@ class Unsuited(Exception):
 
 
 # What the outermost layer reads of the settings
-GUARDED = {
+GUARD_SETTINGS = {
     "max_body_bytes",
     "max_binary_body_bytes",
     "public_metrics",
@@ -85,7 +77,7 @@ def promised(settings: Settings) -> dict[str, str]:
     }
     if settings.ingress == "proxy":
         python = {"RAY_SERVE_ENABLE_HA_PROXY": "0", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "0"}
-        return common | python | guarded(settings)  # one proxy a node, whatever it serves
+        return common | python | guard_variables(settings)  # one proxy a node, whatever it serves
     deadline = math.ceil(settings.deadline_seconds)
     return common | {
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
@@ -110,13 +102,13 @@ def promised(settings: Settings) -> dict[str, str]:
     }
 
 
-def guarded(settings: Settings) -> dict[str, str]:
+def guard_variables(settings: Settings) -> dict[str, str]:
     """Return the variables from which the outermost layer knows the settings it is to hold.
 
     Of the API keys their SHA-256, so that no process of Ray's ever has a key.
     """
-    values = settings.model_dump(include=GUARDED, exclude_defaults=True, mode="json")
-    values |= {name: getattr(settings, name) for name in GUARDED if name.endswith("_bytes")}
+    values = settings.model_dump(include=GUARD_SETTINGS, exclude_defaults=True, mode="json")
+    values |= {name: getattr(settings, name) for name in GUARD_SETTINGS if name.endswith("_bytes")}
     variables = {
         f"{PREFIX}{name.upper()}": ",".join(value) if isinstance(value, list) else str(value)
         for name, value in values.items()
@@ -158,8 +150,8 @@ def placed(settings: Settings, block: int, run: Path, cores: int) -> dict[str, s
         "RAY_memory_monitor_refresh_ms": "0",  # others fill a laptop's memory: no kill for that
         # Ray's switch for systems without clusters: its ports listen on the loopback only.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-        "AUTOSCALER_METRIC_PORT": str(block + AUTOSCALER),
-        "DASHBOARD_METRIC_PORT": str(block + DASHBOARD),
+        "AUTOSCALER_METRIC_PORT": str(block + ports.AUTOSCALER),
+        "DASHBOARD_METRIC_PORT": str(block + ports.DASHBOARD),
     }
     if settings.ingress == "proxy":
         return ray
@@ -173,11 +165,11 @@ def placed(settings: Settings, block: int, run: Path, cores: int) -> dict[str, s
         "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(directory / "metrics"),
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(directory),
         "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(directory / "state"),
-        "RAY_SERVE_HAPROXY_STATS_PORT": str(block + STATS),
-        "RAY_SERVE_HAPROXY_METRICS_PORT": str(block + METRICS),
-        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(block + FALLBACK),
-        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(block + REPLICAS),
-        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(block + BLOCK),
+        "RAY_SERVE_HAPROXY_STATS_PORT": str(block + ports.STATS),
+        "RAY_SERVE_HAPROXY_METRICS_PORT": str(block + ports.METRICS),
+        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(block + ports.FALLBACK),
+        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(block + ports.REPLICAS),
+        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(block + ports.BLOCK),
     }
 
 
@@ -207,61 +199,17 @@ def differences(promised: Mapping[str, str], actual: Mapping[str, str]) -> list[
     """Name each promised variable that a cluster has otherwise, a sentence each."""
     sentences = []
     for name, value in promised.items():
-        present = actual.get(name)
-        if not keeps(name, value, present):
-            has = "is not set" if present is None else f"is {present!r}"
+        if not keeps(name, value, actual.get(name, "")):
+            has = f"is {actual[name]!r}" if name in actual else "is not set"
             must = f"at least {value}" if name == CONNECTIONS else repr(value)
             sentences.append(f"{name} {has} there, and must be {must}")
     return sentences
 
 
-def keeps(name: str, value: str, present: str | None) -> bool:
-    """Say whether a variable found on a cluster keeps the promise."""
-    if present is None:
-        return False
+def keeps(name: str, value: str, actual: str) -> bool:
+    """Say whether a variable of a cluster, empty where it is not set, keeps the promise."""
     if name == PROGRAM:
-        return Path(present).name == value  # where it lies is the image's business
+        return Path(actual).name == value  # where it lies is the image's business
     if name == CONNECTIONS:
-        return present.isdecimal() and int(present) >= int(value)  # other models have their share
-    return present == value
-
-
-@contextmanager
-def block(without: int) -> Iterator[int]:
-    """Hold a block of ports that no other service of this machine holds.
-
-    A shared range would not do: while HAProxy still lists a replica that died, another
-    service's replica could take its port, and its health check would pass.
-
-    Args:
-        without: a port the block may not contain, the service's own.
-
-    Raises:
-        OSError: every block is taken.
-    """
-    for first in random.sample(BLOCKS, len(BLOCKS)):
-        if first <= without < first + BLOCK:
-            continue
-        with socket.socket() as listener:
-            try:
-                listener.bind(("127.0.0.1", first))
-                for port in range(first + 1, first + REPLICAS):
-                    free("127.0.0.1", port)
-            except OSError:
-                continue
-            yield first
-            return
-    raise OSError(f"no free block of ports in {BLOCKS.start}..{BLOCKS.stop - 1}")
-
-
-def free(host: str, port: int) -> None:
-    """Check that nothing listens on a port, without SO_REUSEPORT, with which Ray would share it.
-
-    Raises:
-        OSError: something does, or the host is not this machine's.
-    """
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    with socket.socket(family, kind, protocol) as probe:
-        # Connections that are closing (TIME_WAIT) do not count as a listener.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(address)
+        return actual.isdecimal() and int(actual) >= int(value)  # other models have their share
+    return actual == value

@@ -88,12 +88,12 @@ def _client(url: str, key: str | None) -> Client:
 
 def _fill(vectors: Vectors, client: Client, source: Source, truncate: Truncate) -> None:
     """Add the rows that are not there yet."""
-    done = vectors.rows
-    if done == vectors.count:
+    start = vectors.rows
+    if start == vectors.count:
         return
-    stream = client.stream(source.texts(done), truncate=truncate)
+    stream = client.stream(source.texts(start), truncate=truncate)
     with closing(stream), _bar() as bar:
-        task = bar.add_task(source.path.name, total=vectors.count, completed=done)
+        task = bar.add_task(source.path.name, total=vectors.count, completed=start)
         try:
             for part in stream:
                 same(part.head, vectors.origin)
@@ -102,7 +102,7 @@ def _fill(vectors: Vectors, client: Client, source: Source, truncate: Truncate) 
                 vectors.append(part.pooled)
                 bar.advance(task, len(part.items))
         except RequestRefused as refused:
-            raise Stopped(f"{_by_line(refused, done)}; what is done is kept") from refused
+            raise Stopped(f"{_by_line(refused, start)}; what is done is kept") from refused
         except NoAnswer as error:
             raise Stopped(f"{error}; what is done is kept") from error
 
@@ -118,11 +118,11 @@ def _bar() -> Progress:
     )
 
 
-def _by_line(refused: RequestRefused, done: int) -> str:
+def _by_line(refused: RequestRefused, start: int) -> str:
     """A refusal, by the line it is about where it is about one."""
     for fault in refused.errors:
         match fault.loc:
             case ("inputs", int(index), *_):
                 numbers = "".join(f", {name} {value}" for name, value in refused.facts.items())
-                return f"line {done + index + 1}: {refused.detail} ({fault.code}{numbers})"
+                return f"line {start + index + 1}: {refused.detail} ({fault.code}{numbers})"
     return str(refused)

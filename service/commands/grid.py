@@ -67,11 +67,11 @@ def roles(survey: Facts) -> Table:
     for name in ("role", "heads", "best", "its score", "threshold", "uniform head"):
         table.add_column(name)
     for role in survey["thresholds"]:
-        having = [head for head in survey["heads"] if head["role"] == role]
-        if having:
-            best = max(having, key=lambda head: float(head["score"]))
+        members = [head for head in survey["heads"] if head["role"] == role]
+        if members:
+            best = max(members, key=lambda head: float(head["score"]))
             numbers = [f"{best[name]:.3f}" for name in ("score", "threshold", "baseline")]
-            table.add_row(role, str(len(having)), f"L{best['layer']}H{best['head']}", *numbers)
+            table.add_row(role, str(len(members)), f"L{best['layer']}H{best['head']}", *numbers)
     return table
 
 
@@ -101,7 +101,7 @@ def label(relation: str, verdict: Facts) -> str:
     return relation if kind in (None, relation) else f"{relation} ({kind})"
 
 
-def ablations(moved: Sequence[Sequence[float]]) -> Table:
+def ablations(distances: Sequence[Sequence[float]]) -> Table:
     """A row for each layer: its heads, the one that the encoding needs most first."""
     table = Table(
         title="1 - cos(encoding, encoding without the head)",
@@ -112,7 +112,7 @@ def ablations(moved: Sequence[Sequence[float]]) -> Table:
     )
     table.add_column("layer")
     table.add_column("heads")
-    for layer, row in enumerate(moved):
+    for layer, row in enumerate(distances):
         order = sorted(range(len(row)), key=row.__getitem__, reverse=True)
         table.add_row(f"L{layer}", "  ".join(f"H{head}={row[head]:.2g}" for head in order))
     return table

@@ -66,13 +66,13 @@ def ablate(model: str, text: str) -> None:
         Unusable: the model, or the text is too long for it.
     """
     try:
-        moved = Solo(model).ablate(text)
+        distances = Solo(model).ablate(text)
     except (ModelNotFound, CheckpointError) as error:
         raise Unusable(str(error)) from error
     except SequenceTooLong as error:
         reason = f"the text has {error.length} tokens; {model} takes {error.limit}"
         raise Unusable(reason) from error
-    Console().print(grid.ablations(moved.tolist()))
+    Console().print(grid.ablations(distances.tolist()))
 
 
 def _threshold(text: str) -> tuple[str, float]:

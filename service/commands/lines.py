@@ -59,8 +59,8 @@ class Source:
     lines: int
     marks: tuple[bytes, ...]
 
-    def texts(self, done: int) -> Iterator[Texts]:
-        """The texts after the first `done`.
+    def texts(self, start: int) -> Iterator[Texts]:
+        """The texts after the first `start`.
 
         Raises:
             Changed: the file is another by now; said before any line of what changed.
@@ -70,7 +70,7 @@ class Source:
             if mark != next(marks, None):
                 raise self._changed()
             for number, raw in block:
-                if number > done:
+                if number > start:
                     yield _read(number, raw, self.path)
         if next(marks, None):
             raise self._changed()
@@ -154,10 +154,10 @@ def _read(number: int, raw: bytes, path: Path) -> Texts:
 
 def _why(error: ValidationError) -> str:
     """What is wrong with a line, without repeating it."""
-    wrong = error.errors(include_url=False, include_input=False)
-    if wrong[0]["type"] == "json_invalid":
+    errors = error.errors(include_url=False, include_input=False)
+    if errors[0]["type"] == "json_invalid":
         return "not JSON"
-    fields = [each for each in wrong if len(each["loc"]) > 1]  # of an object, a field of it
+    fields = [each for each in errors if len(each["loc"]) > 1]  # of an object, a field of it
     if not fields:
         return 'neither a string nor an object with "text"'
     return f"{fields[0]['loc'][1]}: {fields[0]['msg']}"

@@ -92,9 +92,9 @@ def _stages(interval: Interval) -> Table:
     table = _table("stage", "share", "p50", "p99")
     seconds = interval.rates("stage_duration_seconds_sum", "stage")
     whole = sum(seconds.values())
-    for stage, spent in seconds.items():
+    for stage, value in seconds.items():
         times = (interval.quantile("stage_duration_seconds", q, stage=stage) for q in (0.5, 0.99))
-        share = f"{spent / whole:.0%}" if whole else "-"
+        share = f"{value / whole:.0%}" if whole else "-"
         table.add_row(Text(stage), share, *map(_time, times))
     return table
 

@@ -19,8 +19,9 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from headlight_client.formats import LENGTH_BYTES
+
 TENSOR, DTYPE = "pooled", np.dtype("<f4")
-LENGTH_BYTES = 8
 LONGEST_HEADER = 1 << 20
 SUFFIX = ".partial"
 

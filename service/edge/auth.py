@@ -8,14 +8,10 @@ import hmac
 
 from starlette.types import Scope
 
+from service.api.operations import OPERATIONS, PAGES, Operation
 from service.settings import Settings
 
-# Answered without a key, to GET and HEAD; a preflight (OPTIONS) carries none either
-OPEN = frozenset(
-    ("/", "/live", "/ready", "/health", "/v2/health/live", "/v2/health/ready", "/-/healthz")
-)
-METRICS = frozenset(("/metrics",))
-DOCS = frozenset(("/docs", "/openapi.json"))
+PROBE = "/-/healthz"  # HAProxy's, by the replica's address
 
 
 class Keys:
@@ -23,20 +19,25 @@ class Keys:
 
     def __init__(self, settings: Settings) -> None:
         self._digests = [bytes.fromhex(digest) for digest in settings.api_keys]
-        self._open = OPEN
-        if settings.public_metrics:
-            self._open |= METRICS
-        if settings.public_docs:
-            self._open |= DOCS
+        rows = (row for row in (*OPERATIONS, *PAGES) if _public(row, settings))
+        self._public = {PROBE, *(row.path for row in rows)}
 
     def admit(self, scope: Scope) -> bool:
-        """Whether a request may pass; takes as long for a wrong key as for none."""
+        """Whether a request may pass; takes as long for a wrong key as for none.
+
+        A preflight (OPTIONS) carries none.
+        """
         if not self._digests or scope["method"] == "OPTIONS":
             return True
-        if scope["method"] in ("GET", "HEAD") and own_path(scope) in self._open:
+        if scope["method"] in ("GET", "HEAD") and own_path(scope) in self._public:
             return True
         key = hashlib.sha256(_bearer(scope)).digest()
         return any([hmac.compare_digest(key, digest) for digest in self._digests])  # all of them
+
+
+def _public(row: Operation, settings: Settings) -> bool:
+    """Whether GET and HEAD of an operation's path take no key."""
+    return row.public == "always" or bool(row.public and getattr(settings, row.public))
 
 
 def own_path(scope: Scope) -> str:

@@ -11,6 +11,9 @@ from service.api.dialect import Call
 from service.api.native import call as native
 from service.api.open_inference import call as open_inference
 from service.api.open_inference.request import VERSION
+from service.api.openai import call as openai
+from service.api.operations import INFER_MODEL, VERSION_PART
+from service.api.tei import call as tei
 from service.edge.deadline import seconds
 from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, SAFETENSORS
 from service.refusals import Refused
@@ -30,22 +33,28 @@ class Encoding:
             settings.max_body_bytes, settings.max_sequences, layers
         )
 
-    def native(self) -> Handler:
-        """POST /v1/encode."""
-        return self._handler(self._parse_native, priced=True)
+    def handlers(self) -> dict[tuple[str, str], Handler]:
+        """What each path and method does."""
+        infer = self._handler(self._parse_infer)
+        return {
+            ("/v1/encode", "post"): self._handler(self._parse_native, priced=True),
+            ("/v1/embeddings", "post"): self._plain(openai.parse),
+            ("/", "post"): self._plain(tei.embed),
+            ("/embed", "post"): self._plain(tei.embed),
+            ("/embed_all", "post"): self._plain(tei.embed_all),
+            ("/similarity", "post"): self._plain(tei.similarity),
+            (f"{INFER_MODEL}/infer", "post"): infer,
+            (f"{INFER_MODEL}{VERSION_PART}/infer", "post"): infer,
+        }
 
-    def plain(self, parse: Callable[[bytes], Call]) -> Handler:
+    def _plain(self, parse: Callable[[bytes], Call]) -> Handler:
         """A route that takes JSON, of which the body says all."""
 
         def parse_json(request: Request, body: bytes) -> Call:
-            media.given(request, JSON)
+            media.content_type(request, JSON)
             return parse(body)
 
         return self._handler(parse_json)
-
-    def infer(self) -> Handler:
-        """POST /v2/models/{model}/infer."""
-        return self._handler(self._parse_infer)
 
     def _handler(self, parse: Parse, priced: bool = False) -> Handler:
         """One route.
@@ -70,19 +79,19 @@ class Encoding:
                 call.request, deadline, record, numbers=call.numbers, padded=call.padded
             )
             with record.stage("serialize"):
-                written = await call.write(encoded, replica.writing)
-            return Response(written.body, 200, dict(written.headers), call.media_type)
+                answer = await call.write(encoded, replica.writing)
+            return Response(answer.body, 200, dict(answer.headers), call.media_type)
 
         return encode
 
     def _parse_native(self, request: Request, body: bytes) -> Call:
-        media_type = media.given(request, JSON, SAFETENSORS)
-        accepted = media.accepted(request.headers.get("accept", "*/*"))
-        return native.parse(body, media_type, accepted, self._replica.settings.max_body_bytes)
+        media_type = media.content_type(request, JSON, SAFETENSORS)
+        accept = media.answer_type(request.headers.get("accept", "*/*"))
+        return native.parse(body, media_type, accept, self._replica.settings.max_body_bytes)
 
     def _parse_infer(self, request: Request, body: bytes) -> Call:
         check_model(request, self._replica)
-        media.given(request, JSON, OCTETS)
+        media.content_type(request, JSON, OCTETS)
         length = open_inference.header(request.headers.get(INFERENCE_HEADER))
         return open_inference.parse(body, length, self._limits)
 

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import settings
 from service.api import body
-from service.edge.auth import Keys, own_path
+from service.edge.auth import PROBE, Keys, own_path
 from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, SAFETENSORS
 from service.observe.record import REQUEST_ID
 from service.settings import KIB, Settings
@@ -37,9 +37,8 @@ RAYS_OWN = (
 ID_CHARACTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 LONGEST_ID = 128
 MOST_HEADERS, MOST_HEADER_BYTES = 100, 16 * KIB
-PROBE = "/-/healthz"  # HAProxy's, by the replica's address
 # What says how a request is read must be said once, and not by a name that others take for it
-SAID_ONCE = frozenset(
+SINGLE = frozenset(
     (
         b"host",
         b"content-type",
@@ -51,9 +50,9 @@ SAID_ONCE = frozenset(
     )
 )
 TWINS = frozenset(
-    name.replace(b"-", b"_") for name in (*SAID_ONCE, REQUEST_ID.encode()) if b"-" in name
+    name.replace(b"-", b"_") for name in (*SINGLE, REQUEST_ID.encode()) if b"-" in name
 )
-READ = SAID_ONCE | {b"accept", b"authorization", REQUEST_ID.encode()}  # by us, in any bytes
+READ = SINGLE | {b"accept", b"authorization", REQUEST_ID.encode()}  # by us, in any bytes
 BODY_SECONDS = 10.0  # for the whole body to come; HAProxy's own limit for it is the same
 THREAD_BYTES = 64 * KIB  # a larger body is looked through beside the event loop
 
@@ -76,10 +75,10 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             return await self._app(scope, receive, send)
-        passed = [pair for pair in scope["headers"] if _passes(*pair)]
+        headers = [pair for pair in scope["headers"] if _passes(*pair)]
         if scope["type"] != "http":
-            return await self._app({**scope, "headers": passed}, receive, send)
-        headers, request_id = _with_id(passed)
+            return await self._app({**scope, "headers": headers}, receive, send)
+        headers, request_id = _with_id(headers)
         code, content = self._by_headers(scope, Headers(raw=headers)), b""
         if code is None:
             code, content = await self._read(own_path(scope), receive, Headers(raw=headers))
@@ -102,7 +101,7 @@ class Guard:
         if headers.get("transfer-encoding", "chunked").strip().lower() != "chunked":
             return "bad_request"
         names = Counter(name for name, _ in raw)
-        if TWINS & names.keys() or any(names[name] > 1 for name in SAID_ONCE):
+        if TWINS & names.keys() or any(names[name] > 1 for name in SINGLE):
             return "bad_request"
         host = headers.get("host", "").lower()
         allowed = host in self._hosts or host.rpartition(":")[0] in self._hosts
@@ -172,8 +171,8 @@ def _with_id(headers: RawHeaders) -> tuple[RawHeaders, str]:
 
 async def _body(receive: Receive, headers: Headers, limit: int) -> bytes | None:
     """The whole body, or None when it is larger than the limit; then the rest is not read."""
-    declared = headers.get("content-length", "0")
-    if declared.isdecimal() and int(declared) > limit:
+    length = headers.get("content-length", "0")
+    if length.isdecimal() and int(length) > limit:
         return None
     content = bytearray()
     while True:
@@ -189,7 +188,7 @@ def _replay(content: bytes, receive: Receive) -> Receive:
     """A receive that gives the body once, then whether the client left; never more of a body."""
     first = True
 
-    async def replayed() -> Message:
+    async def replay() -> Message:
         nonlocal first
         if first:
             first = False
@@ -198,4 +197,4 @@ def _replay(content: bytes, receive: Receive) -> Receive:
             pass  # of a body too large; Ray would keep all of it
         return message
 
-    return replayed
+    return replay

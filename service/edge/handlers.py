@@ -15,10 +15,11 @@ from service.api import media
 from service.api.document import document
 from service.api.open_inference import metadata
 from service.api.openai import call as openai
+from service.api.operations import INFER_MODEL, VERSION_PART
 from service.api.tei import call as tei
 from service.api.tei.request import DecodeRequest, TokenizeRequest
 from service.edge.deadline import seconds
-from service.edge.encoding import check_model
+from service.edge.encoding import Handler, check_model
 from service.encode.answer import JSON, join
 from service.observe.metrics import OPENMETRICS, TEXT
 from service.observe.record import Record
@@ -40,6 +41,32 @@ class Handlers:
 
     def __init__(self, replica: Replica, scrape: Scrape) -> None:
         self._replica, self._scrape = replica, scrape
+
+    def handlers(self) -> dict[tuple[str, str], Handler]:
+        """What each path and method does."""
+        handlers: dict[tuple[str, str], Handler] = {
+            ("/v1/attend", "post"): self.attend,
+            ("/v1/explain", "post"): self.explain,
+            ("/v1/heads", "get"): self.heads,
+            ("/live", "get"): self.live,
+            ("/ready", "get"): self.ready,
+            ("/info", "get"): self.info,
+            ("/metrics", "get"): self.metrics,
+            ("/docs", "get"): self.docs,
+            ("/openapi.json", "get"): self.openapi,
+            ("/v1/models", "get"): self.models,
+            ("/v1/models/{id}", "get"): self.model,
+            ("/tokenize", "post"): self.tokenize,
+            ("/decode", "post"): self.decode,
+            ("/health", "get"): self.health,
+            ("/v2", "get"): self.server,
+            ("/v2/health/live", "get"): self.server_live,
+            ("/v2/health/ready", "get"): self.server_ready,
+        }
+        handlers |= {(path, "post"): self.other_task for path in tei.OTHER_TASKS}
+        for path in (INFER_MODEL, INFER_MODEL + VERSION_PART):
+            handlers |= {(path, "get"): self.metadata, (f"{path}/ready", "get"): self.model_ready}
+        return handlers
 
     async def attend(self, request: Request) -> Response:
         """POST /v1/attend: the mechanism without a model."""
@@ -79,8 +106,8 @@ class Handlers:
 
     async def openapi(self, request: Request) -> Response:
         """GET /openapi.json: the API for programs."""
-        mounted = {"servers": [{"url": request.scope.get("root_path") or "/"}]}
-        return _json(await asyncio.to_thread(document) | mounted)
+        servers = [{"url": request.scope.get("root_path") or "/"}]
+        return _json(await asyncio.to_thread(document) | {"servers": servers})
 
     async def models(self, request: Request) -> Response:
         """GET /v1/models."""
@@ -93,18 +120,18 @@ class Handlers:
 
     async def tokenize(self, request: Request) -> Response:
         """POST /tokenize: texts as tokens."""
-        media.given(request, JSON)
+        media.content_type(request, JSON)
         deadline = self._deadline(request)
         body = TokenizeRequest.model_validate_json(await request.body())
         texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
         pieces = await self._replica.vocabulary.tokenize(
             texts, body.prompt_name, deadline, special=body.add_special_tokens
         )
-        return Response(await asyncio.to_thread(tei.tokenized, pieces), media_type=JSON)
+        return Response(await asyncio.to_thread(orjson.dumps, pieces), media_type=JSON)
 
     async def decode(self, request: Request) -> Response:
         """POST /decode: token ids as text."""
-        media.given(request, JSON)
+        media.content_type(request, JSON)
         deadline = self._deadline(request)
         body = DecodeRequest.model_validate_json(await request.body())
         texts = await self._replica.vocabulary.decode(
@@ -123,10 +150,8 @@ class Handlers:
 
     async def server(self, request: Request) -> Response:
         """GET /v2: the server and what it can beyond the protocol."""
-        extensions = ["binary_tensor_data"]
-        return _json(
-            {"name": "headlight", "version": version("headlight"), "extensions": extensions}
-        )
+        names = {"name": "headlight", "version": version("headlight")}
+        return _json({**names, "extensions": ["binary_tensor_data"]})
 
     async def server_live(self, request: Request) -> Response:
         """GET /v2/health/live: the process answers."""
@@ -137,7 +162,7 @@ class Handlers:
         self._replica.check_ready()
         return _json({"ready": True})
 
-    async def described(self, request: Request) -> Response:
+    async def metadata(self, request: Request) -> Response:
         """GET /v2/models/{model}: its inputs and outputs."""
         check_model(request, self._replica)
         config, pooled = self._replica.lanes.model.config, self._replica.pooled_width
@@ -152,7 +177,7 @@ class Handlers:
 
     async def _teach(self, request: Request, lesson: Lesson) -> Response:
         """A lesson's answer, as it is written."""
-        media.given(request, JSON)
+        media.content_type(request, JSON)
         deadline, record = self._deadline(request), request.scope["record"]
         pieces = await lesson(await request.body(), deadline, record)
         with record.stage("serialize"):
@@ -160,9 +185,8 @@ class Handlers:
 
     def _deadline(self, request: Request) -> float:
         """When the answer must be there, on time.monotonic's clock."""
-        most = seconds(request, self._replica.settings.deadline_seconds)
         record: Record = request.scope["record"]
-        return record.start + most
+        return record.start + seconds(request, self._replica.settings.deadline_seconds)
 
 
 def _json(body: Any) -> Response:

@@ -11,11 +11,11 @@ from uvicorn import config
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 
-class Joining:
+class JoinedWrites:
     """A transport that holds a write back until the next, or for the rest of the loop's turn."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport, self._held = transport, b""
+        self._transport, self._first = transport, b""
         self._loop = asyncio.get_running_loop()
 
     def __getattr__(self, name: str) -> Any:
@@ -23,10 +23,10 @@ class Joining:
 
     def write(self, data: bytes) -> None:
         """Send with what is held, or hold: what comes next comes at once, or nothing does."""
-        if self._held:
+        if self._first:
             self._flush(data)
         elif data:
-            self._held = data
+            self._first = data
             self._loop.call_soon(self._flush)
 
     def close(self) -> None:
@@ -35,9 +35,9 @@ class Joining:
         self._transport.close()
 
     def _flush(self, data: bytes = b"") -> None:
-        held, self._held = self._held, b""
-        if held and not self._transport.is_closing():
-            self._transport.writelines((held, data))
+        first, self._first = self._first, b""
+        if first and not self._transport.is_closing():
+            self._transport.writelines((first, data))
 
 
 class Protocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]  # which one, uvicorn decides
@@ -45,7 +45,7 @@ class Protocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]  # which one,
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start to serve a connection."""
-        super().connection_made(Joining(transport))  # type: ignore[arg-type]  # a transport but in name
+        super().connection_made(JoinedWrites(transport))  # type: ignore[arg-type]  # a transport but in name
 
 
 def install() -> None:

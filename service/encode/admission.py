@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from service.engine.batcher import Batcher, DeadlinePassed, Overloaded, Timing
-from service.engine.lanes import Done, NonFiniteOutput, Work
+from service.engine.batcher import Batcher, Timing
+from service.engine.lanes import NonFiniteOutput, Result, Work
+from service.engine.queue import DeadlinePassed, Overloaded
 from service.observe.metrics import Metrics
 from service.observe.record import Record
 from service.refusals import Refused
@@ -21,12 +22,12 @@ class Admission:
         dtype: of the model, as a refusal names it.
     """
 
-    def __init__(self, batcher: Batcher[Work, Done], metrics: Metrics, dtype: str) -> None:
+    def __init__(self, batcher: Batcher[Work, Result], metrics: Metrics, dtype: str) -> None:
         self._batcher, self._metrics, self._dtype = batcher, metrics, dtype
 
     async def run(
         self, works: Sequence[Work], deadline: float, record: Record | None = None
-    ) -> tuple[list[Done], Timing]:
+    ) -> tuple[list[Result], Timing]:
         """Wait for the batches that hold these works.
 
         Args:
@@ -37,27 +38,26 @@ class Admission:
             Refused: they are not admitted, not done in time, or not finite.
         """
         record = record or Record("own")
-        lengths = [len(work) for work in works]
-        owned = [replace(work, record=record) for work in works]
+        works = [replace(work, record=record) for work in works]
         try:
-            with record.batched(), self._wording(lengths, deadline, record):
+            with record.batched(), self._wording(works, deadline, record):
                 async with asyncio.timeout(deadline - time.monotonic()):
-                    done = await self._batcher.submit(owned, lengths, deadline)
+                    results = await self._batcher.submit(works, deadline)
         except asyncio.CancelledError:
             self._metrics.cancelled("forward" if record.began else "queue")
             raise
         except NonFiniteOutput as error:
             raise Refused("nonfinite_output", layer=error.layer, dtype=self._dtype) from None
-        self._metrics.encoded(sum(lengths))
-        return done
+        self._metrics.encoded(sum(map(len, works)))
+        return results
 
-    def check(self, lengths: Sequence[int], deadline: float, record: Record) -> None:
-        """Raise what `run` would if sequences of these lengths would not be admitted now."""
-        with self._wording(lengths, deadline, record):
-            self._batcher.check(lengths, deadline)
+    def check(self, works: Sequence[Work], deadline: float, record: Record) -> None:
+        """Raise what `run` would if these works would not be admitted now."""
+        with self._wording(works, deadline, record):
+            self._batcher.check(works, deadline)
 
     @contextmanager
-    def _wording(self, lengths: Sequence[int], deadline: float, record: Record) -> Iterator[None]:
+    def _wording(self, works: Sequence[Work], deadline: float, record: Record) -> Iterator[None]:
         """Word what the batcher does not admit, or not in time.
 
         A client may come again with what is late because others wait; what is late by itself
@@ -69,7 +69,7 @@ class Admission:
             yield
         except (Overloaded, DeadlinePassed, TimeoutError) as error:
             most = deadline - record.start
-            fewest = self._batcher.fewest_seconds(lengths)
+            fewest = self._batcher.fewest_seconds(works)
             if fewest >= most:
                 raise Refused(
                     "deadline_unreachable",

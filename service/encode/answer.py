@@ -58,7 +58,7 @@ class Item:
         tokens: (tokens, width) or None.
         layers: (tokens, width) by hidden state.
         attention: what it says of itself, as it goes into JSON; None where none was asked for.
-        shown: its arrays as JSON nests them, and named: as safetensors names them.
+        maps: its arrays as JSON nests them, and arrays: as safetensors names them.
     """
 
     tokens_run: int
@@ -67,8 +67,8 @@ class Item:
     tokens: Array | None = None
     layers: Mapping[int, Array] = field(default_factory=dict)
     attention: Mapping[str, Any] | None = None
-    shown: Mapping[str, Any] = field(default_factory=dict)
-    named: Mapping[str, Array] = field(default_factory=dict)
+    maps: Mapping[str, Any] = field(default_factory=dict)
+    arrays: Mapping[str, Array] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,19 +136,19 @@ def as_safetensors(encoded: Encoded) -> Iterator[bytes]:
     tensors: dict[str, Array] = {}
     data = []
     for index, item in enumerate(encoded.items):
-        tensors |= {f"{index}.{name}": array for name, array in _named(item)}
+        tensors |= {f"{index}.{name}": array for name, array in _arrays(item)}
         data.append({**item.facts, **({"attention": item.attention} if item.attention else {})})
-    told = orjson.dumps({**encoded.head, "data": data, "usage": encoded.usage}).decode()
-    header: dict[str, Any] = {"__metadata__": {METADATA: told}}
-    arrays = sorted(tensors.items(), key=lambda named: -named[1].itemsize)
+    metadata = orjson.dumps({**encoded.head, "data": data, "usage": encoded.usage}).decode()
+    header: dict[str, Any] = {"__metadata__": {METADATA: metadata}}
+    arrays = sorted(tensors.items(), key=lambda entry: -entry[1].itemsize)
     end = 0
     for name, array in arrays:
         start, end = end, end + array.nbytes
         kind = SAFETENSORS_TYPES[array.dtype.name]
         header[name] = {"dtype": kind, "shape": array.shape, "data_offsets": (start, end)}
-    written = orjson.dumps(header)
-    written += b" " * (-len(written) % 8)
-    yield len(written).to_bytes(8, "little") + written
+    opening = orjson.dumps(header)
+    opening += b" " * (-len(opening) % 8)
+    yield len(opening).to_bytes(8, "little") + opening
     for _, array in arrays:
         yield from raw(array)
 
@@ -183,7 +183,7 @@ async def join(pieces: Iterator[bytes], turn: asyncio.Lock) -> bytes:
             turn.release()
 
 
-def _named(item: Item) -> Iterator[tuple[str, Array]]:
+def _arrays(item: Item) -> Iterator[tuple[str, Array]]:
     """The arrays of one sequence by the names they have in a safetensors answer."""
     if item.pooled is not None:
         yield "pooled", item.pooled
@@ -191,7 +191,7 @@ def _named(item: Item) -> Iterator[tuple[str, Array]]:
         yield "tokens", item.tokens
     for layer, vectors in item.layers.items():
         yield f"layers.{layer}", vectors
-    yield from item.named.items()
+    yield from item.arrays.items()
 
 
 def _tree(item: Item) -> dict[str, Any]:
@@ -204,7 +204,7 @@ def _tree(item: Item) -> dict[str, Any]:
     if item.layers:
         tree["layers"] = {str(layer): vectors for layer, vectors in item.layers.items()}
     if item.attention is not None:
-        tree["attention"] = {**item.attention, **item.shown}
+        tree["attention"] = {**item.attention, **item.maps}
     return tree
 
 

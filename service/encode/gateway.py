@@ -4,7 +4,7 @@
 before `admission.run` is refusal without work.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +13,10 @@ from service.encode import answer, maps
 from service.encode.admission import Admission
 from service.encode.answer import Encoded, Identity
 from service.encode.plan import Plan, Planner
-from service.encode.price import Caps, attention_bytes, check, flops
+from service.encode.price import attention_bytes, check, flops
 from service.encode.request import EncodeRequest
 from service.engine.batcher import Timing
-from service.engine.lanes import Done
+from service.engine.lanes import Result
 from service.observe.metrics import Metrics
 from service.observe.record import Record
 from service.refusals import Refused
@@ -65,13 +65,14 @@ class Gateway:
         plan = await self._planner.plan(request, record)
         if padded:
             self._planner.check_tokens(len(plan.works) * max(plan.lengths))
-        shown_bytes = check(plan.attention(padded), numbers, self._caps())
-        done, timing = await self._admission.run(plan.works, deadline, record)
+        map_bytes = check(plan.attention(padded), numbers, self._settings)
+        results, timing = await self._admission.run(plan.works, deadline, record)
         if request.attention:
             heads = sum(len(h) for one in plan.attention() for h in one.heads.values())
-            self._metrics.shown(request.attention.form, heads, shown_bytes)
-        usage = _usage(plan, shown_bytes, timing)
-        return Encoded(self._identity.head(request.dtype), _items(request, plan, done), usage)
+            self._metrics.shown(request.attention.form, heads, map_bytes)
+        items = (_item(request, plan, index, result) for index, result in enumerate(results))
+        usage = _usage(plan, map_bytes, timing)
+        return Encoded(self._identity.head(request.dtype), items, usage)
 
     async def dry_run(
         self, request: EncodeRequest, deadline: float, record: Record, *, numbers: bool
@@ -83,23 +84,19 @@ class Gateway:
         """
         record.input = _kind(request)
         plan = await self._planner.plan(request, record)
-        shown = plan.attention()
+        selections = plan.attention()
         cost = {
             "tokens": sum(plan.lengths),
-            "attention_bytes": attention_bytes(shown),
-            "flops": flops(self._config, plan.lengths, shown),
+            "attention_bytes": attention_bytes(selections),
+            "flops": flops(self._config, plan.lengths, selections),
         }
         try:
-            check(shown, numbers, self._caps())
-            self._admission.check(plan.lengths, deadline, record)
+            check(selections, numbers, self._settings)
+            self._admission.check(plan.works, deadline, record)
         except Refused as refused:
             after = refused.retry_after
             return {**cost, "admitted": False, "code": refused.code, "retry_after_s": after}
         return {**cost, "admitted": True, "code": None, "retry_after_s": None}
-
-    def _caps(self) -> Caps:
-        """Most bytes of attention in an answer."""
-        return Caps(self._settings.max_attention_json_bytes, self._settings.max_attention_bytes)
 
 
 def _kind(request: EncodeRequest) -> str:
@@ -108,13 +105,7 @@ def _kind(request: EncodeRequest) -> str:
     return kinds.pop() if len(kinds) == 1 else "mixed" if kinds else "none"
 
 
-def _items(request: EncodeRequest, plan: Plan, done: list[Done]) -> Iterator[answer.Item]:
-    """The sequences' shares of the answer, each made when the answer has come so far."""
-    for index, one in enumerate(done):
-        yield _item(request, plan, index, one)
-
-
-def _item(request: EncodeRequest, plan: Plan, index: int, done: Done) -> answer.Item:
+def _item(request: EncodeRequest, plan: Plan, index: int, result: Result) -> answer.Item:
     """One sequence's share of the answer."""
 
     def cast(array: answer.Array, layer: int = -1) -> answer.Array:
@@ -123,28 +114,28 @@ def _item(request: EncodeRequest, plan: Plan, index: int, done: Done) -> answer.
         except answer.NotFinite:
             raise Refused("nonfinite_output", layer=layer, dtype=request.dtype) from None
 
-    read, asked = plan.reads[index], plan.works[index].wanted.attention
+    source, selection = plan.inputs[index], plan.works[index].outputs.attention
     item = answer.Item(
-        len(read.sequence),
-        facts={**read.facts, "truncated": read.truncated, "length": read.length},
-        pooled=None if done.pooled is None else cast(done.pooled),
-        tokens=None if done.tokens is None else cast(done.tokens),
-        layers={layer: cast(array, layer) for layer, array in done.hidden.items()},
+        len(source.sequence),
+        facts={**source.facts, "truncated": source.truncated, "length": source.length},
+        pooled=None if result.pooled is None else cast(result.pooled),
+        tokens=None if result.tokens is None else cast(result.tokens),
+        layers={layer: cast(array, layer) for layer, array in result.hidden.items()},
     )
-    if asked is None or done.attention is None:
+    if selection is None or result.attention is None:
         return item
     return replace(
         item,
-        attention=maps.facts(asked, done.attention.path),
-        shown=maps.tree(asked, done.attention, request.encoding),
-        named=dict(maps.named(asked, done.attention)),
+        attention=maps.facts(selection, result.attention.path),
+        maps=maps.tree(selection, result.attention, request.encoding),
+        arrays=dict(maps.tensors(selection, result.attention)),
     )
 
 
-def _usage(plan: Plan, shown_bytes: int, timing: Timing) -> Mapping[str, Any]:
+def _usage(plan: Plan, map_bytes: int, timing: Timing) -> Mapping[str, Any]:
     return {
         "tokens": sum(plan.lengths),
-        "attention_bytes": shown_bytes,
+        "attention_bytes": map_bytes,
         "queue_ms": round(timing.queued * 1000, 3),
         "compute_ms": round(timing.computed * 1000, 3),
     }

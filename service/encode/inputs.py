@@ -6,6 +6,7 @@ import binascii
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ Array = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class ModelInput:
     """One input as the model will run it.
 
     Args:
@@ -69,14 +70,14 @@ class Reader:
         items: Sequence[Item],
         truncate: Truncate,
         *,
-        shown: bool,
+        facts: bool,
         prompt_name: str | None = None,
-    ) -> list[Read]:
+    ) -> list[ModelInput]:
         """Tokenize the texts, check the rest; in the order given.
 
         Args:
             prompt_name: of what goes before each text; None: the checkpoint's default.
-            shown: whether the answer shows the tokens; else their facts stay empty.
+            facts: whether the answer shows the tokens; else their facts stay empty.
 
         Raises:
             Refused: an input cannot be read; `loc` says which.
@@ -88,9 +89,9 @@ class Reader:
             raise Refused.at("prompt_without_text", "inputs", at)
         tokenized = await self._tokenize(items, texts, truncate, prompt)
         return [
-            self._of_text(tokenized[index], item.pair is not None, shown)
+            self._of_text(tokenized[index], item.pair is not None, facts)
             if index in tokenized
-            else self._of_numbers(item, index, truncate, shown)
+            else self._of_numbers(item, index, truncate, facts)
             for index, item in enumerate(items)
         ]
 
@@ -104,7 +105,7 @@ class Reader:
             return self.prompts.find(name)
         except KeyError:
             raise Refused.at(
-                "prompt_not_found", "prompt_name", prompts=sorted(self.prompts.named)
+                "prompt_not_found", "prompt_name", prompts=sorted(self.prompts.texts)
             ) from None
 
     async def _tokenize(
@@ -112,17 +113,15 @@ class Reader:
     ) -> dict[int, Tokenized]:
         for index in texts:
             self._check_text(items[index], index)
-        given = [_pair(items[index]) for index in texts]
-        characters = sum(len(prompt) + len(part) for text in given for part in text)
+        pairs = [_pair(items[index]) for index in texts]
+        characters = sum(len(prompt) + len(part) for pair in pairs for part in pair)
+        tokenize = partial(self.tokenizer, pairs, self.max_tokens, truncate, prompt)
         try:
-            if characters < THREAD_CHARACTERS:
-                read = self.tokenizer(given, self.max_tokens, truncate, prompt)
-            else:
-                told = (given, self.max_tokens, truncate, prompt)
-                read = await asyncio.to_thread(self.tokenizer, *told)
+            small = characters < THREAD_CHARACTERS
+            tokenized = tokenize() if small else await asyncio.to_thread(tokenize)
         except SequenceTooLong as error:
             _refuse_length(error.length, error.limit, texts[error.index])
-        return dict(zip(texts, read, strict=True))
+        return dict(zip(texts, tokenized, strict=True))
 
     def _check_text(self, item: Item, index: int) -> None:
         for name, text in (("text", item.text), ("pair", item.pair)):
@@ -131,27 +130,28 @@ class Reader:
             if text is not None and len(text) > self.max_characters:
                 raise Refused.at("text_too_long", "inputs", index, name, limit=self.max_characters)
 
-    def _of_text(self, read: Tokenized, paired: bool, shown: bool) -> Read:
+    def _of_text(self, text: Tokenized, paired: bool, facts: bool) -> ModelInput:
         # a table of one row tells no segments apart, whatever types the tokenizer gives a pair
-        types = read.types if self.config.types > 1 else None
-        facts = _facts_of_text(read, paired) if shown else {}
-        return Read(packing.Sequence(read.token_ids, types), read.length, facts)
+        types = text.types if self.config.types > 1 else None
+        names = (*FACTS, "segments") if paired else FACTS
+        shown = {name: getattr(text, name) for name in names} if facts else {}
+        return ModelInput(packing.Sequence(text.token_ids, types), text.length, shown)
 
-    def _of_numbers(self, item: Item, index: int, truncate: Truncate, shown: bool) -> Read:
+    def _of_numbers(self, item: Item, index: int, truncate: Truncate, facts: bool) -> ModelInput:
         if item.token_ids is not None:
             ids, types = item.token_ids, item.token_type_ids
             types = [0] * len(ids) if types is None else types
             self._check_ids(ids, types, index)
             cut = self._cut(len(ids), index, truncate)
-            facts = self._facts(ids[cut]) if shown else {}
-            return Read(packing.Sequence(ids[cut], types[cut]), len(ids), facts)
+            shown = self._facts(ids[cut]) if facts else {}
+            return ModelInput(packing.Sequence(ids[cut], types[cut]), len(ids), shown)
         if item.embeddings is None:
             raise RuntimeError("an input of no kind: this is a bug")
         vectors = _vectors(item.embeddings, index)
         self._check_vectors(vectors, index)
         cut = self._cut(len(vectors), index, truncate)
         sequence = packing.Sequence(embeddings=torch.from_numpy(vectors[cut]))
-        return Read(sequence, len(vectors), dict.fromkeys(FACTS) if shown else {})
+        return ModelInput(sequence, len(vectors), dict.fromkeys(FACTS) if facts else {})
 
     def _check_ids(self, ids: Sequence[int], types: Sequence[int], index: int) -> None:
         if not ids:
@@ -205,32 +205,27 @@ def _pair(item: Item) -> tuple[str] | tuple[str, str]:
     return (text,) if item.pair is None else (text, item.pair)
 
 
-def _facts_of_text(read: Tokenized, paired: bool) -> dict[str, Any]:
-    facts: dict[str, Any] = {name: getattr(read, name) for name in FACTS}
-    return {**facts, "segments": read.segments} if paired else facts
-
-
-def _vectors(given: list[list[float]] | Base64Array | NDArray[Any], index: int) -> Array:
+def _vectors(embeddings: list[list[float]] | Base64Array | NDArray[Any], index: int) -> Array:
     """Embeddings as an array, (tokens, width) if all is well."""
-    if isinstance(given, np.ndarray):
-        return given.astype(np.float32)
-    if isinstance(given, Base64Array):
-        return _decoded(given, index)
-    widths = {len(row) for row in given} or {0}
+    if isinstance(embeddings, np.ndarray):
+        return embeddings.astype(np.float32)
+    if isinstance(embeddings, Base64Array):
+        return _base64_vectors(embeddings, index)
+    widths = {len(row) for row in embeddings} or {0}
     if len(widths) > 1:
         raise Refused.at("shape_mismatch", "inputs", index, "embeddings")
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes inf, and is refused
-        return np.array(given, dtype=np.float32).reshape(len(given), *widths)
+        return np.array(embeddings, dtype=np.float32).reshape(len(embeddings), *widths)
 
 
-def _decoded(given: Base64Array, index: int) -> Array:
-    if len(given.shape) != 2 or min(given.shape) < 0:
+def _base64_vectors(array: Base64Array, index: int) -> Array:
+    if len(array.shape) != 2 or min(array.shape) < 0:
         raise Refused.at("shape_mismatch", "inputs", index, "embeddings")
     try:
-        data = base64.b64decode(given.data, validate=True)
+        data = base64.b64decode(array.data, validate=True)
     except (binascii.Error, ValueError):
         raise Refused.at("bad_base64", "inputs", index, "embeddings") from None
-    dtype = np.dtype(given.dtype).newbyteorder("<")
-    if len(data) != math.prod(given.shape) * dtype.itemsize:
+    dtype = np.dtype(array.dtype).newbyteorder("<")
+    if len(data) != math.prod(array.shape) * dtype.itemsize:
         raise Refused.at("payload_length_mismatch", "inputs", index, "embeddings")
-    return np.frombuffer(data, dtype).reshape(given.shape).astype(np.float32)
+    return np.frombuffer(data, dtype).reshape(array.shape).astype(np.float32)

@@ -5,80 +5,80 @@ from typing import Any
 
 import numpy as np
 
-from model.maps.forms import Asked
-from model.maps.statistics import FIELDS
+from model.maps.choices import FIELDS
+from model.maps.forms import Selection
 from service.encode.answer import Array, Records
-from service.engine.lanes import Attended
+from service.engine.lanes import Maps
 
 
-def facts(asked: Asked, path: str) -> dict[str, Any]:
+def facts(selection: Selection, path: str) -> dict[str, Any]:
     """What the answer says of itself: the form, the path, what its rows and columns are."""
-    units = asked.units
-    said: dict[str, Any] = {"form": asked.form, "path": path}
+    units = selection.units
+    answer: dict[str, Any] = {"form": selection.form, "path": path}
     if len(units.axis) < len(units.spans):
-        said["axis"] = units.axis
+        answer["axis"] = units.axis
     if len(units.spans) < units.tokens:
-        said["spans"] = units.spans
-    if asked.form == "rows":
-        said["rows"] = asked.rows
-    if asked.form == "stats":
-        said["stats"] = {"fields": FIELDS}
-    return said
+        answer["spans"] = units.spans
+    if selection.form == "rows":
+        answer["rows"] = selection.rows
+    if selection.form == "stats":
+        answer["stats"] = {"fields": FIELDS}
+    return answer
 
 
-def tree(asked: Asked, shown: Attended, encoding: str) -> dict[str, Any]:
+def tree(selection: Selection, maps: Maps, encoding: str) -> dict[str, Any]:
     """The arrays as JSON nests them: by layer, then head."""
-    if asked.form == "rollout":
-        return {"map": shown.whole["map"]}
+    if selection.form == "rollout":
+        return {"map": maps.whole["map"]}
     by_head = {
         str(layer): {
-            str(head): _leaf(asked, named, place, encoding)
-            for place, head in enumerate(asked.heads[layer])
+            str(head): _leaf(selection, arrays, place, encoding)
+            for place, head in enumerate(selection.heads[layer])
         }
-        for layer, named in shown.heads.items()
+        for layer, arrays in maps.heads.items()
     }
-    match asked.form:
+    match selection.form:
         case "top":
             return {"edges": by_head}
         case "stats":
             return {"stats": {"fields": FIELDS, "values": by_head}}
         case "dominance":
-            return {"dominance": by_head, "wins": shown.whole["wins"]}
+            return {"dominance": by_head, "wins": maps.whole["wins"]}
         case _:
             return {"maps": by_head}
 
 
-def _leaf(asked: Asked, named: Mapping[str, Array], place: int, encoding: str) -> Any:
+def _leaf(selection: Selection, arrays: Mapping[str, Array], place: int, encoding: str) -> Any:
     """What stands for one head."""
-    of_head = {name: array[place] for name, array in named.items()}
-    if asked.form == "dominance":
-        columns = {"token": _axis(asked), **of_head}
+    of_head = {name: array[place] for name, array in arrays.items()}
+    if selection.form == "dominance":
+        columns = {"token": _axis(selection), **of_head}
         return Records(columns) if encoding == "json" else columns
-    return of_head if asked.form == "top" else next(iter(of_head.values()))
+    return of_head if selection.form == "top" else next(iter(of_head.values()))
 
 
-def _axis(asked: Asked) -> Array:
-    return np.array(asked.units.axis, dtype=np.int32)
+def _axis(selection: Selection) -> Array:
+    return np.array(selection.units.axis, dtype=np.int32)
 
 
-def named(asked: Asked, shown: Attended) -> Iterator[tuple[str, Array]]:
+def tensors(selection: Selection, maps: Maps) -> Iterator[tuple[str, Array]]:
     """The arrays by the names they have in a safetensors answer."""
-    for layer, arrays in shown.heads.items():
-        if asked.form == "stats":
+    for layer, arrays in maps.heads.items():
+        if selection.form == "stats":
             yield f"stats.{layer}", arrays["stats"]
             continue
-        for place, head in enumerate(asked.heads[layer]):
+        for place, head in enumerate(selection.heads[layer]):
             for name, array in arrays.items():
-                yield _name(asked, layer, head, name), array[place]
-            if asked.form == "dominance":
-                yield _name(asked, layer, head, "tokens"), _axis(asked)
-    if asked.form == "dominance":
-        yield "dominance.wins", shown.whole["wins"]
-    if asked.form == "rollout":
-        yield "rollout", shown.whole["map"]
+                yield _name(selection, layer, head, name), array[place]
+            if selection.form == "dominance":
+                yield _name(selection, layer, head, "tokens"), _axis(selection)
+    if selection.form == "dominance":
+        yield "dominance.wins", maps.whole["wins"]
+    if selection.form == "rollout":
+        yield "rollout", maps.whole["map"]
 
 
-def _name(asked: Asked, layer: int, head: int, name: str) -> str:
-    if asked.form == "dominance":
+def _name(selection: Selection, layer: int, head: int, name: str) -> str:
+    if selection.form == "dominance":
         return f"dominance.{layer}.{head}.{name}"
-    return f"attention.{layer}.{head}" + (f".{name}" if asked.form == "top" else "")
+    return f"attention.{layer}.{head}" + (f".{name}" if selection.form == "top" else "")

@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from model.loading.checkpoint import Model
-from model.maps.forms import Asked
+from model.maps.forms import Selection
 from model.maps.units import Units, divide
 from model.pooling import Pooling
-from service.encode.inputs import Read, Reader
+from service.encode.indices import gate_scales, heads_by_layer, hidden_states
+from service.encode.inputs import ModelInput, Reader
 from service.encode.request import Attention, EncodeRequest, Pooled
-from service.engine.lanes import Wanted, Work
+from service.engine.lanes import Outputs, Work
 from service.observe.record import Record
 from service.refusals import Refused
 from service.settings import Settings
@@ -23,7 +24,7 @@ Heads = Mapping[int, tuple[int, ...]]  # by layer
 class Plan:
     """The sequences of a request and what is wanted of each, in its order."""
 
-    reads: Sequence[Read]
+    inputs: Sequence[ModelInput]
     works: Sequence[Work]
 
     @property
@@ -31,10 +32,10 @@ class Plan:
         """Tokens of each."""
         return list(map(len, self.works))
 
-    def attention(self, padded: bool = False) -> list[Asked]:
+    def attention(self, padded: bool = False) -> list[Selection]:
         """What is to be shown of each; padded, of as many like the longest."""
         works = [max(self.works, key=len)] * len(self.works) if padded else self.works
-        return [work.wanted.attention for work in works if work.wanted.attention]
+        return [work.outputs.attention for work in works if work.outputs.attention]
 
 
 class Planner:
@@ -53,18 +54,21 @@ class Planner:
         Raises:
             Refused: what is asked for does not exist, or an input cannot be read.
         """
-        wanted, heads, gates = self._wanted(request), self._heads(request), self._gates(request)
+        outputs, heads, gates = self._outputs(request), self._heads(request), self._gates(request)
         with record.stage("tokenize"):
-            reads = await self._read(request)
-        record.sequences, record.tokens = len(reads), sum(len(r.sequence) for r in reads)
-        shown: Sequence[Asked | None] = [None] * len(reads)
+            inputs = await self._read(request)
+        record.sequences, record.tokens = len(inputs), sum(len(i.sequence) for i in inputs)
+        selections: Sequence[Selection | None] = [None] * len(inputs)
         if request.attention:
-            shown = [self._shown(request.attention, heads, i, r) for i, r in enumerate(reads)]
+            selections = [
+                self._selection(request.attention, heads, index, one)
+                for index, one in enumerate(inputs)
+            ]
         works = [
-            Work(replace(read.sequence, gates=gates), replace(wanted, attention=one))
-            for read, one in zip(reads, shown, strict=True)
+            Work(replace(one.sequence, gates=gates), replace(outputs, attention=selection))
+            for one, selection in zip(inputs, selections, strict=True)
         ]
-        return Plan(reads, works)
+        return Plan(inputs, works)
 
     def check_tokens(self, tokens: int) -> None:
         """Refuse more tokens than a request may hold."""
@@ -72,16 +76,16 @@ class Planner:
         if tokens > limit:
             raise Refused("too_many_tokens", tokens=tokens, limit=limit)
 
-    def _wanted(self, request: EncodeRequest) -> Wanted:
+    def _outputs(self, request: EncodeRequest) -> Outputs:
         """What the lanes return of each sequence."""
         if request.model is not None and request.model != self._name:
             raise Refused.at("model_not_found", "model")
         layers = self._model.config.layers
         try:
-            hidden = request.hidden(layers)
+            hidden = hidden_states(request, layers)
         except IndexError:
             raise Refused.at("index_out_of_range", "layers", limit=layers) from None
-        return Wanted(self._pooling(request.pooled), request.tokens, hidden)
+        return Outputs(self._pooling(request.pooled), request.tokens, hidden)
 
     def _pooling(self, pooled: bool | Pooled) -> Pooling | None:
         own = self._model.pooling
@@ -89,17 +93,17 @@ class Planner:
             return own if pooled else None
         normalize = own.normalize if pooled.normalize is None else pooled.normalize
         # the checkpoint's Dense layers are made for its own reduction and for no other
-        how = own if pooled.mode == "model" else Pooling((pooled.mode,), normalize)
-        size = how.size(self._model.config.width)
+        pooling = own if pooled.mode == "model" else Pooling((pooled.mode,), normalize)
+        size = pooling.size(self._model.config.width)
         if pooled.dimensions is not None and pooled.dimensions > size:
             raise Refused.at("out_of_range", "pooled", "dimensions", limit=size)
-        return replace(how, normalize=normalize, dimensions=pooled.dimensions)
+        return replace(pooling, normalize=normalize, dimensions=pooled.dimensions)
 
     def _heads(self, request: EncodeRequest) -> Heads:
         """The heads to show."""
         limits = self._limits()
         try:
-            return request.attention.resolve(**limits) if request.attention else {}
+            return heads_by_layer(request.attention, **limits) if request.attention else {}
         except IndexError:
             raise Refused.at("index_out_of_range", "attention", **limits) from None
 
@@ -107,34 +111,36 @@ class Planner:
         """The heads to scale, by layer."""
         limits = self._limits()
         try:
-            return request.scales(**limits)
+            return gate_scales(request, **limits)
         except IndexError:
             raise Refused.at("index_out_of_range", "gates", **limits) from None
 
     def _limits(self) -> dict[str, int]:
         return {"layers": self._model.config.layers, "heads": self._model.config.heads}
 
-    async def _read(self, request: EncodeRequest) -> list[Read]:
+    async def _read(self, request: EncodeRequest) -> list[ModelInput]:
         """The inputs as sequences, within the limits of a request."""
         if not request.inputs:
             raise Refused.at("batch_empty", "inputs")
         if len(request.inputs) > self._settings.max_sequences:
             raise Refused("batch_too_large", limit=self._settings.max_sequences)
-        shown = bool(request.tokens or request.layers or request.attention)
-        reads = await self._reader.read(
-            request.items, request.truncate, shown=shown, prompt_name=request.prompt_name
+        facts = bool(request.tokens or request.layers or request.attention)
+        inputs = await self._reader.read(
+            request.items, request.truncate, facts=facts, prompt_name=request.prompt_name
         )
-        self.check_tokens(sum(len(read.sequence) for read in reads))
-        return reads
+        self.check_tokens(sum(len(one.sequence) for one in inputs))
+        return inputs
 
-    def _shown(self, attention: Attention, heads: Heads, index: int, read: Read) -> Asked:
+    def _selection(
+        self, attention: Attention, heads: Heads, index: int, source: ModelInput
+    ) -> Selection:
         """What is to be shown of one sequence's attention."""
-        facts, units = read.facts, _units(attention, index, read)
+        facts, units = source.facts, _units(attention, index, source)
         if not set(attention.rows) <= set(units.axis):
             raise Refused.at("index_out_of_range", "attention", "rows")
         special, separator = facts["special"] or [], self._model.tokenizer.separator
         separators = [i for i, id in enumerate(facts["token_ids"] or []) if id == separator]
-        return Asked(
+        return Selection(
             heads,
             units,
             attention.form,
@@ -148,15 +154,15 @@ class Planner:
         )
 
 
-def _units(attention: Attention, index: int, read: Read) -> Units:
+def _units(attention: Attention, index: int, source: ModelInput) -> Units:
     """The rows and columns of one sequence's maps."""
-    facts = read.facts
+    facts = source.facts
     if attention.level == "word" and facts["words"] is None:
         raise Refused.at("words_unknown", "inputs", index)
     if attention.specials != "keep" and facts["special"] is None:
         raise Refused.at("specials_unknown", "inputs", index)
     units = divide(
-        len(read.sequence),
+        len(source.sequence),
         level=attention.level,
         specials=attention.specials,
         words=facts["words"] or (),

@@ -1,13 +1,14 @@
 """What an answer will weigh and cost, known before it is computed, and what would fit."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from model.config import EncoderConfig
-from model.maps.forms import Asked, price
+from model.maps.forms import Selection, price
 from service.encode.answer import SAFETENSORS
 from service.refusals import Refused
+from service.settings import Settings
 
 # forms that say less in less, without what they do not read; of the latter a refusal names only
 # what the request has to change
@@ -16,27 +17,17 @@ CHEAPER: tuple[Mapping[str, Any], ...] = (
     {"form": "blocks", "size": 32, "weight": "probability", "rows": ()},
     {"form": "top", "k": 8, "rows": ()},
 )
-SHORT_TOKENS = (
-    64  # of the sequences whose tokens a speed is told in; service/engine/proof.py measures it
-)
+SHORT_TOKENS = 64  # of the sequences that a speed counts; service/engine/proof.py measures it
 LEFT_OUT = frozenset({"weight", "rows"})
 NUMBERS = {"top": "k", "blocks": "size"}  # what one form alone reads, and others refuse
 
 
-@dataclass(frozen=True, slots=True)
-class Caps:
-    """Most bytes of attention in an answer: as JSON numbers, and in any binary form."""
-
-    numbers: int
-    binary: int
-
-
-def attention_bytes(asked: Sequence[Asked]) -> int:
+def attention_bytes(selections: Sequence[Selection]) -> int:
     """Bytes of attention in an answer, of the raw arrays."""
-    return sum(map(price, asked))
+    return sum(map(price, selections))
 
 
-def check(asked: Sequence[Asked], numbers: bool, caps: Caps) -> int:
+def check(selections: Sequence[Selection], numbers: bool, settings: Settings) -> int:
     """Bytes of attention in an answer, refused where they are too many.
 
     Args:
@@ -45,50 +36,50 @@ def check(asked: Sequence[Asked], numbers: bool, caps: Caps) -> int:
     Raises:
         Refused: with the bytes, the limit, and changes to the request each of which would fit.
     """
-    total = attention_bytes(asked)
-    limit = caps.numbers if numbers else caps.binary
+    total = attention_bytes(selections)
+    limit = settings.max_attention_json_bytes if numbers else settings.max_attention_bytes
     if total > limit:
-        fits = _fits(asked, limit)
-        if numbers and total <= caps.binary:
+        fits = _fits(selections, limit)
+        if numbers and total <= settings.max_attention_bytes:
             fits += [{"encoding": "base64"}, {"accept": SAFETENSORS}]
         raise Refused("attention_too_large", bytes=total, limit=limit, fits=fits)
     return total
 
 
-def _fits(asked: Sequence[Asked], limit: int) -> list[dict[str, Any]]:
+def _fits(selections: Sequence[Selection], limit: int) -> list[dict[str, Any]]:
     """Changes to the request, cheapest first, each of which alone would make it fit."""
-    half = {"dtype": "float16", "bytes": _changed(asked, {"half": True})}
-    offers = [*(_offer(asked, change) for change in CHEAPER), half, *_fewer(asked, limit)]
+    half = {"dtype": "float16", "bytes": _bytes(selections, {"half": True})}
+    offers = [*(_offer(selections, change) for change in CHEAPER), half, *_fewer(selections, limit)]
     fitting = [offer for offer in offers if offer["bytes"] <= limit]
     return sorted(fitting, key=lambda offer: int(offer["bytes"]))
 
 
-def _offer(asked: Sequence[Asked], change: Mapping[str, Any]) -> dict[str, Any]:
+def _offer(selections: Sequence[Selection], change: Mapping[str, Any]) -> dict[str, Any]:
     """Another form, as the request would name it."""
-    said = {
+    offer = {
         name: value
         for name, value in change.items()
-        if name not in LEFT_OUT or getattr(asked[0], name) != value
+        if name not in LEFT_OUT or getattr(selections[0], name) != value
     }
-    read = NUMBERS.get(asked[0].form)
-    if read and read not in change:
-        said[read] = None
-    return {**said, "bytes": _changed(asked, change)}
+    number = NUMBERS.get(selections[0].form)
+    if number and number not in change:
+        offer[number] = None
+    return {**offer, "bytes": _bytes(selections, change)}
 
 
-def _fewer(asked: Sequence[Asked], limit: int) -> list[dict[str, Any]]:
+def _fewer(selections: Sequence[Selection], limit: int) -> list[dict[str, Any]]:
     """The same of fewer heads, where the answer is made of heads."""
-    heads, fixed = sum(map(len, asked[0].heads.values())), _changed(asked, {"heads": {}})
-    each = (attention_bytes(asked) - fixed) // heads
+    heads, fixed = sum(map(len, selections[0].heads.values())), _bytes(selections, {"heads": {}})
+    each = (attention_bytes(selections) - fixed) // heads
     most = (limit - fixed) // each if each else 0
     return [{"heads_at_most": most, "bytes": fixed + most * each}] if most > 0 else []
 
 
-def _changed(asked: Sequence[Asked], change: Mapping[str, Any]) -> int:
-    return attention_bytes([replace(one, **change) for one in asked])
+def _bytes(selections: Sequence[Selection], change: Mapping[str, Any]) -> int:
+    return attention_bytes([replace(one, **change) for one in selections])
 
 
-def flops(config: EncoderConfig, lengths: Sequence[int], asked: Sequence[Asked]) -> int:
+def flops(config: EncoderConfig, lengths: Sequence[int], selections: Sequence[Selection]) -> int:
     """Floating-point operations of a request: a product and its sum are two.
 
     Linears and attention of the forward pass, and the scores of the heads whose attention is
@@ -99,12 +90,12 @@ def flops(config: EncoderConfig, lengths: Sequence[int], asked: Sequence[Asked])
     linear = 2 * weights * config.layers * sum(lengths)
     windows = config.windows or (None,) * config.layers
     cells = [_cells(length, window) for length in lengths for window in windows]
-    shown = [
+    scores = [
         len(heads) * _cells(one.units.tokens, windows[layer])
-        for one in asked
+        for one in selections
         for layer, heads in one.heads.items()
     ]
-    return linear + 4 * width * sum(cells) + 2 * config.head * sum(shown)
+    return linear + 4 * width * sum(cells) + 2 * config.head * sum(scores)
 
 
 def cost(config: EncoderConfig, length: int) -> float:

@@ -1,34 +1,22 @@
-"""The native wire: request models, strict, and how they name the model's parts."""
+"""The native wire: request models, strict."""
 
-import re
-from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import (
-    Discriminator,
-    Field,
-    InstanceOf,
-    Tag,
-    field_validator,
-    model_validator,
-)
+from pydantic import Discriminator, Field, InstanceOf, Tag, field_validator, model_validator
 from pydantic.json_schema import SkipJsonSchema
 from pydantic.types import FailFast
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypeAliasType
 
-from model.maps.forms import Form
-from model.maps.tiles import Weight
-from model.maps.units import Level, Specials
-from model.pooling import Mode
+from model.config import Mode
+from model.maps.choices import Form, Level, Specials, Weight
 from model.tokenizer import Truncate
 from service.wire import Wire
 
 Floats = Literal["float32", "float16"]
-LAYER = re.compile("0|[1-9][0-9]{0,8}", re.ASCII)  # as JSON names a layer
 MOST_SCALE = 100.0  # of a gate; much more makes numbers that nothing can hold
 # Lists that stop at their first error: a million errors would cost more than the request
 Integers = TypeAliasType("Integers", Annotated[list[int], FailFast()])
@@ -44,10 +32,10 @@ class Base64Array(Wire):
     data: str
 
 
-def _embeddings_tag(given: object) -> str:
-    if isinstance(given, np.ndarray):
+def _embeddings_tag(value: object) -> str:
+    if isinstance(value, np.ndarray):
         return "<array>"
-    return "<numbers>" if isinstance(given, list) else "<base64>"
+    return "<numbers>" if isinstance(value, list) else "<base64>"
 
 
 # No JSON can hold the array: it is how a binary wire hands over what it read
@@ -73,10 +61,10 @@ class Item(Wire):
 
     @model_validator(mode="after")
     def _exactly_one(self) -> "Item":
-        given = [self.text, self.token_ids, self.embeddings]
+        kinds = [self.text, self.token_ids, self.embeddings]
         lone_pair = self.pair is not None and self.text is None
         lone_types = self.token_type_ids is not None and self.token_ids is None
-        if sum(value is not None for value in given) != 1 or lone_pair or lone_types:
+        if sum(value is not None for value in kinds) != 1 or lone_pair or lone_types:
             raise PydanticCustomError("exactly_one_input", "exactly one kind of input")
         return self
 
@@ -90,7 +78,7 @@ class Item(Wire):
 
 Input = Annotated[
     Annotated[str, Tag("<text>")] | Annotated[Item, Tag("<item>")],
-    Discriminator(lambda given: "<text>" if isinstance(given, str) else "<item>"),
+    Discriminator(lambda value: "<text>" if isinstance(value, str) else "<item>"),
 ]
 Inputs = TypeAliasType("Inputs", Annotated[list[Input], FailFast()])
 
@@ -107,14 +95,17 @@ All = Annotated[Literal["all"], Tag("<all>")]
 Listed = Annotated[Integers, Tag("<list>")]
 ByLayer = Annotated[dict[str, Integers], Tag("<by layer>")]
 Indices = Annotated[
-    All | Listed, Discriminator(lambda given: "<list>" if isinstance(given, list) else "<all>")
+    All | Listed, Discriminator(lambda value: "<list>" if isinstance(value, list) else "<all>")
 ]
-Heads = Annotated[All | Listed | ByLayer, Discriminator(lambda given: _heads_tag(given))]
 
 
-def _heads_tag(given: object) -> str:
-    named = "<by layer>" if isinstance(given, dict) else "<all>"
-    return "<list>" if isinstance(given, list) else named
+def _heads_tag(value: object) -> str:
+    if isinstance(value, dict):
+        return "<by layer>"
+    return "<list>" if isinstance(value, list) else "<all>"
+
+
+Heads = Annotated[All | Listed | ByLayer, Discriminator(_heads_tag)]
 
 
 class Gate(Wire):
@@ -172,26 +163,6 @@ class Attention(Wire):
             raise PydanticCustomError("index_out_of_range", "a row is named twice")
         return rows
 
-    def resolve(self, layers: int, heads: int) -> dict[int, tuple[int, ...]]:
-        """The heads asked for, by layer, in the order of the model.
-
-        Raises:
-            IndexError: one that does not exist, or is named twice.
-        """
-        if isinstance(self.heads, dict):
-            named = {_index(layer): chosen for layer, chosen in self.heads.items()}
-            asked = list(named) if self.layers == "all" else self.layers
-            if set(asked) != set(named):
-                raise IndexError("layers and the keys of heads differ")
-        else:
-            asked = list(range(layers)) if self.layers == "all" else self.layers
-            every = list(range(heads)) if self.heads == "all" else self.heads
-            named = dict.fromkeys(asked, every)
-        chosen = {layer: tuple(_chosen(named[layer], heads)) for layer in _chosen(asked, layers)}
-        if not chosen or not all(chosen.values()):
-            raise IndexError("no head is named")
-        return chosen
-
 
 class EncodeRequest(Wire):
     """The body of POST /v1/encode.
@@ -208,7 +179,7 @@ class EncodeRequest(Wire):
     truncate: Truncate = "refuse"
     pooled: Annotated[
         Annotated[bool, Tag("<switch>")] | Annotated[Pooled, Tag("<how>")],
-        Discriminator(lambda given: "<switch>" if isinstance(given, bool) else "<how>"),
+        Discriminator(lambda value: "<switch>" if isinstance(value, bool) else "<how>"),
     ] = True
     tokens: bool = False
     layers: Integers = []
@@ -222,41 +193,6 @@ class EncodeRequest(Wire):
     def items(self) -> list[Item]:
         """Every input in its long form."""
         return [
-            Item.model_construct(text=given) if isinstance(given, str) else given
-            for given in self.inputs
+            Item.model_construct(text=value) if isinstance(value, str) else value
+            for value in self.inputs
         ]
-
-    def hidden(self, layers: int) -> frozenset[int]:
-        """The hidden states asked for: 0 = embeddings, i = after i layers; -1 is the last.
-
-        Raises:
-            IndexError: one that does not exist, or is named twice.
-        """
-        states = [index + layers + 1 if index < 0 else index for index in self.layers]
-        return frozenset(_chosen(states, layers + 1))
-
-    def scales(self, layers: int, heads: int) -> dict[int, dict[int, float]]:
-        """What heads are multiplied by, by layer and head.
-
-        Raises:
-            IndexError: a head that does not exist, or is named twice.
-        """
-        found: dict[int, dict[int, float]] = {}
-        for gate in self.gates:
-            _chosen([gate.layer], layers)
-            _chosen([*found.get(gate.layer, ()), gate.head], heads)
-            found.setdefault(gate.layer, {})[gate.head] = gate.scale
-        return found
-
-
-def _index(key: str) -> int:
-    if not LAYER.fullmatch(key):
-        raise IndexError("a layer is a number")
-    return int(key)
-
-
-def _chosen(asked: Sequence[int], count: int) -> list[int]:
-    """The indices asked for, in order; each must exist and stand once."""
-    if len(set(asked)) != len(asked) or not all(0 <= index < count for index in asked):
-        raise IndexError(f"of {count}")
-    return sorted(asked)

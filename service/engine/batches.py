@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from service.engine.batcher import Launch
-from service.engine.lanes import Done, Work
+from service.engine.lanes import Result, Work
 from service.observe.metrics import Metrics
 
 if TYPE_CHECKING:  # tracing that is off imports nothing
@@ -22,13 +22,13 @@ class Batches:
     """
 
     def __init__(
-        self, launch: Launch[Work, Done], metrics: Metrics, tracing: "Tracing | None"
+        self, launch: Launch[Work, Result], metrics: Metrics, tracing: "Tracing | None"
     ) -> None:
         self._launch, self._metrics, self._tracing = launch, metrics, tracing
 
     async def __call__(
         self, lane: int, works: Sequence[Work], threads: int
-    ) -> Sequence[Done | Exception]:
+    ) -> Sequence[Result | Exception]:
         """Run one batch in a lane; one result or exception for each work."""
         start = time.monotonic()
         records = list(dict.fromkeys(work.record for work in works if work.record))

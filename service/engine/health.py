@@ -9,9 +9,10 @@ import asyncio
 import logging
 import time
 
-from service.engine.batcher import Batcher, DeadlinePassed, Overloaded
-from service.engine.lanes import Done, Work
+from service.engine.batcher import Batcher
+from service.engine.lanes import Result, Work
 from service.engine.proof import Proof
+from service.engine.queue import DeadlinePassed, Overloaded
 from service.observe.metrics import Metrics
 from service.settings import Settings
 
@@ -26,7 +27,7 @@ class Health:
     """Watches one replica from its start on."""
 
     def __init__(
-        self, settings: Settings, proof: Proof, batcher: Batcher[Work, Done], metrics: Metrics
+        self, settings: Settings, proof: Proof, batcher: Batcher[Work, Result], metrics: Metrics
     ) -> None:
         self._settings, self._proof, self._batcher = settings, proof, batcher
         self._metrics = metrics
@@ -59,11 +60,10 @@ class Health:
 
     async def prove(self) -> None:
         """Run the canary once; a wrong answer takes the replica out of service."""
-        canary = self._proof.canary
         try:
             deadline = time.monotonic() + self._settings.deadline_seconds
-            (done,), _ = await self._batcher.submit([canary], [len(canary)], deadline)
-            right = self._proof.right(done)
+            (result,), _ = await self._batcher.submit([self._proof.canary], deadline)
+            right = self._proof.right(result)
         except (Overloaded, DeadlinePassed):
             return  # there was no room or no time for it
         except Exception:

@@ -20,7 +20,7 @@ from model import packing
 from model.encoder import Encoded
 from model.lessons.explain import explain
 from model.loading.checkpoint import Model
-from model.maps.forms import Asked, show
+from model.maps.forms import Selection, show
 from model.pooling import Pooling, pool
 from service.observe.record import Record
 
@@ -43,7 +43,7 @@ class NonFiniteOutput(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Outputs:
     """What to return of one sequence; by default nothing.
 
     Args:
@@ -55,7 +55,7 @@ class Wanted:
     pooling: Pooling | None = None
     tokens: bool = False
     hidden: frozenset[int] = frozenset()
-    attention: Asked | None = None
+    attention: Selection | None = None
     explained: int | None = None
 
     @property
@@ -78,7 +78,7 @@ class Work:
     """
 
     sequence: packing.Sequence
-    wanted: Wanted
+    outputs: Outputs
     record: Record | None = None
 
     def __len__(self) -> int:
@@ -86,7 +86,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Attended:
+class Maps:
     """What is shown of one sequence's attention; model.maps.forms.Shown as arrays.
 
     Args:
@@ -99,7 +99,7 @@ class Attended:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class Result:
     """What came out for one sequence, real numbers as float32.
 
     Args:
@@ -112,7 +112,7 @@ class Done:
     pooled: Array | None
     tokens: Array | None
     hidden: dict[int, Array]
-    attention: Attended | None
+    attention: Maps | None
     steps: dict[str, Array]
 
 
@@ -148,7 +148,7 @@ class Lanes:
 
     async def launch(
         self, lane: int, works: Sequence[Work], threads: int
-    ) -> Sequence[Done | Exception]:
+    ) -> Sequence[Result | Exception]:
         """Run one batch in a lane; one result or exception for each work."""
         return await self.call(lane, partial(self.run, works, threads))
 
@@ -157,13 +157,13 @@ class Lanes:
             thread.shutdown()
 
     @torch.inference_mode()
-    def run(self, works: Sequence[Work], threads: int) -> list[Done | Exception]:
+    def run(self, works: Sequence[Work], threads: int) -> list[Result | Exception]:
         """Run one batch in the calling thread; a work that fails, fails alone."""
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
         return self._attempt(works)
 
-    def _attempt(self, works: Sequence[Work]) -> list[Done | Exception]:
+    def _attempt(self, works: Sequence[Work]) -> list[Result | Exception]:
         try:
             return self._encode(works)
         except Exception as error:
@@ -174,16 +174,16 @@ class Lanes:
         half = len(works) // 2  # whichever work is to blame, the others deserve an answer
         return self._attempt(works[:half]) + self._attempt(works[half:])
 
-    def _encode(self, works: Sequence[Work]) -> list[Done | Exception]:
+    def _encode(self, works: Sequence[Work]) -> list[Result | Exception]:
         packed = self.model.encoder.pack([work.sequence for work in works])
         encoded = self.model.encoder(
             packed,
-            hidden=frozenset().union(*(work.wanted.states for work in works)),
-            traces=frozenset().union(*(work.wanted.traces for work in works)),
+            hidden=frozenset().union(*(work.outputs.states for work in works)),
+            traces=frozenset().union(*(work.outputs.traces for work in works)),
         )
         if not finite(encoded.last):
             raise NonFiniteOutput(self._first_wrong(packed))
-        return [self._cut(encoded, index, work.wanted) for index, work in enumerate(works)]
+        return [self._cut(encoded, index, work.outputs) for index, work in enumerate(works)]
 
     def _first_wrong(self, packed: packing.Packed) -> int:
         """The first hidden state that is not finite, of a batch whose last is not."""
@@ -192,25 +192,25 @@ class Lanes:
         wrong = (state for state in range(last) if not finite(hidden[state]))
         return next(wrong, last)
 
-    def _cut(self, encoded: Encoded, index: int, wanted: Wanted) -> Done:
+    def _cut(self, encoded: Encoded, index: int, outputs: Outputs) -> Result:
         """One sequence's share of a batch, as arrays."""
         rows = encoded.packed.rows(index)
         last = encoded.last[rows]
-        return Done(
-            pooled=array(pool(last, wanted.pooling)) if wanted.pooling else None,
-            tokens=array(last) if wanted.tokens else None,
-            hidden={layer: array(encoded.hidden[layer][rows]) for layer in sorted(wanted.hidden)},
-            attention=self._attended(encoded, rows, wanted.attention),
-            steps=self._explain(encoded, rows, wanted.explained),
+        return Result(
+            pooled=array(pool(last, outputs.pooling)) if outputs.pooling else None,
+            tokens=array(last) if outputs.tokens else None,
+            hidden={layer: array(encoded.hidden[layer][rows]) for layer in sorted(outputs.hidden)},
+            attention=self._maps(encoded, rows, outputs.attention),
+            steps=self._explain(encoded, rows, outputs.explained),
         )
 
-    def _attended(self, encoded: Encoded, rows: slice, asked: Asked | None) -> Attended | None:
-        """What was asked to be shown of one sequence's attention."""
-        if asked is None:
+    def _maps(self, encoded: Encoded, rows: slice, selection: Selection | None) -> Maps | None:
+        """What is to be shown of one sequence's attention."""
+        if selection is None:
             return None
-        shown = show(encoded.traces, rows, asked)
-        heads = {layer: _arrays(named) for layer, named in shown.heads.items()}
-        return Attended(self.model.encoder.kernels.path, heads, _arrays(shown.whole))
+        shown = show(encoded.traces, rows, selection)
+        heads = {layer: _arrays(tensors) for layer, tensors in shown.heads.items()}
+        return Maps(self.model.encoder.kernels.path, heads, _arrays(shown.whole))
 
     def _explain(self, encoded: Encoded, rows: slice, layer: int | None) -> dict[str, Array]:
         """Every step of one sequence through the layer asked for."""
@@ -231,8 +231,8 @@ def finite(rows: torch.Tensor) -> bool:
     return bool(least.isfinite() & most.isfinite())
 
 
-def _arrays(named: Mapping[str, torch.Tensor]) -> dict[str, Array]:
-    return {name: tensor.cpu().numpy() for name, tensor in named.items()}
+def _arrays(tensors: Mapping[str, torch.Tensor]) -> dict[str, Array]:
+    return {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
 
 
 def array(tensor: torch.Tensor) -> Array:

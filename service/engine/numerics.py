@@ -30,8 +30,8 @@ def name(device: torch.device, dtype: torch.dtype, kernels: str, canary: Array) 
     if device.type == "cpu":
         unit, release = torch.backends.cpu.get_cpu_capability().lower(), release.partition("+")[0]
     else:
-        found = torch.cuda.get_device_properties(device)
-        unit = multiprocessors(found.major, found.minor, found.multi_processor_count)
+        gpu = torch.cuda.get_device_properties(device)
+        unit = multiprocessors(gpu.major, gpu.minor, gpu.multi_processor_count)
     digest = hashlib.sha256(canary.tobytes()).hexdigest()[:DIGITS]
     return f"{device.type}-{PRECISIONS[dtype]}-{kernels}-{unit}-{release}-{digest}"
 
@@ -41,15 +41,15 @@ def multiprocessors(major: int, minor: int, count: int) -> str:
     return f"sm{major}{minor}x{count}"
 
 
-def apart(found: Array, expected: Array) -> float:
+def apart(rows: Array, expected: Array) -> float:
     """The largest difference of two vectors in the same row, of the expected one's length.
 
     Args:
-        found, expected: (rows, width).
+        rows, expected: (rows, width).
 
     Returns:
         Infinity where a number is not finite.
     """
     lengths = np.linalg.norm(expected, axis=-1).clip(min=np.finfo(np.float32).tiny)
-    share = np.linalg.norm(found - expected, axis=-1) / lengths
+    share = np.linalg.norm(rows - expected, axis=-1) / lengths
     return float(np.where(np.isfinite(share), share, np.inf).max())

@@ -10,7 +10,6 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 
@@ -18,9 +17,9 @@ from model import kernels, packing
 from model.loading.checkpoint import Model
 from model.pooling import pool
 from service.engine import machine, numerics
-from service.engine.lanes import Array, Done, Lanes, Wanted, Work, array
+from service.engine.lanes import Array, Lanes, Outputs, Result, Work, array
 from service.engine.loading import load
-from service.engine.weights import Found
+from service.engine.weights import Source
 
 AGREEMENT = 1e-4  # largest difference allowed from transformers
 CANARY = "A dog ate the food because it was hungry"
@@ -61,7 +60,7 @@ GOLDEN = {
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What was found at the start.
+    """What the start has shown.
 
     Args:
         fixed: whether bits are promised: a GPU's matrix kernels, and a processor's in half
@@ -81,40 +80,30 @@ class Proof:
     speed: float
     budget: int
 
-    def right(self, done: Done) -> bool:
+    def right(self, result: Result) -> bool:
         """Whether a canary came out as at the start: bit for bit, where bits are promised."""
-        tokens = _tokens(done)
+        tokens = _tokens(result)
         if self.fixed:
             return tokens.tobytes() == self.golden.tobytes()
         return numerics.apart(tokens, self.golden) <= numerics.CLOSE[self.dtype]
 
 
-async def prove(
-    lanes: Lanes,
-    found: Found,
-    device: torch.device,
-    dtype: torch.dtype,
-    batch_tokens: int | None = None,
+def prove(
+    lanes: Lanes, source: Source, device: torch.device, dtype: torch.dtype, batch_tokens: int | None
 ) -> Proof:
-    """Check the answers of loaded lanes and measure their speed, in lane 0.
+    """Check the answers of loaded lanes and measure their speed; called in lane 0.
 
     Args:
-        found: where their model comes from.
+        source: where their model comes from.
         dtype: its number format.
         batch_tokens: tokens per batch; None measures what is done in machine.BATCH_SECONDS.
 
     Raises:
         NotTrustworthy: its answers differ from another computation of the same.
     """
-    return await lanes.call(0, partial(_prove, lanes, found, device, dtype, batch_tokens))
-
-
-def _prove(
-    lanes: Lanes, found: Found, device: torch.device, dtype: torch.dtype, batch_tokens: int | None
-) -> Proof:
-    check_exact(lanes.model, found, dtype)
+    check_exact(lanes.model, source, dtype)
     speed = _measure(lanes)
-    canary = Work(_sequence(lanes.model, CANARY), Wanted(tokens=True))
+    canary = Work(_sequence(lanes.model, CANARY), Outputs(tokens=True))
     golden = _tokens(_run_canary(lanes, [canary], 1))
     fixed = device.type == "cpu" and dtype == torch.float32
     name = numerics.name(device, dtype, lanes.model.encoder.kernels.name, golden)
@@ -132,13 +121,13 @@ def _prove(
 
 
 @torch.inference_mode()
-def check_exact(model: Model, found: Found, dtype: torch.dtype) -> None:
+def check_exact(model: Model, source: Source, dtype: torch.dtype) -> None:
     """The serving path agrees with the plain one in float32, and with another implementation.
 
     Raises:
         NotTrustworthy: it does not.
     """
-    plain = load(found, torch.device("cpu"), torch.float32, kernels.PLAIN)
+    plain = load(source, torch.device("cpu"), torch.float32, kernels.PLAIN)
     pairs = zip(_read_canary(model), _read_canary(plain), strict=True)
     off = max(numerics.apart(ours, exact) for ours, exact in pairs)
     del plain
@@ -161,21 +150,21 @@ def check_invariance(lanes: Lanes, proof: Proof) -> None:
     """
     alone, few = [proof.canary], [_filler(length) for length in (1, 3, 40)]
     batches = [(batch, n) for batch in (alone, alone + few, alone * 3) for n in {1, len(lanes)}]
-    fuller = ((alone + company, 1) for company in _ever_fuller(lanes, proof))
-    for batch, threads in (*batches, *fuller):
+    larger = ((alone + company, 1) for company in _larger_companies(lanes, proof))
+    for batch, threads in (*batches, *larger):
         if not proof.right(_run_canary(lanes, batch, threads)):
             raise NotTrustworthy("the canary depends on the batch or the thread count")
 
 
-def _run_canary(lanes: Lanes, batch: Sequence[Work], threads: int) -> Done:
+def _run_canary(lanes: Lanes, batch: Sequence[Work], threads: int) -> Result:
     """What comes out for the first of a batch."""
-    done = lanes.run(batch, threads)[0]
-    if isinstance(done, Exception):
-        raise NotTrustworthy("the canary failed") from done
-    return done
+    result = lanes.run(batch, threads)[0]
+    if isinstance(result, Exception):
+        raise NotTrustworthy("the canary failed") from result
+    return result
 
 
-def _ever_fuller(lanes: Lanes, proof: Proof) -> Iterator[list[Work]]:
+def _larger_companies(lanes: Lanes, proof: Proof) -> Iterator[list[Work]]:
     """Company of twice as many tokens each time, until a lane's batch is full."""
     filler = _filler(_middling(lanes.model))
     size, full = len(filler), proof.budget // len(lanes)
@@ -202,8 +191,7 @@ def _middling(model: Model) -> int:
 
 
 def _filler(tokens: int) -> Work:
-    """A sequence of which nothing is wanted."""
-    return Work(packing.Sequence([1] * tokens), Wanted())
+    return Work(packing.Sequence([1] * tokens), Outputs())
 
 
 def _return_memory() -> None:
@@ -229,7 +217,7 @@ def _read_canary(model: Model) -> tuple[Array, Array]:
     return array(tokens), array(pool(tokens, model.pooling)[None])
 
 
-def _tokens(done: Done) -> Array:
-    if done.tokens is None:
+def _tokens(result: Result) -> Array:
+    if result.tokens is None:
         raise RuntimeError("the canary asks for tokens: this is a bug")
-    return done.tokens
+    return result.tokens

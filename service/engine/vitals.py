@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from service.engine.batcher import Batcher
-from service.engine.lanes import Done, Work
+from service.engine.lanes import Result, Work
 from service.observe.metrics import Metrics
 from service.settings import Settings
 
@@ -24,7 +24,7 @@ GPU_BYTES: dict[str, Callable[[], float]] = {
 def publish(
     metrics: Metrics,
     settings: Settings,
-    batcher: Batcher[Work, Done],
+    batcher: Batcher[Work, Result],
     head: Mapping[str, str],
     device: str,
     load_seconds: float,
@@ -46,17 +46,17 @@ def publish(
         torch=torch.__version__,
         ray=version("ray"),
     )
-    watch, limits = metrics.watch, settings
+    watch = metrics.watch
     text = "Seconds that loading and checking the model took."
     watch("model_load_duration_seconds", text, lambda: load_seconds)
     text = "Requests that wait in the replica's queue."
     watch("waiting_requests", text, lambda: batcher.waiting_requests)
     text = "Most requests that may wait in the replica's queue."
-    watch("waiting_requests_limit", text, lambda: limits.max_waiting_requests)
+    watch("waiting_requests_limit", text, lambda: settings.max_waiting_requests)
     text = "Tokens that wait in the replica's queue."
     watch("waiting_tokens", text, lambda: batcher.waiting_tokens)
     text = "Most tokens that may wait in the replica's queue."
-    watch("waiting_tokens_limit", text, lambda: limits.max_waiting_tokens)
+    watch("waiting_tokens_limit", text, lambda: settings.max_waiting_tokens)
     text = "Tokens per second that the replica computes, as lately measured."
     watch("speed_tokens_per_second", text, lambda: batcher.speed)
     watch("resident_memory_bytes", "Bytes of the process in RAM.", _resident_bytes)

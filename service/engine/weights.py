@@ -36,7 +36,7 @@ class ModelNotFound(Exception):
     """--model names nothing this machine has."""
 
 
-class Found(NamedTuple):
+class Source(NamedTuple):
     """Where a model's files lie, and the name it goes by.
 
     Args:
@@ -50,7 +50,7 @@ class Found(NamedTuple):
     preset: EncoderConfig | None = None
 
 
-def locate(model: str) -> Found:
+def locate(model: str) -> Source:
     """Where a model's files lie; a hub's are fetched, once.
 
     Args:
@@ -61,17 +61,17 @@ def locate(model: str) -> Found:
         ModelNotFound: none of them, or the hub does not give it.
     """
     if model == BUNDLED:
-        return Found(_bundled(), BUNDLED)
+        return Source(_bundled(), BUNDLED)
     if model in PRESETS:
-        return Found(_bundled(), model, preset=PRESETS[model])
+        return Source(_bundled(), model, preset=PRESETS[model])
     folder = Path(model).expanduser()
     if folder.is_dir():
-        return Found(folder, folder.resolve().name)
+        return Source(folder, folder.resolve().name)
     name, revision = _hub(model)
     snapshot = _fetch(name, revision, FILES)
     if not any(snapshot.glob("*.safetensors")):
         raise ModelNotFound(f"{model} has no safetensors, and pickles are not read; {CONVERT}")
-    return Found(snapshot, name, commit=snapshot.name)
+    return Source(snapshot, name, commit=snapshot.name)
 
 
 def pin(model: str) -> str:
@@ -110,30 +110,32 @@ def _fetch(name: str, revision: str, files: Sequence[str]) -> Path:
     Raises:
         ModelNotFound: why not, in one line.
     """
-    from huggingface_hub import errors, snapshot_download  # slow to import, and rarely needed
+    from huggingface_hub import (  # slow to import, and rarely needed
+        constants,
+        errors,
+        snapshot_download,
+    )
 
-    asked = f"{name}@{revision}"
+    repository = f"{name}@{revision}"
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=list(files)))
     except errors.GatedRepoError as error:
-        reason = f"no folder {asked}, and on the hub its licence is to be accepted (HF_TOKEN)"
+        reason = f"no folder {repository}, and on the hub its licence is to be accepted (HF_TOKEN)"
         raise ModelNotFound(reason) from error
     except errors.RepositoryNotFoundError as error:
-        reason = f"no folder {asked}, and the hub has no such model, or only for others (HF_TOKEN)"
+        reason = (
+            f"no folder {repository}, and the hub has no such model, or only for others (HF_TOKEN)"
+        )
         raise ModelNotFound(reason) from error
     except errors.RevisionNotFoundError as error:
         raise ModelNotFound(f"{name} has no revision {revision}") from error
     except errors.LocalEntryNotFoundError as error:
-        why = "HF_HUB_OFFLINE is set" if _offline() else "the hub cannot be reached"
-        raise ModelNotFound(f"no folder {asked}, it is not wholly cached, and {why}") from error
+        why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "the hub cannot be reached"
+        raise ModelNotFound(
+            f"no folder {repository}, it is not wholly cached, and {why}"
+        ) from error
     except Exception as error:  # of the HTTP library beneath, which changes with the version
-        raise ModelNotFound(f"{asked}: {_line(error)}") from error
-
-
-def _offline() -> bool:
-    from huggingface_hub import constants
-
-    return constants.HF_HUB_OFFLINE
+        raise ModelNotFound(f"{repository}: {_line(error)}") from error
 
 
 def _line(error: Exception) -> str:

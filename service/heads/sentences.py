@@ -109,9 +109,9 @@ def _sentences(name: str, content: bytes) -> Iterator[Sentence]:
         try:
             yield _sentence(number, Line.model_validate_json(line))
         except ValidationError as error:
-            wrong = error.errors()[0]
-            place = ".".join(map(str, wrong["loc"]))
-            fault = f"{place}: {wrong['msg']}" if place else wrong["msg"]
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            fault = f"{place}: {first['msg']}" if place else first["msg"]
             raise BadCorpus(f"{name} line {number}: {fault}") from error
         except ValueError as error:
             raise BadCorpus(f"{name} line {number}: {error}") from error

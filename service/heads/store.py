@@ -22,11 +22,11 @@ from torch import Tensor
 
 from model import packing
 from model.loading.checkpoint import Model
-from model.maps.forms import Asked
+from model.maps.forms import Selection
 from model.maps.units import divide
 from model.tokenizer import Tokenized
 from service.engine.batcher import Timing
-from service.engine.lanes import Done, Wanted, Work
+from service.engine.lanes import Outputs, Result, Work
 from service.heads import sentences
 from service.heads.survey import measure
 from service.refusals import Refused
@@ -35,9 +35,8 @@ logger = logging.getLogger(__name__)
 
 FORMAT = 1  # changes when equal weights and sentences would be told otherwise
 
-
 # waits for the batches that hold some works; see service/encode/admission.py
-Run = Callable[[Sequence[Work], float], Awaitable[tuple[list[Done], Timing]]]
+Run = Callable[[Sequence[Work], float], Awaitable[tuple[list[Result], Timing]]]
 
 
 class Heads:
@@ -51,7 +50,7 @@ class Heads:
     def __init__(self, model: Model, name: str, run: Run, batch_seconds: float) -> None:
         self._model, self._name, self._run = model, name, run
         self._batch_seconds = batch_seconds
-        self._making: asyncio.Task[dict[str, Any]] | None = None
+        self._task: asyncio.Task[dict[str, Any]] | None = None
 
     async def answer(self, deadline: float) -> dict[str, Any]:
         """The survey that is kept; whoever asks where there is none waits for it.
@@ -63,22 +62,22 @@ class Heads:
         """
         survey = await asyncio.to_thread(recall, self._model.digest)
         if survey is None:
-            if self._making is None:
-                self._making = asyncio.create_task(self._make())
-                self._making.add_done_callback(self._made)
+            if self._task is None:
+                self._task = asyncio.create_task(self._measure())
+                self._task.add_done_callback(self._end)
             try:
                 async with asyncio.timeout(deadline - time.monotonic()):
-                    survey = await asyncio.shield(self._making)
+                    survey = await asyncio.shield(self._task)
             except TimeoutError:
                 raise Refused("deadline_exceeded") from None
         return {**survey, "model": self._name}
 
     def close(self) -> None:
         """Give up what is being made."""
-        if self._making:
-            self._making.cancel()
+        if self._task:
+            self._task.cancel()
 
-    async def _make(self) -> dict[str, Any]:
+    async def _measure(self) -> dict[str, Any]:
         survey = await measure(self._model, self._name, sentences.bundled(), self._attend)
         try:
             await asyncio.to_thread(keep, survey)
@@ -86,25 +85,25 @@ class Heads:
             logger.warning("heads not stored", extra={"reason": str(error)})
         return survey
 
-    def _made(self, making: asyncio.Task[dict[str, Any]]) -> None:
+    def _end(self, task: asyncio.Task[dict[str, Any]]) -> None:
         """Hold on to what was made, it may be kept nowhere else; let what failed be tried again."""
-        if making.cancelled() or making.exception():
-            self._making = None
+        if task.cancelled() or task.exception():
+            self._task = None
 
     async def _attend(self, sequences: Sequence[Tokenized]) -> list[Tensor]:
         """The maps of all heads of all layers of each sequence, (heads, query, key)."""
         config = self._model.config
-        every = {layer: tuple(range(config.heads)) for layer in range(config.layers)}
+        heads = {layer: tuple(range(config.heads)) for layer in range(config.layers)}
         works = [
             Work(
                 packing.Sequence(sequence.token_ids, sequence.types),
-                Wanted(attention=Asked(every, divide(len(sequence.token_ids)))),
+                Outputs(attention=Selection(heads, divide(len(sequence.token_ids)))),
             )
             for sequence in sequences
         ]
         deadline = time.monotonic() + self._batch_seconds
-        done, _ = await self._run(works, deadline)
-        return [_maps(one, config.layers) for one in done]
+        results, _ = await self._run(works, deadline)
+        return [_maps(result, config.layers) for result in results]
 
 
 def recall(digest: str) -> dict[str, Any] | None:
@@ -162,8 +161,8 @@ def _hex(digest: str) -> str:
     return digest.removeprefix("sha256:")
 
 
-def _maps(done: Done, layers: int) -> Tensor:
-    if done.attention is None:
+def _maps(result: Result, layers: int) -> Tensor:
+    if result.attention is None:
         raise RuntimeError("maps were asked for: this is a bug")
-    heads = done.attention.heads
+    heads = result.attention.heads
     return torch.cat([torch.from_numpy(heads[layer]["map"]) for layer in range(layers)])

@@ -107,7 +107,7 @@ class Evidence:
                 "layer": number // heads,
                 "head": number % heads,
                 **_labels(_linguistic(verdicts, number) + roles.roles(own, baseline, thresholds)),
-                "measures": {name: _rounded(value) for name, value in own.items()},
+                "measures": {name: _round(value) for name, value in own.items()},
             }
             for number, own in enumerate(measures)
         ]
@@ -117,16 +117,6 @@ class Evidence:
             "heads": entries,
             "relations": {name: _verdict(name, verdicts[name], heads) for name in verdicts},
         }
-
-
-def head_name(layer: int, head: int) -> str:
-    """A head as people write it.
-
-    Example:
-        >>> named(5, 11)
-        'L5H11'
-    """
-    return f"L{layer}H{head}"
 
 
 def _link(maps: Tensor, words: Sequence[int | None], sentence: Sentence) -> Link:
@@ -153,7 +143,7 @@ def _linguistic(verdicts: Mapping[str, Verdict], head: int) -> list[Role]:
 def _labels(all_roles: Sequence[Role]) -> dict[str, Any]:
     """The first role with its numbers, and which others the head fills too."""
     entries = [
-        {key: value if key == "role" else _rounded(value) for key, value in asdict(role).items()}
+        {key: value if key == "role" else _round(value) for key, value in asdict(role).items()}
         for role in all_roles
     ]
     none = dict.fromkeys(("role", "score", "threshold", "baseline"))
@@ -165,7 +155,8 @@ def _verdict(relation: str, verdict: Verdict, heads: int) -> dict[str, Any]:
     """A relation's verdict as it is answered."""
 
     def name(number: int | None) -> str | None:
-        return None if number is None else head_name(*divmod(number, heads))
+        """A head as people write it, such as L5H11."""
+        return None if number is None else "L{}H{}".format(*divmod(number, heads))
 
     return {
         "kind": KINDS.get(relation),
@@ -173,12 +164,12 @@ def _verdict(relation: str, verdict: Verdict, heads: int) -> dict[str, Any]:
         **asdict(verdict),
         "head": name(verdict.head),
         "candidate": name(verdict.candidate),
-        "score": _rounded(verdict.score),
-        "threshold": _rounded(verdict.threshold),
-        "baseline": _rounded(verdict.baseline),
+        "score": _round(verdict.score),
+        "threshold": _round(verdict.threshold),
+        "baseline": _round(verdict.baseline),
     }
 
 
-def _rounded(value: float) -> float | None:
+def _round(value: float) -> float | None:
     """A number as it is answered; nothing measured is no number."""
     return None if math.isnan(value) else round(value, PLACES)

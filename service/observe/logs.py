@@ -53,8 +53,8 @@ class Lines(logging.Formatter):
             "event": record.getMessage(),
             "replica": self._replica,
         }
-        known = vars(record)
-        line |= {name: known[name] for name in FACTS if known.get(name) is not None}
+        facts = ((name, getattr(record, name, None)) for name in FACTS)
+        line |= {name: fact for name, fact in facts if fact is not None}
         if record.exc_info and record.exc_info[1]:
             line |= _failure(record.exc_info[1])
         return line

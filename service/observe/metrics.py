@@ -25,7 +25,7 @@ from prometheus_client import (
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from model.maps.forms import Form
+from model.maps.choices import Form
 from service.observe.record import STAGES, Record
 from service.refusals import CALLERS, REFUSALS, UNAUTHORIZED
 
@@ -133,16 +133,16 @@ class Metrics:
                 for code in AWAITED:
                     self._requests.labels(route, kind, str(code), self._replica)
 
-    def request(self, seen: Record) -> None:
+    def request(self, record: Record) -> None:
         """Count one request that has ended, whichever way; the only place that does."""
         self._pages.clear()
-        self._requests.labels(seen.route, seen.input, str(seen.code), self._replica).inc()
-        exemplar = _exemplar(seen)
-        self._seconds.labels(seen.route, self._replica).observe(seen.seconds, exemplar)
-        self._response_bytes.inc(seen.bytes)
-        for stage in seen.stages:
+        self._requests.labels(record.route, record.input, str(record.code), self._replica).inc()
+        exemplar = _exemplar(record)
+        self._seconds.labels(record.route, self._replica).observe(record.seconds, exemplar)
+        self._response_bytes.inc(record.bytes)
+        for stage in record.stages:
             self._stages[stage.name].observe(stage.seconds)
-        self._refused(seen)
+        self._refused(record)
 
     def lagged(self, seconds: float) -> None:
         """Record one lag of the event loop."""
@@ -184,16 +184,16 @@ class Metrics:
         """Publish a gauge that is read at every scrape."""
         self._gauge(name, sentence, **labels).set_function(read)
 
-    def _refused(self, seen: Record) -> None:
+    def _refused(self, record: Record) -> None:
         """Count why a request was not answered as asked."""
-        code = seen.refused
+        code = record.refused
         if code in self._invalid:
             self._invalid[code].inc()
         elif code == "nonfinite_output":
             self._nonfinite.inc()
-        elif code == OVERLOADED or (code in LATE and seen.route != PROBE):
-            self._shed[LATE.get(code) or seen.shed or SHED[0]].inc()
-        if seen.code == UNAUTHORIZED:
+        elif code == OVERLOADED or (code in LATE and record.route != PROBE):
+            self._shed[LATE.get(code) or record.shed or SHED[0]].inc()
+        if record.code == UNAUTHORIZED:
             self._unauthorized.inc()
 
     def _gauge(self, name: str, sentence: str | None = None, **labels: str) -> Gauge:
@@ -230,9 +230,9 @@ class _Families:
         return kind(f"headlight_{name}", text, labelled, registry=self.registry, **more)
 
 
-def _exemplar(seen: Record) -> dict[str, str] | None:
+def _exemplar(record: Record) -> dict[str, str] | None:
     """The trace to look into; one that is kept nowhere would lead to nothing."""
-    return {"trace_id": seen.trace.trace_id} if seen.trace and seen.trace.sampled else None
+    return {"trace_id": record.trace.trace_id} if record.trace and record.trace.sampled else None
 
 
 def samples(page: str) -> Iterator[tuple[str, dict[str, str], float]]:

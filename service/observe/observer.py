@@ -53,43 +53,43 @@ class Observer:
         """
         headers = Headers(scope=scope)
         method = scope["method"] if scope["method"] in METHODS else "_OTHER"
-        seen = Record(route, method, headers.get(REQUEST_ID, ""))
+        record = Record(route, method, headers.get(REQUEST_ID, ""))
         if self._tracing:
-            seen.trace = self._tracing.begin(seen, headers.getlist(TRACEPARENT))
+            record.trace = self._tracing.begin(record, headers.getlist(TRACEPARENT))
         self._in_flight += 1
         try:
-            yield seen
+            yield record
         finally:
             self._in_flight -= 1
-            seen.end()
+            record.end()
             if not self._ended:
                 asyncio.get_running_loop().call_later(TELL_SECONDS, self.tell)
-            self._ended.append(seen)
+            self._ended.append(record)
 
     def tell(self) -> None:
         """Tell of the requests that have ended since the last time; whoever counts calls it."""
         ended, self._ended = self._ended, []
         for listener in self._listeners:
-            for seen in ended:
+            for record in ended:
                 try:
-                    listener(seen)
+                    listener(record)
                 except Exception:  # a bug, which must not silence the others
-                    logger.exception("telling failed", extra=seen.names())
+                    logger.exception("telling failed", extra=record.names())
 
-    def _log(self, seen: Record) -> None:
+    def _log(self, record: Record) -> None:
         """Write a request's line, at the time of its end."""
         if not logger.isEnabledFor(logging.INFO):
             return
         facts = {
-            **seen.names(),
-            "code": seen.code,
-            "duration_ms": round(seen.seconds * 1000, 3),
-            "sequences": seen.sequences,
-            "tokens": seen.tokens,
+            **record.names(),
+            "code": record.code,
+            "duration_ms": round(record.seconds * 1000, 3),
+            "sequences": record.sequences,
+            "tokens": record.tokens,
             "weights": self._weights,
         }
-        record = logger.makeRecord(
+        line = logger.makeRecord(
             logger.name, logging.INFO, __file__, 0, "request", (), None, extra=facts
         )
-        record.created = seen.ended
-        logger.handle(record)
+        line.created = record.ended
+        logger.handle(line)

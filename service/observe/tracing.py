@@ -67,7 +67,7 @@ class Tracing:
         self._ratio, self._ids = ratio, RandomIdGenerator()
         self._headers = TraceContextTextMapPropagator()
 
-    def begin(self, seen: Record, traceparents: Sequence[str]) -> Trace:
+    def begin(self, record: Record, traceparents: Sequence[str]) -> Trace:
         """Start a request's span; a traceparent that is not valid starts a new trace.
 
         Whether it is sampled is the caller's to say, and by chance where there is none.
@@ -78,7 +78,7 @@ class Tracing:
             context = self._headers.extract({TRACEPARENT: traceparents[0]}, context)
         parent = trace.get_current_span(context).get_span_context()
         if parent.trace_flags.sampled if parent.is_valid else random.random() < self._ratio:
-            span = self._tracer.start_span(seen.method, context, SpanKind.SERVER)
+            span = self._tracer.start_span(record.method, context, SpanKind.SERVER)
             own = span.get_span_context()
             return _trace(own, span)
         trace_id = parent.trace_id or self._ids.generate_trace_id()
@@ -86,23 +86,23 @@ class Tracing:
         span_id = self._ids.generate_span_id()
         return _trace(SpanContext(trace_id, span_id, is_remote=False, trace_flags=flags), None)
 
-    def end(self, seen: Record) -> None:
+    def end(self, record: Record) -> None:
         """End a request's span, with a child for each of its stages."""
-        if seen.trace is None or seen.trace.span is None:
+        if record.trace is None or record.trace.span is None:
             return
-        span, since = seen.trace.span, _epoch()
+        span, since = record.trace.span, _epoch()
         inside = trace.set_span_in_context(span, Context())
-        for stage in seen.stages:
-            links = [Link(batch) for batch in seen.trace.batches if stage.name == "forward"]
+        for stage in record.stages:
+            links = [Link(batch) for batch in record.trace.batches if stage.name == "forward"]
             start = since + _nanoseconds(stage.start)
             child = self._tracer.start_span(stage.name, inside, links=links, start_time=start)
             child.end(since + _nanoseconds(stage.end))
-        if seen.route != "other":  # which route takes it is known by now
-            span.update_name(f"{seen.method} {seen.route}")
-        span.set_attributes(_attributes(seen))
-        if seen.refused in OURS:
+        if record.route != "other":  # which route takes it is known by now
+            span.update_name(f"{record.method} {record.route}")
+        span.set_attributes(_attributes(record))
+        if record.refused in OURS:
             span.set_status(StatusCode.ERROR)
-        span.end(since + _nanoseconds(seen.start + seen.seconds))
+        span.end(since + _nanoseconds(record.start + record.seconds))
 
     def batch(self, members: Sequence[Record], sequences: int, tokens: int, start: float) -> None:
         """Tell of a batch that ended now.
@@ -111,7 +111,7 @@ class Tracing:
             members: the requests in it.
             start: on time.monotonic's clock.
         """
-        traces = [seen.trace for seen in members if seen.trace and seen.trace.sampled]
+        traces = [record.trace for record in members if record.trace and record.trace.sampled]
         if not traces:
             return
         links = [Link(one.span.get_span_context()) for one in traces]
@@ -164,16 +164,16 @@ def _line(span: ReadableSpan) -> str:
     return f"{span.to_json(indent=None)}\n"
 
 
-def _attributes(seen: Record) -> dict[str, Any]:
-    refused = {"error.type": seen.refused} if seen.refused else {}
+def _attributes(record: Record) -> dict[str, Any]:
+    refused = {"error.type": record.refused} if record.refused else {}
     return {
-        "http.request.method": seen.method,
-        "http.route": seen.route,
-        "http.response.status_code": seen.code,
-        "headlight.request_id": seen.request_id,
-        "headlight.input": seen.input,
-        "headlight.sequences": seen.sequences,
-        "headlight.tokens": seen.tokens,
+        "http.request.method": record.method,
+        "http.route": record.route,
+        "http.response.status_code": record.code,
+        "headlight.request_id": record.request_id,
+        "headlight.input": record.input,
+        "headlight.sequences": record.sequences,
+        "headlight.tokens": record.tokens,
         **refused,
     }
 

@@ -9,9 +9,10 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from model import kernels
+from model.config import Mode
 from model.loading.checkpoint import Model
 from model.packing import Sequence, pack
-from model.pooling import Dense, Mode, Pooling, pool
+from model.pooling import Dense, Pooling, pool
 
 CPU = torch.device("cpu")
 TOKENS = torch.tensor([[1.0, -2.0], [3.0, 5.0], [2.0, 3.0]])  # (tokens, width)

@@ -19,8 +19,7 @@ import httpx
 import pytest
 import yaml
 
-from service import launch
-from service.cluster import ingress
+from service.cluster import ingress, ports, workspace
 from service.settings import Settings
 
 pytestmark = pytest.mark.prove
@@ -104,7 +103,7 @@ def run(found: dict[str, Any], replicas: int) -> bool:
 @contextmanager
 def cluster(variables: str) -> Iterator[Cluster]:
     """Start a cluster of one node with variables from a shell file; end what it started."""
-    with launch.workspace() as directory, ingress.block(without=8000) as block:
+    with workspace.directory() as directory, ports.block(without=8000) as block:
         port, dashboard, gcs, agent, export, first = free(6)
         # what two clusters of one machine cannot share: ports, paths and tokens
         placed = ingress.placed(Settings(), block, directory, cores=2)

@@ -18,9 +18,9 @@ from safetensors.numpy import load
 from transformers import BertModel
 
 from model import kernels
-from model.maps.statistics import FIELDS
+from model.maps.choices import FIELDS
 from service.encode.answer import SAFETENSORS
-from service.engine.lanes import Done, Work
+from service.engine.lanes import Result, Work
 from service.engine.weights import BUNDLED, locate
 from service.replica import Replica
 from service.settings import Settings
@@ -474,7 +474,7 @@ async def test_a_gate_leaves_others_in_its_batch_as_they_are(
     alone = [(await encode(client, one))["data"] for one in asked]
     run, go, batches = replica.lanes.run, threading.Event(), list[set[bool]]()
 
-    def held(works: Sequence[Work], threads: int) -> list[Done | Exception]:
+    def held(works: Sequence[Work], threads: int) -> list[Result | Exception]:
         go.wait(20)
         batches.append({bool(work.sequence.gates) for work in works})
         return run(works, threads)

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from model.packing import Sequence
-from service.api.teaching import spine
+from service.api.teaching import lessons
 from service.encode import answer
-from service.engine.lanes import Done, Wanted, Work
+from service.engine.lanes import Outputs, Result, Work
 from service.engine.weights import BUNDLED, locate
 from service.refusals import Refused
 from service.replica import Replica
@@ -166,7 +166,7 @@ async def test_a_pre_norm_family_has_one_more_step_to_pay_for(replica: Replica) 
     facts = []
     for pre_norm in (False, True):
         with pytest.raises(Refused) as refused:
-            spine._check_bytes(replace(replica.reader.config, pre_norm=pre_norm), 3, 1)
+            lessons._check_bytes(replace(replica.reader.config, pre_norm=pre_norm), 3, 1)
         facts.append(refused.value.facts)
 
     assert facts[1]["bytes"] == 4 * (11 * 3 * 384 + 2 * 12 * 3**2)
@@ -207,7 +207,7 @@ async def test_it_waits_and_is_counted_like_any_text(
     """No room, no place in the queue; its tokens and its route are in the metrics."""
     body = {"text": "All is well", "layer": 0}
     with monkeypatch.context() as full:
-        full.setattr(replica.batcher, "_most_requests", 0)
+        full.setattr(replica.batcher._queue, "_most_requests", 0)
         refused = await client.post(ROUTE, json=body)
 
     async def tokens() -> float:
@@ -228,9 +228,9 @@ async def test_in_company_it_is_explained_the_same(replica: Replica) -> None:
     """Whatever else is in the batch: not one bit of any step moves, nor of the others."""
     ids = [101, 2035, 2003, 2092, 102]
     works = [
-        Work(Sequence(ids), Wanted(explained=3)),
-        Work(Sequence(ids * 7), Wanted(tokens=True)),
-        Work(Sequence(ids), Wanted(explained=1, hidden=frozenset({4}))),
+        Work(Sequence(ids), Outputs(explained=3)),
+        Work(Sequence(ids * 7), Outputs(tokens=True)),
+        Work(Sequence(ids), Outputs(explained=1, hidden=frozenset({4}))),
     ]
     run = replica.lanes.run
     alone = [run([work], 1)[0] for work in works]
@@ -238,11 +238,11 @@ async def test_in_company_it_is_explained_the_same(replica: Replica) -> None:
     together = await asyncio.to_thread(run, works, 1)
 
     for one, other in zip(alone, together, strict=True):
-        assert isinstance(one, Done) and isinstance(other, Done)
+        assert isinstance(one, Result) and isinstance(other, Result)
         assert one.steps.keys() == other.steps.keys()
         for name, step in one.steps.items():
             np.testing.assert_array_equal(other.steps[name], step)
-    assert [list(done.hidden) for done in together if isinstance(done, Done)] == [[], [], [4]]
+    assert [list(done.hidden) for done in together if isinstance(done, Result)] == [[], [], [4]]
 
 
 async def test_a_score_beyond_a_window_is_null() -> None:

@@ -1,11 +1,9 @@
 """POST /v1/encode: our own wire, JSON or safetensors."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from service import refusals
-from service.api import dialect
-from service.api.dialect import Problem
+from service.api.dialect import InPieces, Problem
 from service.api.native import tensor_file
 from service.encode import answer
 from service.encode.answer import JSON, SAFETENSORS, Encoded
@@ -13,24 +11,10 @@ from service.encode.request import EncodeRequest
 from service.refusals import Refused
 
 
-@dataclass(frozen=True, slots=True)
-class Call(dialect.InPieces):
-    """One request, and how its answer is written.
-
-    Args:
-        media_type: of the answer, JSON or safetensors.
-    """
-
-    request: EncodeRequest
-    media_type: str
-
-    @property
-    def numbers(self) -> bool:
-        """Whether arrays are written as JSON numbers, which take several times their bytes."""
-        return self.media_type == JSON and self.request.encoding == "json"
+class Call(InPieces):
+    """A request of POST /v1/encode."""
 
     def pieces(self, encoded: Encoded) -> Iterator[bytes]:
-        """The answer, in pieces."""
         if self.media_type == SAFETENSORS:
             return answer.as_safetensors(encoded)
         return answer.as_json(encoded, self.request.encoding)
@@ -48,8 +32,11 @@ def parse(body: bytes, media_type: str, accept: str, most_json: int) -> Call:
         Refused, ValidationError: what service/refusals.py gives a status.
     """
     if media_type == SAFETENSORS:
-        return Call(tensor_file.parse(body, most_json), accept)
-    return Call(EncodeRequest.model_validate_json(body), accept)
+        request = tensor_file.parse(body, most_json)
+    else:
+        request = EncodeRequest.model_validate_json(body)
+    numbers = accept == JSON and request.encoding == "json"
+    return Call(request=request, numbers=numbers, media_type=accept)
 
 
 def problem(refused: Refused, request_id: str) -> Problem:

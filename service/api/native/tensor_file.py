@@ -5,16 +5,14 @@ from typing import Any
 
 import numpy as np
 import orjson
-from numpy.typing import NDArray
 from pydantic_core import from_json
 from safetensors import SafetensorError, deserialize
 
 from service.api.body import LENGTH_BYTES, header_bytes
-from service.encode.answer import METADATA
+from service.encode.answer import METADATA, Array
 from service.encode.request import EncodeRequest
 from service.refusals import Refused, unreadable
 
-Array = NDArray[Any]
 Kinds = Mapping[str, np.dtype[Any]]
 
 FLOATS: Kinds = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2")}
@@ -42,57 +40,57 @@ def parse(body: bytes, most_json: int) -> EncodeRequest:
     if most_json < header_bytes(body) < len(body):
         raise Refused("body_too_large")
     try:
-        held = dict(deserialize(body))  # type: ignore[no-untyped-call]  # the library's gap
+        tensors = dict(deserialize(body))  # type: ignore[no-untyped-call]  # the library's gap
     except SafetensorError:
         raise Refused("invalid_safetensors") from None
-    asked = _told(body)
-    inputs = asked.get("inputs")
+    fields = _metadata(body)
+    inputs = fields.get("inputs")
     if isinstance(inputs, list):
-        asked["inputs"] = [_filled(given, index, held) for index, given in enumerate(inputs)]
-    request = EncodeRequest.model_validate(asked)
-    if held:
+        fields["inputs"] = [_input(item, index, tensors) for index, item in enumerate(inputs)]
+    request = EncodeRequest.model_validate(fields)
+    if tensors:
         raise Refused("tensor_unused")
     return request
 
 
-def _told(body: bytes) -> dict[str, Any]:
+def _metadata(body: bytes) -> dict[str, Any]:
     """The JSON of the metadata, which the library's reader from bytes leaves out."""
     header = body[LENGTH_BYTES:][: header_bytes(body)]
     try:
-        told = orjson.loads(header).get("__metadata__") or {}
+        metadata = orjson.loads(header).get("__metadata__") or {}
     except ValueError:  # stricter than the library in what both skip
         raise Refused("invalid_safetensors") from None
-    if METADATA not in told:
+    if METADATA not in metadata:
         raise Refused.at("missing_field", "__metadata__", METADATA)
     try:
-        asked = from_json(told[METADATA])
+        fields = from_json(metadata[METADATA])
     except ValueError as error:
         raise unreadable(error) from None
-    if not isinstance(asked, dict):
+    if not isinstance(fields, dict):
         raise Refused("invalid_type")
-    return asked
+    return fields
 
 
-def _filled(given: Any, index: int, held: dict[str, Mapping[str, Any]]) -> Any:
-    """An input with the tensors that it names, which are taken from those held."""
-    if not isinstance(given, dict):
-        return given
-    filled = dict(given)
+def _input(item: Any, index: int, tensors: dict[str, Mapping[str, Any]]) -> Any:
+    """An input with the tensors that it names, each of which leaves those of the file."""
+    if not isinstance(item, dict):
+        return item
+    arrays: dict[str, Any] = {}
     for field, (dtypes, axes) in FIELDS.items():
-        named = given.get(field)
-        if not isinstance(named, dict) or "tensor" not in named:
+        reference = item.get(field)
+        if not isinstance(reference, dict) or "tensor" not in reference:
             continue
         loc = ("inputs", index, field)
-        if named.keys() != {"tensor"}:
+        if reference.keys() != {"tensor"}:
             raise Refused.at("unknown_field", *loc)
-        if not isinstance(named["tensor"], str):
+        if not isinstance(reference["tensor"], str):
             raise Refused.at("invalid_type", *loc)
-        tensor = held.pop(named["tensor"], None)
+        tensor = tensors.pop(reference["tensor"], None)
         if tensor is None:
             raise Refused.at("tensor_unknown", *loc)
         array = _array(tensor, dtypes, axes, loc)
-        filled[field] = array.tolist() if dtypes is INTEGERS else array
-    return filled
+        arrays[field] = array.tolist() if dtypes is INTEGERS else array
+    return {**item, **arrays}
 
 
 def _array(

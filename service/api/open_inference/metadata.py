@@ -2,15 +2,8 @@
 
 from typing import Any
 
-from service.api.open_inference.call import EMBEDS, INPUTS
-from service.api.open_inference.request import (
-    ATTENTION,
-    LAYERS,
-    LENGTHS,
-    POOLED,
-    TOKENS,
-    VERSION,
-)
+from service.api.open_inference.inputs import EMBEDS, INPUTS
+from service.api.open_inference.request import ATTENTION, LAYERS, LENGTHS, POOLED, TOKENS, VERSION
 
 
 def model(name: str, width: int, embedding: int, pooled: int) -> dict[str, Any]:
@@ -30,15 +23,15 @@ def model(name: str, width: int, embedding: int, pooled: int) -> dict[str, Any]:
     }
     inputs = [
         {
-            "name": given,
+            "name": input_name,
             "datatype": datatypes[0],
-            "shape": [-1, -1, embedding] if given == EMBEDS else [-1] * axes[0],
+            "shape": [-1, -1, embedding] if input_name == EMBEDS else [-1] * axes[0],
         }
-        for given, (datatypes, axes) in INPUTS.items()
+        for input_name, (datatypes, axes) in INPUTS.items()
     ]
     outputs = [
-        {"name": made, "datatype": "INT64" if made == LENGTHS else "FP32", "shape": shape}
-        for made, shape in shapes.items()
+        {"name": output, "datatype": "INT64" if output == LENGTHS else "FP32", "shape": shape}
+        for output, shape in shapes.items()
     ]
     return {
         "name": name,

@@ -18,7 +18,7 @@ LONGEST_LIST = 4096  # characters
 MOST_UNSIGNED = 2**64 - 1  # of Triton's parameters
 
 # A parameter holds no list, in this protocol: "0,3,-1"
-Listed = Annotated[
+Indices = Annotated[
     str, StringConstraints(max_length=LONGEST_LIST, pattern=r"^-?[0-9]{1,9}(,-?[0-9]{1,9})*$")
 ]
 
@@ -77,9 +77,9 @@ class InferParameters(Wire):
     """
 
     binary_data_output: bool = False
-    layers: Listed | None = None
-    attention_layers: Listed | None = None
-    attention_heads: Listed | None = None
+    layers: Indices | None = None
+    attention_layers: Indices | None = None
+    attention_heads: Indices | None = None
     timeout: Annotated[int, Field(ge=0, le=MOST_UNSIGNED)] = 0
     priority: Annotated[int, Field(ge=0, le=MOST_UNSIGNED)] = 0
     sequence_id: Literal[0, ""] = 0

@@ -12,13 +12,10 @@ from typing import Any
 
 import numpy as np
 import orjson
-from numpy.typing import NDArray
 
 from service.api.open_inference.request import InferInput
-from service.encode.answer import raw
+from service.encode.answer import Array, raw
 from service.refusals import Refused
-
-Array = NDArray[Any]
 
 DATATYPES: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.uint8),  # of which only 0 and 1 are right, which the reader checks
@@ -35,14 +32,11 @@ ELEMENTS: dict[str, set[type]] = {
     "FP32": {int, float},
     "BYTES": {str},
 }
-NAMES: dict[np.dtype[Any], str] = {
-    np.dtype(np.int64): "INT64",
-    np.dtype(np.float32): "FP32",
-}  # of what is answered
+NAMES = {dtype: name for name, dtype in DATATYPES.items()}
 LENGTH_BYTES = 4  # before an element of BYTES
 
 
-def strings(given: InferInput, data: memoryview | None) -> list[str]:
+def strings(tensor: InferInput, data: memoryview | None) -> list[str]:
     """The elements of a BYTES tensor as texts.
 
     Args:
@@ -52,24 +46,24 @@ def strings(given: InferInput, data: memoryview | None) -> list[str]:
         Refused: they are not what its shape says, or not UTF-8.
     """
     if data is None:
-        return _elements(given)
-    found, start = [], 0
+        return _elements(tensor)
+    elements, start = [], 0
     while start < len(data):
         end = start + LENGTH_BYTES
         start, size = end, int.from_bytes(data[start:end], "little")
         if end + size > len(data):
-            raise Refused.at("payload_length_mismatch", given.name)
-        found.append(data[start : start + size])
+            raise Refused.at("payload_length_mismatch", tensor.name)
+        elements.append(data[start : start + size])
         start += size
-    if len(found) != math.prod(given.shape):
-        raise Refused.at("payload_length_mismatch", given.name)
+    if len(elements) != math.prod(tensor.shape):
+        raise Refused.at("payload_length_mismatch", tensor.name)
     try:
-        return [str(text, "utf-8") for text in found]
+        return [str(text, "utf-8") for text in elements]
     except UnicodeDecodeError:
-        raise Refused.at("invalid_text", given.name) from None
+        raise Refused.at("invalid_text", tensor.name) from None
 
 
-def numbers(given: InferInput, data: memoryview | None) -> Array:
+def numbers(tensor: InferInput, data: memoryview | None) -> Array:
     """A tensor of numbers, in its shape; over the bytes where it came as such.
 
     Args:
@@ -78,31 +72,31 @@ def numbers(given: InferInput, data: memoryview | None) -> Array:
     Raises:
         Refused: they are not what its shape and datatype say.
     """
-    dtype = DATATYPES[given.datatype]
+    dtype = DATATYPES[tensor.datatype]
     if data is not None:
-        if len(data) != math.prod(given.shape) * dtype.itemsize:
-            raise Refused.at("payload_length_mismatch", given.name)
-        return np.frombuffer(data, dtype).reshape(given.shape)
-    elements = _elements(given)
+        if len(data) != math.prod(tensor.shape) * dtype.itemsize:
+            raise Refused.at("payload_length_mismatch", tensor.name)
+        return np.frombuffer(data, dtype).reshape(tensor.shape)
+    elements = _elements(tensor)
     try:
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes inf, and is refused
-            return np.array(elements, dtype).reshape(given.shape)
+            return np.array(elements, dtype).reshape(tensor.shape)
     except OverflowError:
-        raise Refused.at("out_of_range", given.name) from None
+        raise Refused.at("out_of_range", tensor.name) from None
 
 
-def _elements(given: InferInput) -> list[Any]:
+def _elements(tensor: InferInput) -> list[Any]:
     """The elements in JSON, nested as the shape says or flat, as one list."""
-    flat = given.data or []
-    for size in given.shape[1:]:
+    flat = tensor.data or []
+    for size in tensor.shape[1:]:
         if not all(isinstance(inner, list) and len(inner) == size for inner in flat):
             break  # flat all along, or of another shape
         flat = list(chain.from_iterable(flat))
     kinds = set(map(type, flat))
-    if not kinds <= ELEMENTS.get(given.datatype, set()) | {list}:
-        raise Refused.at("invalid_type", given.name)
-    if list in kinds or len(flat) != math.prod(given.shape):
-        raise Refused.at("shape_mismatch", given.name)
+    if not kinds <= ELEMENTS.get(tensor.datatype, set()) | {list}:
+        raise Refused.at("invalid_type", tensor.name)
+    if list in kinds or len(flat) != math.prod(tensor.shape):
+        raise Refused.at("shape_mismatch", tensor.name)
     return flat
 
 
@@ -121,15 +115,15 @@ class Tensor:
     blocks: Iterable[Array]
     binary: bool
 
-    def told(self) -> Iterator[bytes]:
+    def json(self) -> Iterator[bytes]:
         """What the JSON says of it, in pieces: all, or all but the elements."""
-        said: dict[str, Any] = {"name": self.name, "shape": self.shape}
-        said["datatype"] = NAMES[self.dtype]
+        header: dict[str, Any] = {"name": self.name, "shape": self.shape}
+        header["datatype"] = NAMES[self.dtype]
         if self.binary:
-            said["parameters"] = {"binary_data_size": math.prod(self.shape) * self.dtype.itemsize}
-            yield orjson.dumps(said)
+            header["parameters"] = {"binary_data_size": math.prod(self.shape) * self.dtype.itemsize}
+            yield orjson.dumps(header)
             return
-        yield orjson.dumps(said)[:-1] + b',"data":['
+        yield orjson.dumps(header)[:-1] + b',"data":['
         for index, block in enumerate(self.blocks):
             flat = np.ascontiguousarray(block).reshape(-1)
             yield b"," if index else b""

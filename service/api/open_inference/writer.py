@@ -6,16 +6,13 @@ from typing import Any
 
 import numpy as np
 import orjson
-from numpy.typing import NDArray
 
 from service.api.open_inference.request import ATTENTION, LAYERS, LENGTHS, POOLED, VERSION
 from service.api.open_inference.tensors import Tensor
-from service.encode.answer import Item
-
-Array = NDArray[Any]
+from service.encode.answer import Array, Item
 
 
-def written(
+def write(
     outputs: Mapping[str, bool], id: str | None, model: str, items: Sequence[Item]
 ) -> tuple[Iterator[bytes], Iterator[bytes]]:
     """An answer's JSON, and the bytes that follow it; each in pieces.
@@ -25,11 +22,11 @@ def written(
         id: the client's own, given back.
         items: one for each sequence.
     """
-    made = [_tensor(name, items, binary) for name, binary in outputs.items()]
-    said = {"model_name": model, "model_version": VERSION}
+    tensors = [_tensor(name, items, binary) for name, binary in outputs.items()]
+    head = {"model_name": model, "model_version": VERSION}
     if id is not None:
-        said["id"] = id
-    return _told(said, made), chain.from_iterable(one.bytes() for one in made)
+        head["id"] = id
+    return _json(head, tensors), chain.from_iterable(tensor.bytes() for tensor in tensors)
 
 
 def _tensor(name: str, items: Sequence[Item], binary: bool) -> Tensor:
@@ -42,7 +39,7 @@ def _tensor(name: str, items: Sequence[Item], binary: bool) -> Tensor:
     if name == LAYERS:
         shape.append(len(items[0].layers))
     if name == ATTENTION:
-        shape += [len(items[0].named) // len(first), len(first), longest, longest]
+        shape += [len(items[0].arrays) // len(first), len(first), longest, longest]
     else:
         shape += first.shape if name == POOLED else (longest, *first.shape[1:])
     blocks = (_padded(name, array, longest) for item in items for array in _arrays(name, item))
@@ -54,9 +51,9 @@ def _arrays(name: str, item: Item) -> Iterator[Array]:
     if name == LAYERS:
         yield from item.layers.values()
     elif name == ATTENTION:
-        by_layer = groupby(item.named, key=lambda key: key.rpartition(".")[0])
-        for _, of_layer in by_layer:
-            yield np.stack([item.named[key] for key in of_layer])
+        by_layer = groupby(item.arrays, key=lambda key: key.rpartition(".")[0])
+        for _, keys in by_layer:
+            yield np.stack([item.arrays[key] for key in keys])
     else:
         array = item.pooled if name == POOLED else item.tokens
         if array is None:
@@ -73,10 +70,10 @@ def _padded(name: str, array: Array, longest: int) -> Array:
     return np.pad(array, ((0, 0), after, after) if name == ATTENTION else (after, (0, 0)))
 
 
-def _told(said: Mapping[str, Any], made: Sequence[Tensor]) -> Iterator[bytes]:
+def _json(head: Mapping[str, Any], tensors: Sequence[Tensor]) -> Iterator[bytes]:
     """The JSON of an answer, in pieces."""
-    yield orjson.dumps(said)[:-1] + b',"outputs":['
-    for index, one in enumerate(made):
+    yield orjson.dumps(head)[:-1] + b',"outputs":['
+    for index, tensor in enumerate(tensors):
         yield b"," if index else b""
-        yield from one.told()
+        yield from tensor.json()
     yield b"]}"

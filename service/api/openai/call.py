@@ -2,14 +2,13 @@
 
 import base64
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import orjson
 
-from service.api import dialect
-from service.api.dialect import Problem, inputs, sentence
+from service.api.dialect import InPieces, Problem, sentence
+from service.api.inputs import items
 from service.api.openai.request import EmbeddingsRequest
 from service.encode import answer
 from service.encode.answer import JSON, Array, Encoded
@@ -21,20 +20,10 @@ CODES = {"sequence_too_long": "context_length_exceeded", "overloaded": "rate_lim
 NAMES = {"inputs": "input", "pooled": "dimensions"}
 
 
-@dataclass(frozen=True, slots=True)
-class Call(dialect.InPieces):
-    """One request, and how its answer is written."""
-
-    request: EncodeRequest
-    encoding_format: str
-
-    @property
-    def numbers(self) -> bool:
-        """Whether arrays are written as JSON numbers."""
-        return self.encoding_format == "float"
+class Call(InPieces):
+    """A request of POST /v1/request."""
 
     def pieces(self, encoded: Encoded) -> Iterator[bytes]:
-        """The answer, in pieces."""
         yield b'{"object":"list","data":['
         for index, item in enumerate(encoded.items):
             head = {"object": "embedding", "index": index}
@@ -56,13 +45,13 @@ def parse(body: bytes) -> Call:
     Raises:
         ValidationError: what service/refusals.py gives a status.
     """
-    asked = EmbeddingsRequest.model_validate_json(body)
-    request = EncodeRequest.model_construct(
-        model=asked.model,
-        inputs=inputs(asked.input),
-        pooled=True if asked.dimensions is None else Pooled(dimensions=asked.dimensions),
+    request = EmbeddingsRequest.model_validate_json(body)
+    native = EncodeRequest.model_construct(
+        model=request.model,
+        inputs=items(request.input),
+        pooled=request.dimensions is None or Pooled(dimensions=request.dimensions),
     )
-    return Call(request, asked.encoding_format)
+    return Call(request=native, numbers=request.encoding_format == "float")
 
 
 def models(name: str) -> bytes:
@@ -70,13 +59,16 @@ def models(name: str) -> bytes:
     return orjson.dumps({"object": "list", "data": [_model(name)]})
 
 
-def model(name: str, asked: str) -> bytes:
+def model(name: str, id: str) -> bytes:
     """The model of a name.
 
+    Args:
+        name: of the model that is served.
+
     Raises:
-        Refused: another is served.
+        Refused: that one has another name.
     """
-    if asked != name:
+    if id != name:
         raise Refused.at("model_not_found", "model")
     return orjson.dumps(_model(name))
 
@@ -84,13 +76,13 @@ def model(name: str, asked: str) -> bytes:
 def problem(refused: Refused, request_id: str) -> Problem:
     """A refusal as OpenAI's API words it."""
     status = OPENAI.get(refused.code, refused.status)
-    told = {
+    fault = {
         "message": sentence(refused, NAMES),
         "type": _type(refused),
         "param": _param(refused),
         "code": CODES.get(refused.code, refused.code),
     }
-    return Problem(status, orjson.dumps({"error": told}), JSON)
+    return Problem(status, orjson.dumps({"error": fault}), JSON)
 
 
 def _base64(array: Array) -> Iterator[bytes]:

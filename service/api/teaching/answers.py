@@ -4,7 +4,7 @@ from typing import Annotated, NotRequired
 
 from pydantic import Field
 
-from service.api.native.answers import Characters
+from service.api.native.attention import Characters
 from service.api.types import Closed, Provenance
 
 ROWS, MAPS, BY_HEAD = "(tokens, width)", "(heads, query, key)", "(heads, tokens, head)"

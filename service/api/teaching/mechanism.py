@@ -7,7 +7,9 @@
 In float64, as JSON's numbers are: 0.6 V_1 + 0.4 V_2 comes out as anyone else computes it.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,28 +28,19 @@ NUMBER_BYTES = 8  # of a float64
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """What to attend with, checked; float64.
+class Mixture:
+    """Values, and what makes the probabilities that they are mixed by; checked, float64.
 
     Args:
         value: (heads, key, d of the values).
-        scores: ([heads,] query, key), or None with query and key.
-        shares: the scores are probabilities already.
-        query, key: (heads, query, d) and (heads, key, d), or None with scores.
-        keep: True where a query may look, and bias, added to the scores: ([heads,] query, key),
-            or None.
+        probabilities: makes them, ([heads,] query, key).
     """
 
     value: Tensor
-    scores: Tensor | None = None
-    shares: bool = False
-    query: Tensor | None = None
-    key: Tensor | None = None
-    keep: Tensor | None = None
-    bias: Tensor | None = None
+    probabilities: Callable[[], Tensor]
 
 
-def read(asked: Attend, limit: int) -> Given:
+def read(request: Attend, limit: int) -> Mixture:
     """A request's arrays, if they fit each other and the answer is not too large.
 
     Args:
@@ -56,43 +49,45 @@ def read(asked: Attend, limit: int) -> Given:
     Raises:
         Refused: they do not; `loc` says which.
     """
-    value = _array(asked.value, "value")
-    if isinstance(asked, AttendRequest):
-        return _read_rows(asked, value, limit)
-    return _read_scores(asked, value, limit)
+    value = _array(request.value, "value")
+    if isinstance(request, AttendRequest):
+        return _read_rows(request, value, limit)
+    return _read_scores(request, value, limit)
 
 
-def _read_rows(asked: AttendRequest, value: Array, limit: int) -> Given:
-    query, key = _array(asked.query, "query"), _array(asked.key, "key")
+def _read_rows(request: AttendRequest, value: Array, limit: int) -> Mixture:
+    query, key = _array(request.query, "query"), _array(request.key, "key")
     if key.shape[1] != query.shape[1]:
         raise Refused.at("shape_mismatch", "key")
     if len(value) != len(key):
         raise Refused.at("shape_mismatch", "value")
-    pairs = (asked.heads, len(query), len(key))
+    pairs = (request.heads, len(query), len(key))
     _check_bytes(pairs, value.shape[1], limit)
     keep, bias = (
-        None if given is None else _per_pair(_array(given, name), name, pairs)
-        for name, given in (("mask", asked.mask), ("bias", asked.bias))
+        None if lists is None else _per_pair(_array(lists, name), name, pairs)
+        for name, lists in (("mask", request.mask), ("bias", request.bias))
     )
-    v, q, k = (_split(rows, asked.heads) for rows in (value, query, key))
-    return Given(v, query=q, key=k, keep=keep, bias=bias)
+    v, q, k = (_split(rows, request.heads) for rows in (value, query, key))
+    return Mixture(v, lambda: weigh(score(q, k), keep=keep, bias=bias))
 
 
-def _read_scores(asked: MixRequest, value: Array, limit: int) -> Given:
-    scores = _array(asked.scores, "scores")
-    heads = asked.heads or (len(scores) if scores.ndim == 3 else 1)
+def _read_scores(request: MixRequest, value: Array, limit: int) -> Mixture:
+    scores = _array(request.scores, "scores")
+    heads = request.heads or (len(scores) if scores.ndim == 3 else 1)
     pairs = (heads, scores.shape[-2], len(value))
     _check_bytes(pairs, value.shape[1], limit)
-    given = _per_pair(scores, "scores", pairs)
-    if asked.probabilities and not _are_shares(scores):
+    rows = _per_pair(scores, "scores", pairs)
+    if request.probabilities and not _are_shares(scores):
         raise Refused.at("out_of_range", "scores")
-    return Given(_split(value, heads), given, asked.probabilities)
+    # neither holds the request, whose lists would wait in memory with the arrays
+    probabilities = (lambda: rows) if request.probabilities else partial(weigh, rows)
+    return Mixture(_split(value, heads), probabilities)
 
 
-def _array(given: Any, name: str) -> NDArray[Any]:
+def _array(lists: Any, name: str) -> NDArray[Any]:
     """Nested lists, which the wire has checked to be numbers or booleans, as an array."""
     try:
-        array = np.array(given)
+        array = np.array(lists)
     except ValueError:  # rows of different lengths
         raise Refused.at("shape_mismatch", name) from None
     if array.size == 0:
@@ -128,7 +123,7 @@ def _check_bytes(pairs: tuple[int, int, int], width: int, limit: int) -> None:
         raise Refused("attention_too_large", bytes=total, limit=limit)
 
 
-def attend(given: Given) -> dict[str, Array]:
+def attend(mixture: Mixture) -> dict[str, Array]:
     """The answer's arrays by name, float64.
 
     Returns:
@@ -139,8 +134,9 @@ def attend(given: Given) -> dict[str, Array]:
         Refused: the numbers are so large that a score or a mix of values is not finite.
     """
     torch.set_num_threads(1)  # of this thread, so that it opens no OpenMP region; see lanes.py
-    probabilities = _probabilities(given)
-    heads = mix(probabilities, given.value)
+    shares = mixture.probabilities()
+    probabilities = shares.expand(len(mixture.value), *shares.shape[-2:])
+    heads = mix(probabilities, mixture.value)
     arrays = {
         "probabilities": probabilities.numpy(),
         "heads": heads.numpy(),
@@ -149,14 +145,3 @@ def attend(given: Given) -> dict[str, Array]:
     if not all(np.isfinite(array).all() for array in arrays.values()):
         raise Refused("out_of_range")
     return arrays
-
-
-def _probabilities(given: Given) -> Tensor:
-    """(heads, query, key)"""
-    scores = given.scores
-    if scores is None:
-        if given.query is None or given.key is None:
-            raise RuntimeError("neither scores nor queries and keys: this is a bug")
-        scores = score(given.query, given.key)
-    weighed = scores if given.shares else weigh(scores, keep=given.keep, bias=given.bias)
-    return weighed.expand(len(given.value), *weighed.shape[-2:])

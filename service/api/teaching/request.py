@@ -20,11 +20,11 @@ MaskByHead = TypeAliasType("MaskByHead", Annotated[list[Mask], FailFast()])
 Count = Annotated[int, Field(ge=1)]
 
 
-def _depth(given: object) -> str:
+def _depth(value: object) -> str:
     """Whether numbers by query and key stand once for all heads, or once for each."""
     depth = 0
-    while isinstance(given, list) and given:
-        given, depth = given[0], depth + 1
+    while isinstance(value, list) and value:
+        value, depth = value[0], depth + 1
     return "<by head>" if depth == 3 else "<once>"
 
 
@@ -91,8 +91,8 @@ class ExplainRequest(Wire):
 Attend = AttendRequest | MixRequest
 
 
-def _form(given: Any) -> str:
-    return "<mix>" if isinstance(given, dict) and "scores" in given else "<attend>"
+def _form(value: Any) -> str:
+    return "<mix>" if isinstance(value, dict) and "scores" in value else "<attend>"
 
 
 # the body of POST /v1/attend

@@ -5,8 +5,18 @@ from typing import Annotated, Literal
 from pydantic import Field
 from typing_extensions import TypeAliasType
 
-from service.api.tei.call import ERRORS
 from service.api.types import Closed, one_of
+
+ERROR_TYPES = {  # by code; of any other code OTHER_ERROR
+    "batch_empty": "Empty",
+    "token_out_of_range": "Tokenizer",
+    "overloaded": "Overloaded",
+    "internal": "Backend",
+    "nonfinite_output": "Backend",
+    "deadline_exceeded": "Backend",
+    "not_ready": "Unhealthy",
+}
+OTHER_ERROR = "Validation"
 
 Vector = Annotated[list[float], Field(description="(width,)")]
 Tokens = Annotated[list[list[float]], Field(description="(tokens, width), special tokens included")]
@@ -67,4 +77,4 @@ class TEIError(Closed):
     """A refusal."""
 
     error: str
-    error_type: Annotated[str, one_of(ERRORS)]
+    error_type: Annotated[str, one_of(sorted({OTHER_ERROR, *ERROR_TYPES.values()}))]

@@ -56,7 +56,10 @@ class SimilarityRequest(Wire):
 class TokenizeRequest(Wire):
     """The body of TEI's POST /tokenize."""
 
-    inputs: Annotated[Text | Texts, Discriminator(lambda given: _tag_text(given))]
+    inputs: Annotated[
+        Text | Texts,
+        Discriminator(lambda value: "<texts>" if isinstance(value, list) else "<text>"),
+    ]
     add_special_tokens: bool = True
     prompt_name: str | None = None
 
@@ -64,18 +67,13 @@ class TokenizeRequest(Wire):
 class DecodeRequest(Wire):
     """The body of TEI's POST /decode."""
 
-    ids: Annotated[Ids | Batch, Discriminator(lambda given: _tag_ids(given))]
+    ids: Annotated[
+        Ids | Batch,
+        Discriminator(lambda value: "<sequences>" if tag(value) == "<sequences>" else "<ids>"),
+    ]
     skip_special_tokens: bool = True
 
     def sequences(self) -> list[list[int]]:
         """The ids of each sequence."""
-        one = [id for id in self.ids if isinstance(id, int)]
-        return [one] if one else [ids for ids in self.ids if isinstance(ids, list)]
-
-
-def _tag_text(given: object) -> str:
-    return "<texts>" if isinstance(given, list) else "<text>"
-
-
-def _tag_ids(given: object) -> str:
-    return "<sequences>" if tag(given) == "<sequences>" else "<ids>"
+        ids = [id for id in self.ids if isinstance(id, int)]
+        return [ids] if ids else [row for row in self.ids if isinstance(row, list)]

@@ -1,33 +1,39 @@
 """The tokenizer by itself, without the model: text -> tokens, ids -> text."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from model.tokenizer import Tokenized
 from service.encode.aside import Aside
-from service.encode.inputs import Reader
 from service.refusals import Refused
 from service.settings import Settings
 
+if TYPE_CHECKING:  # the table of operations needs no torch
+    from service.encode.inputs import Reader
 
-class Piece(NamedTuple):
-    """One token of a text.
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One token of a text, as POST /tokenize answers it.
 
     Args:
         text: its characters there; of a special token, its name.
-        start, stop: where they stand in prompt and text together, characters, [start, stop).
+        start, stop: where they stand in prompt and text together, characters, [start, stop); None
+            of a special token.
     """
 
     id: int
     text: str
     special: bool
-    start: int
-    stop: int
+    start: int | None
+    stop: int | None
 
 
 class Vocabulary:
     """What a replica says of tokens; a sequence may be longer here than the model takes."""
 
-    def __init__(self, reader: Reader, settings: Settings) -> None:
+    def __init__(self, reader: "Reader", settings: Settings) -> None:
         self._reader, self._settings = reader, settings
         self._aside = Aside()
 
@@ -47,8 +53,8 @@ class Vocabulary:
         for index, text in enumerate(texts):
             self._check_text(text, index)
         prompt = self._reader.prompt(prompt_name)
-        given = [prompt + text for text in texts]
-        return await self._aside.run(lambda: self._tokenize(given, special), deadline)
+        whole = [prompt + text for text in texts]
+        return await self._aside.run(lambda: self._tokenize(whole, special), deadline)
 
     async def decode(
         self, sequences: Sequence[Sequence[int]], deadline: float, *, special: bool
@@ -72,22 +78,14 @@ class Vocabulary:
         )
 
     def _tokenize(self, texts: Sequence[str], special: bool) -> list[list[Piece]]:
-        read = self._reader.tokenizer.whole(texts, special=special)
-        self._check_tokens(sum(one.length for one in read))
-        return [
-            [
-                Piece(id, token if added else text[start:stop], added, start, stop)
-                for id, token, added, (start, stop) in zip(
-                    one.token_ids, one.tokens, one.special, one.offsets, strict=True
-                )
-            ]
-            for text, one in zip(texts, read, strict=True)
-        ]
+        tokenized = self._reader.tokenizer.whole(texts, special=special)
+        self._check_tokens(sum(tokens.length for tokens in tokenized))
+        return [list(_pieces(text, tokens)) for text, tokens in zip(texts, tokenized, strict=True)]
 
-    def _check_count(self, field: str, given: Sequence[object]) -> None:
-        if not given:
+    def _check_count(self, field: str, inputs: Sequence[object]) -> None:
+        if not inputs:
             raise Refused.at("batch_empty", field)
-        if len(given) > self._settings.max_sequences:
+        if len(inputs) > self._settings.max_sequences:
             raise Refused.at("batch_too_large", field, limit=self._settings.max_sequences)
 
     def _check_text(self, text: str, index: int) -> None:
@@ -102,10 +100,20 @@ class Vocabulary:
         if not ids:
             raise Refused.at("sequence_empty", "ids", index)
         fit = min(ids) >= 0 and max(ids) < size
-        if not fit or any(tokenizer.token(one) is None for one in set(ids)):
+        if not fit or any(tokenizer.token(id) is None for id in set(ids)):
             raise Refused.at("token_out_of_range", "ids", index, limit=size)
 
     def _check_tokens(self, tokens: int) -> None:
         limit = self._settings.max_request_tokens
         if tokens > limit:
             raise Refused("too_many_tokens", tokens=tokens, limit=limit)
+
+
+def _pieces(text: str, tokens: Tokenized) -> Iterator[Piece]:
+    """The tokens of a text."""
+    columns = (tokens.token_ids, tokens.tokens, tokens.special, tokens.offsets)
+    for id, token, special, (start, stop) in zip(*columns, strict=True):
+        if special:
+            yield Piece(id, token, True, None, None)
+        else:
+            yield Piece(id, text[start:stop], False, start, stop)

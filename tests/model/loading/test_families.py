@@ -19,7 +19,7 @@ from model import kernels
 from model.attention import TILE
 from model.config import EncoderConfig
 from model.errors import CheckpointError
-from model.loading import checkpoint, families
+from model.loading import checkpoint, configs, families
 from model.loading.checkpoint import Model
 from model.maps import maps
 from model.maps.tiles import Look
@@ -222,7 +222,7 @@ def activated() -> list[Any]:
     return [
         (family, name)
         for family in FAMILIES
-        for name in (families.ACTIVATIONS if family == "bert" else few)
+        for name in (configs.ACTIVATIONS if family == "bert" else few)
     ]
 
 

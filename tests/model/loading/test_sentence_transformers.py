@@ -352,7 +352,7 @@ def test_a_folder_without_prompts_has_none(small: Path) -> None:
     """Not even an empty one."""
     prompts = load(small).prompts
 
-    assert prompts.find(None) == "" and not prompts.named
+    assert prompts.find(None) == "" and not prompts.texts
     with pytest.raises(KeyError):
         prompts.find("query")
 

@@ -20,8 +20,8 @@ from model.attention import TILE
 from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.maps import forms
-from model.maps.forms import Asked
-from model.maps.statistics import FIELDS
+from model.maps.choices import FIELDS
+from model.maps.forms import Selection
 from model.maps.units import Units, divide
 from model.packing import Sequence
 
@@ -146,7 +146,7 @@ def random_units(tokens: int, level: str, specials: str, seed: int) -> Units:
     )  # type: ignore[arg-type]
 
 
-def shown(ours: Model, batch: list[list[int]], index: int, asked: Asked) -> Seen:
+def shown(ours: Model, batch: list[list[int]], index: int, asked: Selection) -> Seen:
     """A form for one sequence of a batch, as numpy's arrays."""
     encoder = ours.encoder
     with torch.inference_mode():
@@ -188,7 +188,7 @@ class Cell(NamedTuple):
     maps: Array
     states: list[Tensor]
     ours: Model
-    asked: Asked
+    asked: Selection
     answer: Seen
 
 
@@ -213,7 +213,7 @@ def cell(request: pytest.FixtureRequest, pair: Callable[..., Pair]) -> Prepare:
             marks = {"cls": 0, "separators": (last,)} if len(ids) > 3 else {}
             if form["form"] == "rows":
                 form["rows"] = tuple(dict.fromkeys((units.axis[-1], units.axis[0])))
-            asked = Asked(layers, units, **marks, **form)
+            asked = Selection(layers, units, **marks, **form)
             answer = shown(ours, batch, index, asked)
             found.append(Cell(units, *eager(model, ids), ours, asked, answer))
         return found
@@ -353,7 +353,9 @@ def test_contribution_is_the_share_of_what_a_head_writes(pair: Callable[..., Pai
         lengths = (z @ w).norm(dim=-1)
     wanted = (lengths / lengths.sum(0)).mean(1)
 
-    answer = shown(ours, [ids, [5] * 9], 0, Asked({0: tuple(range(12))}, divide(5), form="stats"))
+    answer = shown(
+        ours, [ids, [5] * 9], 0, Selection({0: tuple(range(12))}, divide(5), form="stats")
+    )
 
     found = answer.heads[0]["stats"][:, FIELDS.index("contribution")]
     np.testing.assert_allclose(found, wanted, rtol=0, atol=CLOSE)

@@ -8,10 +8,13 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from service.api.document import document
-from service.api.operations import EXAMPLE, GATED, MIXED, SHOWN
+from service.api.operations import NOTES
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
+EXAMPLE, GATED = NOTES["schemas"]["EncodeRequest"]
+SHOWN = NOTES["schemas"]["Attention"]
+MIXED = NOTES["paths"]["/v1/attend"]["body"]["example"]
 ATTENTION = ["Full", "Rows", "Top", "Blocks", "Stats", "Dominance", "Rollout"]  # by form
 TEXTS = ["All is well", {"text": "Unbelievable headlights", "pair": "They outshine tokenizers"}]
 ONE = {"token_ids": [7]}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.cluster import ingress
+from service.cluster import ingress, ports
 from service.settings import Settings
 
 CORES = 4
@@ -120,22 +120,22 @@ def test_behind_the_python_proxy_the_body_limits_are_the_clusters() -> None:
     """One proxy reads the bodies of every model."""
     small = Settings(ingress="proxy", max_body_bytes=5)
 
-    assert ingress.guarded(small)["HEADLIGHT_MAX_BODY_BYTES"] == "5"
+    assert ingress.guard_variables(small)["HEADLIGHT_MAX_BODY_BYTES"] == "5"
     with pytest.raises(ingress.Unsuited, match="HEADLIGHT_MAX_BODY_BYTES is '2097152' there"):
         ingress.check(small, ingress.promised(Settings(ingress="proxy")))
 
 
 def test_a_block_is_held_by_one_service() -> None:
     """A second one takes another, while the first is held."""
-    with ingress.block(without=8000) as first, ingress.block(without=8000) as second:
+    with ports.block(without=8000) as first, ports.block(without=8000) as second:
         assert first != second
-        assert {first, second} <= set(ingress.BLOCKS)
+        assert {first, second} <= set(ports.BLOCKS)
 
 
 def test_a_block_never_holds_the_services_own_port() -> None:
     """Whichever it is."""
-    for block in ingress.BLOCKS:
-        with ingress.block(without=block + 7) as first:
+    for block in ports.BLOCKS:
+        with ports.block(without=block + 7) as first:
             assert first != block
 
 
@@ -146,4 +146,4 @@ def test_a_port_someone_listens_on_is_not_free() -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         with pytest.raises(OSError, match="in use"):
-            ingress.free("127.0.0.1", other.getsockname()[1])
+            ports.free("127.0.0.1", other.getsockname()[1])

@@ -149,10 +149,10 @@ async def test_a_key_is_seen_nowhere(
             for headers in (BEARER, {"authorization": f"Basic {KEY}"})
             for method, path in (("GET", "/info"), ("GET", "/metrics"), ("POST", "/v1/encode"))
         ]
-    told = str(ingress.guarded(settled))
+    told = str(ingress.guard_variables(settled))
 
     for text in (*pages, caplog.text, repr(settled), str(settled.model_dump()), told):
         assert KEY not in text
     for text in (*pages, caplog.text, repr(settled), str(settled.model_dump())):
         assert DIGEST not in text
-    assert load({}, ingress.guarded(settled)).api_keys == settled.api_keys == (DIGEST,)
+    assert load({}, ingress.guard_variables(settled)).api_keys == settled.api_keys == (DIGEST,)

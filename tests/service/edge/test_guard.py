@@ -1,6 +1,7 @@
 """What the outermost layer lets through."""
 
 import asyncio
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -203,3 +204,12 @@ async def test_no_route_reads_json_that_was_not_looked_through(
             415,
         )  # a task that is not here, a type that is not read
         assert refused or unread or (infers and not whole and answer.status_code == 400), path
+
+
+async def test_it_starts_without_torch() -> None:
+    """Ray's own proxy, which has no model, imports it too."""
+    code = "import sys, service.edge.guard; sys.exit('torch' in sys.modules)"
+
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", code)
+
+    assert await process.wait() == 0

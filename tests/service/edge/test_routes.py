@@ -210,7 +210,7 @@ async def test_what_is_late_because_the_machine_is_slow_may_come_again(
     client: httpx.AsyncClient, replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """429 and when, as long as it was fast enough at any time."""
-    monkeypatch.setattr(replica.batcher, "_seconds", 1e9)
+    monkeypatch.setattr(replica.batcher._speed, "_seconds", 1e9)
 
     answer = await client.post("/v1/encode", json={"inputs": ["All is well"]})
 
@@ -249,7 +249,7 @@ async def test_headers_that_cannot_be_honoured_are_refused(
 )
 async def test_a_tie_between_media_types_is_json(accept: str, media_type: str) -> None:
     """The preferred one wins; of equals JSON."""
-    assert media.accepted(accept) == media_type
+    assert media.answer_type(accept) == media_type
 
 
 async def test_every_answer_names_its_replica(client: httpx.AsyncClient) -> None:

@@ -40,7 +40,7 @@ def test_pieces_join_to_what_one_dump_would_give(tokens: int) -> None:
         "pooled": one.pooled,
         "token_vectors": one.tokens,
         "layers": {"3": one.tokens},
-        "attention": {"form": "full", **one.shown},
+        "attention": {"form": "full", **one.maps},
     }
     whole = {**HEAD, "data": [tree, tree], "usage": USAGE}
 
@@ -54,13 +54,13 @@ def test_the_safetensors_library_reads_what_is_written() -> None:
     """Names, shapes, types and bits; wide numbers before narrow ones; in pieces."""
     one, random = item(300), np.random.default_rng(1)
     odd = {"maps.half": random.random((3, 5)).astype(np.float16), "keys": np.arange(7, dtype=">i4")}
-    items = [replace(one, named={**odd, "none": np.zeros((0, 4), np.float32)}), item(1)]
+    items = [replace(one, arrays={**odd, "none": np.zeros((0, 4), np.float32)}), item(1)]
 
     pieces = list(as_safetensors(Encoded(HEAD, items, USAGE)))
     read = load(b"".join(pieces))
 
     expected = {"0.pooled": one.pooled, "0.tokens": one.tokens, "0.layers.3": one.tokens}
-    expected |= {f"0.{name}": array for name, array in items[0].named.items()}
+    expected |= {f"0.{name}": array for name, array in items[0].arrays.items()}
     expected |= {"1.pooled": items[1].pooled, "1.tokens": items[1].tokens}
     expected |= {"1.layers.3": items[1].tokens}
     assert read.keys() == expected.keys()

@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from service.encode.request import EncodeRequest
-from service.engine.lanes import Done, Lanes, Work
+from service.engine.lanes import Lanes, Result, Work
 from service.engine.machine import Unservable
 from service.observe.record import Record
 from service.replica import Replica
@@ -40,7 +40,7 @@ def held(replica: Replica) -> Iterator[threading.Event]:
     runner, gate = replica.lanes, threading.Event()
     run = runner.run
 
-    def waiting(works: Sequence[Work], threads: int) -> list[Done | Exception]:
+    def waiting(works: Sequence[Work], threads: int) -> list[Result | Exception]:
         gate.wait(20)
         return run(works, threads)
 
@@ -89,7 +89,7 @@ async def test_a_full_queue_refuses_with_retry_after_and_the_probes_answer(
     client: httpx.AsyncClient, replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """429 at once for what finds no room; /live, /ready and /metrics do not wait."""
-    monkeypatch.setattr(replica.batcher, "_most_requests", 2)
+    monkeypatch.setattr(replica.batcher._queue, "_most_requests", 2)
     with held(replica):
         waiting = [asyncio.create_task(client.post("/v1/encode", json=DOG)) for _ in range(7)]
         await until(lambda: sum(task.done() for task in waiting) >= 3)

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from service.encode.answer import SAFETENSORS
-from service.engine.lanes import Done, Work
+from service.engine.lanes import Result, Work
 from service.replica import Replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -43,7 +43,7 @@ def batches(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[
     runner, seen = replica.lanes, list[Sequence[Work]]()
     run = runner.run
 
-    def watched(works: Sequence[Work], threads: int) -> list[Done | Exception]:
+    def watched(works: Sequence[Work], threads: int) -> list[Result | Exception]:
         if works[0] is not replica.proof.canary:
             seen.append(works)
         return run(works, threads)
@@ -90,7 +90,7 @@ async def test_a_dry_run_says_why_a_request_would_be_refused(
     as_json = await priced(client, large)
     as_file = await priced(client, large, accept=SAFETENSORS)
     never = await priced(client, many, **{"x-headlight-deadline-ms": "1"})
-    monkeypatch.setattr(replica.batcher, "_seconds", 1e9)  # a neighbour took the processor
+    monkeypatch.setattr(replica.batcher._speed, "_seconds", 1e9)  # a neighbour took the processor
     late = await priced(client, {"inputs": ["a"]})
 
     assert as_json["attention_bytes"] == as_file["attention_bytes"] == 72 * 200 * 200 * 4

@@ -3,12 +3,28 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 import pytest
 
-from service.engine.batcher import Batcher, DeadlinePassed, Overloaded
+from service.engine.batcher import Batcher
+from service.engine.queue import DeadlinePassed, Overloaded
 
 FAR = 1e9  # a deadline nobody meets late
+
+
+@dataclass(frozen=True)
+class Work:
+    name: str
+    tokens: int
+
+    def __len__(self) -> int:
+        return self.tokens
+
+
+def request(names: Sequence[str], tokens: Sequence[int]) -> list[Work]:
+    """Works by name, each of so many tokens."""
+    return [Work(*pair) for pair in zip(names, tokens, strict=True)]
 
 
 class Lanes:
@@ -21,14 +37,15 @@ class Lanes:
             self.gate.set()
 
     async def launch(
-        self, lane: int, works: Sequence[str], threads: int
+        self, lane: int, works: Sequence[Work], threads: int
     ) -> Sequence[str | Exception]:
-        self.batches.append((lane, list(works), threads))
+        names = [work.name for work in works]
+        self.batches.append((lane, names, threads))
         await self.gate.wait()
-        return [ValueError(work) if work == "bad" else work.upper() for work in works]
+        return [ValueError(name) if name == "bad" else name.upper() for name in names]
 
 
-def batcher(lanes: Lanes, *, count: int = 1, budget: int = 1000, **more: int) -> Batcher[str, str]:
+def batcher(lanes: Lanes, *, count: int = 1, budget: int = 1000, **more: int) -> Batcher[Work, str]:
     """A batcher that believes in 1,000 tokens a second."""
     limits = {"most_requests": 100, "most_tokens": 10_000, **more}
     return Batcher(lanes.launch, lanes=count, budget=budget, speed=1000.0, **limits)
@@ -44,7 +61,8 @@ async def test_every_sequence_comes_back_once_and_in_its_place() -> None:
     """Results stand in the order of the works, whatever the batches were."""
     lanes = Lanes()
 
-    done, _ = await batcher(lanes, budget=128).submit(["a", "b", "c", "d"], [100, 7, 90, 11], FAR)
+    works = request(["a", "b", "c", "d"], [100, 7, 90, 11])
+    done, _ = await batcher(lanes, budget=128).submit(works, FAR)
 
     assert done == ["A", "B", "C", "D"]
     assert sorted(work for _, works, _ in lanes.batches for work in works) == ["a", "b", "c", "d"]
@@ -54,7 +72,7 @@ async def test_a_batch_stays_within_the_budget() -> None:
     """Sequences that do not fit wait for the next batch."""
     lanes = Lanes()
 
-    await batcher(lanes, budget=250).submit(list("abcde"), [100] * 5, FAR)
+    await batcher(lanes, budget=250).submit(request(list("abcde"), [100] * 5), FAR)
 
     assert [len(works) for _, works, _ in lanes.batches] == [2, 2, 1]
 
@@ -63,7 +81,7 @@ async def test_a_sequence_above_the_budget_runs_alone() -> None:
     """An oversize sequence is neither refused nor forgotten."""
     lanes = Lanes()
 
-    await batcher(lanes, budget=50).submit(["a", "b"], [500, 10], FAR)
+    await batcher(lanes, budget=50).submit(request(["a", "b"], [500, 10]), FAR)
 
     assert [works for _, works, _ in lanes.batches] == [["b"], ["a"]]
 
@@ -72,7 +90,7 @@ async def test_requests_that_wait_share_a_batch() -> None:
     """What arrives while the lane is busy runs together."""
     lanes = Lanes(held=True)
     queue = batcher(lanes)
-    waiting = [asyncio.create_task(queue.submit([work], [10], FAR)) for work in "abcd"]
+    waiting = [asyncio.create_task(queue.submit(request([work], [10]), FAR)) for work in "abcd"]
     await settle()
 
     lanes.gate.set()
@@ -85,9 +103,11 @@ async def test_a_small_request_passes_a_flood_of_large_ones() -> None:
     """Its turn comes before work that would take longer, in a batch that stays small."""
     lanes = Lanes(held=True)
     queue = batcher(lanes, budget=1000)
-    flood = [asyncio.create_task(queue.submit(["L"] * 9, [300] * 9, FAR)) for _ in range(3)]
+    flood = [
+        asyncio.create_task(queue.submit(request(["L"] * 9, [300] * 9), FAR)) for _ in range(3)
+    ]
     await settle()
-    small = asyncio.create_task(queue.submit(["s"], [10], FAR))
+    small = asyncio.create_task(queue.submit(request(["s"], [10]), FAR))
     await settle()
 
     lanes.gate.set()
@@ -100,12 +120,14 @@ async def test_a_small_request_passes_large_ones_however_long_they_have_waited()
     """Work that came first has no claim on more than its share."""
     lanes = Lanes()
     queue = batcher(lanes, budget=100, most_tokens=99_999)
-    flood = [asyncio.create_task(queue.submit(["L"] * 50, [100] * 50, FAR)) for _ in range(4)]
+    flood = [
+        asyncio.create_task(queue.submit(request(["L"] * 50, [100] * 50), FAR)) for _ in range(4)
+    ]
     while len(lanes.batches) < 60:
         await asyncio.sleep(0)
     begun = len(lanes.batches)
 
-    await queue.submit(["s"], [10], FAR)
+    await queue.submit(request(["s"], [10]), FAR)
 
     assert ["s"] in [works for _, works, _ in lanes.batches[begun : begun + 2]]
     await asyncio.gather(*flood)
@@ -115,10 +137,10 @@ async def test_a_small_request_passes_the_last_of_large_ones_that_came_together(
     """Whoever is served last has had its share of the machine all the same, and no more."""
     lanes = Lanes()
     queue = batcher(lanes, budget=100)
-    large = [asyncio.create_task(queue.submit([n] * 10, [100] * 10, FAR)) for n in "123"]
+    large = [asyncio.create_task(queue.submit(request([n] * 10, [100] * 10), FAR)) for n in "123"]
     while sum(works == ["3"] for _, works, _ in lanes.batches) < 7:
         await asyncio.sleep(0)
-    small = asyncio.create_task(queue.submit(["small"], [10], FAR))
+    small = asyncio.create_task(queue.submit(request(["small"], [10]), FAR))
     await asyncio.gather(small, *large)
 
     assert lanes.batches[-1] == (0, ["3"], 1)
@@ -129,14 +151,14 @@ async def test_a_small_request_passes_a_large_one_whose_equal_gave_up() -> None:
     lanes = Lanes()
     queue = batcher(lanes, budget=100)
     first, second = (
-        asyncio.create_task(queue.submit([n] * 20, [100] * 20, FAR)) for n in ("1", "2")
+        asyncio.create_task(queue.submit(request([n] * 20, [100] * 20), FAR)) for n in ("1", "2")
     )
     while sum(works == ["1"] for _, works, _ in lanes.batches) < 17:
         await asyncio.sleep(0)
     first.cancel()
     while sum(works == ["2"] for _, works, _ in lanes.batches) < 12:
         await asyncio.sleep(0)
-    small = asyncio.create_task(queue.submit(["small"], [10], FAR))
+    small = asyncio.create_task(queue.submit(request(["small"], [10]), FAR))
     await asyncio.gather(small, second)
 
     works = [works for _, works, _ in lanes.batches]
@@ -147,11 +169,11 @@ async def test_small_requests_that_keep_coming_do_not_starve_a_large_one() -> No
     """It gets its share of the batches."""
     lanes = Lanes()
     queue = batcher(lanes, budget=100)
-    large = asyncio.create_task(queue.submit(["L"] * 5, [100] * 5, FAR))
+    large = asyncio.create_task(queue.submit(request(["L"] * 5, [100] * 5), FAR))
 
     async def stream() -> None:
         while not large.done() and len(lanes.batches) < 999:
-            await queue.submit(["s"], [90], FAR)
+            await queue.submit(request(["s"], [90]), FAR)
 
     await asyncio.gather(stream(), stream())
 
@@ -163,7 +185,7 @@ async def test_a_lone_sequence_gets_every_core() -> None:
     """Idle lanes lend their cores to the only work there is, and it runs in lane 0."""
     lanes = Lanes()
 
-    await batcher(lanes, count=3).submit(["a"], [10], FAR)
+    await batcher(lanes, count=3).submit(request(["a"], [10]), FAR)
 
     assert lanes.batches == [(0, ["a"], 3)]
 
@@ -172,13 +194,13 @@ async def test_a_lone_sequence_gets_one_core_while_more_are_slower() -> None:
     """A neighbour makes the cores wait for each other; when it goes, they are used again."""
     now, slow, threads_seen = 0.0, True, []
 
-    async def launch(lane: int, works: Sequence[str], threads: int) -> Sequence[str | Exception]:
+    async def launch(lane: int, works: Sequence[Work], threads: int) -> Sequence[str | Exception]:
         nonlocal now
         threads_seen.append(threads)
         now += (10.0 if slow else 0.5) if threads == 2 else 1.0
-        return list(works)
+        return [work.name for work in works]
 
-    queue = Batcher[str, str](
+    queue = Batcher[Work, str](
         launch,
         lanes=2,
         budget=100,
@@ -189,10 +211,10 @@ async def test_a_lone_sequence_gets_one_core_while_more_are_slower() -> None:
     )
 
     for _ in range(100):
-        await queue.submit(["a"], [10], FAR)
+        await queue.submit(request(["a"], [10]), FAR)
     busy, slow = threads_seen[40:], False
     for _ in range(300):
-        await queue.submit(["a"], [10], FAR)
+        await queue.submit(request(["a"], [10]), FAR)
 
     assert busy.count(1) > 9 * busy.count(2) > 0
     assert threads_seen[-50:].count(2) > 9 * threads_seen[-50:].count(1) > 0
@@ -202,7 +224,7 @@ async def test_several_sequences_are_shared_among_the_lanes() -> None:
     """Every idle lane takes its share, on one core."""
     lanes = Lanes()
 
-    await batcher(lanes, count=2).submit(list("abcd"), [10] * 4, FAR)
+    await batcher(lanes, count=2).submit(request(list("abcd"), [10] * 4), FAR)
 
     assert sorted(lanes.batches) == [(0, ["d", "c"], 1), (1, ["b", "a"], 1)]
 
@@ -214,7 +236,7 @@ async def test_a_request_is_refused_whole_when_it_would_be_late() -> None:
     now = asyncio.get_running_loop().time()
 
     with pytest.raises(Overloaded):
-        await queue.submit(["a", "b"], [600, 600], now + 1)
+        await queue.submit(request(["a", "b"], [600, 600]), now + 1)
 
     assert lanes.batches == [] and queue.waiting_requests == 0 and queue.waiting_tokens == 0
 
@@ -222,7 +244,7 @@ async def test_a_request_is_refused_whole_when_it_would_be_late() -> None:
 async def test_attention_makes_a_long_sequence_late_where_as_many_short_tokens_are_not() -> None:
     """Its cost counts: in what waits before others, too, until it is done."""
     lanes = Lanes(held=True)
-    queue = Batcher[str, str](
+    queue = Batcher[Work, str](
         lanes.launch,
         lanes=1,
         budget=1000,
@@ -232,37 +254,37 @@ async def test_attention_makes_a_long_sequence_late_where_as_many_short_tokens_a
         cost=lambda size: size * size / 100,
         clock=lambda: 0.0,
     )
-    running = asyncio.create_task(queue.submit(["a"], [100], 1.0))
+    running = asyncio.create_task(queue.submit(request(["a"], [100]), 1.0))
     await settle()
-    waiting = asyncio.create_task(queue.submit(["b"], [700], 5.0))  # takes 4.9 s
+    waiting = asyncio.create_task(queue.submit(request(["b"], [700]), 5.0))  # takes 4.9 s
     await settle()
 
-    queue.check([100], 5.1)
+    queue.check(request("c", [100]), 5.1)
     with pytest.raises(Overloaded) as refused:
-        queue.check([150], 5.1)
+        queue.check(request("c", [150]), 5.1)
     lanes.gate.set()
     await asyncio.gather(running, waiting)
 
     assert refused.value.bound == "deadline" and refused.value.retry_after == pytest.approx(4.9)
-    queue.check([700], 5.0)
+    queue.check(request("c", [700]), 5.0)
 
 
 async def test_a_request_whose_deadline_has_passed_is_not_called_an_overload() -> None:
     """Coming again would not help it."""
     with pytest.raises(DeadlinePassed):
-        await batcher(Lanes()).submit(["a"], [1], asyncio.get_running_loop().time())
+        await batcher(Lanes()).submit(request(["a"], [1]), asyncio.get_running_loop().time())
 
 
 async def test_what_a_request_takes_at_best_does_not_rise_when_the_machine_is_slow() -> None:
     """The best speed stands, also when the one lately measured has fallen."""
     now, seconds = 0.0, 0.01
 
-    async def launch(lane: int, works: Sequence[str], threads: int) -> Sequence[str | Exception]:
+    async def launch(lane: int, works: Sequence[Work], threads: int) -> Sequence[str | Exception]:
         nonlocal now
         now += seconds
-        return list(works)
+        return [work.name for work in works]
 
-    queue = Batcher[str, str](
+    queue = Batcher[Work, str](
         launch,
         lanes=1,
         budget=100,
@@ -272,20 +294,20 @@ async def test_what_a_request_takes_at_best_does_not_rise_when_the_machine_is_sl
         clock=lambda: now,
     )
     for _ in range(3000):
-        await queue.submit(["a"], [50], FAR)
-    best = queue.fewest_seconds([50])
+        await queue.submit(request(["a"], [50]), FAR)
+    best = queue.fewest_seconds(request("a", [50]))
     seconds = 1.0
     while queue.speed > 100:
-        await queue.submit(["a"], [50], FAR)
+        await queue.submit(request(["a"], [50]), FAR)
 
     assert best == pytest.approx(0.01, rel=0.1)
-    assert queue.fewest_seconds([50]) == best
+    assert queue.fewest_seconds(request("a", [50])) == best
 
 
 async def test_a_batch_hangs_when_it_takes_several_times_what_its_tokens_should() -> None:
     """A long one may take long; a short one has the least."""
     lanes, now = Lanes(held=True), 0.0
-    queue = Batcher[str, str](
+    queue = Batcher[Work, str](
         lanes.launch,
         lanes=1,
         budget=10,
@@ -295,7 +317,7 @@ async def test_a_batch_hangs_when_it_takes_several_times_what_its_tokens_should(
         clock=lambda: now,
     )
     idle = queue.hangs(10, 4)
-    running = asyncio.create_task(queue.submit(["a"], [20_000], FAR))
+    running = asyncio.create_task(queue.submit(request(["a"], [20_000]), FAR))
     await settle()
     found = {}
     for now in (0.0, 11.0, 79.0, 81.0):
@@ -303,7 +325,7 @@ async def test_a_batch_hangs_when_it_takes_several_times_what_its_tokens_should(
     lanes.gate.set()
     await running
     lanes.gate.clear()
-    short = asyncio.create_task(queue.submit(["a"], [20], FAR))
+    short = asyncio.create_task(queue.submit(request(["a"], [20]), FAR))
     await settle()
     began = now
     for now in (began + 9, began + 11):
@@ -318,11 +340,11 @@ async def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:
     """The time given is that of the work that waits."""
     lanes = Lanes(held=True)
     queue = batcher(lanes, most_requests=2)
-    waiting = [asyncio.create_task(queue.submit(["a"], [500], FAR)) for _ in range(3)]
+    waiting = [asyncio.create_task(queue.submit(request(["a"], [500]), FAR)) for _ in range(3)]
     await settle()
 
     with pytest.raises(Overloaded) as refused:
-        await queue.submit(["b"], [1], FAR)
+        await queue.submit(request(["b"], [1]), FAR)
 
     assert refused.value.bound == "queue_full"
     assert refused.value.retry_after == pytest.approx(1.0)
@@ -334,11 +356,11 @@ async def test_the_queue_is_bounded_in_tokens() -> None:
     """Few huge requests fill it as well as many small ones."""
     lanes = Lanes(held=True)
     queue = batcher(lanes, most_tokens=1000)
-    waiting = [asyncio.create_task(queue.submit(["a"], [800], FAR)) for _ in range(2)]
+    waiting = [asyncio.create_task(queue.submit(request(["a"], [800]), FAR)) for _ in range(2)]
     await settle()
 
     with pytest.raises(Overloaded):
-        await queue.submit(["b"], [300], FAR)
+        await queue.submit(request(["b"], [300]), FAR)
 
     lanes.gate.set()
     await asyncio.gather(*waiting)
@@ -347,7 +369,7 @@ async def test_the_queue_is_bounded_in_tokens() -> None:
 async def test_work_whose_deadline_passed_in_the_queue_is_never_run() -> None:
     """It fails when its turn comes, and the lane does something useful instead."""
     lanes, now = Lanes(held=True), 0.0
-    queue = Batcher[str, str](
+    queue = Batcher[Work, str](
         lanes.launch,
         lanes=1,
         budget=10,
@@ -356,8 +378,8 @@ async def test_work_whose_deadline_passed_in_the_queue_is_never_run() -> None:
         most_tokens=999,
         clock=lambda: now,
     )
-    first = asyncio.create_task(queue.submit(["a"], [10], FAR))
-    late = asyncio.create_task(queue.submit(["late"], [10], 1.0))
+    first = asyncio.create_task(queue.submit(request(["a"], [10]), FAR))
+    late = asyncio.create_task(queue.submit(request(["late"], [10]), 1.0))
     await settle()
 
     now = 2.0
@@ -373,8 +395,8 @@ async def test_work_of_a_client_that_left_is_never_run() -> None:
     """A cancelled request gives its place back at once."""
     lanes = Lanes(held=True)
     queue = batcher(lanes)
-    first = asyncio.create_task(queue.submit(["a"], [10], FAR))
-    gone = asyncio.create_task(queue.submit(["gone"], [10], FAR))
+    first = asyncio.create_task(queue.submit(request(["a"], [10]), FAR))
+    gone = asyncio.create_task(queue.submit(request(["gone"], [10]), FAR))
     await settle()
 
     gone.cancel()
@@ -392,7 +414,9 @@ async def test_one_bad_sequence_fails_its_own_request_alone() -> None:
     """The others of its batch are answered."""
     lanes = Lanes(held=True)
     queue = batcher(lanes)
-    tasks = [asyncio.create_task(queue.submit([work], [10], FAR)) for work in ("a", "bad", "c")]
+    tasks = [
+        asyncio.create_task(queue.submit(request([work], [10]), FAR)) for work in ("a", "bad", "c")
+    ]
     await settle()
     lanes.gate.set()
 
@@ -406,27 +430,27 @@ async def test_a_lane_that_breaks_fails_its_batch_and_the_queue_goes_on() -> Non
     """Nothing a lane does can leave later requests waiting for ever."""
     broken = True
 
-    async def launch(lane: int, works: Sequence[str], threads: int) -> Sequence[str | Exception]:
+    async def launch(lane: int, works: Sequence[Work], threads: int) -> Sequence[str | Exception]:
         if broken:
             raise OSError("no lane")
-        return list(works)
+        return [work.name for work in works]
 
-    queue = Batcher[str, str](
+    queue = Batcher[Work, str](
         launch, lanes=1, budget=10, speed=1e3, most_requests=9, most_tokens=99
     )
     with pytest.raises(OSError, match="no lane"):
-        await queue.submit(["a"], [1], FAR)
+        await queue.submit(request(["a"], [1]), FAR)
 
     broken = False
 
-    assert (await queue.submit(["b"], [1], FAR))[0] == ["b"]
+    assert (await queue.submit(request(["b"], [1]), FAR))[0] == ["b"]
 
 
 async def test_draining_ends_when_nothing_waits_and_nothing_runs() -> None:
     """Admitted work is finished first."""
     lanes = Lanes(held=True)
     queue = batcher(lanes, budget=10)
-    admitted = [asyncio.create_task(queue.submit([work], [10], FAR)) for work in "abc"]
+    admitted = [asyncio.create_task(queue.submit(request([work], [10]), FAR)) for work in "abc"]
     await settle()
     drained = asyncio.create_task(queue.drain())
     await settle()
@@ -443,12 +467,12 @@ async def test_the_speed_follows_what_batches_take() -> None:
     """Slow batches lower the speed that admission believes in."""
     now = 0.0
 
-    async def launch(lane: int, works: Sequence[str], threads: int) -> Sequence[str | Exception]:
+    async def launch(lane: int, works: Sequence[Work], threads: int) -> Sequence[str | Exception]:
         nonlocal now
         now += 1.0
-        return list(works)
+        return [work.name for work in works]
 
-    queue = Batcher[str, str](
+    queue = Batcher[Work, str](
         launch,
         lanes=1,
         budget=100,
@@ -459,6 +483,6 @@ async def test_the_speed_follows_what_batches_take() -> None:
     )
 
     for _ in range(60):
-        await queue.submit(["a"], [50], FAR)
+        await queue.submit(request(["a"], [50]), FAR)
 
     assert queue.speed == pytest.approx(50, rel=0.05)

@@ -8,12 +8,12 @@ import torch
 
 from model import packing
 from service.engine.batches import Batches
-from service.engine.lanes import Done, Wanted, Work
+from service.engine.lanes import Outputs, Result, Work
 from service.observe.metrics import Metrics
 from service.observe.record import Record
 
 
-async def nothing(lane: int, works: Sequence[Work], threads: int) -> Sequence[Done | Exception]:
+async def nothing(lane: int, works: Sequence[Work], threads: int) -> Sequence[Result | Exception]:
     """A lane that answers nothing."""
     return []
 
@@ -24,7 +24,7 @@ async def test_a_batch_counts_its_sequences_and_marks_when_its_requests_began() 
     batches = Batches(nothing, metrics, None)
     one, other = Record("/v1/encode"), Record("/v1/encode", began=7.0)
     works = [
-        Work(packing.Sequence([1] * length), Wanted(), record)
+        Work(packing.Sequence([1] * length), Outputs(), record)
         for length, record in ((2, one), (3, one), (5, other))
     ]
 

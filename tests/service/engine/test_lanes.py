@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 import torch
 
-from model.maps.forms import Asked
+from model.maps.forms import Selection
 from model.maps.units import divide
 from model.packing import Sequence
 from service.edge import guard
-from service.engine.lanes import Done, Wanted, Work, finite
+from service.engine.lanes import Outputs, Result, Work, finite
 from service.replica import Replica
 from service.settings import Settings
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-def done(replica: Replica, works: list[Work], threads: int = 1) -> list[Done]:
+def done(replica: Replica, works: list[Work], threads: int = 1) -> list[Result]:
     """Results of a batch in which nothing may fail."""
-    results = [r for r in replica.lanes.run(works, threads) if isinstance(r, Done)]
+    results = [r for r in replica.lanes.run(works, threads) if isinstance(r, Result)]
     assert len(results) == len(works)
     return results
 
@@ -30,7 +30,7 @@ async def test_the_bits_of_an_answer_do_not_depend_on_the_batch(replica: Replica
     """Alone, in company at any place, on one core and on two."""
     random = np.random.default_rng(7)
     works = [
-        Work(Sequence(random.integers(1000, 30000, length).tolist()), Wanted(tokens=True))
+        Work(Sequence(random.integers(1000, 30000, length).tolist()), Outputs(tokens=True))
         for length in (1, 2, 3, 5, 16, 17, 63, 64, 128, 256)
     ]
     alone = [done(replica, [work])[0].tokens for work in works]
@@ -46,9 +46,9 @@ async def test_the_bits_of_an_answer_do_not_depend_on_the_batch(replica: Replica
 async def test_each_sequence_gets_what_it_wants(replica: Replica) -> None:
     """Wishes of different requests do not mix in a batch."""
     ids = [101, 2035, 102]
-    plain = Work(Sequence(ids), Wanted())
-    asked = Asked({2: (3, 5)}, divide(3))
-    maps = Work(Sequence(ids), Wanted(attention=asked, hidden=frozenset({0})))
+    plain = Work(Sequence(ids), Outputs())
+    asked = Selection({2: (3, 5)}, divide(3))
+    maps = Work(Sequence(ids), Outputs(attention=asked, hidden=frozenset({0})))
 
     first, second = done(replica, [plain, maps])
 

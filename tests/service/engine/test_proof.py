@@ -9,7 +9,7 @@ import torch
 
 from model import kernels
 from model.packing import Sequence
-from service.engine.lanes import Done, Wanted, Work
+from service.engine.lanes import Outputs, Result, Work
 from service.engine.loading import load
 from service.engine.proof import NotTrustworthy, check_exact, check_invariance
 from service.engine.weights import BUNDLED, locate
@@ -27,10 +27,10 @@ async def test_a_model_whose_bits_depend_on_the_batch_is_not_served(
     """The start-up check sees it; this is the negative control of the promise."""
     run = replica.lanes.run
 
-    def leaky(works: list[Work], threads: int) -> list[Done | Exception]:
+    def leaky(works: list[Work], threads: int) -> list[Result | Exception]:
         results = run(works, threads)
         for result in results:
-            if isinstance(result, Done) and result.tokens is not None:
+            if isinstance(result, Result) and result.tokens is not None:
                 result.tokens[0, 0] += len(works) * 1e-6
         return results
 
@@ -40,14 +40,14 @@ async def test_a_model_whose_bits_depend_on_the_batch_is_not_served(
         check_invariance(replica.lanes, replica.proof)
 
 
-def moved(replica: Replica, above: int, by: float) -> Callable[..., list[Done | Exception]]:
+def moved(replica: Replica, above: int, by: float) -> Callable[..., list[Result | Exception]]:
     """A model whose answers move in batches of more than so many tokens."""
     run = replica.lanes.run
 
-    def leaky(works: list[Work], threads: int) -> list[Done | Exception]:
+    def leaky(works: list[Work], threads: int) -> list[Result | Exception]:
         results = run(works, threads)
         for result in results:
-            if isinstance(result, Done) and result.tokens is not None:
+            if isinstance(result, Result) and result.tokens is not None:
                 result.tokens[:] *= 1 + by * (sum(map(len, works)) > above)
         return results
 
@@ -73,8 +73,8 @@ async def test_where_bits_are_not_promised_the_canary_is_compared_closely(
     lanes, proof = replica.lanes, replace(replica.proof, fixed=False)
     leaky = moved(replica, 100, by)
     canary = lanes.run([proof.canary], 1)[0]
-    crowded = leaky([proof.canary, Work(Sequence([1] * 127), Wanted())], 1)[0]
-    assert isinstance(canary, Done) and isinstance(crowded, Done)
+    crowded = leaky([proof.canary, Work(Sequence([1] * 127), Outputs())], 1)[0]
+    assert isinstance(canary, Result) and isinstance(crowded, Result)
 
     monkeypatch.setattr(lanes, "run", leaky)
 

@@ -17,7 +17,7 @@ import pytest
 from model.config import TRANSFORMER_BASE
 from service import launch
 from service.engine import weights
-from service.engine.weights import BUNDLED, Found, ModelNotFound, locate, pin
+from service.engine.weights import BUNDLED, ModelNotFound, Source, locate, pin
 from service.replica import Replica
 from service.settings import Settings
 
@@ -41,7 +41,7 @@ def test_the_bundled_model_and_a_folder_are_found_by_name(tmp_path: Path) -> Non
     (tmp_path / "mine").mkdir()
 
     assert (locate(BUNDLED).folder / "model.safetensors").is_file()
-    assert locate(str(tmp_path / "mine")) == Found(tmp_path / "mine", "mine")
+    assert locate(str(tmp_path / "mine")) == Source(tmp_path / "mine", "mine")
 
 
 def test_a_preset_has_sizes_and_the_bundled_tokenizer() -> None:
@@ -285,7 +285,7 @@ def test_every_replica_is_told_one_commit(monkeypatch: pytest.MonkeyPatch) -> No
     """What `main` is tomorrow is nothing to a service that runs."""
     monkeypatch.setattr(weights, "_fetch", lambda name, revision, files: Path("snapshots") / NEW)
 
-    assert launch.pinned(Settings(model=NAME)).model == f"{NAME}@{NEW}"
+    assert launch.pinned(Settings(model=NAME, address="auto")).model == f"{NAME}@{NEW}"
     assert launch.pinned(Settings()) == Settings()
 
 

@@ -51,7 +51,7 @@ def batches(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[
 
     monkeypatch.setattr(replica.heads, "_run", watched)
     yield seen
-    replica.heads._making = None
+    replica.heads._task = None
 
 
 def kept(path: Path) -> Any:

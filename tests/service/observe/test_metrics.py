@@ -13,7 +13,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from model.maps.forms import Form
+from model.maps.choices import Form
 from service.api.document import document
 from service.observe import metrics as contract
 from service.observe.metrics import Metrics
@@ -268,26 +268,27 @@ async def test_tokens_and_bytes_of_answers_are_exact(client: httpx.AsyncClient) 
 
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize(
-    ("limits", "reason"),
+    ("part", "name", "value", "reason"),
     [
-        ({"_most_requests": 0}, "queue_full"),
-        ({"_most_tokens": 1}, "token_budget"),
-        ({"_seconds": 1e9}, "deadline"),
+        ("_queue", "_most_requests", 0, "queue_full"),
+        ("_queue", "_most_tokens", 1, "token_budget"),
+        ("_speed", "_seconds", 1e9, "deadline"),
     ],
 )
 async def test_what_is_turned_away_is_counted_by_the_bound_it_met(
     client: httpx.AsyncClient,
     replica: Replica,
     monkeypatch: pytest.MonkeyPatch,
-    limits: dict[str, float],
+    part: str,
+    name: str,
+    value: float,
     reason: str,
 ) -> None:
     """One count for one 429."""
     before = counted(await page(client), "shed_total", "reason")
-    for name, value in limits.items():
-        monkeypatch.setattr(replica.batcher, name, value)
+    monkeypatch.setattr(getattr(replica.batcher, part), name, value)
     if reason == "token_budget":  # met only where something waits already
-        monkeypatch.setattr(replica.batcher, "_jobs", [object()])
+        monkeypatch.setattr(replica.batcher._queue, "jobs", [object()])
     answer = await client.post("/v1/encode", json={"inputs": ["a"]})
     monkeypatch.undo()
 

@@ -153,7 +153,7 @@ async def test_overload_is_a_rate_limit(
     theirs: AsyncOpenAI, replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What finds no room is 429 at once, with Retry-After."""
-    monkeypatch.setattr(replica.batcher, "_most_requests", 0)
+    monkeypatch.setattr(replica.batcher._queue, "_most_requests", 0)
     with pytest.raises(openai.RateLimitError) as error:
         await theirs.embeddings.create(model=NAME, input="a")
 

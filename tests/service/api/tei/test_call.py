@@ -304,7 +304,7 @@ async def test_overload_and_a_failing_model_are_said_in_teis_words(
     http: httpx.AsyncClient, replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """429 with Retry-After; 424 for what the model did."""
-    monkeypatch.setattr(replica.batcher, "_most_requests", 0)
+    monkeypatch.setattr(replica.batcher._queue, "_most_requests", 0)
     late = await http.post("/embed", json={"inputs": "a"})
     monkeypatch.setattr(replica.gateway, "_planner", None)  # whatever asks for the model now fails
     failed = await http.post("/embed", json={"inputs": "a"})

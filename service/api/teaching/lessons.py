@@ -1,4 +1,4 @@
-"""The second spine: POST /v1/attend and POST /v1/explain, every stage in order.
+"""POST /v1/attend and POST /v1/explain: every stage of an answer to learners, in order.
 
 One shows the mechanism without a model, the other the model without a secret.
 """
@@ -13,8 +13,8 @@ from service.api.teaching.request import ATTEND, ExplainRequest
 from service.encode import answer
 from service.encode.admission import Admission
 from service.encode.aside import Aside
-from service.encode.inputs import Read, Reader
-from service.engine.lanes import Wanted, Work
+from service.encode.inputs import ModelInput, Reader
+from service.engine.lanes import Outputs, Work
 from service.observe.record import Record
 from service.refusals import Fault, Refused
 
@@ -36,7 +36,7 @@ class Lessons:
         self._head, self._reader, self._most_bytes = head, reader, most_bytes
         self._admission, self._aside = admission, Aside()
 
-    async def attend(self, body: bytes, deadline: float, seen: Record) -> Iterator[bytes]:
+    async def attend(self, body: bytes, deadline: float, record: Record) -> Iterator[bytes]:
         """Answer POST /v1/attend, in pieces of JSON.
 
         Args:
@@ -45,11 +45,11 @@ class Lessons:
         Raises:
             Refused, ValidationError: what service/refusals.py gives a status.
         """
-        with seen.stage("parse"):
-            given = read(ATTEND.validate_json(body), self._most_bytes)
-        return answer.as_numbers(await self._aside.run(partial(attend, given), deadline))
+        with record.stage("parse"):
+            mixture = read(ATTEND.validate_json(body), self._most_bytes)
+        return answer.as_numbers(await self._aside.run(partial(attend, mixture), deadline))
 
-    async def explain(self, body: bytes, deadline: float, seen: Record) -> Iterator[bytes]:
+    async def explain(self, body: bytes, deadline: float, record: Record) -> Iterator[bytes]:
         """Answer POST /v1/explain, in pieces of JSON.
 
         The text takes its turn in a batch like any other: the pass that serves makes what enters
@@ -58,32 +58,32 @@ class Lessons:
         Raises:
             Refused, ValidationError: what service/refusals.py gives a status.
         """
-        with seen.stage("parse"):
-            asked = ExplainRequest.model_validate_json(body)
-        seen.input = "text"
-        self._check(asked)
-        with seen.stage("tokenize"):
-            read = await self._read(asked)
-        seen.sequences, seen.tokens = 1, len(read.sequence)
-        _check_bytes(self._reader.config, len(read.sequence), self._most_bytes)
-        work = Work(read.sequence, Wanted(explained=asked.layer))
-        (done,), _ = await self._admission.run([work], deadline, seen)
-        return answer.as_numbers({**self._head, **_told(asked.layer, read, done.steps)})
+        with record.stage("parse"):
+            request = ExplainRequest.model_validate_json(body)
+        record.input = "text"
+        self._check(request)
+        with record.stage("tokenize"):
+            text = await self._read(request)
+        record.sequences, record.tokens = 1, len(text.sequence)
+        _check_bytes(self._reader.config, len(text.sequence), self._most_bytes)
+        work = Work(text.sequence, Outputs(explained=request.layer))
+        (done,), _ = await self._admission.run([work], deadline, record)
+        return answer.as_numbers({**self._head, **_facts(request.layer, text, done.steps)})
 
-    def _check(self, asked: ExplainRequest) -> None:
-        if asked.model not in (None, self._head["model"]):
+    def _check(self, request: ExplainRequest) -> None:
+        if request.model not in (None, self._head["model"]):
             raise Refused.at("model_not_found", "model")
         layers = self._reader.config.layers
-        if not 0 <= asked.layer < layers:
+        if not 0 <= request.layer < layers:
             raise Refused.at("index_out_of_range", "layer", layers=layers)
 
-    async def _read(self, asked: ExplainRequest) -> Read:
+    async def _read(self, request: ExplainRequest) -> ModelInput:
         try:
-            (read,) = await self._reader.read([asked.item()], asked.truncate, shown=True)
+            (text,) = await self._reader.read([request.item()], request.truncate, facts=True)
         except Refused as error:  # it points to ("inputs", 0, ..), which is the request itself
             error.faults = [Fault(f.loc[2:] or ("text",), f.code) for f in error.faults]
             raise
-        return read
+        return text
 
 
 def _check_bytes(config: EncoderConfig, tokens: int, limit: int) -> None:
@@ -99,8 +99,8 @@ def _check_bytes(config: EncoderConfig, tokens: int, limit: int) -> None:
         raise Refused("attention_too_large", bytes=size(tokens), limit=limit, fits=fits)
 
 
-def _told(layer: int, read: Read, steps: Mapping[str, Any]) -> dict[str, Any]:
+def _facts(layer: int, text: ModelInput, steps: Mapping[str, Any]) -> dict[str, Any]:
     """What an explanation says of its text, then the steps and their shapes."""
-    cut = {"truncated": read.truncated, "length": read.length}
+    cut = {"truncated": text.truncated, "length": text.length}
     shapes = {name: step.shape for name, step in steps.items()}
-    return {"layer": layer, **read.facts, **cut, "shapes": shapes, **steps}
+    return {"layer": layer, **text.facts, **cut, "shapes": shapes, **steps}

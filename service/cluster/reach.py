@@ -1,0 +1,48 @@
+"""Whether somebody answers at an address: a cluster, or the service itself."""
+
+import http.client
+import socket
+import time
+
+READY_SECONDS = 60  # from deployed to ready: canary and HAProxy's own checks
+
+
+def connect(address: str) -> None:
+    """Connect once to a cluster's host:port, where Ray would try for minutes.
+
+    Raises:
+        OSError: nothing answers there.
+    """
+    host, separator, port = address.rpartition(":")
+    if separator and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=5).close()
+
+
+def wait_until_ready(host: str, port: int) -> None:
+    """Ask /ready until it answers 200.
+
+    Raises:
+        TimeoutError: it did not in time; says what it answered last.
+    """
+    deadline = time.monotonic() + READY_SECONDS
+    reason = "no answer"
+    while time.monotonic() < deadline:
+        connection = http.client.HTTPConnection(reachable(host).strip("[]"), port, timeout=5)
+        try:
+            connection.request("GET", "/ready")
+            answer = connection.getresponse()
+            if answer.status == 200:
+                return
+            reason = f"{answer.status} {answer.read(200).decode(errors='replace')}"
+        except OSError as error:
+            reason = str(error)
+        finally:
+            connection.close()
+        time.sleep(0.1)
+    raise TimeoutError(f"not ready after {READY_SECONDS} s: /ready says {reason}")
+
+
+def reachable(host: str) -> str:
+    """Turn the address we listen on into one a client here can use."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{host}]" if ":" in host else host

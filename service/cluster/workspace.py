@@ -1,0 +1,53 @@
+"""Where what Ray writes goes: a private directory, and a file instead of the terminal."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from service.cluster import sweep
+
+STOP_SECONDS = 10  # for the sweeper, beyond which we leave it alone
+
+
+@contextmanager
+def directory() -> Iterator[Path]:
+    """Make a private directory, swept with all processes of the service whatever ends us."""
+    # Unix sockets have paths of at most 107 bytes, and TMPDIR may be long.
+    path = tempfile.mkdtemp(prefix="headlight-", dir="/tmp")
+    command = [sys.executable, "-I", "-S", sweep.__file__, path]
+    sweeper = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # out of reach of what ends our group
+    )
+    try:
+        yield Path(path)
+    finally:
+        with suppress(subprocess.TimeoutExpired):
+            sweeper.communicate(timeout=STOP_SECONDS)  # closes its input
+
+
+@contextmanager
+def quiet(log: Path) -> Iterator[None]:
+    """Send what Ray's libraries print to a file; whoever speaks to the user kept a copy."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    copies = os.dup(1), os.dup(2)
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for descriptor, copy in zip((1, 2), copies, strict=True):
+            os.dup2(copy, descriptor)
+            os.close(copy)

@@ -1,0 +1,41 @@
+"""The options of the command line: one per setting, and those that several commands share."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, get_args, get_origin
+
+import click
+from pydantic.fields import FieldInfo
+
+from service.settings import Settings
+
+FILE = click.Path(dir_okay=False, path_type=Path)
+URL = click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="the service")
+KEY_FILE = click.option("--key-file", type=FILE, help="a file that holds an API key")
+
+
+def option(name: str, field: FieldInfo) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make the option of one setting; settings.load checks, for all sources alike."""
+    kinds = [kind for kind in get_args(field.annotation) if kind is not type(None)]
+    choices = kinds if get_origin(field.annotation) is Literal else ()
+    kind = kinds[0] if kinds else field.annotation
+    default = "" if field.default is None else f"  [default: {field.default}]"
+    return click.option(
+        "--" + name.replace("_", "-"),
+        name,
+        metavar="|".join(choices) or getattr(kind, "__name__", "text").upper(),
+        help=f"{field.description}{default}",
+    )
+
+
+def of_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command one option per setting, in the order of the settings."""
+    for name, field in reversed(Settings.model_fields.items()):
+        if not field.exclude:  # never on a command line, which others can read
+            command = option(name, field)(command)
+    return command
+
+
+def read_key(file: Path | None) -> str | None:
+    """Read the API key of a file."""
+    return file.read_text("utf-8").strip() if file else None

@@ -1,0 +1,60 @@
+"""How fast the lanes are, as their batches show; in tokens of short sequences per second."""
+
+import math
+
+# One batch may seem this many times slower than expected at most: a machine that slept must not
+# come back believing that it can do nothing.
+STALL = 4.0
+MEMORY_SECONDS = 10.0  # how much working time the measured speed looks back on
+PROBE = 16  # every so many lone sequences run on the other number of cores, to compare
+SMOOTH = 0.2  # share of a new measurement in what is believed of a lone sequence
+
+
+class Speed:
+    """Of all lanes together.
+
+    Args:
+        initial: what to believe in until measured.
+    """
+
+    def __init__(self, initial: float) -> None:
+        self._tokens, self._seconds = initial, 1.0  # decayed sums; their ratio is the speed
+        self.best = initial  # that was ever believed in
+
+    @property
+    def current(self) -> float:
+        return self._tokens / self._seconds
+
+    def record(self, tokens: float, seconds: float) -> None:
+        """Fold a batch in."""
+        seconds = min(seconds, STALL * tokens / self.current)
+        keep = math.exp(-seconds / MEMORY_SECONDS)
+        self._tokens = keep * self._tokens + tokens
+        self._seconds = keep * self._seconds + seconds
+        self.best = max(self.best, self.current)
+
+
+class LoneSpeed:
+    """How many cores a lone sequence gets: all, unless one has lately been faster.
+
+    Threads of one forward pass wait for each other at every operator. With a neighbour on one of
+    the cores that costs more than the second core gives (benchmarks/results.md), and only time
+    tells. The bits do not depend on it.
+    """
+
+    def __init__(self, lanes: int) -> None:
+        self._speeds = {1: 0.0, lanes: math.inf}  # by cores
+        self._runs = 0
+
+    def cores(self) -> int:
+        """The better choice, but once in PROBE runs the other, since neighbours come and go."""
+        self._runs += 1
+        choose = min if self._runs % PROBE == 0 else max
+        return choose(self._speeds, key=self._speeds.__getitem__)
+
+    def record(self, cores: int, tokens: float, seconds: float) -> None:
+        """Fold one run of a lone sequence in."""
+        if cores in self._speeds and seconds > 0:
+            before, speed = self._speeds[cores], tokens / seconds
+            measured = 0 < before < math.inf
+            self._speeds[cores] = before + (speed - before) * SMOOTH if measured else speed
