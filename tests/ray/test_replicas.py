@@ -47,7 +47,8 @@ def both_serve(service: "Service") -> None:
     drill.wait(lambda: list(map(bool, answered(service).values())) == [True] * 2, "both serve")
 
 
-def test_the_counters_equal_the_clients_own_count_exactly(running: "Service") -> None:
+@pytest.mark.parametrize("kills", [1, pytest.param(2, marks=pytest.mark.prove)])
+def test_the_counters_equal_the_clients_own_count_exactly(running: "Service", kills: int) -> None:
     """Also when a replica is killed, and the one in its place: no request is lost, none wrong."""
     before = Counter(answered(running))
     journal = drill.during(lambda: time.sleep(4), running.port, kept=CLIENTS)
@@ -59,14 +60,14 @@ def test_the_counters_equal_the_clients_own_count_exactly(running: "Service") ->
 
     survivor, _ = replicas(running)
 
-    def kill_twice() -> None:
-        for _ in range(2):
+    def kill() -> None:
+        for _ in range(kills):
             (victim,) = set(replicas(running)) - {survivor}
             os.kill(victim, signal.SIGKILL)
             drill.wait(lambda: INCOMPLETE in running.metrics(), "one replica")
             both_serve(running)
 
-    later = drill.during(kill_twice, running.port, kept=CLIENTS)
+    later = drill.during(kill, running.port, kept=CLIENTS)
     left = answered(running)
 
     assert later.lost == [] and set(later.codes) == {200}

@@ -16,6 +16,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from service.cli import main
+from service.commands import bulk
 from service.replica import Replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -276,17 +277,23 @@ async def test_a_model_that_changes_under_the_job_ends_it(
     assert folder.partial.stat().st_size == 0
 
 
-async def test_a_service_that_is_not_there_is_said_soon(folder: Folder, listen: Any) -> None:
-    """Not after minutes of patience."""
+async def test_a_service_that_is_not_there_is_said_soon(
+    folder: Folder, listen: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not after minutes of patience, which a request has once the service was there."""
+    assert bulk.INFO_SECONDS < 20
+    monkeypatch.setattr(bulk, "INFO_SECONDS", 0.5)
 
     async def nobody(scope: Any, receive: Any, send: Any) -> None:
         raise RuntimeError
 
     async with listen(nobody) as url:
         pass
-    status, _, line = await asyncio.wait_for(folder.run(url), 20)
+    names = ["--file", str(folder.source), "--out", str(folder.out)]
+    result = CliRunner().invoke(main, ["encode", *names, "--url", url])
 
-    assert status == 1 and line.startswith(f"headlight: no answer from {url}")
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1].startswith(f"headlight: no answer from {url}")
 
 
 async def test_a_key_is_read_from_its_file(
