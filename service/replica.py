@@ -29,6 +29,7 @@ from service.engine.machine import Unservable
 from service.engine.proof import Proof, prove
 from service.engine.weights import Source, locate
 from service.heads.store import Heads
+from service.keys import tenants
 from service.observe import lag
 from service.observe.metrics import Metrics
 from service.observe.observer import Observer
@@ -80,7 +81,12 @@ class Replica:
         Raises:
             Unservable, ModelNotFound, CheckpointError, NotTrustworthy: why it cannot serve.
         """
-        began, metrics, tracing = time.perf_counter(), Metrics(label), _tracing(settings, label)
+        keys = tenants(settings.api_keys)
+        began, metrics, tracing = (
+            time.perf_counter(),
+            Metrics(label, keys),
+            _tracing(settings, label),
+        )
         source = locate(settings.model)
         device, kind = machine.precision(settings)
         threads = settings.threads or machine.cores(settings.replicas)
@@ -221,6 +227,7 @@ def _batcher(
         cost=cache(partial(cost, lanes.model.config)),
         most_requests=settings.max_waiting_requests,
         most_tokens=settings.max_waiting_tokens,
+        limits=tenants(settings.api_keys),
     )
 
 

@@ -74,9 +74,10 @@ class Settings(BaseModel):
         5.0, gt=0, le=60, description="time between two self-checks of a replica, seconds"
     )
     api_keys_file: Path | None = Field(
-        None, description="file of API keys, one a line as `key` or `name:key`; default: none asked"
+        None,
+        description="file of API keys, one a line as `name:key`, with limits; default: none asked",
     )
-    api_keys: tuple[Annotated[str, Field(pattern=f"^{keys.DIGEST}$")], ...] = Field(
+    api_keys: tuple[keys.Key, ...] = Field(
         (),
         repr=False,
         exclude=True,
@@ -149,16 +150,16 @@ def load(
     }
     flags = {name: value for name, value in flags.items() if value is not None}
     values = {**document, **variables, **flags}
-    return Settings.model_validate({**values, "api_keys": _digests(document, variables, values)})
+    return Settings.model_validate({**values, "api_keys": _keys(document, variables, values)})
 
 
-def _digests(
+def _keys(
     document: Mapping[str, Any], variables: Mapping[str, Any], values: Mapping[str, Any]
-) -> tuple[str, ...]:
+) -> tuple[keys.Key, ...]:
     """What is kept of the API keys, whose one way in beside their file is the variable."""
     if "api_keys" in document:
         raise ValueError("api_keys: not among the settings; name a file of them in api_keys_file")
     path = values.get("api_keys_file")
     texts = [variables["api_keys"]] if "api_keys" in variables else []
     texts += [Path(path).read_text()] if path else []
-    return tuple(digest for text in texts for digest in keys.digests(text))
+    return keys.read(*texts)

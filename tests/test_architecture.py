@@ -367,9 +367,9 @@ def test_the_picture_is_how_rooms_import_each_other_and_the_absences_hold() -> N
 PLANTED = {
     "an arrow up": ("service/settings.py", "import service.app", "settings -> app is not drawn"),
     "a hidden arrow": (
-        "service/engine/queue.py",
+        "service/encode/plan.py",
         "from service.settings import KIB\nfrom service import keys",
-        "engine -> keys is not drawn",
+        "encode -> keys is not drawn",
     ),
     "a way back": ("model/config.py", "from service import settings", "imports more than"),
     "a new file": ("service/helpers.py", "import os", "helpers is not drawn"),

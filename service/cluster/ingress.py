@@ -56,6 +56,7 @@ GUARD_SETTINGS = {
     "public_metrics",
     "public_docs",
     "allowed_hosts",
+    "max_waiting_requests",
 }
 
 
@@ -105,17 +106,16 @@ def promised(settings: Settings) -> dict[str, str]:
 def guard_variables(settings: Settings) -> dict[str, str]:
     """Return the variables from which the outermost layer knows the settings it is to hold.
 
-    Of the API keys their SHA-256, so that no process of Ray's ever has a key.
+    Of the API keys their names, limits and SHA-256, so that no process of Ray's ever has a key.
     """
     values = settings.model_dump(include=GUARD_SETTINGS, exclude_defaults=True, mode="json")
-    values |= {name: getattr(settings, name) for name in GUARD_SETTINGS if name.endswith("_bytes")}
+    values |= {name: getattr(settings, name) for name in GUARD_SETTINGS if name.startswith("max_")}
     variables = {
         f"{PREFIX}{name.upper()}": ",".join(value) if isinstance(value, list) else str(value)
         for name, value in values.items()
     }
     if settings.api_keys:
-        hashed = ",".join(f"{keys.KNOWN_AS}:{digest}" for digest in settings.api_keys)
-        variables[f"{PREFIX}API_KEYS"] = hashed
+        variables[f"{PREFIX}API_KEYS"] = ",".join(map(keys.entry, settings.api_keys))
     return variables
 
 

@@ -9,30 +9,33 @@ import hmac
 from starlette.types import Scope
 
 from service.api.operations import OPERATIONS, PAGES, Operation
+from service.keys import Key
 from service.settings import Settings
 
 PROBE = "/-/healthz"  # HAProxy's, by the replica's address
+ANYONE = Key("", "")  # who asks for what is open
 
 
 class Keys:
     """Who may pass, by the settings: everybody where there are no keys."""
 
     def __init__(self, settings: Settings) -> None:
-        self._digests = [bytes.fromhex(digest) for digest in settings.api_keys]
+        self._keys = [(bytes.fromhex(key.digest), key) for key in settings.api_keys]
         rows = (row for row in (*OPERATIONS, *PAGES) if _public(row, settings))
         self._public = {PROBE, *(row.path for row in rows)}
 
-    def admit(self, scope: Scope) -> bool:
-        """Whether a request may pass; takes as long for a wrong key as for none.
+    def admit(self, scope: Scope) -> Key | None:
+        """Whose request may pass, or None where it may not.
 
-        A preflight (OPTIONS) carries none.
+        Takes as long for a wrong key as for none. A preflight (OPTIONS) carries none.
         """
-        if not self._digests or scope["method"] == "OPTIONS":
-            return True
+        if not self._keys or scope["method"] == "OPTIONS":
+            return ANYONE
         if scope["method"] in ("GET", "HEAD") and own_path(scope) in self._public:
-            return True
-        key = hashlib.sha256(_bearer(scope)).digest()
-        return any([hmac.compare_digest(key, digest) for digest in self._digests])  # all of them
+            return ANYONE
+        carried = hashlib.sha256(_bearer(scope)).digest()
+        same = [hmac.compare_digest(carried, digest) for digest, _ in self._keys]  # all of them
+        return self._keys[same.index(True)][1] if any(same) else None
 
 
 def _public(row: Operation, settings: Settings) -> bool:

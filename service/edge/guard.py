@@ -16,8 +16,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import settings
 from service.api import body
+from service.cluster import ingress
 from service.edge.auth import PROBE, Keys, own_path
+from service.edge.under_way import UnderWay
 from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, SAFETENSORS
+from service.keys import tenants
 from service.observe.record import REQUEST_ID
 from service.settings import KIB, Settings
 
@@ -71,19 +74,30 @@ class Guard:
         self._app, self._keys = app, Keys(settings)
         self._json, self._binary = settings.max_body_bytes, settings.max_binary_body_bytes
         self._hosts = frozenset(host.lower() for host in settings.allowed_hosts)
+        self._under_way = UnderWay(tenants(settings.api_keys), ingress.ongoing(settings))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        key = self._keys.admit(scope) if scope["type"] == "http" else None
+        with self._under_way.hold(key) as room:
+            await self._pass(scope, receive, send, None if room else "overloaded")
+
+    async def _pass(self, scope: Scope, receive: Receive, send: Send, full: str | None) -> None:
+        """Have a request refused, or pass it on.
+
+        Args:
+            full: the code of its refusal where it would be one too many.
+        """
         if scope["type"] == "lifespan":
             return await self._app(scope, receive, send)
         headers = [pair for pair in scope["headers"] if _passes(*pair)]
         if scope["type"] != "http":
             return await self._app({**scope, "headers": headers}, receive, send)
         headers, request_id = _with_id(headers)
-        code, content = self._by_headers(scope, Headers(raw=headers)), b""
+        code, content = self._by_headers(scope, Headers(raw=headers)) or full, b""
         if code is None:
             code, content = await self._read(own_path(scope), receive, Headers(raw=headers))
         if code is not None:
-            names = (b"host", b"origin", REQUEST_ID.encode())
+            names = (b"host", b"origin", b"authorization", REQUEST_ID.encode())
             headers = [pair for pair in headers if pair[0] in names] + [(REFUSAL, code.encode())]
 
         async def send_with_id(message: Message) -> None:

@@ -33,7 +33,8 @@ from service.edge.deadline import DEADLINE
 from service.edge.encoding import Encoding, Handler
 from service.edge.guard import INFERENCE, REFUSAL, RawHeaders
 from service.edge.handlers import Handlers, Scrape
-from service.observe.record import REQUEST_ID, TRACEPARENT
+from service.observe.metrics import OVERLOADED, UNDER_WAY
+from service.observe.record import REQUEST_ID, TRACEPARENT, Record
 from service.refusals import UNROUTED, Refused, refusal
 from service.replica import Replica
 
@@ -130,13 +131,15 @@ class RecordMiddleware:
                     await send(head.pop())
                 await send(message)
 
-            scope = {**scope, "headers": self._headers(scope), "record": record}
+            scope = {**scope, "headers": self._headers(scope, record), "record": record}
             await self._app(scope, receive, send_with_names)
 
-    def _headers(self, scope: Scope) -> RawHeaders:
+    def _headers(self, scope: Scope, record: Record) -> RawHeaders:
         """The request's, with a refusal of whoever has no key, if the guard has not done so."""
         headers: RawHeaders = scope["headers"]
-        if any(name == REFUSAL for name, _ in headers) or self._keys.admit(scope):
+        key = self._keys.admit(scope)
+        record.key = key.name if key else ""
+        if key or any(name == REFUSAL for name, _ in headers):
             return headers
         return [*headers, (REFUSAL, b"unauthorized")]
 
@@ -148,9 +151,8 @@ def _endpoint(row: Operation, handler: Handler) -> Handler:
     async def endpoint(request: Request) -> Response:
         request.scope["record"].route = label
         try:
-            code = request.headers.get(REFUSAL.decode())
-            if code:
-                raise Refused(code)
+            if code := request.headers.get(REFUSAL.decode()):
+                raise _outermost(code, request.scope["record"])
             return await handler(request)
         except Exception as error:
             return _problem(request, refusal(error), say)
@@ -179,12 +181,22 @@ def _not_routed(
         request.scope["record"].route = _label(path) if path else UNKNOWN
         say = dialects[path] if path else _family(request.url.path)
         code = request.headers.get(REFUSAL.decode())
-        response = _problem(request, Refused(code or UNROUTED[error.status_code]), say)
+        record = request.scope["record"]
+        refused = _outermost(code, record) if code else Refused(UNROUTED[error.status_code])
+        response = _problem(request, refused, say)
         if not code:
             response.headers.update(error.headers or {})
         return response
 
     return answer
+
+
+def _outermost(code: str, record: Record) -> Refused:
+    """What the outermost layer refused; of overloads it knows one: a key's too many under way."""
+    if code != OVERLOADED:
+        return Refused(code)
+    record.shed = UNDER_WAY
+    return Refused(code, retry_after=1)
 
 
 def _matches(route: Route, request: Request) -> bool:

@@ -42,19 +42,19 @@ class Admission:
         try:
             with record.batched(), self._wording(works, deadline, record):
                 async with asyncio.timeout(deadline - time.monotonic()):
-                    results = await self._batcher.submit(works, deadline)
+                    results = await self._batcher.submit(works, deadline, record.key)
         except asyncio.CancelledError:
             self._metrics.cancelled("forward" if record.began else "queue")
             raise
         except NonFiniteOutput as error:
             raise Refused("nonfinite_output", layer=error.layer, dtype=self._dtype) from None
-        self._metrics.encoded(sum(map(len, works)))
+        self._metrics.encoded(sum(map(len, works)), record.key)
         return results
 
     def check(self, works: Sequence[Work], deadline: float, record: Record) -> None:
         """Raise what `run` would if these works would not be admitted now."""
         with self._wording(works, deadline, record):
-            self._batcher.check(works, deadline)
+            self._batcher.check(works, deadline, record.key)
 
     @contextmanager
     def _wording(self, works: Sequence[Work], deadline: float, record: Record) -> Iterator[None]:

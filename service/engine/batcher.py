@@ -9,12 +9,14 @@ task that could die and leave the queue standing.
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic
 
-from service.engine.queue import Batch, DeadlinePassed, Job, Queue, Result, Work, total_cost
+from service.engine.fair.line import Batch, Job, Result, Work, total_cost
+from service.engine.queue import DeadlinePassed, Overloaded, Queue
 from service.engine.speed import LoneSpeed, Speed
+from service.keys import Limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ class Batcher(Generic[Work, Result]):
         speed: tokens per second to believe in until measured.
         cost: how many tokens of short sequences take as long as one sequence of so many.
         most_requests, most_tokens: what may wait.
+        limits: of each key, by its name.
     """
 
     def __init__(
@@ -58,19 +61,20 @@ class Batcher(Generic[Work, Result]):
         speed: float,
         most_requests: int,
         most_tokens: int,
+        limits: Mapping[str, Limits] | None = None,
         cost: Callable[[int], float] = float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._launch, self._lanes, self._clock = launch, lanes, clock
         self.budget, self._cost = budget, cost
-        self._queue = Queue[Work, Result](most_requests, most_tokens)
+        self._queue = Queue[Work, Result](most_requests, most_tokens, limits)
         self._idle = list(range(lanes - 1, -1, -1))  # lane 0 is taken first, from the end
         self._running: dict[asyncio.Task[set[Job[Work, Result]]], _Run] = {}
         self._speed, self._alone = Speed(speed), LoneSpeed(lanes)
 
     @property
     def waiting_requests(self) -> int:
-        return len(self._queue.jobs)
+        return len(self._queue)
 
     @property
     def waiting_tokens(self) -> int:
@@ -99,21 +103,27 @@ class Batcher(Generic[Work, Result]):
         """
         return sum(self._costs(works)) / self._speed.best
 
-    async def submit(self, works: Sequence[Work], deadline: float) -> tuple[list[Result], Timing]:
+    async def submit(
+        self, works: Sequence[Work], deadline: float, key: str = ""
+    ) -> tuple[list[Result], Timing]:
         """Run a request's sequences, in whatever batches; all or nothing.
 
         Args:
             works: each as long as it has tokens.
             deadline: when the answer must be there, on the batcher's clock.
+            key: the name of whose it is.
 
         Raises:
-            Overloaded: it was not admitted.
+            Overloaded: it was not admitted, or gave its place to another key's before it began.
             DeadlinePassed: it, or its turn, came too late.
             Exception: what the first failing sequence raised.
         """
-        self.check(works, deadline)
+        for displaced in self.check(works, deadline, key):
+            self._fail(
+                displaced, Overloaded(self._queue.delay(displaced.key) / self.speed, "share")
+            )
         future = asyncio.get_running_loop().create_future()
-        job = Job[Work, Result](works, self._costs(works), deadline, self._clock(), future)
+        job = Job[Work, Result](works, self._costs(works), deadline, self._clock(), future, key)
         self._queue.enter(job)
         self._pump()
         try:
@@ -125,13 +135,20 @@ class Batcher(Generic[Work, Result]):
 
     async def drain(self) -> None:
         """Wait until nothing waits and nothing runs."""
-        while self._queue.jobs or self._running:
+        while len(self._queue) or self._running:
             await asyncio.wait([job.future for job in self._queue.jobs] or self._running.keys())
 
-    def check(self, works: Sequence[Work], deadline: float) -> None:
-        """Raise what `submit` would if a request of these works would not be admitted now."""
-        tokens, seconds = sum(map(len, works)), deadline - self._clock()
-        self._queue.check(tokens, sum(self._costs(works)), seconds, self.speed)
+    def check(
+        self, works: Sequence[Work], deadline: float, key: str = ""
+    ) -> list[Job[Work, Result]]:
+        """Raise what `submit` would if a request of these works would not be admitted now.
+
+        Returns:
+            The requests whose place it would take.
+        """
+        now, tokens = self._clock(), sum(map(len, works))
+        cost = sum(self._costs(works))
+        return self._queue.check(tokens, cost, deadline - now, self.speed, key, now)
 
     def _costs(self, works: Sequence[Work]) -> list[float]:
         """What each takes, in tokens of short sequences."""
@@ -146,8 +163,8 @@ class Batcher(Generic[Work, Result]):
         """Give every idle lane a batch."""
         self._expire()
         queue = self._queue
-        while queue.jobs and self._idle:
-            if not self._running and len(queue.jobs) == 1 and len(queue.jobs[0].waiting) == 1:
+        while len(queue) and self._idle:
+            if not self._running and len(queue) == 1 and len(queue.jobs[0].waiting) == 1:
                 self._start(self.budget, self._idle[-self._alone.cores() :])
             else:
                 share = math.ceil(queue.tokens / len(self._idle))

@@ -1,34 +1,37 @@
-"""The requests that wait, in order of their turn, within bounds.
+"""The requests that wait, a line for each key, within bounds.
 
-Requests take turns as if the machine were shared evenly among all that wait: whoever would be
-done first then, goes first. So a small request passes a flood of large ones, and no stream of
-small ones can hold a large one up for ever.
+Requests take turns as if the machine were shared evenly among the keys that wait, and each key's
+share among its requests: whoever would be done first then, goes first. So a small request passes
+a flood of large ones, no stream of small ones can hold a large one up for ever, and no key can
+hold up another by asking often. Without keys all requests stand in one line.
 
-Source: Demers, Keshav and Shenker 1989, "Analysis and Simulation of a Fair Queueing Algorithm".
+Source: Demers, Keshav and Shenker 1989, "Analysis and Simulation of a Fair Queueing Algorithm";
+of keys and their requests: Bennett and Zhang 1997, "Hierarchical Packet Fair Queueing Algorithms".
 """
 
-import asyncio
 import math
-from bisect import insort
-from collections.abc import Sequence, Sized
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from collections.abc import Mapping
+from operator import attrgetter
+from typing import Generic
+
+from service.engine.fair.line import Batch, Job, Line, Result, Work, total_length
+from service.keys import Limits
 
 # A batch grows to this many times the request that leads it, so that a short request does not
 # wait for the long ones it shares a batch with; below SMALL tokens sharing costs nothing.
 GROWTH = 8
 SMALL = 128
 
-Work = TypeVar("Work", bound=Sized)
-Result = TypeVar("Result")
+DONE = attrgetter("done")
 
 
 class Overloaded(Exception):
-    """The request could not be done by its deadline, or the queue is full.
+    """The request could not be done by its deadline, or there is no room for it.
 
     Args:
         retry_after: when what waits now will be done, seconds.
-        bound: which one was met: queue_full, token_budget or deadline.
+        bound: which one was met: queue_full, token_budget or deadline; of its own key
+            key_requests, key_tokens or key_rate; share where another key took its place.
     """
 
     def __init__(self, retry_after: float, bound: str) -> None:
@@ -40,166 +43,157 @@ class DeadlinePassed(Exception):
     """The deadline passed before the work was started."""
 
 
-@dataclass(eq=False, slots=True)
-class Job(Generic[Work, Result]):
-    """One request and what has become of it.
-
-    Args:
-        costs: of each work, in tokens of short sequences.
-        waiting: indices not yet started, longest first (taken from the end).
-    """
-
-    works: Sequence[Work]
-    costs: Sequence[float]
-    deadline: float
-    arrived: float
-    future: asyncio.Future[None]
-    turn: float = math.inf
-    started: float = math.inf
-    computed: float = 0.0
-    waiting: list[int] = field(init=False)
-    results: list[Result | None] = field(init=False)
-    unfinished: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.unfinished = len(self.works)
-        self.results = [None] * self.unfinished
-        self.waiting = sorted(range(self.unfinished), key=self.length, reverse=True)
-
-    def length(self, index: int) -> int:
-        """Tokens of one work."""
-        return len(self.works[index])
-
-    @property
-    def tokens(self) -> int:
-        return sum(map(self.length, self.waiting))
-
-    @property
-    def cost(self) -> float:
-        return sum(self.costs[index] for index in self.waiting)
-
-
-Batch = list[tuple[Job[Work, Result], int]]  # works by their index
-
-
-def total_cost(batch: Batch[Work, Result]) -> float:
-    """What a batch takes, in tokens of short sequences."""
-    return sum(job.costs[index] for job, index in batch)
-
-
 class Queue(Generic[Work, Result]):
     """Admitted requests whose works are not all started.
 
     Args:
         most_requests, most_tokens: what may wait.
+        limits: of each key, by its name; a lone key without any shares with nobody.
     """
 
-    def __init__(self, most_requests: int, most_tokens: int) -> None:
+    def __init__(
+        self, most_requests: int, most_tokens: int, limits: Mapping[str, Limits] | None = None
+    ) -> None:
         self._most_requests, self._most_tokens = most_requests, most_tokens
-        self.jobs: list[Job[Work, Result]] = []  # in order of their turn
-        self.tokens, self.cost = 0, 0.0
-        self._shares = Shares()
+        self._lines = {"": Line[Work, Result](Limits())}
+        limits = limits or {}
+        if len(limits) > 1 or any(one != Limits() for one in limits.values()):
+            self._lines |= {name: Line[Work, Result](one) for name, one in limits.items()}
+        self._now = 0.0  # tokens that a key waiting since the start would have had
 
-    def check(self, tokens: int, cost: float, seconds: float, speed: float) -> None:
+    @property
+    def jobs(self) -> list[Job[Work, Result]]:
+        """All that wait."""
+        return [job for line in self._lines.values() for job in line.jobs]
+
+    def __len__(self) -> int:
+        return sum(len(line.jobs) for line in self._lines.values())
+
+    @property
+    def tokens(self) -> int:
+        return sum(line.tokens for line in self._lines.values())
+
+    @property
+    def cost(self) -> float:
+        return sum(line.cost for line in self._lines.values())
+
+    def check(
+        self, tokens: int, cost: float, seconds: float, speed: float, key: str, now: float
+    ) -> list[Job[Work, Result]]:
         """Raise where a request would not be admitted now.
 
         Args:
             tokens, cost: of the request.
             seconds: until its deadline.
             speed: tokens of short sequences per second.
+            key: whose it is, by name.
+
+        Returns:
+            The requests of which it would take the place: where the queue is full, of keys that
+            hold more than their share for one that holds less.
 
         Raises:
             Overloaded, DeadlinePassed: why not.
         """
         if seconds <= 0:
             raise DeadlinePassed()
-        late = (self.cost + cost) / speed >= seconds
-        full = len(self.jobs) >= self._most_requests
-        crowded = self.jobs and self.tokens + tokens > self._most_tokens
-        if late or full or crowded:
-            bound = "queue_full" if full else "token_budget" if crowded else "deadline"
-            raise Overloaded(self.cost / speed, bound)
+        line = self._line(key)
+        if own := line.bound(tokens):
+            raise Overloaded(self.delay(key) / speed, own)
+        if pause := line.pause(now):
+            raise Overloaded(pause, "key_rate")
+        late = self.delay(key, cost) / speed >= seconds
+        displaced = self._displaced(line, tokens)
+        if late or displaced is None:
+            full = "queue_full" if len(self) >= self._most_requests else "token_budget"
+            bound = "deadline" if displaced is not None else full
+            raise Overloaded(self.delay(key) / speed, bound)
+        return displaced
+
+    def delay(self, key: str, cost: float = 0.0) -> float:
+        """Tokens that are done before a key's work is, and so much more of it.
+
+        While others wait it gets an even share: its work takes as many times as long as there are
+        keys, or until all is done.
+        """
+        line = self._line(key)
+        return min((line.cost + cost) * len(self._waiting(line)), self.cost + cost)
 
     def enter(self, job: Job[Work, Result]) -> None:
         """A request waits from now on."""
-        job.turn = self._shares.enter(job.tokens)
-        insort(self.jobs, job, key=lambda job: job.turn)
-        self.tokens += job.tokens
-        self.cost += job.cost
+        line = self._line(job.key)
+        if not line.jobs:
+            line.had = max(line.had, self._now)  # what it did not ask for then, it has no claim on
+        line.enter(job)
 
     def leave(self, job: Job[Work, Result]) -> None:
         """What still waits of a request will not run."""
-        if job in self.jobs:
-            self.jobs.remove(job)
-            self._subtract(job.tokens, job.cost)
-            self._shares.leave(job.turn, job.tokens)
+        line = self._line(job.key)
+        if job in line.jobs:
+            line.leave(job)
 
     def take(self, most: int, now: float) -> Batch[Work, Result]:
         """Works for one batch of so many tokens, in order of turn; at least one, however long."""
-        most = min(most, max(SMALL, GROWTH * self.jobs[0].tokens))
+        waiting = self._waiting()
+        keys, head = len(waiting), min(waiting, key=DONE).jobs[0]
+        room = max(min(most, max(SMALL, GROWTH * head.tokens)), head.length(head.waiting[-1]))
+        parts: dict[Line[Work, Result], Batch[Work, Result]] = {}
         batch: Batch[Work, Result] = []
-        total = 0
-        for job in list(self.jobs):
-            job.started = min(job.started, now)
-            while job.waiting and (not batch or total + job.length(job.waiting[-1]) <= most):
-                index = job.waiting.pop()
-                batch.append((job, index))
-                total += job.length(index)
+        while waiting:
+            line = min(waiting, key=DONE)
+            job, part = line.jobs[0], line.start(room, now)
+            batch += part
+            parts.setdefault(line, []).extend(part)
+            room -= total_length(part)
             if job.waiting:  # the batch is full
                 break
-            self.jobs.remove(job)
-        self._subtract(total, total_cost(batch))
-        self._shares.serve(total)
+            if not line.jobs:
+                waiting.remove(line)
+        for line, part in parts.items():
+            line.serve(part)
+        self._advance(total_length(batch) / keys)
         return batch
 
-    def _subtract(self, tokens: int, cost: float) -> None:
-        """So much waits no longer; with the last of it goes what rounding left of its cost."""
-        self.tokens -= tokens
-        self.cost = self.cost - cost if self.tokens else 0.0
+    def _advance(self, tokens: float) -> None:
+        """Let each key that waits have had so many more on the shared machine."""
+        waiting = [line.had for line in self._waiting()]
+        self._now = max(self._now + tokens, min(waiting, default=0.0))
 
+    def _displaced(self, line: Line[Work, Result], tokens: int) -> list[Job[Work, Result]] | None:
+        """The requests whose place one more of a line would take; None where it may take none.
 
-class Shares:
-    """The clock of the evenly shared machine.
-
-    It counts the tokens that a request waiting since the start would have had by now. Who waits is
-    who would still wait there: work here is done one request after the other, so that the last
-    of several that came together is left alone with a clock that must not run any faster.
-
-    >>> shares = Shares()
-    >>> first, second = shares.enter(100), shares.enter(100)
-    >>> shares.serve(150)  # all of the first, half of the second
-    >>> shares.enter(5)  # would be done before the second
-    80.0
-    """
-
-    def __init__(self) -> None:
-        self._now = 0.0
-        self._turns: list[float] = []  # of those who would still wait
-        self._ahead = 0.0  # tokens that are done there and not yet here
-
-    def enter(self, tokens: int) -> float:
-        """A request comes; returns its turn, by which requests are to be ordered."""
-        turn = self._now + tokens
-        insort(self._turns, turn)
-        return turn
-
-    def leave(self, turn: float, tokens: int) -> None:
-        """A request gives up, with so many tokens not done.
-
-        What it had more or less of here than there, the others had less or more of.
+        Each is the last of the key that then holds most, and has not begun. What would bring its
+        own key above an even share takes nobody's place.
         """
-        if turn in self._turns:
-            self._turns.remove(turn)
-        self.serve(tokens - max(turn - self._now, 0.0))
+        keys = len(self._waiting(line))
+        requests, excess = len(self) + 1 - self._most_requests, self._excess(tokens)
+        if requests > 0 and (len(line.jobs) + 1) * keys > self._most_requests:
+            return None
+        if excess > 0 and (line.tokens + tokens) * keys > self._most_tokens:
+            return None
+        counts = {line: len(line.jobs) for line in self._waiting()}
+        sums = {line: line.tokens for line in counts}
+        last = {line: [job for job in line.jobs if job.started == math.inf] for line in counts}
+        displaced = list[Job[Work, Result]]()
+        while requests > 0 or excess > 0:
+            held = counts if requests > 0 else sums
+            longest = max(held, key=held.__getitem__)
+            if not last[longest]:
+                return None
+            job = last[longest].pop()
+            displaced.append(job)
+            requests, excess = requests - 1, excess - job.tokens
+            counts[longest] -= 1
+            sums[longest] -= job.tokens
+        return displaced
 
-    def serve(self, tokens: float) -> None:
-        """So many tokens are done, of whomever."""
-        tokens -= self._ahead
-        self._ahead = max(-tokens, 0.0)
-        while self._turns and tokens > 0:
-            needed = (self._turns[0] - self._now) * len(self._turns)
-            if tokens < needed:
-                self._now += tokens / len(self._turns)
-                return
-            tokens -= needed
-            self._now = self._turns.pop(0)
+    def _excess(self, tokens: int) -> int:
+        """By how many tokens more than may wait there would be; one request may be of any size."""
+        return self.tokens + tokens - self._most_tokens if len(self) else 0
+
+    def _waiting(self, *more: Line[Work, Result]) -> list[Line[Work, Result]]:
+        """The lines in which somebody stands, and these."""
+        return [line for line in self._lines.values() if line.jobs or line in more]
+
+    def _line(self, key: str) -> Line[Work, Result]:
+        return self._lines.get(key) or self._lines[""]

@@ -19,6 +19,7 @@ FACTS = (
     "request_id",
     "trace_id",
     "route",
+    "key",
     "code",
     "duration_ms",
     "sequences",

@@ -11,7 +11,7 @@ observed more often than once a request, a stage or a batch.
 Source of the names: Prometheus, "Metric and label naming".
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar, get_args
 
 from prometheus_client import (
@@ -68,6 +68,8 @@ SENTENCES = {
 INPUTS = ("none", "text", "tokens", "embeddings", "mixed")
 WAITED, ERRORS, FORMS = ("queue", "forward"), ("oom", "other"), get_args(Form)
 SHED = ("queue_full", "token_budget", "deadline", "not_ready")
+UNDER_WAY = "key_under_way"
+SHED_BY_KEY = ("key_requests", "key_tokens", "key_rate", UNDER_WAY, "share")  # where keys are set
 LATE = {"deadline_exceeded": "deadline", "not_ready": "not_ready"}  # sheds that say it themselves
 OVERLOADED = "overloaded"
 # What an alert may ask the rate of before it first happens: a 200, and these
@@ -79,22 +81,33 @@ PROBE = "/ready"  # its 503 turns nobody's work away
 
 
 class Metrics:
-    """The metrics of one replica; what has a closed label is a dict by its values."""
+    """The metrics of one replica; what has a closed label is a dict by its values.
 
-    def __init__(self, replica: str) -> None:
+    Args:
+        keys: names of the API keys: where there are any, what they use is counted by key.
+    """
+
+    def __init__(self, replica: str, keys: Collection[str] = ()) -> None:
         # no second series for each one, which no query here needs
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._replica, self._gauges = replica, dict[str, Gauge]()
         self._of_requests = requests = _Families(replica)  # fed by `request` alone
         self._of_replica = own = _Families(replica)  # fed by the rest
         self._pages: dict[bool, bytes] = {}  # the first, rendered, until a request changes it
+        # by key, and of what needs none; or not by key at all
+        self._keys = {key: (key,) for key in ("", *keys)} if keys else {"": ()}
+        by_key = ("key",) if keys else ()
 
-        self._requests = requests.make(Counter, "requests", "route", "input", "code")
+        self._expected = set[tuple[str, str, str]]()  # of which routes, inputs and keys
+        self._requests = requests.make(Counter, "requests", "route", "input", "code", *by_key)
         self._seconds = requests.make(
             Histogram, "request_duration_seconds", "route", buckets=BUCKETS
         )
         self._response_bytes = requests.counter("response_bytes")
-        self._shed = requests.counters("shed", "reason", SHED)
+        self._shed = requests.make(Counter, "shed", "reason", *by_key)
+        for reason in (*SHED, *(SHED_BY_KEY if keys else ())):
+            for key in self._keys.values():
+                self._shed.labels(reason, *key, replica)
         self._invalid = requests.counters("invalid_inputs", "code", CALLERS)
         self._nonfinite = requests.counter("nonfinite_outputs")
         self._unauthorized = requests.counter("auth_failures")
@@ -102,7 +115,8 @@ class Metrics:
         self._stages = {stage: stages.labels(stage, replica) for stage in STAGES}
 
         self._lag = own.histogram("event_loop_lag_seconds", LAGS)
-        self._tokens = own.counter("tokens")
+        tokens = own.make(Counter, "tokens", *by_key)
+        self._tokens = {name: tokens.labels(*key, replica) for name, key in self._keys.items()}
         self._batch_sequences = own.histogram("batch_sequences", SEQUENCES)
         self._batch_tokens = own.histogram("batch_tokens", TOKENS)
         self._cancelled = own.counters("cancelled", "stage", WAITED)
@@ -130,13 +144,16 @@ class Metrics:
         for route, method in routes.items():
             self._seconds.labels(route, self._replica)
             for kind in INPUTS if method == "POST" else INPUTS[:1]:
-                for code in AWAITED:
-                    self._requests.labels(route, kind, str(code), self._replica)
+                self._expect(route, kind, "")
 
     def request(self, record: Record) -> None:
         """Count one request that has ended, whichever way; the only place that does."""
         self._pages.clear()
-        self._requests.labels(record.route, record.input, str(record.code), self._replica).inc()
+        key = self._known(record.key)
+        if key and (record.route, record.input, key) not in self._expected:
+            self._expect(record.route, record.input, key)  # all of all keys would be too many
+        labels = record.route, record.input, str(record.code), *self._keys[key]
+        self._requests.labels(*labels, self._replica).inc()
         exemplar = _exemplar(record)
         self._seconds.labels(record.route, self._replica).observe(record.seconds, exemplar)
         self._response_bytes.inc(record.bytes)
@@ -148,9 +165,9 @@ class Metrics:
         """Record one lag of the event loop."""
         self._lag.observe(seconds)
 
-    def encoded(self, tokens: int) -> None:
+    def encoded(self, tokens: int, key: str = "") -> None:
         """Count the tokens of an answered request."""
-        self._tokens.inc(tokens)
+        self._tokens[self._known(key)].inc(tokens)
         self._success.set_to_current_time()
 
     def shown(self, form: Form, maps: int, size: int) -> None:
@@ -184,6 +201,16 @@ class Metrics:
         """Publish a gauge that is read at every scrape."""
         self._gauge(name, sentence, **labels).set_function(read)
 
+    def _expect(self, route: str, kind: str, key: str) -> None:
+        """Publish what an alert may ask for of a route, an input and a key, before it happens."""
+        self._expected.add((route, kind, key))
+        for code in AWAITED:
+            self._requests.labels(route, kind, str(code), *self._keys[key], self._replica)
+
+    def _known(self, key: str) -> str:
+        """A key's name as it is counted."""
+        return key if key in self._keys else ""
+
     def _refused(self, record: Record) -> None:
         """Count why a request was not answered as asked."""
         code = record.refused
@@ -192,7 +219,8 @@ class Metrics:
         elif code == "nonfinite_output":
             self._nonfinite.inc()
         elif code == OVERLOADED or (code in LATE and record.route != PROBE):
-            self._shed[LATE.get(code) or record.shed or SHED[0]].inc()
+            reason = LATE.get(code) or record.shed or SHED[0]
+            self._shed.labels(reason, *self._keys[self._known(record.key)], self._replica).inc()
         if record.code == UNAUTHORIZED:
             self._unauthorized.inc()
 

@@ -82,6 +82,7 @@ class Observer:
             return
         facts = {
             **record.names(),
+            "key": record.key or None,
             "code": record.code,
             "duration_ms": round(record.seconds * 1000, 3),
             "sequences": record.sequences,

@@ -50,6 +50,7 @@ class Record:
 
     Args:
         route: one of ours, or other; `own` is work that nobody asked for.
+        key: the name of the API key that it came with.
         input: the kind of its inputs.
         refused: the code of its refusal.
         shed: of an overload, which bound was met; queue_full where nobody says.
@@ -63,6 +64,7 @@ class Record:
     route: str
     method: str = "_OTHER"
     request_id: str = ""
+    key: str = ""
     input: str = "none"
     code: int = CLIENT_CLOSED
     refused: str | None = None

@@ -166,6 +166,7 @@ def _line(span: ReadableSpan) -> str:
 
 def _attributes(record: Record) -> dict[str, Any]:
     refused = {"error.type": record.refused} if record.refused else {}
+    key = {"headlight.key": record.key} if record.key else {}
     return {
         "http.request.method": record.method,
         "http.route": record.route,
@@ -174,6 +175,7 @@ def _attributes(record: Record) -> dict[str, Any]:
         "headlight.input": record.input,
         "headlight.sequences": record.sequences,
         "headlight.tokens": record.tokens,
+        **key,
         **refused,
     }
 

@@ -5,6 +5,8 @@ from collections.abc import Callable
 import httpx
 import pytest
 
+from service.keys import Key
+
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 PAGE = {"origin": "https://page.example"}
@@ -32,7 +34,7 @@ async def test_a_page_of_a_named_origin_may_ask_and_read_our_headers(served: Ser
     """With a key, and refusals too: without the header a browser shows its page no status."""
     wanted = "authorization, content-type, x-request-id, x-headlight-deadline-ms"
     async with served(
-        cors_origins=(PAGE["origin"],), api_keys=("0" * 64,), public_docs=True
+        cors_origins=(PAGE["origin"],), api_keys=(Key("a", "0" * 64),), public_docs=True
     ) as client:
         preflight = await client.options(
             "/v1/encode", headers={**PREFLIGHT, "access-control-request-headers": wanted}

@@ -9,6 +9,7 @@ import pytest
 
 from service.engine.batcher import Batcher
 from service.engine.queue import DeadlinePassed, Overloaded
+from service.keys import Limits
 
 FAR = 1e9  # a deadline nobody meets late
 
@@ -486,3 +487,155 @@ async def test_the_speed_follows_what_batches_take() -> None:
         await queue.submit(request(["a"], [50]), FAR)
 
     assert queue.speed == pytest.approx(50, rel=0.05)
+
+
+async def waiting(queue: Batcher[Work, str], key: str, *tokens: int) -> list[asyncio.Task[object]]:
+    """Requests of a key, each of so many tokens; they have reached the queue."""
+    tasks = [asyncio.create_task(queue.submit(request(key, [n]), FAR, key)) for n in tokens]
+    await settle()
+    return tasks
+
+
+async def refusals(tasks: Sequence[asyncio.Task[object]]) -> list[str]:
+    """What each request was refused for, or an empty text."""
+    done = await asyncio.gather(*tasks, return_exceptions=True)
+    return [error.bound if isinstance(error, Overloaded) else "" for error in done]
+
+
+def shared(lanes: Lanes, **more: int) -> Batcher[Work, str]:
+    """A batcher for two keys, whose lane is busy."""
+    limits = {"a": Limits(), "b": Limits()}
+    return batcher(lanes, limits=limits, **more)  # type: ignore[arg-type]
+
+
+async def test_a_full_queue_drops_the_last_request_of_the_key_that_holds_most() -> None:
+    """For a key that holds less than its share; never one that has begun."""
+    lanes = Lanes(held=True)
+    queue = shared(lanes, most_requests=4, budget=100)
+    (first,) = await waiting(queue, "a", 100)
+    theirs = [first, *await waiting(queue, "a", 30, 50, 20, 40)]
+    others = await waiting(queue, "b", 10, 10)
+
+    with pytest.raises(Overloaded) as third:
+        queue.check(request("b", [10]), FAR, "b")
+    with pytest.raises(Overloaded) as fifth:
+        queue.check(request("a", [10]), FAR, "a")
+    lanes.gate.set()
+
+    assert third.value.bound == fifth.value.bound == "queue_full"
+    assert await refusals(theirs) == ["", "", "share", "", "share"]
+    assert await refusals(others) == ["", ""]
+
+
+async def test_a_request_that_has_begun_keeps_its_place() -> None:
+    """Whoever else comes: what was computed of it would be lost."""
+    lanes = Lanes(held=True)
+    queue = shared(lanes, most_tokens=1000, budget=100)
+    begun = asyncio.create_task(queue.submit(request("a" * 10, [100] * 10), FAR, "a"))
+    await settle()
+
+    with pytest.raises(Overloaded) as refused:
+        await queue.submit(request("b", [200]), FAR, "b")
+    lanes.gate.set()
+
+    assert refused.value.bound == "token_budget" and await refusals([begun]) == [""]
+
+
+async def test_a_queue_full_of_tokens_makes_room_for_a_keys_share_of_them() -> None:
+    """As many are dropped as have to be, and none for what is more than a share."""
+    lanes = Lanes(held=True)
+    queue = shared(lanes, most_tokens=1000)
+    (first,) = await waiting(queue, "a", 10)
+    theirs = [first, *await waiting(queue, "a", 300, 100, 400, 200)]
+
+    with pytest.raises(Overloaded) as large:
+        queue.check(request("b", [501]), FAR, "b")
+    assert len(queue.check(request("b", [500]), FAR, "b")) == 2 and queue.waiting_tokens == 1000
+    others = await waiting(queue, "b", 500)
+    lanes.gate.set()
+
+    assert large.value.bound == "token_budget"
+    assert await refusals(theirs) == ["", "share", "", "share", ""]
+    assert await refusals(others) == [""]
+
+
+async def test_a_keys_wait_is_its_own_work_as_often_as_keys_wait() -> None:
+    """Of a flood beside it a key feels no more than that somebody else is there."""
+    lanes, now = Lanes(held=True), asyncio.get_running_loop().time()
+    queue = shared(lanes)
+    (first,) = await waiting(queue, "a", 10)
+    theirs = [first, *await waiting(queue, "a", 3000, 2000)]  # five seconds of work
+    others = await waiting(queue, "b", 400)
+
+    queue.check(request("b", [100]), now + 1.1, "b")
+    for key, tokens, seconds, retry in (("b", 100, 0.9, 0.8), ("a", 1, 5.3, 5.4)):
+        with pytest.raises(Overloaded) as late:
+            queue.check(request(key, [tokens]), now + seconds, key)
+        assert late.value.bound == "deadline"
+        assert late.value.retry_after == pytest.approx(retry)
+    lanes.gate.set()
+    await asyncio.gather(*theirs, *others)
+
+
+@pytest.mark.parametrize(
+    ("limits", "bound", "retry"),
+    [
+        (Limits(requests=2), "key_requests", 0.2),
+        (Limits(tokens=250), "key_tokens", 0.2),
+        (Limits(rate=100), "key_rate", 2.1),
+    ],
+    ids=["requests", "tokens", "rate"],
+)
+async def test_a_key_may_not_use_more_than_its_limits(
+    limits: Limits, bound: str, retry: float
+) -> None:
+    """Though there is room; who has none, and the service's own work, may."""
+    lanes, now = Lanes(held=True), 0.0
+    queue = Batcher[Work, str](
+        lanes.launch,
+        lanes=1,
+        budget=1000,
+        speed=1000.0,
+        most_requests=9,
+        most_tokens=9999,
+        limits={"a": limits},
+        clock=lambda: now,
+    )
+    tasks = await waiting(queue, "a", 110, 100, 100) if not limits.rate else []
+    tasks += await waiting(queue, "a", 310) if limits.rate else []
+
+    with pytest.raises(Overloaded) as refused:
+        queue.check(request("a", [100]), FAR, "a")
+    queue.check(request("o", [100]), FAR)
+    now = 2.2
+    if limits.rate:
+        queue.check(request("a", [100]), FAR, "a")
+    lanes.gate.set()
+    await asyncio.gather(*tasks)
+
+    assert refused.value.bound == bound and refused.value.retry_after == pytest.approx(retry)
+
+
+async def test_what_was_not_run_is_not_counted_against_a_rate() -> None:
+    """A client that leaves while it waits has used nothing."""
+    lanes, now = Lanes(held=True), 0.0
+    queue = Batcher[Work, str](
+        lanes.launch,
+        lanes=1,
+        budget=1000,
+        speed=1000.0,
+        most_requests=9,
+        most_tokens=9999,
+        limits={"a": Limits(rate=100)},
+        clock=lambda: now,
+    )
+    first, gone = [*await waiting(queue, "a", 50), *await waiting(queue, "a", 500)]
+
+    with pytest.raises(Overloaded):
+        queue.check(request("a", [1]), FAR, "a")
+    gone.cancel()
+    await settle()
+
+    queue.check(request("a", [1]), FAR, "a")
+    lanes.gate.set()
+    await first

@@ -2,12 +2,16 @@
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
 
 from service.engine.batcher import Batcher
-from service.engine.queue import Shares
+from service.engine.fair.line import Batch, Job, total_length
+from service.engine.fair.shares import Shares
+from service.engine.queue import Queue
+from service.keys import Limits
 
 
 def waiting(shares: Shares) -> float:
@@ -72,10 +76,109 @@ async def test_as_much_waits_there_as_here_whoever_leaves(seed: int) -> None:
             gate.release()
         for _ in range(5):
             await asyncio.sleep(0)
-        assert waiting(queue._queue._shares) == pytest.approx(queue.waiting_tokens, abs=1e-6)
+        assert waiting(queue._queue._lines[""]._shares) == pytest.approx(
+            queue.waiting_tokens, abs=1e-6
+        )
 
     for task in asked:
         task.cancel()
     await asyncio.gather(*asked, return_exceptions=True)
     gate.release()
     await queue.drain()
+
+
+BATCH, LARGEST = 100, 400
+SIZES = {"a": (10, 10, 80, LARGEST), "b": (10, 10, 70), "c": (10, 30)}  # tokens, by key
+
+
+class Machine:
+    """Shared evenly among the keys that wait, and each key's share among its requests."""
+
+    def __init__(self) -> None:
+        self.left: dict[Job[str, str], float] = {}
+        self.done: dict[Job[str, str], int] = {}
+
+    def step(self, now: int) -> None:
+        """One token's work."""
+        mates = Counter(job.key for job in self.left)
+        self.left = {
+            job: tokens - 1 / len(mates) / mates[job.key] for job, tokens in self.left.items()
+        }
+        self.done |= {job: now + 1 for job, tokens in self.left.items() if tokens < 1e-6}
+        self.left = {job: tokens for job, tokens in self.left.items() if tokens >= 1e-6}
+
+
+def job(key: str, tokens: int, now: float = 0.0) -> Job[str, str]:
+    """A request of so many tokens, in works of ten."""
+    future = asyncio.get_running_loop().create_future()
+    count = tokens // 10
+    return Job(["a" * 10] * count, [10.0] * count, 1e9, now, future, key)
+
+
+@pytest.mark.parametrize("cancelled", [0.0, 0.005])
+@pytest.mark.parametrize("seed", range(5))
+async def test_no_key_makes_anothers_requests_late(seed: int, cancelled: float) -> None:
+    """One asks for all, at any time, and some give up: the others have what they would have had.
+
+    A batch is waited for when a request comes, and another has to end before it is answered; a
+    key that had much at once, and so early, waits for that itself.
+    """
+    chance, machine = random.Random(seed), Machine()
+    queue = Queue[str, str](10**6, 10**9, dict.fromkeys(SIZES, Limits()))
+    here: dict[Job[str, str], int] = {}
+    batch: Batch[str, str] = []
+    until = 0
+    for now in range(12_000):
+        if chance.random() < 0.006 and now < 8000:
+            key = chance.choice("abbbcc")
+            for _ in range(9 if key == "a" else 1):
+                new = job(key, chance.choice(SIZES[key]), now)
+                queue.enter(new)
+                machine.left[new] = new.tokens
+        if machine.left and chance.random() < cancelled:
+            gone = chance.choice(list(machine.left))
+            queue.leave(gone)
+            del machine.left[gone]
+        if now >= until:
+            here |= {done: now for done, _ in batch if not done.waiting}
+            batch = queue.take(BATCH, now) if len(queue) else []
+            until = now + total_length(batch)
+        machine.step(now)
+
+    late = {key: [-BATCH] for key in SIZES}
+    for done, then in machine.done.items():
+        late[done.key].append(here[done] - then)
+    assert len(machine.done) > 40 and len(queue) == 0
+    assert max(late["b"] + late["c"]) <= 2 * BATCH + 10
+    assert max(late["a"]) <= 2 * BATCH + LARGEST
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_keys_that_always_wait_have_had_the_same(seed: int) -> None:
+    """However many requests each has, of whatever size, and whoever gives up."""
+    chance, had = random.Random(seed), Counter[str]()
+    queue = Queue[str, str](10**6, 10**9, dict.fromkeys(SIZES, Limits()))
+    for _ in range(500):
+        for key, most in (("a", 40), ("b", 13), ("c", 11)):
+            while sum(each.key == key for each in queue.jobs) < most:
+                queue.enter(job(key, chance.choice(SIZES[key])))
+        if chance.random() < 0.3:
+            queue.leave(chance.choice(queue.jobs))
+        for each, _ in queue.take(BATCH, 0.0):
+            had[each.key] += 10
+        assert max(had.values()) - min(had[key] for key in SIZES) <= LARGEST + BATCH
+
+
+async def test_what_a_key_did_not_ask_for_it_has_no_claim_on() -> None:
+    """One that was away does not go before those that have waited since; nor after them."""
+    queue = Queue[str, str](100, 10**6, dict.fromkeys("ab", Limits()))
+    for _ in range(20):
+        queue.enter(job("a", 100))
+    for _ in range(10):
+        queue.take(BATCH, 0.0)
+    for _ in range(20):
+        queue.enter(job("b", 100))
+
+    batches = [queue.take(BATCH, 0.0) for _ in range(10)]
+
+    assert Counter(batch[0][0].key for batch in batches) == {"a": 5, "b": 5}

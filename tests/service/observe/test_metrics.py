@@ -1,11 +1,12 @@
 """What is counted, and when."""
 
 import asyncio
+import json
 import re
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import get_args
 
@@ -14,6 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from model.maps.choices import Form
+from service import keys
 from service.api.document import document
 from service.observe import metrics as contract
 from service.observe.metrics import Metrics
@@ -288,7 +290,7 @@ async def test_what_is_turned_away_is_counted_by_the_bound_it_met(
     before = counted(await page(client), "shed_total", "reason")
     monkeypatch.setattr(getattr(replica.batcher, part), name, value)
     if reason == "token_budget":  # met only where something waits already
-        monkeypatch.setattr(replica.batcher._queue, "jobs", [object()])
+        monkeypatch.setattr(type(replica.batcher._queue), "__len__", lambda queue: 1)
     answer = await client.post("/v1/encode", json={"inputs": ["a"]})
     monkeypatch.undo()
 
@@ -368,3 +370,45 @@ async def test_promtool_finds_nothing_to_better(client: httpx.AsyncClient) -> No
     )
 
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
+
+
+def test_what_a_key_uses_is_counted_by_its_name() -> None:
+    """Requests, tokens, sheds; without keys no series has such a label."""
+    metrics = Metrics("r", ["a", "b"])
+    metrics.expect({"/v1/encode": "POST"})
+    metrics.request(Record("/v1/encode", key="a", input="text", code=200))
+    metrics.request(Record("/v1/encode", key="b", code=429, refused="overloaded", shed="share"))
+    metrics.request(Record("/v1/encode", code=401, refused="unauthorized"))
+    metrics.encoded(5, "a")
+    metrics.encoded(7)
+
+    found, without = samples(metrics), samples(Metrics("r"))
+
+    assert counted(found, "requests_total", "key") == {"": 1, "a": 1, "b": 1}
+    assert counted(found, "tokens_total", "key") == {"": 7, "a": 5, "b": 0}
+    assert counted(found, "shed_total", "key") == {"": 0, "a": 0, "b": 1}
+    assert counted(found, "shed_total", "reason")["share"] == 1
+    failed = [dict(labels) for name, labels in found if name == "headlight_requests_total"]
+    assert {labels["key"] for labels in failed if labels["code"] == "500"} == {"", "a", "b"}
+    assert not any("key" in dict(labels) for _, labels in without)
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_key_is_named_in_what_is_told(
+    served: Callable[..., httpx.AsyncClient], log: Callable[[], str]
+) -> None:
+    """Of every request that came with it, whatever came of it; of others nothing is said."""
+    key = "the-key-of-a-12345678"
+    bearer = {"authorization": f"Bearer {key}"}
+    async with served(api_keys=keys.read(f"team-a:{key}")) as client:
+        await client.post("/v1/encode", json={"inputs": ["a"]}, headers=bearer)
+        await client.post("/v1/encode", content=b"{", headers=bearer)
+        await client.post("/v1/encode", content=b"\xff", headers=bearer)
+        await client.post("/v1/encode", json={"inputs": ["a"]})
+        await client.get("/live", headers=bearer)
+
+    lines = [json.loads(line) for line in log().splitlines()]
+    told = [(line["code"], line.get("key")) for line in lines if line["event"] == "request"]
+    named = [(200, "team-a"), (400, "team-a"), (400, "team-a")]
+    assert told == [*named, (401, None), (200, None)]
+    assert key not in log()

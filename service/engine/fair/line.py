@@ -1,0 +1,151 @@
+"""The requests of one key that wait, in order of their turn."""
+
+import asyncio
+import math
+from bisect import insort
+from collections.abc import Sequence, Sized
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from service.engine.fair.bucket import Bucket
+from service.engine.fair.shares import Shares
+from service.keys import Limits
+
+Work = TypeVar("Work", bound=Sized)
+Result = TypeVar("Result")
+
+
+@dataclass(eq=False, slots=True)
+class Job(Generic[Work, Result]):
+    """One request and what has become of it.
+
+    Args:
+        costs: of each work, in tokens of short sequences.
+        key: the name of whose it is.
+        turn: its place among those of the same key.
+        waiting: indices not yet started, longest first (taken from the end).
+        tokens: of those.
+    """
+
+    works: Sequence[Work]
+    costs: Sequence[float]
+    deadline: float
+    arrived: float
+    future: asyncio.Future[None]
+    key: str = ""
+    turn: float = math.inf
+    started: float = math.inf
+    computed: float = 0.0
+    waiting: list[int] = field(init=False)
+    tokens: int = field(init=False)
+    results: list[Result | None] = field(init=False)
+    unfinished: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.unfinished = len(self.works)
+        self.results = [None] * self.unfinished
+        self.waiting = sorted(range(self.unfinished), key=self.length, reverse=True)
+        self.tokens = sum(map(self.length, self.waiting))
+
+    def length(self, index: int) -> int:
+        """Tokens of one work."""
+        return len(self.works[index])
+
+    @property
+    def cost(self) -> float:
+        return sum(self.costs[index] for index in self.waiting)
+
+    def pop(self) -> int:
+        """The shortest work that waits, which is started; returns its index."""
+        index = self.waiting.pop()
+        self.tokens -= self.length(index)
+        return index
+
+
+Batch = list[tuple[Job[Work, Result], int]]  # works by their index
+
+
+def total_length(batch: Batch[Work, Result]) -> int:
+    """The tokens of a batch."""
+    return sum(job.length(index) for job, index in batch)
+
+
+def total_cost(batch: Batch[Work, Result]) -> float:
+    """What a batch takes, in tokens of short sequences."""
+    return sum(job.costs[index] for job, index in batch)
+
+
+class Line(Generic[Work, Result]):
+    """The requests of one key whose works are not all started.
+
+    They take turns as if what the key gets of the machine were shared evenly among them.
+
+    Args:
+        limits: of the key.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits, self._shares = limits, Shares()
+        self._bucket = None if limits.rate is None else Bucket(limits.rate)
+        self.jobs: list[Job[Work, Result]] = []  # in order of their turn
+        self.tokens, self.cost = 0, 0.0
+        self.had = 0.0  # tokens, by the clock of the machine that all keys share
+
+    @property
+    def done(self) -> float:
+        """When its next request would be done, by that clock."""
+        return self.had + self.jobs[0].tokens
+
+    def bound(self, tokens: int) -> str | None:
+        """Which limit of what may wait a request of so many tokens would break."""
+        limits = self._limits
+        if limits.requests is not None and len(self.jobs) >= limits.requests:
+            return "key_requests"
+        if limits.tokens is not None and self.jobs and self.tokens + tokens > limits.tokens:
+            return "key_tokens"
+        return None
+
+    def pause(self, now: float) -> float:
+        """Seconds until its rate allows another request."""
+        return self._bucket.wait(now) if self._bucket else 0.0
+
+    def enter(self, job: Job[Work, Result]) -> None:
+        """A request waits from now on."""
+        job.turn = self._shares.enter(job.tokens)
+        insort(self.jobs, job, key=lambda job: job.turn)
+        self.tokens += job.tokens
+        self.cost += job.cost
+        if self._bucket:
+            self._bucket.take(job.tokens, job.arrived)
+
+    def leave(self, job: Job[Work, Result]) -> None:
+        """What still waits of a request will not run."""
+        self.jobs.remove(job)
+        self._subtract(job.tokens, job.cost)
+        self._shares.leave(job.turn, job.tokens)
+        if self._bucket:
+            self._bucket.put_back(job.tokens)
+
+    def start(self, room: int, now: float) -> Batch[Work, Result]:
+        """Start works of the next request, of so many tokens; it leaves when none waits."""
+        job, part = self.jobs[0], Batch[Work, Result]()
+        job.started = min(job.started, now)
+        while job.waiting and job.length(job.waiting[-1]) <= room:
+            index = job.pop()
+            room -= job.length(index)
+            part.append((job, index))
+        if not job.waiting:
+            self.jobs.remove(job)
+        self.had += total_length(part)
+        return part
+
+    def serve(self, part: Batch[Work, Result]) -> None:
+        """Count what of it is in a batch."""
+        tokens = total_length(part)
+        self._subtract(tokens, total_cost(part))
+        self._shares.serve(tokens)
+
+    def _subtract(self, tokens: int, cost: float) -> None:
+        """So much waits no longer; with the last of it goes what rounding left of its cost."""
+        self.tokens -= tokens
+        self.cost = self.cost - cost if self.tokens else 0.0
