@@ -22,7 +22,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from model.errors import CheckpointError, SequenceTooLong
 from model.loading.checkpoint import Model
-from model.tokenizer import Texts, Tokenized, Tokenizer, Truncate, share
+from model.tokenizer import Texts, Tokenized, Tokenizer, Truncate, exhaust, share
 
 LIMIT = 512
 ODD = [
@@ -246,8 +246,8 @@ def test_a_cut_text_counts_its_words_from_its_start(tokenizer: Tokenizer, side: 
 
 def test_texts_are_shown_whole_and_ids_become_text(tokenizer: Tokenizer) -> None:
     """With special tokens or without, however long."""
-    (whole,) = tokenizer.whole(["well " * 600], special=True)
-    (plain,) = tokenizer.whole(["All is well"], special=False)
+    (whole,) = exhaust(tokenizer.whole(["well " * 600], special=True, most=602))
+    (plain,) = exhaust(tokenizer.whole(["All is well"], special=False, most=3))
 
     assert whole.length == len(whole.token_ids) == 602
     assert plain.tokens == ["all", "is", "well"] and not any(plain.special)
