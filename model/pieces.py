@@ -9,7 +9,7 @@ long word.
 import json
 import re
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from tokenizers import Encoding
@@ -17,6 +17,7 @@ from tokenizers import Tokenizer as Library
 
 Result = TypeVar("Result")
 Reading = Generator[None, None, Result]  # pauses after each bounded piece of work
+Side = Literal["right", "left"]
 Places = list[tuple[int, int]]
 
 PIECE = 8192  # characters of a piece: some 10 ms of work
@@ -28,6 +29,16 @@ BERT_WITHOUT_SIGNS = re.compile(r"[ !-/:-@\[-`{-~]")
 SPACE = re.compile(r"(?<=[0-9A-Za-z]) (?=[0-9A-Za-z])")  # a single one, which a word may keep
 NORMALIZERS = ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Precompiled")
 SPACES = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
+
+
+def exhaust(reading: Reading[Result]) -> Result:
+    """What a reading comes to, without its pauses."""
+    while True:
+        try:
+            next(reading)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,25 +121,33 @@ def _keeps_words(step: Any) -> bool:
 
 @dataclass(slots=True)
 class Part:
-    """What was read of one text, without special tokens.
+    """What was read of one text, without special tokens; all lists have one entry per token.
 
     Args:
-        encoding: its tokens; all that were wanted, and maybe more.
         offsets: where each stands in the text, characters, [start, end).
         words: which word each belongs to.
         length: tokens that were counted: of the whole text, if that was wanted.
     """
 
-    encoding: Encoding
-    offsets: Places
-    words: list[int | None]
-    length: int
+    token_ids: list[int] = field(default_factory=list)
+    tokens: list[str] = field(default_factory=list)
+    offsets: Places = field(default_factory=list)
+    words: list[int | None] = field(default_factory=list)
+    length: int = 0
 
-    def cut(self, length: int, side: Literal["right", "left"]) -> None:
+    def add(self, piece: "_Piece", words: int) -> None:
+        """Take the tokens of the next piece, before which there are so many words."""
+        own, start, outside = piece.encoding, piece.start, piece.outside
+        before = words - bool(outside)
+        self.token_ids += own.ids[outside:]
+        self.tokens += own.tokens[outside:]
+        self.offsets += [(a + start, b + start) for a, b in own.offsets[outside:]]
+        self.words += [None if n is None else n + before for n in own.word_ids[outside:]]
+
+    def cut(self, length: int, side: Side) -> None:
         """Keep so many tokens: cut the others at the end, or at the start."""
-        kept = slice(length) if side == "right" else slice(max(len(self.encoding) - length, 0), None)
-        self.encoding.truncate(length, direction=side)
-        self.offsets, self.words = self.offsets[kept], self.words[kept]
+        cut = slice(length, None) if side == "right" else slice(max(len(self.tokens) - length, 0))
+        del self.token_ids[cut], self.tokens[cut], self.offsets[cut], self.words[cut]
 
     def behind(self, prompt: int, first: int) -> None:
         """Let places and words count from behind a prompt, which has none.
@@ -149,7 +168,7 @@ def read(
     text: str,
     *,
     room: int,
-    side: Literal["right", "left"],
+    side: Side,
     counted: bool,
     prompt: int = 0,
 ) -> Reading[Part]:
@@ -170,8 +189,9 @@ def read(
         if filled >= room and not counted:
             break
         context = seams.context if index else 0
-        wanted = filled < room or index == 0 and prompt > 0
-        encode = library.encode_batch if wanted else library.encode_batch_fast
+        # the fast way counts tokens, and knows no words
+        exact = filled < room or side == "left" or context
+        encode = library.encode_batch if exact else library.encode_batch_fast
         (piece,) = encode([text[start - context : stop]], add_special_tokens=False)
         outside = _outside(piece) if context else 0
         length += len(piece) - outside
@@ -205,18 +225,10 @@ class _Piece:
 
 def _join(kept: dict[int, _Piece], words: dict[int, int], length: int) -> Part:
     """The pieces that were kept, in order."""
-    encodings, offsets, numbers = [], [], []
-    before = sum(count for index, count in words.items() if index < min(kept))
-    for index, piece in sorted(kept.items()):
-        own, first = piece.encoding, before - bool(piece.outside)
-        offsets += [(a + piece.start, b + piece.start) for a, b in own.offsets[piece.outside :]]
-        numbers += [None if n is None else n + first for n in own.word_ids[piece.outside :]]
-        if piece.outside:
-            own.truncate(len(own) - piece.outside, direction="left")
-        encodings.append(own)
-        before += words[index]
-    whole = encodings[0] if len(encodings) == 1 else Encoding.merge(encodings, False)
-    return Part(whole, offsets, numbers, length)
+    part = Part(length=length)
+    for index in sorted(kept):
+        part.add(kept[index], sum(words[before] for before in words if before < index))
+    return part
 
 
 def _outside(piece: Encoding) -> int:
@@ -231,6 +243,7 @@ def _words(piece: Encoding) -> int:
 
 
 def _first_word(piece: Encoding, prompt: int) -> int:
-    """The first word that reaches beyond a prompt."""
+    """The first word that reaches beyond a prompt, which may be one of the next piece."""
     inside = zip(piece.offsets, piece.word_ids, strict=True)
-    return next((word for (_, end), word in inside if end > prompt and word is not None), 0)
+    beyond = (word for (_, end), word in inside if end > prompt and word is not None)
+    return next(beyond, _words(piece))

@@ -6,7 +6,7 @@ padding is switched off, because the caller decides about the first and nothing 
 
 from collections.abc import Iterator
 from collections.abc import Sequence as Many
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
@@ -18,10 +18,9 @@ from tokenizers.normalizers import Sequence as Normalizers
 
 from model import pieces
 from model.errors import CheckpointError, SequenceTooLong
-from model.pieces import Part, Reading, Result, Seams
+from model.pieces import Part, Reading, Seams, Side, exhaust
 
 Truncate = Literal["refuse", "right", "left"]
-Side = Literal["right", "left"]
 NOWHERE = (0, 0)  # in the text, of a special token
 Texts = tuple[str] | tuple[str, str]  # a text, or a pair of them
 
@@ -73,6 +72,7 @@ class Tokenizer:
         if lower_case:
             self._library.normalizer = _lower_case(self._library.normalizer)
         self._seams = Seams.of(self._library)
+        self._frames = {texts: _frame(self._library, texts) for texts in (1, 2)}
         pair = self._library.encode("", "")
         # [UNK] and [MASK] too are special to the vocabulary, but a text reads as them
         around = zip(pair.ids, pair.special_tokens_mask, strict=True)
@@ -116,22 +116,17 @@ class Tokenizer:
         texts = [(prompt + text[0], *text[1:]) for text in texts] if prompt else texts
         tokenized: list[Tokenized] = []
         for group in _groups(texts):
-            if not prompt and all(_short(text, limit, truncate) for text in group):
-                inputs = [text[0] if len(text) == 1 else text for text in group]
-                whole = zip(group, self._library.encode_batch(inputs), strict=True)
-            else:
-                whole = ((text, None) for text in group)
-            for text, encoding in whole:
+            at_once = not prompt and all(_short(text, limit, truncate) for text in group)
+            wholes = self._encode(group) if at_once else [None] * len(group)
+            for text, whole in zip(group, wholes, strict=True):
                 try:
-                    if encoding is None or truncate != "refuse" and len(encoding) > limit:
-                        one = yield from self._cut(text, limit, truncate, len(prompt), counted)
-                    elif len(encoding) > limit:
-                        raise SequenceTooLong(len(encoding), limit)
+                    if whole and (len(whole) <= limit or truncate == "refuse"):
+                        tokenized.append(_all_of(whole, limit))
                     else:
-                        one = _tokenized(encoding, encoding.sequence_ids.count(0))
+                        cut = self._cut(text, limit, truncate, len(prompt), counted)
+                        tokenized.append((yield from cut))
                 except SequenceTooLong as error:
                     raise SequenceTooLong(error.length, limit, len(tokenized)) from None
-                tokenized.append(one)
             yield
         return tokenized
 
@@ -147,7 +142,7 @@ class Tokenizer:
         """
         tokenized, room = [], most
         for group in _groups([(text,) for text in texts]):
-            for (text,) in group:
+            for text, *_ in group:
                 part = yield from self._read(text, room + 1, "right", counted=False)
                 one = self._framed([part], special=special)
                 room -= len(one.token_ids)
@@ -176,12 +171,17 @@ class Tokenizer:
         types = {type_ for encoding in framed for type_ in encoding.type_ids}
         return max({0, *ids, *self._library.get_vocab().values()}), max({0, *types})
 
+    def _encode(self, texts: Many[Texts]) -> list[Encoding]:
+        inputs = [text[0] if len(text) == 1 else text for text in texts]
+        return self._library.encode_batch(inputs)
+
     def _cut(
         self, text: Texts, limit: int, truncate: Truncate, prompt: int, counted: bool
     ) -> Reading[Tokenized]:
         """A text that may be longer than the limit, tokenized once; see `reading`."""
         added = self._library.num_special_tokens_to_add(len(text) == 2)
-        room, side = limit - added, "left" if truncate == "left" else "right"
+        side: Side = "left" if truncate == "left" else "right"
+        room = limit - added
         counted = counted or truncate == "refuse" or len(text) == 2 or room < 1
         parts = []
         for index, one in enumerate(text):
@@ -201,18 +201,53 @@ class Tokenizer:
 
     def _framed(self, parts: list[Part], *, special: bool) -> Tokenized:
         """A text or a pair, with special tokens if they are wanted."""
-        first, *second = (part.encoding for part in parts)
-        whole = self._library.post_process(first, *second, add_special_tokens=special)
-        # RoBERTa's post-processor takes a token's leading space out of its offsets each time it
-        # runs, so behind the second time they are those of the parts
-        places = iter([place for part in parts for place in part.offsets])
-        words = iter([word for part in parts for word in part.words])
-        added = whole.special_tokens_mask
-        return replace(
-            _tokenized(whole, len(first)),
-            offsets=[NOWHERE if flag else next(places) for flag in added],
-            words=[None if flag else next(words) for flag in added],
+        frame = self._frames[len(parts)] if special else [Slot(0, 0)]
+        one = Tokenized([], [], [], [], [], [], [], 0)
+        text = 0
+        for slot in frame:
+            text = text if slot.text is None else slot.text
+            part = slot.added if slot.text is None else parts[text]
+            count = len(part.tokens)
+            one.token_ids.extend(part.token_ids)
+            one.tokens.extend(part.tokens)
+            one.types.extend([slot.type] * count)
+            one.offsets.extend(part.offsets)
+            one.words.extend(part.words)
+            one.segments.extend([text] * count)
+            one.special.extend([slot.text is None] * count)
+        return replace(one, length=len(one.token_ids))
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A place in a sequence: of a text, or of a special token.
+
+    Args:
+        text: which text; None of a special token.
+        type: of its tokens.
+        added: the special token.
+    """
+
+    text: int | None
+    type: int
+    added: Part = field(default_factory=Part)
+
+
+def _frame(library: Library, texts: int) -> list[Slot]:
+    """Where special tokens go around a text or a pair: what becomes of texts of one token."""
+    words = ("a", *library.get_vocab())
+    one = next(filter(len, (library.encode(word, add_special_tokens=False) for word in words)))
+    one.truncate(1)
+    whole = library.post_process(one, one if texts == 2 else None)
+    numbers = iter(range(texts))
+    return [
+        Slot(None, type, Part([id], [token], [NOWHERE], [None]))
+        if special
+        else Slot(next(numbers), type)
+        for id, token, type, special in zip(
+            whole.ids, whole.tokens, whole.type_ids, whole.special_tokens_mask, strict=True
         )
+    ]
 
 
 def _lower_case(normalizer: Normalizer | None) -> Normalizer:
@@ -228,16 +263,6 @@ def _lower_case(normalizer: Normalizer | None) -> Normalizer:
     if any(isinstance(step, Lowercase) for step in steps):
         return normalizer
     return Normalizers([Lowercase(), *steps])
-
-
-def exhaust(reading: Reading[Result]) -> Result:
-    """What a reading comes to, without its pauses."""
-    while True:
-        try:
-            next(reading)
-        except StopIteration as end:
-            result: Result = end.value
-            return result
 
 
 def _groups(texts: Many[Texts]) -> Iterator[list[Texts]]:
@@ -260,8 +285,11 @@ def _short(text: Texts, limit: int, truncate: Truncate) -> bool:
     return sum(map(len, text)) <= (pieces.PIECE if truncate == "refuse" else limit)
 
 
-def _tokenized(encoding: Encoding, first: int) -> Tokenized:
-    """A sequence whose first text has `first` tokens."""
+def _all_of(encoding: Encoding, limit: int) -> Tokenized:
+    """A sequence that is not cut; it may be refused, before anything is made of it."""
+    if len(encoding) > limit:
+        raise SequenceTooLong(len(encoding), limit)
+    first = encoding.sequence_ids.count(0)
     special = [bool(flag) for flag in encoding.special_tokens_mask]
     return Tokenized(
         encoding.ids,

@@ -15,6 +15,7 @@ from service.api.teaching.lessons import Lessons
 from service.api.tei.vocabulary import Vocabulary
 from service.encode.admission import Admission
 from service.encode.answer import Identity
+from service.encode.aside import Aside
 from service.encode.gateway import Gateway
 from service.encode.inputs import Reader
 from service.encode.plan import Planner
@@ -204,6 +205,7 @@ def _reader(settings: Settings, model: Model) -> Reader:
         settings.max_text_characters,
         settings.max_embedding,
         model.prompts,
+        Aside(settings.max_waiting_characters),
     )
 
 
