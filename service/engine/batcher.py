@@ -99,19 +99,23 @@ class Batcher(Generic[Work, Result]):
         """
         return sum(self._costs(works)) / self._speed.best
 
-    async def submit(self, works: Sequence[Work], deadline: float) -> tuple[list[Result], Timing]:
+    async def submit(
+        self, works: Sequence[Work], deadline: float, *, bounded: bool = True
+    ) -> tuple[list[Result], Timing]:
         """Run a request's sequences, in whatever batches; all or nothing.
 
         Args:
             works: each as long as it has tokens.
             deadline: when the answer must be there, on the batcher's clock.
+            bounded: whether it may be refused; what is not takes its turn in a full queue too.
 
         Raises:
             Overloaded: it was not admitted.
             DeadlinePassed: it, or its turn, came too late.
             Exception: what the first failing sequence raised.
         """
-        self.check(works, deadline)
+        if bounded:
+            self.check(works, deadline)
         future = asyncio.get_running_loop().create_future()
         job = Job[Work, Result](works, self._costs(works), deadline, self._clock(), future)
         self._queue.enter(job)
