@@ -537,6 +537,13 @@ NASTY = {
     "right to left": "\u0639\u0631\u0628\u064a 1 a " * 60,
 }
 
+CUTS: list[tuple[int, Truncate]] = [
+    (9999, "refuse"),
+    (11, "right"),
+    (97, "right"),
+    (97, "left"),
+]
+
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -550,7 +557,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_text_in_pieces_is_read_as_the_whole(kind: Kind, text: str, prompt: str) -> None:
     """Every kind, whole and cut at either side: all that is said of it, and its length."""
     ours, _ = kind
-    for limit, truncate in ((9999, "refuse"), (11, "right"), (97, "right"), (97, "left")):
+    for limit, truncate in CUTS:
         (piecewise,) = ours([(text,)], limit, truncate, prompt)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(pieces, "PIECE", 1_000_000)
