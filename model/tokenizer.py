@@ -4,18 +4,21 @@ The arithmetic is the `tokenizers` library's; what a tokenizer.json stores about
 padding is switched off, because the caller decides about the first and nothing here pads.
 """
 
+from collections.abc import Iterator
 from collections.abc import Sequence as Many
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from tokenizers import Encoding
 from tokenizers import Tokenizer as Library
 from tokenizers.normalizers import Lowercase, Normalizer
 from tokenizers.normalizers import Sequence as Normalizers
 
+from model import pieces
 from model.errors import CheckpointError, SequenceTooLong
+from model.pieces import Part, Reading, Seams, Side, exhaust
 
 Truncate = Literal["refuse", "right", "left"]
 NOWHERE = (0, 0)  # in the text, of a special token
@@ -68,6 +71,8 @@ class Tokenizer:
         self.lower_case = lower_case
         if lower_case:
             self._library.normalizer = _lower_case(self._library.normalizer)
+        self._seams = Seams.of(self._library)
+        self._frames = {texts: _frame(self._library, texts) for texts in (1, 2)}
         pair = self._library.encode("", "")
         # [UNK] and [MASK] too are special to the vocabulary, but a text reads as them
         around = zip(pair.ids, pair.special_tokens_mask, strict=True)
@@ -90,26 +95,62 @@ class Tokenizer:
         Raises:
             SequenceTooLong: a sequence exceeds the limit and truncate is "refuse".
         """
+        return exhaust(self.reading(texts, limit, truncate, prompt))
+
+    def reading(
+        self,
+        texts: Many[Texts],
+        limit: int,
+        truncate: Truncate = "refuse",
+        prompt: str = "",
+        *,
+        counted: bool = True,
+    ) -> Reading[list[Tokenized]]:
+        """Tokenize as by calling, with a pause after each bounded piece of work.
+
+        Args:
+            counted: whether `length` and `words` of a lone text that is cut count what is cut off;
+                else it is read as far as it is needed: the length is that of what was read, and
+                the words of a text cut at its start count from there.
+        """
         texts = [(prompt + text[0], *text[1:]) for text in texts] if prompt else texts
-        inputs = [text[0] if len(text) == 1 else text for text in texts]
-        encodings = self._library.encode_batch(inputs)
-        tokenized = []
-        for index, (text, encoding) in enumerate(zip(texts, encodings, strict=True)):
-            try:
-                sequence = self._cut(text, encoding, limit, truncate)
-            except SequenceTooLong as error:
-                raise SequenceTooLong(error.length, error.limit, index) from None
-            tokenized.append(_behind(prompt, sequence, encoding) if prompt else sequence)
+        tokenized: list[Tokenized] = []
+        for group in _groups(texts):
+            at_once = not prompt and all(_short(text, limit, truncate) for text in group)
+            wholes = self._encode(group) if at_once else [None] * len(group)
+            for text, whole in zip(group, wholes, strict=True):
+                try:
+                    if whole and (len(whole) <= limit or truncate == "refuse"):
+                        tokenized.append(_all_of(whole, limit))
+                    else:
+                        cut = self._cut(text, limit, truncate, len(prompt), counted)
+                        tokenized.append((yield from cut))
+                except SequenceTooLong as error:
+                    raise SequenceTooLong(error.length, limit, len(tokenized)) from None
+            yield
         return tokenized
 
-    def whole(self, texts: Many[str], *, special: bool) -> list[Tokenized]:
-        """Tokenize texts of any length.
+    def whole(self, texts: Many[str], *, special: bool, most: int) -> Reading[list[Tokenized]]:
+        """Tokenize texts longer than the model takes, but of no more than so many tokens together.
 
         Args:
             special: whether special tokens are added.
+            most: tokens of all texts.
+
+        Raises:
+            SequenceTooLong: there are more; its length is what was counted until then.
         """
-        encodings = self._library.encode_batch(list(texts), add_special_tokens=special)
-        return [_tokenized(one, one.offsets, len(one), len(one)) for one in encodings]
+        tokenized, room = [], most
+        for group in _groups([(text,) for text in texts]):
+            for text, *_ in group:
+                part = yield from self._read(text, room + 1, "right", counted=False)
+                one = self._framed([part], special=special)
+                room -= len(one.token_ids)
+                if room < 0:
+                    raise SequenceTooLong(most - room, most)
+                tokenized.append(one)
+            yield
+        return tokenized
 
     def text(self, token_ids: Many[int], *, special: bool) -> str:
         """The text of ids that the vocabulary has; it leaves out others.
@@ -130,28 +171,83 @@ class Tokenizer:
         types = {type_ for encoding in framed for type_ in encoding.type_ids}
         return max({0, *ids, *self._library.get_vocab().values()}), max({0, *types})
 
-    def _cut(self, text: Texts, encoding: Encoding, limit: int, truncate: Truncate) -> Tokenized:
-        length, first = len(encoding), encoding.sequence_ids.count(0)
-        offsets = encoding.offsets
-        if length > limit:
-            if truncate == "refuse":
-                raise SequenceTooLong(length, limit)
-            parts = self._parts(text, limit, truncate)
-            pair = parts[1] if len(parts) == 2 else None
-            encoding, first = self._library.post_process(parts[0], pair), len(parts[0])
-            offsets = _offsets(encoding, parts)
-        return _tokenized(encoding, offsets, first, length)
+    def _encode(self, texts: Many[Texts]) -> list[Encoding]:
+        inputs = [text[0] if len(text) == 1 else text for text in texts]
+        return self._library.encode_batch(inputs)
 
-    def _parts(self, text: Texts, limit: int, truncate: Truncate) -> list[Encoding]:
-        """The texts without special tokens, cut so that with them they fit the limit."""
-        parts = [self._library.encode(part, add_special_tokens=False) for part in text]
-        added = self._library.num_special_tokens_to_add(len(parts) == 2)
+    def _cut(
+        self, text: Texts, limit: int, truncate: Truncate, prompt: int, counted: bool
+    ) -> Reading[Tokenized]:
+        """A text that may be longer than the limit, tokenized once; see `reading`."""
+        added = self._library.num_special_tokens_to_add(len(text) == 2)
+        side: Side = "left" if truncate == "left" else "right"
         room = limit - added
-        if room < len(parts):
-            raise SequenceTooLong(sum(map(len, parts)) + added, limit)
-        for part, length in zip(parts, share(list(map(len, parts)), room), strict=True):
-            part.truncate(length, direction=truncate)
-        return parts
+        counted = counted or truncate == "refuse" or len(text) == 2 or room < 1
+        parts = []
+        for index, one in enumerate(text):
+            inside = 0 if index else prompt
+            how = {"counted": counted, "prompt": inside}
+            parts.append((yield from self._read(one, max(room, 1), side, **how)))
+        lengths = [part.length for part in parts]
+        length = sum(lengths) + added
+        if length > limit and (truncate == "refuse" or room < len(parts)):
+            raise SequenceTooLong(length, limit)
+        for part, most in zip(parts, share(lengths, room), strict=True):
+            part.cut(most, side)
+        return replace(self._framed(parts, special=True), length=length)
+
+    def _read(self, text: str, room: int, side: Side, **how: Any) -> Reading[Part]:
+        return pieces.read(self._library, self._seams, text, room=room, side=side, **how)
+
+    def _framed(self, parts: list[Part], *, special: bool) -> Tokenized:
+        """A text or a pair, with special tokens if they are wanted."""
+        frame = self._frames[len(parts)] if special else [Slot(0, 0)]
+        one = Tokenized([], [], [], [], [], [], [], 0)
+        text = 0
+        for slot in frame:
+            text = text if slot.text is None else slot.text
+            part = slot.added if slot.text is None else parts[text]
+            count = len(part.tokens)
+            one.token_ids.extend(part.token_ids)
+            one.tokens.extend(part.tokens)
+            one.types.extend([slot.type] * count)
+            one.offsets.extend(part.offsets)
+            one.words.extend(part.words)
+            one.segments.extend([text] * count)
+            one.special.extend([slot.text is None] * count)
+        return replace(one, length=len(one.token_ids))
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A place in a sequence: of a text, or of a special token.
+
+    Args:
+        text: which text; None of a special token.
+        type: of its tokens.
+        added: the special token.
+    """
+
+    text: int | None
+    type: int
+    added: Part = field(default_factory=Part)
+
+
+def _frame(library: Library, texts: int) -> list[Slot]:
+    """Where special tokens go around a text or a pair: what becomes of texts of one token."""
+    words = ("a", *library.get_vocab())
+    one = next(filter(len, (library.encode(word, add_special_tokens=False) for word in words)))
+    one.truncate(1)
+    whole = library.post_process(one, one if texts == 2 else None)
+    numbers = iter(range(texts))
+    return [
+        Slot(None, type, Part([id], [token], [NOWHERE], [None]))
+        if special
+        else Slot(next(numbers), type)
+        for id, token, type, special in zip(
+            whole.ids, whole.tokens, whole.type_ids, whole.special_tokens_mask, strict=True
+        )
+    ]
 
 
 def _lower_case(normalizer: Normalizer | None) -> Normalizer:
@@ -169,55 +265,42 @@ def _lower_case(normalizer: Normalizer | None) -> Normalizer:
     return Normalizers([Lowercase(), *steps])
 
 
-def _tokenized(
-    encoding: Encoding, offsets: list[tuple[int, int]], first: int, length: int
-) -> Tokenized:
-    """A sequence whose first text has `first` tokens."""
+def _groups(texts: Many[Texts]) -> Iterator[list[Texts]]:
+    """Texts in order, so many at a time as one piece has characters."""
+    group: list[Texts] = []
+    characters = 0
+    for text in texts:
+        size = sum(map(len, text))
+        if group and characters + size > pieces.PIECE:
+            yield group
+            group, characters = [], 0
+        group.append(text)
+        characters += size
+    if group:
+        yield group
+
+
+def _short(text: Texts, limit: int, truncate: Truncate) -> bool:
+    """Whether a text is best tokenized at once: it is no long one, and likely not to be cut."""
+    return sum(map(len, text)) <= (pieces.PIECE if truncate == "refuse" else limit)
+
+
+def _all_of(encoding: Encoding, limit: int) -> Tokenized:
+    """A sequence that is not cut; it may be refused, before anything is made of it."""
+    if len(encoding) > limit:
+        raise SequenceTooLong(len(encoding), limit)
+    first = encoding.sequence_ids.count(0)
     special = [bool(flag) for flag in encoding.special_tokens_mask]
     return Tokenized(
         encoding.ids,
         encoding.tokens,
         encoding.type_ids,
-        offsets,
+        encoding.offsets,
         encoding.word_ids,
         _segments(special, first),
         special,
-        length,
+        len(encoding),
     )
-
-
-def _behind(prompt: str, sequence: Tokenized, uncut: Encoding) -> Tokenized:
-    """A sequence that starts with a prompt, as its text without the prompt counts.
-
-    Args:
-        uncut: the same before truncation.
-    """
-    length = len(prompt)
-    inside = zip(uncut.sequence_ids, uncut.offsets, uncut.word_ids, strict=True)
-    words = [word for text, place, word in inside if text == 0 and place[1] > length]
-    first = min((word for word in words if word is not None), default=0)
-    offsets, numbers = list(sequence.offsets), list(sequence.words)
-    for index, ((start, end), word) in enumerate(
-        zip(sequence.offsets, sequence.words, strict=True)
-    ):
-        if sequence.special[index] or sequence.segments[index]:
-            continue
-        if end <= length:
-            offsets[index], numbers[index] = NOWHERE, None
-        else:
-            offsets[index] = max(0, start - length), end - length
-            numbers[index] = None if word is None else word - first
-    return replace(sequence, offsets=offsets, words=numbers)
-
-
-def _offsets(whole: Encoding, parts: list[Encoding]) -> list[tuple[int, int]]:
-    """The offsets of texts with special tokens, from those without.
-
-    RoBERTa's post-processor takes a token's leading space out of its offsets each time it runs,
-    so behind the second time they are those of the parts.
-    """
-    own = iter([place for part in parts for place in part.offsets])
-    return [NOWHERE if added else next(own) for added in whole.special_tokens_mask]
 
 
 def _segments(special: list[bool], first: int) -> list[int]:

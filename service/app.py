@@ -10,6 +10,7 @@ import contextvars
 import math
 import os
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import ray
 from ray import serve
@@ -30,6 +31,8 @@ from service.settings import Settings
 APPLICATION, DEPLOYMENT = "headlight", "Encoder"
 
 SCRAPE_SECONDS = 1.0  # a replica that takes longer is left out of the page
+# A replica that knows itself wrong has refused all until then, and its metrics were scraped once
+LEAVE_SECONDS = 6.0
 HEALTH_PERIOD_SECONDS, HEALTH_TIMEOUT_SECONDS = 2.0, 3.0  # three failures replace a replica
 
 # Starts that may fail before the deployment does: a model that cannot be loaded never will
@@ -122,6 +125,9 @@ class Encoder:
         An exception here fails the replica's start.
         """
         self.replica = await Replica.start(self.settings, self.label)
+        loop = asyncio.get_running_loop()
+        leave = partial(loop.call_later, LEAVE_SECONDS, os._exit, 1)
+        self.replica.health.batches.on_fault = leave
         # Ray makes a handle's router at its first use, which takes a tenth of a second
         self.router = asyncio.create_task(self.others(openmetrics=False))
         return edge.application(self.replica, self.scrape)

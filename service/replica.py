@@ -15,6 +15,7 @@ from service.api.teaching.lessons import Lessons
 from service.api.tei.vocabulary import Vocabulary
 from service.encode.admission import Admission
 from service.encode.answer import Identity
+from service.encode.aside import Aside
 from service.encode.gateway import Gateway
 from service.encode.inputs import Reader
 from service.encode.plan import Planner
@@ -97,7 +98,9 @@ class Replica:
         model, dtype = lanes.model, str(kind).removeprefix("torch.")
         identity = Identity(settings.served_model_name or source.name, model.digest, proof.numerics)
         reader = _reader(settings, model)
-        batcher = _batcher(settings, lanes, proof, metrics, tracing)
+        batches = Batches(lanes.launch, metrics, tracing)
+        lanes.on_failure = batches.failed
+        batcher = _batcher(settings, lanes, proof, batches)
         admission = Admission(batcher, metrics, dtype)
         planner = Planner(identity.model, model, reader, settings)
         head, loading = identity.head(dtype), time.perf_counter() - began
@@ -120,7 +123,7 @@ class Replica:
             ),
             vocabulary=Vocabulary(reader, settings),
             heads=Heads(model, identity.model, admission.run, settings.deadline_seconds),
-            health=Health(settings, proof, batcher, metrics),
+            health=Health(settings, proof, batcher, batches, metrics),
             metrics=metrics,
             observer=Observer(metrics, model.digest, tracing, lines=settings.access_log),
             tracing=tracing,
@@ -175,6 +178,15 @@ class Replica:
         self.observer.tell()
         return self.metrics.render(exemplars=openmetrics)
 
+    def trust(self) -> None:
+        """Let a request pass, or its answer.
+
+        Raises:
+            Refused: this replica knows itself wrong; why stands in the log alone.
+        """
+        if self.health.fault:
+            raise Refused("not_ready", retry_after=1)
+
     def check_ready(self) -> None:
         """What `health.check` says, for clients.
 
@@ -210,15 +222,14 @@ def _reader(settings: Settings, model: Model) -> Reader:
         settings.max_text_characters,
         settings.max_embedding,
         model.prompts,
+        Aside(settings.max_waiting_characters),
     )
 
 
 def _batcher(
-    settings: Settings, lanes: Lanes, proof: Proof, metrics: Metrics, tracing: "Tracing | None"
+    settings: Settings, lanes: Lanes, proof: Proof, batches: Batches
 ) -> Batcher[Work, Result]:
     """The queue in front of the lanes, each batch counted and traced."""
-    batches = Batches(lanes.launch, metrics, tracing)
-    lanes.on_failure = batches.failed
     return Batcher[Work, Result](
         batches,
         lanes=len(lanes),

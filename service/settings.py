@@ -128,6 +128,9 @@ class Settings(BaseModel):
     )
     max_waiting_requests: Count = Field(512, description="requests that may wait in a replica")
     max_waiting_tokens: Count = Field(262_144, description="tokens that may wait in a replica")
+    max_waiting_characters: Count = Field(
+        8_388_608, description="characters that may wait to be tokenized in a replica"
+    )
 
 
 def load(

@@ -8,15 +8,17 @@ FILE holds the fault of the moment, or nothing:
     nan     its result is NaN
     flip    the last bit of every number of its result is another
     hang    it does not end, and no new replica gets through its start
+    sticky  it fails as after a fault of a GPU, in the first replica that sees it and for good
 
 Ray gives replicas by value what is defined in __main__, so they need not find this file.
 """
 
 import asyncio
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from functools import partialmethod
 from pathlib import Path
@@ -45,11 +47,22 @@ def wait(file: Path) -> None:
         time.sleep(0.05)
 
 
+def sticky(file: Path) -> bool:
+    """Whether this process has that fault; whoever moves the file away has it."""
+    mine = file.with_suffix(f".{os.getpid()}")
+    if fault(file) == "sticky":
+        with suppress(FileNotFoundError):
+            file.rename(mine)
+    return mine.exists()
+
+
 def forward(
     encoder: Encoder, *given: Any, right: Callable[..., Encoded], file: Path, **asked: Any
 ) -> Encoded:
     """Encoder.__call__, with the fault that is on."""
     wait(file)
+    if sticky(file):
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
     encoded, now = right(encoder, *given, **asked), fault(file)
     if now == "slow":
         time.sleep(SLOW_SECONDS)
@@ -66,13 +79,15 @@ class FaultyGateway(Replica):
 
     file: ClassVar[Path]
 
-    async def start(self) -> None:
+    @classmethod
+    async def start(cls, settings: Settings, label: str) -> Replica:
         """Start; a device that hangs does not load a model either."""
-        await asyncio.to_thread(wait, self.file)
-        await super().start()
-        right, file = Encoder.__call__, self.file
+        await asyncio.to_thread(wait, cls.file)
+        replica = await super().start(settings, label)
+        right, file = Encoder.__call__, cls.file
         # for good: a replica has its process to itself
         patch.object(Encoder, "__call__", partialmethod(forward, right=right, file=file)).start()
+        return replica
 
 
 @contextmanager

@@ -83,9 +83,10 @@ def promised(settings: Settings) -> dict[str, str]:
     return common | {
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",  # with HAProxy only: see docs/decisions/0015
-        # A replica that died before its answer's first byte costs its clients nothing; our own
-        # 429, 500 and 503 are answers and are never retried.
-        "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",
+        # A replica that died before its answer's first byte costs its clients nothing, nor does
+        # one that is not ready: its 503 says that nothing was answered. Our own 429 and 500 are
+        # answers and are never retried.
+        "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response 503",
         "RAY_SERVE_HAPROXY_RETRIES": "3",
         "RAY_SERVE_HAPROXY_OBSERVE_ERROR_LIMIT": "1",
         "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": str(BUFFER_BYTES),

@@ -42,6 +42,7 @@ logger = logging.getLogger(__name__)
 
 REPLICA = "x-headlight-replica"
 UNKNOWN = "other"  # the route, in metrics, of what no route takes
+ALWAYS = ("/live", "/v2/health/live", "/metrics")  # answered by a replica that knows itself wrong
 ALIKE = {"/": "/embed"}  # one route by two paths
 
 
@@ -58,7 +59,7 @@ def application(replica: Replica, scrape: Scrape) -> ASGIApp:
         routes=[
             Route(
                 _pattern(row.path),
-                _endpoint(row, handlers[row.path, row.method]),
+                _endpoint(row, handlers[row.path, row.method], replica),
                 methods=[row.method.upper()],
             )
             for row in rows
@@ -144,16 +145,22 @@ class RecordMiddleware:
         return [*headers, (REFUSAL, b"unauthorized")]
 
 
-def _endpoint(row: Operation, handler: Handler) -> Handler:
+def _endpoint(row: Operation, handler: Handler, replica: Replica) -> Handler:
     """Answer a handler's errors in its dialect; the one place where they become refusals."""
     label, say = _label(row.path), row.api.problem
+    trusts = row.path not in ALWAYS
 
     async def endpoint(request: Request) -> Response:
         request.scope["record"].route = label
         try:
             if code := request.headers.get(REFUSAL.decode()):
                 raise _outermost(code, request.scope["record"])
-            return await handler(request)
+            if trusts:
+                replica.trust()
+            response = await handler(request)
+            if trusts:
+                replica.trust()  # it may have become wrong meanwhile
+            return response
         except Exception as error:
             return _problem(request, refusal(error), say)
 

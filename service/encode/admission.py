@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from service.engine.batcher import Batcher, Timing
-from service.engine.lanes import NonFiniteOutput, Result, Work
+from service.engine.lanes import Broken, NonFiniteOutput, Result, Work
 from service.engine.queue import DeadlinePassed, Overloaded
 from service.observe.metrics import Metrics
 from service.observe.record import Record
@@ -46,6 +46,8 @@ class Admission:
         except asyncio.CancelledError:
             self._metrics.cancelled("forward" if record.began else "queue")
             raise
+        except Broken:
+            raise Refused("not_ready", retry_after=1) from None
         except NonFiniteOutput as error:
             raise Refused("nonfinite_output", layer=error.layer, dtype=self._dtype) from None
         self._metrics.encoded(sum(map(len, works)), record.key)

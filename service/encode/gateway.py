@@ -62,7 +62,7 @@ class Gateway:
             Refused: why not.
         """
         record.input = _kind(request)
-        plan = await self._planner.plan(request, record)
+        plan = await self._planner.plan(request, deadline, record)
         if padded:
             self._planner.check_tokens(len(plan.works) * max(plan.lengths))
         map_bytes = check(plan.attention(padded), numbers, self._settings)
@@ -83,7 +83,7 @@ class Gateway:
             Refused: of a request that would never be answered.
         """
         record.input = _kind(request)
-        plan = await self._planner.plan(request, record)
+        plan = await self._planner.plan(request, deadline, record)
         selections = plan.attention()
         cost = {
             "tokens": sum(plan.lengths),

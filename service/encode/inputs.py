@@ -1,12 +1,10 @@
 """Inputs as they came -> sequences the model can run, or a refusal that says which and why."""
 
-import asyncio
 import base64
 import binascii
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,9 @@ from model import packing
 from model.config import EncoderConfig
 from model.errors import SequenceTooLong
 from model.loading.sentence_transformers import Prompts
+from model.pieces import Reading, exhaust
 from model.tokenizer import Tokenized, Tokenizer, Truncate
+from service.encode.aside import Aside
 from service.encode.request import Base64Array, Item
 from service.refusals import Refused
 
@@ -34,7 +34,7 @@ class ModelInput:
     """One input as the model will run it.
 
     Args:
-        length: tokens before truncation.
+        length: tokens before truncation; if they are not counted, at least so many.
         facts: its tokens as the answer shows them.
     """
 
@@ -56,6 +56,7 @@ class Reader:
         max_characters: longest text, before tokenizing.
         max_embedding: largest number in embeddings, either sign.
         prompts: the checkpoint's.
+        aside: where texts of more than a few characters are tokenized.
     """
 
     tokenizer: Tokenizer
@@ -64,30 +65,46 @@ class Reader:
     max_characters: int
     max_embedding: float
     prompts: Prompts
+    aside: Aside
 
     async def read(
         self,
         items: Sequence[Item],
         truncate: Truncate,
+        deadline: float,
         *,
         facts: bool,
+        counted: bool = True,
         prompt_name: str | None = None,
     ) -> list[ModelInput]:
         """Tokenize the texts, check the rest; in the order given.
 
         Args:
             prompt_name: of what goes before each text; None: the checkpoint's default.
+            deadline: when the answer must be there, on time.monotonic's clock.
             facts: whether the answer shows the tokens; else their facts stay empty.
+            counted: whether it shows how long texts are that are cut; see Tokenizer.reading.
 
         Raises:
-            Refused: an input cannot be read; `loc` says which.
+            Refused: too much waits to be tokenized, or an input cannot be read; `loc` says which.
         """
         texts = [index for index, item in enumerate(items) if item.text is not None]
         prompt = self.prompt(prompt_name)
         if prompt_name is not None and len(texts) < len(items):
             at = next(index for index, item in enumerate(items) if item.text is None)
             raise Refused.at("prompt_without_text", "inputs", at)
-        tokenized = await self._tokenize(items, texts, truncate, prompt)
+        for index in texts:
+            self._check_text(items[index], index)
+        pairs = [_pair(items[index]) for index in texts]
+        reading = self.tokenizer.reading(
+            pairs, self.max_tokens, truncate, prompt, counted=counted or facts
+        )
+        characters = sum(len(prompt) + len(part) for pair in pairs for part in pair)
+        try:
+            sequences = await self._tokenize(reading, characters, deadline)
+        except SequenceTooLong as error:
+            _refuse_length(error.length, error.limit, texts[error.index])
+        tokenized = dict(zip(texts, sequences, strict=True))
         return [
             self._of_text(tokenized[index], item.pair is not None, facts)
             if index in tokenized
@@ -109,19 +126,12 @@ class Reader:
             ) from None
 
     async def _tokenize(
-        self, items: Sequence[Item], texts: Sequence[int], truncate: Truncate, prompt: str
-    ) -> dict[int, Tokenized]:
-        for index in texts:
-            self._check_text(items[index], index)
-        pairs = [_pair(items[index]) for index in texts]
-        characters = sum(len(prompt) + len(part) for pair in pairs for part in pair)
-        tokenize = partial(self.tokenizer, pairs, self.max_tokens, truncate, prompt)
-        try:
-            small = characters < THREAD_CHARACTERS
-            tokenized = tokenize() if small else await asyncio.to_thread(tokenize)
-        except SequenceTooLong as error:
-            _refuse_length(error.length, error.limit, texts[error.index])
-        return dict(zip(texts, tokenized, strict=True))
+        self, reading: Reading[list[Tokenized]], characters: int, deadline: float
+    ) -> list[Tokenized]:
+        """Short texts on the spot, others in their turn."""
+        if characters < THREAD_CHARACTERS:
+            return exhaust(reading)
+        return await self.aside.run(reading, deadline, characters)
 
     def _check_text(self, item: Item, index: int) -> None:
         for name, text in (("text", item.text), ("pair", item.pair)):
@@ -141,8 +151,8 @@ class Reader:
         if item.token_ids is not None:
             ids, types = item.token_ids, item.token_type_ids
             types = [0] * len(ids) if types is None else types
-            self._check_ids(ids, types, index)
             cut = self._cut(len(ids), index, truncate)
+            self._check_ids(ids, types, index)
             shown = self._facts(ids[cut]) if facts else {}
             return ModelInput(packing.Sequence(ids[cut], types[cut]), len(ids), shown)
         if item.embeddings is None:

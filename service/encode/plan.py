@@ -48,15 +48,18 @@ class Planner:
     def __init__(self, name: str, model: Model, reader: Reader, settings: Settings) -> None:
         self._name, self._model, self._reader, self._settings = name, model, reader, settings
 
-    async def plan(self, request: EncodeRequest, record: Record) -> Plan:
+    async def plan(self, request: EncodeRequest, deadline: float, record: Record) -> Plan:
         """Read the inputs, and resolve what is asked of each.
+
+        Args:
+            deadline: when the answer must be there, on time.monotonic's clock.
 
         Raises:
             Refused: what is asked for does not exist, or an input cannot be read.
         """
         outputs, heads, gates = self._outputs(request), self._heads(request), self._gates(request)
         with record.stage("tokenize"):
-            inputs = await self._read(request)
+            inputs = await self._read(request, deadline)
         record.sequences, record.tokens = len(inputs), sum(len(i.sequence) for i in inputs)
         selections: Sequence[Selection | None] = [None] * len(inputs)
         if request.attention:
@@ -118,7 +121,7 @@ class Planner:
     def _limits(self) -> dict[str, int]:
         return {"layers": self._model.config.layers, "heads": self._model.config.heads}
 
-    async def _read(self, request: EncodeRequest) -> list[ModelInput]:
+    async def _read(self, request: EncodeRequest, deadline: float) -> list[ModelInput]:
         """The inputs as sequences, within the limits of a request."""
         if not request.inputs:
             raise Refused.at("batch_empty", "inputs")
@@ -126,7 +129,12 @@ class Planner:
             raise Refused("batch_too_large", limit=self._settings.max_sequences)
         facts = bool(request.tokens or request.layers or request.attention)
         inputs = await self._reader.read(
-            request.items, request.truncate, facts=facts, prompt_name=request.prompt_name
+            request.items,
+            request.truncate,
+            deadline,
+            facts=facts,
+            counted=request.counted,
+            prompt_name=request.prompt_name,
         )
         self.check_tokens(sum(len(one.sequence) for one in inputs))
         return inputs

@@ -1,7 +1,7 @@
 """The native wire: request models, strict."""
 
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -172,7 +172,10 @@ class EncodeRequest(Wire):
         gates: heads to scale, in this request alone.
         prompt_name: of the checkpoint's prompts, the one that goes before each text; left out:
             its own default, where it has one.
+        counted: whether the answer says how long texts are that are cut.
     """
+
+    counted: ClassVar[bool] = True
 
     model: str | None = None
     inputs: Inputs

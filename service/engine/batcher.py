@@ -104,7 +104,7 @@ class Batcher(Generic[Work, Result]):
         return sum(self._costs(works)) / self._speed.best
 
     async def submit(
-        self, works: Sequence[Work], deadline: float, key: str = ""
+        self, works: Sequence[Work], deadline: float, key: str = "", *, bounded: bool = True
     ) -> tuple[list[Result], Timing]:
         """Run a request's sequences, in whatever batches; all or nothing.
 
@@ -112,13 +112,14 @@ class Batcher(Generic[Work, Result]):
             works: each as long as it has tokens.
             deadline: when the answer must be there, on the batcher's clock.
             key: the name of whose it is.
+            bounded: whether it may be refused; what is not takes its turn in a full queue too.
 
         Raises:
             Overloaded: it was not admitted, or gave its place to another key's before it began.
             DeadlinePassed: it, or its turn, came too late.
             Exception: what the first failing sequence raised.
         """
-        for displaced in self.check(works, deadline, key):
+        for displaced in self.check(works, deadline, key) if bounded else ():
             self._fail(
                 displaced, Overloaded(self._queue.delay(displaced.key) / self.speed, "share")
             )

@@ -1,17 +1,20 @@
 """Every batch on its way into a lane, counted and traced."""
 
+import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
 from service.engine.batcher import Launch
-from service.engine.lanes import Result, Work
+from service.engine.lanes import Broken, Result, Work, breaks
 from service.observe.metrics import Metrics
 
 if TYPE_CHECKING:  # tracing that is off imports nothing
     from service.observe.tracing import Tracing
+
+logger = logging.getLogger(__name__)
 
 
 class Batches:
@@ -25,25 +28,48 @@ class Batches:
         self, launch: Launch[Work, Result], metrics: Metrics, tracing: "Tracing | None"
     ) -> None:
         self._launch, self._metrics, self._tracing = launch, metrics, tracing
+        self.fault: str | None = None  # why nothing that is computed here can be trusted
+        self.on_fault: Callable[[], object] = lambda: None
+        self._broken = False  # as a lane's thread has it
 
     async def __call__(
         self, lane: int, works: Sequence[Work], threads: int
     ) -> Sequence[Result | Exception]:
-        """Run one batch in a lane; one result or exception for each work."""
+        """Run one batch in a lane; one result or exception for each work.
+
+        Raises:
+            Broken: what came out cannot be trusted, or was not tried.
+        """
+        if self.fault:
+            raise Broken(self.fault)
         start = time.monotonic()
         records = list(dict.fromkeys(work.record for work in works if work.record))
         for record in records:
             record.began = record.began or start
         tokens = sum(map(len, works))
         try:
-            return await self._launch(lane, works, threads)
+            results = await self._launch(lane, works, threads)
+            if self._broken:
+                self.distrust("the accelerator failed")
+            if self.fault:
+                raise Broken(self.fault)
+            return results
         finally:
             self._metrics.batch(len(works), tokens)
             if self._tracing:
                 self._tracing.batch(records, len(works), tokens, start)
 
+    def distrust(self, reason: str) -> None:
+        """Let nothing out any more, for good: what runs or waits ends as Broken."""
+        if self.fault is None:
+            self.fault = reason
+            logger.error(reason)
+            self.on_fault()
+
     def failed(self, error: Exception) -> None:
-        """Count what the accelerator did not do; called in a lane's thread."""
+        """Note what the accelerator did not do; called in a lane's thread."""
+        if breaks(error):
+            self._broken = True
         if isinstance(error, torch.OutOfMemoryError):
             self._metrics.accelerator_error("oom")
         elif isinstance(error, torch.AcceleratorError):

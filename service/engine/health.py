@@ -1,8 +1,10 @@
 """Whether a replica's answers can be trusted, known without asking the model when asked.
 
-A canary goes through the replica's own queue every few seconds, and must come out as at the start,
-bit for bit where bits are promised; where it finds no room, the batches that end are a sign of
-life, not of bits. `check` only reads what these left behind, so a probe never waits behind work.
+A canary goes through the replica's own queue every few seconds, full or not, and must come out as
+at the start, bit for bit where bits are promised. `check` only reads what it left behind, so a
+probe never waits behind work.
+
+A replica that knows itself wrong never answers again; see Batches.distrust.
 """
 
 import asyncio
@@ -10,28 +12,33 @@ import logging
 import time
 
 from service.engine.batcher import Batcher
+from service.engine.batches import Batches
 from service.engine.lanes import Result, Work
 from service.engine.proof import Proof
-from service.engine.queue import DeadlinePassed, Overloaded
+from service.engine.queue import DeadlinePassed
 from service.observe.metrics import Metrics
 from service.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-# A batch hangs that runs longer than this, than a third of the deadline, and than several times
-# what its tokens should take: a long sequence may have most of a deadline to itself
-STUCK_SECONDS, STUCK_TIMES = 10.0, 4.0
+# A batch hangs that runs longer than this, and than so many times what its tokens should take at
+# the measured speed: maps are not counted as tokens, and neighbours come and go
+STUCK_SECONDS, STUCK_TIMES = 5.0, 10.0
 
 
 class Health:
     """Watches one replica from its start on."""
 
     def __init__(
-        self, settings: Settings, proof: Proof, batcher: Batcher[Work, Result], metrics: Metrics
+        self,
+        settings: Settings,
+        proof: Proof,
+        batcher: Batcher[Work, Result],
+        batches: Batches,
+        metrics: Metrics,
     ) -> None:
         self._settings, self._proof, self._batcher = settings, proof, batcher
-        self._metrics = metrics
-        self._fault: str | None = None  # why the replica must not serve; for good
+        self.batches, self._metrics = batches, metrics
         self._alive = time.monotonic()  # when the forward path last proved itself
         self._watching = asyncio.create_task(self._watch())
         metrics.watch("ready", "Whether the replica may serve.", lambda: float(self._fine()))
@@ -40,20 +47,25 @@ class Health:
         """Stop watching."""
         self._watching.cancel()
 
+    @property
+    def fault(self) -> str | None:
+        """Why the replica knows itself wrong; for good."""
+        return self.batches.fault
+
     def check(self) -> None:
         """Raise RuntimeError with the reason when the replica must not serve."""
-        if self._fault:
-            raise RuntimeError(self._fault)
-        stuck = max(STUCK_SECONDS, self._settings.deadline_seconds / 3)
-        if self._batcher.hangs(stuck, STUCK_TIMES):
+        if self.fault:
+            raise RuntimeError(self.fault)
+        if self._batcher.hangs(STUCK_SECONDS, STUCK_TIMES):
             raise RuntimeError("a batch hangs")
         silent = time.monotonic() - self._alive
-        if not self._batcher.busy and silent > 3 * self._settings.canary_seconds + stuck:
+        patience = 3 * self._settings.canary_seconds + self._settings.deadline_seconds
+        if not self._batcher.busy and silent > patience:
             raise RuntimeError("the self-check is silent")
 
     async def _watch(self) -> None:
         """Prove the forward path every few seconds."""
-        while True:
+        while not self.fault:
             await asyncio.sleep(self._settings.canary_seconds)
             await self.prove()
             self._alive = time.monotonic()
@@ -62,16 +74,17 @@ class Health:
         """Run the canary once; a wrong answer takes the replica out of service."""
         try:
             deadline = time.monotonic() + self._settings.deadline_seconds
-            (result,), _ = await self._batcher.submit([self._proof.canary], deadline)
+            canary = [self._proof.canary]
+            (result,), _ = await self._batcher.submit(canary, deadline, bounded=False)
             right = self._proof.right(result)
-        except (Overloaded, DeadlinePassed):
-            return  # there was no room or no time for it
+        except DeadlinePassed:
+            return  # one batch took all of it; whether that one hangs is asked elsewhere
         except Exception:
             logger.exception("canary failed")
             right = False
         self._metrics.canary(right)
         if not right:
-            self._fault = "the canary's answer changed"
+            self.batches.distrust("the canary's answer changed")
 
     def _fine(self) -> bool:
         try:

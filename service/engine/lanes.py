@@ -30,6 +30,17 @@ Array = NDArray[Any]
 T = TypeVar("T")
 
 
+class Broken(Exception):
+    """Nothing that the lanes would compute can be trusted any more."""
+
+
+def breaks(error: Exception) -> bool:
+    """Whether after an error of the accelerator the process can do nothing right."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return False
+    return isinstance(error, torch.AcceleratorError) or "CUDA error" in str(error)
+
+
 class NonFiniteOutput(Exception):
     """The forward pass produced NaN or infinity.
 
@@ -169,8 +180,8 @@ class Lanes:
         except Exception as error:
             logger.exception("batch failed", extra={"sequences": len(works)})
             self.on_failure(error)
-            if len(works) == 1:
-                return [error]
+            if len(works) == 1 or breaks(error):
+                return [error] * len(works)
         half = len(works) // 2  # whichever work is to blame, the others deserve an answer
         return self._attempt(works[:half]) + self._attempt(works[half:])
 

@@ -2,6 +2,7 @@
 
 import time
 import unicodedata
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ from tokenizers import (
 from tokenizers import Tokenizer as Library
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from model import pieces
 from model.errors import CheckpointError, SequenceTooLong
 from model.loading.checkpoint import Model
+from model.pieces import Seams, exhaust
 from model.tokenizer import Texts, Tokenized, Tokenizer, Truncate, share
 
 LIMIT = 512
@@ -246,8 +249,8 @@ def test_a_cut_text_counts_its_words_from_its_start(tokenizer: Tokenizer, side: 
 
 def test_texts_are_shown_whole_and_ids_become_text(tokenizer: Tokenizer) -> None:
     """With special tokens or without, however long."""
-    (whole,) = tokenizer.whole(["well " * 600], special=True)
-    (plain,) = tokenizer.whole(["All is well"], special=False)
+    (whole,) = exhaust(tokenizer.whole(["well " * 600], special=True, most=602))
+    (plain,) = exhaust(tokenizer.whole(["All is well"], special=False, most=3))
 
     assert whole.length == len(whole.token_ids) == 602
     assert plain.tokens == ["all", "is", "well"] and not any(plain.special)
@@ -511,3 +514,123 @@ def test_a_lower_cased_text_keeps_the_offsets_of_the_text_as_it_came(
     assert whole.offsets == places and whole.token_ids == [0, 2, 0, 1]
     assert behind.offsets == [(0, 0), (0, 0), *places] and behind.token_ids[2:] == [0, 2, 0, 1]
     assert cut.offsets == places[2:] and cut.token_ids == [0, 1]
+
+
+# Texts that a cut could hurt, long enough for several pieces of the size that the tests set
+NASTY = {
+    "words": "A dog ate the food because it was hungry. " * 20,
+    "dots": "." * 501,
+    "one word": "a" * 503,
+    "a long word among others": "be " * 40 + "a" * 307 + " be it" * 40,
+    "signs": "\u6f22\u5b57" * 250,
+    "signs and letters": "\u6f22a\u5b57b " * 90,
+    "marks": "e\u0301\u0323 a\u0323\u0301" * 70,
+    "marks behind what ends a word": (".\u0301 \u0338=\u0338 a\u0338 " * 60),
+    "spaces": " " * 60 + "a  b   c \t d\n" * 40 + " " * 60,
+    "control characters": "a\x00b \x01c\u200b d\ufeff e\r\n" * 40,
+    "added tokens": "a [MASK] b [MASK]<mask>a <s> b</s>a" * 30,
+    "broken added tokens": "[ MASK ] [[MASK] <mask <mask>> " * 30,
+    "contractions": "it's don't 'tis we'll x's'y " * 40,
+    "emoji": "\U0001f469\u200d\U0001f4bb a \U0001f1e9\U0001f1ea b " * 40,
+    "capitals that become two": "\u0130 \ufb01n \u212a " * 70,
+    "no words": "\u0301" * 501,
+    "right to left": "\u0639\u0631\u0628\u064a 1 a " * 60,
+}
+
+CUTS: list[tuple[int, Truncate]] = [
+    (9999, "refuse"),
+    (11, "right"),
+    (97, "right"),
+    (97, "left"),
+]
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces of a few words."""
+    monkeypatch.setattr(pieces, "PIECE", 37)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("text", NASTY.values(), ids=NASTY.keys())
+@pytest.mark.parametrize("prompt", ["", "say: "])
+def test_a_text_in_pieces_is_read_as_the_whole(kind: Kind, text: str, prompt: str) -> None:
+    """Every kind, whole and cut at either side: all that is said of it, and its length."""
+    ours, _ = kind
+    for limit, truncate in CUTS:
+        (piecewise,) = ours([(text,)], limit, truncate, prompt)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(pieces, "PIECE", 1_000_000)
+            (whole,) = ours([(text,)], limit, truncate, prompt)
+
+        assert piecewise == whole
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("text", NASTY.values(), ids=NASTY.keys())
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_a_text_read_as_far_as_needed_has_the_tokens_of_the_whole(
+    kind: Kind, text: str, side: Truncate
+) -> None:
+    """Only how long it is and the number of its first word are not known."""
+    ours, _ = kind
+    for limit in (3, 11, 97):
+        (whole,) = ours([(text,)], limit, side)
+        (partly,) = exhaust(ours.reading([(text,)], limit, side, counted=False))
+
+        assert len(partly.token_ids) <= partly.length <= whole.length
+        words = [None if word is None else word for word in partly.words]
+        if side == "left":
+            base = next((word for word in whole.words if word is not None), 0)
+            mine = next((word for word in words if word is not None), 0)
+            words = [None if word is None else word + base - mine for word in words]
+        assert replace(partly, length=whole.length, words=words) == whole
+
+
+@pytest.mark.usefixtures("small")
+@given(text=st.text(st.sampled_from("ab  .\u0301\u6f22'[M\u00e9\n<s>\U0001f600"), max_size=211))
+def test_any_text_in_pieces_is_read_as_the_whole(tokenizer: Tokenizer, text: str) -> None:
+    """The bundled model's, of characters that seams are made of."""
+    (piecewise,) = tokenizer([(text,)], 9999)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pieces, "PIECE", 1_000_000)
+        (whole,) = tokenizer([(text,)], 9999)
+
+    assert piecewise == whole
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_a_pair_in_pieces_shares_its_room_as_the_whole(kind: Kind, side: Truncate) -> None:
+    """Also where both are longer than all the room, and the longer has one token more."""
+    ours, _ = kind
+    pairs: list[Texts] = [(a, b) for a in NASTY.values() for b in ("it", NASTY["words"])]
+
+    piecewise = ours(pairs, 98, side)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pieces, "PIECE", 1_000_000)
+        whole = ours(pairs, 98, side)
+
+    assert piecewise == whole
+
+
+def test_little_is_read_of_a_text_that_is_cut(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where words end at spaces; what is read is counted in pieces."""
+    monkeypatch.setattr(pieces, "PIECE", 37)
+    ours, _ = kind
+    reading = ours.reading([("well " * 5000,)], 11, "right", counted=False)
+
+    assert sum(1 for _ in reading) < 9
+    assert sum(1 for _ in ours.reading([("well " * 5000,)], 11, "right")) > 500
+
+
+def test_a_text_of_unknown_steps_is_one_piece(tmp_path: Path) -> None:
+    """As is one without words, and one of tokens that are found over any seam."""
+    library = wordpiece(TRICKY)
+    bert = Seams.of(library)
+    library.add_tokens(["a b"])
+    library.normalizer = normalizers.Sequence([normalizers.Prepend("_"), library.normalizer])
+    odd = Seams.of(library)
+
+    assert len(bert.split("well " * 5000)) > 1
+    assert len(bert.split("a" * 250_000)) == len(odd.split("well " * 5000)) == 1

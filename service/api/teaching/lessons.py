@@ -12,7 +12,7 @@ from service.api.teaching.mechanism import attend, read
 from service.api.teaching.request import ATTEND, ExplainRequest
 from service.encode import answer
 from service.encode.admission import Admission
-from service.encode.aside import Aside
+from service.encode.aside import Aside, once
 from service.encode.inputs import ModelInput, Reader
 from service.engine.lanes import Outputs, Work
 from service.observe.record import Record
@@ -47,7 +47,7 @@ class Lessons:
         """
         with record.stage("parse"):
             mixture = read(ATTEND.validate_json(body), self._most_bytes)
-        return answer.as_numbers(await self._aside.run(partial(attend, mixture), deadline))
+        return answer.as_numbers(await self._aside.run(once(partial(attend, mixture)), deadline))
 
     async def explain(self, body: bytes, deadline: float, record: Record) -> Iterator[bytes]:
         """Answer POST /v1/explain, in pieces of JSON.
@@ -63,7 +63,7 @@ class Lessons:
         record.input = "text"
         self._check(request)
         with record.stage("tokenize"):
-            text = await self._read(request)
+            text = await self._read(request, deadline)
         record.sequences, record.tokens = 1, len(text.sequence)
         _check_bytes(self._reader.config, len(text.sequence), self._most_bytes)
         work = Work(text.sequence, Outputs(explained=request.layer))
@@ -77,9 +77,11 @@ class Lessons:
         if not 0 <= request.layer < layers:
             raise Refused.at("index_out_of_range", "layer", layers=layers)
 
-    async def _read(self, request: ExplainRequest) -> ModelInput:
+    async def _read(self, request: ExplainRequest, deadline: float) -> ModelInput:
         try:
-            (text,) = await self._reader.read([request.item()], request.truncate, facts=True)
+            (text,) = await self._reader.read(
+                [request.item()], request.truncate, deadline, facts=True
+            )
         except Refused as error:  # it points to ("inputs", 0, ..), which is the request itself
             error.faults = [Fault(f.loc[2:] or ("text",), f.code) for f in error.faults]
             raise

@@ -5,7 +5,7 @@ tokenizes that; unknown fields are refused; a prompt by name before token ids is
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import orjson
@@ -23,6 +23,12 @@ from service.refusals import TEI, Refused
 # what TEI serves of other kinds of model
 OTHER_TASKS = ("/rerank", "/predict", "/embed_sparse", "/embed_splade")
 NAMES = {"pooled": "dimensions"}
+
+
+class Uncounted(EncodeRequest):
+    """A request whose answer does not say how long texts are that are cut."""
+
+    counted: ClassVar[bool] = False
 
 
 class Call(InPieces):
@@ -106,7 +112,7 @@ def problem(refused: Refused, request_id: str) -> Problem:
 def _request(cut: Cut, inputs: str | list[Any], **more: Any) -> EncodeRequest:
     """The native request."""
     side: Truncate = "left" if cut.truncation_direction in ("Left", "left") else "right"
-    return EncodeRequest.model_construct(
+    return Uncounted.model_construct(
         inputs=items(inputs),
         truncate="refuse" if cut.truncate is False else side,
         prompt_name=cut.prompt_name,

@@ -4,8 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from model.errors import SequenceTooLong
 from model.tokenizer import Tokenized
-from service.encode.aside import Aside
+from service.encode.aside import Steps
 from service.refusals import Refused
 from service.settings import Settings
 
@@ -35,7 +36,6 @@ class Vocabulary:
 
     def __init__(self, reader: "Reader", settings: Settings) -> None:
         self._reader, self._settings = reader, settings
-        self._aside = Aside()
 
     async def tokenize(
         self, texts: Sequence[str], prompt_name: str | None, deadline: float, *, special: bool
@@ -54,7 +54,8 @@ class Vocabulary:
             self._check_text(text, index)
         prompt = self._reader.prompt(prompt_name)
         whole = [prompt + text for text in texts]
-        return await self._aside.run(lambda: self._tokenize(whole, special), deadline)
+        steps, characters = self._tokenize(whole, special), sum(map(len, whole))
+        return await self._reader.aside.run(steps, deadline, characters)
 
     async def decode(
         self, sequences: Sequence[Sequence[int]], deadline: float, *, special: bool
@@ -70,17 +71,30 @@ class Vocabulary:
         """
         self._check_count("ids", sequences)
         self._check_tokens(sum(map(len, sequences)))
-        tokenizer = self._reader.tokenizer
         for index, ids in enumerate(sequences):
             self._check_ids(ids, index)
-        return await self._aside.run(
-            lambda: [tokenizer.text(ids, special=special) for ids in sequences], deadline
-        )
+        steps, size = self._decode(sequences, special), sum(map(len, sequences))
+        return await self._reader.aside.run(steps, deadline, size)
 
-    def _tokenize(self, texts: Sequence[str], special: bool) -> list[list[Piece]]:
-        tokenized = self._reader.tokenizer.whole(texts, special=special)
-        self._check_tokens(sum(tokens.length for tokens in tokenized))
-        return [list(_pieces(text, tokens)) for text, tokens in zip(texts, tokenized, strict=True)]
+    def _tokenize(self, texts: Sequence[str], special: bool) -> Steps[list[list[Piece]]]:
+        limit = self._settings.max_request_tokens
+        try:
+            tokenized = yield from self._reader.tokenizer.whole(texts, special=special, most=limit)
+        except SequenceTooLong as error:
+            raise Refused("too_many_tokens", tokens_at_least=error.length, limit=limit) from None
+        pieces = []
+        for text, tokens in zip(texts, tokenized, strict=True):
+            pieces.append(list(_pieces(text, tokens)))
+            yield
+        return pieces
+
+    def _decode(self, sequences: Sequence[Sequence[int]], special: bool) -> Steps[list[str]]:
+        texts = []
+        for index, ids in enumerate(sequences):
+            self._check_known(ids, index)
+            texts.append(self._reader.tokenizer.text(ids, special=special))
+            yield
+        return texts
 
     def _check_count(self, field: str, inputs: Sequence[object]) -> None:
         if not inputs:
@@ -96,11 +110,15 @@ class Vocabulary:
             raise Refused.at("text_too_long", "inputs", index, limit=limit)
 
     def _check_ids(self, ids: Sequence[int], index: int) -> None:
-        size, tokenizer = self._reader.config.vocabulary, self._reader.tokenizer
+        size = self._reader.config.vocabulary
         if not ids:
             raise Refused.at("sequence_empty", "ids", index)
-        fit = min(ids) >= 0 and max(ids) < size
-        if not fit or any(tokenizer.token(id) is None for id in set(ids)):
+        if min(ids) < 0 or max(ids) >= size:
+            raise Refused.at("token_out_of_range", "ids", index, limit=size)
+
+    def _check_known(self, ids: Sequence[int], index: int) -> None:
+        size, tokenizer = self._reader.config.vocabulary, self._reader.tokenizer
+        if any(tokenizer.token(id) is None for id in set(ids)):
             raise Refused.at("token_out_of_range", "ids", index, limit=size)
 
     def _check_tokens(self, tokens: int) -> None:

@@ -13,6 +13,7 @@ import httpx
 import numpy as np
 import pytest
 import pytest_asyncio
+import torch
 
 from service.encode.request import EncodeRequest
 from service.engine.lanes import Lanes, Result, Work
@@ -203,12 +204,86 @@ async def test_a_canary_that_comes_out_wrong_takes_the_replica_out_of_service(
     await health.prove()
     ready = await client.get("/ready")
     metrics = (await client.get("/metrics")).text
-    health._proof, health._fault = proof, None
+    health._proof, health.batches.fault = proof, None
 
     assert (ready.status_code, ready.json()["code"]) == (503, "not_ready")
     assert 'headlight_canary_failures_total{replica="replica-1"} 1.0' in metrics
     assert 'headlight_ready{replica="replica-1"} 0.0' in metrics
     assert (await client.get("/ready")).status_code == 200
+
+
+@contextmanager
+def sticky(runner: Lanes) -> Iterator[list[int]]:
+    """A device that fails for good; the sequences of each batch that was tried."""
+    encode, tried = runner._encode, []
+
+    def fail(works: Sequence[Work]) -> list[Result | Exception]:
+        tried.append(len(works))
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+    runner._encode = fail  # type: ignore[method-assign]
+    try:
+        yield tried
+    finally:
+        runner._encode = encode  # type: ignore[method-assign]
+
+
+async def test_a_replica_whose_accelerator_failed_answers_nothing_more(
+    client: httpx.AsyncClient, replica: Replica
+) -> None:
+    """Not 500: another replica can answer. What failed is not tried again, in halves or at all."""
+    seven = {"inputs": [{"token_ids": [2035]}] * 7}
+    batches = replica.health.batches
+    with sticky(replica.lanes) as tried:
+        failed = await client.post("/v1/encode", json=seven)
+        later = [
+            await client.post("/v1/encode", json=seven),
+            await client.post("/tokenize", json={"inputs": "a"}),
+            await client.get("/info"),
+            await client.get("/ready"),
+        ]
+    alive = [await client.get("/live"), await client.get("/metrics")]
+    with pytest.raises(RuntimeError, match="the accelerator failed"):
+        replica.health.check()
+    batches.fault, batches._broken = None, False
+
+    assert {answer.status_code for answer in (failed, *later)} == {503}
+    assert failed.json()["code"] == "not_ready" and failed.headers["retry-after"] == "1"
+    assert {answer.status_code for answer in alive} == {200} and sum(tried) <= 7
+    assert (await client.post("/v1/encode", json=seven)).status_code == 200
+
+
+async def test_an_answer_made_before_a_fault_is_known_does_not_leave(
+    client: httpx.AsyncClient, replica: Replica
+) -> None:
+    """The canary's turn may come while a request is under way."""
+    with held(replica) as gate:
+        asking = asyncio.create_task(client.post("/v1/encode", json=DOG))
+        await until(lambda: replica.batcher.busy)
+        replica.health.batches.distrust("a test says so")
+        gate.set()
+        answer = await asking
+    replica.health.batches.fault = None
+
+    assert (answer.status_code, answer.json()["code"]) == (503, "not_ready")
+
+
+async def test_the_canary_takes_its_turn_in_a_full_queue(
+    client: httpx.AsyncClient, replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wrong bits under overload must not go unseen either."""
+    monkeypatch.setattr(replica.batcher._queue, "_most_requests", 0)
+    runs = b'headlight_canary_runs_total{replica="replica-1"} '
+
+    def count() -> float:
+        return float(replica.metrics.render().partition(runs)[2].split()[0])
+
+    before = count()
+    refused = await client.post("/v1/encode", json=DOG)
+    await replica.health.prove()
+
+    assert refused.status_code == 429
+    assert count() == before + 1
 
 
 async def test_a_batch_that_hangs_makes_the_replica_not_ready(

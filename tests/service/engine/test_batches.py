@@ -8,7 +8,7 @@ import torch
 
 from model import packing
 from service.engine.batches import Batches
-from service.engine.lanes import Outputs, Result, Work
+from service.engine.lanes import Broken, Outputs, Result, Work
 from service.observe.metrics import Metrics
 from service.observe.record import Record
 
@@ -55,3 +55,30 @@ async def test_what_the_accelerator_fails_is_counted_by_kind(
     for name in ("oom", "other"):
         line = f'headlight_accelerator_errors_total{{kind="{name}",replica="r"}} '
         assert f"{line}{float(name == kind)}\n" in text
+
+
+async def test_nothing_comes_out_once_the_accelerator_has_failed() -> None:
+    """Neither of that batch, nor of another that runs, nor later; who must know is told once."""
+    faults, launched = [], []
+    other = asyncio.Event()
+
+    async def lane(lane: int, works: Sequence[Work], threads: int) -> Sequence[Result | Exception]:
+        launched.append(lane)
+        if lane == 1:
+            await other.wait()
+        else:
+            await asyncio.to_thread(batches.failed, torch.AcceleratorError("x"))
+        return []
+
+    batches = Batches(lane, Metrics("r"), None)
+    batches.on_fault = lambda: faults.append(batches.fault)
+    beside = asyncio.create_task(batches(1, [], 1))
+    with pytest.raises(Broken):
+        await batches(0, [], 1)
+    other.set()
+    with pytest.raises(Broken):
+        await beside
+    with pytest.raises(Broken):
+        await batches(2, [], 1)
+
+    assert faults == ["the accelerator failed"] and sorted(launched) == [0, 1]

@@ -228,7 +228,7 @@ async def test_health_has_no_body(
 ) -> None:
     """And TEI's word for the opposite."""
     well = await http.get("/health")
-    monkeypatch.setattr(replica.health, "_fault", "a canary came out wrong")
+    monkeypatch.setattr(replica.health.batches, "fault", "a canary came out wrong")
     ill = await http.get("/health")
 
     assert (well.status_code, well.content) == (200, b"")

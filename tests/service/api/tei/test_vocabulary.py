@@ -1,11 +1,11 @@
 """The tokenizer by itself; what it answers: tests/service/api/tei/test_call.py."""
 
 import asyncio
+import threading
 
 import httpx
 import pytest
 
-from service.encode.aside import MOST_WAITING
 from service.replica import Replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -14,17 +14,23 @@ ASKED = {"ids": [101, 2035, 102]}
 
 
 async def test_many_who_want_tokens_wait_their_turn(
-    client: httpx.AsyncClient, replica: Replica
+    client: httpx.AsyncClient, replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One at a time; so many may wait, and not beyond their deadline."""
+    """So many characters and ids may wait, and not beyond their deadline."""
     short = {"x-headlight-deadline-ms": "200"}
-    async with replica.vocabulary._aside._turn:
-        asking = (
-            client.post("/decode", json=ASKED, headers=short) for _ in range(MOST_WAITING + 1)
-        )
-        answers = await asyncio.gather(*asking)
+    aside = replica.reader.aside
+    monkeypatch.setattr(aside, "_most", 5 * len(ASKED["ids"]))
+    gate = threading.Event()
+    aside._thread.submit(gate.wait)
+    asking = (client.post("/decode", json=ASKED, headers=short) for _ in range(6))
+    answers = await asyncio.gather(*asking)
+    late = await client.post("/decode", json=ASKED)
+    gate.set()
+    while aside.waiting:
+        await asyncio.sleep(0.01)
 
-    assert sorted(answer.status_code for answer in answers) == [429, *[504] * MOST_WAITING]
+    assert sorted(answer.status_code for answer in answers) == [429, *[504] * 5]
+    assert late.status_code == 429, "their places are free once the thread is"
     assert (await client.post("/decode", json=ASKED)).status_code == 200
 
 

@@ -1,0 +1,249 @@
+"""A long text tokenized piece by piece: the tokens of the whole, and no more work than is wanted.
+
+A text is cut only at a seam: a place where a word begins whatever stands before it, for every step
+of the tokenizer. Which places are seams follows from the steps; of a tokenizer with a step that is
+not known here there are none, and every text is one piece. So is a text without seams, such as one
+long word.
+"""
+
+import json
+import re
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+from tokenizers import Encoding
+from tokenizers import Tokenizer as Library
+
+Result = TypeVar("Result")
+Reading = Generator[None, None, Result]  # pauses after each bounded piece of work
+Side = Literal["right", "left"]
+Places = list[tuple[int, int]]
+
+PIECE = 8192  # characters of a piece: some 10 ms of work
+
+# Each of these is a word of its own in BERT, or ends one. What follows a seam is of ASCII, or a
+# sign that has no other form, so that no mark is cut from its letter
+BERT = re.compile(r"[ !-/:-@\[-`{-~\u4e00-\u9fff]")
+BERT_WITHOUT_SIGNS = re.compile(r"[ !-/:-@\[-`{-~]")
+SPACE = re.compile(r"(?<=[0-9A-Za-z]) (?=[0-9A-Za-z])")  # a single one, which a word may keep
+NORMALIZERS = ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Precompiled")
+SPACES = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
+
+
+def exhaust(reading: Reading[Result]) -> Result:
+    """What a reading comes to, without its pauses."""
+    while True:
+        try:
+            next(reading)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+
+
+@dataclass(frozen=True, slots=True)
+class Seams:
+    """Where the texts of one tokenizer may be cut.
+
+    Args:
+        pattern: what stands behind a seam; None: nothing is known.
+        context: characters before a seam that are tokenized with what is behind it and make one
+            word: what a tokenizer does at a text's start is not done in its middle.
+        added: tokens that are found in the text as it came, over any seam; None: there are none.
+        longest: of them, characters.
+    """
+
+    pattern: re.Pattern[str] | None
+    context: int
+    added: re.Pattern[str] | None
+    longest: int
+
+    @classmethod
+    def of(cls, library: Library) -> "Seams":
+        """Those of a tokenizer."""
+        pattern = _pattern(_state(library.normalizer), _state(library.pre_tokenizer))
+        added = library.get_added_tokens_decoder().values()
+        if library.normalizer is not None and any(token.normalized for token in added):
+            pattern = None  # they are found in what the text becomes
+        names = [token.content for token in added]
+        found = re.compile("|".join(map(re.escape, names))) if names else None
+        return cls(pattern, int(pattern is SPACE), found, max(map(len, names), default=0))
+
+    def split(self, text: str) -> Places:
+        """The pieces of a text, characters, [start, stop); each but the last is PIECE or longer."""
+        starts = [0]
+        while len(text) - starts[-1] > PIECE and (seam := self._next(text, starts[-1] + PIECE)):
+            starts.append(seam)
+        return list(zip(starts, [*starts[1:], len(text)], strict=True))
+
+    def _next(self, text: str, start: int) -> int | None:
+        """The first seam from a place on, away from any added token."""
+        if self.pattern is None:
+            return None
+        for match in self.pattern.finditer(text, start):
+            seam, near = match.start(), self.longest + 1
+            if not (self.added and self.added.search(text, max(seam - near, 0), seam + near)):
+                return seam
+        return None
+
+
+def _state(step: Any) -> Any:
+    """A step of a tokenizer as its file has it."""
+    return step and json.loads(step.__getstate__())
+
+
+def _pattern(normalizer: Any, words: Any) -> re.Pattern[str] | None:
+    """What stands behind a seam for such steps."""
+    before, parts = _steps(normalizer, "normalizers"), _steps(words, "pretokenizers")
+    berts = [step for step in before if step["type"] == "BertNormalizer"]
+    others = [step for step in before if step not in berts]
+    if not all(step["type"] in NORMALIZERS or step == SPACES for step in others):
+        return None
+    if [part["type"] for part in parts] == ["BertPreTokenizer"]:
+        signs = berts and berts[-1]["handle_chinese_chars"]
+        return BERT if signs else BERT_WITHOUT_SIGNS
+    return SPACE if parts and not berts and all(map(_keeps_words, parts)) else None
+
+
+def _steps(step: Any, name: str) -> list[Any]:
+    """The steps of one that may be a sequence of them."""
+    if step is None:
+        return []
+    return [part for one in step[name] for part in _steps(one, name)] if name in step else [step]
+
+
+def _keeps_words(step: Any) -> bool:
+    """Whether words end at a single space between letters or digits of ASCII, whatever they are."""
+    switches = {"ByteLevel": "use_regex", "Metaspace": "split"}
+    name = step["type"]
+    return name in ("Whitespace", "WhitespaceSplit") or bool(step.get(switches.get(name)))
+
+
+@dataclass(slots=True)
+class Part:
+    """What was read of one text, without special tokens; all lists have one entry per token.
+
+    Args:
+        offsets: where each stands in the text, characters, [start, end).
+        words: which word each belongs to.
+        length: tokens that were counted: of the whole text, if that was wanted.
+    """
+
+    token_ids: list[int] = field(default_factory=list)
+    tokens: list[str] = field(default_factory=list)
+    offsets: Places = field(default_factory=list)
+    words: list[int | None] = field(default_factory=list)
+    length: int = 0
+
+    def add(self, piece: "_Piece", words: int) -> None:
+        """Take the tokens of the next piece, before which there are so many words."""
+        own, start, outside = piece.encoding, piece.start, piece.outside
+        before = words - bool(outside)
+        self.token_ids += own.ids[outside:]
+        self.tokens += own.tokens[outside:]
+        self.offsets += [(a + start, b + start) for a, b in own.offsets[outside:]]
+        self.words += [None if n is None else n + before for n in own.word_ids[outside:]]
+
+    def cut(self, length: int, side: Side) -> None:
+        """Keep so many tokens: cut the others at the end, or at the start."""
+        cut = slice(length, None) if side == "right" else slice(max(len(self.tokens) - length, 0))
+        del self.token_ids[cut], self.tokens[cut], self.offsets[cut], self.words[cut]
+
+    def behind(self, prompt: int, first: int) -> None:
+        """Let places and words count from behind a prompt, which has none.
+
+        Args:
+            prompt: its characters.
+            first: the first word that reaches beyond it.
+        """
+        for index, ((start, end), word) in enumerate(zip(self.offsets, self.words, strict=True)):
+            inside = end <= prompt
+            self.offsets[index] = (0, 0) if inside else (max(0, start - prompt), end - prompt)
+            self.words[index] = None if inside or word is None else word - first
+
+
+def read(
+    library: Library,
+    seams: Seams,
+    text: str,
+    *,
+    room: int,
+    side: Side,
+    counted: bool,
+    prompt: int = 0,
+) -> Reading[Part]:
+    """Tokenize as much of a text as is wanted.
+
+    Args:
+        room: tokens that are kept, if there are as many.
+        side: where others are cut.
+        counted: whether the whole text is counted; else the reading stops when the room is full,
+            and the words of a text cut at its start count from the first piece read.
+        prompt: characters at its start that are not its own.
+    """
+    places, kept, words, first = seams.split(text), {}, {}, 0
+    order = range(len(places)) if side == "right" else reversed(range(len(places)))
+    length = filled = 0
+    for index in order:
+        start, stop = places[index]
+        if filled >= room and not counted:
+            break
+        context = seams.context if index else 0
+        # the fast way counts tokens, and knows no words
+        exact = filled < room or side == "left" or context
+        encode = library.encode_batch if exact else library.encode_batch_fast
+        (piece,) = encode([text[start - context : stop]], add_special_tokens=False)
+        outside = _outside(piece) if context else 0
+        length += len(piece) - outside
+        words[index] = _words(piece) - bool(outside)
+        if index == 0 and prompt:
+            first = _first_word(piece, prompt)
+        if filled < room:
+            kept[index] = _Piece(piece, start - context, outside)
+            filled += len(piece) - outside
+        if len(places) > 1:
+            yield
+    part = _join(kept, words, length)
+    if prompt:
+        part.behind(prompt, first)
+    return part
+
+
+@dataclass(slots=True)
+class _Piece:
+    """One piece's tokens.
+
+    Args:
+        start: its first character.
+        outside: tokens at its start that are not its own: they are one word.
+    """
+
+    encoding: Encoding
+    start: int
+    outside: int
+
+
+def _join(kept: dict[int, _Piece], words: dict[int, int], length: int) -> Part:
+    """The pieces that were kept, in order."""
+    part = Part(length=length)
+    for index in sorted(kept):
+        part.add(kept[index], sum(words[before] for before in words if before < index))
+    return part
+
+
+def _outside(piece: Encoding) -> int:
+    """Tokens of the word that is there for context."""
+    return next((i for i, word in enumerate(piece.word_ids) if word != 0), len(piece))
+
+
+def _words(piece: Encoding) -> int:
+    """Words of a piece."""
+    last = piece.token_to_word(len(piece) - 1) if len(piece) else None
+    return 0 if last is None else last + 1
+
+
+def _first_word(piece: Encoding, prompt: int) -> int:
+    """The first word that reaches beyond a prompt, which may be one of the next piece."""
+    inside = zip(piece.offsets, piece.word_ids, strict=True)
+    beyond = (word for (_, end), word in inside if end > prompt and word is not None)
+    return next(beyond, _words(piece))

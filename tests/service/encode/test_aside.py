@@ -1,0 +1,117 @@
+"""Work in a thread of its own: turns, bounds, and who gives up."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Generator
+
+import httpx
+import pytest
+
+from service.encode.aside import Aside, once
+from service.refusals import Refused
+from service.replica import Replica
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+FAR = 60.0
+LONG = {"inputs": ["well " * 2000], "truncate": "right"}
+
+
+def steps(name: str, count: int, taken: list[str]) -> Generator[None, None, str]:
+    """Work of so many steps, each of which is noted."""
+    for _ in range(count):
+        taken.append(name)
+        yield
+    return name
+
+
+async def test_who_waits_takes_turns_step_by_step() -> None:
+    """So little work is done before much work that came first."""
+    aside, taken = Aside(), list[str]()
+    gate = threading.Event()
+    aside._thread.submit(gate.wait)
+    deadline = time.monotonic() + FAR
+    both = asyncio.gather(
+        aside.run(steps("much", 7, taken), deadline), aside.run(steps("little", 2, taken), deadline)
+    )
+    while aside.waiting < 2:
+        await asyncio.sleep(0)
+    gate.set()
+
+    assert await both == ["much", "little"]
+    assert taken[:4] == ["much", "little", "much", "little"] and len(taken) == 9
+
+
+async def test_who_gives_up_leaves_after_the_step_that_runs() -> None:
+    """The thread cannot be stopped, so its place is taken until then; no later step is taken."""
+    aside, taken = Aside(1), list[str]()
+    gate, began = threading.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def slow() -> Generator[None, None, str]:
+        taken.append("first")
+        loop.call_soon_threadsafe(began.set)
+        gate.wait()
+        yield
+        taken.append("second")
+        return "done"
+
+    asking = asyncio.create_task(aside.run(slow(), time.monotonic() + FAR))
+    await began.wait()
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    with pytest.raises(Refused, match="overloaded"):
+        await aside.run(once(lambda: "other"), time.monotonic() + FAR)
+    gate.set()
+    while aside.waiting:
+        await asyncio.sleep(0)
+
+    assert await aside.run(once(lambda: "other"), time.monotonic() + FAR) == "other"
+    assert taken == ["first"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/encode", LONG),
+        ("/v1/embeddings", {"model": "all-MiniLM-L6-v2", "input": LONG["inputs"]}),
+        ("/embed", {"inputs": LONG["inputs"]}),
+        ("/tokenize", {"inputs": LONG["inputs"]}),
+        ("/v1/explain", {"text": LONG["inputs"][0], "layer": 0, "truncate": "right"}),
+    ],
+)
+async def test_characters_that_wait_to_be_tokenized_are_bounded(
+    client: httpx.AsyncClient,
+    replica: Replica,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    body: object,
+) -> None:
+    """On every route; a short text is not held up."""
+    aside = replica.reader.aside
+    monkeypatch.setattr(aside, "_most", 10_000)
+    gate = threading.Event()
+    aside._thread.submit(gate.wait)
+    first = asyncio.create_task(client.post("/embed", json={"inputs": LONG["inputs"]}))
+    while not aside.waiting:
+        await asyncio.sleep(0)
+    second = await client.post(path, json=body)
+    short = await client.post("/v1/encode", json={"inputs": ["All is well"]})
+    gate.set()
+
+    assert second.status_code == 429 and second.headers["retry-after"] == "1"
+    assert short.status_code == 200 and (await first).status_code == 200
+
+
+async def test_an_answer_says_how_long_a_text_was_that_is_cut(client: httpx.AsyncClient) -> None:
+    """Of a lone text longer than a piece, too: all its tokens count."""
+    text = {"inputs": ["well " * 5000], "tokens": True}
+    for side in ("right", "left"):
+        (item,) = (await client.post("/v1/encode", json={**text, "truncate": side})).json()["data"]
+        refused = await client.post("/v1/encode", json=text)
+
+        assert (item["length"], len(item["tokens"]), item["truncated"]) == (5002, 256, True)
+        assert item["words"][1] == (0 if side == "right" else 5000 - 254)
+        assert (refused.status_code, refused.json()["length"]) == (422, 5002)
