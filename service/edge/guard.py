@@ -16,8 +16,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import settings
 from service.api import body
+from service.edge import transport
 from service.edge.auth import PROBE, Keys, own_path
 from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, SAFETENSORS
+from service.memory import PROCESS, Hold, NoRoom
+from service.observe.metrics import OVERLOADED
 from service.observe.record import REQUEST_ID
 from service.settings import KIB, Settings
 
@@ -60,7 +63,11 @@ RawHeaders = list[tuple[bytes, bytes]]
 
 
 def outermost() -> list[Middleware]:
-    """What wraps replicas and Ray's proxy alike; settings come from the HEADLIGHT_* variables."""
+    """What wraps replicas and Ray's proxy alike; settings come from the HEADLIGHT_* variables.
+
+    Ray calls it before it starts the server that takes their connections.
+    """
+    transport.install()
     return [Middleware(Guard, settings=settings.load({}))]
 
 
@@ -69,6 +76,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app, self._keys = app, Keys(settings)
+        self._most_held = settings.max_held_bytes
         self._json, self._binary = settings.max_body_bytes, settings.max_binary_body_bytes
         self._hosts = frozenset(host.lower() for host in settings.allowed_hosts)
 
@@ -78,11 +86,19 @@ class Guard:
         headers = [pair for pair in scope["headers"] if _passes(*pair)]
         if scope["type"] != "http":
             return await self._app({**scope, "headers": headers}, receive, send)
+        with PROCESS.hold(self._most_held) as hold:  # its body, until it is answered
+            await self._pass(scope, headers, receive, send, hold)
+
+    async def _pass(
+        self, scope: Scope, headers: RawHeaders, receive: Receive, send: Send, hold: Hold
+    ) -> None:
+        """Read a request and pass it on, or its refusal."""
         headers, request_id = _with_id(headers)
         code, content = self._by_headers(scope, Headers(raw=headers)), b""
         if code is None:
-            code, content = await self._read(own_path(scope), receive, Headers(raw=headers))
+            code, content = await self._read(own_path(scope), receive, Headers(raw=headers), hold)
         if code is not None:
+            hold.keep("bodies", 0)
             names = (b"host", b"origin", REQUEST_ID.encode())
             headers = [pair for pair in headers if pair[0] in names] + [(REFUSAL, code.encode())]
 
@@ -114,15 +130,17 @@ class Guard:
         return None
 
     async def _read(
-        self, path: str, receive: Receive, headers: Headers
+        self, path: str, receive: Receive, headers: Headers, hold: Hold
     ) -> tuple[str | None, bytes]:
         """The body, or the code of a refusal and none."""
         limit = self._binary if _binary(path, headers) else self._json
         try:
             async with asyncio.timeout(BODY_SECONDS):
-                content = await _body(receive, headers, limit)
+                content = await _body(receive, headers, limit, hold)
         except TimeoutError:
             return "request_timeout", b""
+        except NoRoom:
+            return OVERLOADED, b""
         if content is None:
             return "body_too_large", b""
         if len(content) > THREAD_BYTES:
@@ -169,15 +187,21 @@ def _with_id(headers: RawHeaders) -> tuple[RawHeaders, str]:
     return [*(pair for pair in headers if pair[0] != name), (name, request_id)], request_id.decode()
 
 
-async def _body(receive: Receive, headers: Headers, limit: int) -> bytes | None:
-    """The whole body, or None when it is larger than the limit; then the rest is not read."""
+async def _body(receive: Receive, headers: Headers, limit: int, hold: Hold) -> bytes | None:
+    """The whole body, or None when it is larger than the limit; then the rest is not read.
+
+    Raises:
+        NoRoom: there is none for what came of it.
+    """
     length = headers.get("content-length", "0")
     if length.isdecimal() and int(length) > limit:
         return None
     content = bytearray()
     while True:
         message = await receive()
-        content += message.get("body", b"")
+        piece = message.get("body", b"")
+        hold.take(bodies=len(piece))
+        content += piece
         if len(content) > limit:
             return None
         if not message.get("more_body"):

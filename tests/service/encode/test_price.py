@@ -66,6 +66,7 @@ async def test_a_dry_run_tells_the_price_and_computes_nothing(
     assert told == {
         "tokens": usage["tokens"],
         "attention_bytes": usage["attention_bytes"],
+        "answer_bytes": usage["answer_bytes"],
         "admitted": True,
         "code": None,
         "retry_after_s": None,
