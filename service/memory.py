@@ -13,14 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal, get_args
 
-from service.settings import KIB
-
 Kind = Literal["bodies", "arrays", "answers"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 UNBOUNDED = sys.maxsize  # of what nobody asked for
-SMALL_BYTES = (
-    64 * KIB
-)  # a request that holds no more is let in: the queue bounds how many there are
+SMALL_BYTES = 64 * 1024  # of a request that is always let in: the queue bounds how many there are
 
 
 class NoRoom(Exception):

@@ -120,5 +120,15 @@ def sentence(refused: Refused, names: Mapping[str, str]) -> str:
         steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in rest)
         parts.append(f"At {names.get(str(first), first)}{''.join(steps)}.")
     if refused.facts:
-        parts.append("; ".join(f"{name} {value}" for name, value in refused.facts.items()) + ".")
+        facts = (f"{name} {_words(fact)}" for name, fact in refused.facts.items())
+        parts.append("; ".join(facts) + ".")
     return " ".join(parts)
+
+
+def _words(fact: object) -> str:
+    """A fact for people; offers are parted by "or"."""
+    if isinstance(fact, dict):
+        return ", ".join(f"{name} {value}" for name, value in fact.items())
+    if isinstance(fact, list) and all(isinstance(each, dict) for each in fact):
+        return " or ".join(map(_words, fact))
+    return str(fact)

@@ -52,8 +52,8 @@ class JoinedWrites:
 class Reader:
     """Whoever takes a connection's answers, and how late it may still be."""
 
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport, self._loop = transport, asyncio.get_running_loop()
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
         self._patience, self._since, self._behind = PATIENCE_SECONDS, 0.0, 0
         self._end: asyncio.TimerHandle | None = None
 
@@ -84,7 +84,8 @@ class Protocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]  # which one,
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start to serve a connection."""
-        self._reader = Reader(transport)  # type: ignore[arg-type]  # of a connection it is one
+        loop = asyncio.get_running_loop()
+        self._reader = Reader(transport, loop)  # type: ignore[arg-type]  # of a connection it is one
         super().connection_made(JoinedWrites(transport))  # type: ignore[arg-type]  # a transport but in name
 
     def pause_writing(self) -> None:
