@@ -21,7 +21,6 @@ from starlette.types import ASGIApp
 from service import settings
 from service.cluster import ingress
 from service.edge import routes as edge
-from service.edge import transport
 from service.engine import weights
 from service.observe import logs, scrape
 from service.refusals import REFUSALS
@@ -115,7 +114,6 @@ class Encoder:
         self.controller = ThreadPoolExecutor(1, "status")  # Ray's controller may not answer
         logs.start(settings.log_format, self.label)
         self.scrapes: dict[bool, asyncio.Task[bytes]] = {}  # by form, see scrape
-        transport.install()  # Ray starts its server when this replica is made
         self.settings = settings
         self.replica: Replica | None = None  # until started
 

@@ -47,6 +47,9 @@ REFUSALS: dict[str, Kind] = {
     "body_too_large": Kind(413, "The body is larger than this service reads."),
     "too_many_tokens": Kind(413, "The request holds more tokens than this service takes at once."),
     "attention_too_large": Kind(413, "The attention asked for is larger than an answer may be."),
+    "answer_too_large": Kind(
+        413, "The answer would be too large: ask for fewer inputs or outputs, or for fewer bytes."
+    ),
     "unsupported_media_type": Kind(415, "The body's media type is not one this route reads."),
     "unsupported_encoding": Kind(415, "The body is encoded; this service reads it plain."),
     "bad_host": Kind(421, "The host asked for is not this service's."),

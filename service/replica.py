@@ -31,6 +31,7 @@ from service.engine.proof import Proof, prove
 from service.engine.weights import Source, locate
 from service.heads.store import Heads
 from service.keys import tenants
+from service.memory import PROCESS
 from service.observe import lag
 from service.observe.metrics import Metrics
 from service.observe.observer import Observer
@@ -119,7 +120,7 @@ class Replica:
             reader=reader,
             gateway=Gateway(identity, model.config, planner, admission, settings, metrics),
             lessons=Lessons(
-                identity.head("float32"), reader, admission, settings.max_attention_json_bytes
+                identity.head("float32"), reader, admission, settings.max_answer_json_bytes
             ),
             vocabulary=Vocabulary(reader, settings),
             heads=Heads(model, identity.model, admission.run, settings.deadline_seconds),
@@ -176,6 +177,7 @@ class Replica:
     def page(self, openmetrics: bool) -> bytes:
         """This replica's metrics; see Metrics.render."""
         self.observer.tell()
+        self.metrics.cut_off(PROCESS.cut_off)
         return self.metrics.render(exemplars=openmetrics)
 
     def trust(self) -> None:

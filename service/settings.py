@@ -101,12 +101,16 @@ class Settings(BaseModel):
         1e4, gt=0, allow_inf_nan=False, description="largest number in embeddings, either sign"
     )
     max_request_tokens: Count = Field(65_536, description="most tokens in a request")
-    max_attention_bytes: Count = Field(
-        64 * MIB,
-        description="largest attention answer in safetensors or base64, bytes of the arrays",
+    max_answer_bytes: Count = Field(
+        64 * MIB, description="largest answer in safetensors, binary or base64, bytes of the arrays"
     )
-    max_attention_json_bytes: Count = Field(
-        8 * MIB, description="largest attention answer as JSON numbers, bytes of the arrays"
+    max_answer_json_bytes: Count = Field(
+        8 * MIB, description="largest answer as JSON numbers, bytes of the arrays"
+    )
+    max_held_bytes: int = Field(
+        512 * MIB,
+        ge=MIB,
+        description="bodies, arrays and answers that a replica's requests may hold, bytes together",
     )
     log_format: Literal["json", "text"] = Field(
         "json", description="how a replica writes its log: one JSON object a line, or for people"

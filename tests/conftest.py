@@ -12,7 +12,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 # read when torch and Ray count GPUs: what is tested here is a processor's path, on any machine; a
 # GPU's is held by benchmarks/cuda_parity.py
@@ -217,9 +217,11 @@ async def base_client(base: Replica) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @asynccontextmanager
-async def listening(app: ASGIApp, port: int = 0) -> AsyncIterator[str]:
+async def listening(
+    app: ASGIApp, port: int = 0, http: Literal["h11"] | type[asyncio.Protocol] = "h11"
+) -> AsyncIterator[str]:
     """An application behind real HTTP on this machine; the address."""
-    config = uvicorn.Config(app, http="h11", ws="none", lifespan="off", log_config=None)
+    config = uvicorn.Config(app, http=http, ws="none", lifespan="off", log_config=None)
     server = uvicorn.Server(config)
     server.capture_signals = nullcontext  # type: ignore[method-assign]  # they are pytest's
     with socket.create_server(("127.0.0.1", port)) as bound:

@@ -86,6 +86,7 @@ class Usage(NamedTuple):
 
     tokens: int
     attention_bytes: int
+    answer_bytes: int
     queue_ms: float
     compute_ms: float
 

@@ -26,7 +26,8 @@ CONNECT_SECONDS = 5.0
 GRACE_SECONDS = 10.0  # beyond the service's deadline: its 504 should come before we give up
 MOST_MILLISECONDS = 999_999_999  # that the service's header holds
 # Refused before any work, for the size of the request: half of it may pass
-TOO_LARGE = {"body_too_large", "too_many_tokens", "attention_too_large", "batch_too_large"}
+TOO_LARGE = {"body_too_large", "too_many_tokens", "batch_too_large"}
+TOO_LARGE |= {"attention_too_large", "answer_too_large"}
 
 Progress = Callable[[int, int], None]
 

@@ -9,11 +9,12 @@ A dialect has two functions and knows nothing of HTTP's server side:
 import asyncio
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from service.encode.answer import JSON, Encoded, join
+from service.encode.answer import JSON, Encoded, collect
+from service.encode.layout import Layout
 from service.encode.request import EncodeRequest
 from service.refusals import BY_BODY, BY_HEADERS, REFUSALS, Refused
 
@@ -41,6 +42,7 @@ TAKING = (
 )
 ENCODING = (
     *TAKING,
+    "answer_too_large",
     "deadline_unreachable",
     "sequence_too_long",
     "prompt_without_text",
@@ -59,9 +61,9 @@ class Problem:
 
 
 class Answer(NamedTuple):
-    """An answer's body, and the headers that go with it."""
+    """An answer's body in pieces, and the headers that go with it."""
 
-    body: bytes
+    pieces: Sequence[bytes]
     headers: Mapping[str, str] = {}
 
 
@@ -70,15 +72,13 @@ class Call(ABC):
     """One request, and how its answer is written.
 
     Args:
-        numbers: whether arrays are written as JSON numbers, which take several times their bytes.
-        padded: whether sequences are padded to the longest.
+        layout: how its arrays are written; as JSON numbers, they take several times their bytes.
         seconds: that the request says it may take.
         media_type: of the answer.
     """
 
     request: EncodeRequest
-    numbers: bool = True
-    padded: bool = False
+    layout: Layout = Layout()
     seconds: float = math.inf
     media_type: str = JSON
 
@@ -99,7 +99,7 @@ class InPieces(Call):
         """The answer, in pieces."""
 
     async def write(self, encoded: Encoded, turn: asyncio.Lock) -> Answer:
-        return Answer(await join(self.pieces(encoded), turn))
+        return Answer(await collect(self.pieces(encoded), turn))
 
 
 class Wording(Protocol):
@@ -120,5 +120,15 @@ def sentence(refused: Refused, names: Mapping[str, str]) -> str:
         steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in rest)
         parts.append(f"At {names.get(str(first), first)}{''.join(steps)}.")
     if refused.facts:
-        parts.append("; ".join(f"{name} {value}" for name, value in refused.facts.items()) + ".")
+        facts = (f"{name} {_words(fact)}" for name, fact in refused.facts.items())
+        parts.append("; ".join(facts) + ".")
     return " ".join(parts)
+
+
+def _words(fact: object) -> str:
+    """A fact for people; offers are parted by "or"."""
+    if isinstance(fact, dict):
+        return ", ".join(f"{name} {value}" for name, value in fact.items())
+    if isinstance(fact, list) and all(isinstance(each, dict) for each in fact):
+        return " or ".join(map(_words, fact))
+    return str(fact)

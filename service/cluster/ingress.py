@@ -53,6 +53,7 @@ class Unsuited(Exception):
 GUARD_SETTINGS = {
     "max_body_bytes",
     "max_binary_body_bytes",
+    "max_held_bytes",
     "public_metrics",
     "public_docs",
     "allowed_hosts",

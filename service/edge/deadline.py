@@ -1,11 +1,34 @@
 """How long a request may take: the setting, which a header may shorten."""
 
+import asyncio
+import time
+from collections.abc import Awaitable
+from typing import TypeVar
+
 from starlette.requests import Request
 
 from service.refusals import Refused
 
 DEADLINE = "x-headlight-deadline-ms"
 LONGEST = 9  # digits of milliseconds
+
+Result = TypeVar("Result")
+
+
+async def in_time(work: Awaitable[Result], deadline: float) -> Result:
+    """What comes of some work.
+
+    Args:
+        deadline: when it must have come, on time.monotonic's clock.
+
+    Raises:
+        Refused: it did not; work that waits for nothing is never late.
+    """
+    try:
+        async with asyncio.timeout(deadline - time.monotonic()):
+            return await work
+    except TimeoutError:
+        raise Refused("deadline_exceeded") from None
 
 
 def seconds(request: Request, most: float) -> float:

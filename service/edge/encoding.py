@@ -14,7 +14,8 @@ from service.api.open_inference.request import VERSION
 from service.api.openai import call as openai
 from service.api.operations import INFER_MODEL, VERSION_PART
 from service.api.tei import call as tei
-from service.edge.deadline import seconds
+from service.edge.deadline import in_time, seconds
+from service.edge.pieces import InPieces
 from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, SAFETENSORS
 from service.refusals import Refused
 from service.replica import Replica
@@ -71,16 +72,12 @@ class Encoding:
                 call = parse(request, await request.body())
             deadline = record.start + min(most, call.seconds)
             if priced and _flag(request, "dry_run"):
-                price = await replica.gateway.dry_run(
-                    call.request, deadline, record, numbers=call.numbers
-                )
+                price = await replica.gateway.dry_run(call.request, deadline, record, call.layout)
                 return Response(orjson.dumps(price), media_type=JSON)
-            encoded = await replica.gateway.encode(
-                call.request, deadline, record, numbers=call.numbers, padded=call.padded
-            )
+            encoded = await replica.gateway.encode(call.request, deadline, record, call.layout)
             with record.stage("serialize"):
-                answer = await call.write(encoded, replica.writing)
-            return Response(answer.body, 200, dict(answer.headers), call.media_type)
+                answer = await in_time(call.write(encoded, replica.writing), deadline)
+            return InPieces(answer.pieces, record.hold, answer.headers, call.media_type)
 
         return encode
 

@@ -17,10 +17,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service import settings
 from service.api import body
 from service.cluster import ingress
+from service.edge import transport
 from service.edge.auth import PROBE, Keys, own_path
 from service.edge.under_way import UnderWay
 from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, SAFETENSORS
 from service.keys import tenants
+from service.memory import PROCESS, Hold, NoRoom
+from service.observe.metrics import OVERLOADED, UNDER_WAY
 from service.observe.record import REQUEST_ID
 from service.settings import KIB, Settings
 
@@ -63,7 +66,11 @@ RawHeaders = list[tuple[bytes, bytes]]
 
 
 def outermost() -> list[Middleware]:
-    """What wraps replicas and Ray's proxy alike; settings come from the HEADLIGHT_* variables."""
+    """What wraps replicas and Ray's proxy alike; settings come from the HEADLIGHT_* variables.
+
+    Ray calls it before it starts the server that takes their connections.
+    """
+    transport.install()
     return [Middleware(Guard, settings=settings.load({}))]
 
 
@@ -72,31 +79,41 @@ class Guard:
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app, self._keys = app, Keys(settings)
+        self._most_held = settings.max_held_bytes
         self._json, self._binary = settings.max_body_bytes, settings.max_binary_body_bytes
         self._hosts = frozenset(host.lower() for host in settings.allowed_hosts)
         self._under_way = UnderWay(tenants(settings.api_keys), ingress.ongoing(settings))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        key = self._keys.admit(scope) if scope["type"] == "http" else None
-        with self._under_way.hold(key) as room:
-            await self._pass(scope, receive, send, None if room else "overloaded")
-
-    async def _pass(self, scope: Scope, receive: Receive, send: Send, full: str | None) -> None:
-        """Have a request refused, or pass it on.
-
-        Args:
-            full: the code of its refusal where it would be one too many.
-        """
         if scope["type"] == "lifespan":
             return await self._app(scope, receive, send)
         headers = [pair for pair in scope["headers"] if _passes(*pair)]
         if scope["type"] != "http":
             return await self._app({**scope, "headers": headers}, receive, send)
+        # its body is held until it is answered
+        with (
+            self._under_way.hold(self._keys.admit(scope)) as room,
+            PROCESS.hold(self._most_held) as hold,
+        ):
+            code = None if room else f"{OVERLOADED}:{UNDER_WAY}"
+            await self._pass(scope, headers, receive, send, hold, code)
+
+    async def _pass(
+        self,
+        scope: Scope,
+        headers: RawHeaders,
+        receive: Receive,
+        send: Send,
+        hold: Hold,
+        full: str | None,
+    ) -> None:
+        """Read a request and pass it on, or its refusal."""
         headers, request_id = _with_id(headers)
         code, content = self._by_headers(scope, Headers(raw=headers)) or full, b""
         if code is None:
-            code, content = await self._read(own_path(scope), receive, Headers(raw=headers))
+            code, content = await self._read(own_path(scope), receive, Headers(raw=headers), hold)
         if code is not None:
+            hold.keep("bodies", 0)
             names = (b"host", b"origin", b"authorization", REQUEST_ID.encode())
             headers = [pair for pair in headers if pair[0] in names] + [(REFUSAL, code.encode())]
 
@@ -128,15 +145,17 @@ class Guard:
         return None
 
     async def _read(
-        self, path: str, receive: Receive, headers: Headers
+        self, path: str, receive: Receive, headers: Headers, hold: Hold
     ) -> tuple[str | None, bytes]:
         """The body, or the code of a refusal and none."""
         limit = self._binary if _binary(path, headers) else self._json
         try:
             async with asyncio.timeout(BODY_SECONDS):
-                content = await _body(receive, headers, limit)
+                content = await _body(receive, headers, limit, hold)
         except TimeoutError:
             return "request_timeout", b""
+        except NoRoom:
+            return f"{OVERLOADED}:memory", b""
         if content is None:
             return "body_too_large", b""
         if len(content) > THREAD_BYTES:
@@ -183,15 +202,21 @@ def _with_id(headers: RawHeaders) -> tuple[RawHeaders, str]:
     return [*(pair for pair in headers if pair[0] != name), (name, request_id)], request_id.decode()
 
 
-async def _body(receive: Receive, headers: Headers, limit: int) -> bytes | None:
-    """The whole body, or None when it is larger than the limit; then the rest is not read."""
+async def _body(receive: Receive, headers: Headers, limit: int, hold: Hold) -> bytes | None:
+    """The whole body, or None when it is larger than the limit; then the rest is not read.
+
+    Raises:
+        NoRoom: there is none for what came of it.
+    """
     length = headers.get("content-length", "0")
     if length.isdecimal() and int(length) > limit:
         return None
     content = bytearray()
     while True:
         message = await receive()
-        content += message.get("body", b"")
+        piece = message.get("body", b"")
+        hold.take(bodies=len(piece))
+        content += piece
         if len(content) > limit:
             return None
         if not message.get("more_body"):

@@ -18,9 +18,10 @@ from service.api.openai import call as openai
 from service.api.operations import INFER_MODEL, VERSION_PART
 from service.api.tei import call as tei
 from service.api.tei.request import DecodeRequest, TokenizeRequest
-from service.edge.deadline import seconds
+from service.edge.deadline import in_time, seconds
 from service.edge.encoding import Handler, check_model
-from service.encode.answer import JSON, join
+from service.edge.pieces import InPieces
+from service.encode.answer import JSON, collect
 from service.observe.metrics import OPENMETRICS, TEXT
 from service.observe.record import Record
 from service.refusals import Refused
@@ -181,7 +182,8 @@ class Handlers:
         deadline, record = self._deadline(request), request.scope["record"]
         pieces = await lesson(await request.body(), deadline, record)
         with record.stage("serialize"):
-            return Response(await join(pieces, self._replica.writing), media_type=JSON)
+            body = await in_time(collect(pieces, self._replica.writing), deadline)
+        return InPieces(body, record.hold, {}, JSON)
 
     def _deadline(self, request: Request) -> float:
         """When the answer must be there, on time.monotonic's clock."""

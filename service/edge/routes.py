@@ -3,8 +3,9 @@
 What reaches it has passed guard.py: the body is within its limit, the request has an id.
 """
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 
 from starlette.applications import Starlette
@@ -33,7 +34,8 @@ from service.edge.deadline import DEADLINE
 from service.edge.encoding import Encoding, Handler
 from service.edge.guard import INFERENCE, REFUSAL, RawHeaders
 from service.edge.handlers import Handlers, Scrape
-from service.observe.metrics import OVERLOADED, UNDER_WAY
+from service.encode.answer import PIECE_BYTES
+from service.memory import PROCESS, Hold
 from service.observe.record import REQUEST_ID, TRACEPARENT, Record
 from service.refusals import UNROUTED, Refused, refusal
 from service.replica import Replica
@@ -111,13 +113,16 @@ class RecordMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        with ExitStack() as stack:
-            record = stack.enter_context(self._replica.observer.request(UNKNOWN, scope))
+        limit = self._replica.settings.max_held_bytes
+        with PROCESS.hold(limit) as hold, ExitStack() as stack:
+            record = stack.enter_context(self._replica.observer.request(UNKNOWN, scope, hold))
             head: list[Message] = []
+            status = record.code
 
             async def send_with_names(message: Message) -> None:
+                nonlocal status
                 if message["type"] == "http.response.start":
-                    record.code = message["status"]
+                    status = message["status"]
                     headers = MutableHeaders(scope=message)
                     headers[REPLICA] = self._replica.label
                     if record.trace:
@@ -125,12 +130,17 @@ class RecordMiddleware:
                     # until the body is there: of a replica that dies before, others can be asked
                     head.append(message)
                     return
-                record.bytes += len(message.get("body", b""))
-                if not message.get("more_body"):
-                    stack.close()  # before the client can know, so that its count is ours
-                while head:
-                    await send(head.pop())
-                await send(message)
+                for piece in _pieces(message, hold):
+                    record.bytes += len(piece["body"])
+                    if not piece["more_body"]:
+                        record.code = status
+                        stack.close()  # before the client can know, so that its count is ours
+                    while head:
+                        await send(head.pop())
+                    await send(piece)  # waits for the reader
+                    if piece["more_body"]:
+                        hold.keep("answers", max(0, hold.bytes["answers"] - len(piece["body"])))
+                        await asyncio.sleep(0)  # others, and word that the client has left
 
             scope = {**scope, "headers": self._headers(scope, record), "record": record}
             await self._app(scope, receive, send_with_names)
@@ -145,6 +155,16 @@ class RecordMiddleware:
         return [*headers, (REFUSAL, b"unauthorized")]
 
 
+def _pieces(message: Message, hold: Hold) -> Iterator[Message]:
+    """A message's body, cut into messages that each wait for the reader."""
+    body, more = message.get("body", b""), message.get("more_body", False)
+    if len(body) > PIECE_BYTES:
+        hold.keep("answers", max(len(body), hold.bytes["answers"]))
+    for first in range(0, len(body) or 1, PIECE_BYTES):
+        end = first + PIECE_BYTES
+        yield {**message, "body": body[first:end], "more_body": more or end < len(body)}
+
+
 def _endpoint(row: Operation, handler: Handler, replica: Replica) -> Handler:
     """Answer a handler's errors in its dialect; the one place where they become refusals."""
     label, say = _label(row.path), row.api.problem
@@ -153,8 +173,8 @@ def _endpoint(row: Operation, handler: Handler, replica: Replica) -> Handler:
     async def endpoint(request: Request) -> Response:
         request.scope["record"].route = label
         try:
-            if code := request.headers.get(REFUSAL.decode()):
-                raise _outermost(code, request.scope["record"])
+            if refused := _by_guard(request):
+                raise refused
             if trusts:
                 replica.trust()
             response = await handler(request)
@@ -187,23 +207,22 @@ def _not_routed(
         path = next(paths, None)
         request.scope["record"].route = _label(path) if path else UNKNOWN
         say = dialects[path] if path else _family(request.url.path)
-        code = request.headers.get(REFUSAL.decode())
-        record = request.scope["record"]
-        refused = _outermost(code, record) if code else Refused(UNROUTED[error.status_code])
-        response = _problem(request, refused, say)
-        if not code:
+        refused = _by_guard(request)
+        response = _problem(request, refused or Refused(UNROUTED[error.status_code]), say)
+        if not refused:
             response.headers.update(error.headers or {})
         return response
 
     return answer
 
 
-def _outermost(code: str, record: Record) -> Refused:
-    """What the outermost layer refused; of overloads it knows one: a key's too many under way."""
-    if code != OVERLOADED:
-        return Refused(code)
-    record.shed = UNDER_WAY
-    return Refused(code, retry_after=1)
+def _by_guard(request: Request) -> Refused | None:
+    """What the outermost layer refuses; of an overload it says which bound was met."""
+    code, _, bound = request.headers.get(REFUSAL.decode(), "").partition(":")
+    if bound:
+        request.scope["record"].shed = bound
+        return Refused(code, retry_after=1)
+    return Refused(code) if code else None
 
 
 def _matches(route: Route, request: Request) -> bool:

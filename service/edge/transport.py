@@ -1,7 +1,10 @@
-"""uvicorn's connections, on which an answer's head and body leave in one write.
+"""uvicorn's connections: head and body leave in one write, and a slow reader is cut off.
 
 uvicorn writes them apart. A replica that is killed between the two leaves its client half an
 answer, which HAProxy cannot ask another replica for; before the head's first byte it can.
+
+uvicorn waits for as long as a reader likes, and what it has not taken stays in memory. Here it
+takes READER_BYTES a second while it is behind, or its connection ends.
 """
 
 import asyncio
@@ -9,6 +12,12 @@ from typing import Any
 
 from uvicorn import config
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+from service.memory import PROCESS
+from service.settings import KIB
+
+READER_BYTES = 64 * KIB  # a second
+PATIENCE_SECONDS = 10.0  # by which a reader may be late: networks pause
 
 
 class JoinedWrites:
@@ -40,12 +49,59 @@ class JoinedWrites:
             self._transport.writelines((first, data))
 
 
+class Reader:
+    """Whoever takes a connection's answers, and how late it may still be."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._patience, self._since, self._behind = PATIENCE_SECONDS, 0.0, 0
+        self._end: asyncio.TimerHandle | None = None
+
+    def falls_behind(self) -> None:
+        """Bytes wait for it."""
+        self._since, self._behind = self._loop.time(), self._transport.get_write_buffer_size()
+        seconds = self._patience + self._behind / READER_BYTES
+        self._end = self._loop.call_later(seconds, self._cut_off)
+
+    def catches_up(self) -> None:
+        """Few bytes wait, or the connection has ended."""
+        if self._end is None:
+            return
+        self._end.cancel()
+        self._end = None
+        taken = self._behind - self._transport.get_write_buffer_size()
+        late = self._loop.time() - self._since - taken / READER_BYTES
+        self._patience = min(PATIENCE_SECONDS, self._patience - late)
+
+    def _cut_off(self) -> None:
+        PROCESS.cut_off += 1
+        self._end = None
+        self._transport.abort()
+
+
 class Protocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]  # which one, uvicorn decides
-    """uvicorn's own HTTP on a transport that joins."""
+    """uvicorn's own HTTP on a transport that joins, for readers who are watched."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start to serve a connection."""
+        loop = asyncio.get_running_loop()
+        self._reader = Reader(transport, loop)  # type: ignore[arg-type]  # of a connection it is one
         super().connection_made(JoinedWrites(transport))  # type: ignore[arg-type]  # a transport but in name
+
+    def pause_writing(self) -> None:
+        """Wait for the reader."""
+        super().pause_writing()
+        self._reader.falls_behind()
+
+    def resume_writing(self) -> None:
+        """Go on."""
+        super().resume_writing()
+        self._reader.catches_up()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget a connection."""
+        self._reader.catches_up()
+        super().connection_lost(exc)
 
 
 def install() -> None:

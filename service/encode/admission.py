@@ -10,6 +10,7 @@ from dataclasses import replace
 from service.engine.batcher import Batcher, Timing
 from service.engine.lanes import Broken, NonFiniteOutput, Result, Work
 from service.engine.queue import DeadlinePassed, Overloaded
+from service.memory import NoRoom
 from service.observe.metrics import Metrics
 from service.observe.record import Record
 from service.refusals import Refused
@@ -52,6 +53,22 @@ class Admission:
             raise Refused("nonfinite_output", layer=error.layer, dtype=self._dtype) from None
         self._metrics.encoded(sum(map(len, works)), record.key)
         return results
+
+    def reserve(self, record: Record, *, arrays: int, answers: int) -> None:
+        """Hold the memory that an answer will take, until its request ends.
+
+        Args:
+            arrays: bytes of what the model makes.
+            answers: about how many bytes are written of them.
+
+        Raises:
+            Refused: there is no room.
+        """
+        try:
+            record.hold.take(arrays=arrays, answers=answers)
+        except NoRoom:
+            record.shed = "memory"
+            raise Refused("overloaded", retry_after=1) from None
 
     def check(self, works: Sequence[Work], deadline: float, record: Record) -> None:
         """Raise what `run` would if these works would not be admitted now."""

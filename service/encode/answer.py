@@ -18,6 +18,7 @@ JSON, SAFETENSORS = "application/json", "application/vnd.safetensors"
 OCTETS = "application/octet-stream"
 INFERENCE_HEADER = "inference-header-content-length"  # bytes of JSON before those of arrays
 PIECE_BYTES = 64 * 1024  # as numbers some 200 KiB, half a millisecond
+BASE64_BYTES = 3 * 16 * 1024  # of array in a piece of base64: whole threes, and whole numbers
 METADATA = "headlight"  # where a safetensors answer holds its JSON
 
 SAFETENSORS_TYPES = {"float32": "F32", "float16": "F16", "int32": "I32"}
@@ -153,31 +154,34 @@ def as_safetensors(encoded: Encoded) -> Iterator[bytes]:
         yield from raw(array)
 
 
-def raw(array: Array) -> Iterator[bytes]:
-    """An array's bytes, little-endian, in pieces."""
+def raw(array: Array, most: int = PIECE_BYTES) -> Iterator[bytes]:
+    """An array's bytes, little-endian, in pieces of so many."""
     flat = np.ascontiguousarray(array).reshape(-1)
-    step = PIECE_BYTES // flat.itemsize
+    step = most // flat.itemsize
     for first in range(0, flat.size, step):
         piece = flat[first : first + step]
         yield piece.astype(piece.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
-async def join(pieces: Iterator[bytes], turn: asyncio.Lock) -> bytes:
-    """A body from its pieces; other requests get a turn between large ones.
+async def collect(pieces: Iterator[bytes], turn: asyncio.Lock) -> list[bytes]:
+    """A body, in pieces of PIECE_BYTES or more; other requests get a turn between them.
+
+    It is never one string: that would take its bytes twice.
 
     Args:
         turn: held by whoever writes a large answer. A loop lets all that are ready go once round:
             with one writer, a round is one piece long however many answers wait.
     """
-    parts, since, held = [], 0, False
+    whole, parts, since, held = list[bytes](), list[bytes](), 0, False
     try:
         for piece in pieces:
             parts.append(piece)
             since += len(piece)
             if since > PIECE_BYTES:
-                since, held = 0, held or await turn.acquire()
+                whole.append(b"".join(parts))
+                parts, since, held = [], 0, held or await turn.acquire()
                 await asyncio.sleep(0)
-        return b"".join(parts)
+        return [*whole, b"".join(parts)] if parts else whole
     finally:
         if held:
             turn.release()
@@ -237,8 +241,8 @@ def numbers(array: Array) -> Iterator[bytes]:
 
 
 def _base64(array: Array) -> Iterator[bytes]:
-    """An array as {"shape", "dtype", "data"}, little-endian."""
-    little = array.astype(array.dtype.newbyteorder("<"), copy=False)
-    data = base64.b64encode(little.tobytes())
+    """An array as {"shape", "dtype", "data"}, little-endian, in pieces."""
     facts = {"shape": array.shape, "dtype": array.dtype.name}
-    yield orjson.dumps(facts)[:-1] + b',"data":"' + data + b'"}'
+    yield orjson.dumps(facts)[:-1] + b',"data":"'
+    yield from map(base64.b64encode, raw(array, BASE64_BYTES))
+    yield b'"}'

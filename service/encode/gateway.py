@@ -12,8 +12,9 @@ from model.config import EncoderConfig
 from service.encode import answer, maps
 from service.encode.admission import Admission
 from service.encode.answer import Encoded, Identity
+from service.encode.layout import Layout
 from service.encode.plan import Plan, Planner
-from service.encode.price import attention_bytes, check, flops
+from service.encode.price import HALF, SINGLE, Price, flops
 from service.encode.request import EncodeRequest
 from service.engine.batcher import Timing
 from service.engine.lanes import Result
@@ -47,35 +48,34 @@ class Gateway:
         request: EncodeRequest,
         deadline: float,
         record: Record,
-        *,
-        numbers: bool,
-        padded: bool = False,
+        layout: Layout,
     ) -> Encoded:
         """Answer a request.
 
         Args:
             deadline: when the answer must be there, on time.monotonic's clock.
-            numbers: whether the answer holds its arrays as JSON numbers.
-            padded: whether it pads its arrays to the longest sequence; padding counts as tokens.
+            layout: how the answer's arrays are written; padding counts as tokens.
 
         Raises:
             Refused: why not.
         """
         record.input = _kind(request)
         plan = await self._planner.plan(request, deadline, record)
-        if padded:
+        if layout.padded:
             self._planner.check_tokens(len(plan.works) * max(plan.lengths))
-        map_bytes = check(plan.attention(padded), numbers, self._settings)
+        price = self._price(request, plan, layout)
+        price.check(self._settings)
+        self._admission.reserve(record, arrays=price.total, answers=price.written)
         results, timing = await self._admission.run(plan.works, deadline, record)
         if request.attention:
             heads = sum(len(h) for one in plan.attention() for h in one.heads.values())
-            self._metrics.shown(request.attention.form, heads, map_bytes)
+            self._metrics.shown(request.attention.form, heads, price.parts["attention"])
         items = (_item(request, plan, index, result) for index, result in enumerate(results))
-        usage = _usage(plan, map_bytes, timing)
+        usage = _usage(plan, price, timing)
         return Encoded(self._identity.head(request.dtype), items, usage)
 
     async def dry_run(
-        self, request: EncodeRequest, deadline: float, record: Record, *, numbers: bool
+        self, request: EncodeRequest, deadline: float, record: Record, layout: Layout
     ) -> dict[str, Any]:
         """What a request would cost, and whether it would be admitted now; computes nothing.
 
@@ -84,19 +84,25 @@ class Gateway:
         """
         record.input = _kind(request)
         plan = await self._planner.plan(request, deadline, record)
-        selections = plan.attention()
+        price = self._price(request, plan, layout)
         cost = {
             "tokens": sum(plan.lengths),
-            "attention_bytes": attention_bytes(selections),
-            "flops": flops(self._config, plan.lengths, selections),
+            "attention_bytes": price.parts["attention"],
+            "answer_bytes": price.total,
+            "flops": flops(self._config, plan.lengths, plan.attention()),
         }
         try:
-            check(selections, numbers, self._settings)
+            price.check(self._settings)
+            self._admission.reserve(record, arrays=price.total, answers=price.written)
             self._admission.check(plan.works, deadline, record)
         except Refused as refused:
             after = refused.retry_after
             return {**cost, "admitted": False, "code": refused.code, "retry_after_s": after}
         return {**cost, "admitted": True, "code": None, "retry_after_s": None}
+
+    def _price(self, request: EncodeRequest, plan: Plan, layout: Layout) -> Price:
+        number = HALF if request.dtype == "float16" else SINGLE
+        return Price(plan.works, self._config, number, layout)
 
 
 def _kind(request: EncodeRequest) -> str:
@@ -132,10 +138,11 @@ def _item(request: EncodeRequest, plan: Plan, index: int, result: Result) -> ans
     )
 
 
-def _usage(plan: Plan, map_bytes: int, timing: Timing) -> Mapping[str, Any]:
+def _usage(plan: Plan, price: Price, timing: Timing) -> Mapping[str, Any]:
     return {
         "tokens": sum(plan.lengths),
-        "attention_bytes": map_bytes,
+        "attention_bytes": price.parts["attention"],
+        "answer_bytes": price.total,
         "queue_ms": round(timing.queued * 1000, 3),
         "compute_ms": round(timing.computed * 1000, 3),
     }

@@ -32,10 +32,9 @@ class Plan:
         """Tokens of each."""
         return list(map(len, self.works))
 
-    def attention(self, padded: bool = False) -> list[Selection]:
-        """What is to be shown of each; padded, of as many like the longest."""
-        works = [max(self.works, key=len)] * len(self.works) if padded else self.works
-        return [work.outputs.attention for work in works if work.outputs.attention]
+    def attention(self) -> list[Selection]:
+        """What is to be shown of each."""
+        return [work.outputs.attention for work in self.works if work.outputs.attention]
 
 
 class Planner:

@@ -1,12 +1,14 @@
 """What an answer will weigh and cost, known before it is computed, and what would fit."""
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from model.config import EncoderConfig
 from model.maps.forms import Selection, price
-from service.encode.answer import SAFETENSORS
+from service.encode.layout import PARTS, Layout, Part
+from service.engine.lanes import Work
 from service.refusals import Refused
 from service.settings import Settings
 
@@ -20,6 +22,109 @@ CHEAPER: tuple[Mapping[str, Any], ...] = (
 SHORT_TOKENS = 64  # of the sequences that a speed counts; service/engine/proof.py measures it
 LEFT_OUT = frozenset({"weight", "rows"})
 NUMBERS = {"top": "k", "blocks": "size"}  # what one form alone reads, and others refuse
+TEXT_BYTES = 3  # of JSON for a byte of float32, in the mean; base64 takes 4 for 3
+HALF, SINGLE = 2, 4  # bytes of a float16 and of a float32
+
+
+class Price:
+    """What an answer will weigh.
+
+    Args:
+        works: the sequences and what is wanted of each.
+        config: of the model.
+        number: bytes of a number outside attention, which has its own.
+        layout: how it is written.
+    """
+
+    def __init__(
+        self, works: Sequence[Work], config: EncoderConfig, number: int, layout: Layout
+    ) -> None:
+        self._works, self._config, self._number, self.layout = works, config, number, layout
+        self._outputs = works[0].outputs
+        self.parts = self._weigh(works, number)
+
+    @property
+    def total(self) -> int:
+        """Bytes of the raw arrays of the whole answer."""
+        return sum(self.parts.values())
+
+    @property
+    def written(self) -> int:
+        """About how many bytes they are as they are written."""
+        text = self._sum(self.parts, self.layout.numbers)
+        return TEXT_BYTES * text + (self.total - text) * 4 // 3
+
+    def check(self, settings: Settings) -> None:
+        """Refuse an answer that is too large, before any of it is computed.
+
+        Raises:
+            Refused: with the bytes, the limit, and changes to the request each of which would fit.
+        """
+        most_json, most = settings.max_answer_json_bytes, settings.max_answer_bytes
+        for parts, limit in ((self.layout.numbers, most_json), (PARTS, most)):
+            total = self._sum(self.parts, parts)
+            if total > limit:
+                fits = self._fits(parts, limit)
+                if self.total <= most:
+                    fits += map(dict, self.layout.compact)
+                code, size = "answer_too_large", total
+                if "attention" in parts and self.parts["attention"] > limit:
+                    code, size = "attention_too_large", self.parts["attention"]
+                raise Refused(code, bytes=size, limit=limit, fits=fits)
+
+    def _fits(self, parts: Collection[Part], limit: int) -> list[dict[str, Any]]:
+        """Changes to the request, cheapest first, each of which alone would make it fit."""
+        if "attention" in parts and self.parts["attention"] > limit:
+            rest = self._sum(self.parts, parts) - self.parts["attention"]
+            return _attention_fits(_selections(self._padded(self._works)), limit - rest)
+        offers = [*self._half(parts), *self._layers(parts, limit), *self._inputs(parts, limit)]
+        fitting = [offer for offer in offers if offer["bytes"] <= limit]
+        return sorted(fitting, key=lambda offer: int(offer["bytes"]))
+
+    def _half(self, parts: Collection[Part]) -> list[dict[str, Any]]:
+        """The same as float16."""
+        if not self.layout.half or self._number == HALF:
+            return []
+        return [{"dtype": "float16", "bytes": self._sum(self._weigh(self._works, HALF), parts)}]
+
+    def _layers(self, parts: Collection[Part], limit: int) -> list[dict[str, Any]]:
+        """The same of fewer hidden states."""
+        count = len(self._outputs.hidden)
+        if count < 2 or "layers" not in parts:
+            return []
+        each = self.parts["layers"] // count
+        fixed = self._sum(self.parts, parts) - self.parts["layers"]
+        most = (limit - fixed) // each
+        return [{"layers_at_most": most, "bytes": fixed + most * each}] if most > 0 else []
+
+    def _inputs(self, parts: Collection[Part], limit: int) -> list[dict[str, Any]]:
+        """The first of the inputs."""
+
+        def size(count: int) -> int:
+            return self._sum(self._weigh(self._works[:count], self._number), parts)
+
+        most = bisect_right(range(1, len(self._works) + 1), limit, key=size)
+        return [{"inputs_at_most": most, "bytes": size(most)}] if most else []
+
+    def _weigh(self, works: Sequence[Work], number: int) -> dict[Part, int]:
+        """Bytes of each part."""
+        works = self._padded(works)
+        width, pooling = self._config.width, self._outputs.pooling
+        rows = number * width * sum(map(len, works))
+        vector = (pooling.dimensions or pooling.size(width)) if pooling else 0
+        return {
+            "pooled": number * vector * len(works),
+            "tokens": rows * self._outputs.tokens,
+            "layers": rows * len(self._outputs.hidden),
+            "attention": attention_bytes(_selections(works)),
+        }
+
+    def _padded(self, works: Sequence[Work]) -> Sequence[Work]:
+        """As many like the longest, where an answer pads."""
+        return [max(works, key=len)] * len(works) if self.layout.padded else works
+
+    def _sum(self, sizes: Mapping[Part, int], parts: Collection[Part]) -> int:
+        return sum(sizes[part] for part in parts)
 
 
 def attention_bytes(selections: Sequence[Selection]) -> int:
@@ -27,27 +132,12 @@ def attention_bytes(selections: Sequence[Selection]) -> int:
     return sum(map(price, selections))
 
 
-def check(selections: Sequence[Selection], numbers: bool, settings: Settings) -> int:
-    """Bytes of attention in an answer, refused where they are too many.
-
-    Args:
-        numbers: whether the answer holds them as JSON numbers.
-
-    Raises:
-        Refused: with the bytes, the limit, and changes to the request each of which would fit.
-    """
-    total = attention_bytes(selections)
-    limit = settings.max_attention_json_bytes if numbers else settings.max_attention_bytes
-    if total > limit:
-        fits = _fits(selections, limit)
-        if numbers and total <= settings.max_attention_bytes:
-            fits += [{"encoding": "base64"}, {"accept": SAFETENSORS}]
-        raise Refused("attention_too_large", bytes=total, limit=limit, fits=fits)
-    return total
+def _selections(works: Sequence[Work]) -> list[Selection]:
+    return [work.outputs.attention for work in works if work.outputs.attention]
 
 
-def _fits(selections: Sequence[Selection], limit: int) -> list[dict[str, Any]]:
-    """Changes to the request, cheapest first, each of which alone would make it fit."""
+def _attention_fits(selections: Sequence[Selection], limit: int) -> list[dict[str, Any]]:
+    """Other forms of the attention that fit, cheapest first."""
     half = {"dtype": "float16", "bytes": _bytes(selections, {"half": True})}
     offers = [*(_offer(selections, change) for change in CHEAPER), half, *_fewer(selections, limit)]
     fitting = [offer for offer in offers if offer["bytes"] <= limit]

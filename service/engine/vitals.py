@@ -3,6 +3,7 @@
 import os
 import platform
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import torch
 
 from service.engine.batcher import Batcher
 from service.engine.lanes import Result, Work
+from service.memory import KINDS, PROCESS
 from service.observe.metrics import Metrics
 from service.settings import Settings
 
@@ -59,6 +61,11 @@ def publish(
     watch("waiting_tokens_limit", text, lambda: settings.max_waiting_tokens)
     text = "Tokens per second that the replica computes, as lately measured."
     watch("speed_tokens_per_second", text, lambda: batcher.speed)
+    text = "Bytes that requests hold: their bodies, arrays under way, answers not yet taken."
+    for kind in KINDS:
+        watch("held_bytes", text, partial(PROCESS.bytes.__getitem__, kind), kind=kind)
+    text = "Most bytes that requests may hold together."
+    watch("held_bytes_limit", text, lambda: settings.max_held_bytes)
     watch("resident_memory_bytes", "Bytes of the process in RAM.", _resident_bytes)
     if device.startswith("cuda"):
         for state, read in GPU_BYTES.items():

@@ -47,6 +47,7 @@ SENTENCES = {
     "shed": "Requests turned away for want of room or time.",
     "invalid_inputs": "Requests refused for what they ask.",
     "nonfinite_outputs": "Requests refused because the model's answer was not finite.",
+    "readers_cut_off": "Connections ended because their client took an answer too slowly.",
     "auth_failures": "Requests answered 401 for want of a known API key.",
     "stage_duration_seconds": "Seconds that a request spent in a stage.",
     "event_loop_lag_seconds": "Seconds by which the event loop woke a sleeper too late.",
@@ -67,7 +68,7 @@ SENTENCES = {
 
 INPUTS = ("none", "text", "tokens", "embeddings", "mixed")
 WAITED, ERRORS, FORMS = ("queue", "forward"), ("oom", "other"), get_args(Form)
-SHED = ("queue_full", "token_budget", "deadline", "not_ready")
+SHED = ("queue_full", "token_budget", "memory", "deadline", "not_ready")
 UNDER_WAY = "key_under_way"
 SHED_BY_KEY = ("key_requests", "key_tokens", "key_rate", UNDER_WAY, "share")  # where keys are set
 LATE = {"deadline_exceeded": "deadline", "not_ready": "not_ready"}  # sheds that say it themselves
@@ -122,6 +123,7 @@ class Metrics:
         self._cancelled = own.counters("cancelled", "stage", WAITED)
         self._canaries = own.counter("canary_runs")
         self._canary_failures = own.counter("canary_failures")
+        self._cut_off, self._readers = own.counter("readers_cut_off"), 0
         self._errors = own.counters("accelerator_errors", "kind", ERRORS)
         self._maps = own.counters("attention_maps", "form", FORMS)
         self._map_bytes = own.counters("attention_bytes", "form", FORMS)
@@ -187,6 +189,11 @@ class Metrics:
     def accelerator_error(self, kind: Literal["oom", "other"]) -> None:
         """Count a batch that the accelerator failed, for want of memory or otherwise."""
         self._errors[kind].inc()
+
+    def cut_off(self, readers: int) -> None:
+        """Count the readers that were cut off, so many so far."""
+        self._cut_off.inc(readers - self._readers)
+        self._readers = readers
 
     def canary(self, right: bool) -> None:
         """Count a self-check."""

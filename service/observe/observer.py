@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
+from service.memory import Hold
 from service.observe.metrics import Metrics
 from service.observe.record import REQUEST_ID, TRACEPARENT, Record
 
@@ -45,15 +46,16 @@ class Observer:
         metrics.watch("requests_in_flight", "Requests not yet answered.", lambda: self._in_flight)
 
     @contextmanager
-    def request(self, route: str, scope: Scope) -> Iterator[Record]:
+    def request(self, route: str, scope: Scope, hold: Hold) -> Iterator[Record]:
         """Watch one request, whichever way it ends.
 
         Args:
             route: one of ours, or other: the path itself is the client's to choose.
+            hold: the memory that it holds.
         """
         headers = Headers(scope=scope)
         method = scope["method"] if scope["method"] in METHODS else "_OTHER"
-        record = Record(route, method, headers.get(REQUEST_ID, ""))
+        record = Record(route, method, headers.get(REQUEST_ID, ""), hold=hold)
         if self._tracing:
             record.trace = self._tracing.begin(record, headers.getlist(TRACEPARENT))
         self._in_flight += 1

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
+from service.memory import UNBOUNDED, Hold, Memory
+
 REQUEST_ID, TRACEPARENT = "x-request-id", "traceparent"  # headers that name a request
 
 Name = Literal["parse", "tokenize", "queue", "forward", "serialize"]
@@ -59,6 +61,7 @@ class Record:
         start: on time.monotonic's clock.
         ended: on the calendar's clock, seconds.
         began: when its first batch was started, on the first clock; 0 before.
+        hold: the memory that it holds.
     """
 
     route: str
@@ -78,6 +81,7 @@ class Record:
     began: float = 0.0
     stages: list[Stage] = field(default_factory=list)
     trace: Trace | None = None
+    hold: Hold = field(default_factory=lambda: Hold(Memory(), UNBOUNDED))
 
     @contextmanager
     def stage(self, name: Name) -> Iterator[None]:

@@ -153,7 +153,7 @@ async def test_a_long_text_is_cut_only_when_asked(client: httpx.AsyncClient) -> 
 
     assert (refused["code"], refused["length"], refused["limit"]) == ("sequence_too_long", 602, 256)
     assert refused["errors"] == [{"loc": ["text"], "code": "sequence_too_long"}]
-    assert (large["status"], large["code"], large["limit"]) == (413, "attention_too_large", 2**23)
+    assert (large["status"], large["code"], large["limit"]) == (413, "answer_too_large", 2**23)
     assert large["bytes"] == 4 * (10 * 256 * 384 + 2 * 12 * 256**2)
     most = large["fits"][0]["tokens_at_most"]
     fits = await explained(client, {"text": "dog " * (most - 2), "layer": 0})

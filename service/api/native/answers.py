@@ -39,6 +39,7 @@ class Usage(Closed):
 
     tokens: int
     attention_bytes: Annotated[int, Field(description="of the raw arrays")]
+    answer_bytes: Annotated[int, Field(description="of all raw arrays")]
     queue_ms: float
     compute_ms: float
 
@@ -56,10 +57,16 @@ class Priced(Closed):
 
     tokens: int
     attention_bytes: Annotated[int, Field(description="of the raw arrays")]
+    answer_bytes: Annotated[int, Field(description="of all raw arrays")]
     flops: Annotated[int, Field(description="a product and its sum are two")]
     admitted: Annotated[bool, Field(description="whether it would be answered now")]
     code: Literal[
-        None, "attention_too_large", "overloaded", "deadline_unreachable", "deadline_exceeded"
+        None,
+        "attention_too_large",
+        "answer_too_large",
+        "overloaded",
+        "deadline_unreachable",
+        "deadline_exceeded",
     ]
     retry_after_s: int | None
 
@@ -167,7 +174,7 @@ class Fault(Closed):
 class ProblemFacts(TypedDict, total=False):
     """What helps the caller, by code."""
 
-    bytes: Annotated[int, Field(description="of attention_too_large: of the raw arrays")]
+    bytes: Annotated[int, Field(description="of an answer too large: of the raw arrays")]
     limit: int
     length: int
     tokens: Annotated[int, Field(description="of too_many_tokens")]

@@ -7,8 +7,12 @@ from service.api.dialect import InPieces, Problem
 from service.api.native import tensor_file
 from service.encode import answer
 from service.encode.answer import JSON, SAFETENSORS, Encoded
+from service.encode.layout import Layout
 from service.encode.request import EncodeRequest
 from service.refusals import Refused
+
+NUMBERS = Layout(compact=({"encoding": "base64"}, {"accept": SAFETENSORS}), half=True)
+BYTES = Layout(numbers=(), half=True)
 
 
 class Call(InPieces):
@@ -35,8 +39,8 @@ def parse(body: bytes, media_type: str, accept: str, most_json: int) -> Call:
         request = tensor_file.parse(body, most_json)
     else:
         request = EncodeRequest.model_validate_json(body)
-    numbers = accept == JSON and request.encoding == "json"
-    return Call(request=request, numbers=numbers, media_type=accept)
+    layout = NUMBERS if accept == JSON and request.encoding == "json" else BYTES
+    return Call(request=request, layout=layout, media_type=accept)
 
 
 def problem(refused: Refused, request_id: str) -> Problem:

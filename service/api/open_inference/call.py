@@ -4,7 +4,6 @@ import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import orjson
 
@@ -23,7 +22,8 @@ from service.api.open_inference.request import (
     InferRequest,
 )
 from service.encode import answer
-from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, Encoded, join
+from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, Encoded, collect
+from service.encode.layout import PARTS, Layout
 from service.encode.request import Attention, EncodeRequest
 from service.refusals import REFUSALS, Refused
 
@@ -67,10 +67,11 @@ class Call(dialect.Call):
         """The answer as it is sent: JSON, then the bytes of tensors, where there are any."""
         items = await _items(encoded)
         pieces, data = writer.write(self.outputs, self.id, encoded.head["model"], items)
-        head = await join(pieces, turn)
-        body = await join(chain([head], data), turn)
-        octets = self.media_type == OCTETS
-        return Answer(body, {INFERENCE_HEADER: str(len(head))} if octets else {})
+        head = await collect(pieces, turn)
+        if self.media_type != OCTETS:
+            return Answer(head)
+        length = str(sum(map(len, head)))
+        return Answer([*head, *await collect(data, turn)], {INFERENCE_HEADER: length})
 
 
 def parse(body: bytes, header: int | None, limits: Limits) -> Call:
@@ -98,8 +99,10 @@ def parse(body: bytes, header: int | None, limits: Limits) -> Call:
     )
     return Call(
         request=native,
-        numbers=not outputs.get(ATTENTION, True),
-        padded=not PADDED.isdisjoint(outputs),
+        layout=Layout(
+            numbers=[part for part in PARTS if not outputs.get(part, True)],
+            padded=not PADDED.isdisjoint(outputs),
+        ),
         seconds=parameters.timeout / 1e6 or math.inf,
         media_type=OCTETS if any(outputs.values()) else JSON,
         outputs=outputs,

@@ -12,12 +12,14 @@ from service.api.inputs import items
 from service.api.openai.request import EmbeddingsRequest
 from service.encode import answer
 from service.encode.answer import JSON, Array, Encoded
+from service.encode.layout import Layout
 from service.encode.request import EncodeRequest, Pooled
 from service.refusals import OPENAI, Refused
 
 # codes of ours by the names that OpenAI has for the same
 CODES = {"sequence_too_long": "context_length_exceeded", "overloaded": "rate_limit_exceeded"}
 NAMES = {"inputs": "input", "pooled": "dimensions"}
+NUMBERS, BYTES = Layout(compact=({"encoding_format": "base64"},)), Layout(numbers=())
 
 
 class Call(InPieces):
@@ -29,7 +31,8 @@ class Call(InPieces):
             head = {"object": "embedding", "index": index}
             yield (b"," if index else b"") + orjson.dumps(head)[:-1] + b',"embedding":'
             if item.pooled is not None:
-                yield from answer.numbers(item.pooled) if self.numbers else _base64(item.pooled)
+                encode = answer.numbers if self.layout is NUMBERS else _base64
+                yield from encode(item.pooled)
             yield b"}"
         tokens = encoded.usage["tokens"]
         tail = {
@@ -51,7 +54,7 @@ def parse(body: bytes) -> Call:
         inputs=items(request.input),
         pooled=request.dimensions is None or Pooled(dimensions=request.dimensions),
     )
-    return Call(request=native, numbers=request.encoding_format == "float")
+    return Call(request=native, layout=NUMBERS if request.encoding_format == "float" else BYTES)
 
 
 def models(name: str) -> bytes:

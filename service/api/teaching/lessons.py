@@ -14,12 +14,12 @@ from service.encode import answer
 from service.encode.admission import Admission
 from service.encode.aside import Aside, once
 from service.encode.inputs import ModelInput, Reader
+from service.encode.price import SINGLE, TEXT_BYTES
 from service.engine.lanes import Outputs, Work
 from service.observe.record import Record
 from service.refusals import Fault, Refused
 
 ROWS, MAPS = 10, 2  # of an explained layer, (tokens, width) and (heads, query, key)
-NUMBER_BYTES = 4  # of a float32
 
 
 class Lessons:
@@ -47,6 +47,7 @@ class Lessons:
         """
         with record.stage("parse"):
             mixture = read(ATTEND.validate_json(body), self._most_bytes)
+        self._reserve(record, mixture.bytes)
         return answer.as_numbers(await self._aside.run(once(partial(attend, mixture)), deadline))
 
     async def explain(self, body: bytes, deadline: float, record: Record) -> Iterator[bytes]:
@@ -65,10 +66,14 @@ class Lessons:
         with record.stage("tokenize"):
             text = await self._read(request, deadline)
         record.sequences, record.tokens = 1, len(text.sequence)
-        _check_bytes(self._reader.config, len(text.sequence), self._most_bytes)
+        size = _check_bytes(self._reader.config, len(text.sequence), self._most_bytes)
+        self._reserve(record, size)
         work = Work(text.sequence, Outputs(explained=request.layer))
         (done,), _ = await self._admission.run([work], deadline, record)
         return answer.as_numbers({**self._head, **_facts(request.layer, text, done.steps)})
+
+    def _reserve(self, record: Record, size: int) -> None:
+        self._admission.reserve(record, arrays=size, answers=TEXT_BYTES * size)
 
     def _check(self, request: ExplainRequest) -> None:
         if request.model not in (None, self._head["model"]):
@@ -88,17 +93,21 @@ class Lessons:
         return text
 
 
-def _check_bytes(config: EncoderConfig, tokens: int, limit: int) -> None:
-    """Whether the steps of so many tokens are few enough bytes."""
+def _check_bytes(config: EncoderConfig, tokens: int, limit: int) -> int:
+    """Bytes of the steps of so many tokens, refused where they are too many."""
+
+    def maps(tokens: int) -> int:
+        return SINGLE * MAPS * config.heads * tokens**2
 
     def size(tokens: int) -> int:
-        rows = tokens * config.width * (ROWS + config.pre_norm)
-        return NUMBER_BYTES * (rows + MAPS * config.heads * tokens**2)
+        return maps(tokens) + SINGLE * tokens * config.width * (ROWS + config.pre_norm)
 
     if size(tokens) > limit:
         most = max(fewer for fewer in range(tokens) if size(fewer) <= limit)
         fits = [{"tokens_at_most": most}] if most else []
-        raise Refused("attention_too_large", bytes=size(tokens), limit=limit, fits=fits)
+        code = "attention_too_large" if maps(tokens) > limit else "answer_too_large"
+        raise Refused(code, bytes=size(tokens), limit=limit, fits=fits)
+    return size(tokens)
 
 
 def _facts(layer: int, text: ModelInput, steps: Mapping[str, Any]) -> dict[str, Any]:

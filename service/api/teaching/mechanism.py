@@ -34,10 +34,12 @@ class Mixture:
     Args:
         value: (heads, key, d of the values).
         probabilities: makes them, ([heads,] query, key).
+        bytes: of the answer's arrays.
     """
 
     value: Tensor
     probabilities: Callable[[], Tensor]
+    bytes: int
 
 
 def read(request: Attend, limit: int) -> Mixture:
@@ -62,26 +64,26 @@ def _read_rows(request: AttendRequest, value: Array, limit: int) -> Mixture:
     if len(value) != len(key):
         raise Refused.at("shape_mismatch", "value")
     pairs = (request.heads, len(query), len(key))
-    _check_bytes(pairs, value.shape[1], limit)
+    size = _check_bytes(pairs, value.shape[1], limit)
     keep, bias = (
         None if lists is None else _per_pair(_array(lists, name), name, pairs)
         for name, lists in (("mask", request.mask), ("bias", request.bias))
     )
     v, q, k = (_split(rows, request.heads) for rows in (value, query, key))
-    return Mixture(v, lambda: weigh(score(q, k), keep=keep, bias=bias))
+    return Mixture(v, lambda: weigh(score(q, k), keep=keep, bias=bias), size)
 
 
 def _read_scores(request: MixRequest, value: Array, limit: int) -> Mixture:
     scores = _array(request.scores, "scores")
     heads = request.heads or (len(scores) if scores.ndim == 3 else 1)
     pairs = (heads, scores.shape[-2], len(value))
-    _check_bytes(pairs, value.shape[1], limit)
+    size = _check_bytes(pairs, value.shape[1], limit)
     rows = _per_pair(scores, "scores", pairs)
     if request.probabilities and not _are_shares(scores):
         raise Refused.at("out_of_range", "scores")
     # neither holds the request, whose lists would wait in memory with the arrays
     probabilities = (lambda: rows) if request.probabilities else partial(weigh, rows)
-    return Mixture(_split(value, heads), probabilities)
+    return Mixture(_split(value, heads), probabilities, size)
 
 
 def _array(lists: Any, name: str) -> NDArray[Any]:
@@ -115,12 +117,16 @@ def _split(rows: Array, heads: int) -> Tensor:
     return torch.unflatten(torch.from_numpy(rows), 1, (heads, -1)).transpose(0, 1)
 
 
-def _check_bytes(pairs: tuple[int, int, int], width: int, limit: int) -> None:
-    """Whether the answer's arrays, for values of this width, are few enough bytes."""
+def _check_bytes(pairs: tuple[int, int, int], width: int, limit: int) -> int:
+    """Bytes of the answer's arrays, for values of this width, refused where they are too many."""
     heads, queries, keys = pairs
-    total = NUMBER_BYTES * queries * (heads * keys + 2 * width)  # the mixed values come twice
-    if total > limit:
-        raise Refused("attention_too_large", bytes=total, limit=limit)
+    each = NUMBER_BYTES * (heads * keys + 2 * width)  # of a query; the mixed values come twice
+    if queries * each > limit:
+        maps, most = NUMBER_BYTES * queries * heads * keys, limit // each
+        fits = [{"queries_at_most": most, "bytes": most * each}] if most else []
+        code = "attention_too_large" if maps > limit else "answer_too_large"
+        raise Refused(code, bytes=queries * each, limit=limit, fits=fits)
+    return queries * each
 
 
 def attend(mixture: Mixture) -> dict[str, Array]:

@@ -17,6 +17,7 @@ from service.api.tei.answers import ERROR_TYPES, OTHER_ERROR
 from service.api.tei.request import Cut, EmbedAllRequest, EmbedRequest, SimilarityRequest
 from service.encode import answer
 from service.encode.answer import JSON, Array, Encoded
+from service.encode.layout import Layout
 from service.encode.request import EncodeRequest, Pooled
 from service.refusals import TEI, Refused
 
@@ -72,7 +73,7 @@ def similarity(body: bytes) -> Call:
         raise Refused("batch_empty")
     texts = [comparison.inputs.source_sentence, *comparison.inputs.sentences]
     request = _request(comparison.parameters or Cut(), texts, pooled=Pooled(normalize=True))
-    return Comparison(request=request)
+    return Comparison(request=request, layout=Layout(numbers=()))  # the vectors stay here
 
 
 def info(native: Mapping[str, Any], workers: int) -> dict[str, Any]:

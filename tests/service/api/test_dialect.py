@@ -17,6 +17,7 @@ from service.api.native import call as native
 from service.api.open_inference import call as inference_protocol
 from service.api.open_inference.call import Limits
 from service.encode.answer import JSON, SAFETENSORS
+from service.encode.layout import Layout
 from service.encode.request import EncodeRequest
 from service.observe.metrics import Record
 from service.refusals import REFUSALS, refusal
@@ -189,7 +190,7 @@ async def check(replica: Replica, decode: Decode, body: bytes) -> None:
     try:
         request = decode(body)
         assert isinstance(request, EncodeRequest)
-        await replica.gateway.encode(request, time.monotonic() + 30, Record("/"), numbers=True)
+        await replica.gateway.encode(request, time.monotonic() + 30, Record("/"), Layout())
     except Exception as error:
         refused = refusal(error)
         assert refused.status in FAULTS, error
@@ -212,9 +213,7 @@ async def test_what_is_changed_here_is_right_as_it_was(
 
     assert request.inputs
     if whole is not ENCODE:  # whose embeddings are those of a model one wide
-        told = await replica.gateway.dry_run(
-            request, time.monotonic() + 30, Record("/"), numbers=True
-        )
+        told = await replica.gateway.dry_run(request, time.monotonic() + 30, Record("/"), Layout())
         assert told["admitted"]
 
 

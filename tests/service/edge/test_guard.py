@@ -12,6 +12,7 @@ from service.api.document import document
 from service.edge import guard as guards
 from service.edge.guard import REFUSAL, Guard
 from service.encode.answer import INFERENCE_HEADER, OCTETS, SAFETENSORS
+from service.memory import PROCESS
 from service.refusals import REFUSALS
 from service.settings import Settings
 
@@ -204,6 +205,43 @@ async def test_no_route_reads_json_that_was_not_looked_through(
             415,
         )  # a task that is not here, a type that is not read
         assert refused or unread or (infers and not whole and answer.status_code == 400), path
+
+
+async def test_bodies_hold_no_more_than_the_budget(
+    served: Callable[..., httpx.AsyncClient],
+) -> None:
+    """What comes when others hold it all may come again; small ones pass."""
+    body = b'{"inputs":["' + b"a" * 100_000 + b'"]}'
+    json = {"content-type": "application/json"}
+
+    async with served(max_held_bytes=1) as client:
+        refused = await client.post("/v1/encode", content=body, headers=json)
+        unrouted = await client.post("/none", content=body, headers=json)
+        small = await client.post("/v1/encode", json={"inputs": ["a"]})
+
+    assert (refused.status_code, refused.json()["code"]) == (429, "overloaded")
+    assert refused.headers["retry-after"] == "1"
+    assert (unrouted.status_code, small.status_code) == (429, 200)
+    assert not any(PROCESS.bytes.values())
+
+
+async def test_a_body_is_held_until_it_is_answered() -> None:
+    """And what came of one that is refused is not."""
+    seen: list[int] = []
+
+    async def inner(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(PROCESS.bytes["bodies"])
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b" " * 7, "more_body": False}
+
+    async def send(message: Any) -> None: ...
+
+    scope = {"type": "http", "method": "POST", "path": "/", "headers": []}
+    await Guard(inner, Settings())(scope, receive, send)
+    await Guard(inner, Settings(max_body_bytes=5))(scope, receive, send)
+
+    assert (seen, PROCESS.bytes["bodies"]) == ([7, 0], 0)
 
 
 async def test_it_starts_without_torch() -> None:

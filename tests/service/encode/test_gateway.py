@@ -15,6 +15,7 @@ import pytest
 import pytest_asyncio
 import torch
 
+from service.encode.layout import Layout
 from service.encode.request import EncodeRequest
 from service.engine.lanes import Lanes, Result, Work
 from service.engine.machine import Unservable
@@ -181,7 +182,9 @@ async def test_the_canary_runs_while_the_replica_is_busy() -> None:
 
     async def load() -> None:
         while not done:
-            await replica.gateway.encode(asked, time.monotonic() + 30, Record("own"), numbers=False)
+            await replica.gateway.encode(
+                asked, time.monotonic() + 30, Record("own"), Layout(numbers=())
+            )
 
     loads = [asyncio.create_task(load()) for _ in range(4)]
     await until(lambda: replica.batcher.busy)

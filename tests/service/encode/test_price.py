@@ -1,7 +1,7 @@
 """POST /v1/encode?dry_run=true and 413: what an answer costs, and what would fit."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import httpx
@@ -17,6 +17,7 @@ TEXTS: list[Any] = [
     "A dog ate the food because it was hungry",
     {"text": "Unbelievable headlights", "pair": "They outshine the tokenizers"},
 ]
+TOO_LARGE = ("attention_too_large", "answer_too_large")
 FORMS: dict[str, dict[str, Any]] = {
     "nothing shown": {},
     "full": {"attention": {}},
@@ -66,6 +67,7 @@ async def test_a_dry_run_tells_the_price_and_computes_nothing(
     assert told == {
         "tokens": usage["tokens"],
         "attention_bytes": usage["attention_bytes"],
+        "answer_bytes": usage["answer_bytes"],
         "admitted": True,
         "code": None,
         "retry_after_s": None,
@@ -193,7 +195,7 @@ async def test_each_offer_of_a_refusal_fits_and_weighs_what_it_says(
     assert ({"encoding": "base64"} in problem["fits"]) == (not accept)
     for most in [fit["heads_at_most"] for fit in problem["fits"] if "heads_at_most" in fit]:
         request, _ = changed(asked, {"heads_at_most": most + 1})
-        assert (await priced(client, request, **accept))["code"] == "attention_too_large"
+        assert (await priced(client, request, **accept))["code"] in TOO_LARGE
 
 
 async def test_an_offer_is_answered(client: httpx.AsyncClient) -> None:
@@ -211,3 +213,145 @@ async def test_an_offer_is_answered(client: httpx.AsyncClient) -> None:
         request, headers = changed(asked, fit)
         answer = await client.post("/v1/encode", json=request, headers=headers)
         assert answer.status_code == 200
+
+
+WELL = ["All is well", "Yes"]  # 5 and 3 tokens
+MODEL = "/v2/models/all-MiniLM-L6-v2/infer"
+VECTOR = 384 * 4  # bytes
+IN_NUMBERS, IN_BYTES = "max_answer_json_bytes", "max_answer_bytes"
+
+
+def infer(**outputs: bool) -> dict[str, Any]:
+    """A request of the Open Inference Protocol; each output as bytes or not."""
+    named = [{"name": name, "parameters": {"binary_data": on}} for name, on in outputs.items()]
+    text = {"name": "text", "shape": [2], "datatype": "BYTES", "data": WELL}
+    return {"inputs": [text], "outputs": named}
+
+
+def encode(**more: Any) -> dict[str, Any]:
+    """A request of POST /v1/encode without pooled vectors."""
+    return {"inputs": WELL, "pooled": False, **more}
+
+
+WEIGHTS: dict[str, tuple[str, dict[str, Any], str, int]] = {
+    "pooled": ("/v1/encode", {"inputs": WELL}, IN_NUMBERS, 2 * VECTOR),
+    "cut": ("/v1/encode", encode(pooled={"dimensions": 7}), IN_NUMBERS, 2 * 7 * 4),
+    "tokens": ("/v1/encode", encode(tokens=True), IN_NUMBERS, 8 * VECTOR),
+    "layers": ("/v1/encode", encode(layers=[0, 2, -1]), IN_NUMBERS, 3 * 8 * VECTOR),
+    "all of it": (
+        "/v1/encode",
+        {"inputs": WELL, "tokens": True, "layers": [1], "attention": {"heads": {"0": [1]}}},
+        IN_NUMBERS,
+        (2 + 8 + 8) * VECTOR + (25 + 9) * 4,
+    ),
+    "float16": ("/v1/encode", encode(tokens=True, dtype="float16"), IN_NUMBERS, 8 * VECTOR // 2),
+    "base64": ("/v1/encode", encode(tokens=True, encoding="base64"), IN_BYTES, 8 * VECTOR),
+    "OpenAI": ("/v1/embeddings", {"model": "all-MiniLM-L6-v2", "input": WELL}, IN_NUMBERS, 3072),
+    "TEI": ("/embed", {"inputs": WELL}, IN_NUMBERS, 2 * VECTOR),
+    "TEI's tokens": ("/embed_all", {"inputs": WELL}, IN_NUMBERS, 8 * VECTOR),
+    "TEI's vectors that stay here": (
+        "/similarity",
+        {"inputs": {"source_sentence": "a", "sentences": WELL}},
+        IN_BYTES,
+        3 * VECTOR,
+    ),
+    "padded tokens": (MODEL, infer(tokens=False), IN_NUMBERS, 10 * VECTOR),
+    "padded tokens as bytes": (MODEL, infer(tokens=True), IN_BYTES, 10 * VECTOR),
+    "padded layers": (MODEL, infer(layers=False), IN_NUMBERS, 7 * 10 * VECTOR),
+    "padded maps": (MODEL, infer(attention=False), IN_NUMBERS, 2 * 72 * 25 * 4),
+    "numbers beside bytes": (MODEL, infer(pooled=False, tokens=True), IN_NUMBERS, 2 * VECTOR),
+    "bytes beside numbers": (MODEL, infer(pooled=False, tokens=True), IN_BYTES, 12 * VECTOR),
+}
+
+
+@pytest.mark.parametrize(("path", "body", "setting", "weight"), WEIGHTS.values(), ids=WEIGHTS)
+async def test_an_answer_of_any_api_is_as_large_as_the_limit_and_no_larger(
+    served: Callable[..., httpx.AsyncClient],
+    batches: list[Sequence[Work]],
+    path: str,
+    body: dict[str, Any],
+    setting: str,
+    weight: int,
+) -> None:
+    """A byte more is refused, and nothing is computed."""
+    async with served(**{setting: weight - 1}) as client:
+        refused = await client.post(path, json=body)
+    computed = bool(batches)
+    async with served(**{setting: weight}) as client:
+        answered = await client.post(path, json=body)
+
+    assert (refused.status_code, answered.status_code) == (413, 200), refused.text
+    assert not computed
+    assert f"{weight}" in refused.text and f"{weight - 1}" in refused.text
+
+
+@pytest.mark.parametrize(
+    ("asked", "kinds"),
+    [
+        (
+            encode(inputs=WELL * 7, tokens=True),
+            [["inputs_at_most"], ["dtype"], ["encoding"], ["accept"]],
+        ),
+        (
+            encode(inputs=WELL, layers=[0, 1, 2, 3]),
+            [["dtype"], ["inputs_at_most"], ["layers_at_most"], ["encoding"], ["accept"]],
+        ),
+    ],
+    ids=["tokens", "layers"],
+)
+async def test_each_offer_of_an_answer_too_large_fits(
+    served: Callable[..., httpx.AsyncClient], asked: dict[str, Any], kinds: list[list[str]]
+) -> None:
+    """By itself, as a dry run says it; one more of what is counted does not."""
+
+    def change(fit: dict[str, Any], more: int = 0) -> dict[str, Any]:
+        fit = dict(fit)
+        for name, field in (("inputs_at_most", "inputs"), ("layers_at_most", "layers")):
+            if name in fit:
+                return {**asked, field: asked[field][: fit[name] + more]}
+        return {**asked, **{name: fit[name] for name in fit if name in ("dtype", "encoding")}}
+
+    limit = 28 * VECTOR
+    async with served(max_answer_json_bytes=limit) as client:
+        told = await priced(client, asked)
+        refused = (await client.post("/v1/encode", json=asked)).json()
+        for fit in refused["fits"]:
+            headers = {"accept": fit["accept"]} if "accept" in fit else {}
+            fits = await priced(client, change(fit), **headers)
+            assert fits["admitted"] and fits["answer_bytes"] == fit.get(
+                "bytes", fits["answer_bytes"]
+            )
+            if any(name.endswith("_at_most") for name in fit):
+                assert (await priced(client, change(fit, 1)))["code"] == "answer_too_large"
+
+    assert (told["code"], told["answer_bytes"]) == ("answer_too_large", refused["bytes"])
+    assert refused["limit"] == limit
+    assert [sorted(fit.keys() - {"bytes"}) for fit in refused["fits"]] == kinds
+
+
+async def test_offers_are_those_of_the_api(served: Callable[..., httpx.AsyncClient]) -> None:
+    """TEI has no bytes to offer, OpenAI has its own word for base64."""
+    async with served(max_answer_json_bytes=2 * VECTOR) as client:
+        tei = (await client.post("/embed", json={"inputs": WELL * 2})).json()["error"]
+        body = {"model": "all-MiniLM-L6-v2", "input": WELL * 2}
+        openai = (await client.post("/v1/embeddings", json=body)).json()["error"]["message"]
+
+    offer = f"bytes {4 * VECTOR}; limit {2 * VECTOR}; fits inputs_at_most 2, bytes {2 * VECTOR}"
+    assert tei.endswith(f"{offer}.")
+    assert openai.endswith(f"{offer} or encoding_format base64.")
+
+
+async def test_a_dry_run_says_that_memory_is_short(
+    served: Callable[..., httpx.AsyncClient], batches: list[Sequence[Work]]
+) -> None:
+    """And so does the request itself, which may come again; a small one is let in."""
+    many = encode(inputs=WELL * 11, layers=[0, 1])
+    async with served(max_held_bytes=1) as client:
+        told = await priced(client, many)
+        refused = await client.post("/v1/encode", json=many)
+        computed = bool(batches)
+        small = await client.post("/v1/encode", json={"inputs": WELL})
+
+    assert (told["admitted"], told["code"], told["retry_after_s"]) == (False, "overloaded", 1)
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+    assert not computed and small.status_code == 200

@@ -8,7 +8,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import httpx
 import pytest
@@ -137,7 +137,7 @@ def test_every_value_of_a_closed_label_is_there_before_the_first_request() -> No
 
     closed = {
         ("stage_duration_seconds_count", "stage"): set(STAGES),
-        ("shed_total", "reason"): {"queue_full", "token_budget", "deadline", "not_ready"},
+        ("shed_total", "reason"): {"queue_full", "token_budget", "memory", "deadline", "not_ready"},
         ("cancelled_total", "stage"): {"queue", "forward"},
         ("invalid_inputs_total", "code"): {
             code for code, kind in REFUSALS.items() if 400 <= kind.status < 500 != 429
@@ -296,6 +296,20 @@ async def test_what_is_turned_away_is_counted_by_the_bound_it_met(
 
     assert answer.status_code == 429
     assert counted(await page(client), "shed_total", "reason") - before == {reason: 1}
+
+
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.parametrize("body", [{"inputs": ["a" * 100_000]}, {"inputs": ["a"] * 70}])
+async def test_what_finds_no_memory_is_counted_as_such(
+    served: Callable[..., httpx.AsyncClient], client: httpx.AsyncClient, body: dict[str, Any]
+) -> None:
+    """Whether its body or its answer finds none."""
+    before = counted(await page(client), "shed_total", "reason")
+    async with served(max_held_bytes=1) as other:
+        answer = await other.post("/v1/encode", json=body)
+
+    assert answer.status_code == 429
+    assert counted(await page(client), "shed_total", "reason") - before == {"memory": 1}
 
 
 @pytest.mark.asyncio(loop_scope="session")

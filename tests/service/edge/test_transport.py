@@ -1,0 +1,157 @@
+"""Who does not take an answer is cut off; who takes it slowly holds nobody else."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from service.edge import guard, transport
+from service.edge.transport import PATIENCE_SECONDS, READER_BYTES, Protocol, Reader
+from service.memory import PROCESS
+from service.observe.metrics import samples
+
+SIZE = 1000  # of queries and keys: some 20 MB of numbers, more than sockets hold
+LARGE = {
+    "query": [[1]] * SIZE,
+    "key": [[number / SIZE] for number in range(SIZE)],
+    "value": [[1]] * SIZE,
+}
+
+
+@dataclass
+class Pipe:
+    """A connection and its loop, by hand."""
+
+    size: int = 0
+    now: float = 0.0
+    ends: list[float] = field(default_factory=list)  # when each time-out would come
+    aborted: bool = False
+
+    def time(self) -> float:
+        return self.now
+
+    def get_write_buffer_size(self) -> int:
+        return self.size
+
+    def call_later(self, seconds: float, function: Callable[[], None]) -> "Pipe":
+        self.ends.append(seconds)
+        self.end = function
+        return self
+
+    def cancel(self) -> None: ...
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+def behind(reader: Reader, pipe: Pipe, seconds: float, taken: int) -> None:
+    """Let a reader fall behind by 3 seconds' worth, and take so much of it in so long."""
+    pipe.size = 3 * READER_BYTES
+    reader.falls_behind()
+    pipe.now, pipe.size = pipe.now + seconds, pipe.size - taken
+    reader.catches_up()
+
+
+def test_a_reader_may_be_late_by_so_much_in_all() -> None:
+    """What it takes at the stated rate costs it nothing, what it is late adds up."""
+    pipe = Pipe()
+    reader = Reader(pipe, pipe)  # type: ignore[arg-type]
+
+    behind(reader, pipe, seconds=2, taken=2 * READER_BYTES)
+    behind(reader, pipe, seconds=6, taken=2 * READER_BYTES)
+    behind(reader, pipe, seconds=1, taken=2 * READER_BYTES)
+    behind(reader, pipe, seconds=0, taken=3 * READER_BYTES)
+    behind(reader, pipe, seconds=0, taken=3 * READER_BYTES)
+    behind(reader, pipe, seconds=0, taken=3 * READER_BYTES)
+
+    late = [0, 0, 4, 3, 0, 0]
+    assert pipe.ends == [PATIENCE_SECONDS + 3 - seconds for seconds in late]
+
+
+def test_a_reader_who_is_too_late_is_cut_off_and_counted() -> None:
+    """At once: what it has not taken is dropped."""
+    pipe, before = Pipe(size=READER_BYTES), PROCESS.cut_off
+    reader = Reader(pipe, pipe)  # type: ignore[arg-type]
+
+    reader.falls_behind()
+    pipe.end()
+    reader.catches_up()
+
+    assert pipe.aborted and PROCESS.cut_off == before + 1
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def url(
+    app: guard.Guard, listen: Callable[..., AbstractAsyncContextManager[str]]
+) -> AsyncIterator[str]:
+    """Where the replica answers on connections like those of a replica in its place."""
+    async with listen(app, http=Protocol) as url:
+        yield url
+
+
+def never_read(url: str) -> socket.socket:
+    """Ask for a large answer and take none of it."""
+    body = json.dumps(LARGE).encode()
+    head = "POST /v1/attend HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\n"
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.connect(("127.0.0.1", urlsplit(url).port))
+    client.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+    return client
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Wait for what the service will do by itself."""
+    async with asyncio.timeout(60):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_an_answer_that_nobody_takes_is_held_until_its_reader_is_cut_off(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others get theirs meanwhile, large ones too; afterwards nothing is held."""
+    monkeypatch.setattr(transport, "PATIENCE_SECONDS", 2.0)
+    monkeypatch.setattr(transport, "READER_BYTES", 1 << 30)
+
+    async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+        before = await cut_off(client)
+        with never_read(url):
+            await until(lambda: PROCESS.bytes["answers"] > SIZE)
+            other = await client.post("/v1/attend", json=LARGE)
+            held, count = dict(PROCESS.bytes), PROCESS.cut_off
+            await until(lambda: PROCESS.cut_off > count)
+            await until(lambda: not any(PROCESS.bytes.values()))
+        after = await cut_off(client)
+
+    assert other.status_code == 200 and len(other.json()["probabilities"][0]) == SIZE
+    assert held["answers"] > SIZE**2 and held["arrays"] == 0
+    assert after == before + 1
+
+
+async def cut_off(client: httpx.AsyncClient) -> float:
+    """How many readers the metrics count."""
+    page = samples((await client.get("/metrics")).text)
+    return sum(value for name, _, value in page if name == "headlight_readers_cut_off_total")
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_large_answer_leaves_piece_by_piece_and_whole(url: str) -> None:
+    """With its length said before, to a reader who takes it."""
+    async with (
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+        client.stream("POST", "/v1/attend", json=LARGE) as answer,
+    ):
+        pieces = [piece async for piece in answer.aiter_raw()]
+
+    assert sum(map(len, pieces)) == int(answer.headers["content-length"]) > SIZE**2
+    assert len(json.loads(b"".join(pieces))["concat"]) == SIZE
+    assert not any(PROCESS.bytes.values())
