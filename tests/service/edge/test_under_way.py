@@ -81,7 +81,7 @@ async def test_a_keys_flood_is_refused_before_ray_would_refuse_others() -> None:
     await asyncio.gather(*theirs, *ours, return_exceptions=True)
 
     a, b = f"Bearer {A}".encode(), f"Bearer {B}".encode()
-    assert codes == {(a, b""): 200, (a, b"overloaded"): 801, (b, b""): 10}
+    assert codes == {(a, b""): 200, (a, b"overloaded:key_under_way"): 801, (b, b""): 10}
 
 
 async def test_a_refusal_of_one_too_many_says_when_to_come_again(
