@@ -7,6 +7,7 @@ metrics. On a cluster, a Serve configuration names `service.app:build` (docs/dep
 
 import asyncio
 import contextvars
+import gc
 import math
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -122,6 +123,8 @@ class Encoder:
         An exception here fails the replica's start.
         """
         self.replica = await Replica.start(self.settings, self.label)
+        gc.collect()
+        gc.freeze()  # else to look through all that was loaded, each time, stops the event loop
         # Ray makes a handle's router at its first use, which takes a tenth of a second
         self.router = asyncio.create_task(self.others(openmetrics=False))
         return edge.application(self.replica, self.scrape)
