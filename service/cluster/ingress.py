@@ -56,6 +56,9 @@ GUARD_SETTINGS = {
     "public_metrics",
     "public_docs",
     "allowed_hosts",
+    "cors_origins",
+    "max_sequences",
+    "max_request_tokens",
 }
 
 

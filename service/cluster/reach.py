@@ -1,9 +1,11 @@
-"""Whether somebody answers at an address: a cluster, or the service itself."""
+"""Whether somebody answers at an address: a cluster, or the service itself; and who reaches it."""
 
 import http.client
+import ipaddress
 import socket
 import time
 
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")  # what this machine calls itself
 READY_SECONDS = 60  # from deployed to ready: canary and HAProxy's own checks
 
 
@@ -46,3 +48,11 @@ def reachable(host: str) -> str:
     """Turn the address we listen on into one a client here can use."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"[{host}]" if ":" in host else host
+
+
+def loopback(host: str) -> bool:
+    """Whether nobody but this machine reaches an address we listen on."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
