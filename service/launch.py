@@ -58,8 +58,8 @@ def running(settings: Settings, say: Say) -> Iterator[str]:
     except OSError as error:
         place = f"{settings.host} port {settings.port}"
         raise CannotListen(f"cannot listen on {place}: {error.strerror}") from error
-    settings = pinned(guarded(settings))
-    if warning := exposed(settings):
+    settings = pinned(reach.guarded(settings))
+    if warning := reach.exposed(settings):
         say(warning)
     with ExitStack() as stack:
         frontend = None  # which stops only with a Ray of our own
@@ -79,25 +79,6 @@ def running(settings: Settings, say: Say) -> Iterator[str]:
             yield f"http://{reach.reachable(settings.host)}:{settings.port}"
         finally:
             say("stopping")
-
-
-def guarded(settings: Settings) -> Settings:
-    """Let only this machine's own names be asked for where nobody else is to ask.
-
-    A web page can have any other name point here, and read what is answered. On a cluster the
-    address is that of each node, by whatever name.
-    """
-    if settings.allowed_hosts or settings.address or not reach.loopback(settings.host):
-        return settings
-    hosts = dict.fromkeys((*reach.LOOPBACK, reach.reachable(settings.host)))
-    return settings.model_copy(update={"allowed_hosts": tuple(hosts)})
-
-
-def exposed(settings: Settings) -> str | None:
-    """The warning that anybody may ask, where it is so."""
-    if settings.api_keys or reach.loopback(settings.host):
-        return None
-    return f"warning: whoever reaches {settings.host} may ask, since no API key is set"
 
 
 def pinned(settings: Settings) -> Settings:

@@ -5,6 +5,8 @@ import ipaddress
 import socket
 import time
 
+from service.settings import Settings
+
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")  # what this machine calls itself
 READY_SECONDS = 60  # from deployed to ready: canary and HAProxy's own checks
 
@@ -56,3 +58,22 @@ def loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def guarded(settings: Settings) -> Settings:
+    """Let only this machine's own names be asked for where nobody else is to ask.
+
+    A web page can have any other name point here, and read what is answered. On a cluster the
+    address is that of each node, by whatever name.
+    """
+    if settings.allowed_hosts or settings.address or not loopback(settings.host):
+        return settings
+    hosts = dict.fromkeys((*LOOPBACK, reachable(settings.host)))
+    return settings.model_copy(update={"allowed_hosts": tuple(hosts)})
+
+
+def exposed(settings: Settings) -> str | None:
+    """The warning that anybody may ask, where it is so."""
+    if settings.api_keys or loopback(settings.host):
+        return None
+    return f"warning: whoever reaches {settings.host} may ask, since no API key is set"

@@ -1,8 +1,8 @@
-"""What is settled before Ray starts."""
+"""Who reaches the service, and by what name."""
 
 import pytest
 
-from service.launch import exposed, guarded
+from service.cluster.reach import exposed, guarded
 from service.settings import Settings
 
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
