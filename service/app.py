@@ -7,6 +7,7 @@ metrics. On a cluster, a Serve configuration names `service.app:build` (docs/dep
 
 import asyncio
 import contextvars
+import gc
 import math
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -126,6 +127,8 @@ class Encoder:
         loop = asyncio.get_running_loop()
         leave = partial(loop.call_later, LEAVE_SECONDS, os._exit, 1)
         self.replica.health.batches.on_fault = leave
+        gc.collect()
+        gc.freeze()  # else to look through all that was loaded, each time, stops the event loop
         # Ray makes a handle's router at its first use, which takes a tenth of a second
         self.router = asyncio.create_task(self.others(openmetrics=False))
         return edge.application(self.replica, self.scrape)

@@ -58,7 +58,9 @@ def running(settings: Settings, say: Say) -> Iterator[str]:
     except OSError as error:
         place = f"{settings.host} port {settings.port}"
         raise CannotListen(f"cannot listen on {place}: {error.strerror}") from error
-    settings = pinned(settings)
+    settings = pinned(reach.guarded(settings))
+    if warning := reach.exposed(settings):
+        say(warning)
     with ExitStack() as stack:
         frontend = None  # which stops only with a Ray of our own
         if settings.address is None:

@@ -34,8 +34,13 @@ REFUSALS: dict[str, Kind] = {
     "invalid_encoding": Kind(400, "The body is not UTF-8 without a byte order mark."),
     "json_too_deep": Kind(400, "The body's objects and lists are too deep inside each other."),
     "duplicate_key": Kind(400, "An object of the body has a key twice."),
-    "bad_request": Kind(400, "Headers contradict each other."),
+    "bad_request": Kind(
+        400, "Headers contradict each other, or announce a body that the method has not."
+    ),
     "unauthorized": Kind(401, "This service asks for an API key: Authorization: Bearer <key>."),
+    "forbidden_origin": Kind(
+        403, "A web page of another origin sent this; cors_origins names those that may ask."
+    ),
     "not_found": Kind(404, "There is nothing at this path."),
     "task_not_found": Kind(404, "A dense encoder serves no such task; /embed makes vectors."),
     "model_not_found": Kind(404, "This service serves another model."),
@@ -45,6 +50,7 @@ REFUSALS: dict[str, Kind] = {
         406, "The answer can be JSON or safetensors, neither of which is accepted."
     ),
     "body_too_large": Kind(413, "The body is larger than this service reads."),
+    "too_many_values": Kind(413, "The body holds more values than a request can need."),
     "too_many_tokens": Kind(413, "The request holds more tokens than this service takes at once."),
     "attention_too_large": Kind(413, "The attention asked for is larger than an answer may be."),
     "answer_too_large": Kind(
@@ -52,7 +58,9 @@ REFUSALS: dict[str, Kind] = {
     ),
     "unsupported_media_type": Kind(415, "The body's media type is not one this route reads."),
     "unsupported_encoding": Kind(415, "The body is encoded; this service reads it plain."),
-    "bad_host": Kind(421, "The host asked for is not this service's."),
+    "bad_host": Kind(
+        421, "The host asked for is not this service's; allowed_hosts names those that are."
+    ),
     "invalid_type": Kind(422, "A value has the wrong type."),
     "out_of_range": Kind(422, "A value is outside its range."),
     "unknown_field": Kind(422, "The request has a field that is not known here."),
@@ -81,7 +89,9 @@ REFUSALS: dict[str, Kind] = {
     "prompt_without_text": Kind(422, "A prompt goes before a text, and an input is none."),
     "deadline_unreachable": Kind(422, "The request takes longer than its deadline, by itself."),
     "overloaded": Kind(429, "The service is busy; the request was not started."),
-    "headers_too_large": Kind(431, "The headers are larger than this service reads."),
+    "headers_too_large": Kind(
+        431, "The address or the headers are larger than this service reads."
+    ),
     "internal": Kind(500, "The service failed; this is not the request's fault."),
     "nonfinite_output": Kind(500, "The model produced NaN or infinity."),
     "not_ready": Kind(503, "The replica is not ready."),
@@ -106,6 +116,7 @@ BY_HEADERS = (
     "unauthorized",
     "unsupported_encoding",
     "bad_host",
+    "forbidden_origin",
     "headers_too_large",
 )
 BY_BODY = (
@@ -114,6 +125,7 @@ BY_BODY = (
     "duplicate_key",
     "request_timeout",
     "body_too_large",
+    "too_many_values",
 )
 
 # what a router answers by itself
@@ -192,7 +204,8 @@ def refusal(error: BaseException) -> Refused:
     if isinstance(error, Refused):
         return error
     if isinstance(error, ValidationError):
-        faults = list(map(_fault, error.errors(include_input=False)))
+        errors = error.errors(include_input=False, include_url=False)
+        faults = list(map(_fault, errors[:MOST_ERRORS]))
         return Refused(faults[0].code, faults)
     if isinstance(error, SequenceTooLong):  # a sentence of the corpus that GET /v1/heads measures
         return Refused("sequence_too_long", length=error.length, limit=error.limit)

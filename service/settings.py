@@ -91,7 +91,9 @@ class Settings(BaseModel):
         (), description="origins whose pages may ask, separated by commas; *: all; default: none"
     )
     allowed_hosts: Names = Field(
-        (), description="hosts that requests may name, separated by commas; default: any"
+        (),
+        description="hosts that requests may name, separated by commas; default: any, but of a"
+        " service that listens on this machine alone localhost, 127.0.0.1 and [::1]",
     )
     max_body_bytes: Count = Field(2 * MIB, description="largest JSON body, bytes")
     max_binary_body_bytes: Count = Field(8 * MIB, description="largest binary body, bytes")

@@ -22,6 +22,7 @@ class Attack(NamedTuple):
     Args:
         statuses: what it may be answered.
         legal: whether it is a large request that is served, rather than a bad one.
+        full: whether it holds as many values as its body has room for.
     """
 
     name: str
@@ -30,19 +31,20 @@ class Attack(NamedTuple):
     statuses: tuple[int, ...]
     headers: dict[str, str]
     legal: bool = False
+    full: bool = False
 
 
 HERE = "<here>"  # in a body: where the attack stands
 
 
-def many(text: str, room: int = ROOM) -> str:
-    """As many of a value as a body holds, as a list."""
-    return "[" + ",".join([text] * (room // (len(text) + 1))) + "]"
+def many(text: str, room: int = ROOM, most: int = ROOM) -> str:
+    """As many of a value as a body holds, as a list; or fewer."""
+    return "[" + ",".join([text] * min(most, room // (len(text) + 1))) + "]"
 
 
-def keys(room: int = ROOM) -> str:
-    """An object of as many fields as a body holds, none twice."""
-    return "{" + ",".join(f'"{number:x}":0' for number in range(room // 10)) + "}"
+def keys(most: int = ROOM // 10) -> str:
+    """An object of so many fields, or as many as a body holds, none twice."""
+    return "{" + ",".join(f'"{number:x}":0' for number in range(most)) + "}"
 
 
 # where a list stands in each route's body
@@ -90,6 +92,20 @@ PLACES = {
     ),
 }
 VALUES = {"objects": "{}", "strings": '""', "ones": "1", "nulls": "null", "lists": "[]"}
+# the same, as many as service/api/body.py lets through
+WITHIN = {
+    "10,000 objects": ("{}", 10_000),
+    "10,000 texts": ('{"text":"a","pair":"b"}', 10_000),
+    "40,000 strings": ('"a"', 40_000),
+    "260,000 ones": ("1", 260_000),
+    "260,000 fractions": ("0.1", 260_000),
+    "260,000 nulls": ("null", 260_000),
+    "14,000 lists": ("[]", 14_000),
+    "14,000 lists of one": ("[1]", 14_000),
+    "14,000 rows": ("[" + ",".join(["1"] * 17) + "]", 14_000),
+    "300 lists of fractions": ("[" + ",".join(["0.1"] * 800) + "]", 300),
+    "500 objects of 60 fields": (keys(60), 500),
+}
 BAD = (400, 413, 422)
 
 
@@ -99,19 +115,63 @@ def structures() -> Iterator[Attack]:
     for place, (path, body) in places.items():
         for kind, value in VALUES.items():
             yield _json(
-                f"{place} of {kind}", path, lambda b=body, v=value: b.replace(HERE, many(v))
+                f"{place} of {kind}",
+                path,
+                lambda b=body, v=value: b.replace(HERE, many(v)),
+                full=True,
             )
-        yield _json(f"{place} as fields", path, lambda b=body: b.replace(HERE, keys()))
+        for kind, (value, most) in WITHIN.items():
+            yield _json(
+                f"{place} of {kind}",
+                path,
+                lambda b=body, v=value, m=most: b.replace(HERE, many(v, most=m)),
+                (200, *BAD),
+                legal=True,
+            )
+        yield _json(f"{place} as fields", path, lambda b=body: b.replace(HERE, keys()), full=True)
+        yield _json(f"{place} as 64 fields", path, lambda b=body: b.replace(HERE, keys(64)))
     for path in LISTS:
-        yield _json(f"{path} is fields", path, keys)
+        yield _json(f"{path} is fields", path, keys, full=True)
     inputs = LISTS["/v1/encode"]
     for kind, value in VALUES.items():
-        half, whole = (inputs.replace(HERE, many(value, room)) for room in (ROOM // 2, ROOM))
+        whole = inputs.replace(HERE, many(value))
+        half = inputs.replace(HERE, many(value, ROOM // 2)) if '"' in value else whole  # escaped
         yield Attack(
-            f"file of {kind}", "/v1/encode", lambda r=half: _file(r), BAD, {"content-type": FILE}
+            f"file of {kind}",
+            "/v1/encode",
+            lambda r=half: _file(r),
+            BAD,
+            {"content-type": FILE},
+            full=True,
         )
         announced = {"inference-header-content-length": str(len(whole))}
-        yield Attack(f"binary of {kind}", MODEL, lambda r=whole: r.encode(), BAD, announced)
+        yield Attack(
+            f"binary of {kind}", MODEL, lambda r=whole: r.encode(), BAD, announced, full=True
+        )
+
+
+def wide() -> Iterator[Attack]:
+    """Arrays of numbers that are read before they are found not to fit."""
+    for rows, columns in ((14_000, 17), (17, 14_000), (500, 500)):
+        array = json.dumps([[1] * columns] * rows, separators=(",", ":"))
+        for name, path, body in (
+            ("embeddings", "/v1/encode", '{"inputs":[{"embeddings":<here>}]}'),
+            ("queries", "/v1/attend", '{"query":<here>,"key":<here>,"value":[[1]]}'),
+            ("scores", "/v1/attend", '{"scores":<here>,"value":[[1]]}'),
+            (
+                "tensor",
+                MODEL,
+                '{"inputs":[{"name":"input_ids","datatype":"INT64",'
+                f'"shape":[{rows},{columns}],"data":<here>}}]}}',
+            ),
+        ):
+            yield _json(
+                f"{name} of {rows} x {columns}",
+                path,
+                lambda b=body, a=array: b.replace(HERE, a, 1).replace(HERE, "[[1]]"),
+                (200, *BAD),
+                legal=True,
+            )
 
 
 def answers() -> Iterator[Attack]:
@@ -168,7 +228,7 @@ def texts() -> Iterator[Attack]:
 
 def every() -> list[Attack]:
     """All of them."""
-    return [*structures(), *answers(), *texts()]
+    return [*structures(), *wide(), *answers(), *texts()]
 
 
 def _dumps(body: object) -> Callable[[], str]:
@@ -182,9 +242,10 @@ def _json(
     statuses: tuple[int, ...] = BAD,
     headers: dict[str, str] | None = None,
     legal: bool = False,
+    full: bool = False,
 ) -> Attack:
     headers = {"content-type": JSON, **(headers or {})}
-    return Attack(name, path, lambda: body().encode(), statuses, headers, legal)
+    return Attack(name, path, lambda: body().encode(), statuses, headers, legal, full)
 
 
 def _file(request: str) -> bytes:

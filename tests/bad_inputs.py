@@ -155,11 +155,17 @@ DEPTH = [
     *made(
         400,
         "json_too_deep",
-        ("100,000 lists", lambda: "[" * 100_000),
+        ("10,000 lists", lambda: "[" * 10_000),
+        ("10,000 closed lists", lambda: "[" * 10_000 + "]" * 10_000),
+        ("10,000 objects", lambda: '{"a":' * 10_000),
+        ("deep by turns", lambda: '{"inputs":[' * 1000),
+    ),
+    *made(
+        413,
+        "too_many_values",
         ("100,000 closed lists", lambda: "[" * 100_000 + "]" * 100_000),
         ("2 MiB of lists", lambda: "[" * 2 * MIB),
         ("100,000 objects", lambda: '{"a":' * 100_000),
-        ("deep by turns", lambda: '{"inputs":[' * 1000),
     ),
     *bodies(200, None, ("brackets in a text", item('"' + "[{" * 50 + '"'))),
 ]
@@ -290,7 +296,16 @@ IDS = [
         ("an id that is null", ids("null")),
         ("an id in a list", ids("[1]")),
     ),
-    *made(422, "invalid_type", ("200,000 wrong ids", lambda: ids(LIST(['"x"'] * 200_000)))),
+    *made(422, "invalid_type", ("20,000 wrong ids", lambda: ids(LIST(['"x"'] * 20_000)))),
+    *made(413, "too_many_values", ("200,000 wrong ids", lambda: ids(LIST(['"x"'] * 200_000)))),
+    *made(
+        413,
+        "too_many_tokens",
+        (
+            "100,000 ids, of which 256 stay",
+            lambda: ids(LIST(["7"] * 100_000))[:-1] + ',"truncate":"right"}',
+        ),
+    ),
     *bodies(422, "sequence_empty", ("no id", ids(""))),
     *bodies(422, "shape_mismatch", ("too few types", types("0")), ("no types", types(""))),
     *bodies(422, "sequence_too_long", ("257 ids", ids(LIST(["7"] * 257)))),
@@ -429,7 +444,7 @@ ATTENTION = [
     *made(
         422,
         "index_out_of_range",
-        ("a million layers", lambda: attention(f'"layers":[{LIST(["1"] * 1_000_000)}]')),
+        ("200,000 layers", lambda: attention(f'"layers":[{LIST(["1"] * 200_000)}]')),
         (
             "100,000 rows",
             lambda: attention(f'"form":"rows","rows":[{LIST(map(str, range(100_000)))}]'),
@@ -481,7 +496,21 @@ def with_headers(
         yield Row(name, GOOD.encode, status, code, tuple(headers))
 
 
+JSON, EVIL = (b"content-type", b"application/json"), (b"origin", b"https://evil.example")
 HEADERS = [
+    *with_headers(
+        403,
+        "forbidden_origin",
+        ("a foreign origin", [EVIL]),
+        ("a foreign origin, plain", [(b"content-type", b"text/plain;charset=UTF-8"), EVIL]),
+        ("no origin that has a name", [(b"origin", b"null")]),
+        (
+            "its own name by another port",
+            [(b"host", b"localhost:1"), (b"origin", b"http://localhost:2")],
+        ),
+        ("a page of another site", [(b"sec-fetch-site", b"cross-site")]),
+        ("a page of another port", [(b"sec-fetch-site", b"same-site")]),
+    ),
     *with_headers(
         415,
         "unsupported_media_type",
@@ -573,7 +602,10 @@ HEADERS = [
         ("an id of 10 kB", [(b"x-request-id", b"a" * 10_000)]),
         ("an id that is a script", [(b"x-request-id", b"<script>")]),
         ("two ids", [(b"x-request-id", b"a"), (b"x-request-id", b"b")]),
-        ("a foreign origin", [(b"origin", b"https://evil.example")]),
+        ("a foreign origin, whose browser asked first", [JSON, EVIL]),
+        ("its own origin", [(b"host", b"localhost:1"), (b"origin", b"http://localhost:1")]),
+        ("its own page behind a proxy", [EVIL, (b"sec-fetch-site", b"same-origin")]),
+        ("no page", [(b"sec-fetch-site", b"none")]),
         ("a trace that is none", [(b"traceparent", b"\xff-zz-0")]),
         ("a forged address", [(b"x-forwarded-for", b"' OR 1=1")]),
     ),
@@ -602,7 +634,18 @@ PATHS = [
     asked(404, "not_found", "GET", "/%ff"),
     asked(404, "not_found", "GET", "/.git/config"),
     asked(404, "not_found", "GET", "/live;a=b"),
-    asked(404, "not_found", "GET", "/" + "a" * 9000),
+    asked(404, "not_found", "GET", "/" + "a" * 2000),
+    asked(431, "headers_too_large", "GET", "/v1" + "/encode" * 5000),
+    asked(431, None, "GET", "/v2/models/" + "/infer" * 10_000),
+    asked(431, "headers_too_large", "GET", "/live?" + "a&" * 1024),
+    *(
+        Row(f"{method} with a body", GOOD.encode, status, code, (), method, "/live")
+        for method, status, code in (
+            ("GET", 400, "bad_request"),
+            ("OPTIONS", 400, "bad_request"),
+            ("PUT", 405, "method_not_allowed"),
+        )
+    ),
     asked(422, "out_of_range", "POST", "/v1/encode?dry_run=yes")._replace(body=GOOD.encode),
 ]
 
@@ -764,7 +807,7 @@ REFUSED, ANSWERED = (400,), (200,)
 
 def head(*lines: bytes, body: bytes = JSON_BODY, length: bool = True) -> bytes:
     """A request with these header lines too."""
-    named = [b"POST /v1/encode HTTP/1.1", b"Host: h", *lines]
+    named = [b"POST /v1/encode HTTP/1.1", b"Host: localhost", *lines]
     named += [b"Content-Length: %d" % len(body)] if length else []
     return b"\r\n".join([*named, b"", body])
 
@@ -784,13 +827,15 @@ def apart(name: str, sent: bytes, haproxy: tuple[int, ...], proxy: tuple[int, ..
     return Wire(name, lambda: sent, haproxy, proxy)
 
 
-LIVE = b"GET /live HTTP/1.1\r\nHost: h\r\n"
+LIVE = b"GET /live HTTP/1.1\r\nHost: localhost\r\n"
+ELSEWHERE = (421,)  # the services listen on this machine alone
 WIRE = [
-    both("HTTP/1.0", b"GET /live HTTP/1.0\r\n\r\n", ANSWERED),
+    both("HTTP/1.0", b"GET /live HTTP/1.0\r\nHost: localhost\r\n\r\n", ANSWERED),
     both("HTTP/1.0 with a body", head().replace(b"HTTP/1.1", b"HTTP/1.0"), ANSWERED),
-    apart("HTTP/0.9", b"GET /live\r\n\r\n", REFUSED, ANSWERED),
+    apart("HTTP/0.9", b"GET /live\r\n\r\n", REFUSED, ELSEWHERE),
     apart("HTTP/1.2", LIVE.replace(b"1.1", b"1.2") + b"\r\n", ANSWERED, REFUSED),
-    both("no host", b"GET /live HTTP/1.1\r\n\r\n", ANSWERED),
+    both("no host", b"GET /live HTTP/1.1\r\n\r\n", ELSEWHERE),
+    both("another host", LIVE.replace(b"localhost", b"evil.example") + b"\r\n", ELSEWHERE),
     both("two hosts", LIVE + b"Host: b\r\n\r\n", REFUSED),
     apart("a folded header", head(b"X-A: b\r\n c"), ANSWERED, REFUSED),
     apart("bare line feeds", head().replace(b"\r\n", b"\n"), ANSWERED, REFUSED),
@@ -850,14 +895,14 @@ WIRE = [
     both("ESC in a header", head(b"X-A: a\x1bb"), REFUSED),
     both("a space before the colon", head(b"X-A : b"), REFUSED),
     both("a header without a name", head(b": b"), REFUSED),
-    both("CONNECT", b"CONNECT h:443 HTTP/1.1\r\nHost: h:443\r\n\r\n", (404,))._replace(
-        proxy=REFUSED
-    ),
+    both(
+        "CONNECT", b"CONNECT localhost:443 HTTP/1.1\r\nHost: localhost:443\r\n\r\n", (404,)
+    )._replace(proxy=REFUSED),
     both("a method that is none", LIVE.replace(b"GET", b"FOO") + b"\r\n", REFUSED),
     both("a method in small letters", LIVE.replace(b"GET", b"get") + b"\r\n", REFUSED),
     both("two slashes", LIVE.replace(b"/live", b"//") + b"\r\n", (404,)),
     both("dots", LIVE.replace(b"/live", b"/../live") + b"\r\n", (404,)),
-    both("a whole address", LIVE.replace(b"/live", b"http://h/live") + b"\r\n", ANSWERED),
+    both("a whole address", LIVE.replace(b"/live", b"http://localhost/live") + b"\r\n", ANSWERED),
     apart(
         "the address of another",
         LIVE.replace(b"/live", b"http://x/live") + b"\r\n",
@@ -893,6 +938,17 @@ WIRE = [
         + b"Upgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\n"
         + b"HTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n",
         ANSWERED,
+    ),
+    apart(
+        "a body with a GET, then another",
+        LIVE + b"Content-Length: 5\r\n\r\nhello" + LIVE + b"\r\n",
+        (400, 200),
+        REFUSED,  # and the connection is closed
+    ),
+    both(
+        "a request in the body of a GET",
+        LIVE + b"Content-Length: %d\r\n\r\n%s\r\n" % (len(LIVE) + 2, LIVE),
+        REFUSED,
     ),
     both("empty lines first", b"\r\n\r\n" + head(), ANSWERED),
     both(

@@ -1,8 +1,10 @@
-"""A JSON body before it is parsed: its encoding, its depth, and that no key stands twice.
+"""A JSON body before it is parsed: its encoding, its size in values, its depth, and its keys.
 
 The parser takes any depth up to its own and the last of equal keys; what a client meant by them
-is anybody's guess. (RFC 8259, sections 4, 8.1 and 9.) No tree is built here: that would cost as
-much as parsing. Cut at its quotes, a body is strings and what stands between them.
+is anybody's guess. (RFC 8259, sections 4, 8.1 and 9.) It also takes as many values as bytes hold,
+and keeps every other thread of the process waiting for as long as it takes. No tree is built
+here: that would cost as much as parsing. Cut at its quotes, a body is strings and what stands
+between them.
 
 A safetensors file is held to the same: its header is JSON, and in it stands the request.
 """
@@ -14,8 +16,11 @@ from typing import NamedTuple
 import orjson
 
 from service.encode.answer import METADATA
+from service.settings import Settings
 
 MOST_DEPTH = 8  # objects and lists inside each other; the wire needs 6
+MOST_KEYS = 64  # of one object; attention by layer has the most
+MOST_HEADS = 2048  # of a model, each of which may have a gate: an object with three keys
 BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 
 # JSON holds none of these bytes, so they can stand for what looks like a string's end
@@ -27,6 +32,38 @@ MOST_CACHED = 64  # gaps between strings
 LENGTH_BYTES = 8  # of a safetensors file, before its header: the header's length
 
 
+class Bounds(NamedTuple):
+    """How many values a body may hold of each kind, all of it and in one object.
+
+    Args:
+        strings: keys are some of them.
+        values: commas, of which there is one fewer than values in a list or an object.
+        keys: of one object.
+    """
+
+    objects: int
+    lists: int
+    strings: int
+    values: int
+    keys: int
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Bounds":
+        """More than the largest request needs; few enough that to parse them takes tens of ms."""
+        sequences, tokens = settings.max_sequences, settings.max_request_tokens
+        return cls(
+            objects=4 * sequences + MOST_HEADS,
+            lists=2 * sequences + tokens // 8 + MOST_HEADS,  # ids and types, or a row a token
+            strings=16 * sequences + 4 * MOST_HEADS,
+            values=4 * (tokens + MOST_HEADS),
+            keys=MOST_KEYS,
+        )
+
+    def of_header(self) -> "Bounds":
+        """The same for a safetensors header, one object with a key for each tensor."""
+        return self._replace(keys=self.objects)
+
+
 class Gap(NamedTuple):
     """What stands between two strings: whether a colon comes first, and its brackets."""
 
@@ -34,7 +71,7 @@ class Gap(NamedTuple):
     brackets: bytes
 
 
-def check(body: bytes) -> str | None:
+def check(body: bytes, bounds: Bounds) -> str | None:
     """The code of what is wrong with a body's text, if anything is.
 
     What is not JSON at all passes: the parser refuses it.
@@ -43,15 +80,19 @@ def check(body: bytes) -> str | None:
         return "invalid_encoding"
     if b"\\" in body:
         body = body.replace(*BACKSLASH).replace(*QUOTE)
+    if body.count(b'"') > 2 * bounds.strings:
+        return "too_many_values"
     parts = body.split(b'"')
+    if _too_many(b"".join(parts[::2]), bounds):
+        return "too_many_values"
     cache: dict[bytes, Gap] = {}
     gaps = [cache.get(text) or _gap(text, cache) for text in parts[::2]]
     if _too_deep(b"".join([gap.brackets for gap in gaps]).translate(ONE_KIND)):
         return "json_too_deep"
-    return "duplicate_key" if _has_duplicate_key(parts[1::2], gaps) else None
+    return _key_fault(parts[1::2], gaps, bounds.keys)
 
 
-def check_file(body: bytes, most: int) -> str | None:
+def check_file(body: bytes, most: int, bounds: Bounds) -> str | None:
     """The same of a safetensors file: of its header, and of the request in its metadata.
 
     What is no such file passes, and so does a header of more than `most` bytes: the reader of
@@ -61,7 +102,7 @@ def check_file(body: bytes, most: int) -> str | None:
     if length > min(most, len(body)):
         return None
     header = body[LENGTH_BYTES:][:length]
-    return check(header) or check(_request(header))
+    return check(header, bounds.of_header()) or check(_request(header), bounds)
 
 
 def header_bytes(body: bytes) -> int:
@@ -106,11 +147,19 @@ def _too_deep(brackets: bytes) -> bool:
     return b"[]" in brackets or brackets.count(b"[") > MOST_DEPTH
 
 
-def _has_duplicate_key(strings: Sequence[bytes], gaps: Sequence[Gap]) -> bool:
-    """Whether an object has two keys that say the same.
+def _too_many(outside: bytes, bounds: Bounds) -> bool:
+    """Whether what stands outside strings holds too many values; either bracket counts."""
+    objects = max(outside.count(b"{"), outside.count(b"}"))
+    lists = max(outside.count(b"["), outside.count(b"]"))
+    return objects > bounds.objects or lists > bounds.lists or outside.count(b",") > bounds.values
+
+
+def _key_fault(strings: Sequence[bytes], gaps: Sequence[Gap], most: int) -> str | None:
+    """The code of an object that has two keys that say the same, or too many.
 
     Args:
         gaps: what stands before each string, and after the last.
+        most: keys of one object.
     """
     objects: list[set[bytes]] = [set()]  # the keys of each that is open
     _follow(gaps[0].brackets, objects)
@@ -118,11 +167,13 @@ def _has_duplicate_key(strings: Sequence[bytes], gaps: Sequence[Gap]) -> bool:
         if colon:
             key = _plain(text) if b"\\" in text or b"\x01" in text else text
             if key in objects[-1]:
-                return True
+                return "duplicate_key"
             objects[-1].add(key)
+            if len(objects[-1]) > most:
+                return "too_many_values"
         if brackets:
             _follow(brackets, objects)
-    return False
+    return None
 
 
 def _follow(brackets: bytes, objects: list[set[bytes]]) -> None:

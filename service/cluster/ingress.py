@@ -58,6 +58,9 @@ GUARD_SETTINGS = {
     "public_docs",
     "allowed_hosts",
     "max_waiting_requests",
+    "cors_origins",
+    "max_sequences",
+    "max_request_tokens",
 }
 
 

@@ -1,6 +1,7 @@
 """Every route that encodes: parse, run, write, whatever API it is of."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import orjson
 from starlette.requests import Request
@@ -14,6 +15,7 @@ from service.api.open_inference.request import VERSION
 from service.api.openai import call as openai
 from service.api.operations import INFER_MODEL, VERSION_PART
 from service.api.tei import call as tei
+from service.edge.beside import Beside
 from service.edge.deadline import in_time, seconds
 from service.edge.pieces import InPieces
 from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, SAFETENSORS
@@ -25,10 +27,14 @@ Parse = Callable[[Request, bytes], Call]
 
 
 class Encoding:
-    """Makes the handlers of one replica."""
+    """Makes the handlers of one replica.
 
-    def __init__(self, replica: Replica) -> None:
-        self._replica = replica
+    Args:
+        beside: where large bodies are parsed.
+    """
+
+    def __init__(self, replica: Replica, beside: Beside) -> None:
+        self._replica, self._beside = replica, beside
         settings, layers = replica.settings, replica.lanes.model.config.layers
         self._limits = open_inference.Limits(
             settings.max_body_bytes, settings.max_sequences, layers
@@ -69,7 +75,8 @@ class Encoding:
             record = request.scope["record"]
             most = seconds(request, replica.settings.deadline_seconds)
             with record.stage("parse"):
-                call = parse(request, await request.body())
+                body = await request.body()
+                call = await self._beside.run(len(body), partial(parse, request, body))
             deadline = record.start + min(most, call.seconds)
             if priced and _flag(request, "dry_run"):
                 price = await replica.gateway.dry_run(call.request, deadline, record, call.layout)

@@ -9,6 +9,7 @@ refusal travels on as a header, without a body, and the route words it in its ow
 import asyncio
 import uuid
 from collections import Counter
+from functools import partial
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
@@ -19,6 +20,8 @@ from service.api import body
 from service.cluster import ingress
 from service.edge import transport
 from service.edge.auth import PROBE, Keys, own_path
+from service.edge.beside import Beside
+from service.edge.sites import Sites
 from service.edge.under_way import UnderWay
 from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, SAFETENSORS
 from service.keys import tenants
@@ -43,6 +46,8 @@ RAYS_OWN = (
 ID_CHARACTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 LONGEST_ID = 128
 MOST_HEADERS, MOST_HEADER_BYTES = 100, 16 * KIB
+MOST_ADDRESS = 2 * KIB  # characters of path and query; every route's pattern goes along them
+WITHOUT_BODY = frozenset(("GET", "HEAD", "OPTIONS"))
 # What says how a request is read must be said once, and not by a name that others take for it
 SINGLE = frozenset(
     (
@@ -60,7 +65,6 @@ TWINS = frozenset(
 )
 READ = SINGLE | {b"accept", b"authorization", REQUEST_ID.encode()}  # by us, in any bytes
 BODY_SECONDS = 10.0  # for the whole body to come; HAProxy's own limit for it is the same
-THREAD_BYTES = 64 * KIB  # a larger body is looked through beside the event loop
 
 RawHeaders = list[tuple[bytes, bytes]]
 
@@ -81,7 +85,8 @@ class Guard:
         self._app, self._keys = app, Keys(settings)
         self._most_held = settings.max_held_bytes
         self._json, self._binary = settings.max_body_bytes, settings.max_binary_body_bytes
-        self._hosts = frozenset(host.lower() for host in settings.allowed_hosts)
+        self._bounds = body.Bounds.of(settings)
+        self._sites, self._beside = Sites(settings), Beside()
         self._under_way = UnderWay(tenants(settings.api_keys), ingress.ongoing(settings))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -110,16 +115,21 @@ class Guard:
         """Read a request and pass it on, or its refusal."""
         headers, request_id = _with_id(headers)
         code, content = self._by_headers(scope, Headers(raw=headers)) or full, b""
-        if code is None:
+        if code is None and scope["method"] == "POST":
             code, content = await self._read(own_path(scope), receive, Headers(raw=headers), hold)
+        closing = scope["method"] != "POST" and _announces(Headers(raw=headers))
         if code is not None:
             hold.keep("bodies", 0)
             names = (b"host", b"origin", b"authorization", REQUEST_ID.encode())
             headers = [pair for pair in headers if pair[0] in names] + [(REFUSAL, code.encode())]
+            scope = {**scope, "path": scope["path"][:MOST_ADDRESS]}
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)[REQUEST_ID] = request_id  # once, whoever set it too
+                answered = MutableHeaders(scope=message)
+                answered[REQUEST_ID] = request_id  # once, whoever set it too
+                if closing:  # what was not read must not be taken for the next request
+                    answered["connection"] = "close"
             await send(message)
 
         await self._app({**scope, "headers": headers}, _replay(content, receive), send_with_id)
@@ -129,17 +139,21 @@ class Guard:
         raw = scope["headers"]
         if len(raw) > MOST_HEADERS or sum(map(_size, raw)) > MOST_HEADER_BYTES:
             return "headers_too_large"
+        if len(scope["path"]) + len(scope.get("query_string", b"")) > MOST_ADDRESS:
+            return "headers_too_large"
         if headers.get("transfer-encoding", "chunked").strip().lower() != "chunked":
             return "bad_request"
         names = Counter(name for name, _ in raw)
         if TWINS & names.keys() or any(names[name] > 1 for name in SINGLE):
             return "bad_request"
-        host = headers.get("host", "").lower()
-        allowed = host in self._hosts or host.rpartition(":")[0] in self._hosts
-        if self._hosts and not allowed and scope["path"] != PROBE:
+        if scope["method"] in WITHOUT_BODY and _announces(headers):
+            return "bad_request"
+        if scope["path"] != PROBE and not self._sites.named(headers):
             return "bad_host"
         if not self._keys.admit(scope):
             return "unauthorized"
+        if scope["method"] == "POST" and self._sites.drives_by(headers):
+            return "forbidden_origin"
         if headers.get("content-encoding", "identity").strip().lower() != "identity":
             return "unsupported_encoding"
         return None
@@ -158,22 +172,20 @@ class Guard:
             return f"{OVERLOADED}:memory", b""
         if content is None:
             return "body_too_large", b""
-        if len(content) > THREAD_BYTES:
-            code = await asyncio.to_thread(self._check, path, headers, content)
-        else:
-            code = self._check(path, headers, content)
+        code = await self._beside.run(len(content), partial(self._check, path, headers, content))
         return code, content if code is None else b""
 
     def _check(self, path: str, headers: Headers, content: bytes) -> str | None:
         """The code of what is wrong with all of a body that a route would read as JSON."""
         media_type = headers.get("content-type", JSON).partition(";")[0].strip().lower()
         if media_type == SAFETENSORS:
-            return body.check_file(content, self._json)
+            return body.check_file(content, self._json, self._bounds)
         if not path.startswith(INFERENCE):
-            return body.check(content) if media_type == JSON else None
+            return body.check(content, self._bounds) if media_type == JSON else None
         length = headers.get(INFERENCE_HEADER, "")
         announced = length.isdecimal() and len(length) < 10
-        return body.check(content[: int(length)] if announced else content)
+        text = content[: int(length)] if announced else content
+        return "body_too_large" if len(text) > self._json else body.check(text, self._bounds)
 
 
 def _passes(name: bytes, value: bytes) -> bool:
@@ -181,6 +193,11 @@ def _passes(name: bytes, value: bytes) -> bool:
     if name.replace(b"-", b"_").startswith(RAYS_OWN):
         return False
     return value.isascii() or name in READ
+
+
+def _announces(headers: Headers) -> bool:
+    """Whether a body follows; a length of 0 is none."""
+    return "transfer-encoding" in headers or headers.get("content-length", "0").strip("0") != ""
 
 
 def _size(pair: tuple[bytes, bytes]) -> int:

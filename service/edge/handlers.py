@@ -3,9 +3,10 @@
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from importlib.metadata import version
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 from starlette.requests import Request
@@ -18,6 +19,7 @@ from service.api.openai import call as openai
 from service.api.operations import INFER_MODEL, VERSION_PART
 from service.api.tei import call as tei
 from service.api.tei.request import DecodeRequest, TokenizeRequest
+from service.edge.beside import Beside
 from service.edge.deadline import in_time, seconds
 from service.edge.encoding import Handler, check_model
 from service.edge.pieces import InPieces
@@ -30,7 +32,8 @@ from service.replica import Replica
 HTML = "text/html; charset=utf-8"
 
 Scrape = Callable[[bool], Awaitable[bytes]]
-Lesson = Callable[[bytes, float, Record], Awaitable[Iterator[bytes]]]
+Asked = TypeVar("Asked")
+Lesson = Callable[[Asked, float, Record], Awaitable[Iterator[bytes]]]
 
 
 class Handlers:
@@ -38,10 +41,11 @@ class Handlers:
 
     Args:
         scrape: the metrics of all replicas, as Prometheus text or, if asked, as OpenMetrics.
+        beside: where large bodies are parsed.
     """
 
-    def __init__(self, replica: Replica, scrape: Scrape) -> None:
-        self._replica, self._scrape = replica, scrape
+    def __init__(self, replica: Replica, scrape: Scrape, beside: Beside) -> None:
+        self._replica, self._scrape, self._beside = replica, scrape, beside
 
     def handlers(self) -> dict[tuple[str, str], Handler]:
         """What each path and method does."""
@@ -71,11 +75,13 @@ class Handlers:
 
     async def attend(self, request: Request) -> Response:
         """POST /v1/attend: the mechanism without a model."""
-        return await self._teach(request, self._replica.lessons.attend)
+        lessons = self._replica.lessons
+        return await self._teach(request, lessons.read_attend, lessons.attend)
 
     async def explain(self, request: Request) -> Response:
         """POST /v1/explain: one text through one layer, step by step."""
-        return await self._teach(request, self._replica.lessons.explain)
+        lessons = self._replica.lessons
+        return await self._teach(request, lessons.read_explain, lessons.explain)
 
     async def heads(self, request: Request) -> Response:
         """GET /v1/heads: what each head of the model does, as measured."""
@@ -123,7 +129,7 @@ class Handlers:
         """POST /tokenize: texts as tokens."""
         media.content_type(request, JSON)
         deadline = self._deadline(request)
-        body = TokenizeRequest.model_validate_json(await request.body())
+        body = await self._parse(request, TokenizeRequest.model_validate_json)
         texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
         pieces = await self._replica.vocabulary.tokenize(
             texts, body.prompt_name, deadline, special=body.add_special_tokens
@@ -134,7 +140,7 @@ class Handlers:
         """POST /decode: token ids as text."""
         media.content_type(request, JSON)
         deadline = self._deadline(request)
-        body = DecodeRequest.model_validate_json(await request.body())
+        body = await self._parse(request, DecodeRequest.model_validate_json)
         texts = await self._replica.vocabulary.decode(
             body.sequences(), deadline, special=not body.skip_special_tokens
         )
@@ -176,14 +182,23 @@ class Handlers:
         self._replica.check_ready()
         return _json({"name": self._replica.name, "ready": True})
 
-    async def _teach(self, request: Request, lesson: Lesson) -> Response:
+    async def _teach(
+        self, request: Request, parse: Callable[[bytes], Asked], lesson: Lesson[Asked]
+    ) -> Response:
         """A lesson's answer, as it is written."""
         media.content_type(request, JSON)
         deadline, record = self._deadline(request), request.scope["record"]
-        pieces = await lesson(await request.body(), deadline, record)
+        with record.stage("parse"):
+            asked = await self._parse(request, parse)
+        pieces = await lesson(asked, deadline, record)
         with record.stage("serialize"):
             body = await in_time(collect(pieces, self._replica.writing), deadline)
         return InPieces(body, record.hold, {}, JSON)
+
+    async def _parse(self, request: Request, parse: Callable[[bytes], Asked]) -> Asked:
+        """What a body asks for."""
+        body = await request.body()
+        return await self._beside.run(len(body), partial(parse, body))
 
     def _deadline(self, request: Request) -> float:
         """When the answer must be there, on time.monotonic's clock."""

@@ -30,6 +30,7 @@ from service.api.operations import (
 )
 from service.api.tei import call as tei
 from service.edge.auth import Keys
+from service.edge.beside import Beside
 from service.edge.deadline import DEADLINE
 from service.edge.encoding import Encoding, Handler
 from service.edge.guard import INFERENCE, REFUSAL, RawHeaders
@@ -54,7 +55,8 @@ def application(replica: Replica, scrape: Scrape) -> ASGIApp:
     Args:
         scrape: the metrics of all replicas, as Prometheus text or, if asked, as OpenMetrics.
     """
-    handlers = Encoding(replica).handlers() | Handlers(replica, scrape).handlers()
+    beside = Beside()
+    handlers = Encoding(replica, beside).handlers() | Handlers(replica, scrape, beside).handlers()
     rows = [*OPERATIONS, *PAGES]
     dialects = {row.path: row.api.problem for row in rows}
     app = Starlette(

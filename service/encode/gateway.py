@@ -107,7 +107,7 @@ class Gateway:
 
 def _kind(request: EncodeRequest) -> str:
     """The kind of a request's inputs, as the metrics' label."""
-    kinds = {item.kind for item in request.items}
+    kinds = {"text" if isinstance(one, str) else one.kind for one in request.inputs}
     return kinds.pop() if len(kinds) == 1 else "mixed" if kinds else "none"
 
 

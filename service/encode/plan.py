@@ -126,6 +126,8 @@ class Planner:
             raise Refused.at("batch_empty", "inputs")
         if len(request.inputs) > self._settings.max_sequences:
             raise Refused("batch_too_large", limit=self._settings.max_sequences)
+        # before any is looked at, whatever is cut of them
+        self.check_tokens(sum(len(item.token_ids or ()) for item in request.items))
         facts = bool(request.tokens or request.layers or request.attention)
         inputs = await self._reader.read(
             request.items,

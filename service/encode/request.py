@@ -27,7 +27,7 @@ Rows = TypeAliasType("Rows", Annotated[list[Numbers], FailFast()])
 class Base64Array(Wire):
     """An array as base64 of its little-endian bytes."""
 
-    shape: list[int]
+    shape: Integers
     dtype: Floats
     data: str
 

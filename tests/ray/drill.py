@@ -70,7 +70,7 @@ class Connection:
             self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
         assert self._writer is not None
         head = (
-            f"POST /v1/encode HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+            f"POST /v1/encode HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\n\r\n"
         ).encode()
         try:

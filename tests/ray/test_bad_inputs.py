@@ -28,7 +28,9 @@ WAITING = re.compile(r"^headlight_waiting_(?:requests|tokens){.*} (.+)$", re.MUL
 READY = re.compile(r'^headlight_ready\{replica="(.+)"\} 1', re.MULTILINE)
 # Answers keep the order of their requests: what an earlier one still gets is there before this
 # one's answer, or before the end of a connection that takes no more.
-LAST = b"GET /live HTTP/1.1\r\nHost: h\r\nX-Request-Id: the-last\r\nConnection: close\r\n\r\n"
+LAST = (
+    b"GET /live HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: the-last\r\nConnection: close\r\n\r\n"
+)
 PATIENCE_SECONDS = 30.0  # above the 10 s for a body, below what else would end a connection
 WARM = 30
 REPEATS, MOST_GROWTH_BYTES = 100, 32 * 1024 * 1024

@@ -74,7 +74,7 @@ def test_a_body_of_two_gib_is_refused_and_kept_nowhere(service: "Service") -> No
 
 def send_chunks(port: int) -> tuple[int, bytes]:
     """Send a body without a length; how much went, and what came back."""
-    head = b"POST /v1/encode HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = b"POST /v1/encode HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
     piece, sent, told = b"%x\r\n%s\r\n" % (MIB, bytes(MIB)), 0, b""
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         try:

@@ -121,7 +121,7 @@ def test_an_answers_head_never_comes_without_its_body(running: "Service") -> Non
     """Asked by its own port, a replica sends both in one write, which no kill comes between."""
     (config,) = running.directory().glob("haproxy/*/haproxy.cfg")
     ports = re.findall(r"server SERVE_REPLICA\S* 127.0.0.1:(\d+)", config.read_text())
-    head = f"POST /v1/encode HTTP/1.1\r\nHost: h\r\nContent-Length: {len(drill.BODY)}\r\n"
+    head = f"POST /v1/encode HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(drill.BODY)}\r\n"
     asked = f"{head}Content-Type: application/json\r\n\r\n".encode() + drill.BODY
 
     for port in ports:

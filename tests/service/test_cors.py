@@ -10,6 +10,7 @@ from service.keys import Key
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 PAGE = {"origin": "https://page.example"}
+JSON = {"content-type": "application/json"}
 PREFLIGHT = {**PAGE, "access-control-request-method": "POST"}
 ASKED = {"inputs": ["All is well"]}
 
@@ -20,7 +21,7 @@ async def test_by_default_no_answer_mentions_an_origin(client: httpx.AsyncClient
     """Right, refused, or to a preflight."""
     answers = [
         await client.post("/v1/encode", json=ASKED, headers=PAGE),
-        await client.post("/v1/encode", content=b"{", headers=PAGE),
+        await client.post("/v1/encode", content=b"{", headers=PAGE | JSON),
         await client.options("/v1/encode", headers=PREFLIGHT),
         await client.get("/nothing", headers=PAGE),
     ]
@@ -70,3 +71,14 @@ async def test_a_star_lets_every_page_ask(served: Served) -> None:
         answer = await client.post("/v1/encode", json=ASKED, headers=PAGE)
 
     assert answer.headers["access-control-allow-origin"] == "*"
+
+
+async def test_a_page_that_may_ask_need_not_ask_first(served: Served) -> None:
+    """What needs no preflight is taken of it, and of no other."""
+    body = b'{"inputs":["All is well"]}'
+    async with served(cors_origins=(PAGE["origin"],)) as client:
+        own = await client.post("/v1/encode", content=body, headers=PAGE)
+        other = await client.post("/v1/encode", content=body, headers={"origin": "null"})
+
+    assert [own.status_code, other.status_code] == [200, 403]
+    assert other.json()["code"] == "forbidden_origin"

@@ -7,6 +7,7 @@ extension_binary_data.md.
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
+from pydantic.types import FailFast
 
 from service.encode.request import Integers
 from service.wire import Wire
@@ -96,5 +97,5 @@ class InferRequest(Wire):
 
     id: str | None = None
     parameters: InferParameters = InferParameters()
-    inputs: list[InferInput]
-    outputs: list[InferOutput] = []
+    inputs: Annotated[list[InferInput], FailFast()]
+    outputs: Annotated[list[InferOutput], FailFast()] = []

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from model.config import EncoderConfig
-from service.api.teaching.mechanism import attend, read
+from service.api.teaching.mechanism import Mixture, attend, read
 from service.api.teaching.request import ATTEND, ExplainRequest
 from service.encode import answer
 from service.encode.admission import Admission
@@ -36,31 +36,41 @@ class Lessons:
         self._head, self._reader, self._most_bytes = head, reader, most_bytes
         self._admission, self._aside = admission, Aside()
 
-    async def attend(self, body: bytes, deadline: float, record: Record) -> Iterator[bytes]:
+    def read_attend(self, body: bytes) -> Mixture:
+        """Read a request of POST /v1/attend.
+
+        Raises:
+            Refused, ValidationError: what service/refusals.py gives a status.
+        """
+        return read(ATTEND.validate_json(body), self._most_bytes)
+
+    def read_explain(self, body: bytes) -> ExplainRequest:
+        """Read a request of POST /v1/explain; raises as `read_attend` does."""
+        return ExplainRequest.model_validate_json(body)
+
+    async def attend(self, mixture: Mixture, deadline: float, record: Record) -> Iterator[bytes]:
         """Answer POST /v1/attend, in pieces of JSON.
 
         Args:
             deadline: when the answer must be there, on time.monotonic's clock.
 
         Raises:
-            Refused, ValidationError: what service/refusals.py gives a status.
+            Refused: what service/refusals.py gives a status.
         """
-        with record.stage("parse"):
-            mixture = read(ATTEND.validate_json(body), self._most_bytes)
         self._reserve(record, mixture.bytes)
         return answer.as_numbers(await self._aside.run(once(partial(attend, mixture)), deadline))
 
-    async def explain(self, body: bytes, deadline: float, record: Record) -> Iterator[bytes]:
+    async def explain(
+        self, request: ExplainRequest, deadline: float, record: Record
+    ) -> Iterator[bytes]:
         """Answer POST /v1/explain, in pieces of JSON.
 
         The text takes its turn in a batch like any other: the pass that serves makes what enters
         the layer, then the lane follows it through that layer.
 
         Raises:
-            Refused, ValidationError: what service/refusals.py gives a status.
+            Refused: what service/refusals.py gives a status.
         """
-        with record.stage("parse"):
-            request = ExplainRequest.model_validate_json(body)
         record.input = "text"
         self._check(request)
         with record.stage("tokenize"):

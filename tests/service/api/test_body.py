@@ -3,13 +3,24 @@
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import save
 
-from service.api.body import MOST_DEPTH, check
+from service.api.body import MOST_DEPTH, Bounds, check, check_file
+from service.encode.answer import METADATA
+from service.settings import Settings as Limits
 
 DEEPEST = MOST_DEPTH - 1
+LIMITS = Limits()
+BOUNDS = Bounds.of(LIMITS)
+
+
+def keys(count: int) -> bytes:
+    """An object of so many keys."""
+    return json.dumps(dict.fromkeys(map(str, range(count)))).encode()
 
 
 @pytest.mark.parametrize(
@@ -30,8 +41,18 @@ DEEPEST = MOST_DEPTH - 1
         (b"[" * MOST_DEPTH + b"]" * MOST_DEPTH, None),
         (b"[" * (MOST_DEPTH + 1) + b"]" * (MOST_DEPTH + 1), "json_too_deep"),
         (b'{"a":[' * 4 + b"{}" + b"]}" * 4, "json_too_deep"),
-        (b"[" * 100_000, "json_too_deep"),
-        (b'{"a":' * 100_000, "json_too_deep"),
+        (b"[" * 10_000, "json_too_deep"),
+        (b'{"a":' * 10_000, "json_too_deep"),
+        (b"[" * 1_000_000, "too_many_values"),
+        (b"]" * 1_000_000, "too_many_values"),
+        (b'{"a":' * 100_000, "too_many_values"),
+        (b"}" * 100_000, "too_many_values"),
+        (b"1," * 1_000_000, "too_many_values"),
+        (b'"",' * 100_000, "too_many_values"),
+        (keys(65), "too_many_values"),
+        (keys(64), None),
+        (b"[" + b",".join([keys(64)] * 600) + b"]", None),
+        (b'["' + b'\\"[{,' * 300_000 + b'"]', None),
         (b'["' + b"[" * 100 + b'"]', None),
         (b'{"inputs":[', None),
         (b"", None),
@@ -50,7 +71,42 @@ DEEPEST = MOST_DEPTH - 1
 )
 def test_each_fault_has_its_code_and_nothing_else_has_one(body: bytes, code: str | None) -> None:
     """What is no JSON for other reasons is left to the parser."""
-    assert check(body) == code
+    assert check(body, BOUNDS) == code
+
+
+TEXTS = [{"text": "a", "pair": "b"}] * LIMITS.max_sequences
+IDS = [7] * (LIMITS.max_request_tokens // LIMITS.max_sequences)
+GATES = [{"layer": i, "head": j, "scale": 0.5} for i in range(48) for j in range(40)]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"inputs": TEXTS, "gates": GATES, "layers": list(range(49))},
+        {"inputs": [{"token_ids": IDS, "token_type_ids": IDS}] * LIMITS.max_sequences},
+        {"inputs": [{"embeddings": [[1.5] * 128] * 2048}]},
+        {"inputs": TEXTS, "attention": {"heads": {str(i): list(range(40)) for i in range(48)}}},
+    ],
+    ids=["texts and gates", "token ids and types", "embeddings", "heads by layer"],
+)
+def test_the_largest_requests_are_within_the_bounds(body: dict[str, Any]) -> None:
+    """What each limit lets through by itself, no bound of the body refuses."""
+    assert check(json.dumps(body).encode(), BOUNDS) is None
+
+
+def test_a_file_may_hold_two_tensors_for_each_input() -> None:
+    """Its header is one object with a key for each, of which a request has few."""
+    ids = np.zeros(1, np.int64)
+    count = LIMITS.max_sequences
+    inputs = [
+        {"token_ids": {"tensor": f"i{index}"}, "token_type_ids": {"tensor": f"t{index}"}}
+        for index in range(count)
+    ]
+    tensors = {f"{kind}{index}": ids for kind in "it" for index in range(count)}
+
+    file = save(tensors, metadata={METADATA: json.dumps({"inputs": inputs})})
+
+    assert check_file(file, LIMITS.max_body_bytes, BOUNDS) is None
 
 
 def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -105,4 +161,4 @@ def test_a_key_stands_twice_exactly_where_pythons_parser_says_so(text: str) -> N
     except ValueError:  # an escape cut into nonsense by the replacement above
         return
 
-    assert (check(text.encode()) == "duplicate_key") == expected
+    assert (check(text.encode(), BOUNDS) == "duplicate_key") == expected

@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import httpx
@@ -119,6 +120,61 @@ async def test_only_the_hosts_allowed_are_answered_and_the_probe(
 
     assert list(answered.values()) == [200, 200, 421, 421, 421]
     assert probe.status_code == 404  # of the routes here; Ray answers it
+
+
+@pytest.mark.parametrize(
+    ("method", "headers", "code"),
+    [
+        ("GET", {"content-length": "5"}, b"bad_request"),
+        ("HEAD", {"content-length": "5"}, b"bad_request"),
+        ("OPTIONS", {"transfer-encoding": "chunked"}, b"bad_request"),
+        ("PUT", {"content-length": "5"}, None),
+        ("GET", {"content-length": "0"}, None),
+        ("GET", {}, None),
+        ("POST", {"content-length": "5"}, b"unauthorized"),
+    ],
+)
+async def test_no_body_is_read_where_none_belongs_or_of_who_has_no_key(
+    method: str, headers: dict[str, str], code: bytes | None
+) -> None:
+    """Nor is it taken for the next request: where one was announced, the connection ends."""
+    seen: list[bytes | None] = []
+    sent: list[Any] = []
+
+    async def inner(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(next((value for name, value in scope["headers"] if name == REFUSAL), None))
+        assert await receive() == {"type": "http.request", "body": b"", "more_body": False}
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def receive() -> dict[str, Any]:
+        raise AssertionError("a body was read")
+
+    async def send(message: Any) -> None:
+        sent.extend(name for name, _ in message["headers"])
+
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": "http", "method": method, "path": "/live", "headers": raw}
+    await Guard(inner, Settings(api_keys=("0" * 64,)))(scope, receive, send)
+
+    announced = headers.get("content-length") != "0" and bool(headers)
+    assert seen == [b"unauthorized" if method == "PUT" else code]
+    assert (b"connection" in sent) == (announced and method != "POST")
+
+
+async def test_a_body_that_comes_with_a_get_is_no_next_request(
+    app: Guard, listen: Callable[..., AbstractAsyncContextManager[str]]
+) -> None:
+    """Over a connection that would be kept."""
+    inner = b"GET /live HTTP/1.1\r\nHost: h\r\n\r\n"
+    outer = b"GET /live HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%s" % (len(inner), inner)
+    async with listen(app) as url:
+        port = int(url.rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(outer)
+        answer = await reader.read()
+        writer.close()
+
+    assert answer.startswith(b"HTTP/1.1 400") and answer.count(b"HTTP/1.1") == 1
 
 
 async def test_a_body_that_does_not_come_is_refused_in_time(

@@ -1,0 +1,40 @@
+"""Who reaches the service, and by what name."""
+
+import pytest
+
+from service.cluster.reach import exposed, guarded
+from service.settings import Settings
+
+LOCAL = ("localhost", "127.0.0.1", "[::1]")
+
+
+@pytest.mark.parametrize(
+    ("settings", "hosts"),
+    [
+        (Settings(), LOCAL),
+        (Settings(host="localhost"), LOCAL),
+        (Settings(host="::1"), LOCAL),
+        (Settings(host="127.0.0.2"), (*LOCAL, "127.0.0.2")),
+        (Settings(host="0.0.0.0"), ()),
+        (Settings(host="192.0.2.7"), ()),
+        (Settings(host="h.example"), ()),
+        (Settings(allowed_hosts=("h.example",)), ("h.example",)),
+        (Settings(address="auto"), ()),
+    ],
+)
+def test_a_service_for_this_machine_alone_goes_by_its_names_alone(
+    settings: Settings, hosts: tuple[str, ...]
+) -> None:
+    """Unless others are named; a cluster's nodes go by any."""
+    assert guarded(settings).allowed_hosts == hosts
+
+
+def test_who_lets_the_network_ask_without_a_key_is_warned() -> None:
+    """In one line; not with a key, and not where the network cannot ask."""
+    open_to_all = Settings(host="0.0.0.0")
+
+    assert (
+        exposed(open_to_all) == "warning: whoever reaches 0.0.0.0 may ask, since no API key is set"
+    )
+    assert exposed(open_to_all.model_copy(update={"api_keys": ("0" * 64,)})) is None
+    assert exposed(Settings()) is None

@@ -1,0 +1,73 @@
+"""Bodies of more values than a request needs, and of wrong ones, cost no more than few would."""
+
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+from pydantic import ValidationError
+
+from service.api.body import MOST_KEYS
+from service.edge import routes
+from service.refusals import MOST_ERRORS, REFUSALS, Refused, refusal
+from tests.attacks import HERE, LISTS, PLACES, VALUES, keys, many, structures
+
+if TYPE_CHECKING:
+    from tests.attacks import Attack
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+PLACED = {path: (path, body) for path, body in LISTS.items()} | PLACES
+FULL = [attack for attack in structures() if attack.full]
+
+
+@pytest.fixture
+def errors(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many errors each request that was refused had."""
+    counts: list[int] = []
+
+    def counted(error: BaseException) -> Refused:
+        if isinstance(error, ValidationError):
+            counts.append(error.error_count())
+        return refusal(error)
+
+    monkeypatch.setattr(routes, "refusal", counted)
+    return counts
+
+
+@pytest.mark.parametrize("attack", FULL, ids=[attack.name for attack in FULL])
+async def test_what_holds_too_many_values_is_never_parsed(
+    client: httpx.AsyncClient, attack: "Attack"
+) -> None:
+    """Wherever they stand, as JSON, before binary tensors and in a file."""
+    answer = await client.post(attack.path, content=attack.body(), headers=attack.headers)
+
+    assert answer.status_code in attack.statuses
+    assert REFUSALS["too_many_values"].title in answer.text
+
+
+@pytest.mark.parametrize("place", PLACED)
+async def test_of_wrong_values_in_a_list_few_errors_are_made(
+    client: httpx.AsyncClient, errors: list[int], place: str
+) -> None:
+    """Of hundreds; a list stops at its first."""
+    path, body = PLACED[place]
+
+    for value in VALUES.values():
+        sent = body.replace(HERE, many(value, most=300))
+        await client.post(path, content=sent, headers={"content-type": "application/json"})
+
+    assert max(errors, default=0) <= MOST_ERRORS
+
+
+@pytest.mark.parametrize("place", PLACED)
+async def test_of_unknown_fields_as_many_errors_are_made_as_an_object_may_have_keys(
+    client: httpx.AsyncClient, errors: list[int], place: str
+) -> None:
+    """And each object that must be there may lack its own."""
+    path, body = PLACED[place]
+    sent = body.replace(HERE, keys(MOST_KEYS))
+
+    answer = await client.post(path, content=sent, headers={"content-type": "application/json"})
+
+    assert answer.status_code in (400, 422)
+    assert max(errors, default=0) <= MOST_KEYS + MOST_ERRORS
