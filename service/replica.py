@@ -29,7 +29,7 @@ from service.engine.machine import Unservable
 from service.engine.proof import Proof, prove
 from service.engine.weights import Source, locate
 from service.heads.store import Heads
-from service.observe import lag
+from service.observe import lag, logs
 from service.observe.metrics import Metrics
 from service.observe.observer import Observer
 from service.refusals import Refused
@@ -81,6 +81,7 @@ class Replica:
             Unservable, ModelNotFound, CheckpointError, NotTrustworthy: why it cannot serve.
         """
         began, metrics, tracing = time.perf_counter(), Metrics(label), _tracing(settings, label)
+        logs.on_loss(metrics.line_lost)
         source = locate(settings.model)
         device, kind = machine.precision(settings)
         threads = settings.threads or machine.cores(settings.replicas)
@@ -130,6 +131,7 @@ class Replica:
         await self.batcher.drain()
         self.lanes.close()
         self.observer.tell()
+        self.observer.sum_up()
         if self.tracing:
             await asyncio.to_thread(self.tracing.close)
 
@@ -231,6 +233,7 @@ def _tracing(settings: Settings, label: str) -> "Tracing | None":
     from service.observe import tracing
 
     try:
-        return tracing.Tracing(settings.tracing, settings.tracing_ratio, label)
+        trusting = settings.tracing_trust_parent
+        return tracing.Tracing(settings.tracing, settings.tracing_ratio, label, trusting=trusting)
     except (tracing.CannotTrace, OSError) as error:
         raise Unservable(str(error)) from error

@@ -130,8 +130,9 @@ class Settings(BaseModel):
         pattern=r"^(console|file:.+|https?://.+)$",
         description="where spans go: console, file:PATH or the URL of OTLP; default: nowhere",
     )
-    tracing_ratio: float = Field(
-        0.01, ge=0, le=1, description="share of requests to trace whose caller did not decide"
+    tracing_ratio: float = Field(0.01, ge=0, le=1, description="share of requests to trace")
+    tracing_trust_parent: bool = Field(
+        False, description="whether a request's traceparent decides if it is traced"
     )
     batch_tokens: int | None = Field(
         None,
