@@ -32,7 +32,7 @@ REQUEST = HEAD % len(BODY) + BODY
 LIVE = b"GET /live HTTP/1.1\r\nHost: h\r\n\r\n"
 H2C = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000")
 # What clients that never end a request send first: nothing, half a head, half a body
-BEGINNINGS = (b"", REQUEST[:40], REQUEST[:-1])
+BEGINNINGS = (b"", REQUEST[:40], HEAD % 1009 + BODY)
 PER_SECOND, RESPONSIVE_SECONDS = 20, 60
 HEARD = "127.0.0.2"  # a client beside those of 127.0.0.1
 
@@ -68,6 +68,7 @@ def hear(port: int, seconds: float, over: Callable[[], None] = lambda: None) -> 
             writer.write(REQUEST.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1))
             answer = await reader.read()
             writer.close()
+            await writer.wait_closed()
             if answer:
                 code, body = int(answer.split()[1]), answer.partition(b"\r\n\r\n")[2]
         heard.codes[code] += 1
@@ -99,15 +100,26 @@ def crowd(port: int, each: int) -> Iterator[Counter[bytes]]:
     over = threading.Event()
 
     async def hold(beginning: bytes) -> None:
+        loop = asyncio.get_running_loop()
         while not over.is_set():
-            try:
-                reader, writer = await asyncio.open_connection("127.0.0.1", port)
-                writer.write(beginning)
-                told[(await reader.read(12)) or b"closed"] += 1
-                writer.close()
-            except OSError:
-                told[b"reset"] += 1
+            with socket.socket() as connection:
+                connection.setblocking(False)
+                try:
+                    await loop.sock_connect(connection, ("127.0.0.1", port))
+                    await loop.sock_sendall(connection, beginning)
+                    told[await answer(loop, connection, slow=bool(beginning)) or b"closed"] += 1
+                except OSError:
+                    told[b"reset"] += 1
             await asyncio.sleep(1)
+
+    async def answer(
+        loop: asyncio.AbstractEventLoop, connection: socket.socket, *, slow: bool
+    ) -> bytes:
+        while True:
+            with suppress(TimeoutError):
+                return await asyncio.wait_for(loop.sock_recv(connection, 12), 1)
+            if slow:
+                await loop.sock_sendall(connection, b"x")
 
     async def everyone() -> None:
         tasks = [asyncio.create_task(hold(one)) for one in BEGINNINGS for _ in range(each)]
