@@ -20,7 +20,7 @@ from ray.serve.exceptions import RayServeException
 from starlette.types import ASGIApp
 
 from service import settings
-from service.cluster import ingress
+from service.cluster import descriptors, ingress
 from service.edge import routes as edge
 from service.engine import weights
 from service.observe import logs, scrape
@@ -107,6 +107,7 @@ class Encoder:
         context = serve.get_replica_context()
         replicas = context.world_size or settings.replicas  # unknown where Ray scales by itself
         ingress.check(settings.model_copy(update={"replicas": replicas}), os.environ)
+        descriptors.raise_limit()
         # Ray makes the outermost layer after this, from the environment: two models of one
         # cluster have a process each, and with it limits of their own.
         os.environ.update(ingress.guard_variables(settings))

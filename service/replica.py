@@ -32,7 +32,7 @@ from service.engine.weights import Source, locate
 from service.heads.store import Heads
 from service.keys import tenants
 from service.memory import PROCESS
-from service.observe import lag
+from service.observe import lag, logs
 from service.observe.metrics import Metrics
 from service.observe.observer import Observer
 from service.refusals import Refused
@@ -84,11 +84,9 @@ class Replica:
             Unservable, ModelNotFound, CheckpointError, NotTrustworthy: why it cannot serve.
         """
         keys = tenants(settings.api_keys)
-        began, metrics, tracing = (
-            time.perf_counter(),
-            Metrics(label, keys),
-            _tracing(settings, label),
-        )
+        began, tracing = time.perf_counter(), _tracing(settings, label)
+        metrics = Metrics(label, keys)
+        logs.on_loss(metrics.line_lost)
         source = locate(settings.model)
         device, kind = machine.precision(settings)
         threads = settings.threads or machine.cores(settings.replicas)
@@ -140,6 +138,7 @@ class Replica:
         await self.batcher.drain()
         self.lanes.close()
         self.observer.tell()
+        self.observer.sum_up()
         if self.tracing:
             await asyncio.to_thread(self.tracing.close)
 
@@ -251,6 +250,7 @@ def _tracing(settings: Settings, label: str) -> "Tracing | None":
     from service.observe import tracing
 
     try:
-        return tracing.Tracing(settings.tracing, settings.tracing_ratio, label)
+        trusting = settings.tracing_trust_parent
+        return tracing.Tracing(settings.tracing, settings.tracing_ratio, label, trusting=trusting)
     except (tracing.CannotTrace, OSError) as error:
         raise Unservable(str(error)) from error

@@ -5,7 +5,9 @@ HEADLIGHT_MAX_TOKENS and the key `max_tokens` of the YAML file; a flag wins over
 a variable, a variable over the file.
 """
 
+import logging
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,8 +17,17 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from service import keys
 
+logger = logging.getLogger(__name__)
+
 PREFIX = "HEADLIGHT_"
 KIB, MIB = 1024, 1024 * 1024
+
+# What Kubernetes tells a pod of each Service in its namespace, and of one named headlight* in
+# variables that begin as ours do: HEADLIGHT_PORT=tcp://10.0.0.1:8000, HEADLIGHT_SERVICE_HOST
+ADDRESS = re.compile(r"(tcp|udp|sctp)://")
+SERVICE_VARIABLE = re.compile(
+    r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$"
+)
 
 Count = Annotated[int, Field(ge=1)]
 
@@ -63,6 +74,9 @@ class Settings(BaseModel):
     )
     address: str | None = Field(
         None, description="Ray cluster to join (auto: the one on this machine); default: start one"
+    )
+    insecure_cluster: bool = Field(
+        False, description="whether to serve on a cluster that lets whoever reaches it run code"
     )
     deadline_seconds: float = Field(
         30.0, gt=0, le=600, description="longest time a request may take, seconds"
@@ -123,8 +137,9 @@ class Settings(BaseModel):
         pattern=r"^(console|file:.+|https?://.+)$",
         description="where spans go: console, file:PATH or the URL of OTLP; default: nowhere",
     )
-    tracing_ratio: float = Field(
-        0.01, ge=0, le=1, description="share of requests to trace whose caller did not decide"
+    tracing_ratio: float = Field(0.01, ge=0, le=1, description="share of requests to trace")
+    tracing_trust_parent: bool = Field(
+        False, description="whether a request's traceparent decides if it is traced"
     )
     batch_tokens: int | None = Field(
         None,
@@ -136,6 +151,10 @@ class Settings(BaseModel):
     max_waiting_tokens: Count = Field(262_144, description="tokens that may wait in a replica")
     max_waiting_characters: Count = Field(
         8_388_608, description="characters that may wait to be tokenized in a replica"
+    )
+    max_source_connections: Count | None = Field(
+        None,
+        description="connections of one client address; default: as many as all queues hold",
     )
 
 
@@ -152,14 +171,23 @@ def load(
     document = yaml.safe_load(file.read_text()) if file else {}
     if not isinstance(document, dict):
         raise ValueError(f"{file} must hold settings, one `name: value` a line")
+    named = {name: value for name, value in environ.items() if name.startswith(PREFIX)}
+    if theirs := sorted(name for name, value in named.items() if _of_kubernetes(name, value)):
+        logger.warning("variables of Kubernetes ignored", extra={"reason": ", ".join(theirs)})
     variables = {
         name.removeprefix(PREFIX).lower(): value
-        for name, value in environ.items()
-        if name.startswith(PREFIX)
+        for name, value in named.items()
+        if name not in theirs
     }
     flags = {name: value for name, value in flags.items() if value is not None}
     values = {**document, **variables, **flags}
     return Settings.model_validate({**values, "api_keys": _keys(document, variables, values)})
+
+
+def _of_kubernetes(name: str, value: str) -> bool:
+    """Whether Kubernetes put a variable there, for a Service whose name begins with ours."""
+    linked = name.endswith("_PORT") and ADDRESS.match(value)
+    return bool(linked or SERVICE_VARIABLE.search(name))
 
 
 def _keys(

@@ -352,6 +352,7 @@ ABSENCES = {
             "service.api.teaching.mechanism",
             "service.engine",
             "service.heads.survey",
+            "service.observe.logs",
             "service.observe.metrics",
             "model.maps.statistics",
         },

@@ -21,18 +21,32 @@ CONFIGURATIONS = ("laptop.yaml", "gpu.yaml", "two-models.yaml")
 # The cluster that deploy/serve/ray.env starts: room for so many replicas, of all models
 REPLICAS, DRAIN_SECONDS = 4, 25
 
+# Where they lie: the folder, and in it what each of the others names
+HAPROXY_FILES = {
+    "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": "",
+    "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": "haproxy.cfg",
+    "RAY_SERVE_HAPROXY_SOCKET_PATH": "admin",
+    "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": "metrics",
+    "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": "state",
+}
+
 
 def ray_env() -> str:
     """The variables of a cluster, for a shell."""
     variables = ingress.clustered(Settings(replicas=REPLICAS, drain_seconds=DRAIN_SECONDS))
     lines = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
     found = f'{ingress.PROGRAM}="$(command -v {ingress.WRAPPER})"'  # Ray asks for the whole path
+    folder, *names = HAPROXY_FILES
+    files = [f'{folder}="$(mktemp -d /tmp/headlight.XXXXXX)"']
+    files += [f'{name}="${folder}/{HAPROXY_FILES[name]}"' for name in names]
     return "".join(
         f"{line}\n"
         for line in (
             "# Each node's: set -a; . deploy/serve/ray.env; ray start ...",
             f"# Room for {REPLICAS} replicas; for each more, {ingress.CONNECTIONS} grows by "
             f"{ingress.ongoing(Settings())}.",
+            "# HAProxy's files, in a folder that is this user's alone and has no known name",
+            *files,
             *(found if line.startswith(ingress.PROGRAM) else line for line in lines),
         )
     )
@@ -200,6 +214,18 @@ def test_every_pod_starts_with_the_variables_of_ray_env() -> None:
     for pod in templates():
         given = {each["name"]: each["value"] for each in pod["containers"][0]["env"]}
         assert given == {**variables, "HF_HUB_OFFLINE": "1"}
+
+
+def test_no_pod_is_told_of_other_services() -> None:
+    """Kubernetes' variables of a Service called headlight* look like settings of ours."""
+    assert [pod["enableServiceLinks"] for pod in templates()] == [False] * len(templates())
+
+
+def test_a_container_that_takes_too_much_memory_is_its_own_fault() -> None:
+    """Each of the compose file's has a limit, so that none takes the machine with it."""
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+
+    assert all("mem_limit" in service for service in services.values())
 
 
 def test_no_pod_is_killed_before_it_has_drained() -> None:

@@ -11,6 +11,7 @@ import ctypes
 import importlib.util
 import os
 import re
+import resource
 import shutil
 import signal
 import sys
@@ -18,25 +19,68 @@ from pathlib import Path
 
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
-# HAProxy's own answer while no replica can: `not_ready` of refusals.py, with an id of its own.
-UNREADY = (
-    "status 503 content-type application/problem+json hdr Retry-After 1"
-    " hdr X-Request-Id %[unique-id] lf-string"
-    ' \'{"type":"about:blank","title":"The replica is not ready.","status":503,"code":"not_ready",'
-    '"detail":"The replica is not ready.","request_id":"%[unique-id]"}\''
+
+def answer(status: str, code: str, title: str, *headers: str) -> str:
+    """Return how HAProxy answers by itself: a row of refusals.py, with an id of its own."""
+    lines = "".join(f" hdr {header}" for header in (*headers, "X-Request-Id %[unique-id]"))
+    return (
+        f"status {status} content-type application/problem+json{lines} lf-string "
+        f'\'{{"type":"about:blank","title":"{title}","status":{status},"code":"{code}",'
+        f'"detail":"{title}","request_id":"%[unique-id]"}}\''
+    )
+
+
+# While no replica can answer, or none is to
+UNREADY = answer("503", "not_ready", "The replica is not ready.", "Retry-After 1")
+LATE = answer("504", "deadline_exceeded", "The request was not done by its deadline.")
+SLOW = answer("408", "request_timeout", "The body did not come in time.")
+BUSY = answer(
+    "429",
+    "overloaded",
+    "The service is busy; the request was not started.",
+    "Retry-After 1",
+    "Connection close",
 )
 # A file beside the configuration, empty until the service stops; then it holds its own name, and
 # HAProxy is told so (drain.py). A file, since a reload on the way must not forget it.
 FLAG = "stopping"
 
 # A request whose head and body came whole can be replayed on another replica, even when
-# the client sent them apart; and no client may take for ever to send one.
+# the client sent them apart; and no client may take for ever to send one. HTTP/2 in clear text
+# would carry a hundred requests on a connection, past all that is counted here.
 DEFAULTS = (
     "    option http-buffer-request",
+    "    option disable-h2-upgrade",
     "    timeout http-request 10s",
+    "    timeout check 2s",
     "    unique-id-format %[uuid]",
     f"    http-error {UNREADY}",
+    f"    http-error {LATE}",
+    f"    http-error {SLOW}",
 )
+KEEP_ALIVE = "timeout http-keep-alive 65s"  # above the minute for which load balancers keep them
+
+# Connections beyond Ray's bound, on which only a probe is answered; all others are told to go
+RESERVE = 128
+PROBES = "path_end /live /ready /health /metrics /-/healthz"
+# Of one client (IPv6: of one network), unless a setting says otherwise: all but these, so that a
+# load balancer can fill every queue; and so many more until they are not even accepted
+OTHERS, GRACE = 256, 64
+PER_SOURCE = "HEADLIGHT_MAX_SOURCE_CONNECTIONS"
+# What HAProxy itself opens, beside two descriptors a connection: one to the client, one on
+OWN_DESCRIPTORS = 256
+# Ray's bound, and ours with Ray's behind it
+BOUND = re.compile(r"^    maxconn (?:\d+ # )?(\d+)", re.MULTILINE)
+
+# A replica whose check fails by time is gone, or stopped: whoever waits for it is sent elsewhere.
+# One that answers its check with another status is leaving: it finishes what it has, gets no more.
+# An error that may be of our own making, as for want of descriptors, only hastens the next check.
+SERVERS = {
+    r"^(    default-server .*) check$": r"\1 check on-marked-down shutdown-sessions",
+    r"^(    http-check expect status 200)$": r"\1 error-status L7OKC",
+    r" on-error mark-down$": " on-error sudden-death",
+}
+
 # Before the first choice of a backend: while the service stops, no replica is asked.
 CHOICES = ("    use_backend ", "    default_backend ")
 CHOICE = "    use_backend default_backend"
@@ -48,23 +92,31 @@ REFUSAL = f"    http-request return {UNREADY} hdr Connection close"
 PRIVATE = ("frontend prometheus", "listen stats")
 
 
-def rewrite(config: str, flag: Path) -> str:
+def rewrite(config: str, flag: Path, descriptors: int, per_source: int | None = None) -> str:
     """Give Ray's configuration what it lacks; a second time changes nothing.
 
     Args:
         config: as Ray wrote it.
         flag: the file that says whether the service stops.
+        descriptors: most that HAProxy may have open.
+        per_source: most connections of one client; None: all but OTHERS.
 
     Raises:
         ValueError: a section is missing, so this is not Ray's configuration.
     """
+    bound = BOUND.search(config)
+    if bound is None:
+        raise ValueError("the configuration lacks maxconn")
+    most = min(int(bound[1]), (descriptors - OWN_DESCRIPTORS) // 2 - RESERVE)
+    doors = limits(most, per_source or most - min(OTHERS, most // 2))
     stopping = f' if {{ str({FLAG}) -f "{flag}" }}'
     choice = CHOICE + stopping
-    ours = {*DEFAULTS, choice, REFUSAL, REFUSAL + stopping}
+    ours = {*DEFAULTS, *doors, choice, REFUSAL, REFUSAL + stopping}
     rays = [line for line in config.splitlines() if line not in ours]
     routed = any(line.startswith("    use_backend ") for line in rays)
     headed = {
         "defaults": DEFAULTS,
+        "frontend http_frontend": doors,
         "backend default_backend": (REFUSAL + stopping if routed else REFUSAL,),
     }
     lines: list[str] = []
@@ -75,12 +127,36 @@ def rewrite(config: str, flag: Path) -> str:
         if line.startswith(CHOICES) and choice not in lines:
             lines.append(choice)
         if not line.strip().startswith("errorfile "):  # a 500 of 502-504, which no client retries
-            lines.append(closed(line, section))
+            lines.append(bounded(closed(line, section), section, most))
         if line == section:
             lines.extend(headed.pop(section, ()))
     if headed or choice not in lines:
         raise ValueError("the configuration lacks a section of Ray's")
     return "\n".join(lines) + "\n"
+
+
+def limits(most: int, per_source: int) -> tuple[str, ...]:
+    """Return the rules that refuse connections, before any that choose a replica."""
+    refuse = f"    http-request return {BUSY} if !{{ {PROBES} }}"
+    return (
+        "    stick-table type ipv6 size 100k expire 70s store conn_cur",
+        "    tcp-request connection track-sc0 src,ipmask(32,64)",
+        f"    tcp-request connection reject if {{ sc_conn_cur(0) gt {per_source + GRACE} }}",
+        f"{refuse} {{ sc_conn_cur(0) gt {per_source} }}",
+        f"{refuse} {{ fe_conn gt {most} }}",
+    )
+
+
+def bounded(line: str, section: str, most: int) -> str:
+    """Bound what a line leaves open: connections, and how long a replica that hangs is asked."""
+    if section == "global":
+        return BOUND.sub(f"    maxconn {most + RESERVE} # {most}", line)
+    if section == "defaults":
+        return re.sub(r"timeout http-keep-alive \d+s", KEEP_ALIVE, line)
+    if section.startswith("backend "):
+        for pattern, changed in SERVERS.items():
+            line = re.sub(pattern, changed, line)
+    return line
 
 
 def closed(line: str, section: str) -> str:
@@ -113,6 +189,12 @@ def binary() -> str:
     return program
 
 
+def descriptors() -> int:
+    """Return how many descriptors HAProxy may open; it raises its own limit as far as it needs."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if most == resource.RLIM_INFINITY else most
+
+
 def die_with_parent() -> None:
     """Have the kernel end this process when Ray's manager dies.
 
@@ -134,7 +216,8 @@ def main() -> None:
         path = Path(arguments[arguments.index("-f") + 1])
         flag = path.with_name(FLAG)
         flag.touch()
-        path.write_text(rewrite(path.read_text(), flag))
+        per_source = int(os.environ.get(PER_SOURCE) or 0)
+        path.write_text(rewrite(path.read_text(), flag, descriptors(), per_source or None))
         die_with_parent()
     haproxy = binary()
     os.execv(haproxy, [haproxy, *arguments])

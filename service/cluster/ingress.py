@@ -41,6 +41,8 @@ HEAP = {
 PROGRAM, WRAPPER = "RAY_SERVE_HAPROXY_BINARY_PATH", "headlight-haproxy"
 CONNECTIONS = "RAY_SERVE_HAPROXY_MAXCONN"  # of each node's HAProxy, for all that it serves
 
+AUTHENTICATED = {"RAY_AUTH_MODE": "token"}  # without it, whoever reaches Ray runs code
+
 # A node told to stop hands its work over for so long; a replica's own time to leave is less.
 NODE_DRAIN_SECONDS = 90
 
@@ -92,7 +94,10 @@ def promised(settings: Settings) -> dict[str, str]:
         # answers and are never retried.
         "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response 503",
         "RAY_SERVE_HAPROXY_RETRIES": "3",
+        # An error hastens the next check (haproxy.py); a replica that hangs fails three in 9 s.
         "RAY_SERVE_HAPROXY_OBSERVE_ERROR_LIMIT": "1",
+        "RAY_SERVE_HAPROXY_HEALTH_CHECK_INTER": "2s",
+        "RAY_SERVE_HAPROXY_HEALTH_CHECK_FALL": "3",
         "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": str(BUFFER_BYTES),
         # HAProxy accepts nothing when full, not even /live: it must not fill before our queues.
         CONNECTIONS: str(ongoing(settings) * settings.replicas + SPARE_REQUESTS),
@@ -105,7 +110,17 @@ def promised(settings: Settings) -> dict[str, str]:
         "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": f"{settings.drain_seconds:g}",
         PROGRAM: WRAPPER,
+        **source_bound(settings),
     }
+
+
+def source_bound(settings: Settings) -> dict[str, str]:
+    """Return the variable from which HAProxy's wrapper knows the bound of a client's connections.
+
+    Not there means the wrapper's own, which differs with the room that a cluster has.
+    """
+    most = settings.max_source_connections
+    return {} if most is None else {haproxy.PER_SOURCE: str(most)}
 
 
 def guard_variables(settings: Settings) -> dict[str, str]:
@@ -131,7 +146,7 @@ def clustered(settings: Settings) -> dict[str, str]:
         settings: of all that the cluster will serve: `replicas` counts those of every model.
     """
     return promised(settings) | {
-        "RAY_AUTH_MODE": "token",  # without it, whoever reaches Ray runs code
+        **AUTHENTICATED,
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": str(NODE_DRAIN_SECONDS),
         **HEAP,
         "RAY_worker_niceness": "0",  # Ray would run replicas at +15
@@ -148,7 +163,7 @@ def placed(settings: Settings, block: int, run: Path, cores: int) -> dict[str, s
         cores: of the machine.
     """
     ray = {
-        "RAY_AUTH_MODE": "token",
+        **AUTHENTICATED,
         "RAY_AUTH_TOKEN": secrets.token_hex(32),  # of this service alone; no file in the home
         **HEAP,
         "RAY_worker_niceness": "0",  # Ray would run replicas at +15
@@ -194,9 +209,13 @@ def check(settings: Settings, actual: Mapping[str, str]) -> None:
     """Check that Ray's processes on a node were started with what the promise needs.
 
     Raises:
-        Unsuited: they were not.
+        Unsuited: they were not, or the cluster is open to whoever reaches it.
     """
-    if different := differences(promised(settings), actual):
+    different = differences(promised(settings), actual)
+    if not settings.insecure_cluster:
+        open_to_all = differences(AUTHENTICATED, actual)
+        different += [f"{one} unless --insecure-cluster is true" for one in open_to_all]
+    if different:
         raise Unsuited("this cluster cannot serve: " + "; ".join(different))
 
 

@@ -5,12 +5,17 @@
 log.schema.json describes a line. An event is a constant, its facts are those of FACTS and
 no others: that keeps inputs out. So does leaving an exception's own text out; its class and the
 places it went through are enough to find it.
+
+A log that is a file begins anew at FILE_BYTES, and the one before it is kept. A line that cannot be
+written is lost, and counted: a full disk stops no request.
 """
 
 import json
 import logging
-import sys
+import os
+import stat
 import traceback
+from collections.abc import Callable
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Literal
@@ -26,8 +31,10 @@ FACTS = (
     "tokens",
     "weights",
     "reason",
+    "count",
 )
 Format = Literal["json", "text"]
+FILE_BYTES = 64 * 1024 * 1024  # of a replica's log; with the one before, twice as many
 
 
 class Lines(logging.Formatter):
@@ -76,17 +83,75 @@ class Words(Lines):
 FORMATS: dict[Format, type[Lines]] = {"json": Lines, "text": Words}
 
 
+class Writer(logging.Handler):
+    """Writes lines to a descriptor, each at once.
+
+    Nothing is kept to be written later: what a full disk did not take would come out in the middle
+    of another line.
+
+    Args:
+        descriptor: of a file, a pipe or a terminal; if of a file, it is changed for a new one.
+        most: bytes of a file.
+    """
+
+    def __init__(self, descriptor: int, most: int = FILE_BYTES) -> None:
+        super().__init__()
+        self._descriptor, self._most, self._broken = descriptor, most, False
+        self.on_loss: Callable[[], None] = lambda: None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line, or count it as lost."""
+        try:
+            line = f"{self.format(record)}\n".encode()
+            self._rotate(len(line))
+            if self._broken:
+                line = b"\n" + line
+            self._broken = os.write(self._descriptor, line) < len(line)
+        except OSError:
+            self.on_loss()
+        else:
+            if self._broken:
+                self.on_loss()
+
+    def _rotate(self, size: int) -> None:
+        """Put an empty file in a full one's place, which stays beside it, once, as `.1`."""
+        state = os.fstat(self._descriptor)
+        if not stat.S_ISREG(state.st_mode) or state.st_size + size <= self._most:
+            return
+        try:
+            self._replace(os.readlink(f"/proc/self/fd/{self._descriptor}"), state.st_mode)
+        except OSError:  # somebody removed the file, or the disk has no room for another
+            os.ftruncate(self._descriptor, 0)
+
+    def _replace(self, path: str, mode: int) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+        new = os.open(f"{path}.new", flags, stat.S_IMODE(mode))
+        try:
+            os.replace(path, f"{path}.1")
+            os.replace(f"{path}.new", path)
+            os.dup2(new, self._descriptor)
+        finally:
+            os.close(new)
+
+
 def start(form: Format, replica: str) -> None:
     """Send what this service logs, from now on, to the process's own stdout, and nowhere else.
 
     Ray's loggers keep their own ways. Where Serve is told to write JSON it puts an object in the
-    place of sys.stdout that would wrap our lines in its own; `sys.__stdout__` stays.
+    place of sys.stdout that would wrap our lines in its own; descriptor 1 stays.
     """
-    handler = logging.StreamHandler(sys.__stdout__)
+    handler = Writer(1)
     handler.setFormatter(FORMATS[form](replica))
     ours = logging.getLogger("service")
     ours.handlers, ours.propagate = [handler], False
     ours.setLevel(logging.INFO)
+
+
+def on_loss(count: Callable[[], None]) -> None:
+    """Have each line that is lost from now on counted."""
+    for handler in logging.getLogger("service").handlers:
+        if isinstance(handler, Writer):
+            handler.on_loss = count
 
 
 def _failure(error: BaseException) -> dict[str, Any]:

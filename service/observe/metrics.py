@@ -60,6 +60,7 @@ SENTENCES = {
     "accelerator_errors": "Batches that the device failed.",
     "attention_maps": "Heads whose attention was answered, of every sequence.",
     "attention_bytes": "Bytes of the attention that was answered.",
+    "log_lines_lost": "Lines of the log that could not be written, as on a full disk.",
     "last_success_timestamp_seconds": (
         "Unix time of the model's last answer, in seconds; 0 before the first."
     ),
@@ -127,6 +128,7 @@ class Metrics:
         self._errors = own.counters("accelerator_errors", "kind", ERRORS)
         self._maps = own.counters("attention_maps", "form", FORMS)
         self._map_bytes = own.counters("attention_bytes", "form", FORMS)
+        self.line_lost = own.counter("log_lines_lost").inc
         self._success = self._gauge("last_success_timestamp_seconds")
         self._gauge("start_time_seconds").set_to_current_time()
 

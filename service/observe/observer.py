@@ -7,6 +7,8 @@ answers that need the caches for themselves. So requests are told of some at a t
 
 import asyncio
 import logging
+import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -17,6 +19,7 @@ from starlette.types import Scope
 from service.memory import Hold
 from service.observe.metrics import Metrics
 from service.observe.record import REQUEST_ID, TRACEPARENT, Record
+from service.refusals import UNAUTHORIZED
 
 if TYPE_CHECKING:  # tracing that is off imports nothing
     from service.observe.tracing import Tracing
@@ -25,6 +28,19 @@ logger = logging.getLogger(__name__)
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 TELL_SECONDS = 0.1  # most between a request's end and its line
+
+# Whoever asks these asks them for ever; they and the 401s of whoever guesses keys share a line
+PROBES = frozenset(
+    (
+        "/live",
+        "/ready",
+        "/health",
+        "/v2/health/live",
+        "/v2/health/ready",
+        "/v2/models/{model}/ready",
+    )
+)
+SUMMARY_SECONDS = 60.0
 
 
 class Observer:
@@ -43,6 +59,7 @@ class Observer:
         ends = [tracing.end] if tracing else []
         self._listeners = [metrics.request, *ends, *([self._log] if lines else [])]
         self._in_flight, self._ended = 0, list[Record]()
+        self._alike, self._summed = Counter[tuple[str, int]](), time.monotonic()
         metrics.watch("requests_in_flight", "Requests not yet answered.", lambda: self._in_flight)
 
     @contextmanager
@@ -77,9 +94,20 @@ class Observer:
                     listener(record)
                 except Exception:  # a bug, which must not silence the others
                     logger.exception("telling failed", extra=record.names())
+        if time.monotonic() - self._summed > SUMMARY_SECONDS:
+            self.sum_up()
+
+    def sum_up(self) -> None:
+        """Write a line for each kind of requests that have none of their own."""
+        alike, self._alike, self._summed = self._alike, Counter(), time.monotonic()
+        for (route, code), count in sorted(alike.items()):
+            logger.info("requests", extra={"route": route, "code": code, "count": count})
 
     def _log(self, record: Record) -> None:
-        """Write a request's line, at the time of its end."""
+        """Write a request's line, at the time of its end, or count it for one with others."""
+        if record.route in PROBES or record.code == UNAUTHORIZED:
+            self._alike[record.route, record.code] += 1
+            return
         if not logger.isEnabledFor(logging.INFO):
             return
         facts = {

@@ -43,14 +43,15 @@ class Tracing:
 
     Args:
         to: console (stderr), file:PATH, or the URL of an OTLP collector's traces.
-        ratio: share of requests to sample whose caller did not decide.
+        ratio: share of requests to sample.
+        trusting: whether a caller that names its trace decides instead.
 
     Raises:
         CannotTrace: what `to` needs is not installed.
         OSError: the file cannot be written.
     """
 
-    def __init__(self, to: str, ratio: float, replica: str) -> None:
+    def __init__(self, to: str, ratio: float, replica: str, *, trusting: bool) -> None:
         self._open = ExitStack()
         self._processor = BatchSpanProcessor(_exporter(to, self._open))
         resource = Resource.create(
@@ -64,20 +65,22 @@ class Tracing:
         provider = TracerProvider(ALWAYS_ON, resource, shutdown_on_exit=False)
         provider.add_span_processor(self._processor)
         self._tracer = provider.get_tracer("headlight")
-        self._ratio, self._ids = ratio, RandomIdGenerator()
+        self._ratio, self._trusting, self._ids = ratio, trusting, RandomIdGenerator()
         self._headers = TraceContextTextMapPropagator()
 
     def begin(self, record: Record, traceparents: Sequence[str]) -> Trace:
         """Start a request's span; a traceparent that is not valid starts a new trace.
 
-        Whether it is sampled is the caller's to say, and by chance where there is none.
+        Whether it is sampled is chance's to say, and a trusted caller's where there is one:
+        a flag from outside would otherwise have every request kept.
         """
         context = Context()
         if len(traceparents) == 1:
             # no tracestate: it is the caller's text, and we call nobody who could want it
             context = self._headers.extract({TRACEPARENT: traceparents[0]}, context)
         parent = trace.get_current_span(context).get_span_context()
-        if parent.trace_flags.sampled if parent.is_valid else random.random() < self._ratio:
+        decided = self._trusting and parent.is_valid
+        if parent.trace_flags.sampled if decided else random.random() < self._ratio:
             span = self._tracer.start_span(record.method, context, SpanKind.SERVER)
             own = span.get_span_context()
             return _trace(own, span)

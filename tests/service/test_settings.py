@@ -1,10 +1,12 @@
 """Where a setting comes from, and what is refused."""
 
+import logging
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
+from service import settings
 from service.settings import Settings, load
 
 
@@ -51,3 +53,36 @@ def test_a_file_must_hold_settings(tmp_path: Path) -> None:
 def test_every_setting_says_what_it_is() -> None:
     """The README's table and --help are made of these sentences."""
     assert all(field.description for field in Settings.model_fields.values())
+
+
+def test_what_kubernetes_says_of_its_services_is_no_setting(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever they are called; a setting of ours that looks alike stays one."""
+    monkeypatch.setattr(logging.getLogger("service"), "propagate", True)
+    address = "tcp://10.96.0.7:8000"
+    theirs = {
+        "HEADLIGHT_PORT": address,
+        "HEADLIGHT_SERVICE_HOST": "10.96.0.7",
+        "HEADLIGHT_SERVICE_PORT": "8000",
+        "HEADLIGHT_SERVICE_PORT_HTTP": "8000",
+        "HEADLIGHT_PORT_8000_TCP": address,
+        "HEADLIGHT_PORT_8000_TCP_PROTO": "tcp",
+        "HEADLIGHT_PORT_8000_TCP_PORT": "8000",
+        "HEADLIGHT_PORT_8000_TCP_ADDR": "10.96.0.7",
+        "HEADLIGHT_SERVE_SVC_PORT": address.replace("tcp", "udp"),
+        "HEADLIGHT_SERVE_SVC_SERVICE_HOST": "10.96.0.7",
+    }
+
+    assert load({}, theirs) == Settings()
+    assert [record.getMessage() for record in caplog.records] == ["variables of Kubernetes ignored"]
+    assert caplog.records[0].reason == ", ".join(sorted(theirs))
+    assert load({}, {"HEADLIGHT_PORT": "8001"}).port == 8001
+    assert len(caplog.records) == 1
+
+
+def test_no_setting_has_a_name_that_kubernetes_uses() -> None:
+    """It could not be set by its variable."""
+    names = [f"HEADLIGHT_{name.upper()}" for name in Settings.model_fields]
+
+    assert not [name for name in names if settings._of_kubernetes(name, "1")]

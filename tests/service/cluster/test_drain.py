@@ -18,6 +18,7 @@ from service.cluster import drain, haproxy
 CONFIG = """\
 global
     stats socket {admin} mode 666 level admin expose-fd listeners
+    maxconn 1024
 defaults
     mode http
     timeout client 9s

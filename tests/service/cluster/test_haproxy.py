@@ -20,8 +20,10 @@ CONFIG = """\
 global
     log stderr local0 info
     stats socket /run/admin mode 666 level admin expose-fd listeners
+    maxconn 1024
 defaults
     mode http
+    timeout http-keep-alive 90s
     errorfile 502 /run/500.http
 frontend prometheus
     bind :9101
@@ -32,11 +34,18 @@ frontend http_frontend
 backend default_backend
     http-request return status 404 content-type text/plain string "not found"
 backend http-minilm
+    http-check expect status 200
+    default-server fall 3 check
+    server one 127.0.0.1:9 check observe layer4 error-limit 1 on-error mark-down
 listen stats
   bind *:8404
 """
 
 # The least that is Ray's
+GLOBAL = """\
+global
+    maxconn 1024
+"""
 FRONTEND = """\
 frontend http_frontend
     bind 127.0.0.1:{port}
@@ -45,12 +54,11 @@ backend default_backend
 """
 FLAG = Path("/run/stopping")
 STOPPING = ' if { str(stopping) -f "/run/stopping" }'
-NOT_READY = refusals.Refused("not_ready")
 
 
-def rewrite(config: str) -> str:
+def rewrite(config: str, descriptors: int = 20_000, per_source: int | None = None) -> str:
     """Rewrite with a flag that lies somewhere."""
-    return haproxy.rewrite(config, FLAG)
+    return haproxy.rewrite(config, FLAG, descriptors, per_source)
 
 
 def test_requests_are_taken_whole_and_in_time() -> None:
@@ -58,18 +66,73 @@ def test_requests_are_taken_whole_and_in_time() -> None:
     lines = rewrite(CONFIG).splitlines()
 
     start = lines.index("defaults")
-    assert lines[start + 1 : start + 3] == [
+    assert lines[start + 1 : start + 4] == [
         "    option http-buffer-request",
+        "    option disable-h2-upgrade",
         "    timeout http-request 10s",
     ]
+    assert "    timeout http-keep-alive 65s" in lines
 
 
-def test_what_haproxy_answers_itself_is_a_refusal_of_the_table() -> None:
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        (haproxy.UNREADY, "not_ready"),
+        (haproxy.LATE, "deadline_exceeded"),
+        (haproxy.SLOW, "request_timeout"),
+        (haproxy.BUSY, "overloaded"),
+    ],
+)
+def test_what_haproxy_answers_itself_is_a_refusal_of_the_table(said: str, code: str) -> None:
     """The wrapper is too quick to read the table, so its copy is held against it."""
-    (quoted,) = re.findall("'({.*})'", haproxy.UNREADY)
+    (quoted,) = re.findall("'({.*})'", said)
+    refused = refusals.Refused(code)
 
-    assert json.loads(quoted) == json.loads(refusals.problem(NOT_READY, "%[unique-id]"))
-    assert f"status {NOT_READY.status} content-type {refusals.MEDIA_TYPE}" in haproxy.UNREADY
+    assert json.loads(quoted) == json.loads(refusals.problem(refused, "%[unique-id]"))
+    assert f"status {refused.status} content-type {refusals.MEDIA_TYPE}" in said
+
+
+def test_connections_have_a_bound_and_probes_a_reserve_beyond_it() -> None:
+    """Of one client all but 256, and more for its probes; of all what Ray says, and more."""
+    lines = rewrite(CONFIG).splitlines()
+
+    assert "    maxconn 1152 # 1024" in lines
+    start = lines.index("frontend http_frontend")
+    rules = lines[start + 1 : start + 6]
+    assert rules[1:3] == [
+        "    tcp-request connection track-sc0 src,ipmask(32,64)",
+        "    tcp-request connection reject if { sc_conn_cur(0) gt 832 }",
+    ]
+    for rule, bound in zip(rules[3:], ("sc_conn_cur(0) gt 768", "fe_conn gt 1024"), strict=True):
+        assert f"return {haproxy.BUSY} if !{{ path_end /live " in rule
+        assert rule.endswith(f" {{ {bound} }}")
+
+
+def test_a_setting_bounds_the_connections_of_one_client() -> None:
+    """As a service without a load balancer in front may want."""
+    config = rewrite(CONFIG, per_source=10)
+
+    assert "sc_conn_cur(0) gt 10 }" in config and "sc_conn_cur(0) gt 74 }" in config
+
+
+@pytest.mark.parametrize(("descriptors", "most"), [(1024, 256), (2560, 1024), (10**9, 1024)])
+def test_connections_never_need_more_descriptors_than_there_are(
+    descriptors: int, most: int
+) -> None:
+    """Two for each: who finds no room is told so, and a replica can always be asked."""
+    (written, bound) = re.findall(r"maxconn (\d+) # (\d+)", rewrite(CONFIG, descriptors))[0]
+
+    assert int(bound) == most and int(written) == most + haproxy.RESERVE
+    assert rewrite(rewrite(CONFIG, descriptors), descriptors) == rewrite(CONFIG, descriptors)
+
+
+def test_a_replica_is_left_by_its_checks_and_not_by_one_error() -> None:
+    """Who waits for one that hangs goes elsewhere; one that says it is leaving may finish."""
+    config = rewrite(CONFIG)
+
+    assert "default-server fall 3 check on-marked-down shutdown-sessions\n" in config
+    assert "http-check expect status 200 error-status L7OKC\n" in config
+    assert "observe layer4 error-limit 1 on-error sudden-death\n" in config
 
 
 def test_a_path_is_unknown_only_where_an_application_is_known() -> None:
@@ -143,8 +206,21 @@ def test_the_installed_rays_template_has_what_is_rewritten() -> None:
             "metrics_port": 1,
             "stats_port": 2,
             "log_target": "stderr",
+            "maxconn": 1024,
+            "timeout_http_keep_alive_s": 90,
+            "observe_mark_down_enabled": True,
+            "observe_error_limit": 1,
         },
         route_info={"status": 200},
+        backends_with_health_config=[
+            {
+                "backend": {"name": "b", "servers": [{"name": "s", "host": "h", "port": 3}]},
+                "health_config": {
+                    "health_path": "/h",
+                    "default_server_directive": "default-server fall 3 check",
+                },
+            }
+        ],
     )
 
     before, after = made.splitlines(), rewrite(made).splitlines()
@@ -158,6 +234,11 @@ def test_the_installed_rays_template_has_what_is_rewritten() -> None:
         "errorfile 504 /500.http",
         "bind :1",
         "bind *:2",
+        "maxconn 1024",
+        "timeout http-keep-alive 90s",
+        "http-check expect status 200",
+        "default-server fall 3 check",
+        "server s h:3 check observe layer4 error-limit 1 on-error mark-down",
     }
 
 
@@ -165,7 +246,7 @@ def test_the_wrapper_becomes_haproxy(tmp_path: Path) -> None:
     """Run as Ray runs it: same process, arguments passed on, the file rewritten."""
     config = tmp_path / "haproxy.cfg"
     timeouts = "".join(f"    timeout {side} 1s\n" for side in ("client", "server", "connect"))
-    config.write_text(f"defaults\n    mode http\n{timeouts}{FRONTEND.format(port=1)}")
+    config.write_text(f"{GLOBAL}defaults\n    mode http\n{timeouts}{FRONTEND.format(port=1)}")
 
     checked = subprocess.run(
         [sys.executable, haproxy.__file__, "-c", "-f", config],
@@ -204,7 +285,7 @@ def test_haproxy_ends_with_the_process_that_started_it_also_after_a_reload(tmp_p
         port = probe.getsockname()[1]
     config = tmp_path / "haproxy.cfg"
     timeouts = "".join(f"    timeout {side} 1s\n" for side in ("client", "server", "connect"))
-    config.write_text(f"defaults\n    mode http\n{timeouts}{FRONTEND.format(port=port)}")
+    config.write_text(f"{GLOBAL}defaults\n    mode http\n{timeouts}{FRONTEND.format(port=port)}")
     command = [sys.executable, "-c", PARENT, haproxy.__file__, str(config), str(port)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

@@ -77,6 +77,7 @@ def test_the_wrapper_can_be_run(tmp_path: Path) -> None:
 def test_a_cluster_with_every_promised_variable_can_serve() -> None:
     """Where the wrapper lies there is the image's business."""
     actual = ingress.promised(Settings()) | {
+        "RAY_AUTH_MODE": "token",
         "RAY_SERVE_HAPROXY_BINARY_PATH": "/usr/local/bin/headlight-haproxy",
         "RAY_SERVE_HAPROXY_MAXCONN": "5000",  # this service's and others'
         "PATH": "/bin",
@@ -104,6 +105,28 @@ def test_each_difference_of_a_cluster_is_named() -> None:
     }
     with pytest.raises(ingress.Unsuited, match="^this cluster cannot serve: .*RETRIES"):
         ingress.check(Settings(), actual)
+
+
+@pytest.mark.parametrize("mode", ["disabled", None])
+def test_a_cluster_that_lets_everybody_in_is_refused(mode: str | None) -> None:
+    """Whoever reaches it runs code; a setting says that this is known."""
+    actual = ingress.clustered(Settings()) | {"RAY_AUTH_MODE": mode or ""}
+    if mode is None:
+        del actual["RAY_AUTH_MODE"]
+
+    with pytest.raises(ingress.Unsuited, match="RAY_AUTH_MODE .* unless --insecure-cluster"):
+        ingress.check(Settings(), actual)
+    ingress.check(Settings(insecure_cluster=True), actual)
+
+
+def test_the_bound_of_a_clients_connections_is_the_clusters() -> None:
+    """One HAProxy holds it for every model; where nobody says it, any is right."""
+    bound = Settings(max_source_connections=7)
+
+    ingress.check(bound, ingress.clustered(bound))
+    ingress.check(Settings(), ingress.clustered(bound))
+    with pytest.raises(ingress.Unsuited, match="HEADLIGHT_MAX_SOURCE_CONNECTIONS is not set"):
+        ingress.check(bound, ingress.clustered(Settings()))
 
 
 def test_a_cluster_of_two_models_has_room_for_both() -> None:

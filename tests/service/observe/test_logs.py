@@ -3,8 +3,10 @@
 import io
 import json
 import logging
+import os
+import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -94,16 +96,93 @@ def test_text_reads_from_left_to_right() -> None:
 
 @pytest.mark.usefixtures("restored")
 def test_a_replica_writes_to_its_own_stdout_alone(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Not through sys.stdout, where Ray may have put its own logger, nor through the root's."""
-    own, rays = io.StringIO(), io.StringIO()
-    monkeypatch.setattr(sys, "__stdout__", own)
+    rays = io.StringIO()
     monkeypatch.setattr(sys, "stdout", rays)
     logs.start("json", "r")
     logs.start("json", "r")
     logging.getLogger("service.encode.gateway").info("started")
 
-    (line,) = own.getvalue().splitlines()
+    (line,) = capfd.readouterr().out.splitlines()
     assert json.loads(line)["event"] == "started"
     assert rays.getvalue() == "" and not caplog.records
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Iterator[Callable[..., logs.Writer]]:
+    """Make a writer of plain messages into a file called log."""
+    descriptors = []
+
+    def make(most: int = logs.FILE_BYTES, file: str = "log") -> logs.Writer:
+        descriptors.append(os.open(tmp_path / file, os.O_WRONLY | os.O_CREAT | os.O_APPEND))
+        return logs.Writer(descriptors[-1], most)
+
+    yield make
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def tell(writer: logs.Writer, message: str) -> None:
+    """Log one message with it."""
+    writer.handle(logging.makeLogRecord({"msg": message}))
+
+
+def test_a_full_file_gives_way_to_an_empty_one(
+    tmp_path: Path, write: Callable[..., logs.Writer]
+) -> None:
+    """The last two files are kept, every line whole, whoever else has the descriptor."""
+    writer = write(most=30)
+    for number in range(7):
+        tell(writer, f"line {number:04}")  # 10 bytes
+
+    assert (tmp_path / "log.1").read_text() == "line 0003\nline 0004\nline 0005\n"
+    assert (tmp_path / "log").read_text() == "line 0006\n"
+    assert {path.name for path in tmp_path.iterdir()} == {"log", "log.1"}
+
+
+def test_a_file_that_cannot_be_put_aside_begins_anew(
+    tmp_path: Path, write: Callable[..., logs.Writer]
+) -> None:
+    """Somebody removed it; its bytes are on the disk while it is open."""
+    writer = write(most=30)
+    os.link(tmp_path / "log", tmp_path / "held")
+    (tmp_path / "log").unlink()
+    for number in range(5):
+        tell(writer, f"line {number:04}")
+
+    assert (tmp_path / "held").read_text() == "line 0003\nline 0004\n"
+
+
+def test_a_full_disk_loses_lines_and_nothing_else(
+    tmp_path: Path, write: Callable[..., logs.Writer]
+) -> None:
+    """Each is counted; what comes after begins a line of its own."""
+    writer, lost = write(), []
+    writer.on_loss = lambda: lost.append(1)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (25, limits[1]))
+    try:
+        for number in range(5):
+            tell(writer, f"line {number:04}")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    tell(writer, "there is room")
+
+    assert (tmp_path / "log").read_text() == "line 0000\nline 0001\nline \nthere is room\n"
+    assert len(lost) == 3
+
+
+def test_a_pipe_is_written_to_as_it_is() -> None:
+    """It has no size, and nobody could take its place."""
+    reading, writing = os.pipe()
+    writer = logs.Writer(writing, most=5)
+    tell(writer, "line one")
+    tell(writer, "line two")
+
+    assert os.read(reading, 100) == b"line one\nline two\n"
+    os.close(reading)
+    os.close(writing)

@@ -104,15 +104,46 @@ async def test_a_replica_that_stops_tells_of_its_last_requests(
     leaving = await Replica.start(Settings(threads=1), "r")
     transport = httpx.ASGITransport(outer(leaving))
     async with httpx.AsyncClient(transport=transport, base_url="http://headlight") as client:
-        await client.get("/live")
+        await client.get("/info")
     await leaving.close()
 
-    assert [line["route"] for line in requests(log)] == ["/live"]
+    assert [line["route"] for line in requests(log)] == ["/info"]
+
+
+async def test_probes_and_unknown_keys_share_a_line(
+    client: httpx.AsyncClient, replica: Replica, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is counted, and none can fill a disk."""
+    observer = Observer(Metrics("r"), "", None, lines=True)
+    monkeypatch.setattr(replica, "observer", observer)
+    for path in ("/live", "/ready", "/health", "/v2/health/live", "/v2/health/ready", "/info"):
+        await client.get(path)
+    await client.get("/live")
+    for _ in range(3):
+        with observer.request("/v1/encode", {"method": "POST", "headers": []}) as record:
+            record.code = 401
+    observer.tell()
+    assert [line["route"] for line in requests(log)] == ["/info"]
+
+    observer.sum_up()
+
+    lines = [json.loads(line) for line in log().splitlines()]
+    shared = {line["route"]: (line["code"], line["count"]) for line in lines if "count" in line}
+    assert shared == {
+        "/live": (200, 2),
+        "/ready": (200, 1),
+        "/health": (200, 1),
+        "/v2/health/live": (200, 1),
+        "/v2/health/ready": (200, 1),
+        "/v1/encode": (401, 3),
+    }
+    observer.sum_up()
+    assert len(log().splitlines()) == len(lines)
 
 
 async def test_a_line_says_when_its_request_ended(client: httpx.AsyncClient, log: Log) -> None:
     """Not when it was written."""
-    await client.get("/live")
+    await client.get("/info")
     ended = time.time()
     await asyncio.sleep(2 * TELL_SECONDS)
 

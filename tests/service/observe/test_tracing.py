@@ -142,12 +142,12 @@ async def test_a_fault_of_ours_is_an_error_and_a_callers_is_not(
 @pytest.mark.parametrize(
     ("flags", "kept"), [("00", False), ("01", True), ("02", False), ("03", True)]
 )
-async def test_the_caller_decides_what_is_sampled_before_the_ratio_does(
+async def test_a_trusted_caller_decides_what_is_sampled_before_the_ratio_does(
     tmp_path: Any, flags: str, kept: bool
 ) -> None:
     """A trace is kept whole or not at all; at ratio 0 only those whose caller wants them."""
     file = tmp_path / "spans"
-    tracing = Tracing(f"file:{file}", 0.0, "r")
+    tracing = Tracing(f"file:{file}", 0.0, "r", trusting=True)
     seen, own = Record("/live", "GET"), Record("/live", "GET")
     seen.trace = tracing.begin(seen, [GIVEN[:-2] + flags])
     own.trace = tracing.begin(own, [])
@@ -165,9 +165,22 @@ async def test_the_caller_decides_what_is_sampled_before_the_ratio_does(
     assert len(file.read_text().splitlines()) == (2 if kept else 0)
 
 
+@pytest.mark.parametrize("ratio", [0.0, 1.0])
+@pytest.mark.parametrize("flags", ["00", "01"])
+async def test_a_flag_from_outside_decides_nothing(tmp_path: Any, ratio: float, flags: str) -> None:
+    """Whoever sends it would have every request kept, or none; its trace is joined all the same."""
+    tracing = Tracing(f"file:{tmp_path / 'spans'}", ratio, "r", trusting=False)
+    seen = Record("/live", "GET")
+    seen.trace = tracing.begin(seen, [GIVEN[:-2] + flags])
+    tracing.close()
+
+    assert seen.trace.trace_id == TRACE and seen.trace.sampled == bool(ratio)
+    assert seen.trace.traceparent.endswith(f"-0{int(ratio)}")
+
+
 async def test_spans_go_to_a_collector() -> None:
     """The extra otlp is among the tests' packages; nothing is sent before something is traced."""
-    tracing = Tracing("http://127.0.0.1:9/v1/traces", 1.0, "r")
+    tracing = Tracing("http://127.0.0.1:9/v1/traces", 1.0, "r", trusting=False)
     tracing.close()
 
 

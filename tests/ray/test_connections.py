@@ -1,0 +1,312 @@
+"""Connections, descriptors, a stopped replica, a full disk: who is let in is answered."""
+
+import asyncio
+import json
+import os
+import resource
+import shutil
+import signal
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.ray.conftest import Service, Start
+
+pytestmark = pytest.mark.ray
+
+BODY = json.dumps({"inputs": ["All is well"], "encoding": "base64"}).encode()
+HEAD = (
+    b"POST /v1/encode HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+    b"Content-Length: %d\r\n\r\n"
+)
+REQUEST = HEAD % len(BODY) + BODY
+LIVE = b"GET /live HTTP/1.1\r\nHost: h\r\n\r\n"
+H2C = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000")
+# What clients that never end a request send first: nothing, half a head, half a body
+BEGINNINGS = (b"", REQUEST[:40], HEAD % 1009 + BODY)
+PER_SECOND, RESPONSIVE_SECONDS = 20, 60
+HEARD = "127.0.0.2"  # a client beside those of 127.0.0.1
+
+
+@dataclass
+class Heard:
+    """What requests at a steady rate saw."""
+
+    codes: Counter[int] = field(default_factory=Counter)
+    data: set[str] = field(default_factory=set)
+    seconds: list[float] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)
+
+    @property
+    def p99(self) -> float:
+        """Seconds that 99 of 100 took at most."""
+        return sorted(self.seconds)[int(len(self.seconds) * 0.99)]
+
+    def __str__(self) -> str:
+        worst = [round(each, 2) for each in sorted(self.seconds)[-5:]]
+        return f"{dict(self.codes)}, p99 {self.p99 * 1000:.1f} ms, longest {worst} s"
+
+
+def hear(port: int, seconds: float, over: Callable[[], None] = lambda: None) -> Heard:
+    """Ask so many times a second, whoever else has been answered; `over` runs meanwhile."""
+    heard = Heard()
+
+    async def ask() -> None:
+        began = time.monotonic()
+        code, body = 0, b""
+        with suppress(OSError, asyncio.IncompleteReadError):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(HEARD, 0))
+            writer.write(REQUEST.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1))
+            answer = await reader.read()
+            writer.close()
+            await writer.wait_closed()
+            if answer:
+                code, body = int(answer.split()[1]), answer.partition(b"\r\n\r\n")[2]
+        heard.codes[code] += 1
+        heard.seconds.append(time.monotonic() - began)
+        if code == 200:
+            heard.data.add(json.dumps(json.loads(body)["data"]))
+        else:
+            heard.bodies.append(body)
+
+    async def all_of_them() -> None:
+        meanwhile = asyncio.create_task(asyncio.to_thread(over))
+        tasks, until = [], time.monotonic() + seconds
+        while time.monotonic() < until:
+            tasks.append(asyncio.create_task(ask()))
+            await asyncio.sleep(1 / PER_SECOND)
+        await asyncio.gather(*tasks, meanwhile)
+
+    asyncio.run(all_of_them())
+    return heard
+
+
+@contextmanager
+def crowd(port: int, each: int) -> Iterator[Counter[bytes]]:
+    """Hold so many connections of each kind that ends no request; what they are told.
+
+    One that is closed is opened again, and each slow one sends a byte a second.
+    """
+    told: Counter[bytes] = Counter()
+    over = threading.Event()
+
+    async def hold(beginning: bytes) -> None:
+        loop = asyncio.get_running_loop()
+        while not over.is_set():
+            with socket.socket() as connection:
+                connection.setblocking(False)
+                try:
+                    await loop.sock_connect(connection, ("127.0.0.1", port))
+                    await loop.sock_sendall(connection, beginning)
+                    told[await answer(loop, connection, slow=bool(beginning)) or b"closed"] += 1
+                except OSError:
+                    told[b"reset"] += 1
+            await asyncio.sleep(1)
+
+    async def answer(
+        loop: asyncio.AbstractEventLoop, connection: socket.socket, *, slow: bool
+    ) -> bytes:
+        while True:
+            with suppress(TimeoutError):
+                return await asyncio.wait_for(loop.sock_recv(connection, 12), 1)
+            if slow:
+                await loop.sock_sendall(connection, b"x")
+
+    async def everyone() -> None:
+        tasks = [asyncio.create_task(hold(one)) for one in BEGINNINGS for _ in range(each)]
+        while not over.is_set():
+            await asyncio.sleep(0.1)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    thread = threading.Thread(target=lambda: asyncio.run(everyone()))
+    thread.start()
+    try:
+        yield told
+    finally:
+        over.set()
+        thread.join()
+
+
+def replicas(service: "Service") -> list[int]:
+    """The ids of its replicas."""
+    return [pid for pid, name in service.family().items() if name == "ServeReplica"]
+
+
+def haproxy(service: "Service") -> int:
+    """The id of its newest HAProxy."""
+    return max(pid for pid, name in service.family().items() if name == "haproxy")
+
+
+@contextmanager
+def descriptors(pid: int, spare: int) -> Iterator[None]:
+    """Leave a process so many descriptors beside those it has."""
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    most = max(int(each.name) for each in Path(f"/proc/{pid}/fd").iterdir()) + 1 + spare
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+
+
+def said(connection: socket.socket, request: bytes) -> bytes:
+    """The first line of what comes back; empty where nothing does."""
+    try:
+        connection.sendall(request)
+        return connection.recv(65536).partition(b"\r\n")[0]
+    except OSError:
+        return b""
+
+
+def ports(service: "Service") -> dict[int, int]:
+    """Where each replica itself listens, by its id."""
+    found = {}
+    for pid in replicas(service):
+        links = (os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir() if each.exists())
+        sockets = {link[8:-1] for link in links if link.startswith("socket:[")}
+        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+            words = line.split()
+            address, port = words[1].split(":")
+            if words[3] == "0A" and words[9] in sockets and address == "0100007F":
+                found[pid] = int(port, 16)
+    return found
+
+
+def test_http_2_in_clear_text_is_refused(running: "Service") -> None:
+    """It would carry a hundred requests on a connection that is counted once."""
+    with socket.create_connection(("127.0.0.1", running.port), timeout=30) as connection:
+        assert said(connection, H2C).startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_crowd_that_ends_no_request_leaves_room(running: "Service") -> None:
+    """Idle, half a head, half a body."""
+    with crowd(running.port, 50):
+        heard = hear(running.port, 2)
+
+    assert set(heard.codes) == {200} and len(heard.data) == 1, heard
+
+
+def test_a_replica_without_descriptors_serves_who_is_there(running: "Service") -> None:
+    """It turns away whoever comes; nobody who comes by HAProxy notices."""
+    pid, port = next(iter(ports(running).items()))
+    place = ("127.0.0.1", port)
+    with ExitStack() as stack:
+        old = stack.enter_context(socket.create_connection(place, timeout=30))
+        assert said(old, LIVE) == b"HTTP/1.1 200 OK"
+        with descriptors(pid, spare=2):
+            new = [stack.enter_context(socket.create_connection(place, 30)) for _ in range(20)]
+            answers = Counter(said(each, LIVE) for each in new)
+            heard = hear(running.port, 1)
+            assert said(old, LIVE) == b"HTTP/1.1 200 OK"
+
+    assert answers[b""] >= 15, answers
+    assert set(heard.codes) == {200}, heard
+    assert pid in replicas(running)
+
+
+@pytest.mark.prove
+def test_three_thousand_connections_that_end_no_request(start: "Start") -> None:
+    """1,000 idle, 1,000 slow heads, 1,000 slow bodies for a minute, beside 20 requests a second."""
+    with start("--replicas", "2") as service:
+        idle = hear(service.port, 20)
+        with crowd(service.port, 1000) as told:
+            time.sleep(2)
+            heard = hear(service.port, RESPONSIVE_SECONDS)
+        figures = f"idle: {idle}; beside the crowd: {heard}; the crowd was told {dict(told)}"
+        print(figures)
+
+    assert set(heard.codes) == {200} and len(heard.data | idle.data) == 1, figures
+    assert heard.p99 < 2 * idle.p99, figures
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("count", [2, 1])
+def test_a_stopped_replicas_requests_are_answered_in_time(start: "Start", count: int) -> None:
+    """SIGSTOP: elsewhere, where there is another; else by the one that takes its place, or 503."""
+    with start("--replicas", str(count)) as service:
+        (victim, *_) = replicas(service)
+
+        def stop() -> None:
+            time.sleep(2)
+            os.kill(victim, signal.SIGSTOP)
+
+        heard = hear(service.port, 45, stop)
+        refused = Counter(json.loads(body)["code"] if body else "nothing" for body in heard.bodies)
+        late = [round(each, 2) for each in heard.seconds if each > 1]
+        figures = f"{count} replicas: {heard}, refused {dict(refused)}, over a second {late}"
+        print(figures)
+        service.replaced(count)
+        os.kill(victim, signal.SIGCONT)  # until then nothing of Ray's ends it
+        deadline = time.monotonic() + 30
+        while victim in replicas(service):
+            assert time.monotonic() < deadline, "the stopped replica stayed"
+            time.sleep(0.1)
+
+    assert max(heard.seconds) < (9.5 if count > 1 else 45), figures
+    assert set(heard.codes) == ({200} if count > 1 else set(heard.codes) - {0}), figures
+    assert set(refused) <= {"not_ready", "deadline_exceeded"}, figures
+
+
+@pytest.mark.prove
+def test_haproxy_without_descriptors_serves_who_is_there(start: "Start") -> None:
+    """Connections that are there go on; those that come wait, or are refused."""
+    with start("--replicas", "2") as service, ExitStack() as stack:
+        pid, place = haproxy(service), ("127.0.0.1", service.port)
+        old = [stack.enter_context(socket.create_connection(place, timeout=30)) for _ in range(5)]
+        assert {said(each, REQUEST) for each in old} == {b"HTTP/1.1 200 OK"}
+        with descriptors(pid, spare=40):
+            new = [stack.enter_context(socket.create_connection(place, 5)) for _ in range(300)]
+            seen = Counter(said(each, REQUEST) for _ in range(20) for each in old)
+            time.sleep(8)
+            seen += Counter(said(each, REQUEST) for _ in range(20) for each in old)
+        for each in new:
+            each.close()
+        time.sleep(1)
+        after = Counter(service.encode("All is well").status_code for _ in range(20))
+        figures = f"who was there: {dict(seen)}; afterwards: {dict(after)}"
+        print(figures)
+        assert haproxy(service) == pid
+
+    assert set(seen) == {b"HTTP/1.1 200 OK"} and set(after) == {200}, figures
+
+
+@pytest.mark.prove
+@pytest.mark.skipif(os.geteuid() != 0, reason="a disk of its own needs root")
+def test_a_full_disk_stops_the_log_and_nothing_else(start: "Start") -> None:
+    """/tmp has not one byte left; each line that is lost is counted."""
+    with start("--replicas", "2", program=("tests.tiny_disk",)) as service:
+        disk = Path(f"/proc/{service.process.pid}/root/tmp")
+        with (disk / "filler").open("wb") as filler, suppress(OSError):
+            while True:
+                os.write(filler.fileno(), bytes(65536))
+        with (disk / "filler").open("ab") as filler, suppress(OSError):
+            while True:
+                os.write(filler.fileno(), b"0")
+        free = shutil.disk_usage(disk).free
+        heard = hear(service.port, 20)
+        lost = sum(lost_lines(service).values())
+        (disk / "filler").unlink()
+        again = hear(service.port, 2)
+        figures = f"{free} bytes free: {heard}; lines lost {lost}; then {again}"
+        print(figures)
+
+    assert free == 0 and set(heard.codes) == {200} == set(again.codes), figures
+    assert lost >= sum(heard.codes.values()) * 0.9, figures
+
+
+def lost_lines(service: "Service") -> dict[str, float]:
+    """What each replica could not write."""
+    lines = service.metrics().splitlines()
+    rows = (line.rpartition(" ") for line in lines if "log_lines_lost_total{" in line)
+    return {name: float(value) for name, _, value in rows}
