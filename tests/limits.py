@@ -1,0 +1,173 @@
+"""Every limit, budget and time-out, as data: what tests/test_limits.py writes docs/limits.md of."""
+
+from typing import NamedTuple
+
+
+class Row(NamedTuple):
+    """One limit.
+
+    Args:
+        name: a setting, a constant by its module below service/, a variable that Ray reads, or
+            a time-out of HAProxy's.
+        then: the codes of the refusals, or what happens instead.
+        bounds: what is bounded; a setting says it itself.
+        metric: what shows it, beside the refusals' own count.
+    """
+
+    name: str
+    then: str
+    bounds: str = ""
+    metric: str = ""
+
+
+ROWS = (
+    # what a request may hold
+    Row("edge.guard.MOST_HEADERS", "headers_too_large", "headers of a request"),
+    Row("edge.guard.MOST_HEADER_BYTES", "headers_too_large", "all headers of a request"),
+    Row("edge.guard.LONGEST_ID", "another id is made", "characters of X-Request-Id"),
+    Row("edge.deadline.LONGEST", "out_of_range", "digits of X-Headlight-Deadline-Ms"),
+    Row("max_body_bytes", "body_too_large"),
+    Row("max_binary_body_bytes", "body_too_large"),
+    Row("api.body.MOST_DEPTH", "json_too_deep", "objects and lists inside each other"),
+    Row(
+        "api.open_inference.call.LONGEST_HEADER",
+        "out_of_range",
+        "digits of Inference-Header-Content-Length",
+    ),
+    Row(
+        "api.open_inference.request.LONGEST_LIST",
+        "out_of_range",
+        "characters of a list of layers or heads, Open Inference",
+    ),
+    Row("max_sequences", "batch_too_large"),
+    Row("max_text_characters", "text_too_long"),
+    Row("max_tokens", "sequence_too_long"),
+    Row("max_request_tokens", "too_many_tokens"),
+    Row("max_embedding", "out_of_range"),
+    # what an answer may hold
+    Row("max_attention_bytes", "attention_too_large", metric="attention_bytes_total"),
+    Row("max_attention_json_bytes", "attention_too_large", metric="attention_bytes_total"),
+    Row("refusals.MOST_ERRORS", "the others are left out", "errors that a refusal lists"),
+    Row("refusals.MOST_BYTES", "errors are left out", "body of a refusal"),
+    # how long
+    Row("edge.guard.BODY_SECONDS", "request_timeout", "for a body to come whole"),
+    Row("haproxy timeout http-request", "408 by HAProxy itself", "for head and body to come"),
+    Row(
+        "deadline_seconds",
+        "deadline_exceeded overloaded deadline_unreachable",
+        metric="request_duration_seconds",
+    ),
+    Row(
+        "app.SCRAPE_SECONDS",
+        "the replica is left out of the page",
+        "for a replica's metrics",
+        "scrape_incomplete",
+    ),
+    Row("observe.observer.TELL_SECONDS", "it is told then", "from a request's end to its line"),
+    # what a replica holds
+    Row("max_waiting_requests", "overloaded", metric='shed_total{reason="queue_full"}'),
+    Row("max_waiting_tokens", "overloaded", metric='shed_total{reason="token_budget"}'),
+    Row(
+        "encode.aside.MOST_WAITING",
+        "overloaded",
+        "requests for work beside the model, of a kind",
+        'shed_total{reason="queue_full"}',
+    ),
+    Row("batch_tokens", "the next batch takes the rest", metric="batch_tokens"),
+    Row(
+        "engine.machine.BATCH_SECONDS",
+        "the next batch takes the rest",
+        "work in a batch, where batch_tokens is not set",
+        "batch_tokens",
+    ),
+    Row(
+        "engine.machine.MOST_BATCH_TOKENS",
+        "the next batch takes the rest",
+        "tokens per batch, where batch_tokens is not set",
+        "batch_tokens",
+    ),
+    # connections
+    Row(
+        "cluster.ingress.SPARE_REQUESTS",
+        "429 by Ray itself",
+        "requests that Ray gives a replica beyond max_waiting_requests",
+        "requests_in_flight",
+    ),
+    Row(
+        "RAY_SERVE_HAPROXY_MAXCONN",
+        "new connections wait",
+        "connections of HAProxy; grows with replicas and max_waiting_requests",
+    ),
+    Row(
+        "RAY_SERVE_HAPROXY_RETRIES",
+        "502 or 503 by HAProxy itself",
+        "further replicas tried after one that died",
+    ),
+    Row(
+        "RAY_SERVE_HAPROXY_TUNE_BUFSIZE",
+        "no other replica is tried",
+        "a request that can be sent again",
+    ),
+    Row("RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S", "the connection is closed", "a client's silence"),
+    Row(
+        "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S",
+        "504 by HAProxy itself",
+        "a replica's silence; deadline_seconds and 5 s",
+    ),
+    Row(
+        "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S",
+        "the answer is cut",
+        "answers of an HAProxy that a reload replaces",
+    ),
+    # a replica's life
+    Row("canary_seconds", "not_ready", metric="canary_runs_total"),
+    Row("app.HEALTH_PERIOD_SECONDS", "Ray looks again", "between two looks of Ray at a replica"),
+    Row("app.HEALTH_TIMEOUT_SECONDS", "after three the replica is replaced", "for its answer"),
+    Row(
+        "engine.health.STUCK_SECONDS",
+        "the replica is replaced",
+        "a batch, or a third of deadline_seconds",
+        "ready",
+    ),
+    Row(
+        "engine.health.STUCK_TIMES",
+        "the replica is replaced",
+        "a batch, times what it should take",
+        "ready",
+    ),
+    Row(
+        "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S",
+        "after three HAProxy is replaced",
+        "between two looks of Ray at HAProxy",
+    ),
+    Row("drain_seconds", "not_ready"),
+    Row(
+        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S",
+        "it leaves",
+        "drain_seconds, as Ray is told",
+    ),
+    Row("cluster.ingress.NODE_DRAIN_SECONDS", "the node's work is cut", "a node told to stop"),
+    # start and stop
+    Row("launch.JOIN_SECONDS", "the start fails", "for a cluster to run an empty task"),
+    Row("cluster.reach.READY_SECONDS", "the start fails", "from deployed to ready", "ready"),
+    Row("launch.STOP_SECONDS", "Ray is left alone", "for Ray to delete what has left"),
+    Row("cluster.drain.SECONDS", "HAProxy stops", "for the connections accepted last"),
+    Row("cluster.sweep.PATIENCE_SECONDS", "they are killed", "for processes to end by themselves"),
+    Row("cluster.workspace.STOP_SECONDS", "it is left alone", "for the sweeper"),
+)
+
+# Numbers that bound nothing, and bounds of one field, which /openapi.json has
+NO_LIMITS = {
+    "port", "replicas", "threads", "tracing_ratio",
+    "RAY_USAGE_STATS_ENABLED", "RAY_SERVE_ENABLE_HA_PROXY", "RAY_SERVE_THROUGHPUT_OPTIMIZED",
+    "RAY_SERVE_HAPROXY_OBSERVE_ERROR_LIMIT", "RAY_SERVE_HAPROXY_METRICS_ENABLED",
+    "api.body.MOST_CACHED", "api.body.LENGTH_BYTES", "api.open_inference.tensors.LENGTH_BYTES",
+    "api.open_inference.request.MOST_UNSIGNED", "api.teaching.lessons.NUMBER_BYTES",
+    "api.teaching.mechanism.NUMBER_BYTES", "encode.request.MOST_SCALE",
+    "encode.plan.MOST_KEYS", "encode.plan.MOST_BLOCKS", "encode.answer.PIECE_BYTES",
+    "edge.guard.THREAD_BYTES", "cluster.drain.COUNT_BYTES", "cluster.drain.NAME_BYTES",
+    "cluster.drain.MOST_SOCKETS", "cluster.drain.PAUSE_SECONDS", "engine.proof.MEASURED_SECONDS",
+    "engine.speed.MEMORY_SECONDS", "observe.lag.PERIOD_SECONDS",
+    "cluster.ingress.BUFFER_BYTES", "cluster.ingress.CLIENT_SECONDS",
+    "cluster.ingress.RELOAD_SECONDS",  # these three are among the variables
+}  # fmt: skip
