@@ -167,6 +167,8 @@ class Queue(Generic[Work, Result]):
         """
         keys = len(self._waiting(line))
         requests, excess = len(self) + 1 - self._most_requests, self._excess(tokens)
+        if requests <= 0 and excess <= 0:
+            return []
         if requests > 0 and (len(line.jobs) + 1) * keys > self._most_requests:
             return None
         if excess > 0 and (line.tokens + tokens) * keys > self._most_tokens:

@@ -1,19 +1,57 @@
-"""A client that floods a service with one key: `python tests/ray/tenants.py PORT KEY COUNT`.
+"""Two keys of one service: one floods, the other asks and is measured.
 
-It runs in a process of its own, behind others, so that whoever measures does not feel it.
+`python tests/ray/tenants.py PORT KEY COUNT` is the flood, in a process of its own behind all
+others, so that who measures does not feel the client of it.
 """
 
 import asyncio
 import json
 import os
+import subprocess
 import sys
+import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import httpx
+
+if TYPE_CHECKING:
+    from tests.ray.conftest import Service
 
 NICE = 10
 AGAIN_SECONDS = 0.5  # after a refusal
-BODY = json.dumps(
-    {"inputs": ["All is well " * 16] * 8, "encoding": "base64"}
-).encode()  # 400 tokens
+EVERY_SECONDS = 0.1
+ASKED = {"inputs": ["All is well"]}
+BODY = json.dumps(ASKED).encode()
+
+
+@contextmanager
+def flooded(service: "Service", key: str, connections: int) -> Iterator[Counter[str]]:
+    """A flood with a key, under way; what it was answered is known at its end."""
+    command = [sys.executable, __file__, str(service.port), key, str(connections)]
+    codes: Counter[str] = Counter()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        while "429" not in codes:
+            codes = Counter(json.loads(process.stdout.readline()))
+        yield codes
+        process.kill()
+        codes.update(json.loads(process.stdout.read().splitlines()[-1]))
+
+
+def ask(service: "Service", key: str, count: int) -> tuple[list[float], Counter[int]]:
+    """Ask so often, ten times a second; milliseconds of each, and the statuses."""
+    taken, codes = list[float](), Counter[int]()
+    bearer = {"authorization": f"Bearer {key}"}
+    with httpx.Client(base_url=service.url, headers=bearer, timeout=60) as client:
+        for _ in range(count):
+            begun = time.monotonic()
+            codes[client.post("/v1/encode", json=ASKED).status_code] += 1
+            taken.append((time.monotonic() - begun) * 1000)
+            time.sleep(max(0.0, begun + EVERY_SECONDS - time.monotonic()))
+    return taken, codes
 
 
 async def connection(port: int, key: str, codes: Counter[int]) -> None:

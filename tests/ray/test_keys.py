@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
+from tests.ray.drill import total
+from tests.ray.tenants import ask, flooded
+
 if TYPE_CHECKING:
     from tests.ray.conftest import Service, Start
 
 pytestmark = pytest.mark.ray
 
-KEY = "canary-Key_123456789"
+KEY, OTHER = "canary-Key_123456789", "the-key-of-another-1"
 ASKED = {"inputs": ["All is well"]}
 
 
@@ -21,10 +24,10 @@ ASKED = {"inputs": ["All is well"]}
 def keyed(
     start: "Start", left: int, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator["Service"]:
-    """A service with one key and a small limit, on a port that was just left."""
+    """A service with two keys and a small limit, on a port that was just left."""
     file = tmp_path_factory.mktemp("keys") / "keys"
-    file.write_text(f"me:{KEY}\n")
-    flags = ("--api-keys-file", str(file), "--max-body-bytes", "1000")
+    file.write_text(f"me:{KEY}\nother:{OTHER}\n")
+    flags = ("--api-keys-file", str(file), "--max-body-bytes", "1000", "--public-metrics", "true")
     with start(*flags, port=left) as service:
         yield service
 
@@ -50,6 +53,16 @@ def test_a_key_lets_in_and_no_process_shows_it(keyed: "Service") -> None:
     assert [ready.status_code, refused.status_code, admitted.status_code] == [200, 401, 200]
     assert [large.status_code, unknown.status_code] == [413, 401]
     assert shown == [] and logged == [] and logs
+
+
+def test_a_key_that_floods_has_no_other_refused(keyed: "Service") -> None:
+    """Its own requests are, and each key's are counted as its own."""
+    with flooded(keyed, OTHER, 600):
+        _, codes = ask(keyed, KEY, 20)
+
+    assert codes == {200: 20}
+    assert total(keyed, "headlight_shed_total", key="other") > 0
+    assert total(keyed, "headlight_shed_total", key="me") == 0
 
 
 def test_at_last_nothing_survives_a_sigkill_of_the_command(
