@@ -345,6 +345,16 @@ def unigram(texts: list[str]) -> Library:
     return library
 
 
+def spaced(texts: list[str]) -> Library:
+    """As some RoBERTa's: a text begins as if behind a space."""
+    library = byte_level(texts)
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    library.post_processor = processors.RobertaProcessing(
+        ("</s>", 2), ("<s>", 0), trim_offsets=True, add_prefix_space=True
+    )
+    return library
+
+
 KINDS = {f.__name__: f for f in (wordpiece, byte_level, modern, unigram)}
 
 
@@ -585,6 +595,21 @@ def test_a_text_read_as_far_as_needed_has_the_tokens_of_the_whole(
             mine = next((word for word in words if word is not None), 0)
             words = [None if word is None else word + base - mine for word in words]
         assert replace(partly, length=whole.length, words=words) == whole
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("text", NASTY.values(), ids=NASTY.keys())
+def test_a_piece_does_not_begin_as_a_text_does(tmp_path: Path, text: str) -> None:
+    """Where a text begins as if behind a space, and what it keeps of the first is told apart."""
+    spaced([*TRICKY, text]).save(str(tmp_path / "tokenizer.json"))
+    ours = Tokenizer(tmp_path / "tokenizer.json")
+    for limit, truncate in CUTS:
+        (piecewise,) = ours([(text,)], limit, truncate)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(pieces, "PIECE", 1_000_000)
+            (whole,) = ours([(text,)], limit, truncate)
+
+        assert piecewise == whole
 
 
 @pytest.mark.usefixtures("small")
