@@ -29,6 +29,10 @@ ROWS = (
     Row("max_body_bytes", "body_too_large"),
     Row("max_binary_body_bytes", "body_too_large"),
     Row("api.body.MOST_DEPTH", "json_too_deep", "objects and lists inside each other"),
+    Row("edge.guard.MOST_ADDRESS", "headers_too_large", "bytes of path and query"),
+    Row(
+        "api.body.MOST_KEYS", "too_many_values", "keys of one object; docs/decisions/0008 has more"
+    ),
     Row(
         "api.open_inference.call.LONGEST_HEADER",
         "out_of_range",
@@ -45,8 +49,8 @@ ROWS = (
     Row("max_request_tokens", "too_many_tokens"),
     Row("max_embedding", "out_of_range"),
     # what an answer may hold
-    Row("max_attention_bytes", "attention_too_large", metric="attention_bytes_total"),
-    Row("max_attention_json_bytes", "attention_too_large", metric="attention_bytes_total"),
+    Row("max_answer_bytes", "answer_too_large attention_too_large"),
+    Row("max_answer_json_bytes", "answer_too_large attention_too_large"),
     Row("refusals.MOST_ERRORS", "the others are left out", "errors that a refusal lists"),
     Row("refusals.MOST_BYTES", "errors are left out", "body of a refusal"),
     # how long
@@ -67,6 +71,20 @@ ROWS = (
     # what a replica holds
     Row("max_waiting_requests", "overloaded", metric='shed_total{reason="queue_full"}'),
     Row("max_waiting_tokens", "overloaded", metric='shed_total{reason="token_budget"}'),
+    Row("max_waiting_characters", "overloaded", metric='shed_total{reason="queue_full"}'),
+    Row("max_held_bytes", "overloaded", metric='shed_total{reason="memory"}'),
+    Row(
+        "edge.transport.READER_BYTES",
+        "the connection is closed",
+        "a reader takes of an answer in a second, at least",
+        "readers_cut_off_total",
+    ),
+    Row(
+        "edge.transport.PATIENCE_SECONDS",
+        "the connection is closed",
+        "a reader may be late, in all",
+        "readers_cut_off_total",
+    ),
     Row(
         "encode.aside.MOST_WAITING",
         "overloaded",
@@ -87,6 +105,10 @@ ROWS = (
         "batch_tokens",
     ),
     # connections
+    Row("max_source_connections", "429 by HAProxy itself"),
+    Row(
+        "cluster.haproxy.RESERVE", "new connections wait", "connections kept for probes, beyond all"
+    ),
     Row(
         "cluster.ingress.SPARE_REQUESTS",
         "429 by Ray itself",
@@ -136,6 +158,18 @@ ROWS = (
         "ready",
     ),
     Row(
+        "app.LEAVE_SECONDS",
+        "the process ends",
+        "from a replica's fault to its end; it answers 503 until then",
+        "ready",
+    ),
+    Row(
+        "RAY_SERVE_HAPROXY_HEALTH_CHECK_FALL",
+        "HAProxy asks the others",
+        "failed checks of a replica in a row",
+    ),
+    Row("haproxy timeout check", "the check failed", "for a replica to answer HAProxy's check"),
+    Row(
         "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S",
         "after three HAProxy is replaced",
         "between two looks of Ray at HAProxy",
@@ -147,6 +181,11 @@ ROWS = (
         "drain_seconds, as Ray is told",
     ),
     Row("cluster.ingress.NODE_DRAIN_SECONDS", "the node's work is cut", "a node told to stop"),
+    # logs
+    Row("observe.logs.FILE_BYTES", "the log begins anew", "a replica's log; one more is kept"),
+    Row(
+        "observe.observer.SUMMARY_SECONDS", "a line sums them up", "probes and 401s not told singly"
+    ),
     # start and stop
     Row("launch.JOIN_SECONDS", "the start fails", "for a cluster to run an empty task"),
     Row("cluster.reach.READY_SECONDS", "the start fails", "from deployed to ready", "ready"),
@@ -162,10 +201,11 @@ NO_LIMITS = {
     "RAY_USAGE_STATS_ENABLED", "RAY_SERVE_ENABLE_HA_PROXY", "RAY_SERVE_THROUGHPUT_OPTIMIZED",
     "RAY_SERVE_HAPROXY_OBSERVE_ERROR_LIMIT", "RAY_SERVE_HAPROXY_METRICS_ENABLED",
     "api.body.MOST_CACHED", "api.body.LENGTH_BYTES", "api.open_inference.tensors.LENGTH_BYTES",
-    "api.open_inference.request.MOST_UNSIGNED", "api.teaching.lessons.NUMBER_BYTES",
+    "api.open_inference.request.MOST_UNSIGNED", 
     "api.teaching.mechanism.NUMBER_BYTES", "encode.request.MOST_SCALE",
     "encode.plan.MOST_KEYS", "encode.plan.MOST_BLOCKS", "encode.answer.PIECE_BYTES",
-    "edge.guard.THREAD_BYTES", "cluster.drain.COUNT_BYTES", "cluster.drain.NAME_BYTES",
+    "api.body.MOST_HEADS", "edge.beside.LARGE_BYTES", "encode.answer.BASE64_BYTES",
+    "encode.price.TEXT_BYTES", "memory.SMALL_BYTES", "cluster.drain.COUNT_BYTES", "cluster.drain.NAME_BYTES",
     "cluster.drain.MOST_SOCKETS", "cluster.drain.PAUSE_SECONDS", "engine.proof.MEASURED_SECONDS",
     "engine.speed.MEMORY_SECONDS", "observe.lag.PERIOD_SECONDS",
     "cluster.ingress.BUFFER_BYTES", "cluster.ingress.CLIENT_SECONDS",
