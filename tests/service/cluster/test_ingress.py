@@ -31,11 +31,11 @@ def test_haproxy_holds_more_connections_than_all_queues() -> None:
     assert ingress.ongoing(settings) > settings.max_waiting_requests
 
 
-def test_ray_never_retries_an_answer() -> None:
-    """Only a connection that failed or gave nothing; a 429 sent again would be two requests."""
+def test_only_what_was_not_answered_is_retried() -> None:
+    """A connection that failed or gave nothing, and 503; a 429 sent again would be two requests."""
     retried = ingress.promised(Settings())["RAY_SERVE_HAPROXY_RETRY_ON"].split()
 
-    assert set(retried) == {"conn-failure", "empty-response"}
+    assert set(retried) == {"conn-failure", "empty-response", "503"}
 
 
 def test_the_python_proxy_has_neither_haproxy_nor_the_mode_that_needs_it() -> None:
