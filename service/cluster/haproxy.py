@@ -136,14 +136,17 @@ def rewrite(config: str, flag: Path, descriptors: int, per_source: int | None = 
 
 
 def limits(most: int, per_source: int) -> tuple[str, ...]:
-    """Return the rules that refuse connections, before any that choose a replica."""
-    refuse = f"    http-request return {BUSY} if !{{ {PROBES} }}"
+    """Return the rules that refuse connections, before any that choose a replica.
+
+    Which one came too late is settled when it comes: those before it are served.
+    """
     return (
         "    stick-table type ipv6 size 100k expire 70s store conn_cur",
         "    tcp-request connection track-sc0 src,ipmask(32,64)",
         f"    tcp-request connection reject if {{ sc_conn_cur(0) gt {per_source + GRACE} }}",
-        f"{refuse} {{ sc_conn_cur(0) gt {per_source} }}",
-        f"{refuse} {{ fe_conn gt {most} }}",
+        "    tcp-request connection set-var(sess.late) int(1)"
+        f" if {{ sc_conn_cur(0) gt {per_source} }} || {{ fe_conn gt {most} }}",
+        f"    http-request return {BUSY} if {{ var(sess.late) -m found }} !{{ {PROBES} }}",
     )
 
 

@@ -259,26 +259,33 @@ def test_a_stopped_replicas_requests_are_answered_in_time(start: "Start", count:
 
 
 @pytest.mark.prove
-def test_haproxy_without_descriptors_serves_who_is_there(start: "Start") -> None:
-    """Connections that are there go on; those that come wait, or are refused."""
-    with start("--replicas", "2") as service, ExitStack() as stack:
-        pid, place = haproxy(service), ("127.0.0.1", service.port)
-        old = [stack.enter_context(socket.create_connection(place, timeout=30)) for _ in range(5)]
-        assert {said(each, REQUEST) for each in old} == {b"HTTP/1.1 200 OK"}
-        with descriptors(pid, spare=40):
-            new = [stack.enter_context(socket.create_connection(place, 5)) for _ in range(300)]
-            seen = Counter(said(each, REQUEST) for _ in range(20) for each in old)
-            time.sleep(8)
-            seen += Counter(said(each, REQUEST) for _ in range(20) for each in old)
-        for each in new:
-            each.close()
+def test_haproxy_with_few_descriptors_serves_who_is_there(start: "Start") -> None:
+    """Crowds of two clients take all it has: who was there is served, and probes are answered."""
+    with start("--replicas", "2", program=("tests.few_descriptors",)) as service:
+        place = ("127.0.0.1", service.port)
+        with ExitStack() as stack:
+
+            def connect(source: str) -> socket.socket:
+                return stack.enter_context(socket.create_connection(place, 5, (source, 0)))
+
+            old = [connect(HEARD) for _ in range(5)]
+            assert {said(each, REQUEST) for each in old} == {b"HTTP/1.1 200 OK"}
+            for number in range(600):
+                with suppress(OSError):
+                    connect(f"127.0.1.{number % 2 + 1}")
+            seen = Counter(said(each, REQUEST) for _ in range(40) for each in old)
+            probe, other = said(connect(HEARD), LIVE), said(connect(HEARD), REQUEST)
+            held = len(list(Path(f"/proc/{haproxy(service)}/fd").iterdir()))
         time.sleep(1)
         after = Counter(service.encode("All is well").status_code for _ in range(20))
-        figures = f"who was there: {dict(seen)}; afterwards: {dict(after)}"
+        figures = (
+            f"{held} descriptors held; who was there: {dict(seen)}; a new one's probe {probe!r}, "
+            f"its request {other!r}; afterwards {dict(after)}"
+        )
         print(figures)
-        assert haproxy(service) == pid
 
     assert set(seen) == {b"HTTP/1.1 200 OK"} and set(after) == {200}, figures
+    assert probe == b"HTTP/1.1 200 OK" and other.startswith(b"HTTP/1.1 429 "), figures
 
 
 @pytest.mark.prove

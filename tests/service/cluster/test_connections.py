@@ -181,10 +181,15 @@ def test_one_client_leaves_room_for_others(front: Front, idle: Callable[[int, st
 def test_a_full_front_answers_probes_and_refuses_the_rest(
     front: Front, idle: Callable[[int, str], None]
 ) -> None:
-    """Whoever's the connections are."""
+    """Whoever's the connections are; who was there before is served."""
+    old = HTTPConnection("127.0.0.1", front.port, 30)
+    old.connect()
     for number in range(MOST):
         idle(1, f"127.0.1.{number + 1}")
     status, body = front.ask("/v1/encode")
+    old.request("GET", "/v1/encode")
+    assert old.getresponse().status == 200
+    old.close()
 
     assert (status, json.loads(body)["code"]) == (429, "overloaded")
     assert {front.ask(path) for path in ("/live", "/ready", "/metrics")} == {(200, b"one")}
