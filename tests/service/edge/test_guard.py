@@ -13,6 +13,7 @@ from service.api.document import document
 from service.edge import guard as guards
 from service.edge.guard import REFUSAL, Guard
 from service.encode.answer import INFERENCE_HEADER, OCTETS, SAFETENSORS
+from service.keys import Key
 from service.memory import PROCESS
 from service.refusals import REFUSALS
 from service.settings import Settings
@@ -154,7 +155,7 @@ async def test_no_body_is_read_where_none_belongs_or_of_who_has_no_key(
 
     raw = [(name.encode(), value.encode()) for name, value in headers.items()]
     scope = {"type": "http", "method": method, "path": "/live", "headers": raw}
-    await Guard(inner, Settings(api_keys=("0" * 64,)))(scope, receive, send)
+    await Guard(inner, Settings(api_keys=(Key("me", "0" * 64),)))(scope, receive, send)
 
     announced = headers.get("content-length") != "0" and bool(headers)
     assert seen == [b"unauthorized" if method == "PUT" else code]
