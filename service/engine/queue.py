@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from operator import attrgetter
 from typing import Generic
 
-from service.engine.fair.line import Batch, Job, Line, Result, Work, total_length
+from service.engine.fair.line import Batch, Job, Line, Result, Work, total_cost, total_length
 from service.keys import Limits
 
 # A batch grows to this many times the request that leads it, so that a short request does not
@@ -59,6 +59,7 @@ class Queue(Generic[Work, Result]):
         limits = limits or {}
         if len(limits) > 1 or any(one != Limits() for one in limits.values()):
             self._lines |= {name: Line[Work, Result](one) for name, one in limits.items()}
+        self._count, self.tokens, self.cost = 0, 0, 0.0  # of all lines together
         self._now = 0.0  # tokens that a key waiting since the start would have had
 
     @property
@@ -67,15 +68,7 @@ class Queue(Generic[Work, Result]):
         return [job for line in self._lines.values() for job in line.jobs]
 
     def __len__(self) -> int:
-        return sum(len(line.jobs) for line in self._lines.values())
-
-    @property
-    def tokens(self) -> int:
-        return sum(line.tokens for line in self._lines.values())
-
-    @property
-    def cost(self) -> float:
-        return sum(line.cost for line in self._lines.values())
+        return self._count
 
     def check(
         self, tokens: int, cost: float, seconds: float, speed: float, key: str, now: float
@@ -125,34 +118,49 @@ class Queue(Generic[Work, Result]):
         if not line.jobs:
             line.had = max(line.had, self._now)  # what it did not ask for then, it has no claim on
         line.enter(job)
+        self._count += 1
+        self.tokens += job.tokens
+        self.cost += job.cost
 
     def leave(self, job: Job[Work, Result]) -> None:
         """What still waits of a request will not run."""
         line = self._line(job.key)
         if job in line.jobs:
             line.leave(job)
+            self._count -= 1
+            self._subtract(job.tokens, job.cost)
 
     def take(self, most: int, now: float) -> Batch[Work, Result]:
         """Works for one batch of so many tokens, in order of turn; at least one, however long."""
         waiting = self._waiting()
         keys, head = len(waiting), min(waiting, key=DONE).jobs[0]
-        room = max(min(most, max(SMALL, GROWTH * head.tokens)), head.length(head.waiting[-1]))
+        most = max(min(most, max(SMALL, GROWTH * head.tokens)), head.length(head.waiting[-1]))
         parts: dict[Line[Work, Result], Batch[Work, Result]] = {}
         batch: Batch[Work, Result] = []
+        room = most
         while waiting:
             line = min(waiting, key=DONE)
             job, part = line.jobs[0], line.start(room, now)
             batch += part
             parts.setdefault(line, []).extend(part)
-            room -= total_length(part)
+            tokens = total_length(part)
+            room -= tokens
+            line.had += tokens
             if job.waiting:  # the batch is full
                 break
+            self._count -= 1
             if not line.jobs:
                 waiting.remove(line)
         for line, part in parts.items():
             line.serve(part)
-        self._advance(total_length(batch) / keys)
+        self._subtract(most - room, total_cost(batch))
+        self._advance((most - room) / keys)
         return batch
+
+    def _subtract(self, tokens: int, cost: float) -> None:
+        """So much waits no longer; with the last of it goes what rounding left of its cost."""
+        self.tokens -= tokens
+        self.cost = self.cost - cost if self.tokens else 0.0
 
     def _advance(self, tokens: float) -> None:
         """Let each key that waits have had so many more on the shared machine."""
@@ -165,10 +173,10 @@ class Queue(Generic[Work, Result]):
         Each is the last of the key that then holds most, and has not begun. What would bring its
         own key above an even share takes nobody's place.
         """
-        keys = len(self._waiting(line))
         requests, excess = len(self) + 1 - self._most_requests, self._excess(tokens)
         if requests <= 0 and excess <= 0:
             return []
+        keys = len(self._waiting(line))
         if requests > 0 and (len(line.jobs) + 1) * keys > self._most_requests:
             return None
         if excess > 0 and (line.tokens + tokens) * keys > self._most_tokens:

@@ -136,7 +136,6 @@ class Line(Generic[Work, Result]):
             part.append((job, index))
         if not job.waiting:
             self.jobs.remove(job)
-        self.had += total_length(part)
         return part
 
     def serve(self, part: Batch[Work, Result]) -> None:
