@@ -69,14 +69,14 @@ OTHERS, GRACE = 256, 64
 PER_SOURCE = "HEADLIGHT_MAX_SOURCE_CONNECTIONS"
 # What HAProxy itself opens, beside two descriptors a connection: one to the client, one on
 OWN_DESCRIPTORS = 256
+# What a replica that hangs is left by
+LEAVE = f'    lua-load "{Path(__file__).with_name("leave.lua")}"'
 # Ray's bound, and ours with Ray's behind it
 BOUND = re.compile(r"^    maxconn (?:\d+ # )?(\d+)", re.MULTILINE)
 
-# A replica whose check fails by time is gone, or stopped: whoever waits for it is sent elsewhere.
 # One that answers its check with another status is leaving: it finishes what it has, gets no more.
 # An error that may be of our own making, as for want of descriptors, only hastens the next check.
 SERVERS = {
-    r"^(    default-server .*) check$": r"\1 check on-marked-down shutdown-sessions",
     r"^(    http-check expect status 200)$": r"\1 error-status L7OKC",
     r" on-error mark-down$": " on-error sudden-death",
 }
@@ -111,10 +111,11 @@ def rewrite(config: str, flag: Path, descriptors: int, per_source: int | None = 
     doors = limits(most, per_source or most - min(OTHERS, most // 2))
     stopping = f' if {{ str({FLAG}) -f "{flag}" }}'
     choice = CHOICE + stopping
-    ours = {*DEFAULTS, *doors, choice, REFUSAL, REFUSAL + stopping}
+    ours = {LEAVE, *DEFAULTS, *doors, choice, REFUSAL, REFUSAL + stopping}
     rays = [line for line in config.splitlines() if line not in ours]
     routed = any(line.startswith("    use_backend ") for line in rays)
     headed = {
+        "global": (LEAVE,),
         "defaults": DEFAULTS,
         "frontend http_frontend": doors,
         "backend default_backend": (REFUSAL + stopping if routed else REFUSAL,),
