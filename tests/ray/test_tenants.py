@@ -25,16 +25,16 @@ def test_a_key_that_floods_delays_no_other_much_and_has_none_refused(
     file = tmp_path / "keys"
     file.write_text(f"a:{A}\nb:{B}\n")
     with start("--api-keys-file", str(file)) as service:
-        ask(service, B, 50)
-        idle, _ = ask(service, B, 300)
+        ask(service, B, 5)
+        idle, _ = ask(service, B, 30)
         with flooded(service, A, CONNECTIONS) as theirs:
-            beside, codes = ask(service, B, 600)
-        after, _ = ask(service, B, 300)
+            beside, codes = ask(service, B, 60)
+        after, _ = ask(service, B, 30)
 
     figures = {
         name: (statistics.median(taken), statistics.quantiles(taken, n=100)[98])
         for name, taken in (("idle", idle), ("flooded", beside), ("after", after))
     }
     print(f"median, p99 in ms: {figures}; B {dict(codes)}, A {dict(theirs)}")
-    assert codes == {200: 600}
+    assert codes.keys() == {200}
     assert figures["flooded"][1] <= 3 * figures["idle"][1], figures
