@@ -72,7 +72,8 @@ def describe(settings: Settings, tries: int) -> serve.Application:
         num_replicas=settings.replicas,
         ray_actor_options={"num_cpus": 0, "num_gpus": gpus(settings)},
         max_ongoing_requests=ingress.ongoing(settings),
-        max_queued_requests=ingress.SPARE_REQUESTS,
+        # Ray counts here what came in one turn of the loop, before it looks whether there is room
+        max_queued_requests=ingress.ongoing(settings),
         backpressure_config={
             "status_code": REFUSALS["overloaded"].status,
             "retry_after_s": 1,

@@ -189,7 +189,7 @@ def test_a_cluster_of_ray_env_serves_scales_and_hosts_two_models() -> None:
         here.deploy(DEPLOY)
         (served,) = here.wait(lambda found: run(found, 1)).values()
         options = served["deployments"]["Encoder"]["deployment_config"]
-        assert (options["max_ongoing_requests"], options["max_queued_requests"]) == (768, 256)
+        assert (options["max_ongoing_requests"], options["max_queued_requests"]) == (768, 768)
         assert options["graceful_shutdown_timeout_s"] == 60
 
         item = httpx.post(
