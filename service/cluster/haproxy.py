@@ -66,6 +66,7 @@ PROBES = "path_end /live /ready /health /metrics /-/healthz"
 # Of one client (IPv6: of one network), unless a setting says otherwise: all but these, so that a
 # load balancer can fill every queue; and so many more until they are not even accepted
 OTHERS, GRACE = 256, 64
+FEW = 8  # connections of a client, to whom alone the last half of the reserve is open
 PER_SOURCE = "HEADLIGHT_MAX_SOURCE_CONNECTIONS"
 # What HAProxy itself opens, beside two descriptors a connection: one to the client, one on
 OWN_DESCRIPTORS = 256
@@ -145,6 +146,8 @@ def limits(most: int, per_source: int) -> tuple[str, ...]:
         "    stick-table type ipv6 size 100k expire 70s store conn_cur",
         "    tcp-request connection track-sc0 src,ipmask(32,64)",
         f"    tcp-request connection reject if {{ sc_conn_cur(0) gt {per_source + GRACE} }}",
+        f"    tcp-request connection reject if {{ fe_conn gt {most + RESERVE // 2} }}"
+        f" {{ sc_conn_cur(0) gt {FEW} }}",
         "    tcp-request connection set-var(sess.late) int(1)"
         f" if {{ sc_conn_cur(0) gt {per_source} }} || {{ fe_conn gt {most} }}",
         f"    http-request return {BUSY} if {{ var(sess.late) -m found }} !{{ {PROBES} }}",

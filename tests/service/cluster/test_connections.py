@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -109,7 +109,7 @@ class Front:
 
     def ask(self, path: str, source: str = "127.0.0.1") -> tuple[int, bytes]:
         """Status and body of an answer."""
-        place = ("127.0.0.1", self.port, 30)
+        place = ("127.0.0.1", self.port, 8)  # before idle ones are closed, at 10
         with closing(HTTPConnection(*place, source_address=(source, 0))) as connection:
             connection.request("GET", path)
             answer = connection.getresponse()
@@ -149,7 +149,8 @@ def idle(front: Front) -> Iterator[Callable[[int, str], None]]:
 
         def hold(count: int, source: str) -> None:
             for _ in range(count):
-                stack.enter_context(front.connect(source))
+                with suppress(ConnectionError):
+                    stack.enter_context(front.connect(source))
 
         yield hold
 
@@ -193,6 +194,16 @@ def test_a_full_front_answers_probes_and_refuses_the_rest(
 
     assert (status, json.loads(body)["code"]) == (429, "overloaded")
     assert {front.ask(path) for path in ("/live", "/ready", "/metrics")} == {(200, b"one")}
+
+
+def test_clients_that_hold_many_connections_leave_the_last_to_others(
+    front: Front, idle: Callable[[int, str], None]
+) -> None:
+    """Two could hold all there are, the reserve for probes with them."""
+    for source in ("127.0.1.1", "127.0.1.2", "127.0.1.3"):
+        idle(PER_SOURCE + haproxy.GRACE, source)
+
+    assert front.ask("/live") == (200, b"one")
 
 
 def test_a_replica_that_hangs_is_left_for_another(front: Front) -> None:

@@ -98,13 +98,14 @@ def test_connections_have_a_bound_and_probes_a_reserve_beyond_it() -> None:
 
     assert "    maxconn 1152 # 1024" in lines
     start = lines.index("frontend http_frontend")
-    rules = lines[start + 1 : start + 6]
+    rules = lines[start + 1 : start + 7]
     assert rules[1:3] == [
         "    tcp-request connection track-sc0 src,ipmask(32,64)",
         "    tcp-request connection reject if { sc_conn_cur(0) gt 832 }",
     ]
-    assert rules[3].endswith(" if { sc_conn_cur(0) gt 768 } || { fe_conn gt 1024 }")
-    assert f"return {haproxy.BUSY} if {{ var(sess.late) -m found }} !{{ path_end /live " in rules[4]
+    assert rules[3].endswith(" if { fe_conn gt 1088 } { sc_conn_cur(0) gt 8 }")
+    assert rules[4].endswith(" if { sc_conn_cur(0) gt 768 } || { fe_conn gt 1024 }")
+    assert f"return {haproxy.BUSY} if {{ var(sess.late) -m found }} !{{ path_end /live " in rules[5]
 
 
 def test_a_setting_bounds_the_connections_of_one_client() -> None:
