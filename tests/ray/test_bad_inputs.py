@@ -33,7 +33,7 @@ LAST = (
 )
 PATIENCE_SECONDS = 30.0  # above the 10 s for a body, below what else would end a connection
 WARM = 30
-REPEATS, MOST_GROWTH_BYTES = 100, 32 * 1024 * 1024
+ROUNDS, REPEATS, MOST_GROWTH_BYTES = 3, 100, 32 * 1024 * 1024
 
 
 @dataclass
@@ -173,14 +173,20 @@ def test_each_wire_is_answered_as_listed(stack: Stack, bad_wire: "Wire") -> None
 def test_a_hundred_of_each_class_leave_no_memory_behind(
     stack: Stack, rows: "dict[str, list[Row]]"
 ) -> None:
-    """The replicas' resident memory, after as many of each for warmth."""
+    """The replicas' resident memory, after as many of each for warmth.
+
+    A heap may take a piece once, and give it back; what leaks grows each time.
+    """
     grown = {}
     for name, group in rows.items():
         requests = [request(stack, row) for row in group]
         send(stack, islice(cycle(requests), max(WARM, 2 * len(group))))  # the heap keeps its size
-        before = stack.rss()
-        send(stack, islice(cycle(requests), REPEATS))
-        grown[name] = stack.rss() - before
+        for _ in range(ROUNDS):
+            before = stack.rss()
+            send(stack, islice(cycle(requests), REPEATS))
+            grown[name] = stack.rss() - before
+            if grown[name] < MOST_GROWTH_BYTES:
+                break
 
     assert all(most < MOST_GROWTH_BYTES for most in grown.values()), grown
     stack.unchanged()
