@@ -203,7 +203,7 @@ class Replica:
     def _limits(self) -> dict[str, Any]:
         names = {name for name in type(self.settings).model_fields if name.startswith("max_")}
         return {
-            **self.settings.model_dump(include=names | {"deadline_seconds"}),
+            **self.settings.model_dump(include=names | {"deadline_seconds"}, exclude_none=True),
             "max_tokens": self.reader.max_tokens,
             "batch_tokens": self.batcher.budget,
         }

@@ -17,6 +17,7 @@ from safetensors.numpy import save
 KIB, MIB = 1024, 1024 * 1024
 WIDTH, VOCABULARY = 384, 30_522  # of the bundled model
 LIST = ",".join
+SEQUENCE = f'{{"token_ids":[{LIST(["7"] * 250)}]}}'
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -217,7 +218,7 @@ SIZE = [
     *made(
         413,
         "too_many_tokens",
-        ("65,750 tokens", lambda: item(LIST([f'{{"token_ids":[{LIST(["7"] * 250)}]}}'] * 263))),
+        ("65,750 tokens", lambda: item(LIST([SEQUENCE] * 263))),
     ),
 ]
 FIELDS = [
@@ -470,7 +471,15 @@ ATTENTION = [
         "attention_too_large",
         (
             "more maps than an answer holds",
-            f'{{"inputs":[{{"token_ids":[{LIST(["7"] * 250)}]}}],"attention":{{}}}}',
+            f'{{"inputs":[{SEQUENCE}],"attention":{{}}}}',
+        ),
+    ),
+    *bodies(
+        413,
+        "answer_too_large",
+        (
+            "more encodings of tokens than an answer holds",
+            f'{{"inputs":[{LIST([SEQUENCE] * 60)}],"tokens":true}}',
         ),
     ),
 ]

@@ -57,7 +57,7 @@ def ask(service: "Service", key: str, seconds: float) -> tuple[list[float], Coun
 async def connection(port: int, key: str, codes: Counter[int]) -> None:
     """Ask without end on one connection, which is kept."""
     head = (
-        "POST /v1/encode HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\n"
+        "POST /v1/encode HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
         f"authorization: Bearer {key}\r\ncontent-length: {len(BODY)}\r\n\r\n"
     )
     reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -25,11 +25,11 @@ pytestmark = pytest.mark.ray
 
 BODY = json.dumps({"inputs": ["All is well"], "encoding": "base64"}).encode()
 HEAD = (
-    b"POST /v1/encode HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+    b"POST /v1/encode HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     b"Content-Length: %d\r\n\r\n"
 )
 REQUEST = HEAD % len(BODY) + BODY
-LIVE = b"GET /live HTTP/1.1\r\nHost: h\r\n\r\n"
+LIVE = b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 H2C = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000")
 # What clients that never end a request send first: nothing, half a head, half a body
 BEGINNINGS = (b"", REQUEST[:40], HEAD % 1009 + BODY)

@@ -38,7 +38,7 @@ class Reader:
     """A client that sends a request and takes nothing of the answer."""
 
     def __init__(self, port: int, body: bytes = LARGE) -> None:
-        head = "POST /v1/attend HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\n"
+        head = "POST /v1/attend HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
         self._socket = socket.socket()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         self._socket.connect(("127.0.0.1", port))

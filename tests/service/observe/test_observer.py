@@ -14,6 +14,7 @@ import jsonschema
 import pytest
 
 from service.edge import guard
+from service.memory import PROCESS, UNBOUNDED
 from service.observe import logs
 from service.observe.metrics import Metrics
 from service.observe.observer import TELL_SECONDS, Observer
@@ -120,7 +121,10 @@ async def test_probes_and_unknown_keys_share_a_line(
         await client.get(path)
     await client.get("/live")
     for _ in range(3):
-        with observer.request("/v1/encode", {"method": "POST", "headers": []}) as record:
+        with (
+            PROCESS.hold(UNBOUNDED) as hold,
+            observer.request("/v1/encode", {"method": "POST", "headers": []}, hold) as record,
+        ):
             record.code = 401
     observer.tell()
     assert [line["route"] for line in requests(log)] == ["/info"]
