@@ -897,7 +897,7 @@ WIRE = [
     both("a chunk's size below 0", chunked(b"-1\r\n%s\r\n0\r\n\r\n" % JSON_BODY), REFUSED),
     both("a chunk's size of 68 bits", chunked(b"f" * 17 + b"\r\n%s" % JSON_BODY), REFUSED),
     both("a chunk without its end", chunked(WHOLE.replace(b"\r\n0", b"X0")), REFUSED),
-    apart("HTTP/2 without asking", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9), (), REFUSED),
+    both("HTTP/2 without asking", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9), REFUSED),
     both("a TLS hello", bytes.fromhex("16030100c5010000c10303") + b"\x11" * 190, REFUSED),
     both("noise", b"\xff\xfe\x00noise\r\n\r\n", REFUSED),
     both("NUL in a header", head(b"X-A: a\0b"), REFUSED),

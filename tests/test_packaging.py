@@ -25,6 +25,7 @@ OURS = CLIENT["project"]["name"]  # installed from this checkout, with the servi
 RUNTIME = PROJECT["project"]["dependencies"]
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 OPTIONAL, DEV = [*EXTRAS["plot"], *EXTRAS["otlp"]], EXTRAS["dev"]
+LOCK = runpy.run_path(str(ROOT / "deploy" / "lock.py"))
 FIRST = {"pip", "setuptools"}  # what installs the rest
 
 
@@ -124,7 +125,7 @@ def test_torch_is_installed_by_hash_whichever_build_it_is() -> None:
 
     assert names["torch"] == pinned({"torch"})["torch"]
     assert not names.keys() & (locked("requirements") | locked("development")).keys()
-    wheels = runpy.run_path(str(ROOT / "deploy" / "lock.py"))["CPU_WHEELS"].values()
+    wheels = LOCK["CPU_WHEELS"].values()
     assert all(f"--hash=sha256:{wheel}" in lock("torch") for wheel in wheels)
 
 
@@ -247,7 +248,9 @@ def needed(asked: Iterable[str]) -> set[str]:
 
 
 def applies(requirement: Requirement, extras: Iterable[str]) -> bool:
-    """Whether this Python, with one of the extras or with none, needs it."""
+    """Whether this Python, with one of the extras or with none, needs it and may have it."""
+    if canonicalize_name(requirement.name) in LOCK["LEFT_OUT"]:
+        return False
     marker = requirement.marker
     return marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *extras))
 
