@@ -134,7 +134,7 @@ async def measure(url: str, multiples: Sequence[float], seconds: float) -> None:
         for times in multiples:
             offered = await offer(client, able * times, seconds)
             best = best or offered.goodput
-        print(row(times, offered, best, await until_normal(client, usual)), flush=True)
+            print(row(times, offered, best, await until_normal(client, usual)), flush=True)
 
 
 def main() -> None:
