@@ -75,6 +75,22 @@ class Admission:
         with self._wording(works, deadline, record):
             self._batcher.check(works, deadline, record.key)
 
+    def foresee(self, tokens: int, deadline: float, record: Record) -> None:
+        """Refuse what would most likely not be admitted, before more is done for it.
+
+        Args:
+            tokens: about how many it holds.
+
+        Raises:
+            Refused: others wait, and with this there is no time or no room.
+        """
+        try:
+            self._batcher.foresee(tokens, deadline, record.key)
+        except Overloaded as error:
+            raise self._overloaded(error, record) from None
+        except DeadlinePassed:
+            raise Refused("deadline_exceeded") from None
+
     @contextmanager
     def _wording(self, works: Sequence[Work], deadline: float, record: Record) -> Iterator[None]:
         """Word what the batcher does not admit, or not in time.
@@ -97,5 +113,8 @@ class Admission:
                 ) from None
             if not isinstance(error, Overloaded):
                 raise Refused("deadline_exceeded") from None
-            record.shed = error.bound
-            raise Refused("overloaded", retry_after=1 + int(error.retry_after)) from None
+            raise self._overloaded(error, record) from None
+
+    def _overloaded(self, error: Overloaded, record: Record) -> Refused:
+        record.shed = error.bound
+        return Refused("overloaded", retry_after=1 + int(error.retry_after))

@@ -12,6 +12,7 @@ from model.config import EncoderConfig
 from service.encode import answer, maps
 from service.encode.admission import Admission
 from service.encode.answer import Encoded, Identity
+from service.encode.estimate import Estimate
 from service.encode.layout import Layout
 from service.encode.plan import Plan, Planner
 from service.encode.price import HALF, SINGLE, Price, flops
@@ -42,6 +43,7 @@ class Gateway:
     ) -> None:
         self._identity, self._config, self._settings = identity, config, settings
         self._planner, self._admission, self._metrics = planner, admission, metrics
+        self._estimate = Estimate(planner.longest)
 
     async def encode(
         self,
@@ -60,7 +62,9 @@ class Gateway:
             Refused: why not.
         """
         record.input = _kind(request)
+        self._admission.foresee(self._estimate.tokens(request.items), deadline, record)
         plan = await self._planner.plan(request, deadline, record)
+        self._estimate.learn(request.items, plan.inputs)
         if layout.padded:
             self._planner.check_tokens(len(plan.works) * max(plan.lengths))
         price = self._price(request, plan, layout)

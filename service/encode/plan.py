@@ -47,6 +47,11 @@ class Planner:
     def __init__(self, name: str, model: Model, reader: Reader, settings: Settings) -> None:
         self._name, self._model, self._reader, self._settings = name, model, reader, settings
 
+    @property
+    def longest(self) -> int:
+        """Tokens of a sequence, at most."""
+        return self._reader.max_tokens
+
     async def plan(self, request: EncodeRequest, deadline: float, record: Record) -> Plan:
         """Read the inputs, and resolve what is asked of each.
 

@@ -18,6 +18,10 @@ from service.engine.queue import DeadlinePassed, Overloaded, Queue
 from service.engine.speed import LoneSpeed, Speed
 from service.keys import Limits
 
+# What is admitted behind others is to be done in this much of the time it has: the speed differs
+# from moment to moment, an answer is to be written too, and work that is done late is lost.
+SURE = 0.8
+
 
 @dataclass(frozen=True, slots=True)
 class Timing:
@@ -29,10 +33,11 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A batch that runs: since when, and how long it should take, seconds."""
+    """A batch that runs: since when, how long it should take, and its share of the lanes."""
 
     since: float
     expected: float
+    share: float
 
 
 # Runs works in lane `lane` with `threads` cores; returns one result or exception for each.
@@ -147,9 +152,32 @@ class Batcher(Generic[Work, Result]):
         Returns:
             The requests whose place it would take.
         """
-        now, tokens = self._clock(), sum(map(len, works))
         cost = sum(self._costs(works))
-        return self._queue.check(tokens, cost, deadline - now, self.speed, key, now)
+        return self._check(sum(map(len, works)), cost, deadline, key)
+
+    def foresee(self, tokens: int, deadline: float, key: str = "") -> None:
+        """Raise what `check` would, most likely, of a request of about so many tokens.
+
+        A cheap refusal of what need not be read first, where others wait already.
+        """
+        if len(self._queue):
+            self._check(tokens, tokens, deadline, key)
+
+    def _check(
+        self, tokens: int, cost: float, deadline: float, key: str
+    ) -> list[Job[Work, Result]]:
+        now = self._clock()
+        if deadline <= now:
+            raise DeadlinePassed()
+        seconds = deadline - now
+        if self._running:
+            seconds = seconds * SURE - self._left(now)
+        return self._queue.check(tokens, cost, seconds, self.speed, key, now)
+
+    def _left(self, now: float) -> float:
+        """Seconds until all that runs should be done, were it spread over the lanes."""
+        runs = self._running.values()
+        return sum(run.share * max(0.0, run.since + run.expected - now) for run in runs)
 
     def _costs(self, works: Sequence[Work]) -> list[float]:
         """What each takes, in tokens of short sequences."""
@@ -181,8 +209,9 @@ class Batcher(Generic[Work, Result]):
         batch = self._queue.take(most, self._clock())
         self._idle = [lane for lane in self._idle if lane not in lanes]
         task = asyncio.get_running_loop().create_task(self._run(batch, lanes))
-        expected = total_cost(batch) * self._lanes / len(lanes) / self.speed
-        self._running[task] = _Run(self._clock(), expected)
+        share = len(lanes) / self._lanes
+        expected = total_cost(batch) / share / self.speed
+        self._running[task] = _Run(self._clock(), expected, share)
         task.add_done_callback(lambda task: self._end(task, lanes))
 
     def _end(self, task: asyncio.Task[set[Job[Work, Result]]], lanes: list[int]) -> None:

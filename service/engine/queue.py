@@ -77,7 +77,7 @@ class Queue(Generic[Work, Result]):
 
         Args:
             tokens, cost: of the request.
-            seconds: until its deadline.
+            seconds: in which it and what goes before it must be done.
             speed: tokens of short sequences per second.
             key: whose it is, by name.
 
@@ -86,10 +86,8 @@ class Queue(Generic[Work, Result]):
             hold more than their share for one that holds less.
 
         Raises:
-            Overloaded, DeadlinePassed: why not.
+            Overloaded: why not.
         """
-        if seconds <= 0:
-            raise DeadlinePassed()
         line = self._line(key)
         if own := line.bound(tokens):
             raise Overloaded(self.delay(key) / speed, own)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from service.engine.batcher import Batcher
+from service.engine.batcher import SURE, Batcher
 from service.engine.queue import DeadlinePassed, Overloaded
 from service.keys import Limits
 
@@ -257,17 +257,70 @@ async def test_attention_makes_a_long_sequence_late_where_as_many_short_tokens_a
     )
     running = asyncio.create_task(queue.submit(request(["a"], [100]), 1.0))
     await settle()
-    waiting = asyncio.create_task(queue.submit(request(["b"], [700]), 5.0))  # takes 4.9 s
+    waiting = asyncio.create_task(queue.submit(request(["b"], [700]), FAR))  # takes 4.9 s
     await settle()
 
-    queue.check(request("c", [100]), 5.1)
+    seconds = (5.1 + 0.1) / SURE  # 0.1 of them for what runs
+    queue.check(request("c", [100]), seconds)
     with pytest.raises(Overloaded) as refused:
-        queue.check(request("c", [150]), 5.1)
+        queue.check(request("c", [150]), seconds)
     lanes.gate.set()
     await asyncio.gather(running, waiting)
 
     assert refused.value.bound == "deadline" and refused.value.retry_after == pytest.approx(4.9)
     queue.check(request("c", [700]), 5.0)
+
+
+async def test_what_runs_counts_until_it_should_be_done() -> None:
+    """And of the time that is left, with others before it, a request may plan with a part."""
+    lanes, now = Lanes(held=True), 0.0
+    queue = Batcher[Work, str](
+        lanes.launch,
+        lanes=1,
+        budget=1000,
+        speed=1000.0,
+        most_requests=9,
+        most_tokens=9999,
+        clock=lambda: now,
+    )
+    running = asyncio.create_task(queue.submit(request(["a"], [500]), FAR))
+    await settle()
+
+    for elapsed, tokens in ((0.0, 299), (0.4, 699), (0.5, 799), (9.0, 799)):
+        now = elapsed
+        queue.check(request("b", [tokens]), now + 0.8 / SURE)
+        with pytest.raises(Overloaded):
+            queue.check(request("b", [tokens + 2]), now + 0.8 / SURE)
+    lanes.gate.set()
+    await running
+
+
+async def test_what_would_be_late_behind_others_is_foreseen() -> None:
+    """By its tokens alone; with nobody before it nothing is foreseen, however long it is."""
+    lanes, now = Lanes(held=True), 0.0
+    queue = Batcher[Work, str](
+        lanes.launch,
+        lanes=1,
+        budget=1000,
+        speed=1000.0,
+        most_requests=9,
+        most_tokens=9999,
+        clock=lambda: now,
+    )
+    queue.foresee(5000, 1.0)
+    running = asyncio.create_task(queue.submit(request(["a"], [500]), FAR))
+    await settle()
+    queue.foresee(5000, 1.0)
+    waiting = asyncio.create_task(queue.submit(request(["b"], [500]), FAR))
+    await settle()
+
+    queue.foresee(599, 2.0)
+    with pytest.raises(Overloaded) as refused:
+        queue.foresee(601, 2.0)
+    lanes.gate.set()
+    await asyncio.gather(running, waiting)
+
+    assert refused.value.bound == "deadline"
 
 
 async def test_a_request_whose_deadline_has_passed_is_not_called_an_overload() -> None:
@@ -567,7 +620,7 @@ async def test_a_keys_wait_is_its_own_work_as_often_as_keys_wait() -> None:
     theirs = [first, *await waiting(queue, "a", 3000, 2000)]  # five seconds of work
     others = await waiting(queue, "b", 400)
 
-    queue.check(request("b", [100]), now + 1.1, "b")
+    queue.check(request("b", [100]), now + 1.1 / SURE, "b")
     for key, tokens, seconds, retry in (("b", 100, 0.9, 0.8), ("a", 1, 5.3, 5.4)):
         with pytest.raises(Overloaded) as late:
             queue.check(request(key, [tokens]), now + seconds, key)
