@@ -28,10 +28,10 @@ from dataclasses import dataclass, field
 import httpx
 from overload import start
 
-# Some 200 ms of work on two cores: client, HAProxy and refusals take their time from the same two,
+# Some 400 ms of work on two cores: client, HAProxy and refusals take their time from the same two,
 # and of ten times as many small requests they would take most.
 WORDS = "a dog ate the food because it was hungry and the night was cold".split()
-SENTENCES, CLIENTS, DEADLINE_MS, CAPACITY_SECONDS = 64, 4, 4000, 10.0
+SENTENCES, CLIENTS, DEADLINE_MS, CAPACITY_SECONDS = 128, 4, 4000, 10.0
 SMALL = json.dumps({"inputs": ["All is well"]}).encode()
 NORMAL_TIMES, NORMAL_SECONDS = 2.0, 30.0
 

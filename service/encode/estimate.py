@@ -20,24 +20,28 @@ class Estimate:
     def __init__(self, longest: int) -> None:
         self._longest, self._tokens, self._characters = longest, 1.0, USUAL_CHARACTERS
 
-    def tokens(self, items: Sequence[Item]) -> int:
+    def tokens(self, inputs: Sequence[str | Item]) -> int:
         """About how many tokens these inputs hold; embeddings count as few."""
-        ratio = self._tokens / self._characters
-        return sum(
-            len(item.token_ids)
-            if item.token_ids is not None
-            else min(int(_characters(item) * ratio) + AROUND, self._longest)
-            for item in items
-        )
+        ratio, longest = self._tokens / self._characters, self._longest
+        return sum(min(int(_size(one, ratio)) + AROUND, longest) for one in inputs)
 
-    def learn(self, items: Sequence[Item], inputs: Sequence[ModelInput]) -> None:
+    def learn(self, inputs: Sequence[str | Item], outcome: Sequence[ModelInput]) -> None:
         """Remember how many tokens the texts among some inputs turned out to be."""
-        whole = [(i, one) for i, one in zip(items, inputs, strict=True) if not one.truncated]
-        texts = [(_characters(item), one.length - AROUND) for item, one in whole if item.text]
+        texts = [
+            (_characters(one), became.length - AROUND)
+            for one, became in zip(inputs, outcome, strict=True)
+            if not became.truncated and _characters(one)
+        ]
         if texts:
-            self._characters = KEEP * self._characters + sum(count for count, _ in texts)
-            self._tokens = KEEP * self._tokens + sum(max(tokens, 0) for _, tokens in texts)
+            self._characters = KEEP * self._characters + sum(size for size, _ in texts)
+            self._tokens = KEEP * self._tokens + max(1, sum(tokens for _, tokens in texts))
 
 
-def _characters(item: Item) -> int:
-    return len(item.text or "") + len(item.pair or "")
+def _size(one: str | Item, ratio: float) -> float:
+    if isinstance(one, str) or one.token_ids is None:
+        return _characters(one) * ratio
+    return len(one.token_ids) - AROUND
+
+
+def _characters(one: str | Item) -> int:
+    return len(one) if isinstance(one, str) else len(one.text or "") + len(one.pair or "")

@@ -1,0 +1,26 @@
+"""What is foreseen of a request before it is read."""
+
+import pytest
+
+from model import packing
+from service.encode.estimate import Estimate
+from service.encode.inputs import ModelInput
+from service.encode.request import Item
+
+
+def outcome(tokens: int, length: int) -> ModelInput:
+    """A text that turned out to be so many tokens, of which so many are run."""
+    return ModelInput(packing.Sequence([7] * tokens, [0] * tokens), length, {})
+
+
+def test_texts_hold_as_many_tokens_by_character_as_those_before_them() -> None:
+    """With the two around each; what was cut teaches nothing, and ids are counted."""
+    estimate = Estimate(longest=100)
+    for _ in range(200):
+        estimate.learn(["x" * 30, Item(token_ids=[7] * 9)], [outcome(12, 12), outcome(9, 9)])
+        estimate.learn(["x" * 1000], [outcome(100, 5000)])
+
+    assert estimate.tokens(["x" * 60]) == pytest.approx(22, abs=1)
+    assert estimate.tokens([Item(text="x" * 30, pair="x" * 30)]) == pytest.approx(22, abs=1)
+    assert estimate.tokens(["x" * 9000, Item(token_ids=[7] * 51)]) == 151
+    assert estimate.tokens([Item(embeddings=[[0.0] * 4])]) <= 2
