@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Generic
 
 from service.engine.fair.line import Batch, Job, Result, Work, total_cost
-from service.engine.queue import DeadlinePassed, Overloaded, Queue
+from service.engine.queue import SMALL, DeadlinePassed, Overloaded, Queue
 from service.engine.speed import LoneSpeed, Speed
 from service.keys import Limits
 
@@ -245,8 +245,12 @@ class Batcher(Generic[Work, Result]):
         return jobs
 
     def _measure(self, batch: Batch[Work, Result], seconds: float, cores: int) -> None:
-        """Fold a batch into the speed; one that had some of the cores counts for as many."""
+        """Fold a batch into the speed; one that had some of the cores counts for as many.
+
+        A small one takes as long whatever it holds, and says nothing of what a queue takes.
+        """
         tokens = total_cost(batch)
         if len(batch) == 1:
             self._alone.record(cores, tokens, seconds)
-        self._speed.record(tokens * self._lanes / cores, seconds)
+        if tokens >= SMALL:
+            self._speed.record(tokens * self._lanes / cores, seconds)

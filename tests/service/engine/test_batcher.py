@@ -331,7 +331,7 @@ async def test_a_request_whose_deadline_has_passed_is_not_called_an_overload() -
 
 async def test_what_a_request_takes_at_best_does_not_rise_when_the_machine_is_slow() -> None:
     """The best speed stands, also when the one lately measured has fallen."""
-    now, seconds = 0.0, 0.01
+    now, seconds = 0.0, 0.1
 
     async def launch(lane: int, works: Sequence[Work], threads: int) -> Sequence[str | Exception]:
         nonlocal now
@@ -341,21 +341,21 @@ async def test_what_a_request_takes_at_best_does_not_rise_when_the_machine_is_sl
     queue = Batcher[Work, str](
         launch,
         lanes=1,
-        budget=100,
+        budget=1000,
         speed=1000.0,
         most_requests=9,
         most_tokens=999,
         clock=lambda: now,
     )
     for _ in range(3000):
-        await queue.submit(request(["a"], [50]), FAR)
-    best = queue.fewest_seconds(request("a", [50]))
-    seconds = 1.0
+        await queue.submit(request(["a"], [500]), FAR)
+    best = queue.fewest_seconds(request("a", [500]))
+    seconds = 10.0
     while queue.speed > 100:
-        await queue.submit(request(["a"], [50]), FAR)
+        await queue.submit(request(["a"], [500]), FAR)
 
-    assert best == pytest.approx(0.01, rel=0.1)
-    assert queue.fewest_seconds(request("a", [50])) == best
+    assert best == pytest.approx(0.1, rel=0.1)
+    assert queue.fewest_seconds(request("a", [500])) == best
 
 
 async def test_a_batch_hangs_when_it_takes_several_times_what_its_tokens_should() -> None:
@@ -518,7 +518,7 @@ async def test_draining_ends_when_nothing_waits_and_nothing_runs() -> None:
 
 
 async def test_the_speed_follows_what_batches_take() -> None:
-    """Slow batches lower the speed that admission believes in."""
+    """Slow ones lower the speed that admission believes in, and small ones say nothing of it."""
     now = 0.0
 
     async def launch(lane: int, works: Sequence[Work], threads: int) -> Sequence[str | Exception]:
@@ -529,17 +529,21 @@ async def test_the_speed_follows_what_batches_take() -> None:
     queue = Batcher[Work, str](
         launch,
         lanes=1,
-        budget=100,
-        speed=1000.0,
+        budget=1000,
+        speed=10_000.0,
         most_requests=9,
         most_tokens=999,
         clock=lambda: now,
     )
 
     for _ in range(60):
-        await queue.submit(request(["a"], [50]), FAR)
+        await queue.submit(request(["a"], [500]), FAR)
 
-    assert queue.speed == pytest.approx(50, rel=0.05)
+    slow = queue.speed
+    for _ in range(60):
+        await queue.submit(request(["a"], [5]), FAR)
+
+    assert slow == queue.speed == pytest.approx(500, rel=0.05)
 
 
 async def waiting(queue: Batcher[Work, str], key: str, *tokens: int) -> list[asyncio.Task[object]]:
