@@ -218,12 +218,20 @@ def texts() -> Iterator[Attack]:
         tei = {"inputs": eight, "truncate": True}
         yield _json(f"TEI cut {name}", "/embed", _dumps(tei), statuses, legal=True)
         for path in ("/embed", "/tokenize", "/embed_all"):
-            cut = path == "/embed"  # by default, as TEI does
-            yield _json(f"{path} {name}", path, _dumps({"inputs": eight}), statuses, legal=cut)
+            # by default, as TEI does; and a word of any length is one token, the unknown one
+            legal = path == "/embed" or name == "word"
+            yield _json(f"{path} {name}", path, _dumps({"inputs": eight}), statuses, legal=legal)
         openai = {"model": "all-MiniLM-L6-v2", "input": eight}
-        yield _json(f"OpenAI {name}", "/v1/embeddings", _dumps(openai), (200, 400, 413))
+        yield _json(
+            f"OpenAI {name}",
+            "/v1/embeddings",
+            _dumps(openai),
+            (200, 400, 413),
+            legal=name == "word",
+        )
         tensor = {"name": "text", "datatype": "BYTES", "shape": [len(eight)], "data": eight}
-        yield _json(f"OIP {name}", MODEL, _dumps({"inputs": [tensor]}), (400, 413))
+        oip = _dumps({"inputs": [tensor]})
+        yield _json(f"OIP {name}", MODEL, oip, (200, 400, 413), legal=name == "word")
 
 
 def every() -> list[Attack]:
