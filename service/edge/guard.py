@@ -2,8 +2,8 @@
 
 It wraps whatever takes connections, each replica or Ray's Python proxy: refuses by the headers
 alone what it can, before the body; reads the body up to the limit; drops the headers by which a
-client could steer Ray; and gives the request its id. Inside Ray's proxy it has no routes, so a
-refusal travels on as a header, without a body, and the route words it in its own dialect.
+client could steer Ray; and gives the request its id. It has no routes, so a refusal travels on
+as a header, without a body, and the route words it in its own dialect.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service import settings
 from service.api import body
 from service.cluster import ingress
-from service.edge import transport
+from service.edge import direct, transport
 from service.edge.auth import PROBE, Keys, own_path
 from service.edge.beside import Beside
 from service.edge.sites import Sites
@@ -75,14 +75,19 @@ def outermost() -> list[Middleware]:
     Ray calls it before it starts the server that takes their connections.
     """
     transport.install()
-    return [Middleware(Guard, settings=settings.load({}))]
+    return [Middleware(Guard, settings=settings.load({}), way=direct.PROCESS)]
 
 
 class Guard:
-    """Makes a request safe to pass on, or has it refused."""
+    """Makes a request safe to pass on, or has it refused.
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+    Args:
+        way: the one that refusals take.
+    """
+
+    def __init__(self, app: ASGIApp, settings: Settings, way: direct.Direct | None = None) -> None:
         self._app, self._keys = app, Keys(settings)
+        self._refuse = way.around(app) if way else app
         self._most_held = settings.max_held_bytes
         self._json, self._binary = settings.max_body_bytes, settings.max_binary_body_bytes
         self._bounds = body.Bounds.of(settings)
@@ -132,7 +137,8 @@ class Guard:
                     answered["connection"] = "close"
             await send(message)
 
-        await self._app({**scope, "headers": headers}, _replay(content, receive), send_with_id)
+        app = self._app if code is None else self._refuse
+        await app({**scope, "headers": headers}, _replay(content, receive), send_with_id)
 
     def _by_headers(self, scope: Scope, headers: Headers) -> str | None:
         """The code of a refusal that needs no body."""
