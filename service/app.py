@@ -21,6 +21,7 @@ from starlette.types import ASGIApp
 
 from service import settings
 from service.cluster import descriptors, ingress
+from service.edge import direct
 from service.edge import routes as edge
 from service.engine import weights
 from service.observe import logs, scrape
@@ -133,7 +134,7 @@ class Encoder:
         gc.freeze()  # else to look through all that was loaded, each time, stops the event loop
         # Ray makes a handle's router at its first use, which takes a tenth of a second
         self.router = asyncio.create_task(self.others(openmetrics=False))
-        return edge.application(self.replica, self.scrape)
+        return direct.PROCESS.known(edge.application(self.replica, self.scrape))
 
     async def __del__(self) -> None:
         """Let admitted work finish; Ray awaits this when the replica leaves."""

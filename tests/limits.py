@@ -54,6 +54,11 @@ ROWS = (
     Row("refusals.MOST_ERRORS", "the others are left out", "errors that a refusal lists"),
     Row("refusals.MOST_BYTES", "errors are left out", "body of a refusal"),
     # how long
+    Row(
+        "edge.tenants.turns.MOST",
+        "deadline_exceeded",
+        "requests of a key past the door at a time, where there are several keys; others wait",
+    ),
     Row("edge.guard.BODY_SECONDS", "request_timeout", "for a body to come whole"),
     Row("haproxy timeout http-request", "408 by HAProxy itself", "for head and body to come"),
     Row(
@@ -204,6 +209,7 @@ NO_LIMITS = {
     "api.open_inference.request.MOST_UNSIGNED",
     "api.teaching.mechanism.NUMBER_BYTES", "encode.request.MOST_SCALE",
     "encode.plan.MOST_KEYS", "encode.plan.MOST_BLOCKS", "encode.answer.PIECE_BYTES",
+    "edge.tenants.turns.LATELY_SECONDS", "edge.tenants.turns.LONG_SECONDS",
     "api.body.MOST_HEADS", "edge.beside.LARGE_BYTES", "encode.answer.BASE64_BYTES",
     "encode.price.TEXT_BYTES", "memory.SMALL_BYTES",
     "cluster.drain.COUNT_BYTES", "cluster.drain.NAME_BYTES",

@@ -60,6 +60,7 @@ GUARD_SETTINGS = {
     "public_docs",
     "allowed_hosts",
     "max_waiting_requests",
+    "deadline_seconds",
     "cors_origins",
     "max_sequences",
     "max_request_tokens",

@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from starlette.requests import Request
+from starlette.datastructures import Headers
 
 from service.refusals import Refused
 
@@ -31,13 +31,13 @@ async def in_time(work: Awaitable[Result], deadline: float) -> Result:
         raise Refused("deadline_exceeded") from None
 
 
-def seconds(request: Request, most: float) -> float:
+def seconds(headers: Headers, most: float) -> float:
     """How long this request may take, at most so many seconds.
 
     Raises:
         Refused: the header is no number of milliseconds.
     """
-    header = request.headers.get(DEADLINE)
+    header = headers.get(DEADLINE)
     if header is None:
         return most
     if not header.isdecimal() or not header.isascii() or len(header) > LONGEST:

@@ -73,7 +73,7 @@ class Encoding:
 
         async def encode(request: Request) -> Response:
             record = request.scope["record"]
-            most = seconds(request, replica.settings.deadline_seconds)
+            most = seconds(request.headers, replica.settings.deadline_seconds)
             with record.stage("parse"):
                 body = await request.body()
                 call = await self._beside.run(len(body), partial(parse, request, body))

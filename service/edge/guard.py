@@ -2,13 +2,14 @@
 
 It wraps whatever takes connections, each replica or Ray's Python proxy: refuses by the headers
 alone what it can, before the body; reads the body up to the limit; drops the headers by which a
-client could steer Ray; and gives the request its id. Inside Ray's proxy it has no routes, so a
-refusal travels on as a header, without a body, and the route words it in its own dialect.
+client could steer Ray; and gives the request its id. It has no routes, so a refusal travels on
+as a header, without a body, and the route words it in its own dialect.
 """
 
 import asyncio
 import uuid
 from collections import Counter
+from contextlib import ExitStack, suppress
 from functools import partial
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -18,16 +19,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service import settings
 from service.api import body
 from service.cluster import ingress
-from service.edge import transport
+from service.edge import direct, transport
 from service.edge.auth import PROBE, Keys, own_path
 from service.edge.beside import Beside
+from service.edge.deadline import seconds
 from service.edge.sites import Sites
-from service.edge.under_way import UnderWay
+from service.edge.tenants.turns import Turns
+from service.edge.tenants.under_way import UnderWay
 from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, SAFETENSORS
-from service.keys import tenants
+from service.keys import Key, tenants
 from service.memory import PROCESS, Hold, NoRoom
 from service.observe.metrics import OVERLOADED, UNDER_WAY
-from service.observe.record import REQUEST_ID
+from service.observe.record import REQUEST_ID, WAITED
+from service.refusals import Refused
 from service.settings import KIB, Settings
 
 INFERENCE = "/v2/"  # routes where a header may announce bytes, often without a media type
@@ -42,6 +46,7 @@ RAYS_OWN = (
     b"x_session_id",
     b"serve_multiplexed_model_id",
     REFUSAL.replace(b"-", b"_"),
+    WAITED.encode().replace(b"-", b"_"),
 )
 ID_CHARACTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 LONGEST_ID = 128
@@ -63,6 +68,7 @@ SINGLE = frozenset(
 TWINS = frozenset(
     name.replace(b"-", b"_") for name in (*SINGLE, REQUEST_ID.encode()) if b"-" in name
 )
+KEPT = (b"host", b"origin", b"authorization", REQUEST_ID.encode(), WAITED.encode())  # if refused
 READ = SINGLE | {b"accept", b"authorization", REQUEST_ID.encode()}  # by us, in any bytes
 BODY_SECONDS = 10.0  # for the whole body to come; HAProxy's own limit for it is the same
 
@@ -75,19 +81,26 @@ def outermost() -> list[Middleware]:
     Ray calls it before it starts the server that takes their connections.
     """
     transport.install()
-    return [Middleware(Guard, settings=settings.load({}))]
+    return [Middleware(Guard, settings=settings.load({}), way=direct.PROCESS)]
 
 
 class Guard:
-    """Makes a request safe to pass on, or has it refused."""
+    """Makes a request safe to pass on, or has it refused.
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+    Args:
+        way: the one that refusals take.
+    """
+
+    def __init__(self, app: ASGIApp, settings: Settings, way: direct.Direct | None = None) -> None:
         self._app, self._keys = app, Keys(settings)
+        self._refuse = way.around(app) if way else app
         self._most_held = settings.max_held_bytes
         self._json, self._binary = settings.max_body_bytes, settings.max_binary_body_bytes
         self._bounds = body.Bounds.of(settings)
         self._sites, self._beside = Sites(settings), Beside()
-        self._under_way = UnderWay(tenants(settings.api_keys), ingress.ongoing(settings))
+        names = tenants(settings.api_keys)
+        self._under_way = UnderWay(names, ingress.ongoing(settings))
+        self._turns, self._deadline = Turns(names), settings.deadline_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -95,13 +108,31 @@ class Guard:
         headers = [pair for pair in scope["headers"] if _passes(*pair)]
         if scope["type"] != "http":
             return await self._app({**scope, "headers": headers}, receive, send)
-        # its body is held until it is answered
+        key = self._keys.admit(scope)
+        # its body is held until it is answered, its turn is over when the answer begins
         with (
-            self._under_way.hold(self._keys.admit(scope)) as room,
+            self._under_way.hold(key) as room,
             PROCESS.hold(self._most_held) as hold,
+            ExitStack() as turn,
         ):
-            code = None if room else f"{OVERLOADED}:{UNDER_WAY}"
-            await self._pass(scope, headers, receive, send, hold, code)
+            code = self._by_headers(scope, Headers(raw=headers), key)
+            if code is None:
+                full = f"{OVERLOADED}:{UNDER_WAY}"
+                code = await self._wait(key, headers, turn) if room else full
+            await self._pass(scope, headers, receive, send, hold, turn, code)
+
+    async def _wait(self, key: Key | None, headers: RawHeaders, turn: ExitStack) -> str | None:
+        """Wait for a request's turn, and say in a header how long; or the code of a refusal."""
+        most, code = self._deadline, None
+        with suppress(Refused):  # which is for the route to say
+            most = seconds(Headers(raw=headers), most)
+        try:
+            waited = await self._turns.wait(key.name if key else "", most, turn)
+        except TimeoutError:
+            waited, code = most, "deadline_exceeded"
+        if waited:
+            headers.append((WAITED.encode(), f"{waited:.6f}".encode()))
+        return code
 
     async def _pass(
         self,
@@ -110,31 +141,32 @@ class Guard:
         receive: Receive,
         send: Send,
         hold: Hold,
-        full: str | None,
+        turn: ExitStack,
+        code: str | None,
     ) -> None:
         """Read a request and pass it on, or its refusal."""
-        headers, request_id = _with_id(headers)
-        code, content = self._by_headers(scope, Headers(raw=headers)) or full, b""
+        (headers, request_id), content = _with_id(headers), b""
         if code is None and scope["method"] == "POST":
             code, content = await self._read(own_path(scope), receive, Headers(raw=headers), hold)
         closing = scope["method"] != "POST" and _announces(Headers(raw=headers))
         if code is not None:
             hold.keep("bodies", 0)
-            names = (b"host", b"origin", b"authorization", REQUEST_ID.encode())
-            headers = [pair for pair in headers if pair[0] in names] + [(REFUSAL, code.encode())]
+            headers = [pair for pair in headers if pair[0] in KEPT] + [(REFUSAL, code.encode())]
             scope = {**scope, "path": scope["path"][:MOST_ADDRESS]}
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
+                turn.close()  # however slow its reader
                 answered = MutableHeaders(scope=message)
                 answered[REQUEST_ID] = request_id  # once, whoever set it too
                 if closing:  # what was not read must not be taken for the next request
                     answered["connection"] = "close"
             await send(message)
 
-        await self._app({**scope, "headers": headers}, _replay(content, receive), send_with_id)
+        app = self._app if code is None else self._refuse
+        await app({**scope, "headers": headers}, _replay(content, receive), send_with_id)
 
-    def _by_headers(self, scope: Scope, headers: Headers) -> str | None:
+    def _by_headers(self, scope: Scope, headers: Headers, key: Key | None) -> str | None:
         """The code of a refusal that needs no body."""
         raw = scope["headers"]
         if len(raw) > MOST_HEADERS or sum(map(_size, raw)) > MOST_HEADER_BYTES:
@@ -150,7 +182,7 @@ class Guard:
             return "bad_request"
         if scope["path"] != PROBE and not self._sites.named(headers):
             return "bad_host"
-        if not self._keys.admit(scope):
+        if not key:
             return "unauthorized"
         if scope["method"] == "POST" and self._sites.drives_by(headers):
             return "forbidden_origin"

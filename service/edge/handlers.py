@@ -203,7 +203,7 @@ class Handlers:
     def _deadline(self, request: Request) -> float:
         """When the answer must be there, on time.monotonic's clock."""
         record: Record = request.scope["record"]
-        return record.start + seconds(request, self._replica.settings.deadline_seconds)
+        return record.start + seconds(request.headers, self._replica.settings.deadline_seconds)
 
 
 def _json(body: Any) -> Response:

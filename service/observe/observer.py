@@ -18,7 +18,7 @@ from starlette.types import Scope
 
 from service.memory import Hold
 from service.observe.metrics import Metrics
-from service.observe.record import REQUEST_ID, TRACEPARENT, Record
+from service.observe.record import REQUEST_ID, TRACEPARENT, WAITED, Record
 from service.refusals import UNAUTHORIZED
 
 if TYPE_CHECKING:  # tracing that is off imports nothing
@@ -73,6 +73,8 @@ class Observer:
         headers = Headers(scope=scope)
         method = scope["method"] if scope["method"] in METHODS else "_OTHER"
         record = Record(route, method, headers.get(REQUEST_ID, ""), hold=hold)
+        if waited := headers.get(WAITED):
+            record.wait(float(waited))
         if self._tracing:
             record.trace = self._tracing.begin(record, headers.getlist(TRACEPARENT))
         self._in_flight += 1

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from service.memory import UNBOUNDED, Hold, Memory
 
 REQUEST_ID, TRACEPARENT = "x-request-id", "traceparent"  # headers that name a request
+WAITED = "x-headlight-waited"  # from the outermost layer: seconds that a request waited there
 
 Name = Literal["parse", "tokenize", "queue", "forward", "serialize"]
 STAGES: tuple[Name, ...] = get_args(Name)  # in a request's order
@@ -58,7 +59,7 @@ class Record:
         shed: of an overload, which bound was met; queue_full where nobody says.
         sequences, tokens: what it asks the model to run.
         bytes: of its answer's body.
-        start: on time.monotonic's clock.
+        start: on time.monotonic's clock, when it came to the outermost layer.
         ended: on the calendar's clock, seconds.
         began: when its first batch was started, on the first clock; 0 before.
         hold: the memory that it holds.
@@ -82,6 +83,11 @@ class Record:
     stages: list[Stage] = field(default_factory=list)
     trace: Trace | None = None
     hold: Hold = field(default_factory=lambda: Hold(Memory(), UNBOUNDED))
+
+    def wait(self, seconds: float) -> None:
+        """Count what it has waited before anything was known of it."""
+        self.stages.append(Stage("queue", self.start - seconds, self.start))
+        self.start -= seconds
 
     @contextmanager
     def stage(self, name: Name) -> Iterator[None]:

@@ -81,7 +81,10 @@ class Tracing:
         parent = trace.get_current_span(context).get_span_context()
         decided = self._trusting and parent.is_valid
         if parent.trace_flags.sampled if decided else random.random() < self._ratio:
-            span = self._tracer.start_span(record.method, context, SpanKind.SERVER)
+            start = _epoch() + _nanoseconds(record.start)
+            span = self._tracer.start_span(
+                record.method, context, SpanKind.SERVER, start_time=start
+            )
             own = span.get_span_context()
             return _trace(own, span)
         trace_id = parent.trace_id or self._ids.generate_trace_id()

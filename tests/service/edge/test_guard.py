@@ -15,6 +15,7 @@ from service.edge.guard import REFUSAL, Guard
 from service.encode.answer import INFERENCE_HEADER, OCTETS, SAFETENSORS
 from service.keys import Key
 from service.memory import PROCESS
+from service.observe.record import WAITED
 from service.refusals import REFUSALS
 from service.settings import Settings
 
@@ -43,7 +44,12 @@ async def test_the_client_cannot_smuggle_a_refusal_or_steer_ray() -> None:
         seen.append(scope["headers"])
 
     guard = Guard(inner, Settings(max_body_bytes=10))
-    steering = [(REFUSAL, b"x"), (b"x-request-timeout-seconds", b"0"), (b"accept", b"*/*")]
+    steering = [
+        (REFUSAL, b"x"),
+        (WAITED.encode(), b"9"),
+        (b"x-request-timeout-seconds", b"0"),
+        (b"accept", b"*/*"),
+    ]
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request"}

@@ -11,7 +11,7 @@ import pytest
 
 from service import keys
 from service.edge.guard import REFUSAL, Guard
-from service.edge.under_way import UnderWay
+from service.edge.tenants.under_way import UnderWay
 from service.keys import Key
 from service.settings import Settings
 

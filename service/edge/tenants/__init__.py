@@ -1,0 +1,1 @@
+"""What one key's requests leave to others: room, and turns."""

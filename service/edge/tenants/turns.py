@@ -1,0 +1,128 @@
+"""Turns at the door: while another key asks for little, one's requests pass a few at a time.
+
+Each that passes costs the event loop milliseconds, and in each of its rounds the loop does all
+that is ready: of a hundred requests under way, each waits for all others several times. The
+engine's fair queue comes too late for that. So a key may have FEW times as many inside as the
+other key had at most that lately asked for least, and MOST at any rate. What may not pass yet is
+parked, a future in its key's line, its body not read, and costs the loop nothing.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Collection
+from contextlib import ExitStack
+
+MOST = 64  # requests inside of one key, where there are several
+FEW = 2
+# What takes longer waits for the model and not for the loop: others of its key need not wait for it
+LONG_SECONDS = 1.0
+LATELY_SECONDS = 5.0  # and up to twice as long; then a key that asks no more counts no more
+
+
+class Lately:
+    """A count, and the most it was lately."""
+
+    def __init__(self) -> None:
+        self._count, self._window, self._most, self._before = 0, 0, 0, 0
+
+    def most(self, now: float) -> int:
+        """The most since the window of time before this one began."""
+        window = int(now // LATELY_SECONDS)
+        if window > self._window:
+            self._before = self._most if window == self._window + 1 else self._count
+            self._most, self._window = self._count, window
+        return max(self._most, self._before)
+
+    def change(self, by: int, now: float) -> None:
+        """Count from now on so many more."""
+        self.most(now)
+        self._count += by
+        self._most = max(self._most, self._count)
+
+
+class Line:
+    """One key's requests: those inside, and those that wait for their turn."""
+
+    def __init__(self) -> None:
+        self.inside, self.lately = 0, Lately()
+        self.parked = deque[asyncio.Future[None]]()
+
+
+class Turns:
+    """Lets each key's requests pass, first come, first served.
+
+    Args:
+        keys: their names; a single one has nobody to wait for.
+        clock: seconds.
+    """
+
+    def __init__(self, keys: Collection[str], clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lines = {name: Line() for name in keys} if len(keys) > 1 else {}
+
+    async def wait(self, name: str, seconds: float, turn: ExitStack) -> float:
+        """Wait until a request may pass; seconds that it waited, 0 where it need not.
+
+        Args:
+            name: whose it is; of a name that is no key's it is always the turn.
+            seconds: it may wait.
+            turn: ends its turn when it is closed.
+
+        Raises:
+            TimeoutError: it may not pass in time.
+        """
+        if (line := self._lines.get(name)) is None:
+            return 0.0
+        line.lately.change(1, came := self._clock())
+        turn.callback(lambda: line.lately.change(-1, self._clock()))
+        free = not line.parked and (line.inside < FEW or line.inside < self._most(line))
+        if free:
+            line.inside += 1
+        else:
+            await self._park(line, seconds)
+        self._stay(line, turn)
+        return 0.0 if free else self._clock() - came
+
+    def _stay(self, line: Line, turn: ExitStack) -> None:
+        """Hold a turn until it ends or has lasted long."""
+        held = ExitStack()
+        held.callback(self._leave, line)
+        timer = asyncio.get_running_loop().call_later(LONG_SECONDS, held.close)
+        turn.callback(timer.cancel)
+        turn.callback(held.close)
+
+    async def _park(self, line: Line, seconds: float) -> None:
+        """Wait in line."""
+        place = asyncio.get_running_loop().create_future()
+        line.parked.append(place)
+        self._pass(line)
+        try:
+            async with asyncio.timeout(seconds):
+                await place
+        except BaseException:
+            if not place.cancelled():
+                self._leave(line)  # its turn came as it gave up
+            elif place in line.parked:
+                line.parked.remove(place)
+            raise
+
+    def _leave(self, line: Line) -> None:
+        line.inside -= 1
+        self._pass(line)
+
+    def _pass(self, line: Line) -> None:
+        """Let as many pass as may."""
+        room = self._most(line) - line.inside if line.parked else 0
+        while line.parked and room > 0:
+            place = line.parked.popleft()
+            if not place.done():  # else it has just given up
+                place.set_result(None)
+                line.inside += 1
+                room -= 1
+
+    def _most(self, line: Line) -> int:
+        """How many of a key may be inside now."""
+        now = self._clock()
+        others = (other.lately.most(now) for other in self._lines.values() if other is not line)
+        return min([MOST, *(FEW * most for most in others if most)])
