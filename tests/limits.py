@@ -210,6 +210,7 @@ NO_LIMITS = {
     "api.teaching.mechanism.NUMBER_BYTES", "encode.request.MOST_SCALE",
     "encode.plan.MOST_KEYS", "encode.plan.MOST_BLOCKS", "encode.answer.PIECE_BYTES",
     "edge.tenants.turns.LATELY_SECONDS", "edge.tenants.turns.LONG_SECONDS",
+    "edge.tenants.turns.LONGEST_PAUSE_SECONDS",
     "api.body.MOST_HEADS", "edge.beside.LARGE_BYTES", "encode.answer.BASE64_BYTES",
     "encode.price.TEXT_BYTES", "memory.SMALL_BYTES",
     "cluster.drain.COUNT_BYTES", "cluster.drain.NAME_BYTES",

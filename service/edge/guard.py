@@ -117,8 +117,7 @@ class Guard:
         ):
             code = self._by_headers(scope, Headers(raw=headers), key)
             if code is None:
-                full = f"{OVERLOADED}:{UNDER_WAY}"
-                code = await self._wait(key, headers, turn) if room else full
+                code = await (self._wait(key, headers, turn) if room else self._full(key))
             await self._pass(scope, headers, receive, send, hold, turn, code)
 
     async def _wait(self, key: Key | None, headers: RawHeaders, turn: ExitStack) -> str | None:
@@ -133,6 +132,12 @@ class Guard:
         if waited:
             headers.append((WAITED.encode(), f"{waited:.6f}".encode()))
         return code
+
+    async def _full(self, key: Key | None) -> str:
+        """The code for a key that has too much under way, not faster than it may come."""
+        if pause := self._turns.pause(key.name if key else ""):
+            await asyncio.sleep(pause)
+        return f"{OVERLOADED}:{UNDER_WAY}"
 
     async def _pass(
         self,

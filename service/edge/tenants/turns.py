@@ -17,6 +17,7 @@ MOST = 64  # requests inside of one key, where there are several
 FEW = 2
 # What takes longer waits for the model and not for the loop: others of its key need not wait for it
 LONG_SECONDS = 1.0
+REFUSALS_A_SECOND, LONGEST_PAUSE_SECONDS = 50, 5.0  # of a key that asks too much at once
 LATELY_SECONDS = 5.0  # and up to twice as long; then a key that asks no more counts no more
 
 
@@ -46,6 +47,7 @@ class Line:
 
     def __init__(self) -> None:
         self.inside, self.lately = 0, Lately()
+        self.refused = 0.0  # when the last of its refusals leaves
         self.parked = deque[asyncio.Future[None]]()
 
 
@@ -83,6 +85,15 @@ class Turns:
             await self._park(line, seconds)
         self._stay(line, turn)
         return 0.0 if free else self._clock() - came
+
+    def pause(self, name: str) -> float:
+        """Seconds that a refusal of a key's flood is to wait: whoever is refused comes again."""
+        if (line := self._lines.get(name)) is None:
+            return 0.0
+        now = self._clock()
+        next_ = max(line.refused + 1 / REFUSALS_A_SECOND, now)
+        line.refused = min(next_, now + LONGEST_PAUSE_SECONDS)
+        return line.refused - now
 
     def _stay(self, line: Line, turn: ExitStack) -> None:
         """Hold a turn until it ends or has lasted long."""

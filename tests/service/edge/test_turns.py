@@ -13,7 +13,14 @@ from service import keys
 from service.edge import routes
 from service.edge.guard import Guard
 from service.edge.tenants import turns
-from service.edge.tenants.turns import FEW, LATELY_SECONDS, MOST, Turns
+from service.edge.tenants.turns import (
+    FEW,
+    LATELY_SECONDS,
+    LONGEST_PAUSE_SECONDS,
+    MOST,
+    REFUSALS_A_SECOND,
+    Turns,
+)
 from service.observe.record import WAITED
 from service.replica import Replica
 from service.settings import Settings
@@ -138,6 +145,20 @@ async def test_a_request_under_way_is_lately_however_long() -> None:
     await door.come("a", 2 * MOST)
 
     assert door.inside("a") == FEW
+
+
+async def test_a_keys_refusals_leave_so_many_a_second() -> None:
+    """None waits longer than the longest pause; of another key, or later, none waits at all."""
+    door = Door("a", "b")
+
+    pauses = [door.turns.pause("a") for _ in range(600)]
+    other = door.turns.pause("b")
+    door.now += 2 * LONGEST_PAUSE_SECONDS
+
+    assert pauses[:2] == pytest.approx([0, 1 / REFUSALS_A_SECOND])
+    assert pauses[100] == pytest.approx(100 / REFUSALS_A_SECOND)
+    assert max(pauses) == pytest.approx(LONGEST_PAUSE_SECONDS)
+    assert (other, door.turns.pause("a"), Turns(["a"]).pause("a")) == (0.0, 0.0, 0.0)
 
 
 async def test_one_that_gives_up_leaves_no_trace() -> None:

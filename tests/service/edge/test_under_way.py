@@ -11,6 +11,7 @@ import pytest
 
 from service import keys
 from service.edge.guard import REFUSAL, Guard
+from service.edge.tenants import turns
 from service.edge.tenants.under_way import UnderWay
 from service.keys import Key
 from service.settings import Settings
@@ -46,8 +47,11 @@ async def test_one_key_has_all_the_room() -> None:
         assert all(stack.enter_context(several.hold(None)) for _ in range(9))
 
 
-async def test_a_keys_flood_is_refused_before_ray_would_refuse_others() -> None:
+async def test_a_keys_flood_is_refused_before_ray_would_refuse_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Of 300 requests that Ray takes, its own; a client that leaves gives its place back."""
+    monkeypatch.setattr(turns, "LONGEST_PAUSE_SECONDS", 0.0)
     codes: Counter[tuple[bytes, bytes]] = Counter()
     gate = asyncio.Event()
 
