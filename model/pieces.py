@@ -20,7 +20,7 @@ Reading = Generator[None, None, Result]  # pauses after each bounded piece of wo
 Side = Literal["right", "left"]
 Places = list[tuple[int, int]]
 
-PIECE = 8192  # characters of a piece: some 10 ms of work
+PIECE = 2048  # characters of a piece: milliseconds of work, during which nothing else runs
 
 # Each of these is a word of its own in BERT, or ends one. What follows a seam is of ASCII, or a
 # sign that has no other form, so that no mark is cut from its letter
