@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -46,9 +47,9 @@ class Lanes:
         return [ValueError(name) if name == "bad" else name.upper() for name in names]
 
 
-def batcher(lanes: Lanes, *, count: int = 1, budget: int = 1000, **more: int) -> Batcher[Work, str]:
+def batcher(lanes: Lanes, *, count: int = 1, budget: int = 1000, **more: Any) -> Batcher[Work, str]:
     """A batcher that believes in 1,000 tokens a second."""
-    limits = {"most_requests": 100, "most_tokens": 10_000, **more}
+    limits: dict[str, Any] = {"most_requests": 100, "most_tokens": 10_000, **more}
     return Batcher(lanes.launch, lanes=count, budget=budget, speed=1000.0, **limits)
 
 
@@ -274,15 +275,7 @@ async def test_attention_makes_a_long_sequence_late_where_as_many_short_tokens_a
 async def test_what_runs_counts_until_it_should_be_done() -> None:
     """And of the time that is left, with others before it, a request may plan with a part."""
     lanes, now = Lanes(held=True), 0.0
-    queue = Batcher[Work, str](
-        lanes.launch,
-        lanes=1,
-        budget=1000,
-        speed=1000.0,
-        most_requests=9,
-        most_tokens=9999,
-        clock=lambda: now,
-    )
+    queue = batcher(lanes, budget=1000, clock=lambda: now)
     running = asyncio.create_task(queue.submit(request(["a"], [500]), FAR))
     await settle()
 
@@ -298,15 +291,7 @@ async def test_what_runs_counts_until_it_should_be_done() -> None:
 async def test_what_would_be_late_behind_others_is_foreseen() -> None:
     """By its tokens alone; with nobody before it nothing is foreseen, however long it is."""
     lanes, now = Lanes(held=True), 0.0
-    queue = Batcher[Work, str](
-        lanes.launch,
-        lanes=1,
-        budget=1000,
-        speed=1000.0,
-        most_requests=9,
-        most_tokens=9999,
-        clock=lambda: now,
-    )
+    queue = batcher(lanes, budget=1000, clock=lambda: now)
     queue.foresee(5000, 1.0)
     running = asyncio.create_task(queue.submit(request(["a"], [500]), FAR))
     await settle()
