@@ -32,11 +32,11 @@ $(ENV): pyproject.toml client/pyproject.toml $(LOCKS) deploy/torch.sh weights.tx
 serve: $(ENV) ## start on the bundled model, answer one request, stay up
 	$(BIN)/headlight serve --example
 
-test: style ## format, lint, types and every test but the long drills
-	$(BIN)/pytest
+test: check ## format, lint, types and every test but the long drills
+	$(BIN)/pytest -m "ray and not prove"
 
-check: style ## format, lint, types and the tests that start no Ray
-	$(BIN)/pytest -m "not ray and not prove"
+check: style ## format, lint, types and the tests that start no Ray, two at a time
+	$(BIN)/pytest -m "not ray and not prove" --numprocesses 2 --dist loadfile
 
 style: $(ENV)
 	$(BIN)/ruff format --check

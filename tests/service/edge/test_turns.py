@@ -33,6 +33,12 @@ LONG = 1000.0
 ASKED = {"inputs": ["a"]}
 
 
+@pytest.fixture(autouse=True)
+def endless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn lasts until its request ends, however long a busy machine takes for a test."""
+    monkeypatch.setattr(turns, "LONG_SECONDS", LONG)
+
+
 class Door:
     """Turns at a clock that stands, and who has passed, in order."""
 
