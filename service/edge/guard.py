@@ -29,7 +29,7 @@ from service.edge.tenants.under_way import UnderWay
 from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, SAFETENSORS
 from service.keys import Key, tenants
 from service.memory import PROCESS, Hold, NoRoom
-from service.observe.metrics import OVERLOADED, UNDER_WAY
+from service.observe.families import OVERLOADED, UNDER_WAY
 from service.observe.record import REQUEST_ID, WAITED
 from service.refusals import Refused
 from service.settings import KIB, Settings
