@@ -15,8 +15,9 @@ from model import packing
 from model.config import EncoderConfig
 from model.errors import SequenceTooLong
 from model.loading.sentence_transformers import Prompts
-from model.pieces import Reading, exhaust
-from model.tokenizer import Tokenized, Tokenizer, Truncate
+from model.text.frame import Tokenized
+from model.text.pieces import Reading, exhaust
+from model.text.tokenizer import Tokenizer, Truncate
 from service.encode.aside import Aside
 from service.encode.request import Base64Array, Item
 from service.refusals import Refused

@@ -1,4 +1,4 @@
-"""model/tokenizer.py: what transformers' fast tokenizer says, and what it does not."""
+"""model/text/tokenizer.py: what transformers' fast tokenizer says, and what it does not."""
 
 import time
 import unicodedata
@@ -21,11 +21,12 @@ from tokenizers import (
 from tokenizers import Tokenizer as Library
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from model import pieces
 from model.errors import CheckpointError, SequenceTooLong
 from model.loading.checkpoint import Model
-from model.pieces import Seams, exhaust
-from model.tokenizer import Texts, Tokenized, Tokenizer, Truncate, share
+from model.text import pieces
+from model.text.frame import Tokenized
+from model.text.pieces import Seams, exhaust
+from model.text.tokenizer import Texts, Tokenizer, Truncate, share
 
 LIMIT = 512
 ODD = [
