@@ -91,10 +91,16 @@ def framed(parts: Sequence[Part], frame: Sequence[Slot]) -> Tokenized:
     return replace(one, length=len(one.token_ids))
 
 
-def uncut(encoding: Encoding, limit: int) -> Tokenized:
-    """A sequence that is not cut; it may be refused, before anything is made of it."""
+def uncut(encoding: Encoding, limit: int, facts: bool = True) -> Tokenized:
+    """A sequence that is not cut; it may be refused, before anything is made of it.
+
+    Args:
+        facts: whether more is wanted than ids, types and length.
+    """
     if len(encoding) > limit:
         raise SequenceTooLong(len(encoding), limit)
+    if not facts:
+        return Tokenized(encoding.ids, [], encoding.type_ids, [], [], [], [], len(encoding))
     first = encoding.sequence_ids.count(0)
     special = [bool(flag) for flag in encoding.special_tokens_mask]
     return Tokenized(

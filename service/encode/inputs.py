@@ -98,7 +98,7 @@ class Reader:
             self._check_text(items[index], index)
         pairs = [_pair(items[index]) for index in texts]
         reading = self.tokenizer.reading(
-            pairs, self.max_tokens, truncate, prompt, counted=counted or facts
+            pairs, self.max_tokens, truncate, prompt, counted=counted or facts, facts=facts
         )
         characters = sum(len(prompt) + len(part) for pair in pairs for part in pair)
         try:

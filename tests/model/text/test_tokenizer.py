@@ -103,6 +103,25 @@ def test_any_characters_are_read_as_by_transformers(
     assert all(0 <= start <= end <= len(text) for start, end in ours.offsets)
 
 
+@given(text=st.text(max_size=61), beside=st.text(max_size=61))
+def test_without_facts_a_text_has_the_same_ids(
+    tokenizer: Tokenizer, text: str, beside: str
+) -> None:
+    """Alone or in a pair, with types and length; nothing else is made of it."""
+    texts: list[Texts] = [(text,), (text, beside)]
+    whole = tokenizer(texts, LIMIT)
+
+    for ours, wanted in zip(
+        exhaust(tokenizer.reading(texts, LIMIT, facts=False)), whole, strict=True
+    ):
+        assert (ours.token_ids, ours.types, ours.length) == (
+            wanted.token_ids,
+            wanted.types,
+            wanted.length,
+        )
+        assert ours.offsets == ours.tokens == ours.words == []
+
+
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("limit", [3, 4, 5, 8, 13, 21, 256])
 def test_a_text_is_cut_as_by_transformers(
