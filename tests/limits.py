@@ -59,7 +59,7 @@ ROWS = (
         "deadline_exceeded",
         "requests of a key past the door at a time, where there are several keys; others wait",
     ),
-    Row("edge.guard.BODY_SECONDS", "request_timeout", "for a body to come whole"),
+    Row("edge.reading.BODY_SECONDS", "request_timeout", "for a body to come whole"),
     Row("haproxy timeout http-request", "408 by HAProxy itself", "for head and body to come"),
     Row(
         "deadline_seconds",

@@ -33,8 +33,9 @@ from service.edge.auth import Keys
 from service.edge.beside import Beside
 from service.edge.deadline import DEADLINE
 from service.edge.encoding import Encoding, Handler
-from service.edge.guard import INFERENCE, REFUSAL, RawHeaders
+from service.edge.guard import REFUSAL, RawHeaders
 from service.edge.handlers import Handlers, Scrape
+from service.edge.reading import INFERENCE
 from service.encode.answer import PIECE_BYTES
 from service.memory import PROCESS, Hold
 from service.observe.record import REQUEST_ID, TRACEPARENT, Record
