@@ -75,11 +75,12 @@ class Admission:
         with self._wording(works, deadline, record):
             self._batcher.check(works, deadline, record.key)
 
-    def foresee(self, tokens: int, deadline: float, record: Record) -> None:
+    @contextmanager
+    def foreseen(self, tokens: int, deadline: float, record: Record) -> Iterator[None]:
         """Refuse what would most likely not be admitted, before more is done for it.
 
         Args:
-            tokens: about how many it holds.
+            tokens: about how many it holds; the next one is foreseen behind these.
 
         Raises:
             Refused: others wait, and with this there is no time or no room.
@@ -90,6 +91,8 @@ class Admission:
             raise self._overloaded(error, record) from None
         except DeadlinePassed:
             raise Refused("deadline_exceeded") from None
+        with self._batcher.coming(tokens, record.key):
+            yield
 
     @contextmanager
     def _wording(self, works: Sequence[Work], deadline: float, record: Record) -> Iterator[None]:

@@ -62,8 +62,9 @@ class Gateway:
             Refused: why not.
         """
         record.input = _kind(request)
-        self._admission.foresee(self._estimate.tokens(request.inputs), deadline, record)
-        plan = await self._planner.plan(request, deadline, record)
+        tokens = self._estimate.tokens(request.inputs)
+        with self._admission.foreseen(tokens, deadline, record):
+            plan = await self._planner.plan(request, deadline, record)
         self._estimate.learn(request.inputs, plan.inputs)
         if layout.padded:
             self._planner.check_tokens(len(plan.works) * max(plan.lengths))
