@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from service.engine.batcher import Batcher, Timing
+from service.engine.batcher import Batcher
+from service.engine.fair.line import Timing
 from service.engine.lanes import Broken, NonFiniteOutput, Result, Work
 from service.engine.queue import DeadlinePassed, Overloaded
 from service.memory import NoRoom

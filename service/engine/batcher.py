@@ -12,10 +12,9 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Generic
 
-from service.engine.fair.line import Batch, Job, Result, Work, total_cost
+from service.engine.fair.line import Batch, Job, Result, Timing, Work, total_cost
 from service.engine.queue import SMALL, DeadlinePassed, Overloaded, Queue
 from service.engine.speed import LoneSpeed, Run, Speed
 from service.keys import Limits
@@ -23,14 +22,6 @@ from service.keys import Limits
 # What is admitted behind others is to be done in this much of the time it has: the speed differs
 # from moment to moment, an answer is to be written too, and work that is done late is lost.
 SURE = 0.8
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """What became of a request's time, seconds: before its first batch, and in batches."""
-
-    queued: float
-    computed: float
 
 
 # Runs works in lane `lane` with `threads` cores; returns one result or exception for each.
@@ -129,7 +120,7 @@ class Batcher(Generic[Work, Result]):
         finally:
             self._queue.leave(job)  # finished, failed or cancelled
         results = [result for result in job.results if result is not None]
-        return results, Timing(job.started - job.arrived, job.computed)
+        return results, job.timing
 
     async def drain(self) -> None:
         """Wait until nothing waits and nothing runs."""

@@ -25,7 +25,7 @@ from model.loading.checkpoint import Model
 from model.maps.forms import Selection
 from model.maps.units import divide
 from model.text.frame import Tokenized
-from service.engine.batcher import Timing
+from service.engine.fair.line import Timing
 from service.engine.lanes import Outputs, Result, Work
 from service.heads import sentences
 from service.heads.survey import measure
