@@ -89,8 +89,9 @@ class Client:
     async def send(self, sent: bytes) -> tuple[int, float]:
         """One request; its status, and the milliseconds it took."""
         begun = time.perf_counter()
-        place = self._free.pop() if self._free else await self._connect()
-        reader, writer = place
+        while self._free and self._free[-1][0].at_eof():  # idle for too long
+            self._free.pop()[1].close()
+        reader, writer = place = self._free.pop() if self._free else await self._connect()
         writer.write(sent)
         head = (await reader.readuntil(b"\r\n\r\n")).lower()
         await reader.readexactly(int(head.partition(LENGTH)[2].partition(b"\r")[0]))
