@@ -193,8 +193,8 @@ class Batcher(Generic[Work, Result]):
     def _expire(self) -> None:
         """End what is late, and what would be where others could be done instead of it."""
         now, jobs = self._clock(), self._queue.jobs
-        pace = 1 / self.speed if len(jobs) > 1 else 0.0
-        for job in [job for job in jobs if job.deadline <= now + job.cost * pace]:
+        pace = 1 / self.speed if len(jobs) > 1 else 0.0  # seconds for a token, at least
+        for job in [job for job in jobs if job.deadline <= now + job.tokens * pace]:
             self._fail(job, DeadlinePassed())
 
     def _start(self, most: int, lanes: list[int]) -> None:
