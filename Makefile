@@ -13,10 +13,10 @@ SBOM := PYTHONWARNINGS=ignore $(BIN)/cyclonedx-py requirements --pyproject pypro
 # What is seldom imported: pip would compile it with the rest, on one core.
 UNCOMPILED := /tests/|/torch/testing/|/transformers/models/|/ray/rllib/
 
-.PHONY: help env serve test check style bench prove audit sbom
+.PHONY: help env serve test check style bench bench-http prove audit sbom
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
 
 env: $(ENV) ## build .venv with everything: the service, its client, their tests, the bundled weights
 
@@ -45,6 +45,9 @@ style: $(ENV)
 
 bench: $(ENV) ## measure encodings per second beside sentence-transformers
 	$(BIN)/python benchmarks/in_process.py
+
+bench-http: $(ENV) ## the same over HTTP, beside other servers; installs them
+	$(BIN)/python benchmarks/over_http.py $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX))
 
 prove: $(ENV) ## run the long drills: kills, floods, restarts
 	$(BIN)/pytest -m prove
