@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Generic
 
-from service.engine.fair.line import Batch, Job, Result, Timing, Work, total_cost
+from service.engine.fair.line import Batch, Job, Result, Timing, Work, total_cost, total_length
 from service.engine.queue import SMALL, DeadlinePassed, Overloaded, Queue
 from service.engine.speed import LoneSpeed, Run, Speed
 from service.keys import Limits
@@ -61,6 +61,7 @@ class Batcher(Generic[Work, Result]):
         self._running: dict[asyncio.Task[set[Job[Work, Result]]], Run] = {}
         self._speed, self._alone = Speed(speed), LoneSpeed(lanes)
         self._coming = Counter[str]()  # tokens, by key
+        self._starts = 0  # of batches
 
     @property
     def waiting_requests(self) -> int:
@@ -185,7 +186,7 @@ class Batcher(Generic[Work, Result]):
         queue = self._queue
         while len(queue) and self._idle:
             if not self._running and len(queue) == 1 and len(queue.jobs[0].waiting) == 1:
-                self._start(self.budget, self._idle[-self._alone.cores() :])
+                self._start(self.budget, self._idle[-self._alone.cores(queue.tokens) :])
             else:
                 share = math.ceil(queue.tokens / len(self._idle))
                 self._start(min(share, self.budget // self._lanes), self._idle[-1:])
@@ -201,7 +202,9 @@ class Batcher(Generic[Work, Result]):
         """Run a batch of `most` tokens in the last of `lanes`, with the cores of all of them."""
         batch = self._queue.take(most, self._clock())
         self._idle = [lane for lane in self._idle if lane not in lanes]
-        task = asyncio.get_running_loop().create_task(self._run(batch, lanes))
+        self._starts += 1
+        alone = self._starts if len(batch) == 1 and not self._running else None
+        task = asyncio.get_running_loop().create_task(self._run(batch, lanes, alone))
         share = len(lanes) / self._lanes
         expected = total_cost(batch) / share / self.speed
         self._running[task] = Run(self._clock(), expected, share)
@@ -216,8 +219,14 @@ class Batcher(Generic[Work, Result]):
                 job.future.set_result(None)
         self._pump()
 
-    async def _run(self, batch: Batch[Work, Result], lanes: list[int]) -> set[Job[Work, Result]]:
-        """Run a batch and keep its results; returns the jobs it was for."""
+    async def _run(
+        self, batch: Batch[Work, Result], lanes: list[int], alone: int | None
+    ) -> set[Job[Work, Result]]:
+        """Run a batch and keep its results; returns the jobs it was for.
+
+        Args:
+            alone: the number of its start, if it is of one sequence and nothing ran then.
+        """
         start = self._clock()
         works = [job.works[index] for job, index in batch]
         try:
@@ -225,6 +234,8 @@ class Batcher(Generic[Work, Result]):
         except Exception as error:  # a lane that broke fails its batch, never the queue
             results = [error] * len(batch)
         seconds = self._clock() - start
+        if alone == self._starts:  # nor since
+            self._alone.record(len(lanes), total_length(batch), seconds)
         self._measure(batch, seconds, len(lanes))
         for (job, index), result in zip(batch, results, strict=True):
             if isinstance(result, Exception):
@@ -243,7 +254,5 @@ class Batcher(Generic[Work, Result]):
         A small one takes as long whatever it holds, and says nothing of what a queue takes.
         """
         tokens = total_cost(batch)
-        if len(batch) == 1:
-            self._alone.record(cores, tokens, seconds)
         if tokens >= SMALL:
             self._speed.record(tokens * self._lanes / cores, seconds)

@@ -1,13 +1,14 @@
 """How fast the lanes are, as their batches show; in tokens of short sequences per second."""
 
 import math
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 # One batch may seem this many times slower than expected at most: a machine that slept must not
 # come back believing that it can do nothing.
 STALL = 4.0
 MEMORY_SECONDS = 10.0  # how much working time the measured speed looks back on
-PROBE = 16  # every so many lone sequences run on the other number of cores, to compare
+PROBE = 64  # every so many lone sequences run on the other number of cores, to compare
 SMOOTH = 0.2  # share of a new measurement in what is believed of a lone sequence
 
 
@@ -53,26 +54,30 @@ class Run:
 
 
 class LoneSpeed:
-    """How many cores a lone sequence gets: all, unless one has lately been faster.
+    """How many cores a lone sequence gets: all, unless one has lately been faster for its like.
 
     Threads of one forward pass wait for each other at every operator. With a neighbour on one of
     the cores that costs more than the second core gives (benchmarks/results.md), and only time
-    tells. The bits do not depend on it.
+    tells. Those of one octave of lengths are alike: a short one has fewer tokens a second whatever
+    its cores. The bits do not depend on it.
     """
 
     def __init__(self, lanes: int) -> None:
-        self._speeds = {1: 0.0, lanes: math.inf}  # by cores
-        self._runs = 0
+        first = {1: 0.0, lanes: math.inf}  # tokens a second, by cores
+        self._speeds = defaultdict[int, dict[int, float]](first.copy)  # by octave
+        self._runs = Counter[int]()  # by octave
 
-    def cores(self) -> int:
+    def cores(self, tokens: int) -> int:
         """The better choice, but once in PROBE runs the other, since neighbours come and go."""
-        self._runs += 1
-        choose = min if self._runs % PROBE == 0 else max
-        return choose(self._speeds, key=self._speeds.__getitem__)
+        octave = tokens.bit_length()
+        self._runs[octave] += 1
+        choose = min if self._runs[octave] % PROBE == 0 else max
+        return choose(self._speeds[octave], key=self._speeds[octave].__getitem__)
 
-    def record(self, cores: int, tokens: float, seconds: float) -> None:
-        """Fold one run of a lone sequence in."""
-        if cores in self._speeds and seconds > 0:
-            before, speed = self._speeds[cores], tokens / seconds
+    def record(self, cores: int, tokens: int, seconds: float) -> None:
+        """Fold one run of a lone sequence in, beside which nothing ran."""
+        speeds = self._speeds[tokens.bit_length()]
+        if cores in speeds and seconds > 0:
+            before, speed = speeds[cores], tokens / seconds
             measured = 0 < before < math.inf
-            self._speeds[cores] = before + (speed - before) * SMOOTH if measured else speed
+            speeds[cores] = before + (speed - before) * SMOOTH if measured else speed

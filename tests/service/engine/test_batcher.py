@@ -10,6 +10,7 @@ import pytest
 
 from service.engine.batcher import SURE, Batcher
 from service.engine.queue import DeadlinePassed, Overloaded
+from service.engine.speed import PROBE
 from service.keys import Limits
 
 FAR = 1e9  # a deadline nobody meets late
@@ -212,14 +213,40 @@ async def test_a_lone_sequence_gets_one_core_while_more_are_slower() -> None:
         clock=lambda: now,
     )
 
-    for _ in range(100):
+    for _ in range(5 * PROBE):
         await queue.submit(request(["a"], [10]), FAR)
-    busy, slow = threads_seen[40:], False
-    for _ in range(300):
+    busy, slow = threads_seen[2 * PROBE :], False
+    for _ in range(7 * PROBE):
         await queue.submit(request(["a"], [10]), FAR)
 
     assert busy.count(1) > 9 * busy.count(2) > 0
     assert threads_seen[-50:].count(2) > 9 * threads_seen[-50:].count(1) > 0
+
+
+async def test_what_ran_beside_others_says_nothing_of_a_lone_ones_cores() -> None:
+    """Each of two takes one core, and is as fast as it likes; the next lone one gets all."""
+    now, threads_seen = 0.0, []
+
+    async def launch(lane: int, works: Sequence[Work], threads: int) -> Sequence[str | Exception]:
+        nonlocal now
+        threads_seen.append(threads)
+        now += 1.0 if threads == 2 else 0.001
+        return [work.name for work in works]
+
+    queue = Batcher[Work, str](
+        launch,
+        lanes=2,
+        budget=100,
+        speed=1000.0,
+        most_requests=9,
+        most_tokens=999,
+        clock=lambda: now,
+    )
+
+    for names in ("a", "bc", "d"):
+        await queue.submit(request(list(names), [10] * len(names)), FAR)
+
+    assert threads_seen == [2, 1, 1, 2]
 
 
 async def test_several_sequences_are_shared_among_the_lanes() -> None:
