@@ -4,8 +4,9 @@ Sources: Vaswani et al. 2017, section 3.1 (post-norm); Xiong et al. 2020 (pre-no
 Shazeer 2020, "GLU Variants Improve Transformer" (gated feed-forward).
 """
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from model.config import EncoderConfig
 from model.embeddings import Embeddings
 from model.kernels import ACTIVATIONS, Affine, Kernels, Linear, normalise
 from model.packing import Packed
+from model.pooling import Pooling, pool_each
 from model.positions import buckets
 
 
@@ -85,6 +87,16 @@ class Layer:
         return x if norm is None else normalise(x, norm, self.config.norm_eps)
 
 
+class Native(Protocol):
+    """The same arithmetic in fewer calls."""
+
+    def __call__(self, packed: Packed, hidden: Set[int], traces: Set[int]) -> Encoded:
+        """Encoder.loop."""
+
+    def pool(self, last: Tensor, rows: Sequence[slice], how: Pooling) -> Tensor:
+        """pooling.pool_each, without dense layers."""
+
+
 class Encoder:
     """A stack of layers over embeddings.
 
@@ -95,7 +107,7 @@ class Encoder:
     `native` takes the loop's place where it was found to give its bits (model/native/).
     """
 
-    native: Callable[[Packed, Set[int], Set[int]], Encoded] | None = None
+    native: Native | None = None
 
     def __init__(
         self,
@@ -156,6 +168,12 @@ class Encoder:
             if len(self.layers) in states:
                 states[len(self.layers)] = x
         return Encoded(packed, x, states, by_layer)
+
+    def pool(self, last: Tensor, rows: Sequence[slice], how: Pooling) -> Tensor:
+        """A vector of each of some sequences; see pooling.pool_each."""
+        if self.native is None or how.dense:
+            return pool_each(last, rows, how)
+        return self.native.pool(last, rows, how)
 
     def biases(self, packed: Packed) -> dict[int, Tensor]:
         """What distance adds to the scores, (heads, query, key), for every length at hand."""

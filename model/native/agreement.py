@@ -1,35 +1,43 @@
 """The compiled operator is held to the loop over layers, to the bit, before it runs for it."""
 
 from collections.abc import Iterator
+from typing import get_args
 
 import torch
 from torch import Tensor
 
 from model import packing
 from model.attention import TILE
-from model.config import EncoderConfig
+from model.config import EncoderConfig, Mode
 from model.encoder import Encoded, Encoder
 from model.native.stack import Stack
+from model.pooling import Pooling, pool_each
 
+MODES = get_args(Mode)
 LENGTHS = (1, 3, 40, 40, 2 * TILE + 1)  # tokens; the last is several tiles behind a window
 
 
 def agrees(encoder: Encoder, stack: Stack) -> bool:
-    """Whether both give the same bits: alone, in company, with all states, traces and gates."""
+    """Whether both give the same bits: alone, in company with all that is kept, and as vectors."""
     every = frozenset(range(encoder.config.layers))
     states, batch = every | {encoder.config.layers}, list(_sequences(encoder.config))
     alone, together = encoder.pack(batch[:1]), encoder.pack(batch)
     trials = [(alone, frozenset[int](), frozenset[int]()), (together, states, every)]
-    return all(equal(encoder.loop(*trial), stack(*trial)) for trial in trials)
+    passes = all(equal(encoder.loop(*trial), stack(*trial)) for trial in trials)
+    last, rows = encoder.loop(*trials[0]).last, [alone.rows(0)]
+    ways = (Pooling((mode,), normalize) for mode in MODES for normalize in (False, True))
+    return passes and all(
+        torch.equal(pool_each(last, rows, how), stack.pool(last, rows, how)) for how in ways
+    )
 
 
 def equal(one: Encoded, other: Encoded) -> bool:
     """Whether two passes over a batch left the same bits."""
-    pairs = zip(_tensors(one), _tensors(other), strict=True)
+    pairs = zip(left(one), left(other), strict=True)
     return all(torch.equal(a, b) for a, b in pairs)
 
 
-def _tensors(encoded: Encoded) -> list[Tensor]:
+def left(encoded: Encoded) -> list[Tensor]:
     """All that a pass left, in one order."""
     tensors = [encoded.last, *(encoded.hidden[i] for i in sorted(encoded.hidden))]
     for layer in sorted(encoded.traces):

@@ -28,9 +28,11 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/gelu.h>
+#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/native_layer_norm.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/silu.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <torch/custom_class.h>
 
@@ -230,6 +232,21 @@ struct Layer {
   }
 };
 
+// One vector of a sequence's (tokens, width); as pooling._reduce.
+Tensor reduce(const Tensor& tokens, const std::string& mode) {
+  const auto count = tokens.size(0);
+  if (mode == "max") return tokens.amax(0);
+  if (mode == "cls") return tokens.select(0, 0);
+  if (mode == "last") return tokens.select(0, -1);
+  if (mode == "mean_sqrt_len") return tokens.sum(0) / std::sqrt(static_cast<double>(count));
+  if (mode == "weightedmean") {
+    const auto places = at::arange(1, count + 1, tokens.options());
+    return (tokens * places.unsqueeze(1)).sum(0) / places.sum();
+  }
+  TORCH_CHECK(mode == "mean", "no such mode: ", mode);
+  return tokens.mean(0);
+}
+
 // An encoder's weights, held for as long as stack.py's Stack holds this.
 struct Stack : torch::CustomClassHolder {
   Stack(int64_t heads, int64_t head, double scale, double eps, bool pre_norm, bool gated,
@@ -281,6 +298,23 @@ struct Stack : torch::CustomClassHolder {
     return {out, finite(x)};
   }
 
+  // Vectors of some sequences, (sequences, size or dimensions); as pooling.pool_each, without dense
+  // layers. rows: first row and length of each. dimensions: 0 keeps all.
+  Tensor pool(const Tensor& last, const Ints& rows, const std::vector<std::string>& modes,
+              bool normalize, int64_t dimensions) {
+    Tensors vectors;
+    for (size_t i = 0; i < rows.size(); i += 2) {
+      Tensors parts;
+      for (const auto& mode : modes) parts.push_back(reduce(last.narrow(0, rows[i], rows[i + 1]), mode));
+      auto vector = at::cat(parts);
+      if (dimensions) vector = vector.slice(0, 0, dimensions);
+      // a zero vector stays zero, as by torch.nn.functional.normalize
+      if (normalize) vector = vector / at::linalg_vector_norm(vector, 2, 0, true).clamp_min(1e-12);
+      vectors.push_back(vector);
+    }
+    return at::stack(vectors);
+  }
+
  private:
   static std::vector<Group> grouped(const Ints& numbers, const Tensors& biases) {
     std::vector<Group> groups;
@@ -319,5 +353,6 @@ TORCH_LIBRARY(headlight, library) {
                        int64_t>())
       .def("embed", &Stack::embed)
       .def("add", &Stack::add)
-      .def("run", &Stack::run);
+      .def("run", &Stack::run)
+      .def("pool", &Stack::pool);
 }

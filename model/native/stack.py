@@ -1,6 +1,6 @@
 """An encoder's weights in the compiled operator, which then runs what the loop over layers does."""
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from itertools import chain, islice
 from typing import Any
 
@@ -10,6 +10,7 @@ from model.attention import TILE, Trace
 from model.encoder import Encoded, Encoder, Layer
 from model.kernels import FUSED_NAMES, Affine, Kernels, PackedLinear, attend_fused
 from model.packing import Packed
+from model.pooling import Pooling
 
 Pair = tuple[Tensor | None, Tensor | None]  # weight and bias as the operator reads them
 
@@ -69,6 +70,13 @@ class Stack:
         kept = dict(zip(states, left, strict=False))
         by_layer = {i: self._trace(i, left, packed, by_length) for i in layers}
         return Encoded(packed, last, kept, by_layer, finite)
+
+    def pool(self, last: Tensor, rows: Sequence[slice], how: Pooling) -> Tensor:
+        """What pooling.pool_each gives without dense layers, to the bit."""
+        places = [n for each in rows for n in (each.start, each.stop - each.start)]
+        modes, most = list(how.modes), how.dimensions or 0
+        vectors: Tensor = self._stack.pool(last, places, modes, how.normalize, most)
+        return vectors
 
     def _trace(
         self, i: int, left: Iterator[Tensor], packed: Packed, biases: dict[int, Tensor]
