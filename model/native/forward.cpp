@@ -2,10 +2,11 @@
 //
 //     embeddings -> layers (attention, feed-forward, residuals, LayerNorms) -> last LayerNorm
 //
-// Statement for statement the loop of embeddings.py, attention.py, encoder.py and positions.py, over
-// the same kernels of ATen and oneDNN, called through torch's dispatcher; no arithmetic of its own.
-// Whoever changes the one changes the other: agreement.py holds the two together, to the bit, at
-// every start. torch calls these methods with Python's lock released, so that other threads run.
+// Statement for statement the loop of embeddings.py, attention.py, encoder.py, positions.py and
+// pooling.py, over the same kernels of ATen and oneDNN, called through torch's dispatcher; no
+// arithmetic of its own. Whoever changes the one changes the other: agreement.py holds the two
+// together, to the bit, at every start. torch calls these methods with Python's lock released, so
+// that other threads run.
 //
 // Shapes are written as there, outermost axis first; a packed weight is in oneDNN's own layout.
 
@@ -15,9 +16,6 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <string_view>
-#include <tuple>
-#include <utility>
 #include <vector>
 
 #include <ATen/TensorOperators.h>
@@ -57,9 +55,9 @@ struct Group {
   Maybe bias;  // what distance adds to the scores, (heads, query, key)
 };
 
-// What multiplies a head's mixed values in some rows of one layer.
+// What multiplies a head's mixed values in some rows.
 struct Gate {
-  int64_t layer, start, stop, head;
+  int64_t start, stop, head;
   double scale;
 };
 
@@ -80,7 +78,8 @@ Tensor linear(const Tensor& x, const Affine& by, std::string_view activation = "
   static const auto run = c10::Dispatcher::singleton()
                               .findSchemaOrThrow("mkldnn::_linear_pointwise", "")
                               .typed<Run>();
-  return run.call(x, *by.weight, by.bias, activation, c10::List<std::optional<at::Scalar>>(), algorithm);
+  const c10::List<std::optional<at::Scalar>> none;
+  return run.call(x, *by.weight, by.bias, activation, none, algorithm);
 }
 
 // x W^T + b + residual.
@@ -93,7 +92,8 @@ Tensor add(const Tensor& x, const Affine& by, const Tensor& residual) {
 }
 
 Tensor normalise(const Tensor& x, const Affine& norm, double eps) {
-  return norm ? std::get<0>(at::native_layer_norm(x, {x.size(-1)}, norm.weight, norm.bias, eps)) : x;
+  if (!norm) return x;
+  return std::get<0>(at::native_layer_norm(x, {x.size(-1)}, norm.weight, norm.bias, eps));
 }
 
 Tensor activate(const Tensor& x, const Shape& shape) {
@@ -103,7 +103,8 @@ Tensor activate(const Tensor& x, const Shape& shape) {
 }
 
 // What to add to a tile's scores, (1, query, key): -inf beyond the window; as positions.hidden.
-Tensor hide(int64_t first, int64_t last, int64_t from, int64_t to, int64_t window, const Tensor& q) {
+Tensor hide(int64_t first, int64_t last, int64_t from, int64_t to, int64_t window,
+            const Tensor& q) {
   const auto apart = at::arange(first, last).unsqueeze(1) - at::arange(from, to).unsqueeze(0);
   const auto mask = at::zeros({last - first, to - from}, q.options());
   return mask.masked_fill_(apart.abs().gt(window), -std::numeric_limits<double>::infinity())
@@ -247,7 +248,8 @@ Tensor reduce(const Tensor& tokens, const std::string& mode) {
   return tokens.mean(0);
 }
 
-// An encoder's weights, held for as long as stack.py's Stack holds this.
+// An encoder's weights, held for as long as stack.py's Stack holds this. All lanes run the same:
+// nothing in it changes once it has its layers.
 struct Stack : torch::CustomClassHolder {
   Stack(int64_t heads, int64_t head, double scale, double eps, bool pre_norm, bool gated,
         std::string activation, std::string algorithm, int64_t tile)
@@ -267,18 +269,19 @@ struct Stack : torch::CustomClassHolder {
 
   // Encode a packed batch; as encoder.Encoder.
   //
-  // groups: start, count and length of each, biases: of each, or empty. gates: layer, first row, last
-  // row and head of each, scales: of each. hidden, traces: which to keep, in rising order.
-  // Returns the last state, those kept, of each layer kept q, k, v, z and a normaliser a group; and
-  // whether all of the last state is finite.
+  // groups: start, count and length of each, biases: of each, or empty. gates: layer, first row,
+  // last row and head of each, scales: of each. hidden, traces: which to keep, in rising order.
+  // Returns the last state, those kept, of each layer kept q, k, v, z and a normaliser a group;
+  // and whether all of the last state is finite.
   std::tuple<Tensors, bool> run(const Tensor& ids, const Tensor& positions, const Tensor& segments,
                                 const Ints& starts, const Tensors& vectors, const Ints& groups,
                                 const Tensors& biases, const Ints& gates,
                                 const std::vector<double>& scales, const Ints& hidden,
-                                const Ints& traces) {
+                                const Ints& traces) const {
     const auto batch = grouped(groups, biases);
     const auto by_layer = gated(gates, scales);
-    const std::set<int64_t> wanted(hidden.begin(), hidden.end()), kept(traces.begin(), traces.end());
+    const std::set<int64_t> wanted(hidden.begin(), hidden.end());
+    const std::set<int64_t> kept(traces.begin(), traces.end());
     auto x = embeddings_(ids, positions, segments, starts, vectors, shape_.eps);
     Tensors states, traced;
     if (wanted.count(0)) states.push_back(x);
@@ -301,11 +304,13 @@ struct Stack : torch::CustomClassHolder {
   // Vectors of some sequences, (sequences, size or dimensions); as pooling.pool_each, without dense
   // layers. rows: first row and length of each. dimensions: 0 keeps all.
   Tensor pool(const Tensor& last, const Ints& rows, const std::vector<std::string>& modes,
-              bool normalize, int64_t dimensions) {
+              bool normalize, int64_t dimensions) const {
     Tensors vectors;
     for (size_t i = 0; i < rows.size(); i += 2) {
       Tensors parts;
-      for (const auto& mode : modes) parts.push_back(reduce(last.narrow(0, rows[i], rows[i + 1]), mode));
+      for (const auto& mode : modes) {
+        parts.push_back(reduce(last.narrow(0, rows[i], rows[i + 1]), mode));
+      }
       auto vector = at::cat(parts);
       if (dimensions) vector = vector.slice(0, 0, dimensions);
       // a zero vector stays zero, as by torch.nn.functional.normalize
@@ -325,11 +330,12 @@ struct Stack : torch::CustomClassHolder {
     return groups;
   }
 
-  std::vector<std::vector<Gate>> gated(const Ints& numbers, const std::vector<double>& scales) const {
+  std::vector<std::vector<Gate>> gated(const Ints& numbers,
+                                       const std::vector<double>& scales) const {
     std::vector<std::vector<Gate>> gates(layers_.size());
     for (size_t i = 0; i < scales.size(); ++i) {
-      const auto* each = &numbers[4 * i];
-      gates[each[0]].push_back({each[0], each[1], each[2], each[3], scales[i]});
+      const auto* each = &numbers[4 * i];  // layer, first row, last row, head
+      gates[each[0]].push_back({each[1], each[2], each[3], scales[i]});
     }
     return gates;
   }
