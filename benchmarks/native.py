@@ -27,7 +27,7 @@ from service.engine.loading import accelerate, load
 from service.engine.weights import BUNDLED, locate
 
 CORES = len(os.sched_getaffinity(0))
-ROUNDS, SECONDS = 7, 1.5
+ROUNDS, SECONDS = 5, 1.0
 BUSY_SECONDS, IDLE_SECONDS = 0.003, 0.007
 VOCABULARY = 30522
 WAYS = ("loop", "native")
@@ -90,7 +90,7 @@ def rate(lanes: Lanes, pools: list[ThreadPoolExecutor], workload: Workload, seed
     def work(lane: int) -> float:
         chance, done, spent = random.Random(f"{seed} {lane}"), 0, 0.0
         while spent < SECONDS:
-            works = [batch(workload.lengths(chance), chance, wanted) for _ in range(8)]
+            works = [batch(workload.lengths(chance), chance, wanted) for _ in range(4)]
             start = time.perf_counter()
             for each in works:
                 lanes.run(each, workload.threads)
