@@ -27,7 +27,7 @@ from service.engine.loading import accelerate, load
 from service.engine.weights import BUNDLED, locate
 
 CORES = len(os.sched_getaffinity(0))
-ROUNDS, SECONDS = 5, 1.0
+ROUNDS, SECONDS = 7, 1.2
 BUSY_SECONDS, IDLE_SECONDS = 0.003, 0.007
 VOCABULARY = 30522
 WAYS = ("loop", "native")

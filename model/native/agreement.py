@@ -14,7 +14,8 @@ from model.native.stack import Stack
 from model.pooling import Pooling, pool_each
 
 MODES = get_args(Mode)
-LENGTHS = (1, 3, 40, 40, 2 * TILE + 1)  # tokens; the last is several tiles behind a window
+LENGTHS = (1, 3, 40, 40)  # tokens
+SEVERAL_TILES = 2 * TILE + 1  # tokens of one more, where a window makes tiles
 
 
 def agrees(encoder: Encoder, stack: Stack) -> bool:
@@ -49,8 +50,8 @@ def left(encoded: Encoded) -> list[Tensor]:
 def _sequences(config: EncoderConfig) -> Iterator[packing.Sequence]:
     """One of each length, the second of vectors, the third with a gate in every layer."""
     random = torch.Generator().manual_seed(0)
-    for place, length in enumerate(LENGTHS):
-        length = min(length, config.max_tokens)
+    lengths = (*LENGTHS, SEVERAL_TILES) if any(config.windows) else LENGTHS
+    for place, length in enumerate(min(length, config.max_tokens) for length in lengths):
         ids = torch.randint(config.vocabulary, (length,), generator=random).tolist()
         types = torch.randint(max(1, config.types), (length,), generator=random).tolist()
         if place == 1:

@@ -46,6 +46,8 @@ def accelerate(model: Model) -> None:
     encoder = model.encoder
     if not stack.fits(encoder.kernels):
         return
+    cores = torch.get_num_threads()
+    torch.set_num_threads(1)  # a few short passes: several cores would wait for each other
     try:
         native = stack.Stack(encoder, library.load())
         if not agreement.agrees(encoder, native):
@@ -53,3 +55,5 @@ def accelerate(model: Model) -> None:
         encoder.native = native
     except (library.Missing, RuntimeError) as error:
         logger.warning(LOST, extra={"reason": str(error)})
+    finally:
+        torch.set_num_threads(cores)
