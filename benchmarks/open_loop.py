@@ -11,10 +11,15 @@ deadline. Prints for each multiple
     accepted   median and 99th percentile of the milliseconds an answer took
     refused    the same of 429 and 504, by status
     normal     seconds after the end until one small request takes no longer than before
+    cpu        seconds of it that the service took, and this client, on the same cores
+
+The client is one process that writes to sockets bodies made before, and reads lengths alone: what
+it takes of the cores, the service has not.
 """
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import random
@@ -23,17 +28,25 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
-import httpx
 from overload import start
 
 # Some 400 ms of work on two cores: client, HAProxy and refusals take their time from the same two,
 # and of ten times as many small requests they would take most.
 WORDS = "a dog ate the food because it was hungry and the night was cold".split()
 SENTENCES, CLIENTS, DEADLINE_MS, CAPACITY_SECONDS = 128, 4, 4000, 10.0
-SMALL = json.dumps({"inputs": ["All is well"]}).encode()
 NORMAL_TIMES, NORMAL_SECONDS = 2.0, 30.0
+BODIES = 211  # that differ
+TICKS = os.sysconf("SC_CLK_TCK")
+HEAD = (
+    "POST /v1/encode HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    f"X-Headlight-Deadline-Ms: {DEADLINE_MS}\r\nContent-Length: %d\r\n\r\n"
+)
+LENGTH = b"content-length: "
+SMALL = json.dumps({"inputs": ["All is well"]}).encode()
 
 
 @dataclass
@@ -42,6 +55,7 @@ class Offered:
 
     seconds: float
     took: dict[int, list[float]] = field(default_factory=dict)
+    cpu: tuple[float, float] = (0.0, 0.0)
 
     def note(self, status: int, milliseconds: float) -> None:
         """Keep one answer."""
@@ -53,22 +67,64 @@ class Offered:
         return sum(each <= DEADLINE_MS for each in self.took.get(200, [])) / self.seconds
 
 
-def body() -> bytes:
+def request(body: bytes) -> bytes:
+    """A request as it is sent."""
+    return (HEAD % len(body)).encode() + body
+
+
+def large() -> bytes:
     """A request like no other."""
     texts = [" ".join(random.choices(WORDS, k=12)) for _ in range(SENTENCES)]
-    return json.dumps({"inputs": texts, "encoding": "base64"}).encode()
+    return request(json.dumps({"inputs": texts, "encoding": "base64"}).encode())
 
 
-async def ask(client: httpx.AsyncClient, offered: Offered) -> None:
-    """One request, and what became of it."""
-    begun = time.perf_counter()
-    answer = await client.post(
-        "/v1/encode", content=body(), headers={"x-headlight-deadline-ms": str(DEADLINE_MS)}
-    )
-    offered.note(answer.status_code, (time.perf_counter() - begun) * 1000)
+class Client:
+    """Connections that are kept, as many as there are requests at once."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._free: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        self.bodies = itertools.cycle([large() for _ in range(BODIES)])
+
+    async def send(self, sent: bytes) -> tuple[int, float]:
+        """One request; its status, and the milliseconds it took."""
+        begun = time.perf_counter()
+        while self._free and self._free[-1][0].at_eof():  # idle for too long
+            self._free.pop()[1].close()
+        reader, writer = place = self._free.pop() if self._free else await self._connect()
+        writer.write(sent)
+        head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        await reader.readexactly(int(head.partition(LENGTH)[2].partition(b"\r")[0]))
+        if b"connection: close" in head:
+            writer.close()
+        else:
+            self._free.append(place)
+        return int(head.split()[1]), (time.perf_counter() - begun) * 1000
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self._port, limit=1 << 20)
 
 
-async def capacity(client: httpx.AsyncClient) -> float:
+async def ask(client: Client, offered: Offered) -> None:
+    """One large request, and what became of it."""
+    offered.note(*await client.send(next(client.bodies)))
+
+
+def cpu_seconds(pid: int) -> float:
+    """What a process and all below it have had of the cores."""
+    parents, seconds = dict[int, int](), dict[int, float]()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has just ended
+            stat = path.read_text().rpartition(")")[2].split()
+            parents[int(path.parent.name)] = int(stat[1])
+            seconds[int(path.parent.name)] = (int(stat[11]) + int(stat[12])) / TICKS
+    found = {pid}
+    while grown := {child for child, parent in parents.items() if parent in found} - found:
+        found |= grown
+    return sum(seconds[one] for one in found)
+
+
+async def capacity(client: Client) -> float:
     """Requests a second that a few patient clients get answered."""
     offered, until = Offered(CAPACITY_SECONDS), time.monotonic() + CAPACITY_SECONDS
 
@@ -80,25 +136,30 @@ async def capacity(client: httpx.AsyncClient) -> float:
     return len(offered.took[200]) / CAPACITY_SECONDS
 
 
-async def offer(client: httpx.AsyncClient, rate: float, seconds: float) -> Offered:
-    """Send requests at random moments, on average so many a second."""
-    offered, asked, due = Offered(seconds), set[asyncio.Task[None]](), time.monotonic()
+async def offer(client: Client, service: int, rate: float, seconds: float) -> Offered:
+    """Send requests at random moments, on average so many a second.
+
+    Args:
+        service: the id of its process.
+    """
+    offered, asked = Offered(seconds), set[asyncio.Task[None]]()
+    theirs, ours, due = cpu_seconds(service), time.process_time(), time.monotonic()
     until = due + seconds
     while (due := due + random.expovariate(rate)) < until:
         await asyncio.sleep(max(0.0, due - time.monotonic()))
         asked.add(asyncio.create_task(ask(client, offered)))
     await asyncio.gather(*asked)
+    offered.cpu = (cpu_seconds(service) - theirs, time.process_time() - ours)
     return offered
 
 
-async def small(client: httpx.AsyncClient) -> float:
+async def small(client: Client) -> float:
     """Milliseconds of one short text; infinite where it is refused."""
-    begun = time.perf_counter()
-    status = (await client.post("/v1/encode", content=SMALL)).status_code
-    return (time.perf_counter() - begun) * 1000 if status == 200 else float("inf")
+    status, milliseconds = await client.send(request(SMALL))
+    return milliseconds if status == 200 else float("inf")
 
 
-async def until_normal(client: httpx.AsyncClient, usual: float) -> float:
+async def until_normal(client: Client, usual: float) -> float:
     """Seconds until five small requests together take no longer than they did before."""
     begun = time.monotonic()
     while time.monotonic() - begun < NORMAL_SECONDS:
@@ -120,22 +181,24 @@ def row(times: float, offered: Offered, best: float, normal: float) -> str:
     refused = {s: cuts(values) for s, values in offered.took.items() if s != 200}
     goodput = f"{offered.goodput:6.1f} ({offered.goodput / best:.2f})"
     accepted = cuts(offered.took.get(200, [0.0]))
-    return f"{times:4g}x  {goodput}  {accepted:>14}  {refused}  {normal:.1f}  {dict(statuses)}"
+    cpu = f"{offered.cpu[0]:.1f} + {offered.cpu[1]:.1f}"
+    return (
+        f"{times:4g}x  {goodput}  {accepted:>14}  {refused}  {normal:.1f}  {cpu}  {dict(statuses)}"
+    )
 
 
-async def measure(url: str, multiples: Sequence[float], seconds: float) -> None:
+async def measure(service: int, port: int, multiples: Sequence[float], seconds: float) -> None:
     """All rows, one after the other."""
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=512)
-    async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits) as client:
-        usual = statistics.median([await small(client) for _ in range(100)])
-        able = await capacity(client)
-        print(f"able to do {able:.1f} a second; a small request takes {usual:.1f} ms")
-        print("      goodput  accepted p50 / p99  refused p50 / p99  normal s  statuses")
-        best = 0.0
-        for times in multiples:
-            offered = await offer(client, able * times, seconds)
-            best = best or offered.goodput
-            print(row(times, offered, best, await until_normal(client, usual)), flush=True)
+    client = Client(port)
+    usual = statistics.median([await small(client) for _ in range(100)])
+    able = await capacity(client)
+    print(f"able to do {able:.1f} a second; a small request takes {usual:.1f} ms")
+    print("      goodput  accepted p50 / p99  refused p50 / p99  normal s  cpu s  statuses")
+    best = 0.0
+    for times in multiples:
+        offered = await offer(client, service, able * times, seconds)
+        best = best or offered.goodput
+        print(row(times, offered, best, await until_normal(client, usual)), flush=True)
 
 
 def main() -> None:
@@ -148,7 +211,8 @@ def main() -> None:
     process, url = start(1)
     print(f"{os.cpu_count()} cores, 1 replica, load average before {load:.1f}")
     try:
-        asyncio.run(measure(url, arguments.times, arguments.seconds))
+        port = int(url.rpartition(":")[2])
+        asyncio.run(measure(process.pid, port, arguments.times, arguments.seconds))
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)

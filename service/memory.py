@@ -8,14 +8,16 @@ Memory belongs to the process, and so does the count: the outermost layer and th
 know nothing of each other, add to the same one.
 """
 
+import ctypes
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 Kind = Literal["bodies", "arrays", "answers"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 UNBOUNDED = sys.maxsize  # of what nobody asked for
+KEPT_BYTES = 128 * 1024 * 1024  # free in the heap: more than the tiles of a batch's attention
 SMALL_BYTES = 64 * 1024  # of a request that is always let in: the queue bounds how many there are
 
 
@@ -71,3 +73,26 @@ class Hold:
 
 
 PROCESS = Memory()
+
+
+class _Heap(ctypes.Structure):
+    """What glibc's mallinfo2 tells of the heap, bytes or counts."""
+
+    _fields_: ClassVar = [
+        (name, ctypes.c_size_t)
+        for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks")
+        + ("uordblks", "fordblks", "keepcost")
+    ]
+
+
+def give_back(kept: int = 0) -> None:
+    """Give the system what is free in the heap, where that is more than `kept` bytes.
+
+    glibc by itself gives back the heap's end alone. Elsewhere nothing is done.
+    """
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "mallinfo2"):  # glibc's alone, from 2.33 on
+        return
+    library.mallinfo2.restype = _Heap
+    if library.mallinfo2().fordblks > kept:
+        library.malloc_trim(0)

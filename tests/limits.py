@@ -59,7 +59,7 @@ ROWS = (
         "deadline_exceeded",
         "requests of a key past the door at a time, where there are several keys; others wait",
     ),
-    Row("edge.guard.BODY_SECONDS", "request_timeout", "for a body to come whole"),
+    Row("edge.reading.BODY_SECONDS", "request_timeout", "for a body to come whole"),
     Row("haproxy timeout http-request", "408 by HAProxy itself", "for head and body to come"),
     Row(
         "deadline_seconds",
@@ -78,6 +78,7 @@ ROWS = (
     Row("max_waiting_tokens", "overloaded", metric='shed_total{reason="token_budget"}'),
     Row("max_waiting_characters", "overloaded", metric='shed_total{reason="queue_full"}'),
     Row("max_held_bytes", "overloaded", metric='shed_total{reason="memory"}'),
+    Row("memory.KEPT_BYTES", "the heap gives back", "free memory that a replica keeps"),
     Row(
         "edge.transport.READER_BYTES",
         "the connection is closed",

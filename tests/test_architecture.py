@@ -335,7 +335,7 @@ ABSENCES = {
         set(),
     ),
     "reads the environment": (within("model", reads_environment), set()),
-    "touches files": (within("model", touches_files), {"model.loading", "model.tokenizer"}),
+    "touches files": (within("model", touches_files), {"model.loading", "model.text.tokenizer"}),
     "speaks": (within("model", speaks), set()),
     "calls private torch": (calls_private_torch, {"model.kernels", "model.cuda"}),
     "changes the process": (

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from service.cluster import haproxy, ingress
-from service.observe.metrics import LATE, OVERLOADED, SHED
+from service.observe.families import LATE, OVERLOADED, SHED
 from service.refusals import CALLERS, REFUSALS
 from service.settings import KIB, MIB, Settings
 from tests.limits import NO_LIMITS, ROWS, Row

@@ -24,7 +24,7 @@ from model.loading.files import CONFIG, TOKENIZER, find_weights, read_json
 from model.loading.sentence_transformers import Prompts
 from model.loading.tensors import open_tensors, translate
 from model.pooling import Pooling
-from model.tokenizer import Tokenizer
+from model.text.tokenizer import Tokenizer
 
 DIGEST_DIGITS = 12
 

@@ -38,6 +38,10 @@ HEAP = {
     "MALLOC_TRIM_THRESHOLD_": str(256 * MIB),
 }
 
+# Matrix kernels that are kept, some 0.6 MiB each and four for every number of rows: oneDNN's, and
+# beside them those of each thread, which torch keeps (docs/decisions/0017).
+KERNELS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "192", "LRU_CACHE_CAPACITY": "64"}
+
 PROGRAM, WRAPPER = "RAY_SERVE_HAPROXY_BINARY_PATH", "headlight-haproxy"
 CONNECTIONS = "RAY_SERVE_HAPROXY_MAXCONN"  # of each node's HAProxy, for all that it serves
 
@@ -150,6 +154,7 @@ def clustered(settings: Settings) -> dict[str, str]:
         **AUTHENTICATED,
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": str(NODE_DRAIN_SECONDS),
         **HEAP,
+        **KERNELS,
         "RAY_worker_niceness": "0",  # Ray would run replicas at +15
     }
 
@@ -167,6 +172,7 @@ def placed(settings: Settings, block: int, run: Path, cores: int) -> dict[str, s
         **AUTHENTICATED,
         "RAY_AUTH_TOKEN": secrets.token_hex(32),  # of this service alone; no file in the home
         **HEAP,
+        **KERNELS,
         "RAY_worker_niceness": "0",  # Ray would run replicas at +15
         "RAY_memory_monitor_refresh_ms": "0",  # others fill a laptop's memory: no kill for that
         # Ray's switch for systems without clusters: its ports listen on the loopback only.

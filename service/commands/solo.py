@@ -11,7 +11,7 @@ from model import packing
 from model.heads.ablation import ablate
 from model.maps import maps
 from model.maps.tiles import Look
-from model.tokenizer import Tokenized
+from model.text.frame import Tokenized
 from service.engine.loading import load
 from service.engine.weights import locate
 from service.heads.sentences import Corpus

@@ -10,31 +10,28 @@ import asyncio
 import uuid
 from collections import Counter
 from contextlib import ExitStack, suppress
-from functools import partial
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import settings
-from service.api import body
 from service.cluster import ingress
 from service.edge import direct, transport
 from service.edge.auth import PROBE, Keys, own_path
-from service.edge.beside import Beside
 from service.edge.deadline import seconds
+from service.edge.reading import Bodies, announces, replay
 from service.edge.sites import Sites
 from service.edge.tenants.turns import Turns
 from service.edge.tenants.under_way import UnderWay
-from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, SAFETENSORS
+from service.encode.answer import INFERENCE_HEADER
 from service.keys import Key, tenants
-from service.memory import PROCESS, Hold, NoRoom
-from service.observe.metrics import OVERLOADED, UNDER_WAY
+from service.memory import PROCESS, Hold
+from service.observe.families import OVERLOADED, UNDER_WAY
 from service.observe.record import REQUEST_ID, WAITED
 from service.refusals import Refused
 from service.settings import KIB, Settings
 
-INFERENCE = "/v2/"  # routes where a header may announce bytes, often without a media type
 REFUSAL = b"x-headlight-refusal"  # to the routes: answer this, there is no body
 
 # Ray Serve obeys these, with either sign between the words; from outside they would switch its
@@ -70,7 +67,6 @@ TWINS = frozenset(
 )
 KEPT = (b"host", b"origin", b"authorization", REQUEST_ID.encode(), WAITED.encode())  # if refused
 READ = SINGLE | {b"accept", b"authorization", REQUEST_ID.encode()}  # by us, in any bytes
-BODY_SECONDS = 10.0  # for the whole body to come; HAProxy's own limit for it is the same
 
 RawHeaders = list[tuple[bytes, bytes]]
 
@@ -95,9 +91,7 @@ class Guard:
         self._app, self._keys = app, Keys(settings)
         self._refuse = way.around(app) if way else app
         self._most_held = settings.max_held_bytes
-        self._json, self._binary = settings.max_body_bytes, settings.max_binary_body_bytes
-        self._bounds = body.Bounds.of(settings)
-        self._sites, self._beside = Sites(settings), Beside()
+        self._sites, self._bodies = Sites(settings), Bodies(settings)
         names = tenants(settings.api_keys)
         self._under_way = UnderWay(names, ingress.ongoing(settings))
         self._turns, self._deadline = Turns(names), settings.deadline_seconds
@@ -152,8 +146,9 @@ class Guard:
         """Read a request and pass it on, or its refusal."""
         (headers, request_id), content = _with_id(headers), b""
         if code is None and scope["method"] == "POST":
-            code, content = await self._read(own_path(scope), receive, Headers(raw=headers), hold)
-        closing = scope["method"] != "POST" and _announces(Headers(raw=headers))
+            read = self._bodies.read(own_path(scope), receive, Headers(raw=headers), hold)
+            code, content = await read
+        closing = scope["method"] != "POST" and announces(Headers(raw=headers))
         if code is not None:
             hold.keep("bodies", 0)
             headers = [pair for pair in headers if pair[0] in KEPT] + [(REFUSAL, code.encode())]
@@ -169,7 +164,7 @@ class Guard:
             await send(message)
 
         app = self._app if code is None else self._refuse
-        await app({**scope, "headers": headers}, _replay(content, receive), send_with_id)
+        await app({**scope, "headers": headers}, replay(content, receive), send_with_id)
 
     def _by_headers(self, scope: Scope, headers: Headers, key: Key | None) -> str | None:
         """The code of a refusal that needs no body."""
@@ -183,7 +178,7 @@ class Guard:
         names = Counter(name for name, _ in raw)
         if TWINS & names.keys() or any(names[name] > 1 for name in SINGLE):
             return "bad_request"
-        if scope["method"] in WITHOUT_BODY and _announces(headers):
+        if scope["method"] in WITHOUT_BODY and announces(headers):
             return "bad_request"
         if scope["path"] != PROBE and not self._sites.named(headers):
             return "bad_host"
@@ -195,35 +190,6 @@ class Guard:
             return "unsupported_encoding"
         return None
 
-    async def _read(
-        self, path: str, receive: Receive, headers: Headers, hold: Hold
-    ) -> tuple[str | None, bytes]:
-        """The body, or the code of a refusal and none."""
-        limit = self._binary if _binary(path, headers) else self._json
-        try:
-            async with asyncio.timeout(BODY_SECONDS):
-                content = await _body(receive, headers, limit, hold)
-        except TimeoutError:
-            return "request_timeout", b""
-        except NoRoom:
-            return f"{OVERLOADED}:memory", b""
-        if content is None:
-            return "body_too_large", b""
-        code = await self._beside.run(len(content), partial(self._check, path, headers, content))
-        return code, content if code is None else b""
-
-    def _check(self, path: str, headers: Headers, content: bytes) -> str | None:
-        """The code of what is wrong with all of a body that a route would read as JSON."""
-        media_type = headers.get("content-type", JSON).partition(";")[0].strip().lower()
-        if media_type == SAFETENSORS:
-            return body.check_file(content, self._json, self._bounds)
-        if not path.startswith(INFERENCE):
-            return body.check(content, self._bounds) if media_type == JSON else None
-        length = headers.get(INFERENCE_HEADER, "")
-        announced = length.isdecimal() and len(length) < 10
-        text = content[: int(length)] if announced else content
-        return "body_too_large" if len(text) > self._json else body.check(text, self._bounds)
-
 
 def _passes(name: bytes, value: bytes) -> bool:
     """Whether a header goes on; Ray answers 500 where it reads one that it cannot decode."""
@@ -232,19 +198,8 @@ def _passes(name: bytes, value: bytes) -> bool:
     return value.isascii() or name in READ
 
 
-def _announces(headers: Headers) -> bool:
-    """Whether a body follows; a length of 0 is none."""
-    return "transfer-encoding" in headers or headers.get("content-length", "0").strip("0") != ""
-
-
 def _size(pair: tuple[bytes, bytes]) -> int:
     return len(pair[0]) + len(pair[1]) + len(": \r\n")
-
-
-def _binary(path: str, headers: Headers) -> bool:
-    """Whether a body may hold arrays as bytes; how much of it is JSON is the route's to check."""
-    announced = INFERENCE_HEADER in headers and path.startswith(INFERENCE)
-    return announced or headers.get("content-type", "").lower().startswith((OCTETS, SAFETENSORS))
 
 
 def _with_id(headers: RawHeaders) -> tuple[RawHeaders, str]:
@@ -254,40 +209,3 @@ def _with_id(headers: RawHeaders) -> tuple[RawHeaders, str]:
     fine = len(ids) == 1 and 0 < len(ids[0]) <= LONGEST_ID and ID_CHARACTERS.issuperset(ids[0])
     request_id = ids[0] if fine else uuid.uuid4().hex.encode()
     return [*(pair for pair in headers if pair[0] != name), (name, request_id)], request_id.decode()
-
-
-async def _body(receive: Receive, headers: Headers, limit: int, hold: Hold) -> bytes | None:
-    """The whole body, or None when it is larger than the limit; then the rest is not read.
-
-    Raises:
-        NoRoom: there is none for what came of it.
-    """
-    length = headers.get("content-length", "0")
-    if length.isdecimal() and int(length) > limit:
-        return None
-    content = bytearray()
-    while True:
-        message = await receive()
-        piece = message.get("body", b"")
-        hold.take(bodies=len(piece))
-        content += piece
-        if len(content) > limit:
-            return None
-        if not message.get("more_body"):
-            return bytes(content)
-
-
-def _replay(content: bytes, receive: Receive) -> Receive:
-    """A receive that gives the body once, then whether the client left; never more of a body."""
-    first = True
-
-    async def replay() -> Message:
-        nonlocal first
-        if first:
-            first = False
-            return {"type": "http.request", "body": content, "more_body": False}
-        while (message := await receive())["type"] == "http.request":
-            pass  # of a body too large; Ray would keep all of it
-        return message
-
-    return replay

@@ -1,11 +1,12 @@
 """An answer that leaves piece by piece, each freed when its reader has taken it."""
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
+from service.encode.answer import PIECE_BYTES
 from service.memory import Hold
 
 
@@ -35,3 +36,13 @@ class InPieces(Response):
             await send(
                 {"type": "http.response.body", "body": body, "more_body": bool(self._pieces)}
             )
+
+
+def pieces(message: Message, hold: Hold) -> Iterator[Message]:
+    """A message's body, cut into messages that each wait for the reader."""
+    body, more = message.get("body", b""), message.get("more_body", False)
+    if len(body) > PIECE_BYTES:
+        hold.keep("answers", max(len(body), hold.bytes["answers"]))
+    for first in range(0, len(body) or 1, PIECE_BYTES):
+        end = first + PIECE_BYTES
+        yield {**message, "body": body[first:end], "more_body": more or end < len(body)}

@@ -5,7 +5,7 @@ What reaches it has passed guard.py: the body is within its limit, the request h
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 
 from starlette.applications import Starlette
@@ -33,10 +33,11 @@ from service.edge.auth import Keys
 from service.edge.beside import Beside
 from service.edge.deadline import DEADLINE
 from service.edge.encoding import Encoding, Handler
-from service.edge.guard import INFERENCE, REFUSAL, RawHeaders
+from service.edge.guard import REFUSAL, RawHeaders
 from service.edge.handlers import Handlers, Scrape
-from service.encode.answer import PIECE_BYTES
-from service.memory import PROCESS, Hold
+from service.edge.pieces import pieces
+from service.edge.reading import INFERENCE
+from service.memory import PROCESS
 from service.observe.record import REQUEST_ID, TRACEPARENT, Record
 from service.refusals import UNROUTED, Refused, refusal
 from service.replica import Replica
@@ -132,7 +133,7 @@ class RecordMiddleware:
                     # until the body is there: of a replica that dies before, others can be asked
                     head.append(message)
                     return
-                for piece in _pieces(message, hold):
+                for piece in pieces(message, hold):
                     record.bytes += len(piece["body"])
                     if not piece["more_body"]:
                         record.code = status
@@ -155,16 +156,6 @@ class RecordMiddleware:
         if key or any(name == REFUSAL for name, _ in headers):
             return headers
         return [*headers, (REFUSAL, b"unauthorized")]
-
-
-def _pieces(message: Message, hold: Hold) -> Iterator[Message]:
-    """A message's body, cut into messages that each wait for the reader."""
-    body, more = message.get("body", b""), message.get("more_body", False)
-    if len(body) > PIECE_BYTES:
-        hold.keep("answers", max(len(body), hold.bytes["answers"]))
-    for first in range(0, len(body) or 1, PIECE_BYTES):
-        end = first + PIECE_BYTES
-        yield {**message, "body": body[first:end], "more_body": more or end < len(body)}
 
 
 def _endpoint(row: Operation, handler: Handler, replica: Replica) -> Handler:

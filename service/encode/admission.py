@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from service.engine.batcher import Batcher, Timing
+from service.engine.batcher import Batcher
+from service.engine.fair.line import Timing
 from service.engine.lanes import Broken, NonFiniteOutput, Result, Work
 from service.engine.queue import DeadlinePassed, Overloaded
 from service.memory import NoRoom
@@ -75,11 +76,12 @@ class Admission:
         with self._wording(works, deadline, record):
             self._batcher.check(works, deadline, record.key)
 
-    def foresee(self, tokens: int, deadline: float, record: Record) -> None:
+    @contextmanager
+    def foreseen(self, tokens: int, deadline: float, record: Record) -> Iterator[None]:
         """Refuse what would most likely not be admitted, before more is done for it.
 
         Args:
-            tokens: about how many it holds.
+            tokens: about how many it holds; the next one is foreseen behind these.
 
         Raises:
             Refused: others wait, and with this there is no time or no room.
@@ -90,6 +92,8 @@ class Admission:
             raise self._overloaded(error, record) from None
         except DeadlinePassed:
             raise Refused("deadline_exceeded") from None
+        with self._batcher.coming(tokens, record.key):
+            yield
 
     @contextmanager
     def _wording(self, works: Sequence[Work], deadline: float, record: Record) -> Iterator[None]:

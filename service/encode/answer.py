@@ -230,7 +230,13 @@ def _object(tree: Mapping[str, Any], encode: Any) -> Iterator[bytes]:
 
 
 def numbers(array: Array) -> Iterator[bytes]:
-    """An array as nested lists of numbers, cut along its first axis where it is large."""
+    """An array as nested lists of numbers, cut along its axes into pieces."""
+    if array.ndim > 1 and array[:1].nbytes > PIECE_BYTES:
+        for index, part in enumerate(array):
+            yield b"," if index else b"["
+            yield from numbers(part)
+        yield b"]"
+        return
     rows = max(1, len(array) * PIECE_BYTES // max(1, array.nbytes))
     for first in range(0, len(array), rows):
         piece = np.ascontiguousarray(array[first : first + rows])

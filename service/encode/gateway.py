@@ -17,7 +17,7 @@ from service.encode.layout import Layout
 from service.encode.plan import Plan, Planner
 from service.encode.price import HALF, SINGLE, Price, flops
 from service.encode.request import EncodeRequest
-from service.engine.batcher import Timing
+from service.engine.fair.line import Timing
 from service.engine.lanes import Result
 from service.observe.metrics import Metrics
 from service.observe.record import Record
@@ -62,8 +62,9 @@ class Gateway:
             Refused: why not.
         """
         record.input = _kind(request)
-        self._admission.foresee(self._estimate.tokens(request.inputs), deadline, record)
-        plan = await self._planner.plan(request, deadline, record)
+        tokens = self._estimate.tokens(request.inputs)
+        with self._admission.foreseen(tokens, deadline, record):
+            plan = await self._planner.plan(request, deadline, record)
         self._estimate.learn(request.inputs, plan.inputs)
         if layout.padded:
             self._planner.check_tokens(len(plan.works) * max(plan.lengths))

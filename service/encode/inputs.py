@@ -15,8 +15,9 @@ from model import packing
 from model.config import EncoderConfig
 from model.errors import SequenceTooLong
 from model.loading.sentence_transformers import Prompts
-from model.pieces import Reading, exhaust
-from model.tokenizer import Tokenized, Tokenizer, Truncate
+from model.text.frame import Tokenized
+from model.text.pieces import Reading, exhaust
+from model.text.tokenizer import Tokenizer, Truncate
 from service.encode.aside import Aside
 from service.encode.request import Base64Array, Item
 from service.refusals import Refused
@@ -97,7 +98,7 @@ class Reader:
             self._check_text(items[index], index)
         pairs = [_pair(items[index]) for index in texts]
         reading = self.tokenizer.reading(
-            pairs, self.max_tokens, truncate, prompt, counted=counted or facts
+            pairs, self.max_tokens, truncate, prompt, counted=counted or facts, facts=facts
         )
         characters = sum(len(prompt) + len(part) for pair in pairs for part in pair)
         try:

@@ -13,7 +13,7 @@ from typing_extensions import TypeAliasType
 
 from model.config import Mode
 from model.maps.choices import Form, Level, Specials, Weight
-from model.tokenizer import Truncate
+from model.text.tokenizer import Truncate
 from service.wire import Wire
 
 Floats = Literal["float32", "float16"]

@@ -9,35 +9,19 @@ task that could die and leave the queue standing.
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Generic
 
-from service.engine.fair.line import Batch, Job, Result, Work, total_cost
+from service.engine.fair.line import Batch, Job, Result, Timing, Work, total_cost
 from service.engine.queue import SMALL, DeadlinePassed, Overloaded, Queue
-from service.engine.speed import LoneSpeed, Speed
+from service.engine.speed import LoneSpeed, Run, Speed
 from service.keys import Limits
 
 # What is admitted behind others is to be done in this much of the time it has: the speed differs
 # from moment to moment, an answer is to be written too, and work that is done late is lost.
 SURE = 0.8
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """What became of a request's time, seconds: before its first batch, and in batches."""
-
-    queued: float
-    computed: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """A batch that runs: since when, how long it should take, and its share of the lanes."""
-
-    since: float
-    expected: float
-    share: float
 
 
 # Runs works in lane `lane` with `threads` cores; returns one result or exception for each.
@@ -74,8 +58,9 @@ class Batcher(Generic[Work, Result]):
         self.budget, self._cost = budget, cost
         self._queue = Queue[Work, Result](most_requests, most_tokens, limits)
         self._idle = list(range(lanes - 1, -1, -1))  # lane 0 is taken first, from the end
-        self._running: dict[asyncio.Task[set[Job[Work, Result]]], _Run] = {}
+        self._running: dict[asyncio.Task[set[Job[Work, Result]]], Run] = {}
         self._speed, self._alone = Speed(speed), LoneSpeed(lanes)
+        self._coming = Counter[str]()  # tokens, by key
 
     @property
     def waiting_requests(self) -> int:
@@ -97,9 +82,7 @@ class Batcher(Generic[Work, Result]):
     def hangs(self, least: float, times: float) -> bool:
         """Whether a batch has run for more than `least` seconds and `times` what it should take."""
         now = self._clock()
-        return any(
-            now - run.since > max(least, times * run.expected) for run in self._running.values()
-        )
+        return any(run.hangs(now, least, times) for run in self._running.values())
 
     def fewest_seconds(self, works: Sequence[Work]) -> float:
         """What a request would take with nothing before it, at the best speed ever measured.
@@ -137,7 +120,7 @@ class Batcher(Generic[Work, Result]):
         finally:
             self._queue.leave(job)  # finished, failed or cancelled
         results = [result for result in job.results if result is not None]
-        return results, Timing(job.started - job.arrived, job.computed)
+        return results, job.timing
 
     async def drain(self) -> None:
         """Wait until nothing waits and nothing runs."""
@@ -158,10 +141,23 @@ class Batcher(Generic[Work, Result]):
     def foresee(self, tokens: int, deadline: float, key: str = "") -> None:
         """Raise what `check` would, most likely, of a request of about so many tokens.
 
-        A cheap refusal of what need not be read first, where others wait already.
+        A cheap refusal of what need not be read first, where others wait or come already.
         """
-        if len(self._queue):
+        if len(self._queue) or self._coming[key]:
+            tokens += self._coming[key]
             self._check(tokens, tokens, deadline, key)
+
+    @contextmanager
+    def coming(self, tokens: int, key: str = "") -> Iterator[None]:
+        """Count about so many tokens among what others foresee, while a request is read.
+
+        Else all that come while one is read pass on the room that is left for one.
+        """
+        self._coming[key] += tokens
+        try:
+            yield
+        finally:
+            self._coming[key] -= tokens
 
     def _check(
         self, tokens: int, cost: float, deadline: float, key: str
@@ -171,13 +167,8 @@ class Batcher(Generic[Work, Result]):
             raise DeadlinePassed()
         seconds = deadline - now
         if self._running:
-            seconds = seconds * SURE - self._left(now)
+            seconds = seconds * SURE - sum(run.left(now) for run in self._running.values())
         return self._queue.check(tokens, cost, seconds, self.speed, key, now)
-
-    def _left(self, now: float) -> float:
-        """Seconds until all that runs should be done, were it spread over the lanes."""
-        runs = self._running.values()
-        return sum(run.share * max(0.0, run.since + run.expected - now) for run in runs)
 
     def _costs(self, works: Sequence[Work]) -> list[float]:
         """What each takes, in tokens of short sequences."""
@@ -200,8 +191,10 @@ class Batcher(Generic[Work, Result]):
                 self._start(min(share, self.budget // self._lanes), self._idle[-1:])
 
     def _expire(self) -> None:
-        now = self._clock()
-        for job in [job for job in self._queue.jobs if job.deadline <= now]:
+        """End what is late, and what would be where others could be done instead of it."""
+        now, jobs = self._clock(), self._queue.jobs
+        pace = 1 / self.speed if len(jobs) > 1 else 0.0  # seconds for a token, at least
+        for job in [job for job in jobs if job.deadline <= now + job.tokens * pace]:
             self._fail(job, DeadlinePassed())
 
     def _start(self, most: int, lanes: list[int]) -> None:
@@ -211,7 +204,7 @@ class Batcher(Generic[Work, Result]):
         task = asyncio.get_running_loop().create_task(self._run(batch, lanes))
         share = len(lanes) / self._lanes
         expected = total_cost(batch) / share / self.speed
-        self._running[task] = _Run(self._clock(), expected, share)
+        self._running[task] = Run(self._clock(), expected, share)
         task.add_done_callback(lambda task: self._end(task, lanes))
 
     def _end(self, task: asyncio.Task[set[Job[Work, Result]]], lanes: list[int]) -> None:

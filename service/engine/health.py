@@ -16,6 +16,7 @@ from service.engine.batches import Batches
 from service.engine.lanes import Result, Work
 from service.engine.proof import Proof
 from service.engine.queue import DeadlinePassed
+from service.memory import KEPT_BYTES, give_back
 from service.observe.metrics import Metrics
 from service.settings import Settings
 
@@ -64,11 +65,12 @@ class Health:
             raise RuntimeError("the self-check is silent")
 
     async def _watch(self) -> None:
-        """Prove the forward path every few seconds."""
+        """Prove the forward path every few seconds, and keep no more memory than is of use."""
         while not self.fault:
             await asyncio.sleep(self._settings.canary_seconds)
             await self.prove()
             self._alive = time.monotonic()
+            await asyncio.to_thread(give_back, KEPT_BYTES)
 
     async def prove(self) -> None:
         """Run the canary once; a wrong answer takes the replica out of service."""

@@ -5,7 +5,6 @@ implementation's; then the canary runs in company of every kind, from which its 
 move. What comes out stays as a Proof, and health.py holds later canaries against it.
 """
 
-import ctypes
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -20,6 +19,7 @@ from service.engine import machine, numerics
 from service.engine.lanes import Array, Lanes, Outputs, Result, Work, array
 from service.engine.loading import accelerate, load
 from service.engine.weights import Source
+from service.memory import give_back
 
 AGREEMENT = 1e-4  # largest difference allowed from transformers
 CANARY = "A dog ate the food because it was hungry"
@@ -132,7 +132,7 @@ def check_exact(model: Model, source: Source, dtype: torch.dtype) -> None:
     pairs = zip(_read_canary(model), _read_canary(plain), strict=True)
     off = max(numerics.apart(ours, exact) for ours, exact in pairs)
     del plain
-    _return_memory()
+    give_back()  # a second model is large
     if off > numerics.CLOSE[dtype]:
         limits = f"{off:.1e} of its length, more than {numerics.CLOSE[dtype]}"
         raise NotTrustworthy(f"the canary differs from the plain float32 path's by {limits}")
@@ -193,13 +193,6 @@ def _middling(model: Model) -> int:
 
 def _filler(tokens: int) -> Work:
     return Work(packing.Sequence([1] * tokens), Outputs())
-
-
-def _return_memory() -> None:
-    """Give the system what was freed; glibc keeps it, and a second model is large."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's alone
-    if trim:
-        trim(0)
 
 
 def _sequence(model: Model, text: str) -> packing.Sequence:

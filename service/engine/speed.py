@@ -1,6 +1,7 @@
 """How fast the lanes are, as their batches show; in tokens of short sequences per second."""
 
 import math
+from dataclasses import dataclass
 
 # One batch may seem this many times slower than expected at most: a machine that slept must not
 # come back believing that it can do nothing.
@@ -32,6 +33,23 @@ class Speed:
         self._tokens = keep * self._tokens + tokens
         self._seconds = keep * self._seconds + seconds
         self.best = max(self.best, self.current)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A batch that runs: since when, how long it should take, and its share of the lanes."""
+
+    since: float
+    expected: float
+    share: float
+
+    def left(self, now: float) -> float:
+        """Seconds until it should be done, were it spread over all lanes."""
+        return self.share * max(0.0, self.since + self.expected - now)
+
+    def hangs(self, now: float, least: float, times: float) -> bool:
+        """Whether it has run for more than `least` seconds and `times` what it should take."""
+        return now - self.since > max(least, times * self.expected)
 
 
 class LoneSpeed:

@@ -24,8 +24,8 @@ from model import packing
 from model.loading.checkpoint import Model
 from model.maps.forms import Selection
 from model.maps.units import divide
-from model.tokenizer import Tokenized
-from service.engine.batcher import Timing
+from model.text.frame import Tokenized
+from service.engine.fair.line import Timing
 from service.engine.lanes import Outputs, Result, Work
 from service.heads import sentences
 from service.heads.survey import measure

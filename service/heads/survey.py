@@ -17,7 +17,7 @@ from model.heads import relations, roles
 from model.heads.relations import Link, Verdict
 from model.heads.roles import Role, Tally
 from model.loading.checkpoint import Model
-from model.tokenizer import Tokenized
+from model.text.frame import Tokenized
 from service.heads.sentences import Corpus, Sentence
 
 BATCH = 16  # sentences; their maps of a large model are some megabytes

@@ -1,18 +1,16 @@
 """Every metric of one replica, each fed in one place.
 
-    families    what there is, with every value that a closed label can have, at 0
+    families    what there is (families.py), with every value that a closed label can have, at 0
     request     counts whatever is answered, from what service/observe/record.py knows of it
     the rest    what a request does not know: batches, self-checks, the machine
 
 Each replica counts for itself and labels every series with its own name; nothing is summed
 across replicas here, so that a dead replica takes only its own series with it. Nothing is
 observed more often than once a request, a stage or a batch.
-
-Source of the names: Prometheus, "Metric and label naming".
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar
 
 from prometheus_client import (
     CollectorRegistry,
@@ -26,60 +24,14 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from model.maps.choices import Form
+from service.observe import families
 from service.observe.record import STAGES, Record
-from service.refusals import CALLERS, REFUSALS, UNAUTHORIZED
+from service.refusals import CALLERS, UNAUTHORIZED
 
 Family = TypeVar("Family", Counter, Gauge, Histogram)
 
-BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
-LAGS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 10)
-STAGE_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1, 10)
-SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128)  # of a batch
-TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = openmetrics.CONTENT_TYPE_LATEST
-
-# What each family counts, and in what unit; those of `watch` and `describe` bring their own
-SENTENCES = {
-    "requests": "Requests answered; code 499 where the client left first.",
-    "request_duration_seconds": "Seconds from a request's arrival to the end of its answer.",
-    "response_bytes": "Bytes of answers' bodies.",
-    "shed": "Requests turned away for want of room or time.",
-    "invalid_inputs": "Requests refused for what they ask.",
-    "nonfinite_outputs": "Requests refused because the model's answer was not finite.",
-    "readers_cut_off": "Connections ended because their client took an answer too slowly.",
-    "auth_failures": "Requests answered 401 for want of a known API key.",
-    "stage_duration_seconds": "Seconds that a request spent in a stage.",
-    "event_loop_lag_seconds": "Seconds by which the event loop woke a sleeper too late.",
-    "tokens": "Tokens encoded for answered requests.",
-    "batch_sequences": "Sequences in a batch, self-checks included.",
-    "batch_tokens": "Tokens in a batch, self-checks included.",
-    "cancelled": "Requests whose client left before the answer.",
-    "canary_runs": "Self-checks that were run.",
-    "canary_failures": "Self-checks that went wrong.",
-    "accelerator_errors": "Batches that the device failed.",
-    "attention_maps": "Heads whose attention was answered, of every sequence.",
-    "attention_bytes": "Bytes of the attention that was answered.",
-    "log_lines_lost": "Lines of the log that could not be written, as on a full disk.",
-    "last_success_timestamp_seconds": (
-        "Unix time of the model's last answer, in seconds; 0 before the first."
-    ),
-    "start_time_seconds": "Unix time at which the replica was made, in seconds.",
-}
-
-INPUTS = ("none", "text", "tokens", "embeddings", "mixed")
-WAITED, ERRORS, FORMS = ("queue", "forward"), ("oom", "other"), get_args(Form)
-SHED = ("queue_full", "token_budget", "memory", "deadline", "not_ready")
-UNDER_WAY = "key_under_way"
-SHED_BY_KEY = ("key_requests", "key_tokens", "key_rate", UNDER_WAY, "share")  # where keys are set
-LATE = {"deadline_exceeded": "deadline", "not_ready": "not_ready"}  # sheds that say it themselves
-OVERLOADED = "overloaded"
-# What an alert may ask the rate of before it first happens: a 200, and these
-AWAITED = (
-    200,
-    *sorted({REFUSALS[c].status for c in (OVERLOADED, "internal", "deadline_exceeded")}),
-)
-PROBE = "/ready"  # its 503 turns nobody's work away
 
 
 class Metrics:
@@ -103,31 +55,33 @@ class Metrics:
         self._expected = set[tuple[str, str, str]]()  # of which routes, inputs and keys
         self._requests = requests.make(Counter, "requests", "route", "input", "code", *by_key)
         self._seconds = requests.make(
-            Histogram, "request_duration_seconds", "route", buckets=BUCKETS
+            Histogram, "request_duration_seconds", "route", buckets=families.BUCKETS
         )
         self._response_bytes = requests.counter("response_bytes")
         self._shed = requests.make(Counter, "shed", "reason", *by_key)
-        for reason in (*SHED, *(SHED_BY_KEY if keys else ())):
+        for reason in (*families.SHED, *(families.SHED_BY_KEY if keys else ())):
             for key in self._keys.values():
                 self._shed.labels(reason, *key, replica)
         self._invalid = requests.counters("invalid_inputs", "code", CALLERS)
         self._nonfinite = requests.counter("nonfinite_outputs")
         self._unauthorized = requests.counter("auth_failures")
-        stages = requests.make(Histogram, "stage_duration_seconds", "stage", buckets=STAGE_BUCKETS)
+        stages = requests.make(
+            Histogram, "stage_duration_seconds", "stage", buckets=families.STAGE_BUCKETS
+        )
         self._stages = {stage: stages.labels(stage, replica) for stage in STAGES}
 
-        self._lag = own.histogram("event_loop_lag_seconds", LAGS)
+        self._lag = own.histogram("event_loop_lag_seconds", families.LAGS)
         tokens = own.make(Counter, "tokens", *by_key)
         self._tokens = {name: tokens.labels(*key, replica) for name, key in self._keys.items()}
-        self._batch_sequences = own.histogram("batch_sequences", SEQUENCES)
-        self._batch_tokens = own.histogram("batch_tokens", TOKENS)
-        self._cancelled = own.counters("cancelled", "stage", WAITED)
+        self._batch_sequences = own.histogram("batch_sequences", families.SEQUENCES)
+        self._batch_tokens = own.histogram("batch_tokens", families.TOKENS)
+        self._cancelled = own.counters("cancelled", "stage", families.WAITED)
         self._canaries = own.counter("canary_runs")
         self._canary_failures = own.counter("canary_failures")
         self._cut_off, self._readers = own.counter("readers_cut_off"), 0
-        self._errors = own.counters("accelerator_errors", "kind", ERRORS)
-        self._maps = own.counters("attention_maps", "form", FORMS)
-        self._map_bytes = own.counters("attention_bytes", "form", FORMS)
+        self._errors = own.counters("accelerator_errors", "kind", families.ERRORS)
+        self._maps = own.counters("attention_maps", "form", families.FORMS)
+        self._map_bytes = own.counters("attention_bytes", "form", families.FORMS)
         self.line_lost = own.counter("log_lines_lost").inc
         self._success = self._gauge("last_success_timestamp_seconds")
         self._gauge("start_time_seconds").set_to_current_time()
@@ -147,7 +101,7 @@ class Metrics:
         self._pages.clear()
         for route, method in routes.items():
             self._seconds.labels(route, self._replica)
-            for kind in INPUTS if method == "POST" else INPUTS[:1]:
+            for kind in families.INPUTS if method == "POST" else families.INPUTS[:1]:
                 self._expect(route, kind, "")
 
     def request(self, record: Record) -> None:
@@ -213,7 +167,7 @@ class Metrics:
     def _expect(self, route: str, kind: str, key: str) -> None:
         """Publish what an alert may ask for of a route, an input and a key, before it happens."""
         self._expected.add((route, kind, key))
-        for code in AWAITED:
+        for code in families.AWAITED:
             self._requests.labels(route, kind, str(code), *self._keys[key], self._replica)
 
     def _known(self, key: str) -> str:
@@ -227,8 +181,10 @@ class Metrics:
             self._invalid[code].inc()
         elif code == "nonfinite_output":
             self._nonfinite.inc()
-        elif code == OVERLOADED or (code in LATE and record.route != PROBE):
-            reason = LATE.get(code) or record.shed or SHED[0]
+        elif code == families.OVERLOADED or (
+            code in families.LATE and record.route != families.PROBE
+        ):
+            reason = families.LATE.get(code) or record.shed or families.SHED[0]
             self._shed.labels(reason, *self._keys[self._known(record.key)], self._replica).inc()
         if record.code == UNAUTHORIZED:
             self._unauthorized.inc()
@@ -263,7 +219,7 @@ class _Families:
         sentence: str | None = None,
         **more: Any,
     ) -> Family:
-        text, labelled = sentence or SENTENCES[name], [*labels, "replica"]
+        text, labelled = sentence or families.SENTENCES[name], [*labels, "replica"]
         return kind(f"headlight_{name}", text, labelled, registry=self.registry, **more)
 
 

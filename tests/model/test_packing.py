@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.packing import FEWEST_ROWS, Packed, Sequence, pack
+from model.packing import FEWEST_ROWS, Packed, Sequence, filled, pack
 
 CPU = torch.device("cpu")
 
@@ -47,12 +47,21 @@ def test_groups_tile_the_rows_and_sequences_of_one_length_share_one(batch: list[
     assert groups[-1].rows.stop == sum(map(len, batch))
 
 
-@pytest.mark.parametrize(("tokens", "rows"), [(1, 16), (13, 16), (16, 16), (17, 17), (41, 41)])
-def test_a_short_batch_is_filled_up_and_a_longer_one_is_not(tokens: int, rows: int) -> None:
-    """Below FEWEST_ROWS the matrix kernels round differently; above, every row is a token."""
+@pytest.mark.parametrize(("tokens", "rows"), [(1, 16), (16, 16), (17, 20), (41, 44), (129, 144)])
+def test_a_batch_is_filled_up(tokens: int, rows: int) -> None:
+    """Below FEWEST_ROWS the matrix kernels round differently; above, numbers of rows are few."""
     assert FEWEST_ROWS == 16
 
     assert packed([[7] * tokens]).token_ids.shape == (rows,)
+
+
+def test_few_rows_are_fill() -> None:
+    """However long a batch: an eighth at most, or three rows; and full ones have none."""
+    numbers = [filled(tokens, CPU) for tokens in range(16, 16_385)]
+
+    assert all(0 <= rows - n <= max(3, n / 8) for n, rows in enumerate(numbers, 16))
+    assert {filled(rows, CPU) for rows in numbers} == set(numbers)
+    assert len(set(numbers)) < 80
 
 
 def test_types_stand_beside_their_tokens() -> None:

@@ -7,7 +7,6 @@ import resource
 import shutil
 import signal
 import socket
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,21 +17,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.ray.crowd import REQUEST, crowd
+
 if TYPE_CHECKING:
     from tests.ray.conftest import Service, Start
 
 pytestmark = pytest.mark.ray
 
-BODY = json.dumps({"inputs": ["All is well"], "encoding": "base64"}).encode()
-HEAD = (
-    b"POST /v1/encode HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    b"Content-Length: %d\r\n\r\n"
-)
-REQUEST = HEAD % len(BODY) + BODY
 LIVE = b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 H2C = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000")
-# What clients that never end a request send first: nothing, half a head, half a body
-BEGINNINGS = (b"", REQUEST[:40], HEAD % 1009 + BODY)
 PER_SECOND, RESPONSIVE_SECONDS = 20, 60
 SETTLED_SECONDS = 10  # without a reload
 HEARD = "127.0.0.2"  # a client beside those of 127.0.0.1
@@ -89,54 +82,6 @@ def hear(port: int, seconds: float, over: Callable[[], None] = lambda: None) -> 
 
     asyncio.run(all_of_them())
     return heard
-
-
-@contextmanager
-def crowd(port: int, each: int) -> Iterator[Counter[bytes]]:
-    """Hold so many connections of each kind that ends no request; what they are told.
-
-    One that is closed is opened again, and each slow one sends a byte a second.
-    """
-    told: Counter[bytes] = Counter()
-    over = threading.Event()
-
-    async def hold(beginning: bytes) -> None:
-        loop = asyncio.get_running_loop()
-        while not over.is_set():
-            with socket.socket() as connection:
-                connection.setblocking(False)
-                try:
-                    await loop.sock_connect(connection, ("127.0.0.1", port))
-                    await loop.sock_sendall(connection, beginning)
-                    told[await answer(loop, connection, slow=bool(beginning)) or b"closed"] += 1
-                except OSError:
-                    told[b"reset"] += 1
-            await asyncio.sleep(1)
-
-    async def answer(
-        loop: asyncio.AbstractEventLoop, connection: socket.socket, *, slow: bool
-    ) -> bytes:
-        while True:
-            with suppress(TimeoutError):
-                return await asyncio.wait_for(loop.sock_recv(connection, 12), 1)
-            if slow:
-                await loop.sock_sendall(connection, b"x")
-
-    async def everyone() -> None:
-        tasks = [asyncio.create_task(hold(one)) for one in BEGINNINGS for _ in range(each)]
-        while not over.is_set():
-            await asyncio.sleep(0.1)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    thread = threading.Thread(target=lambda: asyncio.run(everyone()))
-    thread.start()
-    try:
-        yield told
-    finally:
-        over.set()
-        thread.join()
 
 
 def replicas(service: "Service") -> list[int]:
@@ -224,7 +169,7 @@ def test_three_thousand_connections_that_end_no_request(start: "Start") -> None:
         with crowd(service.port, 1000) as told:
             time.sleep(2)
             heard = hear(service.port, RESPONSIVE_SECONDS)
-        figures = f"idle: {idle}; beside the crowd: {heard}; the crowd was told {dict(told)}"
+        figures = f"idle: {idle}; beside the crowd: {heard}; the crowd was told {told}"
         print(figures)
 
     assert set(heard.codes) == {200} and len(heard.data | idle.data) == 1, figures

@@ -1,10 +1,39 @@
 """What requests hold together stays within the budget."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
-from service.memory import SMALL_BYTES, Memory, NoRoom
+from service.cluster.ingress import HEAP, KERNELS
+from service.memory import SMALL_BYTES, Memory, NoRoom, give_back
 
 LIMIT = 7 * SMALL_BYTES
+MIB = 1024 * 1024
+
+# every number of rows below 400 once through one linear, as they are or as a batch has them
+GROWTH = """
+import sys, torch
+from model.kernels import PackedLinear
+from model.packing import Sequence, pack
+from tests.service.test_memory import resident
+
+torch.set_num_threads(1)
+linear = PackedLinear(torch.ones(64, 64), None)
+linear(torch.ones(16, 64))
+before = resident()
+for tokens in range(17, 400):
+    batch = pack([Sequence([1] * tokens)], torch.device("cpu"))
+    linear(torch.ones(len(batch.token_ids) if sys.argv[1] == "packed" else tokens, 64))
+print(resident() - before)
+"""
+
+
+def resident() -> int:
+    """Bytes of this process that lie in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_what_a_request_holds_ends_with_it() -> None:
@@ -48,3 +77,32 @@ def test_a_full_budget_lets_small_requests_in() -> None:
 
         with pytest.raises(NoRoom):
             small.take(answers=1)
+
+
+@pytest.mark.parametrize(("rows", "most"), [("packed", 40 * MIB), ("any", 160 * MIB)])
+def test_numbers_of_rows_that_never_repeat_take_bounded_memory(rows: str, most: int) -> None:
+    """Packed they are few; and of any others the kernels are kept up to a number."""
+    command = [sys.executable, "-c", GROWTH, rows]
+    environment = os.environ | HEAP | KERNELS
+
+    said = subprocess.run(
+        command, env=environment, cwd=Path.cwd(), capture_output=True, text=True, check=True
+    )
+
+    assert 0 < int(said.stdout) < most
+
+
+def test_what_is_free_goes_back_to_the_system() -> None:
+    """Also from between what is still there; but not what is soon of use."""
+    blocks = [b"x" * (SMALL_BYTES + i) for i in range(1000)]
+    last = blocks.pop()
+    full = resident()
+
+    blocks.clear()
+    give_back(kept=sys.maxsize)
+    kept = resident()
+    give_back()
+
+    assert kept > full - 10 * MIB
+    assert resident() < full - 50 * MIB
+    assert len(last) > SMALL_BYTES

@@ -6,7 +6,7 @@ from pydantic import Discriminator, Field, FiniteFloat, Tag, TypeAdapter
 from pydantic.types import FailFast
 from typing_extensions import TypeAliasType
 
-from model.tokenizer import Truncate
+from model.text.tokenizer import Truncate
 from service.encode.request import Item
 from service.wire import Wire
 

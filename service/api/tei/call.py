@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import orjson
 
-from model.tokenizer import Truncate
+from model.text.tokenizer import Truncate
 from service.api.dialect import InPieces, Problem, sentence
 from service.api.inputs import items
 from service.api.tei.answers import ERROR_TYPES, OTHER_ERROR

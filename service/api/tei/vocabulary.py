@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from model.errors import SequenceTooLong
-from model.tokenizer import Tokenized
+from model.text.frame import Tokenized
 from service.encode.aside import Steps
 from service.refusals import Refused
 from service.settings import Settings

@@ -2,9 +2,9 @@
 
 Each that passes costs the event loop milliseconds, and in each of its rounds the loop does all
 that is ready: of a hundred requests under way, each waits for all others several times. The
-engine's fair queue comes too late for that. So a key may have FEW times as many inside as the
-other key had at most that lately asked for least, and MOST at any rate. What may not pass yet is
-parked, a future in its key's line, its body not read, and costs the loop nothing.
+engine's fair queue comes too late for that. So a key may have as many inside as the other
+key had at most that lately asked for least, and MOST at any rate. What may not pass yet is parked,
+a future in its key's line, its body not read, and costs the loop nothing.
 """
 
 import asyncio
@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection
 from contextlib import ExitStack
 
 MOST = 64  # requests inside of one key, where there are several
-FEW = 2
 # What takes longer waits for the model and not for the loop: others of its key need not wait for it
 LONG_SECONDS = 1.0
 REFUSALS_A_SECOND, LONGEST_PAUSE_SECONDS = 50, 5.0  # of a key that asks too much at once
@@ -78,7 +77,7 @@ class Turns:
             return 0.0
         line.lately.change(1, came := self._clock())
         turn.callback(lambda: line.lately.change(-1, self._clock()))
-        free = not line.parked and (line.inside < FEW or line.inside < self._most(line))
+        free = not line.parked and (not line.inside or line.inside < self._most(line))
         if free:
             line.inside += 1
         else:
@@ -136,4 +135,4 @@ class Turns:
         """How many of a key may be inside now."""
         now = self._clock()
         others = (other.lately.most(now) for other in self._lines.values() if other is not line)
-        return min([MOST, *(FEW * most for most in others if most)])
+        return min([MOST, *(most for most in others if most)])

@@ -15,6 +15,14 @@ Work = TypeVar("Work", bound=Sized)
 Result = TypeVar("Result")
 
 
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """What became of a request's time, seconds: before its first batch, and in batches."""
+
+    queued: float
+    computed: float
+
+
 @dataclass(eq=False, slots=True)
 class Job(Generic[Work, Result]):
     """One request and what has become of it.
@@ -50,6 +58,10 @@ class Job(Generic[Work, Result]):
     def length(self, index: int) -> int:
         """Tokens of one work."""
         return len(self.works[index])
+
+    @property
+    def timing(self) -> Timing:
+        return Timing(self.started - self.arrived, self.computed)
 
     @property
     def cost(self) -> float:

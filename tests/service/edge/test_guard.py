@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from service.api.document import document
-from service.edge import guard as guards
+from service.edge import reading
 from service.edge.guard import REFUSAL, Guard
 from service.encode.answer import INFERENCE_HEADER, OCTETS, SAFETENSORS
 from service.keys import Key
@@ -188,7 +188,7 @@ async def test_a_body_that_does_not_come_is_refused_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Half of it, then silence."""
-    monkeypatch.setattr(guards, "BODY_SECONDS", 0.05)
+    monkeypatch.setattr(reading, "BODY_SECONDS", 0.05)
     codes, parts = [], [{"type": "http.request", "body": b"{", "more_body": True}]
 
     async def inner(scope: Any, receive: Any, send: Any) -> None:

@@ -16,6 +16,7 @@ from service.encode.answer import (
     as_json,
     as_safetensors,
     cast,
+    numbers,
 )
 
 HEAD, USAGE = {"model": "m"}, {"tokens": 5}
@@ -48,6 +49,16 @@ def test_pieces_join_to_what_one_dump_would_give(tokens: int) -> None:
 
     assert b"".join(pieces) == orjson.dumps(whole, option=orjson.OPT_SERIALIZE_NUMPY)
     assert max(map(len, pieces)) < 8 * PIECE_BYTES
+
+
+def test_a_single_map_is_cut_too() -> None:
+    """However long the row of its first axis: what is made at once and sent at once is a piece."""
+    maps = np.random.default_rng(0).random((2, 1, 307, 311))
+
+    pieces = list(numbers(maps))
+
+    assert b"".join(pieces) == orjson.dumps(maps, option=orjson.OPT_SERIALIZE_NUMPY)
+    assert max(map(len, pieces)) < 4 * PIECE_BYTES
 
 
 def test_the_safetensors_library_reads_what_is_written() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import re
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -103,6 +104,30 @@ async def test_a_full_queue_refuses_with_retry_after_and_the_probes_answer(
     assert probes == [200, 200, 200]
     assert len(refused) >= 3 and all(answer.status_code == 429 for answer in refused)
     assert int(refused[0].headers["retry-after"]) >= 1
+
+
+@pytest.mark.usefixtures("golden")
+async def test_of_many_that_come_at_once_only_what_can_be_done_is_tokenized(
+    client: httpx.AsyncClient, replica: Replica
+) -> None:
+    """The others are refused by their characters, behind those that are being read."""
+    texts = ["a dog ate the food " * 20] * 11  # which a thread tokenizes
+    price = await client.post("/v1/encode?dry_run=true", json={"inputs": texts})
+    seconds = 2.9 * price.json()["tokens"] / replica.batcher.speed
+    headers = {"x-headlight-deadline-ms": str(int(seconds * 1000))}
+    before = tokenized(replica)
+
+    asked = (client.post("/v1/encode", json={"inputs": texts}, headers=headers) for _ in range(11))
+    codes = [answer.status_code for answer in await asyncio.gather(*asked)]
+
+    assert tokenized(replica) - before <= 3 and codes.count(429) >= 8, codes
+
+
+def tokenized(replica: Replica) -> int:
+    """How many requests' inputs were read."""
+    page = replica.page(openmetrics=False).decode()
+    found = re.search(r'stage_duration_seconds_count\{[^}]*"tokenize".* (\d+)', page)
+    return int(found[1]) if found else 0
 
 
 @pytest.mark.usefixtures("golden")

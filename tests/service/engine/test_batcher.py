@@ -308,6 +308,39 @@ async def test_what_would_be_late_behind_others_is_foreseen() -> None:
     assert refused.value.bound == "deadline"
 
 
+async def test_what_is_read_already_counts_for_what_comes_behind_it() -> None:
+    """Of its own key; what was read is counted where it waits, and what gave up nowhere."""
+    queue = batcher(Lanes(), clock=lambda: 0.0)
+    with queue.coming(601, "a"):
+        queue.foresee(398, 1.0, "a")
+        queue.foresee(5000, 1.0, "b")
+        with pytest.raises(Overloaded) as refused:
+            queue.foresee(401, 1.0, "a")
+    queue.foresee(5000, 1.0, "a")
+
+    assert refused.value.bound == "deadline"
+
+
+async def test_what_can_no_longer_be_done_in_time_gives_way_to_what_can() -> None:
+    """Neither what has begun nor what has not is run in vain; with nobody behind it, it may try."""
+    lanes, now = Lanes(held=True), 0.0
+    queue = batcher(lanes, budget=500, clock=lambda: now)
+    first = asyncio.create_task(queue.submit(request(["a"], [500]), FAR))
+    await settle()
+    late = asyncio.create_task(queue.submit(request(["b"], [500]), 1.3))
+    other = asyncio.create_task(queue.submit(request(["c"], [300]), 1.9))
+    await settle()
+    now = 0.9
+    lanes.gate.set()
+    with pytest.raises(DeadlinePassed):
+        await late
+    await asyncio.gather(first, other)
+    alone = asyncio.create_task(queue.submit(request(["d"], [500]), 1.2, bounded=False))
+    await alone
+
+    assert [names for _, names, _ in lanes.batches] == [["a"], ["c"], ["d"]]
+
+
 async def test_a_request_whose_deadline_has_passed_is_not_called_an_overload() -> None:
     """Coming again would not help it."""
     with pytest.raises(DeadlinePassed):

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from model.errors import SequenceTooLong
 from model.loading.checkpoint import Model
-from model.tokenizer import Tokenized, Tokenizer
+from model.text.frame import Tokenized
+from model.text.tokenizer import Tokenizer
 from service.api.document import document
 from service.heads import sentences, store
 from service.heads.survey import NO_HEAD, measure

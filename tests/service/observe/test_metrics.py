@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from model.maps.choices import Form
 from service import keys
 from service.api.document import document
-from service.observe import metrics as contract
+from service.observe import families
 from service.observe.metrics import Metrics
 from service.observe.record import STAGES, Record
 from service.refusals import REFUSALS
@@ -148,7 +148,7 @@ def test_every_value_of_a_closed_label_is_there_before_the_first_request() -> No
         ("attention_bytes_total", "form"): set(get_args(Form)),
         ("request_duration_seconds_count", "route"): {"/v1/encode", "/live"},
         ("requests_total", "route"): {"/v1/encode", "/live"},
-        ("requests_total", "input"): set(contract.INPUTS),
+        ("requests_total", "input"): set(families.INPUTS),
         ("requests_total", "code"): {"200", "429", "500", "504"},
     }
     assert {key: set(counted(found, *key)) for key in closed} == closed

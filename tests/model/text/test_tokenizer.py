@@ -1,4 +1,4 @@
-"""model/tokenizer.py: what transformers' fast tokenizer says, and what it does not."""
+"""model/text/tokenizer.py: what transformers' fast tokenizer says, and what it does not."""
 
 import time
 import unicodedata
@@ -21,11 +21,12 @@ from tokenizers import (
 from tokenizers import Tokenizer as Library
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from model import pieces
 from model.errors import CheckpointError, SequenceTooLong
 from model.loading.checkpoint import Model
-from model.pieces import Seams, exhaust
-from model.tokenizer import Texts, Tokenized, Tokenizer, Truncate, share
+from model.text import pieces
+from model.text.frame import Tokenized
+from model.text.pieces import Seams, exhaust
+from model.text.tokenizer import Texts, Tokenizer, Truncate, share
 
 LIMIT = 512
 ODD = [
@@ -100,6 +101,25 @@ def test_any_characters_are_read_as_by_transformers(
 
     assert same(ours, peer, (text,))
     assert all(0 <= start <= end <= len(text) for start, end in ours.offsets)
+
+
+@given(text=st.text(max_size=61), beside=st.text(max_size=61))
+def test_without_facts_a_text_has_the_same_ids(
+    tokenizer: Tokenizer, text: str, beside: str
+) -> None:
+    """Alone or in a pair, with types and length; nothing else is made of it."""
+    texts: list[Texts] = [(text,), (text, beside)]
+    whole = tokenizer(texts, LIMIT)
+
+    for ours, wanted in zip(
+        exhaust(tokenizer.reading(texts, LIMIT, facts=False)), whole, strict=True
+    ):
+        assert (ours.token_ids, ours.types, ours.length) == (
+            wanted.token_ids,
+            wanted.types,
+            wanted.length,
+        )
+        assert ours.offsets == ours.tokens == ours.words == []
 
 
 @pytest.mark.parametrize("side", ["right", "left"])

@@ -6,8 +6,7 @@ padding is switched off, because the caller decides about the first and nothing 
 
 from collections.abc import Iterator
 from collections.abc import Sequence as Many
-from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,38 +15,13 @@ from tokenizers import Tokenizer as Library
 from tokenizers.normalizers import Lowercase, Normalizer
 from tokenizers.normalizers import Sequence as Normalizers
 
-from model import pieces
 from model.errors import CheckpointError, SequenceTooLong
-from model.pieces import Part, Reading, Seams, Side, exhaust
+from model.text import pieces
+from model.text.frame import BARE, Tokenized, frame, framed, uncut
+from model.text.pieces import Part, Reading, Seams, Side, exhaust
 
 Truncate = Literal["refuse", "right", "left"]
-NOWHERE = (0, 0)  # in the text, of a special token
 Texts = tuple[str] | tuple[str, str]  # a text, or a pair of them
-
-
-@dataclass(frozen=True, slots=True)
-class Tokenized:
-    """One text, or pair of texts, as the model reads it; all lists have one entry per token.
-
-    Args:
-        tokens: the tokens as the vocabulary writes them.
-        types: token types: 0, and 1 for the second text of a pair.
-        offsets: where each token stands in its own text, characters, [start, end).
-        words: which word of its text a token belongs to, None for special tokens.
-        segments: 0, or 1 for tokens of a pair's second text; a special token belongs to the
-            text before it.
-        special: True for a token that the tokenizer added.
-        length: tokens before truncation.
-    """
-
-    token_ids: list[int]
-    tokens: list[str]
-    types: list[int]
-    offsets: list[tuple[int, int]]
-    words: list[int | None]
-    segments: list[int]
-    special: list[bool]
-    length: int
 
 
 class Tokenizer:
@@ -72,7 +46,7 @@ class Tokenizer:
         if lower_case:
             self._library.normalizer = _lower_case(self._library.normalizer)
         self._seams = Seams.of(self._library)
-        self._frames = {texts: _frame(self._library, texts) for texts in (1, 2)}
+        self._frames = {texts: frame(self._library, texts) for texts in (1, 2)}
         pair = self._library.encode("", "")
         # [UNK] and [MASK] too are special to the vocabulary, but a text reads as them
         around = zip(pair.ids, pair.special_tokens_mask, strict=True)
@@ -105,6 +79,7 @@ class Tokenizer:
         prompt: str = "",
         *,
         counted: bool = True,
+        facts: bool = True,
     ) -> Reading[list[Tokenized]]:
         """Tokenize as by calling, with a pause after each bounded piece of work.
 
@@ -112,16 +87,18 @@ class Tokenizer:
             counted: whether `length` and `words` of a lone text that is cut count what is cut off;
                 else it is read as far as it is needed: the length is that of what was read, and
                 the words of a text cut at its start count from there.
+            facts: whether more is wanted than ids, types and length; else the lists of a text that
+                is not cut may be empty, which takes half the time.
         """
         texts = [(prompt + text[0], *text[1:]) for text in texts] if prompt else texts
         tokenized: list[Tokenized] = []
         for group in _groups(texts):
             at_once = not prompt and all(_short(text, limit, truncate) for text in group)
-            wholes = self._encode(group) if at_once else [None] * len(group)
+            wholes = self._encode(group, facts) if at_once else [None] * len(group)
             for text, whole in zip(group, wholes, strict=True):
                 try:
                     if whole and (len(whole) <= limit or truncate == "refuse"):
-                        tokenized.append(_all_of(whole, limit))
+                        tokenized.append(uncut(whole, limit, facts))
                     else:
                         cut = self._cut(text, limit, truncate, len(prompt), counted)
                         tokenized.append((yield from cut))
@@ -144,7 +121,7 @@ class Tokenizer:
         for group in _groups([(text,) for text in texts]):
             for text, *_ in group:
                 part = yield from self._read(text, room + 1, "right", counted=False)
-                one = self._framed([part], special=special)
+                one = framed([part], self._frames[1] if special else BARE)
                 room -= len(one.token_ids)
                 if room < 0:
                     raise SequenceTooLong(most - room, most)
@@ -171,9 +148,11 @@ class Tokenizer:
         types = {type_ for encoding in framed for type_ in encoding.type_ids}
         return max({0, *ids, *self._library.get_vocab().values()}), max({0, *types})
 
-    def _encode(self, texts: Many[Texts]) -> list[Encoding]:
+    def _encode(self, texts: Many[Texts], facts: bool) -> list[Encoding]:
         inputs = [text[0] if len(text) == 1 else text for text in texts]
-        return self._library.encode_batch(inputs)
+        # the fast way knows no offsets
+        encode = self._library.encode_batch if facts else self._library.encode_batch_fast
+        return encode(inputs)
 
     def _cut(
         self, text: Texts, limit: int, truncate: Truncate, prompt: int, counted: bool
@@ -194,60 +173,10 @@ class Tokenizer:
             raise SequenceTooLong(length, limit)
         for part, most in zip(parts, share(lengths, room), strict=True):
             part.cut(most, side)
-        return replace(self._framed(parts, special=True), length=length)
+        return replace(framed(parts, self._frames[len(parts)]), length=length)
 
     def _read(self, text: str, room: int, side: Side, **how: Any) -> Reading[Part]:
         return pieces.read(self._library, self._seams, text, room=room, side=side, **how)
-
-    def _framed(self, parts: list[Part], *, special: bool) -> Tokenized:
-        """A text or a pair, with special tokens if they are wanted."""
-        frame = self._frames[len(parts)] if special else [Slot(0, 0)]
-        one = Tokenized([], [], [], [], [], [], [], 0)
-        text = 0
-        for slot in frame:
-            text = text if slot.text is None else slot.text
-            part = slot.added if slot.text is None else parts[text]
-            count = len(part.tokens)
-            one.token_ids.extend(part.token_ids)
-            one.tokens.extend(part.tokens)
-            one.types.extend([slot.type] * count)
-            one.offsets.extend(part.offsets)
-            one.words.extend(part.words)
-            one.segments.extend([text] * count)
-            one.special.extend([slot.text is None] * count)
-        return replace(one, length=len(one.token_ids))
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """A place in a sequence: of a text, or of a special token.
-
-    Args:
-        text: which text; None of a special token.
-        type: of its tokens.
-        added: the special token.
-    """
-
-    text: int | None
-    type: int
-    added: Part = field(default_factory=Part)
-
-
-def _frame(library: Library, texts: int) -> list[Slot]:
-    """Where special tokens go around a text or a pair: what becomes of texts of one token."""
-    words = ("a", *library.get_vocab())
-    one = next(filter(len, (library.encode(word, add_special_tokens=False) for word in words)))
-    one.truncate(1)
-    whole = library.post_process(one, one if texts == 2 else None)
-    numbers = iter(range(texts))
-    return [
-        Slot(None, type, Part([id], [token], [NOWHERE], [None]))
-        if special
-        else Slot(next(numbers), type)
-        for id, token, type, special in zip(
-            whole.ids, whole.tokens, whole.type_ids, whole.special_tokens_mask, strict=True
-        )
-    ]
 
 
 def _lower_case(normalizer: Normalizer | None) -> Normalizer:
@@ -283,30 +212,6 @@ def _groups(texts: Many[Texts]) -> Iterator[list[Texts]]:
 def _short(text: Texts, limit: int, truncate: Truncate) -> bool:
     """Whether a text is best tokenized at once: it is no long one, and likely not to be cut."""
     return sum(map(len, text)) <= (pieces.PIECE if truncate == "refuse" else limit)
-
-
-def _all_of(encoding: Encoding, limit: int) -> Tokenized:
-    """A sequence that is not cut; it may be refused, before anything is made of it."""
-    if len(encoding) > limit:
-        raise SequenceTooLong(len(encoding), limit)
-    first = encoding.sequence_ids.count(0)
-    special = [bool(flag) for flag in encoding.special_tokens_mask]
-    return Tokenized(
-        encoding.ids,
-        encoding.tokens,
-        encoding.type_ids,
-        encoding.offsets,
-        encoding.word_ids,
-        _segments(special, first),
-        special,
-        len(encoding),
-    )
-
-
-def _segments(special: list[bool], first: int) -> list[int]:
-    """Which text each token belongs to, when the first text has `first` tokens."""
-    counts = accumulate(not added for added in special)
-    return [int(count > first) for count in counts]
 
 
 def share(lengths: list[int], room: int) -> list[int]:

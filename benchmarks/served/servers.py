@@ -1,0 +1,218 @@
+"""The servers that are compared: their environments, processes, processor time and memory.
+
+Each peer is a file of benchmarks/peers/ beside the list of what it needs, at pinned versions, and
+has an environment of its own under build/peers/. A server's processes are found by a variable of
+their environment, so that none is missed that left its parent.
+
+While one server works the others are stopped (SIGSTOP): Ray's processes and some peers' poll, and
+would take their share of the cores from whoever is measured.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+
+from served.processes import cpu_seconds, free_port, marked, peak_mib, tell
+from served.texts import LONG, embed, openai
+
+ROOT = Path(__file__).parent.parent.parent
+PEERS, BUILT = ROOT / "benchmarks" / "peers", ROOT / "build" / "peers"
+MODEL = BUILT / "model"  # the bundled model's files, and the ONNX graph made of them
+MARK = "BENCHMARKED_SERVER"
+START_SECONDS, STOP_SECONDS, QUIET_SECONDS = 180.0, 60.0, 15.0
+QUIET = 0.1  # of one core, over a quarter of a second: a server with nothing left to do
+OURS, BARE = "Headlight", "Starlette + ONNX Runtime"
+
+
+class Absent(Exception):
+    """A peer that cannot be installed or started here, with the reason."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """How a server is started and asked."""
+
+    name: str
+    file: str = ""  # of benchmarks/peers/, and its requirements; empty: this checkout
+    options: tuple[str, ...] = ()
+    torch: bool = True
+    path: str = "/embed"
+    body: Callable[[list[str]], bytes] = embed
+    batches_only: bool = False  # it differs from another server with several texts a request alone
+
+    def command(self, port: int) -> list[str]:
+        """What is run."""
+        if not self.file:
+            serve = ["-m", "service.cli", "serve", "--port", str(port)]
+            return [sys.executable, *serve, "--max-tokens", str(LONG[1])]  # its own is shorter
+        script = str(PEERS / f"{self.file}.py")
+        return [str(BUILT / self.file / "bin" / "python"), script, str(MODEL), str(port)] + [
+            *self.options
+        ]
+
+
+SERVERS = {
+    "headlight": Server(OURS),
+    "onnx": Server(BARE, "starlette_onnx", torch=False),
+    "onnx-sorted": Server(
+        f"{BARE}, sorted", "starlette_onnx", ("--sorted", "8"), torch=False, batches_only=True
+    ),
+    "infinity": Server("infinity-emb", "infinity", path="/embeddings", body=openai),
+    "fastapi": Server("FastAPI + sentence-transformers", "fastapi_st"),
+    "litserve": Server("LitServe + sentence-transformers", "litserve_st"),
+}
+
+
+def install(server: Server, index: str) -> None:
+    """Make a peer's environment, unless it is there; torch is the project's own version."""
+    home = BUILT / server.file
+    done, requirements = home / "installed", PEERS / f"{server.file}.txt"
+    if not server.file or (done.exists() and done.read_text() == requirements.read_text()):
+        return
+    python = home / "bin" / "python"
+    log = BUILT / f"{server.file}.log"
+    pip = [str(python), "-m", "pip", "install", "--no-compile"]
+    commands = [
+        [sys.executable, "-m", "venv", "--clear", str(home)],
+        [
+            *pip,
+            "--constraint",
+            str(ROOT / "constraints.txt"),
+            "pip",
+        ],  # venv's is too old for torch.sh
+    ]
+    commands.append([*pip, "--no-deps", "--requirement", str(requirements)])
+    if server.torch:  # after what it needs, as in the Makefile
+        commands.append(["sh", str(ROOT / "deploy" / "torch.sh"), str(python), *index.split()])
+    print(f"installing {server.name}", file=sys.stderr)
+    with log.open("wb") as output:
+        for command in commands:
+            if subprocess.run(command, stdout=output, stderr=output).returncode:
+                raise Absent(f"not installed: {last_line(log)}")
+    done.write_text(requirements.read_text())
+
+
+def last_line(log: Path) -> str:
+    """What a program said at its end."""
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return lines[-1][:200] if lines else "it said nothing"
+
+
+def export(folder: Path) -> None:
+    """Lay out the model for the peers, and make its ONNX graph, once."""
+    if not (MODEL / "onnx" / "model.onnx").exists():
+        command = [sys.executable, str(PEERS / "export.py"), str(folder), str(MODEL)]
+        subprocess.run(command, check=True)
+
+
+@dataclass
+class Running:
+    """A server that was started."""
+
+    server: Server
+    port: int
+    process: "subprocess.Popen[bytes]"
+    mark: bytes
+    log: Path
+    paused: list[int] = field(default_factory=list)
+
+    @classmethod
+    def start(cls, server: Server) -> "Running":
+        """Start a server, in a session of its own; it is not waited for.
+
+        Raises:
+            Absent: the program is not there.
+        """
+        port, mark = free_port(), f"{MARK}={os.getpid()}-{server.name}"
+        log = BUILT / f"{server.name}.serve.log"
+        environment = dict(os.environ)
+        environment[MARK] = mark.partition("=")[2]
+        environment["HF_HUB_OFFLINE"] = "1"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                server.command(port), env=environment, stdout=output, stderr=output
+            )
+        return cls(server, port, process, mark.encode(), log)
+
+    def wait(self) -> None:
+        """Until it answers a first text.
+
+        Raises:
+            Absent: it ended, or did not come up in time.
+        """
+        until = time.monotonic() + START_SECONDS
+        while (said := self.first()) != "200":
+            if self.process.poll() is not None:
+                raise Absent(f"ended at its start: {last_line(self.log)}")
+            if time.monotonic() > until:
+                raise Absent(f"not up after {START_SECONDS:.0f} s: {said}; {last_line(self.log)}")
+            time.sleep(0.2)
+
+    def first(self) -> str:
+        """The status it answers a text with, or why there is none."""
+        headers = {"Content-Type": "application/json"}
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            connection.request("POST", self.server.path, self.server.body(["yes"]), headers)
+            return str(connection.getresponse().status)
+        except (OSError, HTTPException) as error:
+            return repr(error)
+        finally:
+            connection.close()
+
+    def pids(self) -> list[int]:
+        """Its processes."""
+        return marked(self.mark)
+
+    def cpu_seconds(self) -> float:
+        """Processor time of its processes so far."""
+        return sum(cpu_seconds(pid) for pid in self.pids())
+
+    def forget_peak(self) -> None:
+        """Let the peak of memory begin anew."""
+        for pid in self.pids():
+            Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+    def peak_mib(self) -> float:
+        """Most memory since: shared pages by their share, and what each held above its present."""
+        return sum(peak_mib(pid) for pid in self.pids())
+
+    def pause(self) -> None:
+        """Stop all of it where it stands."""
+        self.paused = self.pids()
+        for pid in self.paused:
+            tell(pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        for pid in self.paused:
+            tell(pid, signal.SIGCONT)
+        self.paused = []
+
+    def settle(self) -> None:
+        """Wait until it has nothing left to do, or for long enough."""
+        until, before = time.monotonic() + QUIET_SECONDS, self.cpu_seconds()
+        while time.monotonic() < until:
+            time.sleep(0.25)
+            now = self.cpu_seconds()
+            if now - before < 0.25 * QUIET:
+                return
+            before = now
+
+    def stop(self) -> None:
+        """End it: ours as its users do, which clears up after Ray; a peer at once."""
+        self.resume()
+        if not self.server.file:
+            self.process.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(STOP_SECONDS)
+        for pid in self.pids():
+            tell(pid, signal.SIGKILL)
+        self.process.wait()

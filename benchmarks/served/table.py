@@ -1,0 +1,191 @@
+"""From turns to rows: medians over the rounds, ratios round by round, tables in markdown."""
+
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+CLOSE = 0.9999  # cosine of a text's vector with ours, below which a row is wrong
+MISSING = "-"
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What one server did with one workload in one round."""
+
+    round: int
+    workload: str
+    server: str
+    sentences: float  # a second
+    p50: float  # milliseconds of a request
+    p99: float
+    cpu_ms: float  # of all the server's processes, for one sentence
+    peak_mib: float
+    cosine: float | None  # smallest with our own answers to the same texts
+    missing: int = 0  # requests of the open loop without an answer
+    generator: float = 0.0  # share of one core that the load took
+    others: float = 0.0  # share of the machine that neither the server nor the load took
+
+
+@dataclass(frozen=True)
+class Row:
+    """One server's figures for one workload."""
+
+    workload: str
+    server: str
+    rounds: int
+    sentences: float
+    least: float
+    most: float
+    ratio: float | None  # ours to it: of sentences a second; of its median time to ours, if open
+    p50: float
+    p99: float
+    cpu_ms: float
+    peak_mib: float
+    cosine: float | None
+    missing: int
+
+
+def rows(turns: Iterable[Turn], ours: str, paced: str) -> list[Row]:
+    """A row for each workload and server, in the order they first came.
+
+    Args:
+        ours: the server that all are compared with, round by round.
+        paced: the workload whose rate is the load's; it is compared by the median time.
+    """
+    turns = list(turns)
+    groups: dict[tuple[str, str], list[Turn]] = {}
+    for turn in turns:
+        groups.setdefault((turn.workload, turn.server), []).append(turn)
+    order = list(dict.fromkeys(turn.workload for turn in turns))
+    groups = dict(sorted(groups.items(), key=lambda item: order.index(item[0][0])))
+    return [
+        row(group, groups.get((workload, ours), []), workload == paced)
+        for (workload, _), group in groups.items()
+    ]
+
+
+def row(group: list[Turn], ours: list[Turn], paced: bool) -> Row:
+    """One row."""
+    rates = [turn.sentences for turn in group]
+    cosines = [turn.cosine for turn in group if turn.cosine is not None]
+    return Row(
+        workload=group[0].workload,
+        server=group[0].server,
+        rounds=len(group),
+        sentences=statistics.median(rates),
+        least=min(rates),
+        most=max(rates),
+        ratio=ratio(ours, group, paced),
+        p50=middle(group, lambda turn: turn.p50),
+        p99=middle(group, lambda turn: turn.p99),
+        cpu_ms=middle(group, lambda turn: turn.cpu_ms),
+        peak_mib=max(turn.peak_mib for turn in group),
+        cosine=min(cosines, default=None),
+        missing=sum(turn.missing for turn in group),
+    )
+
+
+def middle(group: list[Turn], figure: Callable[[Turn], float]) -> float:
+    """The median of a figure over the rounds."""
+    return statistics.median(figure(turn) for turn in group)
+
+
+def ratio(ours: list[Turn], its: list[Turn], paced: bool) -> float | None:
+    """Median of the ratios of the rounds that both have; never of the medians."""
+    mine = {turn.round: turn for turn in ours}
+    pairs = [(mine[turn.round], turn) for turn in its if turn.round in mine]
+    ratios = [it.p50 / me.p50 if paced else me.sentences / it.sentences for me, it in pairs]
+    return statistics.median(ratios) if ratios else None
+
+
+def cosine(its: dict[int, bytes], ours: dict[int, bytes]) -> float | None:
+    """The smallest between two servers' vectors of the same texts; 0 where there are not as many.
+
+    Args:
+        its, ours: answers' bodies by their requests' numbers.
+    """
+    least = None
+    for number in its.keys() & ours.keys():
+        one, other = vectors(its[number]), vectors(ours[number])
+        if one.shape != other.shape:
+            return 0.0
+        lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
+        least = min(1.0 if least is None else least, float(((one * other).sum(1) / lengths).min()))
+    return least
+
+
+def vectors(body: bytes) -> np.ndarray[Any, Any]:
+    """An answer's vectors, (texts, width); TEI's list of them, or OpenAI's object."""
+    answer = json.loads(body)
+    return np.array([row["embedding"] for row in answer["data"]] if "data" in answer else answer)
+
+
+def quantile(values: list[float], share: float) -> float:
+    """The value that this share does not exceed, by nearest rank."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def markdown(every: list[Row]) -> str:
+    """A table for people, and for benchmarks/results.md."""
+    head = (
+        "| workload | server | sentences/s (least to most) | Headlight to it | p50 ms | p99 ms "
+        "| CPU ms a sentence | peak MiB | answers |"
+    )
+    return "\n".join([head, "|---" * 9 + "|", *map(line, every)])
+
+
+def line(row: Row) -> str:
+    """One line of it."""
+    cells = [
+        row.workload,
+        row.server,
+        f"{row.sentences:.1f} ({row.least:.1f} to {row.most:.1f})",
+        MISSING if row.ratio is None else f"{row.ratio:.2f}",
+        f"{row.p50:.1f}",
+        f"{row.p99:.1f}",
+        f"{row.cpu_ms:.2f}",
+        f"{row.peak_mib:.0f}",
+        answers(row),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def answers(row: Row) -> str:
+    """Whether they are the same as ours, and whether all came."""
+    if row.cosine is None:
+        said = "not compared"
+    else:
+        said = "same" if row.cosine >= CLOSE else f"**wrong**, cosine {row.cosine:.4f}"
+    return f"{said}, {row.missing} missing" if row.missing else said
+
+
+def noise(turns: list[Turn]) -> str:
+    """What the machine did besides, in one sentence."""
+    others, load = [turn.others for turn in turns], [turn.generator for turn in turns]
+    return (
+        f"Others took {statistics.mean(others):.0%} of the machine, {max(others):.0%} at most; "
+        f"the load {statistics.mean(load):.1%} of a core, {max(load):.0%} at most."
+    )
+
+
+def document(conditions: dict[str, Any], turns: list[Turn], every: list[Row]) -> str:
+    """All of it as JSON, a turn and a row a line."""
+    parts = [f' "{name}": {json.dumps(value)}' for name, value in conditions.items()]
+    for name, values in (("rows", every), ("turns", turns)):
+        lines = ",\n".join(f"  {json.dumps(rounded(asdict(value)))}" for value in values)
+        parts.append(f' "{name}": [\n{lines}\n ]')
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def rounded(values: dict[str, Any]) -> dict[str, Any]:
+    """Numbers without digits that mean nothing."""
+    return {
+        name: float(f"{value:.6g}") if isinstance(value, float) else value
+        for name, value in values.items()
+    }

@@ -1,0 +1,1 @@
+"""What a text becomes: tokens, and back."""

@@ -1,0 +1,105 @@
+"""A request's body on its way in: within its limits, in time, and nothing left of it unread.
+
+It is read whole before it is passed on, and looked through before anything is parsed.
+"""
+
+import asyncio
+from functools import partial
+
+from starlette.datastructures import Headers
+from starlette.types import Message, Receive
+
+from service.api import body
+from service.edge.beside import Beside
+from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, SAFETENSORS
+from service.memory import Hold, NoRoom
+from service.observe.families import OVERLOADED
+from service.settings import Settings
+
+INFERENCE = "/v2/"  # routes where a header may announce bytes, often without a media type
+BODY_SECONDS = 10.0  # for the whole body to come; HAProxy's own limit for it is the same
+
+
+class Bodies:
+    """Reads the bodies of requests."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._json, self._binary = settings.max_body_bytes, settings.max_binary_body_bytes
+        self._bounds, self._beside = body.Bounds.of(settings), Beside()
+
+    async def read(
+        self, path: str, receive: Receive, headers: Headers, hold: Hold
+    ) -> tuple[str | None, bytes]:
+        """The body, or the code of a refusal and none."""
+        limit = self._binary if _binary(path, headers) else self._json
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                content = await _body(receive, headers, limit, hold)
+        except TimeoutError:
+            return "request_timeout", b""
+        except NoRoom:
+            return f"{OVERLOADED}:memory", b""
+        if content is None:
+            return "body_too_large", b""
+        code = await self._beside.run(len(content), partial(self._check, path, headers, content))
+        return code, content if code is None else b""
+
+    def _check(self, path: str, headers: Headers, content: bytes) -> str | None:
+        """The code of what is wrong with all of a body that a route would read as JSON."""
+        media_type = headers.get("content-type", JSON).partition(";")[0].strip().lower()
+        if media_type == SAFETENSORS:
+            return body.check_file(content, self._json, self._bounds)
+        if not path.startswith(INFERENCE):
+            return body.check(content, self._bounds) if media_type == JSON else None
+        length = headers.get(INFERENCE_HEADER, "")
+        announced = length.isdecimal() and len(length) < 10
+        text = content[: int(length)] if announced else content
+        return "body_too_large" if len(text) > self._json else body.check(text, self._bounds)
+
+
+def announces(headers: Headers) -> bool:
+    """Whether a body follows; a length of 0 is none."""
+    return "transfer-encoding" in headers or headers.get("content-length", "0").strip("0") != ""
+
+
+def _binary(path: str, headers: Headers) -> bool:
+    """Whether a body may hold arrays as bytes; how much of it is JSON is the route's to check."""
+    announced = INFERENCE_HEADER in headers and path.startswith(INFERENCE)
+    return announced or headers.get("content-type", "").lower().startswith((OCTETS, SAFETENSORS))
+
+
+async def _body(receive: Receive, headers: Headers, limit: int, hold: Hold) -> bytes | None:
+    """The whole body, or None when it is larger than the limit; then the rest is not read.
+
+    Raises:
+        NoRoom: there is none for what came of it.
+    """
+    length = headers.get("content-length", "0")
+    if length.isdecimal() and int(length) > limit:
+        return None
+    content = bytearray()
+    while True:
+        message = await receive()
+        piece = message.get("body", b"")
+        hold.take(bodies=len(piece))
+        content += piece
+        if len(content) > limit:
+            return None
+        if not message.get("more_body"):
+            return bytes(content)
+
+
+def replay(content: bytes, receive: Receive) -> Receive:
+    """A receive that gives the body once, then whether the client left; never more of a body."""
+    first = True
+
+    async def replay() -> Message:
+        nonlocal first
+        if first:
+            first = False
+            return {"type": "http.request", "body": content, "more_body": False}
+        while (message := await receive())["type"] == "http.request":
+            pass  # of a body too large; Ray would keep all of it
+        return message
+
+    return replay

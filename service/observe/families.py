@@ -1,0 +1,57 @@
+"""What there is to count: each family of metrics, its sentence, buckets and closed labels.
+
+Source of the names: Prometheus, "Metric and label naming".
+"""
+
+from typing import get_args
+
+from model.maps.choices import Form
+from service.refusals import REFUSALS
+
+BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
+LAGS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 10)
+STAGE_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1, 10)
+SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128)  # of a batch
+TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
+
+# What each family counts, and in what unit; those of `watch` and `describe` bring their own
+SENTENCES = {
+    "requests": "Requests answered; code 499 where the client left first.",
+    "request_duration_seconds": "Seconds from a request's arrival to the end of its answer.",
+    "response_bytes": "Bytes of answers' bodies.",
+    "shed": "Requests turned away for want of room or time.",
+    "invalid_inputs": "Requests refused for what they ask.",
+    "nonfinite_outputs": "Requests refused because the model's answer was not finite.",
+    "readers_cut_off": "Connections ended because their client took an answer too slowly.",
+    "auth_failures": "Requests answered 401 for want of a known API key.",
+    "stage_duration_seconds": "Seconds that a request spent in a stage.",
+    "event_loop_lag_seconds": "Seconds by which the event loop woke a sleeper too late.",
+    "tokens": "Tokens encoded for answered requests.",
+    "batch_sequences": "Sequences in a batch, self-checks included.",
+    "batch_tokens": "Tokens in a batch, self-checks included.",
+    "cancelled": "Requests whose client left before the answer.",
+    "canary_runs": "Self-checks that were run.",
+    "canary_failures": "Self-checks that went wrong.",
+    "accelerator_errors": "Batches that the device failed.",
+    "attention_maps": "Heads whose attention was answered, of every sequence.",
+    "attention_bytes": "Bytes of the attention that was answered.",
+    "log_lines_lost": "Lines of the log that could not be written, as on a full disk.",
+    "last_success_timestamp_seconds": (
+        "Unix time of the model's last answer, in seconds; 0 before the first."
+    ),
+    "start_time_seconds": "Unix time at which the replica was made, in seconds.",
+}
+
+INPUTS = ("none", "text", "tokens", "embeddings", "mixed")
+WAITED, ERRORS, FORMS = ("queue", "forward"), ("oom", "other"), get_args(Form)
+SHED = ("queue_full", "token_budget", "memory", "deadline", "not_ready")
+UNDER_WAY = "key_under_way"
+SHED_BY_KEY = ("key_requests", "key_tokens", "key_rate", UNDER_WAY, "share")  # where keys are set
+LATE = {"deadline_exceeded": "deadline", "not_ready": "not_ready"}  # sheds that say it themselves
+OVERLOADED = "overloaded"
+# What an alert may ask the rate of before it first happens: a 200, and these
+AWAITED = (
+    200,
+    *sorted({REFUSALS[c].status for c in (OVERLOADED, "internal", "deadline_exceeded")}),
+)
+PROBE = "/ready"  # its 503 turns nobody's work away

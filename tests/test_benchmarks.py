@@ -1,0 +1,193 @@
+"""What `make bench-http` measures with: its texts, its load, its arithmetic, its peers' files."""
+
+import asyncio
+import random
+import re
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from tokenizers import Tokenizer
+
+from service.engine.weights import BUNDLED, locate
+
+ROOT = Path(__file__).parent.parent
+sys.path.append(str(ROOT / "benchmarks"))
+
+from served import load, table, texts  # noqa: E402  a script's neighbours, no package of ours
+from served.servers import PEERS, SERVERS  # noqa: E402
+
+BODY = b"{}"
+FOLDER = locate(BUNDLED).folder
+
+
+@pytest.fixture(scope="module")
+def sizes() -> dict[str, int]:
+    """The words with their tokens."""
+    return texts.sized(texts.tokens_of(FOLDER))
+
+
+@pytest.mark.parametrize(
+    ("kind", "least", "most"), [("short", 8, 24), ("mixed", 4, 256), ("long", 512, 512)]
+)
+def test_no_text_repeats_and_each_has_its_length(
+    sizes: dict[str, int], kind: str, least: int, most: int
+) -> None:
+    """As the model's own tokenizer counts, special tokens included."""
+    made = texts.Texts(sizes, random.Random(0))
+    every = [getattr(made, kind)() for _ in range(20 if kind == "long" else 500)]
+
+    tokenizer = Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    lengths = [len(each.ids) for each in tokenizer.encode_batch(every)]
+
+    assert len(set(every)) == len(every)
+    assert least <= min(lengths) and max(lengths) <= most
+    assert len(set(lengths)) > 10 or least == most
+
+
+def test_where_few_texts_are_possible_none_repeats_either() -> None:
+    """Two words make four texts of two: all four come, in some order."""
+    made = texts.Texts({"yes": 1, "no": 1}, random.Random(0))
+
+    assert len({made.unseen(2 + texts.SPECIAL) for _ in range(4)}) == 4
+
+
+def test_every_server_gets_the_same_texts(sizes: dict[str, int]) -> None:
+    """The same seed, the same requests; another round, others."""
+    first, again, other = (
+        [each for _ in range(5) for each in texts.mix(texts.Texts(sizes, random.Random(seed)))]
+        for seed in ("0", "0", "1")
+    )
+
+    assert first == again
+    assert first != other
+
+
+def turn(number: int, server: str, **figures: Any) -> table.Turn:
+    """A turn of which only some figures matter."""
+    plain: dict[str, Any] = {"sentences": 1.0, "p50": 1.0, "p99": 1.0, "cpu_ms": 1.0}
+    plain |= {"peak_mib": 1.0, "cosine": 1.0, "workload": "a workload"} | figures
+    return table.Turn(round=number, server=server, **plain)
+
+
+def test_a_ratio_is_the_median_of_the_rounds_and_not_of_the_medians() -> None:
+    """In each round ours was twice as fast, while the machine's speed went up and down."""
+    turns = [turn(number, "ours", sentences=2.0 * speed) for number, speed in enumerate((1, 7, 3))]
+    turns += [turn(number, "peer", sentences=speed) for number, speed in enumerate((1.0, 7.0, 3.0))]
+    turns += [turn(3, "peer", sentences=1000.0)]  # ours has no such round
+
+    ours, peer = table.rows(turns, "ours", "open loop")
+
+    assert (ours.ratio, peer.ratio) == (1.0, 2.0)
+    assert (peer.sentences, peer.least, peer.most) == (5.0, 1.0, 1000.0)
+
+
+def test_the_open_loop_is_compared_by_the_time_of_an_answer() -> None:
+    """All servers answer as many there as they are sent."""
+    turns = [turn(0, "ours", p50=2.0), turn(0, "peer", p50=7.0, missing=3)]
+
+    _, peer = table.rows(turns, "ours", "a workload")
+
+    assert peer.ratio == 3.5
+    assert table.answers(peer) == "same, 3 missing"
+
+
+def test_other_vectors_are_marked_as_wrong() -> None:
+    """A fast server that pools otherwise is no faster server."""
+    turns = [turn(0, "ours"), turn(0, "peer", cosine=0.99), turn(1, "peer", cosine=1.0)]
+
+    _, peer = table.rows(turns, "ours", "open loop")
+
+    assert "**wrong**" in table.line(peer)
+
+
+def test_answers_are_compared_text_by_text_in_either_api() -> None:
+    """One vector of three that points elsewhere is enough; a vector too few is no answer."""
+    ours = {0: b"[[1, 0], [0, 1], [3, 4]]"}
+    other = {0: b'{"data": [{"embedding": [2, 0]}, {"embedding": [1, 1]}, {"embedding": [3, 4]}]}'}
+
+    assert table.cosine(ours, ours) == pytest.approx(1)
+    assert table.cosine(other, ours) == pytest.approx(0.5**0.5)
+    assert table.cosine({0: b"[[1, 0]]"}, ours) == 0
+    assert table.cosine({7: b"[[1, 0]]"}, ours) is None
+
+
+def test_the_99th_percentile_of_a_hundred_is_the_last_but_one() -> None:
+    """By nearest rank."""
+    values = [float(value) for value in range(1, 101)]
+
+    assert (table.quantile(values, 0.99), table.quantile(values, 0.5)) == (99.0, 50.0)
+
+
+class Peer(asyncio.Protocol):
+    """A server that answers each request in two pieces, or refuses."""
+
+    def __init__(self, status: str, received: list[bytes]) -> None:
+        self.status, self.received, self.buffer = status, received, b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.buffer += data
+        if self.buffer.endswith(load.HEADS + BODY):
+            self.received.append(self.buffer)
+            self.buffer = b""
+            self.transport.write(f"HTTP/1.1 {self.status}\r\nContent-Length: 5\r\n\r\n[[1".encode())
+            asyncio.get_running_loop().call_later(0.001, self.transport.write, b"]]")
+
+
+@asynccontextmanager
+async def answering(status: str) -> AsyncIterator[tuple[int, list[bytes]]]:
+    """Such a server's port, and what it received."""
+    received: list[bytes] = []
+    make = partial(Peer, status, received)
+    async with await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1], received
+
+
+def numbered() -> Iterator[load.Request]:
+    """Requests of two texts each."""
+    return load.prepared(lambda: (2, load.written("/embed", BODY)), 1)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [partial(load.Closed, connections=3), partial(load.Open, rate=200, seed=0)],
+    ids=["closed", "open"],
+)
+async def test_the_load_counts_every_answer_and_keeps_the_first(
+    make: Callable[[int, Iterator[load.Request]], load.Load],
+) -> None:
+    """Over real connections; none is counted that was not sent, or by half."""
+    async with answering("200 OK") as (port, received):
+        answers = await make(port, numbered()).run(0.1)
+
+    assert len(received) == len(answers.milliseconds) > load.KEPT
+    assert answers.sentences == 2 * len(received)
+    assert answers.kept == dict.fromkeys(range(load.KEPT), b"[[1]]")
+    assert answers.missing == 0
+    assert all(0 < each for each in (answers.seconds, *answers.milliseconds))
+
+
+async def test_a_refusal_ends_the_turn() -> None:
+    """A server that refuses quickly is not measured."""
+    async with answering("429 Too Many Requests") as (port, _):
+        with pytest.raises(load.Failed, match="429"):
+            await load.Closed(port, numbered(), connections=2).run(0.1)
+
+
+def test_every_peer_is_pinned_and_no_package_registry_is_named() -> None:
+    """Each has its file and, at exact versions, all that it needs."""
+    peers = {server.file for server in SERVERS.values() if server.file}
+
+    for peer in peers:
+        lines = (PEERS / f"{peer}.txt").read_text().splitlines()
+        assert lines and all(re.fullmatch(r"[\w.-]+==[\w.!]+", line) for line in lines)
+        assert (PEERS / f"{peer}.py").exists()
