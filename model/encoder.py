@@ -6,6 +6,7 @@ Shazeer 2020, "GLU Variants Improve Transformer" (gated feed-forward).
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from model.config import EncoderConfig
 from model.embeddings import Embeddings
 from model.kernels import ACTIVATIONS, Affine, Kernels, Linear, normalise
 from model.packing import Packed
+from model.pooling import Pooling, pool_each
 from model.positions import buckets
 
 
@@ -27,12 +29,14 @@ class Encoded:
         last: token vectors after the last layer, (rows, width).
         hidden: those after i layers, for every i asked; 0 is what enters the first.
         traces: what recomputes the maps of layer i, for every i asked.
+        finite: whether all of `last` is; None where nobody has looked.
     """
 
     packed: Packed
     last: Tensor
     hidden: dict[int, Tensor]
     traces: dict[int, Trace]
+    finite: bool | None = None
 
 
 class Layer:
@@ -83,13 +87,27 @@ class Layer:
         return x if norm is None else normalise(x, norm, self.config.norm_eps)
 
 
+class Native(Protocol):
+    """The same arithmetic in fewer calls."""
+
+    def __call__(self, packed: Packed, hidden: Set[int], traces: Set[int]) -> Encoded:
+        """Encoder.loop."""
+
+    def pool(self, last: Tensor, rows: Sequence[slice], how: Pooling) -> Tensor:
+        """pooling.pool_each, without dense layers."""
+
+
 class Encoder:
     """A stack of layers over embeddings.
 
     Args:
         norm: of the last layer's output, in a pre-norm encoder.
         distances: learned bias of each bucket of distance, (buckets, heads).
+
+    `native` takes the loop's place where it was found to give its bits (model/native/).
     """
+
+    native: Native | None = None
 
     def __init__(
         self,
@@ -112,6 +130,11 @@ class Encoder:
         """What computes it."""
         return self.layers[0].attention.kernels
 
+    @property
+    def arithmetic(self) -> str:
+        """What computes it, by name; see service/engine/numerics.py."""
+        return f"{self.kernels.name}+native" if self.native else self.kernels.name
+
     def pack(self, sequences: Sequence[packing.Sequence]) -> Packed:
         """Sequences as this encoder's rows; see packing.pack."""
         return packing.pack(sequences, self.device, self.config.pad)
@@ -126,7 +149,11 @@ class Encoder:
                 0 = embeddings, i = after i layers; of the last one, after the final norm.
             traces: which layers' attention to keep, counted from 0.
         """
-        x, biases = self.embeddings(packed), self._biases(packed)
+        return (self.native or self.loop)(packed, hidden, traces)
+
+    def loop(self, packed: Packed, hidden: Set[int], traces: Set[int]) -> Encoded:
+        """The same, layer by layer, in plain sight."""
+        x, biases = self.embeddings(packed), self.biases(packed)
         states: dict[int, Tensor] = {0: x} if 0 in hidden else {}
         by_layer: dict[int, Trace] = {}
         for index, layer in enumerate(self.layers):
@@ -142,7 +169,13 @@ class Encoder:
                 states[len(self.layers)] = x
         return Encoded(packed, x, states, by_layer)
 
-    def _biases(self, packed: Packed) -> dict[int, Tensor]:
+    def pool(self, last: Tensor, rows: Sequence[slice], how: Pooling) -> Tensor:
+        """A vector of each of some sequences; see pooling.pool_each."""
+        if self.native is None or how.dense:
+            return pool_each(last, rows, how)
+        return self.native.pool(last, rows, how)
+
+    def biases(self, packed: Packed) -> dict[int, Tensor]:
         """What distance adds to the scores, (heads, query, key), for every length at hand."""
         table = self.distances
         if table is None:

@@ -7,7 +7,7 @@ normalise
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -67,6 +67,15 @@ def pool(tokens: Tensor, how: Pooling) -> Tensor:
     if how.normalize:
         pooled = F.normalize(pooled, dim=0)  # a zero vector stays zero
     return pooled
+
+
+def pool_each(tokens: Tensor, rows: Sequence[slice], how: Pooling) -> Tensor:
+    """A vector of each of some sequences, (sequences, size or dimensions) float32.
+
+    Args:
+        tokens: of the whole batch, (rows, width).
+    """
+    return torch.stack([pool(tokens[each], how) for each in rows])
 
 
 def _reduce(tokens: Tensor, mode: Mode) -> Tensor:

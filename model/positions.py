@@ -40,11 +40,11 @@ class Rotation:
         channel = torch.arange(0, head, 2, dtype=torch.float32, device=device)
         rates = 1.0 / theta ** (channel / head)
         angles = torch.arange(positions, dtype=torch.float32, device=device)[:, None] * rates
-        self._cos, self._sin = angles.cos(), angles.sin()  # (positions, head / 2)
+        self.cos, self.sin = angles.cos(), angles.sin()  # (positions, head / 2)
 
     def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
         """Rotate x, (rows, heads, head), by each row's position, (rows,)."""
-        cos, sin = self._cos[positions][:, None], self._sin[positions][:, None]
+        cos, sin = self.cos[positions][:, None], self.sin[positions][:, None]
         left, right = x.float().chunk(2, dim=-1)
         turned = torch.cat((left * cos - right * sin, right * cos + left * sin), dim=-1)
         return turned.to(x.dtype)

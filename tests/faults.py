@@ -67,7 +67,7 @@ def forward(
     if now == "slow":
         time.sleep(SLOW_SECONDS)
     elif now == "nan":
-        return replace(encoded, last=encoded.last * torch.nan)
+        return replace(encoded, last=encoded.last * torch.nan, finite=False)
     elif now == "flip":
         bits = encoded.last.view(torch.int32) ^ 1
         return replace(encoded, last=bits.view(torch.float32))

@@ -21,7 +21,13 @@ DOCKERFILE = ROOT / "Dockerfile"
 HOME = "/opt/headlight"  # where the image has the service
 NOBODY = "1000"
 START_SECONDS = 120
-LEFT_OUT = ["*", "**/__pycache__", "**/*.egg-info", "**/build"]  # of what builds leave here
+LEFT_OUT = [
+    "*",
+    "**/__pycache__",
+    "**/*.egg-info",
+    "**/build",
+    "**/*.so",
+]  # of what builds leave here
 # Python as the system has it: one in somebody's home is nobody else's to run
 SYSTEM = {**os.environ, "PATH": "/usr/bin:/bin"}
 

@@ -10,13 +10,17 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
 import pytest
+import torch
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from model.native.naming import module
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -78,7 +82,7 @@ def test_the_service_is_installed_together_with_its_client(file: str) -> None:
     """By one command, so that the client is this checkout's and no index is asked for it."""
     commands = re.findall(r"--no-build-isolation (.+)", (ROOT / file).read_text())
 
-    assert [re.sub(r"--editable |'|\[.+\]", "", command) for command in commands] == ["./client ."]
+    assert {re.sub(r"--editable |'|\[.+\]", "", command) for command in commands} == {"./client ."}
 
 
 @pytest.mark.parametrize(
@@ -189,6 +193,33 @@ def with_client(folder: Path) -> Path:
 
 
 ALONE = ("--no-index", "--no-deps", "--no-build-isolation")
+
+
+def test_without_a_compiler_the_installation_goes_on(tmp_path: Path) -> None:
+    """What cannot be compiled is left out, and fails nothing."""
+    without = {**os.environ, "CC": "no-such-compiler", "CXX": "no-such-compiler"}
+    places = ("--build-lib", tmp_path / "lib", "--build-temp", tmp_path / "objects")
+    command = [sys.executable, "setup.py", "build_ext", *map(str, places)]
+
+    done = subprocess.run(command, cwd=ROOT, env=without, capture_output=True, text=True)
+
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    assert "no-such-compiler" in said and not list(tmp_path.rglob("*.so"))
+
+
+@pytest.mark.prove
+def test_a_wheel_brings_the_compiled_pass_for_this_torch(tmp_path: Path) -> None:
+    """Under the name that library.load looks for."""
+    left = shutil.ignore_patterns("build", "*.egg-info", "*.so", "__pycache__", "tests", ".*")
+    source = shutil.copytree(ROOT, tmp_path / "source", ignore=left)
+
+    run(sys.executable, "-m", "pip", "wheel", *ALONE, "--wheel-dir", tmp_path, source)
+
+    (wheel,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    (operator,) = (name for name in names if name.endswith(".so"))
+    assert operator.startswith(f"model/native/{module(torch.__version__)}.")
 
 
 def lend(distribution: metadata.Distribution, packages: Path) -> None:

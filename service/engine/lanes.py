@@ -21,7 +21,7 @@ from model.encoder import Encoded
 from model.lessons.explain import explain
 from model.loading.checkpoint import Model
 from model.maps.forms import Selection, show
-from model.pooling import Pooling, pool
+from model.pooling import Pooling
 from service.observe.record import Record
 
 logger = logging.getLogger(__name__)
@@ -192,9 +192,21 @@ class Lanes:
             hidden=frozenset().union(*(work.outputs.states for work in works)),
             traces=frozenset().union(*(work.outputs.traces for work in works)),
         )
-        if not finite(encoded.last):
+        if not (finite(encoded.last) if encoded.finite is None else encoded.finite):
             raise NonFiniteOutput(self._first_wrong(packed))
-        return [self._cut(encoded, index, work.outputs) for index, work in enumerate(works)]
+        pooled = self._pool(encoded, [work.outputs.pooling for work in works])
+        outputs = (work.outputs for work in works)
+        return [self._cut(encoded, i, each, pooled.get(i)) for i, each in enumerate(outputs)]
+
+    def _pool(self, encoded: Encoded, ways: Sequence[Pooling | None]) -> dict[int, Array]:
+        """The vector of each sequence that is to have one, by its place in the batch."""
+        vectors: dict[int, Array] = {}
+        for how in {way for way in ways if way}:
+            places = [place for place, way in enumerate(ways) if way == how]
+            rows = [encoded.packed.rows(place) for place in places]
+            pooled = array(self.model.encoder.pool(encoded.last, rows, how))
+            vectors |= zip(places, pooled, strict=True)
+        return vectors
 
     def _first_wrong(self, packed: packing.Packed) -> int:
         """The first hidden state that is not finite, of a batch whose last is not."""
@@ -203,13 +215,12 @@ class Lanes:
         wrong = (state for state in range(last) if not finite(hidden[state]))
         return next(wrong, last)
 
-    def _cut(self, encoded: Encoded, index: int, outputs: Outputs) -> Result:
+    def _cut(self, encoded: Encoded, index: int, outputs: Outputs, pooled: Array | None) -> Result:
         """One sequence's share of a batch, as arrays."""
         rows = encoded.packed.rows(index)
-        last = encoded.last[rows]
         return Result(
-            pooled=array(pool(last, outputs.pooling)) if outputs.pooling else None,
-            tokens=array(last) if outputs.tokens else None,
+            pooled=pooled,
+            tokens=array(encoded.last[rows]) if outputs.tokens else None,
             hidden={layer: array(encoded.hidden[layer][rows]) for layer in sorted(outputs.hidden)},
             attention=self._maps(encoded, rows, outputs.attention),
             steps=self._explain(encoded, rows, outputs.explained),

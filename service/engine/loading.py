@@ -1,12 +1,22 @@
 """What `weights.locate` finds -> a model."""
 
+import logging
+
 import torch
 
 from model import kernels
 from model.kernels import Kernels
 from model.loading import checkpoint
 from model.loading.checkpoint import Model
+from model.native import agreement, library, stack
 from service.engine.weights import Source
+
+logger = logging.getLogger(__name__)
+
+LOST = (
+    "the layers run in Python, which is slower beside other work: there is no compiled forward"
+    " pass; docs/deploy.md says how to build it"
+)
 
 
 def load(
@@ -25,3 +35,25 @@ def load(
     if source.preset is None:
         return checkpoint.load(source.folder, device, dtype, backend)
     return checkpoint.preset(source.preset, source.folder, device, dtype, backend)
+
+
+@torch.inference_mode()
+def accelerate(model: Model) -> None:
+    """Let the compiled operator run a model's layers, once it has shown the loop's own bits.
+
+    Where there is none, or its bits differ, the loop goes on, and one line says why.
+    """
+    encoder = model.encoder
+    if not stack.fits(encoder.kernels):
+        return
+    cores = torch.get_num_threads()
+    torch.set_num_threads(1)  # a few short passes: several cores would wait for each other
+    try:
+        native = stack.Stack(encoder, library.load())
+        if not agreement.agrees(encoder, native):
+            raise library.Missing("its bits differ from the loop's")
+        encoder.native = native
+    except (library.Missing, RuntimeError) as error:
+        logger.warning(LOST, extra={"reason": str(error)})
+    finally:
+        torch.set_num_threads(cores)

@@ -17,7 +17,7 @@ from model.loading.checkpoint import Model
 from model.pooling import pool
 from service.engine import machine, numerics
 from service.engine.lanes import Array, Lanes, Outputs, Result, Work, array
-from service.engine.loading import load
+from service.engine.loading import accelerate, load
 from service.engine.weights import Source
 from service.memory import give_back
 
@@ -101,12 +101,13 @@ def prove(
     Raises:
         NotTrustworthy: its answers differ from another computation of the same.
     """
+    accelerate(lanes.model)
     check_exact(lanes.model, source, dtype)
     speed = _measure(lanes)
     canary = Work(_sequence(lanes.model, CANARY), Outputs(tokens=True))
     golden = _tokens(_run_canary(lanes, [canary], 1))
     fixed = device.type == "cpu" and dtype == torch.float32
-    name = numerics.name(device, dtype, lanes.model.encoder.kernels.name, golden)
+    name = numerics.name(device, dtype, lanes.model.encoder.arithmetic, golden)
     proof = Proof(
         dtype,
         fixed,

@@ -1,17 +1,32 @@
-"""Which kernels a model is loaded with."""
+"""Which kernels a model is loaded with, and whether the compiled pass runs its layers."""
 
+import logging
+import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 import torch
 
 from model import kernels
+from model.encoder import Encoded
+from model.loading.checkpoint import Model
+from model.maps.forms import Selection
+from model.maps.units import divide
+from model.native import library, stack
+from model.packing import Sequence
 from service.edge import guard
+from service.engine import loading
+from service.engine.lanes import Lanes, NonFiniteOutput, Outputs, Result, Work
+from service.engine.loading import accelerate, load
+from service.engine.weights import locate
 from service.replica import Replica
 from service.settings import Settings
+
+CPU = torch.device("cpu")
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -38,3 +53,130 @@ async def test_a_head_that_fast_kernels_do_not_take_is_answered_by_the_plain_one
 
     assert answer.status_code == 200, answer.text
     assert answer.json()["numerics"].startswith("cpu-fp32-plain-")
+
+
+@pytest.fixture
+def small(loud: Path) -> Model:
+    """A small BERT as it is loaded, before anything was proved of it."""
+    return load(locate(str(loud)), CPU, torch.float32)
+
+
+@pytest.fixture
+def built() -> None:
+    """The compiled pass; skips where there is none."""
+    try:
+        library.load()
+    except library.Missing as reason:
+        pytest.skip(f"no compiled forward pass: {reason}")
+
+
+async def test_the_compiled_pass_runs_once_it_has_agreed(
+    small: Model, built: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What `numerics` then says, without a word in the log."""
+    assert small.encoder.arithmetic == "onednn"
+
+    accelerate(small)
+
+    assert small.encoder.arithmetic == "onednn+native"
+    assert caplog.text == ""
+
+
+def absent() -> None:
+    """An operator that was not built."""
+    raise library.Missing("it is not built, and torch is 0")
+
+
+class Other(stack.Stack):
+    """An operator that computes something else."""
+
+    def __call__(self, *batch: Any) -> Encoded:
+        encoded = super().__call__(*batch)
+        return replace(encoded, last=encoded.last * (1 + 1e-6))
+
+
+class Changed(stack.Stack):
+    """An operator whose kernels torch has changed."""
+
+    def __call__(self, *batch: Any) -> Encoded:
+        raise RuntimeError("no such schema")
+
+
+@pytest.mark.parametrize(
+    ("name", "instead", "reason"),
+    [
+        ("library.load", absent, "it is not built"),
+        ("stack.Stack", Other, "its bits differ from the loop's"),
+        ("stack.Stack", Changed, "no such schema"),
+    ],
+    ids=["none", "other bits", "other kernels"],
+)
+async def test_without_a_right_compiled_pass_the_loop_serves_and_a_line_says_so(
+    small: Model,
+    built: None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    instead: Any,
+    reason: str,
+) -> None:
+    """What is lost, why, and where to read how to get it."""
+    module, attribute = name.split(".")
+    monkeypatch.setattr(getattr(loading, module), attribute, instead)
+
+    with caplog.at_level(logging.WARNING):
+        accelerate(small)
+
+    (line,) = caplog.records
+    assert line.getMessage() == loading.LOST and "docs/deploy.md" in loading.LOST
+    assert reason in vars(line)["reason"]
+    assert (small.encoder.native, small.encoder.arithmetic) == (None, "onednn")
+
+
+async def test_the_compiled_pass_names_the_same_first_wrong_state(
+    small: Model, built: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """NaN that comes in, and NaN that arises in each layer; who is right beside it is answered."""
+    works = [
+        Work(Sequence([101, 102]), Outputs(tokens=True, pooling=small.pooling)),
+        Work(Sequence(embeddings=torch.full((3, 37), torch.nan)), Outputs()),
+    ]
+
+    def wrong() -> list[int | None]:
+        results = Lanes(small, []).run(works, 1)
+        return [each.layer if isinstance(each, NonFiniteOutput) else None for each in results]
+
+    def both() -> list[list[int | None]]:
+        native, small.encoder.native = small.encoder.native, None
+        looped = wrong()
+        small.encoder.native = native
+        return [looped, wrong()]
+
+    accelerate(small)
+    assert both() == [[None, 0]] * 2
+    for layer in (1, 0):
+        bias = small.encoder.layers[layer].feed_forward_norm[1]
+        assert bias is not None
+        bias[5] = torch.nan
+        assert both() == [[layer + 1, 0]] * 2
+
+
+async def test_the_compiled_pass_answers_with_the_loops_bits(small: Model, built: None) -> None:
+    """A whole answer of a batch of different wishes, each number of it."""
+    selection = Selection({0: (0,), 1: (0,)}, divide(7))
+    wishes = [
+        Outputs(pooling=small.pooling, tokens=True),
+        Outputs(hidden=frozenset({0, 2}), attention=selection, explained=1),
+        Outputs(pooling=replace(small.pooling, modes=("max", "weightedmean"), dimensions=41)),
+        Outputs(pooling=small.pooling),
+    ]
+    works = [Work(Sequence([101, *range(2000, 2005), 102]), wish) for wish in wishes]
+    lanes = Lanes(small, [])
+
+    looped = lanes.run(works, 1)
+    accelerate(small)
+    assert small.encoder.native
+
+    for one, other in zip(looped, lanes.run(works, 1), strict=True):
+        assert isinstance(one, Result) and isinstance(other, Result)
+        assert pickle.dumps(one) == pickle.dumps(other)

@@ -1,0 +1,364 @@
+// The forward pass as one call: what model/encoder.py's loop does, without the interpreter.
+//
+//     embeddings -> layers (attention, feed-forward, residuals, LayerNorms) -> last LayerNorm
+//
+// Statement for statement the loop of embeddings.py, attention.py, encoder.py, positions.py and
+// pooling.py, over the same kernels of ATen and oneDNN, called through torch's dispatcher; no
+// arithmetic of its own. Whoever changes the one changes the other: agreement.py holds the two
+// together, to the bit, at every start. torch calls these methods with Python's lock released, so
+// that other threads run.
+//
+// Shapes are written as there, outermost axis first; a packed weight is in oneDNN's own layout.
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/native_layer_norm.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+#include <torch/custom_class.h>
+
+namespace {
+
+using at::Tensor;
+using Ints = std::vector<int64_t>;
+using Tensors = std::vector<Tensor>;
+using Maybe = std::optional<Tensor>;
+using Maybes = std::vector<Maybe>;
+
+// Weight and bias of a linear or of a LayerNorm; without a weight there is none.
+struct Affine {
+  Maybe weight, bias;
+
+  explicit operator bool() const { return weight.has_value(); }
+};
+
+// `count` sequences of `length` tokens each, from row `start` on; as packing.Group.
+struct Group {
+  int64_t start, count, length;
+  Maybe bias;  // what distance adds to the scores, (heads, query, key)
+};
+
+// What multiplies a head's mixed values in some rows.
+struct Gate {
+  int64_t start, stop, head;
+  double scale;
+};
+
+// What is common to all layers; as config.EncoderConfig and attention.MultiHeadAttention.
+struct Shape {
+  int64_t heads, head;
+  double scale, eps;  // of the scores; of every LayerNorm
+  bool pre_norm, gated;
+  std::string activation, algorithm;  // as oneDNN calls them
+  int64_t tile;  // queries at a time behind a window
+};
+
+// x W^T + b, with an activation where one is named.
+Tensor linear(const Tensor& x, const Affine& by, std::string_view activation = "none",
+              std::string_view algorithm = "") {
+  using Run = Tensor(const Tensor&, const Tensor&, const Maybe&, std::string_view,
+                     c10::List<std::optional<at::Scalar>>, std::optional<std::string_view>);
+  static const auto run = c10::Dispatcher::singleton()
+                              .findSchemaOrThrow("mkldnn::_linear_pointwise", "")
+                              .typed<Run>();
+  const c10::List<std::optional<at::Scalar>> none;
+  return run.call(x, *by.weight, by.bias, activation, none, algorithm);
+}
+
+// x W^T + b + residual.
+Tensor add(const Tensor& x, const Affine& by, const Tensor& residual) {
+  using Run = Tensor(const Tensor&, const Tensor&, const Tensor&, const Maybe&, std::string_view);
+  static const auto run = c10::Dispatcher::singleton()
+                              .findSchemaOrThrow("mkldnn::_linear_pointwise", "binary")
+                              .typed<Run>();
+  return run.call(x, residual, *by.weight, by.bias, "add");
+}
+
+Tensor normalise(const Tensor& x, const Affine& norm, double eps) {
+  if (!norm) return x;
+  return std::get<0>(at::native_layer_norm(x, {x.size(-1)}, norm.weight, norm.bias, eps));
+}
+
+Tensor activate(const Tensor& x, const Shape& shape) {
+  if (shape.activation == "relu") return at::relu(x);
+  if (shape.activation == "swish") return at::silu(x);
+  return at::gelu(x, shape.algorithm);
+}
+
+// What to add to a tile's scores, (1, query, key): -inf beyond the window; as positions.hidden.
+Tensor hide(int64_t first, int64_t last, int64_t from, int64_t to, int64_t window,
+            const Tensor& q) {
+  const auto apart = at::arange(first, last).unsqueeze(1) - at::arange(from, to).unsqueeze(0);
+  const auto mask = at::zeros({last - first, to - from}, q.options());
+  return mask.masked_fill_(apart.abs().gt(window), -std::numeric_limits<double>::infinity())
+      .unsqueeze(0);
+}
+
+// The word, segment and position tables, and what follows them; as embeddings.Embeddings.
+struct Embeddings {
+  Tensor word;
+  Maybe position, types;
+  Affine norm, project;
+  int64_t offset;  // row of `position` for position 0
+
+  Tensor operator()(const Tensor& ids, const Tensor& positions, const Tensor& segments,
+                    const Ints& starts, const Tensors& vectors, double eps) const {
+    auto x = at::embedding(word, ids);
+    for (size_t i = 0; i < starts.size(); ++i) {
+      x.narrow(0, starts[i], vectors[i].size(0)).copy_(vectors[i]);
+    }
+    if (types) x.add_(at::embedding(*types, segments));
+    if (position) x.add_(at::embedding(*position, positions + offset));
+    x = normalise(x, norm, eps);
+    return project ? linear(x, project) : x;
+  }
+};
+
+// What one layer's attention leaves behind, as attention.Trace.
+struct Trace {
+  Tensor q, k, v, z;  // (rows, heads, head), z (rows, width)
+  Tensors normalisers;  // per group, (sequences, heads, tokens)
+};
+
+struct Layer {
+  Affine project, output, up, down, attention_norm, feed_forward_norm;
+  Maybe cos, sin;  // of the rotation, (positions, head / 2)
+  int64_t window;  // how far a query looks to either side; negative is everywhere
+
+  // The next residual stream, (rows, width); as encoder.Layer.
+  Tensor operator()(const Shape& shape, const Tensor& x, const Tensor& positions,
+                    const std::vector<Group>& groups, const std::vector<Gate>& gates,
+                    Trace& trace) const {
+    if (shape.pre_norm) {
+      const auto entered = normalise(x, attention_norm, shape.eps);
+      const auto a = attend(shape, entered, x, positions, groups, gates, trace);
+      return feed_forward(shape, normalise(a, feed_forward_norm, shape.eps), a);
+    }
+    auto a = attend(shape, x, x, positions, groups, gates, trace);
+    a = normalise(a, attention_norm, shape.eps);
+    return normalise(feed_forward(shape, a, a), feed_forward_norm, shape.eps);
+  }
+
+ private:
+  Tensor feed_forward(const Shape& shape, const Tensor& x, const Tensor& residual) const {
+    if (!shape.gated) {
+      return add(linear(x, up, shape.activation, shape.algorithm), down, residual);
+    }
+    const auto halves = linear(x, up).chunk(2, -1);  // the gate, then what it scales
+    return add(activate(halves[0], shape) * halves[1], down, residual);
+  }
+
+  // residual + MultiHead(x); as attention.MultiHeadAttention.
+  Tensor attend(const Shape& shape, const Tensor& x, const Tensor& residual,
+                const Tensor& positions, const std::vector<Group>& groups,
+                const std::vector<Gate>& gates, Trace& trace) const {
+    auto qkv = linear(x, project).view({x.size(0), 3, shape.heads, shape.head}).unbind(1);
+    if (cos) {
+      qkv[0] = rotate(qkv[0], positions);
+      qkv[1] = rotate(qkv[1], positions);
+    }
+    trace = {qkv[0], qkv[1], qkv[2], {}, {}};
+    Tensors mixed;
+    int64_t rows = 0;
+    for (const auto& group : groups) {
+      const auto each = [&](const Tensor& part) {
+        return part.narrow(0, group.start, group.count * group.length)
+            .view({group.count, group.length, shape.heads, shape.head})
+            .transpose(1, 2);
+      };
+      auto [z, normaliser] = look(shape, each(qkv[0]), each(qkv[1]), each(qkv[2]), group.bias);
+      mixed.push_back(z.transpose(1, 2).reshape({-1, shape.heads * shape.head}));
+      rows += mixed.back().size(0);
+      trace.normalisers.push_back(std::move(normaliser));
+    }
+    if (rows < x.size(0)) {  // fill, which mixes nothing
+      mixed.push_back(at::zeros({x.size(0) - rows, mixed[0].size(1)}, mixed[0].options()));
+    }
+    trace.z = mixed.size() == 1 ? mixed[0] : at::cat(mixed);
+    for (const auto& gate : gates) {
+      trace.z.slice(0, gate.start, gate.stop)
+          .narrow(1, gate.head * shape.head, shape.head)
+          .mul_(gate.scale);
+    }
+    return add(trace.z, output, residual);
+  }
+
+  // Attention of one group, (sequences, heads, tokens, head), and its normaliser.
+  std::tuple<Tensor, Tensor> look(const Shape& shape, const Tensor& q, const Tensor& k,
+                                  const Tensor& v, const Maybe& bias) const {
+    const auto flash = [&](const Tensor& q, const Tensor& k, const Tensor& v, const Maybe& mask) {
+      const auto all = mask ? Maybe(mask->unsqueeze(0)) : Maybe();
+      return at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, false, all, shape.scale);
+    };
+    const auto tokens = q.size(2);
+    if (window < 0 || tokens <= window + 1) return flash(q, k, v, bias);
+    Tensors mixed, normalisers;
+    for (int64_t first = 0; first < tokens; first += shape.tile) {
+      const auto last = std::min(first + shape.tile, tokens);
+      const auto from = std::max<int64_t>(0, first - window), to = std::min(tokens, last + window);
+      auto mask = hide(first, last, from, to, window, q);
+      if (bias) mask = mask + bias->slice(1, first, last).slice(2, from, to);
+      auto [z, normaliser] =
+          flash(q.slice(2, first, last), k.slice(2, from, to), v.slice(2, from, to), mask);
+      mixed.push_back(std::move(z));
+      normalisers.push_back(std::move(normaliser));
+    }
+    return {at::cat(mixed, 2), at::cat(normalisers, 2)};
+  }
+
+  // x, (rows, heads, head), turned by each row's position; as positions.Rotation.
+  Tensor rotate(const Tensor& x, const Tensor& positions) const {
+    const auto c = cos->index_select(0, positions).unsqueeze(1);
+    const auto s = sin->index_select(0, positions).unsqueeze(1);
+    const auto halves = x.to(at::kFloat).chunk(2, -1);
+    const auto &left = halves[0], &right = halves[1];
+    return at::cat(Tensors{left * c - right * s, right * c + left * s}, -1).to(x.scalar_type());
+  }
+};
+
+// One vector of a sequence's (tokens, width); as pooling._reduce.
+Tensor reduce(const Tensor& tokens, const std::string& mode) {
+  const auto count = tokens.size(0);
+  if (mode == "max") return tokens.amax(0);
+  if (mode == "cls") return tokens.select(0, 0);
+  if (mode == "last") return tokens.select(0, -1);
+  if (mode == "mean_sqrt_len") return tokens.sum(0) / std::sqrt(static_cast<double>(count));
+  if (mode == "weightedmean") {
+    const auto places = at::arange(1, count + 1, tokens.options());
+    return (tokens * places.unsqueeze(1)).sum(0) / places.sum();
+  }
+  TORCH_CHECK(mode == "mean", "no such mode: ", mode);
+  return tokens.mean(0);
+}
+
+// An encoder's weights, held for as long as stack.py's Stack holds this. All lanes run the same:
+// nothing in it changes once it has its layers.
+struct Stack : torch::CustomClassHolder {
+  Stack(int64_t heads, int64_t head, double scale, double eps, bool pre_norm, bool gated,
+        std::string activation, std::string algorithm, int64_t tile)
+      : shape_{heads, head, scale, eps, pre_norm, gated, activation, algorithm, tile} {}
+
+  // Tables, norm and projection of the embeddings, then the LayerNorm after the last layer.
+  void embed(const Maybes& t, int64_t offset) {
+    embeddings_ = {*t[0], t[1], t[2], {t[3], t[4]}, {t[5], t[6]}, offset};
+    norm_ = {t[7], t[8]};
+  }
+
+  // One more layer, in the order of Layer's fields.
+  void add(const Maybes& t, int64_t window) {
+    layers_.push_back({{t[0], t[1]}, {t[2], t[3]}, {t[4], t[5]}, {t[6], t[7]}, {t[8], t[9]},
+                       {t[10], t[11]}, t[12], t[13], window});
+  }
+
+  // Encode a packed batch; as encoder.Encoder.
+  //
+  // groups: start, count and length of each, biases: of each, or empty. gates: layer, first row,
+  // last row and head of each, scales: of each. hidden, traces: which to keep, in rising order.
+  // Returns the last state, those kept, of each layer kept q, k, v, z and a normaliser a group;
+  // and whether all of the last state is finite.
+  std::tuple<Tensors, bool> run(const Tensor& ids, const Tensor& positions, const Tensor& segments,
+                                const Ints& starts, const Tensors& vectors, const Ints& groups,
+                                const Tensors& biases, const Ints& gates,
+                                const std::vector<double>& scales, const Ints& hidden,
+                                const Ints& traces) const {
+    const auto batch = grouped(groups, biases);
+    const auto by_layer = gated(gates, scales);
+    const std::set<int64_t> wanted(hidden.begin(), hidden.end());
+    const std::set<int64_t> kept(traces.begin(), traces.end());
+    auto x = embeddings_(ids, positions, segments, starts, vectors, shape_.eps);
+    Tensors states, traced;
+    if (wanted.count(0)) states.push_back(x);
+    const auto count = static_cast<int64_t>(layers_.size());
+    for (int64_t i = 0; i < count; ++i) {
+      Trace trace;
+      x = layers_[i](shape_, x, positions, batch, by_layer[i], trace);
+      if (i + 1 == count) x = normalise(x, norm_, shape_.eps);
+      if (wanted.count(i + 1)) states.push_back(x);
+      if (!kept.count(i)) continue;
+      traced.insert(traced.end(), {trace.q, trace.k, trace.v, trace.z});
+      traced.insert(traced.end(), trace.normalisers.begin(), trace.normalisers.end());
+    }
+    Tensors out{x};
+    out.insert(out.end(), states.begin(), states.end());
+    out.insert(out.end(), traced.begin(), traced.end());
+    return {out, finite(x)};
+  }
+
+  // Vectors of some sequences, (sequences, size or dimensions); as pooling.pool_each, without dense
+  // layers. rows: first row and length of each. dimensions: 0 keeps all.
+  Tensor pool(const Tensor& last, const Ints& rows, const std::vector<std::string>& modes,
+              bool normalize, int64_t dimensions) const {
+    Tensors vectors;
+    for (size_t i = 0; i < rows.size(); i += 2) {
+      Tensors parts;
+      for (const auto& mode : modes) {
+        parts.push_back(reduce(last.narrow(0, rows[i], rows[i + 1]), mode));
+      }
+      auto vector = at::cat(parts);
+      if (dimensions) vector = vector.slice(0, 0, dimensions);
+      // a zero vector stays zero, as by torch.nn.functional.normalize
+      if (normalize) vector = vector / at::linalg_vector_norm(vector, 2, 0, true).clamp_min(1e-12);
+      vectors.push_back(vector);
+    }
+    return at::stack(vectors);
+  }
+
+ private:
+  static std::vector<Group> grouped(const Ints& numbers, const Tensors& biases) {
+    std::vector<Group> groups;
+    for (size_t i = 0; i < numbers.size(); i += 3) {
+      const auto bias = biases.empty() ? Maybe() : Maybe(biases[i / 3]);
+      groups.push_back({numbers[i], numbers[i + 1], numbers[i + 2], bias});
+    }
+    return groups;
+  }
+
+  std::vector<std::vector<Gate>> gated(const Ints& numbers,
+                                       const std::vector<double>& scales) const {
+    std::vector<std::vector<Gate>> gates(layers_.size());
+    for (size_t i = 0; i < scales.size(); ++i) {
+      const auto* each = &numbers[4 * i];  // layer, first row, last row, head
+      gates[each[0]].push_back({each[1], each[2], each[3], scales[i]});
+    }
+    return gates;
+  }
+
+  static bool finite(const Tensor& rows) {
+    const auto [least, most] = rows.aminmax();
+    return std::isfinite(least.item<double>()) && std::isfinite(most.item<double>());
+  }
+
+  Shape shape_;
+  Embeddings embeddings_;
+  Affine norm_;
+  std::vector<Layer> layers_;
+};
+
+}  // namespace
+
+TORCH_LIBRARY(headlight, library) {
+  library.class_<Stack>("Stack")
+      .def(torch::init<int64_t, int64_t, double, double, bool, bool, std::string, std::string,
+                       int64_t>())
+      .def("embed", &Stack::embed)
+      .def("add", &Stack::add)
+      .def("run", &Stack::run)
+      .def("pool", &Stack::pool);
+}

@@ -1,0 +1,41 @@
+"""The compiled operator: whether it is here, and how it is loaded.
+
+It calls torch's own C++ interface, which changes with every release; so its file carries the
+release that it was built for in its name, and no other torch ever opens it.
+"""
+
+import pkgutil
+from collections.abc import Sequence
+from importlib.machinery import PathFinder
+from typing import Any
+
+import torch
+
+from model import native
+from model.native.naming import PREFIX, module
+
+
+class Missing(Exception):
+    """The operator is not there for this torch, or cannot be opened; the message says which."""
+
+
+def load(folders: Sequence[str] = tuple(native.__path__)) -> Any:
+    """The operator's class, torch.classes.headlight.Stack.
+
+    Args:
+        folders: where its file lies.
+
+    Raises:
+        Missing: why it cannot be had.
+    """
+    release = str(torch.__version__)
+    spec = PathFinder.find_spec(module(release), folders)
+    if spec is None or spec.origin is None:
+        others = [name for _, name, _ in pkgutil.iter_modules(folders) if name.startswith(PREFIX)]
+        built = f"{', '.join(sorted(others))} alone is built" if others else "it is not built"
+        raise Missing(f"{built}, and torch is {release}")
+    try:
+        torch.classes.load_library(spec.origin)
+        return torch.classes.headlight.Stack
+    except (OSError, RuntimeError) as error:
+        raise Missing(f"torch cannot load {module(release)}") from error

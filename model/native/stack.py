@@ -1,0 +1,113 @@
+"""An encoder's weights in the compiled operator, which then runs what the loop over layers does."""
+
+from collections.abc import Iterator, Sequence, Set
+from itertools import chain, islice
+from typing import Any
+
+from torch import Tensor
+
+from model.attention import TILE, Trace
+from model.encoder import Encoded, Encoder, Layer
+from model.kernels import FUSED_NAMES, Affine, Kernels, PackedLinear, attend_fused
+from model.packing import Packed
+from model.pooling import Pooling
+
+Pair = tuple[Tensor | None, Tensor | None]  # weight and bias as the operator reads them
+
+
+def fits(kernels: Kernels) -> bool:
+    """Whether these are the kernels that the operator calls."""
+    return kernels.linear is PackedLinear and kernels.attend is attend_fused
+
+
+class Stack:
+    """The operator with the weights of one encoder, which it shares.
+
+    Args:
+        encoder: one whose kernels fit.
+        operator: what library.load gives.
+    """
+
+    def __init__(self, encoder: Encoder, operator: Any) -> None:
+        self._encoder = encoder
+        config, attention = encoder.config, encoder.layers[0].attention
+        self._stack = operator(
+            attention.heads,
+            attention.head,
+            attention.scale,
+            config.norm_eps,
+            config.pre_norm,
+            config.gated,
+            *FUSED_NAMES[config.activation],
+            TILE,
+        )
+        tables = encoder.embeddings
+        norms = (*_norm(tables.norm), *_linear(tables.project), *_norm(encoder.norm))
+        self._stack.embed([tables.word, tables.position, tables.types, *norms], tables.offset)
+        for layer in encoder.layers:
+            window = layer.attention.window
+            self._stack.add(_weights(layer), -1 if window is None else window)
+
+    def __call__(self, packed: Packed, hidden: Set[int], traces: Set[int]) -> Encoded:
+        """What Encoder.loop gives, to the bit; and whether it is finite."""
+        by_length, states, layers = self._encoder.biases(packed), sorted(hidden), sorted(traces)
+        gates = list(_gates(packed))
+        tensors, finite = self._stack.run(
+            packed.token_ids,
+            packed.positions,
+            packed.types,
+            [rows.start for rows, _ in packed.embeddings],
+            [vectors for _, vectors in packed.embeddings],
+            [n for group in packed.groups for n in (group.start, group.count, group.length)],
+            [by_length[group.length] for group in packed.groups] if by_length else [],
+            [place for *places, _ in gates for place in places],
+            [scale for *_, scale in gates],
+            states,
+            layers,
+        )
+        left = iter(tensors)
+        last = next(left)
+        kept = dict(zip(states, left, strict=False))
+        by_layer = {i: self._trace(i, left, packed, by_length) for i in layers}
+        return Encoded(packed, last, kept, by_layer, finite)
+
+    def pool(self, last: Tensor, rows: Sequence[slice], how: Pooling) -> Tensor:
+        """What pooling.pool_each gives without dense layers, to the bit."""
+        places = [n for each in rows for n in (each.start, each.stop - each.start)]
+        modes, most = list(how.modes), how.dimensions or 0
+        vectors: Tensor = self._stack.pool(last, places, modes, how.normalize, most)
+        return vectors
+
+    def _trace(
+        self, i: int, left: Iterator[Tensor], packed: Packed, biases: dict[int, Tensor]
+    ) -> Trace:
+        """The next of the tensors that the operator left, as layer i's trace."""
+        q, k, v, z, *normalisers = islice(left, 4 + len(packed.groups))
+        attention = self._encoder.layers[i].attention
+        return Trace(attention, q, k, v, z, packed.groups, tuple(normalisers), biases)
+
+
+def _weights(layer: Layer) -> list[Tensor | None]:
+    """A layer's tensors, in the order in which the operator takes them."""
+    attention = layer.attention
+    linears = map(_linear, (attention.project, attention.output, layer.up, layer.down))
+    norms = map(_norm, (layer.attention_norm, layer.feed_forward_norm))
+    rotation = attention.rotation
+    turns = (None, None) if rotation is None else (rotation.cos, rotation.sin)
+    return [*chain(*linears, *norms), *turns]
+
+
+def _linear(linear: Any) -> Pair:
+    return (None, None) if linear is None else (linear.packed, linear.bias)
+
+
+def _norm(norm: Affine | None) -> Pair:
+    return (None, None) if norm is None else norm
+
+
+def _gates(packed: Packed) -> Iterator[tuple[int, int, int, int, float]]:
+    """Layer, first row, last row, head and scale of each gate."""
+    for rows, by_layer in packed.gates:
+        for layer, scales in by_layer.items():
+            for head, scale in scales.items():
+                yield layer, rows.start, rows.stop, head, float(scale)

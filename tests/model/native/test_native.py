@@ -1,0 +1,249 @@
+"""model/native/: the compiled operator gives the loop's bits, for every family, or does not run."""
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+
+from model import kernels
+from model.attention import TILE
+from model.config import Activation, EncoderConfig, Mode
+from model.encoder import Encoded, Encoder
+from model.loading.assembly import build, expected
+from model.loading.checkpoint import Model
+from model.maps import maps
+from model.maps.tiles import Look
+from model.native import agreement, library
+from model.native.naming import module
+from model.native.stack import Stack, fits
+from model.packing import Sequence
+from model.pooling import Pooling, pool_each
+
+CPU = torch.device("cpu")
+NOTHING: frozenset[int] = frozenset()
+LAYERS, HEADS, HEAD = 2, 3, 14  # an even head, which rotation turns in halves
+WINDOW = 5
+LONG = 2 * TILE + 3
+
+BERT = EncoderConfig(
+    family="bert",
+    vocabulary=97,
+    width=HEADS * HEAD,
+    layers=LAYERS,
+    heads=HEADS,
+    feed_forward=53,
+    max_tokens=LONG,
+    norm_eps=1e-12,
+    embedding_width=HEADS * HEAD,
+    types=3,
+)
+ROTARY: dict[str, Any] = {"positions": "rotary", "thetas": (1e4,) * LAYERS}
+FAMILIES = {
+    "post-norm": BERT,
+    "narrow tables": replace(BERT, embedding_width=19),
+    "offset positions": replace(BERT, position_offset=2, pad=1, types=1),
+    "distances": replace(BERT, buckets=32, types=0),
+    "sinusoids": replace(BERT, positions="sinusoidal", embedding_norm=False, types=0),
+    "post-norm, gated, rotary": replace(BERT, **ROTARY, gated=True, biases=False),
+    "pre-norm": replace(BERT, pre_norm=True),
+    "pre-norm, gated, rotary, windows": replace(
+        BERT,
+        **ROTARY,
+        pre_norm=True,
+        gated=True,
+        biases=False,
+        norm_bias=False,
+        types=0,
+        windows=(None, WINDOW),
+    ),
+    "windows and distances": replace(BERT, windows=(WINDOW, None), buckets=32),
+} | {
+    f"{activation}, {'gated' if gated else 'plain'}": replace(
+        BERT, activation=activation, gated=gated
+    )
+    for activation in get_args(Activation)
+    for gated in (False, True)
+}
+
+
+def made(config: EncoderConfig) -> Encoder:
+    """An encoder of random weights, every bias and norm included."""
+    chance = torch.Generator().manual_seed(0)
+    weights = {
+        name: torch.randn(shape, generator=chance) * 0.1 + name.endswith("norm.weight")
+        for name, shape in expected(config).items()
+    }
+    return build(
+        config, weights.__getitem__, CPU, torch.float32, kernels.choose(CPU, torch.float32)
+    )
+
+
+@pytest.fixture(scope="module")
+def stacked() -> Callable[[Encoder], Stack]:
+    """What gives an encoder to the operator; without a compiler there is none to be held."""
+    try:
+        operator = library.load()
+    except library.Missing as reason:
+        pytest.skip(f"no compiled forward pass: {reason}")
+    return lambda encoder: Stack(encoder, operator)
+
+
+def batches(config: EncoderConfig) -> Iterator[list[Sequence]]:
+    """Short ones alone, many in company, windows of several tiles, vectors, types, gates."""
+    chance = random.Random(0)
+
+    def drawn(length: int, **more: Any) -> Sequence:
+        ids = [chance.randrange(config.vocabulary) for _ in range(length)]
+        types = [chance.randrange(max(1, config.types)) for _ in range(length)]
+        return Sequence(ids, types, **more)
+
+    yield from ([drawn(length)] for length in (1, 2, WINDOW + 1, WINDOW + 2, 17))
+    yield [drawn(length) for length in (TILE, LONG, 7, 1, 7, TILE + 1, 13, 7)]
+    vectors = torch.randn(11, config.embedding_width, generator=torch.Generator().manual_seed(1))
+    gates = {0: {2: 0.0, 0: 0.37}, LAYERS - 1: {1: 3}}
+    yield [drawn(5), Sequence(embeddings=vectors), drawn(LONG, gates=gates), drawn(5, gates=gates)]
+    yield [Sequence(embeddings=torch.full_like(vectors, torch.nan)), drawn(3)]
+
+
+def same(one: Encoded, other: Encoded) -> bool:
+    """Whether two passes left the same bits, NaN included, under the same names."""
+    kept = [(sorted(each.hidden), sorted(each.traces)) for each in (one, other)]
+    bits = (
+        [t.contiguous().view(torch.int32) for t in agreement.left(each)] for each in (one, other)
+    )
+    pairs = zip(*bits, strict=True)
+    return kept[0] == kept[1] and all(torch.equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_has_the_loops_bits(name: str, stacked: Callable[[Encoder], Stack]) -> None:
+    """The last state, each hidden state and trace, and one of each; finite or not."""
+    encoder = made(FAMILIES[name])
+    assert fits(encoder.kernels)
+    native, every = stacked(encoder), frozenset(range(LAYERS))
+
+    for batch in batches(encoder.config):
+        packed = encoder.pack(batch)
+        for wanted in ((NOTHING, NOTHING), (every | {LAYERS}, every), ({1}, {LAYERS - 1})):
+            expected, found = encoder.loop(packed, *wanted), native(packed, *wanted)
+            assert same(expected, found)
+            assert found.finite is bool(expected.last.isfinite().all())
+
+
+def test_on_two_cores_too(
+    stacked: Callable[[Encoder], Stack], threads: Callable[[int], None]
+) -> None:
+    """What a lone request has."""
+    encoder = made(BERT)
+    threads(2)
+
+    assert agreement.agrees(encoder, stacked(encoder))
+
+
+def test_a_map_is_made_of_its_trace(model: Model, stacked: Callable[[Encoder], Stack]) -> None:
+    """Whatever reads a trace cannot tell who left it."""
+    packed = model.encoder.pack([Sequence([101, 7592, 102]), Sequence([101, 102])])
+    native, wanted = stacked(model.encoder), (NOTHING, frozenset({4}))
+
+    found, expected = (
+        maps.full(Look(run(packed, *wanted).traces[4], packed.rows(0), [3, 11]))
+        for run in (native, model.encoder.loop)
+    )
+
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("dimensions", [None, 5])
+def test_every_vector_has_the_same_bits(
+    normalize: bool, dimensions: int | None, stacked: Callable[[Encoder], Stack]
+) -> None:
+    """By each mode, and by several end to end; of nothing but zeros too."""
+    native = stacked(made(BERT))
+    tokens = torch.randn(29, 23, generator=torch.Generator().manual_seed(2))
+    tokens[:3] = 0
+    rows = [slice(0, 3), slice(3, 4), slice(4, 29)]
+
+    for modes in (*((mode,) for mode in get_args(Mode)), ("cls", "max", "mean")):
+        how = Pooling(modes, normalize, dimensions)
+        assert torch.equal(native.pool(tokens, rows, how), pool_each(tokens, rows, how))
+
+
+SWAPPED = {
+    "the order of layers": lambda encoder: encoder.layers.reverse(),
+    "one weight": lambda encoder: encoder.layers[1].down.bias.add_(1e-6),
+    "the scale": lambda encoder: setattr(encoder.layers[0].attention, "scale", 0.2673),
+}
+
+
+@pytest.mark.parametrize("spoil", SWAPPED.values(), ids=SWAPPED)
+def test_what_differs_does_not_agree(
+    spoil: Callable[[Encoder], object], stacked: Callable[[Encoder], Stack]
+) -> None:
+    """The negative control: an operator that has something else than the loop."""
+    encoder, other = made(BERT), made(BERT)
+    assert agreement.agrees(encoder, stacked(other))
+
+    spoil(other)
+
+    assert not agreement.agrees(encoder, stacked(other))
+
+
+def test_a_sequence_has_the_same_bits_alone_and_in_any_batch(
+    model: Model, sequences: list[list[int]], stacked: Callable[[Encoder], Stack]
+) -> None:
+    """The promise, kept by the operator itself."""
+    native, wanted = stacked(model.encoder), (NOTHING, NOTHING)
+    short = [Sequence(ids) for ids in sequences if len(ids) < 40]
+    alone = [native(model.encoder.pack([one]), *wanted).last[: len(one)] for one in short]
+
+    packed = model.encoder.pack(short)
+    together = native(packed, *wanted).last
+
+    pairs = ((together[packed.rows(i)], one) for i, one in enumerate(alone))
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_the_operator_runs_the_loops_kernels_and_no_other(
+    model: Model, stacked: Callable[[Encoder], Stack]
+) -> None:
+    """Linears, attention and norms, as often as the loop."""
+    packed, native = model.encoder.pack([Sequence([101, 7592, 102])]), stacked(model.encoder)
+    large = ("_linear_pointwise", "_flash_attention_for_cpu", "native_layer_norm", "embedding")
+
+    def ran(run: Callable[..., Encoded]) -> list[str]:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+            run(packed, NOTHING, NOTHING)
+        return [event.name for event in seen.events() if event.name.endswith(large)]
+
+    assert ran(native) == ran(model.encoder.loop)
+    assert len(ran(native)) == 6 * (4 + 1 + 2) + 3 + 1
+
+
+def test_plain_kernels_keep_the_loop(plain: Model) -> None:
+    """The operator calls oneDNN's alone."""
+    assert not fits(plain.encoder.kernels)
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        ([], "it is not built, and torch is"),
+        (["forward_2_9_1_cpu", "forward_2_8_0"], "forward_2_8_0, forward_2_9_1_cpu alone is built"),
+        ([module(torch.__version__)], "torch cannot load forward_"),
+    ],
+    ids=["none", "another torch's", "a broken file"],
+)
+def test_what_is_not_this_torchs_is_not_opened(
+    tmp_path: Path, files: list[str], reason: str
+) -> None:
+    """Its name says what it was built for; what cannot be opened is told too."""
+    for name in files:
+        (tmp_path / f"{name}.so").write_text("no library")
+
+    with pytest.raises(library.Missing, match=reason):
+        library.load([str(tmp_path)])
