@@ -47,9 +47,10 @@ def ours(folder: Path) -> dict[str, Request]:
     from model.maps.units import divide
     from model.packing import Sequence
     from service.encode import answer, maps
-    from service.engine.lanes import Lanes, Outputs, Work
+    from service.engine.lanes import Lanes
     from service.engine.loading import accelerate, load
     from service.engine.weights import Source
+    from service.engine.work import Outputs, Work
 
     place, cpu = Source(folder, folder.name), torch.device("cpu")
     # In this thread, which runs transformers too: libgomp throttles a second one with a team.

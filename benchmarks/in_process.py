@@ -67,9 +67,10 @@ def ours(threads: int) -> Encode:
     import torch
 
     from model.packing import Sequence
-    from service.engine.lanes import Lanes, Outputs, Work
+    from service.engine.lanes import Lanes
     from service.engine.loading import accelerate, load
     from service.engine.weights import BUNDLED, locate
+    from service.engine.work import Outputs, Work
 
     loop = asyncio.new_event_loop()
     place, cpu = locate(BUNDLED), torch.device("cpu")

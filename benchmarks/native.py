@@ -22,9 +22,10 @@ from dataclasses import dataclass
 import torch
 
 from model.packing import Sequence
-from service.engine.lanes import Lanes, Outputs, Work
+from service.engine.lanes import Lanes
 from service.engine.loading import accelerate, load
 from service.engine.weights import BUNDLED, locate
+from service.engine.work import Outputs, Work
 
 CORES = len(os.sched_getaffinity(0))
 ROUNDS, SECONDS = 7, 1.2

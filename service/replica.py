@@ -24,11 +24,12 @@ from service.engine import machine, vitals
 from service.engine.batcher import Batcher
 from service.engine.batches import Batches
 from service.engine.health import Health
-from service.engine.lanes import Lanes, Result, Work
+from service.engine.lanes import Lanes
 from service.engine.loading import load
 from service.engine.machine import Unservable
 from service.engine.proof import Proof, prove
 from service.engine.weights import Source, locate
+from service.engine.work import Result, Work
 from service.heads.store import Heads
 from service.keys import tenants
 from service.memory import PROCESS

@@ -9,8 +9,9 @@ from dataclasses import replace
 
 from service.engine.batcher import Batcher
 from service.engine.fair.line import Timing
-from service.engine.lanes import Broken, NonFiniteOutput, Result, Work
-from service.engine.queue import DeadlinePassed, Overloaded
+from service.engine.fair.queue import DeadlinePassed, Overloaded
+from service.engine.lanes import Broken, NonFiniteOutput
+from service.engine.work import Result, Work
 from service.memory import NoRoom
 from service.observe.metrics import Metrics
 from service.observe.record import Record

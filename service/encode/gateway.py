@@ -18,7 +18,7 @@ from service.encode.plan import Plan, Planner
 from service.encode.price import HALF, SINGLE, Price, flops
 from service.encode.request import EncodeRequest
 from service.engine.fair.line import Timing
-from service.engine.lanes import Result
+from service.engine.work import Result
 from service.observe.metrics import Metrics
 from service.observe.record import Record
 from service.refusals import Refused

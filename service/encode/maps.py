@@ -8,7 +8,7 @@ import numpy as np
 from model.maps.choices import FIELDS
 from model.maps.forms import Selection
 from service.encode.answer import Array, Records
-from service.engine.lanes import Maps
+from service.engine.work import Maps
 
 
 def facts(selection: Selection, path: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from model.pooling import Pooling
 from service.encode.indices import gate_scales, heads_by_layer, hidden_states
 from service.encode.inputs import ModelInput, Reader
 from service.encode.request import Attention, EncodeRequest, Pooled
-from service.engine.lanes import Outputs, Work
+from service.engine.work import Outputs, Work
 from service.observe.record import Record
 from service.refusals import Refused
 from service.settings import Settings

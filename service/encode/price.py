@@ -8,7 +8,7 @@ from typing import Any
 from model.config import EncoderConfig
 from model.maps.forms import Selection, price
 from service.encode.layout import PARTS, Layout, Part
-from service.engine.lanes import Work
+from service.engine.work import Work
 from service.refusals import Refused
 from service.settings import Settings
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Generic
 
 from service.engine.fair.line import Batch, Job, Result, Timing, Work, total_cost, total_length
-from service.engine.queue import SMALL, DeadlinePassed, Overloaded, Queue
+from service.engine.fair.queue import SMALL, DeadlinePassed, Overloaded, Queue
 from service.engine.speed import LoneSpeed, Run, Speed
 from service.keys import Limits
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from service.engine.batcher import Launch
-from service.engine.lanes import Broken, Result, Work, breaks
+from service.engine.lanes import Broken, breaks
+from service.engine.work import Result, Work
 from service.observe.metrics import Metrics
 
 if TYPE_CHECKING:  # tracing that is off imports nothing

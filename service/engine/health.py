@@ -13,9 +13,9 @@ import time
 
 from service.engine.batcher import Batcher
 from service.engine.batches import Batches
-from service.engine.lanes import Result, Work
+from service.engine.fair.queue import DeadlinePassed
 from service.engine.proof import Proof
-from service.engine.queue import DeadlinePassed
+from service.engine.work import Result, Work
 from service.memory import KEPT_BYTES, give_back
 from service.observe.metrics import Metrics
 from service.settings import Settings

@@ -16,9 +16,10 @@ from model import kernels, packing
 from model.loading.checkpoint import Model
 from model.pooling import pool
 from service.engine import machine, numerics
-from service.engine.lanes import Array, Lanes, Outputs, Result, Work, array
+from service.engine.lanes import Lanes, array
 from service.engine.loading import accelerate, load
 from service.engine.weights import Source
+from service.engine.work import Array, Outputs, Result, Work
 from service.memory import give_back
 
 AGREEMENT = 1e-4  # largest difference allowed from transformers

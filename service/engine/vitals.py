@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from service.engine.batcher import Batcher
-from service.engine.lanes import Result, Work
+from service.engine.work import Result, Work
 from service.memory import KINDS, PROCESS
 from service.observe.metrics import Metrics
 from service.settings import Settings

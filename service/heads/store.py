@@ -26,7 +26,7 @@ from model.maps.forms import Selection
 from model.maps.units import divide
 from model.text.frame import Tokenized
 from service.engine.fair.line import Timing
-from service.engine.lanes import Outputs, Result, Work
+from service.engine.work import Outputs, Result, Work
 from service.heads import sentences
 from service.heads.survey import measure
 from service.refusals import Refused

@@ -20,8 +20,8 @@ from transformers import BertModel
 from model import kernels
 from model.maps.choices import FIELDS
 from service.encode.answer import SAFETENSORS
-from service.engine.lanes import Result, Work
 from service.engine.weights import BUNDLED, locate
+from service.engine.work import Result, Work
 from service.replica import Replica
 from service.settings import Settings
 

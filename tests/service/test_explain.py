@@ -15,8 +15,8 @@ from safetensors.numpy import load_file
 from model.packing import Sequence
 from service.api.teaching import lessons
 from service.encode import answer
-from service.engine.lanes import Outputs, Result, Work
 from service.engine.weights import BUNDLED, locate
+from service.engine.work import Outputs, Result, Work
 from service.refusals import Refused
 from service.replica import Replica
 

@@ -15,7 +15,7 @@ from service.encode.admission import Admission
 from service.encode.aside import Aside, once
 from service.encode.inputs import ModelInput, Reader
 from service.encode.price import SINGLE, TEXT_BYTES
-from service.engine.lanes import Outputs, Work
+from service.engine.work import Outputs, Work
 from service.observe.record import Record
 from service.refusals import Fault, Refused
 

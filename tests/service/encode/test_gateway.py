@@ -18,8 +18,9 @@ import torch
 
 from service.encode.layout import Layout
 from service.encode.request import EncodeRequest
-from service.engine.lanes import Lanes, Result, Work
+from service.engine.lanes import Lanes
 from service.engine.machine import Unservable
+from service.engine.work import Result, Work
 from service.observe.record import Record
 from service.replica import Replica
 from service.settings import Settings
@@ -49,7 +50,7 @@ def held(replica: Replica) -> Iterator[threading.Event]:
 
     runner.run = waiting  # type: ignore[method-assign]
     alone = replica.batcher._alone
-    alone.cores = lambda: 2  # type: ignore[method-assign]  # one sequence then holds both lanes
+    alone.cores = lambda tokens: 2  # type: ignore[method-assign]  # one sequence then holds both lanes
     try:
         yield gate
     finally:

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from service.encode.answer import SAFETENSORS
-from service.engine.lanes import Result, Work
+from service.engine.work import Result, Work
 from service.replica import Replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

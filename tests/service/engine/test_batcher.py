@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from service.engine.batcher import SURE, Batcher
-from service.engine.queue import DeadlinePassed, Overloaded
+from service.engine.fair.queue import DeadlinePassed, Overloaded
 from service.engine.speed import PROBE
 from service.keys import Limits
 

@@ -12,7 +12,8 @@ from model.maps.forms import Selection
 from model.maps.units import divide
 from model.packing import Sequence
 from service.edge import guard
-from service.engine.lanes import Outputs, Result, Work, finite
+from service.engine.lanes import finite
+from service.engine.work import Outputs, Result, Work
 from service.replica import Replica
 from service.settings import Settings
 

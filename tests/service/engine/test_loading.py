@@ -20,9 +20,10 @@ from model.native import library, stack
 from model.packing import Sequence
 from service.edge import guard
 from service.engine import loading
-from service.engine.lanes import Lanes, NonFiniteOutput, Outputs, Result, Work
+from service.engine.lanes import Lanes, NonFiniteOutput
 from service.engine.loading import accelerate, load
 from service.engine.weights import locate
+from service.engine.work import Outputs, Result, Work
 from service.replica import Replica
 from service.settings import Settings
 

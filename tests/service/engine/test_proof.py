@@ -9,10 +9,10 @@ import torch
 
 from model import kernels
 from model.packing import Sequence
-from service.engine.lanes import Outputs, Result, Work
 from service.engine.loading import load
 from service.engine.proof import NotTrustworthy, check_exact, check_invariance
 from service.engine.weights import BUNDLED, locate
+from service.engine.work import Outputs, Result, Work
 from service.replica import Replica
 from service.settings import Settings
 

@@ -9,8 +9,8 @@ import pytest
 
 from service.engine.batcher import Batcher
 from service.engine.fair.line import Batch, Job, total_length
+from service.engine.fair.queue import Queue
 from service.engine.fair.shares import Shares
-from service.engine.queue import Queue
 from service.keys import Limits
 
 

@@ -1,0 +1,88 @@
+"""What a lane is given for one sequence, and what comes out."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from model import packing
+from model.maps.forms import Selection
+from model.pooling import Pooling
+from service.observe.record import Record
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """What to return of one sequence; by default nothing.
+
+    Args:
+        hidden: hidden states, 0 = embeddings, i = after i layers.
+        attention: what to show of it.
+        explained: the layer to return every step of.
+    """
+
+    pooling: Pooling | None = None
+    tokens: bool = False
+    hidden: frozenset[int] = frozenset()
+    attention: Selection | None = None
+    explained: int | None = None
+
+    @property
+    def states(self) -> frozenset[int]:
+        """The hidden states it takes, returned or not."""
+        return self.hidden if self.explained is None else self.hidden | {self.explained}
+
+    @property
+    def traces(self) -> Collection[int]:
+        """The layers whose attention it shows."""
+        return self.attention.heads if self.attention else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One sequence and what is wanted of it.
+
+    Args:
+        record: the request it is of, for those who count and trace; None where nobody asked.
+    """
+
+    sequence: packing.Sequence
+    outputs: Outputs
+    record: Record | None = None
+
+    def __len__(self) -> int:
+        return len(self.sequence)
+
+
+@dataclass(frozen=True, slots=True)
+class Maps:
+    """What is shown of one sequence's attention; model.maps.forms.Shown as arrays.
+
+    Args:
+        path: which kernels computed it; see model.kernels.Kernels.
+    """
+
+    path: str
+    heads: Mapping[int, Mapping[str, Array]]
+    whole: Mapping[str, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came out for one sequence, real numbers as float32.
+
+    Args:
+        pooled: (width or dimensions,).
+        tokens: (tokens, width).
+        hidden: (tokens, width) by hidden state.
+        steps: the explained layer's, by name; see model/lessons/explain.py.
+    """
+
+    pooled: Array | None
+    tokens: Array | None
+    hidden: dict[int, Array]
+    attention: Maps | None
+    steps: dict[str, Array]
