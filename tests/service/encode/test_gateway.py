@@ -16,6 +16,8 @@ import pytest
 import pytest_asyncio
 import torch
 
+from model.encoder import Encoded, Encoder
+from model.packing import Packed
 from service.encode.layout import Layout
 from service.encode.request import EncodeRequest
 from service.engine.lanes import Lanes
@@ -63,20 +65,18 @@ def held(replica: Replica) -> Iterator[threading.Event]:
 def poisoned(runner: Lanes) -> Iterator[None]:
     """A model that fails on token 666."""
     encoder = runner.model.encoder
-    embeddings = encoder.embeddings
-    inner = embeddings.__call__
 
-    class Poisoned(type(embeddings)):  # type: ignore[misc]
-        def __call__(self, packed):  # type: ignore[no-untyped-def]
+    class Poisoned(Encoder):
+        def __call__(self, packed: Packed, **kept: Any) -> Encoded:
             if 666 in packed.token_ids:
                 raise ValueError("poison")
-            return inner(packed)
+            return super().__call__(packed, **kept)
 
-    embeddings.__class__ = Poisoned
+    encoder.__class__ = Poisoned
     try:
         yield
     finally:
-        embeddings.__class__ = Poisoned.__mro__[1]
+        encoder.__class__ = Encoder
 
 
 @pytest_asyncio.fixture(loop_scope="session")
