@@ -10,6 +10,8 @@ PIP := $(BIN)/python -m pip install --no-compile
 LOCKS := deploy/requirements.lock deploy/development.lock deploy/torch.lock
 IMAGE := grep -o 'headlight-client==[0-9.]*' pyproject.toml; cat deploy/requirements.lock weights.txt
 SBOM := PYTHONWARNINGS=ignore $(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible
+# The build goes on without a compiler; who asks for the compiled pass is told.
+LOADS := $(BIN)/python -c 'from model.native import library; library.load()'
 # What is seldom imported: pip would compile it with the rest, on one core.
 UNCOMPILED := /tests/|/torch/testing/|/transformers/models/|/ray/rllib/
 
@@ -54,11 +56,14 @@ prove: $(ENV) ## run the long drills: kills, floods, restarts
 	$(BIN)/pytest -m prove
 
 operator: $(ENV) ## build the compiled forward pass again, for the torch that is installed
+	rm -f model/native/*.so
 	$(BIN)/python setup.py --quiet build_ext --inplace --force
+	$(LOADS)
 
 wheel: $(ENV) ## build the wheels of the service, with the compiled forward pass, and of its client
 	rm -rf build client/build
 	$(BIN)/python -m pip wheel --wheel-dir dist --no-deps --no-build-isolation ./client .
+	$(BIN)/python -m zipfile --list dist/headlight-*.whl | grep --quiet '[.]so '
 
 audit: $(ENV) ## ask for known vulnerabilities of every package installed
 	$(BIN)/python deploy/audit.py $(LOCKS)

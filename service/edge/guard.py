@@ -1,7 +1,7 @@
 """The outermost layer: makes a request safe to pass on.
 
 It wraps whatever takes connections, each replica or Ray's Python proxy: refuses by the headers
-alone what it can, before the body; reads the body up to the limit; drops the headers by which a
+alone what it can, before the body; has the body read (reading.py); drops the headers by which a
 client could steer Ray; and gives the request its id. It has no routes, so a refusal travels on
 as a header, without a body, and the route words it in its own dialect.
 """
@@ -110,8 +110,10 @@ class Guard:
             ExitStack() as turn,
         ):
             code = self._by_headers(scope, Headers(raw=headers), key)
-            if code is None:
-                code = await (self._wait(key, headers, turn) if room else self._full(key))
+            if code is None and not room:
+                code = await self._full(key)
+            elif code is None and scope["method"] == "POST":  # to look at metrics asks for no work
+                code = await self._wait(key, headers, turn)
             await self._pass(scope, headers, receive, send, hold, turn, code)
 
     async def _wait(self, key: Key | None, headers: RawHeaders, turn: ExitStack) -> str | None:

@@ -78,22 +78,26 @@ class Admission:
             self._batcher.check(works, deadline, record.key)
 
     @contextmanager
-    def foreseen(self, tokens: int, deadline: float, record: Record) -> Iterator[None]:
+    def foreseen(
+        self, tokens: int, deadline: float, record: Record, *, aside: bool
+    ) -> Iterator[None]:
         """Refuse what would most likely not be admitted, before more is done for it.
 
         Args:
-            tokens: about how many it holds; the next one is foreseen behind these.
+            tokens: about how many it holds.
+            aside: whether its texts wait to be tokenized: it is foreseen behind others that do, and
+                the next behind it. What is read at once is checked in a moment, and waits for none.
 
         Raises:
             Refused: others wait, and with this there is no time or no room.
         """
         try:
-            self._batcher.foresee(tokens, deadline, record.key)
+            self._batcher.foresee(tokens, deadline, record.key, behind=aside)
         except Overloaded as error:
             raise self._overloaded(error, record) from None
         except DeadlinePassed:
             raise Refused("deadline_exceeded") from None
-        with self._batcher.coming(tokens, record.key):
+        with self._batcher.coming(tokens if aside else 0, record.key):
             yield
 
     @contextmanager

@@ -237,10 +237,11 @@ def numbers(array: Array) -> Iterator[bytes]:
             yield from numbers(part)
         yield b"]"
         return
+    yield b"["
     rows = max(1, len(array) * PIECE_BYTES // max(1, array.nbytes))
     for first in range(0, len(array), rows):
         piece = np.ascontiguousarray(array[first : first + rows])
-        yield (b"," if first else b"[") + orjson.dumps(piece, option=orjson.OPT_SERIALIZE_NUMPY)[
+        yield (b"," if first else b"") + orjson.dumps(piece, option=orjson.OPT_SERIALIZE_NUMPY)[
             1:-1
         ]
     yield b"]"

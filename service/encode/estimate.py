@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from service.encode.inputs import ModelInput
+from service.encode.inputs import THREAD_CHARACTERS, ModelInput
 from service.encode.request import Item
 
 AROUND = 2  # tokens that stand around a text
@@ -15,15 +15,18 @@ class Estimate:
 
     Args:
         longest: tokens of a sequence, at most.
+        most: tokens of a request, at most.
     """
 
-    def __init__(self, longest: int) -> None:
-        self._longest, self._tokens, self._characters = longest, 1.0, USUAL_CHARACTERS
+    def __init__(self, longest: int, most: int) -> None:
+        self._longest, self._most = longest, most
+        self._tokens, self._characters = 1.0, USUAL_CHARACTERS
 
     def tokens(self, inputs: Sequence[str | Item]) -> int:
         """About how many tokens these inputs hold; embeddings count as few."""
         ratio, longest = self._tokens / self._characters, self._longest
-        return sum(min(int(_size(one, ratio)) + AROUND, longest) for one in inputs)
+        tokens = sum(min(int(_size(one, ratio)) + AROUND, longest) for one in inputs)
+        return min(tokens, self._most)
 
     def learn(self, inputs: Sequence[str | Item], outcome: Sequence[ModelInput]) -> None:
         """Remember how many tokens the texts among some inputs turned out to be."""
@@ -35,6 +38,11 @@ class Estimate:
         if texts:
             self._characters = KEEP * self._characters + sum(size for size, _ in texts)
             self._tokens = KEEP * self._tokens + max(1, sum(tokens for _, tokens in texts))
+
+
+def waits(inputs: Sequence[str | Item]) -> bool:
+    """Whether the texts among some inputs wait to be tokenized; few are, on the spot."""
+    return sum(map(_characters, inputs)) >= THREAD_CHARACTERS
 
 
 def _size(one: str | Item, ratio: float) -> float:

@@ -12,7 +12,7 @@ from model.config import EncoderConfig
 from service.encode import answer, maps
 from service.encode.admission import Admission
 from service.encode.answer import Encoded, Identity
-from service.encode.estimate import Estimate
+from service.encode.estimate import Estimate, waits
 from service.encode.layout import Layout
 from service.encode.plan import Plan, Planner
 from service.encode.price import HALF, SINGLE, Price, flops
@@ -43,7 +43,7 @@ class Gateway:
     ) -> None:
         self._identity, self._config, self._settings = identity, config, settings
         self._planner, self._admission, self._metrics = planner, admission, metrics
-        self._estimate = Estimate(planner.longest)
+        self._estimate = Estimate(planner.longest, settings.max_request_tokens)
 
     async def encode(
         self,
@@ -63,7 +63,8 @@ class Gateway:
         """
         record.input = _kind(request)
         tokens = self._estimate.tokens(request.inputs)
-        with self._admission.foreseen(tokens, deadline, record):
+        aside = waits(request.inputs)
+        with self._admission.foreseen(tokens, deadline, record, aside=aside):
             plan = await self._planner.plan(request, deadline, record)
         self._estimate.learn(request.inputs, plan.inputs)
         if layout.padded:

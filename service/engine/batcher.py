@@ -139,14 +139,17 @@ class Batcher(Generic[Work, Result]):
         cost = sum(self._costs(works))
         return self._check(sum(map(len, works)), cost, deadline, key)
 
-    def foresee(self, tokens: int, deadline: float, key: str = "") -> None:
+    def foresee(self, tokens: int, deadline: float, key: str = "", *, behind: bool) -> None:
         """Raise what `check` would, most likely, of a request of about so many tokens.
 
         A cheap refusal of what need not be read first, where others wait or come already.
+
+        Args:
+            behind: whether it is read behind those that come.
         """
-        if len(self._queue) or self._coming[key]:
-            tokens += self._coming[key]
-            self._check(tokens, tokens, deadline, key)
+        before = self._coming[key] if behind else 0
+        if len(self._queue) or before:
+            self._check(tokens + before, tokens + before, deadline, key)
 
     @contextmanager
     def coming(self, tokens: int, key: str = "") -> Iterator[None]:

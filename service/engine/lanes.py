@@ -7,6 +7,7 @@ libgomp stop spinning and doubles the time of a short sentence.
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -124,8 +125,11 @@ class Lanes:
     def _pool(self, encoded: Encoded, ways: Sequence[Pooling | None]) -> dict[int, Array]:
         """The vector of each sequence that is to have one, by its place in the batch."""
         vectors: dict[int, Array] = {}
-        for how in {way for way in ways if way}:
-            places = [place for place, way in enumerate(ways) if way == how]
+        by_way = defaultdict[Pooling, list[int]](list)
+        for place, way in enumerate(ways):
+            if way:
+                by_way[way].append(place)
+        for how, places in by_way.items():
             rows = [encoded.packed.rows(place) for place in places]
             pooled = array(self.model.encoder.pool(encoded.last, rows, how))
             vectors |= zip(places, pooled, strict=True)
