@@ -41,6 +41,9 @@ FUSED_NAMES: dict[Activation, tuple[str, str]] = {
 HEAD = 64  # channels of a head, in most checkpoints
 # largest difference between the fast and the plain answer, absolute or of the number
 AGREEMENT = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 4e-3}
+# what this processor multiplies by itself, and oneDNN fast; it takes AMX beside avx512_bf16 alone
+FORMATS = {torch.float32}
+FORMATS |= {torch.bfloat16} if getattr(torch.cpu, "_is_avx512_bf16_supported", bool)() else set()
 
 
 class Linear(Protocol):
@@ -185,7 +188,7 @@ def choose(device: torch.device, dtype: torch.dtype, head: int = HEAD) -> Kernel
             every number of them.
     """
     candidates = []
-    if device.type == "cpu" and dtype == torch.float32 and ONEDNN is not None:
+    if device.type == "cpu" and dtype in FORMATS and ONEDNN is not None:
         candidates = [ONEDNN]
     if device.type == "cuda":
         grouped = Kernels("grouped", PlainLinear, cuda.attend_grouped)

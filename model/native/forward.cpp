@@ -309,7 +309,7 @@ struct Stack : torch::CustomClassHolder {
     for (size_t i = 0; i < rows.size(); i += 2) {
       Tensors parts;
       for (const auto& mode : modes) {
-        parts.push_back(reduce(last.narrow(0, rows[i], rows[i + 1]), mode));
+        parts.push_back(reduce(last.narrow(0, rows[i], rows[i + 1]).to(at::kFloat), mode));
       }
       auto vector = at::cat(parts);
       if (dimensions) vector = vector.slice(0, 0, dimensions);

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -150,10 +151,20 @@ def test_fast_kernels_are_chosen_where_they_agree() -> None:
     assert kernels.choose(CPU, torch.float32) is (ONEDNN or PLAIN)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64], ids=str)
 def test_other_number_formats_are_computed_plainly(dtype: torch.dtype) -> None:
-    """The fast kernels are float32's."""
+    """The fast kernels are float32's, and bfloat16's on some processors."""
     assert kernels.choose(CPU, dtype) is PLAIN
+
+
+def test_bfloat16_is_fast_where_the_processor_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the processor's own list of what it can; elsewhere it is computed plainly."""
+    listed = Path("/proc/cpuinfo")
+    able = listed.exists() and "avx512_bf16" in listed.read_text()
+
+    assert kernels.choose(CPU, torch.bfloat16) is ((able and ONEDNN) or PLAIN)
+    monkeypatch.setattr(kernels, "FORMATS", {torch.float32})
+    assert kernels.choose(CPU, torch.bfloat16) is PLAIN
 
 
 class Rough(kernels.PlainLinear):

@@ -70,16 +70,14 @@ FAMILIES = {
 }
 
 
-def made(config: EncoderConfig) -> Encoder:
+def made(config: EncoderConfig, dtype: torch.dtype = torch.float32) -> Encoder:
     """An encoder of random weights, every bias and norm included."""
     chance = torch.Generator().manual_seed(0)
     weights = {
         name: torch.randn(shape, generator=chance) * 0.1 + name.endswith("norm.weight")
         for name, shape in expected(config).items()
     }
-    return build(
-        config, weights.__getitem__, CPU, torch.float32, kernels.choose(CPU, torch.float32)
-    )
+    return build(config, weights.__getitem__, CPU, dtype, kernels.choose(CPU, dtype))
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +130,19 @@ def test_every_family_has_the_loops_bits(name: str, stacked: Callable[[Encoder],
             expected, found = encoder.loop(packed, *wanted), native(packed, *wanted)
             assert same(expected, found)
             assert found.finite is bool(expected.last.isfinite().all())
+
+
+@pytest.mark.skipif(
+    torch.bfloat16 not in kernels.FORMATS, reason="this processor computes bfloat16 plainly"
+)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_has_the_loops_bits_in_bfloat16(
+    name: str, stacked: Callable[[Encoder], Stack]
+) -> None:
+    """Its states, traces and vectors, as every start compares them."""
+    encoder = made(FAMILIES[name], torch.bfloat16)
+
+    assert agreement.agrees(encoder, stacked(encoder))
 
 
 def test_on_two_cores_too(
