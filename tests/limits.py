@@ -78,7 +78,7 @@ ROWS = (
     Row("max_waiting_tokens", "overloaded", metric='shed_total{reason="token_budget"}'),
     Row("max_waiting_characters", "overloaded", metric='shed_total{reason="queue_full"}'),
     Row("max_held_bytes", "overloaded", metric='shed_total{reason="memory"}'),
-    Row("memory.KEPT_BYTES", "the heap gives back", "free memory that a replica keeps"),
+    Row("memory.KEPT_BYTES", "what is free goes back to the system", "free in a replica's heap"),
     Row(
         "edge.transport.READER_BYTES",
         "the connection is closed",

@@ -139,7 +139,7 @@ class Batcher(Generic[Work, Result]):
         cost = sum(self._costs(works))
         return self._check(sum(map(len, works)), cost, deadline, key)
 
-    def foresee(self, tokens: int, deadline: float, key: str = "", *, behind: bool) -> None:
+    def foresee(self, tokens: int, deadline: float, key: str = "", *, behind: bool = True) -> None:
         """Raise what `check` would, most likely, of a request of about so many tokens.
 
         A cheap refusal of what need not be read first, where others wait or come already.

@@ -132,17 +132,16 @@ def test_every_family_has_the_loops_bits(name: str, stacked: Callable[[Encoder],
             assert found.finite is bool(expected.last.isfinite().all())
 
 
-@pytest.mark.skipif(
-    torch.bfloat16 not in kernels.FORMATS, reason="this processor computes bfloat16 plainly"
-)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_family_has_the_loops_bits_in_bfloat16(
     name: str, stacked: Callable[[Encoder], Stack]
 ) -> None:
-    """Its states, traces and vectors, as every start compares them."""
+    """Its states, traces and vectors; a processor that computes it plainly has the loop."""
     encoder = made(FAMILIES[name], torch.bfloat16)
 
-    assert agreement.agrees(encoder, stacked(encoder))
+    able = torch.bfloat16 in kernels.FORMATS
+    assert fits(encoder.kernels) is able
+    assert not able or agreement.agrees(encoder, stacked(encoder))
 
 
 def test_on_two_cores_too(

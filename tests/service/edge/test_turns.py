@@ -257,6 +257,20 @@ async def test_the_body_of_a_parked_request_is_not_read_and_its_client_may_leave
     assert guard._turns._lines["a"].inside == guard._under_way._total == 0
 
 
+async def test_a_key_that_only_looks_at_metrics_takes_no_turns_from_another(
+    served: Callable[..., httpx.AsyncClient],
+) -> None:
+    """A scrape every few seconds is no work: the other key has as many inside as ever."""
+    async with served(api_keys=HELD) as client:
+        guard = client._transport.app  # type: ignore[attr-defined]
+        page = await client.get("/metrics", headers={"authorization": f"Bearer {B}"})
+        with ExitStack() as held:
+            waited = [await guard._turns.wait("a", 0.01, held) for _ in range(MOST)]
+
+    assert page.status_code == 200
+    assert waited == [0.0] * MOST
+
+
 async def test_a_slow_reader_of_an_answer_holds_no_turn() -> None:
     """The turn is over when the answer begins."""
     begun = asyncio.Semaphore(0)

@@ -61,6 +61,14 @@ def test_a_single_map_is_cut_too() -> None:
     assert max(map(len, pieces)) < 4 * PIECE_BYTES
 
 
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (2, 0)], ids=str)
+def test_an_array_of_nothing_is_json_too(shape: tuple[int, ...]) -> None:
+    """Its lists stand there, empty."""
+    nothing = np.zeros(shape, np.float32)
+
+    assert orjson.loads(b"".join(numbers(nothing))) == nothing.tolist()
+
+
 def test_the_safetensors_library_reads_what_is_written() -> None:
     """Names, shapes, types and bits; wide numbers before narrow ones; in pieces."""
     one, random = item(300), np.random.default_rng(1)

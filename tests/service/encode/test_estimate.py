@@ -15,7 +15,7 @@ def outcome(tokens: int, length: int) -> ModelInput:
 
 def test_texts_hold_as_many_tokens_by_character_as_those_before_them() -> None:
     """With the two around each; what was cut teaches nothing, and ids are counted."""
-    estimate = Estimate(longest=100)
+    estimate = Estimate(longest=100, most=151)
     for _ in range(200):
         estimate.learn(["x" * 30, Item(token_ids=[7] * 9)], [outcome(12, 12), outcome(9, 9)])
         estimate.learn(["x" * 1000], [outcome(100, 5000)])
@@ -23,4 +23,5 @@ def test_texts_hold_as_many_tokens_by_character_as_those_before_them() -> None:
     assert estimate.tokens(["x" * 60]) == pytest.approx(22, abs=1)
     assert estimate.tokens([Item(text="x" * 30, pair="x" * 30)]) == pytest.approx(22, abs=1)
     assert estimate.tokens(["x" * 9000, Item(token_ids=[7] * 51)]) == 151
+    assert estimate.tokens(["x" * 9000] * 50) == 151  # one that holds more is refused
     assert estimate.tokens([Item(embeddings=[[0.0] * 4])]) <= 2

@@ -124,6 +124,23 @@ async def test_of_many_that_come_at_once_only_what_can_be_done_is_tokenized(
     assert tokenized(replica) - before <= 3 and codes.count(429) >= 8, codes
 
 
+async def test_a_small_request_is_not_refused_for_a_large_one_that_is_read(
+    client: httpx.AsyncClient, replica: Replica
+) -> None:
+    """Not even for one that is refused in the end: what is small is read at once."""
+    large = {"inputs": ["good morning " * 70] * 2048}
+    seconds = replica.settings.max_request_tokens / replica.batcher.speed
+    headers = {"x-headlight-deadline-ms": str(max(100, int(seconds * 500)))}
+
+    reading = asyncio.create_task(client.post("/v1/encode", json=large))
+    await until(lambda: sum(replica.batcher._coming.values()) > 0)
+    small = await client.post("/v1/encode", json=DOG, headers=headers)
+    assert not reading.done()
+
+    assert small.status_code == 200
+    assert (await reading).status_code == 413
+
+
 def tokenized(replica: Replica) -> int:
     """How many requests' inputs were read."""
     page = replica.page(openmetrics=False).decode()
