@@ -80,7 +80,7 @@ def test_the_changelog_and_both_packages_have_one_version() -> None:
 @pytest.mark.parametrize("file", ["Makefile", "Dockerfile"])
 def test_the_service_is_installed_together_with_its_client(file: str) -> None:
     """By one command, so that the client is this checkout's and no index is asked for it."""
-    commands = re.findall(r"--no-build-isolation (.+)", (ROOT / file).read_text())
+    commands = re.findall(r"--no-build-isolation (.+?)(?: \\)?\n", (ROOT / file).read_text())
 
     assert {re.sub(r"--editable |'|\[.+\]", "", command) for command in commands} == {"./client ."}
 
