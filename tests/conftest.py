@@ -9,7 +9,7 @@ import logging
 import os
 import runpy
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -40,6 +40,7 @@ Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 hypothesis.register_profile("patient", hypothesis(), deadline=None)  # the machine may be busy
 hypothesis.load_profile("patient")
 
+PATIENCE_SECONDS = 30.0
 BAD_INPUTS = Path(__file__).with_name("bad_inputs.py")
 STUMBLING = Path(__file__).with_name("stumbling.py")
 
@@ -153,16 +154,20 @@ def spans(traced: Replica) -> Callable[[], list[dict[str, Any]]]:
     return read
 
 
-@pytest.fixture
-def log(replica: Replica, traced: Replica) -> Iterator[Callable[[], str]]:
+@pytest_asyncio.fixture(loop_scope="session")
+async def log(replica: Replica, traced: Replica) -> AsyncIterator[Callable[[], str]]:
     """What has been logged since a test began, as a replica writes it."""
     ours, written = logging.getLogger("service"), io.StringIO()
+    observers = (replica.observer, traced.observer)
 
     def read() -> str:
-        for each in (replica, traced):
-            each.observer.tell()
+        for observer in observers:
+            observer.tell()
         return written.getvalue()
 
+    async with asyncio.timeout(PATIENCE_SECONDS):  # for requests that earlier tests gave up
+        while any(observer._in_flight for observer in observers):
+            await asyncio.sleep(0)
     read()
     handler, level = logging.StreamHandler(written), ours.level
     handler.setFormatter(logs.Lines("replica-1"))
