@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from service.engine.batcher import SURE, Batcher
+from service.engine.batcher import SURE, Batcher, Launch
 from service.engine.fair.queue import DeadlinePassed, Overloaded
 from service.engine.speed import PROBE
 from service.keys import Limits
@@ -48,10 +48,13 @@ class Lanes:
         return [ValueError(name) if name == "bad" else name.upper() for name in names]
 
 
-def batcher(lanes: Lanes, *, count: int = 1, budget: int = 1000, **more: Any) -> Batcher[Work, str]:
+def batcher(
+    lanes: Lanes | Launch[Work, str], *, count: int = 1, budget: int = 1000, **more: Any
+) -> Batcher[Work, str]:
     """A batcher that believes in 1,000 tokens a second."""
     limits: dict[str, Any] = {"most_requests": 100, "most_tokens": 10_000, **more}
-    return Batcher(lanes.launch, lanes=count, budget=budget, speed=1000.0, **limits)
+    launch = lanes.launch if isinstance(lanes, Lanes) else lanes
+    return Batcher(launch, lanes=count, budget=budget, speed=1000.0, **limits)
 
 
 async def settle() -> None:
@@ -203,15 +206,7 @@ async def test_a_lone_sequence_gets_one_core_while_more_are_slower() -> None:
         now += (10.0 if slow else 0.5) if threads == 2 else 1.0
         return [work.name for work in works]
 
-    queue = Batcher[Work, str](
-        launch,
-        lanes=2,
-        budget=100,
-        speed=1000.0,
-        most_requests=9,
-        most_tokens=999,
-        clock=lambda: now,
-    )
+    queue = batcher(launch, count=2, budget=100, clock=lambda: now)
 
     for _ in range(5 * PROBE):
         await queue.submit(request(["a"], [10]), FAR)
@@ -233,15 +228,7 @@ async def test_what_ran_beside_others_says_nothing_of_a_lone_ones_cores() -> Non
         now += 1.0 if threads == 2 else 0.001
         return [work.name for work in works]
 
-    queue = Batcher[Work, str](
-        launch,
-        lanes=2,
-        budget=100,
-        speed=1000.0,
-        most_requests=9,
-        most_tokens=999,
-        clock=lambda: now,
-    )
+    queue = batcher(launch, count=2, budget=100, clock=lambda: now)
 
     for names in ("a", "bc", "d"):
         await queue.submit(request(list(names), [10] * len(names)), FAR)
