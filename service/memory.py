@@ -64,7 +64,8 @@ class Hold:
         if own + more > SMALL_BYTES and all_ + more > self._limit:
             raise NoRoom
         for kind in KINDS:
-            self.keep(kind, self.bytes[kind] + sizes.get(kind, 0))
+            if size := sizes.get(kind):
+                self.keep(kind, self.bytes[kind] + size)
 
     def keep(self, kind: Kind, size: int) -> None:
         """Hold so many bytes of a kind, whatever the budget says: they are there."""

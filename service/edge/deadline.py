@@ -2,10 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from typing import TypeVar
-
-from starlette.datastructures import Headers
 
 from service.refusals import Refused
 
@@ -31,7 +29,7 @@ async def in_time(work: Awaitable[Result], deadline: float) -> Result:
         raise Refused("deadline_exceeded") from None
 
 
-def seconds(headers: Headers, most: float) -> float:
+def seconds(headers: Mapping[str, str], most: float) -> float:
     """How long this request may take, at most so many seconds.
 
     Raises:

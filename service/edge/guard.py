@@ -8,10 +8,10 @@ as a header, without a body, and the route words it in its own dialect.
 
 import asyncio
 import uuid
-from collections import Counter
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -69,6 +69,7 @@ KEPT = (b"host", b"origin", b"authorization", REQUEST_ID.encode(), WAITED.encode
 READ = SINGLE | {b"accept", b"authorization", REQUEST_ID.encode()}  # by us, in any bytes
 
 RawHeaders = list[tuple[bytes, bytes]]
+Fields = Mapping[str, str]  # headers by name, the first of each, as they are read here
 
 
 def outermost() -> list[Middleware]:
@@ -102,25 +103,27 @@ class Guard:
         headers = [pair for pair in scope["headers"] if _passes(*pair)]
         if scope["type"] != "http":
             return await self._app({**scope, "headers": headers}, receive, send)
-        key = self._keys.admit(scope)
+        key, fields = self._keys.admit(scope), _fields(headers)
         # its body is held until it is answered, its turn is over when the answer begins
         with (
             self._under_way.hold(key) as room,
             PROCESS.hold(self._most_held) as hold,
             ExitStack() as turn,
         ):
-            code = self._by_headers(scope, Headers(raw=headers), key)
+            code = self._by_headers(scope, fields, key)
             if code is None and not room:
                 code = await self._full(key)
             elif code is None and scope["method"] == "POST":  # to look at metrics asks for no work
-                code = await self._wait(key, headers, turn)
-            await self._pass(scope, headers, receive, send, hold, turn, code)
+                code = await self._wait(key, headers, fields, turn)
+            await self._pass(scope, headers, fields, receive, send, hold, turn, code)
 
-    async def _wait(self, key: Key | None, headers: RawHeaders, turn: ExitStack) -> str | None:
+    async def _wait(
+        self, key: Key | None, headers: RawHeaders, fields: Fields, turn: ExitStack
+    ) -> str | None:
         """Wait for a request's turn, and say in a header how long; or the code of a refusal."""
         most, code = self._deadline, None
         with suppress(Refused):  # which is for the route to say
-            most = seconds(Headers(raw=headers), most)
+            most = seconds(fields, most)
         try:
             waited = await self._turns.wait(key.name if key else "", most, turn)
         except TimeoutError:
@@ -139,6 +142,7 @@ class Guard:
         self,
         scope: Scope,
         headers: RawHeaders,
+        fields: Fields,
         receive: Receive,
         send: Send,
         hold: Hold,
@@ -148,9 +152,8 @@ class Guard:
         """Read a request and pass it on, or its refusal."""
         (headers, request_id), content = _with_id(headers), b""
         if code is None and scope["method"] == "POST":
-            read = self._bodies.read(own_path(scope), receive, Headers(raw=headers), hold)
-            code, content = await read
-        closing = scope["method"] != "POST" and announces(Headers(raw=headers))
+            code, content = await self._bodies.read(own_path(scope), receive, fields, hold)
+        closing = scope["method"] != "POST" and announces(fields)
         if code is not None:
             hold.keep("bodies", 0)
             headers = [pair for pair in headers if pair[0] in KEPT] + [(REFUSAL, code.encode())]
@@ -168,27 +171,27 @@ class Guard:
         app = self._app if code is None else self._refuse
         await app({**scope, "headers": headers}, replay(content, receive), send_with_id)
 
-    def _by_headers(self, scope: Scope, headers: Headers, key: Key | None) -> str | None:
+    def _by_headers(self, scope: Scope, fields: Fields, key: Key | None) -> str | None:
         """The code of a refusal that needs no body."""
         raw = scope["headers"]
         if len(raw) > MOST_HEADERS or sum(map(_size, raw)) > MOST_HEADER_BYTES:
             return "headers_too_large"
         if len(scope["path"]) + len(scope.get("query_string", b"")) > MOST_ADDRESS:
             return "headers_too_large"
-        if headers.get("transfer-encoding", "chunked").strip().lower() != "chunked":
+        if fields.get("transfer-encoding", "chunked").strip().lower() != "chunked":
             return "bad_request"
-        names = Counter(name for name, _ in raw)
-        if TWINS & names.keys() or any(names[name] > 1 for name in SINGLE):
+        names = [name for name, _ in raw]
+        if TWINS.intersection(names) or any(names.count(name) > 1 for name in SINGLE):
             return "bad_request"
-        if scope["method"] in WITHOUT_BODY and announces(headers):
+        if scope["method"] in WITHOUT_BODY and announces(fields):
             return "bad_request"
-        if scope["path"] != PROBE and not self._sites.named(headers):
+        if scope["path"] != PROBE and not self._sites.named(fields):
             return "bad_host"
         if not key:
             return "unauthorized"
-        if scope["method"] == "POST" and self._sites.drives_by(headers):
+        if scope["method"] == "POST" and self._sites.drives_by(fields):
             return "forbidden_origin"
-        if headers.get("content-encoding", "identity").strip().lower() != "identity":
+        if fields.get("content-encoding", "identity").strip().lower() != "identity":
             return "unsupported_encoding"
         return None
 
@@ -198,6 +201,11 @@ def _passes(name: bytes, value: bytes) -> bool:
     if name.replace(b"-", b"_").startswith(RAYS_OWN):
         return False
     return value.isascii() or name in READ
+
+
+def _fields(headers: RawHeaders) -> Fields:
+    """Headers as Starlette reads them, each decoded once."""
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(headers)}
 
 
 def _size(pair: tuple[bytes, bytes]) -> int:

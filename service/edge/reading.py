@@ -4,9 +4,9 @@ It is read whole before it is passed on, and looked through before anything is p
 """
 
 import asyncio
+from collections.abc import Mapping
 from functools import partial
 
-from starlette.datastructures import Headers
 from starlette.types import Message, Receive
 
 from service.api import body
@@ -28,7 +28,7 @@ class Bodies:
         self._bounds, self._beside = body.Bounds.of(settings), Beside()
 
     async def read(
-        self, path: str, receive: Receive, headers: Headers, hold: Hold
+        self, path: str, receive: Receive, headers: Mapping[str, str], hold: Hold
     ) -> tuple[str | None, bytes]:
         """The body, or the code of a refusal and none."""
         limit = self._binary if _binary(path, headers) else self._json
@@ -44,7 +44,7 @@ class Bodies:
         code = await self._beside.run(len(content), partial(self._check, path, headers, content))
         return code, content if code is None else b""
 
-    def _check(self, path: str, headers: Headers, content: bytes) -> str | None:
+    def _check(self, path: str, headers: Mapping[str, str], content: bytes) -> str | None:
         """The code of what is wrong with all of a body that a route would read as JSON."""
         media_type = headers.get("content-type", JSON).partition(";")[0].strip().lower()
         if media_type == SAFETENSORS:
@@ -57,18 +57,20 @@ class Bodies:
         return "body_too_large" if len(text) > self._json else body.check(text, self._bounds)
 
 
-def announces(headers: Headers) -> bool:
+def announces(headers: Mapping[str, str]) -> bool:
     """Whether a body follows; a length of 0 is none."""
     return "transfer-encoding" in headers or headers.get("content-length", "0").strip("0") != ""
 
 
-def _binary(path: str, headers: Headers) -> bool:
+def _binary(path: str, headers: Mapping[str, str]) -> bool:
     """Whether a body may hold arrays as bytes; how much of it is JSON is the route's to check."""
     announced = INFERENCE_HEADER in headers and path.startswith(INFERENCE)
     return announced or headers.get("content-type", "").lower().startswith((OCTETS, SAFETENSORS))
 
 
-async def _body(receive: Receive, headers: Headers, limit: int, hold: Hold) -> bytes | None:
+async def _body(
+    receive: Receive, headers: Mapping[str, str], limit: int, hold: Hold
+) -> bytes | None:
     """The whole body, or None when it is larger than the limit; then the rest is not read.
 
     Raises:

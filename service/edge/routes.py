@@ -29,7 +29,7 @@ from service.api.operations import (
     Operation,
 )
 from service.api.tei import call as tei
-from service.edge.auth import Keys
+from service.edge.auth import Keys, own_path
 from service.edge.beside import Beside
 from service.edge.deadline import DEADLINE
 from service.edge.encoding import Encoding, Handler
@@ -60,14 +60,14 @@ def application(replica: Replica, scrape: Scrape) -> ASGIApp:
     handlers = Encoding(replica, beside).handlers() | Handlers(replica, scrape, beside).handlers()
     rows = [*OPERATIONS, *PAGES]
     dialects = {row.path: row.api.problem for row in rows}
+    ends = {
+        (row.path, row.method.upper()): _endpoint(row, handlers[row.path, row.method], replica)
+        for row in rows
+    }
     app = Starlette(
         routes=[
-            Route(
-                _pattern(row.path),
-                _endpoint(row, handlers[row.path, row.method], replica),
-                methods=[row.method.upper()],
-            )
-            for row in rows
+            Route(_pattern(path), endpoint, methods=[method])
+            for (path, method), endpoint in ends.items()
         ],
         exception_handlers={HTTPException: _not_routed(dialects)},
     )
@@ -75,7 +75,21 @@ def application(replica: Replica, scrape: Scrape) -> ASGIApp:
     published = (row for row in rows if row.method == "post" or row.api is NATIVE)
     labels = {_label(row.path): row.method.upper() for row in published}
     replica.metrics.expect(labels | {UNKNOWN: "GET"})
-    return RecordMiddleware(_cors(app, replica.settings.cors_origins), replica)
+    return RecordMiddleware(_cors(Straight(ends, app), replica.settings.cors_origins), replica)
+
+
+class Straight:
+    """To an endpoint whose path is the request's own at once; the router finds every other."""
+
+    def __init__(self, ends: Mapping[tuple[str, str], Handler], app: ASGIApp) -> None:
+        self._ends, self._app = ends, app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        end = self._ends.get((own_path(scope), scope["method"])) if "method" in scope else None
+        if end is None:
+            return await self._app(scope, receive, send)
+        response = await end(Request(scope, receive))
+        await response(scope, receive, send)
 
 
 class ModelConvertor(PathConvertor):

@@ -4,7 +4,7 @@ A page may have its name point here (DNS rebinding), or send what its browser le
 address unasked. Source: Fetch, "CORS-safelisted request-header"; Fetch Metadata.
 """
 
-from starlette.datastructures import Headers
+from collections.abc import Mapping
 
 from service.settings import Settings
 
@@ -20,12 +20,12 @@ class Sites:
         self._hosts = frozenset(host.lower() for host in settings.allowed_hosts)
         self._origins = frozenset(settings.cors_origins)
 
-    def named(self, headers: Headers) -> bool:
+    def named(self, headers: Mapping[str, str]) -> bool:
         """Whether a request asks for a host that is the service's, by any port."""
         host = headers.get("host", "").lower()
         return not self._hosts or host in self._hosts or host.rpartition(":")[0] in self._hosts
 
-    def drives_by(self, headers: Headers) -> bool:
+    def drives_by(self, headers: Mapping[str, str]) -> bool:
         """Whether a POST comes, unasked, from another origin's page."""
         if headers.get("content-type", "").partition(";")[0].strip().lower() not in SIMPLE:
             return False

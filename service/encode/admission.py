@@ -35,13 +35,14 @@ class Admission:
 
         Args:
             deadline: when the answer must be there, on time.monotonic's clock.
-            record: of the request they are of; None for what nobody asked for.
+            record: of the request they are of, which they carry; None for what nobody asked for.
 
         Raises:
             Refused: they are not admitted, not done in time, or not finite.
         """
-        record = record or Record("own")
-        works = [replace(work, record=record) for work in works]
+        if record is None:
+            record = Record("own")
+            works = [replace(work, record=record) for work in works]
         try:
             with record.batched(), self._wording(works, deadline, record):
                 async with asyncio.timeout(deadline - time.monotonic()):

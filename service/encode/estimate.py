@@ -22,34 +22,40 @@ class Estimate:
         self._longest, self._most = longest, most
         self._tokens, self._characters = 1.0, USUAL_CHARACTERS
 
-    def tokens(self, inputs: Sequence[str | Item]) -> int:
-        """About how many tokens these inputs hold; embeddings count as few."""
+    def tokens(self, inputs: Sequence[str | Item], sizes: Sequence[int]) -> int:
+        """About how many tokens these inputs hold; embeddings count as few.
+
+        Args:
+            sizes: what `characters` says of them.
+        """
         ratio, longest = self._tokens / self._characters, self._longest
-        tokens = sum(min(int(_size(one, ratio)) + AROUND, longest) for one in inputs)
+        tokens = 0
+        for one, size in zip(inputs, sizes, strict=True):
+            ids = None if isinstance(one, str) else one.token_ids
+            about = int(size * ratio) + AROUND if ids is None else len(ids)
+            tokens += min(about, longest)
         return min(tokens, self._most)
 
-    def learn(self, inputs: Sequence[str | Item], outcome: Sequence[ModelInput]) -> None:
+    def learn(self, sizes: Sequence[int], outcome: Sequence[ModelInput]) -> None:
         """Remember how many tokens the texts among some inputs turned out to be."""
         texts = [
-            (_characters(one), became.length - AROUND)
-            for one, became in zip(inputs, outcome, strict=True)
-            if not became.truncated and _characters(one)
+            (size, became.length - AROUND)
+            for size, became in zip(sizes, outcome, strict=True)
+            if size and not became.truncated
         ]
         if texts:
             self._characters = KEEP * self._characters + sum(size for size, _ in texts)
             self._tokens = KEEP * self._tokens + max(1, sum(tokens for _, tokens in texts))
 
 
-def waits(inputs: Sequence[str | Item]) -> bool:
-    """Whether the texts among some inputs wait to be tokenized; few are, on the spot."""
-    return sum(map(_characters, inputs)) >= THREAD_CHARACTERS
+def waits(sizes: Sequence[int]) -> bool:
+    """Whether texts of so many characters wait to be tokenized; few are, on the spot."""
+    return sum(sizes) >= THREAD_CHARACTERS
 
 
-def _size(one: str | Item, ratio: float) -> float:
-    if isinstance(one, str) or one.token_ids is None:
-        return _characters(one) * ratio
-    return len(one.token_ids) - AROUND
-
-
-def _characters(one: str | Item) -> int:
-    return len(one) if isinstance(one, str) else len(one.text or "") + len(one.pair or "")
+def characters(inputs: Sequence[str | Item]) -> list[int]:
+    """The characters of each input; of one without a text, 0."""
+    return [
+        len(one) if isinstance(one, str) else len(one.text or "") + len(one.pair or "")
+        for one in inputs
+    ]

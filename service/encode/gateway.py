@@ -12,7 +12,7 @@ from model.config import EncoderConfig
 from service.encode import answer, maps
 from service.encode.admission import Admission
 from service.encode.answer import Encoded, Identity
-from service.encode.estimate import Estimate, waits
+from service.encode.estimate import Estimate, characters, waits
 from service.encode.layout import Layout
 from service.encode.plan import Plan, Planner
 from service.encode.price import HALF, SINGLE, Price, flops
@@ -62,11 +62,11 @@ class Gateway:
             Refused: why not.
         """
         record.input = _kind(request)
-        tokens = self._estimate.tokens(request.inputs)
-        aside = waits(request.inputs)
-        with self._admission.foreseen(tokens, deadline, record, aside=aside):
+        sizes = characters(request.inputs)
+        tokens = self._estimate.tokens(request.inputs, sizes)
+        with self._admission.foreseen(tokens, deadline, record, aside=waits(sizes)):
             plan = await self._planner.plan(request, deadline, record)
-        self._estimate.learn(request.inputs, plan.inputs)
+        self._estimate.learn(sizes, plan.inputs)
         if layout.padded:
             self._planner.check_tokens(len(plan.works) * max(plan.lengths))
         price = self._price(request, plan, layout)

@@ -19,7 +19,7 @@ from model.text.frame import Tokenized
 from model.text.pieces import Reading, exhaust
 from model.text.tokenizer import Tokenizer, Truncate
 from service.encode.aside import Aside
-from service.encode.request import Base64Array, Item
+from service.encode.request import Base64Array, Item, Text
 from service.refusals import Refused
 
 # Fewer characters than this are tokenized on the spot; a thread costs more than they do.
@@ -70,7 +70,7 @@ class Reader:
 
     async def read(
         self,
-        items: Sequence[Item],
+        items: Sequence[Item | Text],
         truncate: Truncate,
         deadline: float,
         *,
@@ -134,7 +134,7 @@ class Reader:
             return exhaust(reading)
         return await self.aside.run(reading, deadline, characters)
 
-    def _check_text(self, item: Item, index: int) -> None:
+    def _check_text(self, item: Item | Text, index: int) -> None:
         for name, text in (("text", item.text), ("pair", item.pair)):
             if text == "":
                 raise Refused.at("sequence_empty", "inputs", index, name)
@@ -148,7 +148,9 @@ class Reader:
         shown = {name: getattr(text, name) for name in names} if facts else {}
         return ModelInput(packing.Sequence(text.token_ids, types), text.length, shown)
 
-    def _of_numbers(self, item: Item, index: int, truncate: Truncate, facts: bool) -> ModelInput:
+    def _of_numbers(
+        self, item: Item | Text, index: int, truncate: Truncate, facts: bool
+    ) -> ModelInput:
         if item.token_ids is not None:
             ids, types = item.token_ids, item.token_type_ids
             types = [0] * len(ids) if types is None else types
@@ -211,7 +213,7 @@ def _refuse_length(length: int, limit: int, index: int) -> None:
     raise Refused.at("sequence_too_long", "inputs", index, length=length, limit=limit)
 
 
-def _pair(item: Item) -> tuple[str] | tuple[str, str]:
+def _pair(item: Item | Text) -> tuple[str] | tuple[str, str]:
     text = item.text or ""
     return (text,) if item.pair is None else (text, item.pair)
 

@@ -65,16 +65,14 @@ class Planner:
         with record.stage("tokenize"):
             inputs = await self._read(request, deadline)
         record.sequences, record.tokens = len(inputs), sum(len(i.sequence) for i in inputs)
-        selections: Sequence[Selection | None] = [None] * len(inputs)
-        if request.attention:
-            selections = [
-                self._selection(request.attention, heads, index, one)
-                for index, one in enumerate(inputs)
-            ]
-        works = [
-            Work(replace(one.sequence, gates=gates), replace(outputs, attention=selection))
-            for one, selection in zip(inputs, selections, strict=True)
-        ]
+        works = []
+        for index, one in enumerate(inputs):
+            sequence = replace(one.sequence, gates=gates) if gates else one.sequence
+            wanted = outputs
+            if request.attention:
+                selection = self._selection(request.attention, heads, index, one)
+                wanted = replace(outputs, attention=selection)
+            works.append(Work(sequence, wanted, record))
         return Plan(inputs, works)
 
     def check_tokens(self, tokens: int) -> None:

@@ -1,7 +1,7 @@
 """The native wire: request models, strict."""
 
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,6 +74,16 @@ class Item(Wire):
         if self.text is not None:
             return "text"
         return "tokens" if self.token_ids is not None else "embeddings"
+
+
+class Text(NamedTuple):
+    """A text sent as a string, read as an Item is; to make one of those takes ten times as long."""
+
+    text: str
+    pair: None = None
+    token_ids: None = None
+    token_type_ids: None = None
+    embeddings: None = None
 
 
 Input = Annotated[
@@ -193,9 +203,6 @@ class EncodeRequest(Wire):
     dtype: Floats = "float32"
 
     @cached_property
-    def items(self) -> list[Item]:
+    def items(self) -> list[Item | Text]:
         """Every input in its long form."""
-        return [
-            Item.model_construct(text=value) if isinstance(value, str) else value
-            for value in self.inputs
-        ]
+        return [Text(value) if isinstance(value, str) else value for value in self.inputs]

@@ -21,6 +21,8 @@ CODES = {"sequence_too_long": "context_length_exceeded", "overloaded": "rate_lim
 NAMES = {"inputs": "input", "pooled": "dimensions"}
 NUMBERS, BYTES = Layout(compact=({"encoding_format": "base64"},)), Layout(numbers=())
 
+PLAIN = EncodeRequest.model_construct(inputs=[])  # a copy takes less time than another
+
 
 class Call(InPieces):
     """A request of POST /v1/request."""
@@ -49,11 +51,9 @@ def parse(body: bytes) -> Call:
         ValidationError: what service/refusals.py gives a status.
     """
     request = EmbeddingsRequest.model_validate_json(body)
-    native = EncodeRequest.model_construct(
-        model=request.model,
-        inputs=items(request.input),
-        pooled=request.dimensions is None or Pooled(dimensions=request.dimensions),
-    )
+    pooled = request.dimensions is None or Pooled(dimensions=request.dimensions)
+    fields = {"model": request.model, "inputs": items(request.input), "pooled": pooled}
+    native = PLAIN.model_copy(update=fields)
     return Call(request=native, layout=NUMBERS if request.encoding_format == "float" else BYTES)
 
 

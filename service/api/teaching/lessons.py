@@ -78,7 +78,7 @@ class Lessons:
         record.sequences, record.tokens = 1, len(text.sequence)
         size = _check_bytes(self._reader.config, len(text.sequence), self._most_bytes)
         self._reserve(record, size)
-        work = Work(text.sequence, Outputs(explained=request.layer))
+        work = Work(text.sequence, Outputs(explained=request.layer), record)
         (done,), _ = await self._admission.run([work], deadline, record)
         return answer.as_numbers({**self._head, **_facts(request.layer, text, done.steps)})
 

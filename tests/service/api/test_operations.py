@@ -104,7 +104,7 @@ async def test_every_route_of_the_service_is_described(replica: Replica) -> None
         return b""
 
     app = edge.application(replica, scrape)
-    routes = [route for route in app._app.routes if isinstance(route, Route)]  # type: ignore[attr-defined]
+    routes = [route for route in app._app._app.routes if isinstance(route, Route)]  # type: ignore[attr-defined]
 
     served = {(route.path_format, method) for route in routes for method in route.methods or ()}
 

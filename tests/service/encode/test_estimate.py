@@ -3,7 +3,7 @@
 import pytest
 
 from model import packing
-from service.encode.estimate import Estimate
+from service.encode.estimate import Estimate, characters
 from service.encode.inputs import ModelInput
 from service.encode.request import Item
 
@@ -17,11 +17,14 @@ def test_texts_hold_as_many_tokens_by_character_as_those_before_them() -> None:
     """With the two around each; what was cut teaches nothing, and ids are counted."""
     estimate = Estimate(longest=100, most=151)
     for _ in range(200):
-        estimate.learn(["x" * 30, Item(token_ids=[7] * 9)], [outcome(12, 12), outcome(9, 9)])
-        estimate.learn(["x" * 1000], [outcome(100, 5000)])
+        estimate.learn([30, 0], [outcome(12, 12), outcome(9, 9)])
+        estimate.learn([1000], [outcome(100, 5000)])
 
-    assert estimate.tokens(["x" * 60]) == pytest.approx(22, abs=1)
-    assert estimate.tokens([Item(text="x" * 30, pair="x" * 30)]) == pytest.approx(22, abs=1)
-    assert estimate.tokens(["x" * 9000, Item(token_ids=[7] * 51)]) == 151
-    assert estimate.tokens(["x" * 9000] * 50) == 151  # one that holds more is refused
-    assert estimate.tokens([Item(embeddings=[[0.0] * 4])]) <= 2
+    def tokens(*inputs: str | Item) -> int:
+        return estimate.tokens(inputs, characters(inputs))
+
+    assert tokens("x" * 60) == pytest.approx(22, abs=1)
+    assert tokens(Item(text="x" * 30, pair="x" * 30)) == pytest.approx(22, abs=1)
+    assert tokens("x" * 9000, Item(token_ids=[7] * 51)) == 151
+    assert tokens(*["x" * 9000] * 50) == 151  # one that holds more is refused
+    assert tokens(Item(embeddings=[[0.0] * 4])) <= 2
