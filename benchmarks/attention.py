@@ -67,8 +67,8 @@ def ours(folder: Path) -> dict[str, Request]:
         items = []
         for work, one in zip(works, done, strict=True):
             shown = work.outputs.attention
-            named = dict(maps.tensors(shown, one.attention)) if shown else {}
-            items.append(answer.Item(len(work), {}, one.pooled, named=named))
+            arrays = dict(maps.tensors(shown, one.attention)) if shown else {}
+            items.append(answer.Item(len(work), {}, one.pooled, arrays=arrays))
         return b"".join(answer.as_safetensors(answer.Encoded({}, items, {})))
 
     def wanted(tokens: int, form: Any, heads: dict[int, tuple[int, ...]]) -> Outputs:

@@ -119,6 +119,7 @@ class Encoder:
     ) -> None:
         self.config, self.embeddings, self.layers = config, embeddings, layers
         self.norm, self.distances = norm, distances
+        self._widest: Tensor | None = None  # biases of the longest sequence yet
 
     @property
     def device(self) -> torch.device:
@@ -177,10 +178,19 @@ class Encoder:
 
     def biases(self, packed: Packed) -> dict[int, Tensor]:
         """What distance adds to the scores, (heads, query, key), for every length at hand."""
-        table = self.distances
-        if table is None:
+        if self.distances is None:
             return {}
-        return {
-            length: table[buckets(length, len(table), table.device)].permute(2, 0, 1).contiguous()
-            for length in {group.length for group in packed.groups}
-        }
+        lengths = {group.length for group in packed.groups}
+        widest = self._widest
+        if widest is None or widest.shape[1] < max(lengths):  # lanes that meet may make one each
+            widest = self._widest = _biases(self.distances, max(lengths))
+        return {length: widest[:, :length, :length].contiguous() for length in lengths}
+
+
+def _biases(table: Tensor, tokens: int) -> Tensor:
+    """What distance adds to so many tokens' scores, (heads, query, key).
+
+    That of fewer tokens is its corner, so that one such tensor serves all lengths.
+    """
+    places = buckets(tokens, len(table), table.device)
+    return table[places].permute(2, 0, 1).contiguous()

@@ -19,9 +19,11 @@ def full(look: Look) -> Tensor:
     units = len(look.units.axis)
     if 0 < units <= look.step:
         return next(look.tiles()).values  # all of it, and no copy
-    maps = look.q.new_zeros(len(look.heads), units, units)
-    for tile in look.tiles():
-        maps[:, tile.queries, tile.keys] = tile.values
+    maps = look.q.new_empty(len(look.heads), units, units)
+    if look.window is not None:
+        maps.zero_()  # beyond the window is no tile
+    for _ in look.tiles(scratch=look.scratch(), into=maps):
+        pass  # each is made in its place
     return maps
 
 

@@ -64,8 +64,8 @@ def _walk(look: Look, apart: Tensor, scratch: Tensor) -> tuple[Tensor, Tensor]:
         values, shift = tile.values, tile.queries.start - tile.keys.start
         received[:, tile.keys] += values.sum(1)
         offsets = [values.diagonal(shift + offset, 1, 2).sum(1) for offset in OFFSETS.values()]
-        distance = values.flatten(1) @ _far(*values.shape[1:], shift, values.device)
         entropy = _entropy(tile)  # before what separates is taken out
+        distance = _distance(tile, shift)
         inside = apart[(apart >= tile.keys.start) & (apart < tile.keys.stop)] - tile.keys.start
         confidence = values.index_fill_(2, inside, 0.0).amax(2).sum(1)
         scalars += torch.stack([*offsets, entropy, confidence, distance], 1)
@@ -78,6 +78,15 @@ def _entropy(tile: Tile) -> Tensor:
         each: Tensor = torch.special.entr(tile.values)
         return each.sum((1, 2))
     return (tile.sums.log2().sum((1, 2)) - tile.logs.mul_(tile.values).sum((1, 2))) * LN2
+
+
+def _distance(tile: Tile, shift: int) -> Tensor:
+    """The sum over a tile of how far weights reach, (heads,); in place of its logs.
+
+    No matrix product, whose bits depend on how many heads and how many cores there are.
+    """
+    far = _far(*tile.values.shape[1:], shift, tile.values.device)
+    return torch.mul(tile.values, far, out=tile.logs).sum((1, 2))
 
 
 def _means(
@@ -100,9 +109,9 @@ def _means(
 
 @lru_cache(maxsize=32)  # layers and sequences of a length share their tiles' shapes
 def _far(queries: int, keys: int, shift: int, device: torch.device) -> Tensor:
-    """How far each key of a tile is from each query, (queries * keys,)."""
+    """How far each key of a tile is from each query, (queries, keys)."""
     query, key = (torch.arange(units, device=device) for units in (queries, keys))
-    return (query[:, None] + shift - key).abs().float().flatten()
+    return (query[:, None] + shift - key).abs().float()
 
 
 def _contributions(looks: Many[Look], traces: Many[Trace], rows: slice) -> Tensor:

@@ -103,39 +103,49 @@ class Look:
         return (place[queries][:, None] - place[keys]).abs() > (self.window or 0)
 
     def tiles(
-        self, places: Many[int] | None = None, scratch: Tensor | None = None
+        self,
+        places: Many[int] | None = None,
+        scratch: Tensor | None = None,
+        into: Tensor | None = None,
     ) -> Iterator[Tile]:
         """The rows of these places on the axis, of all by default.
 
         Args:
             scratch: memory of `scratch()`, to make tiles in where that is possible; each then
                 lasts until the next. What is written to fresh memory comes twice as slowly.
+            into: (heads, places, axis), where the values are to lie; what no tile has of it
+                stays as it is.
         """
         if self.units.whole and self.norms is None and places is None:
-            return self._whole(scratch)
-        return self._units(range(len(self.units.axis)) if places is None else places)
+            return self._whole(scratch, into)
+        return self._units(range(len(self.units.axis)) if places is None else places, into)
 
     def scratch(self) -> Tensor:
         """Memory for one tile of this look, or of any other over the same sequence."""
         tokens = self.units.tokens
         return self.q.new_empty(2, len(self.shift) * min(self.step, tokens) * tokens)
 
-    def _whole(self, scratch: Tensor | None) -> Iterator[Tile]:
+    def _whole(self, scratch: Tensor | None, into: Tensor | None) -> Iterator[Tile]:
         first_half, second_half = (None, None) if scratch is None else scratch
         for queries, keys in near(self.units.tokens, self.window, self.step):
             logs = self.logs(queries, keys, first_half)
             values = torch.exp2(logs, out=_shaped(second_half, *logs.shape))
             sums = values.sum(-1, keepdim=True)  # a normaliser of 100 has coarse neighbours
-            yield Tile(queries, keys, values.div_(sums), logs, sums)
+            place = values if into is None else into[:, queries, keys]
+            yield Tile(queries, keys, torch.div(values, sums, out=place), logs, sums)
 
-    def _units(self, units: Many[int]) -> Iterator[Tile]:
+    def _units(self, units: Many[int], into: Tensor | None) -> Iterator[Tile]:
         """Rows of units, each what its tokens give over what they hold in all."""
         members, places = (part.to(self.q.device) for part in self.units.members())
         masses, keys = self._masses(members), slice(0, len(self.units.axis))
         merged = self.units.merged
         for first in range(0, len(units), self.step):
             some = units[first : first + self.step]
-            values = self.q.new_zeros(len(self.heads), len(some), keys.stop)
+            queries = slice(first, first + len(some))
+            if into is None:
+                values = self.q.new_zeros(len(self.heads), len(some), keys.stop)
+            else:
+                values = into[:, queries].zero_()
             held = values.new_zeros(values.shape[:2])
             for tokens, rows in self._tokens_of(some):
                 logs = self.logs(tokens, slice(0, self.units.tokens))
@@ -147,7 +157,7 @@ class Look:
                 columns = self._columns(weights, members, places)
                 held.index_add_(1, rows, (columns if self.units.renormalize else weights).sum(2))
                 values.index_add_(1, rows, columns)
-            yield Tile(slice(first, first + len(some)), keys, values.div_(held.unsqueeze(2)))
+            yield Tile(queries, keys, values.div_(held.unsqueeze(2)))
 
     def _tokens_of(self, places: Many[int]) -> Iterator[tuple[Tensor, Tensor]]:
         """The tokens of some units shown and whose they are, a tile's height at a time."""

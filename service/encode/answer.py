@@ -154,13 +154,18 @@ def as_safetensors(encoded: Encoded) -> Iterator[bytes]:
         yield from raw(array)
 
 
-def raw(array: Array, most: int = PIECE_BYTES) -> Iterator[bytes]:
-    """An array's bytes, little-endian, in pieces of so many."""
+def raw(array: Array) -> Iterator[bytes]:
+    """An array's bytes, little-endian, in pieces."""
+    return (bytes(piece) for piece in _pieces(array, PIECE_BYTES))
+
+
+def _pieces(array: Array, most: int) -> Iterator[memoryview]:
+    """The same in so many bytes each, and no copy where the array lies so already."""
     flat = np.ascontiguousarray(array).reshape(-1)
     step = most // flat.itemsize
     for first in range(0, flat.size, step):
         piece = flat[first : first + step]
-        yield piece.astype(piece.dtype.newbyteorder("<"), copy=False).tobytes()
+        yield piece.astype(piece.dtype.newbyteorder("<"), copy=False).data.cast("B")
 
 
 async def collect(pieces: Iterator[bytes], turn: asyncio.Lock) -> list[bytes]:
@@ -177,7 +182,7 @@ async def collect(pieces: Iterator[bytes], turn: asyncio.Lock) -> list[bytes]:
         for piece in pieces:
             parts.append(piece)
             since += len(piece)
-            if since > PIECE_BYTES:
+            if since >= PIECE_BYTES:
                 whole.append(b"".join(parts))
                 parts, since, held = [], 0, held or await turn.acquire()
                 await asyncio.sleep(0)
@@ -251,5 +256,5 @@ def _base64(array: Array) -> Iterator[bytes]:
     """An array as {"shape", "dtype", "data"}, little-endian, in pieces."""
     facts = {"shape": array.shape, "dtype": array.dtype.name}
     yield orjson.dumps(facts)[:-1] + b',"data":"'
-    yield from map(base64.b64encode, raw(array, BASE64_BYTES))
+    yield from map(base64.b64encode, _pieces(array, BASE64_BYTES))
     yield b'"}'

@@ -310,6 +310,28 @@ def test_statistics_are_those_of_the_full_map(cell: Prepare) -> None:
                 np.testing.assert_allclose(found[name], value, rtol=0, atol=close, err_msg=name)
 
 
+@pytest.mark.parametrize("tokens", [67, TILE + 3])
+def test_statistics_have_the_same_bits_on_any_cores_and_of_any_heads(
+    model: Model, tokens: int
+) -> None:
+    """One core or two, all heads asked or some: a head's numbers are the same."""
+    ids, cores = [5 + i for i in range(tokens)], torch.get_num_threads()
+    every = {layer: tuple(range(12)) for layer in range(2)}
+
+    def table(heads: dict[int, tuple[int, ...]], threads: int) -> Any:
+        torch.set_num_threads(threads)
+        asked = Selection(heads, divide(tokens), form="stats", cls=0, separators=(tokens - 1,))
+        return shown(model, [ids], 0, asked).heads[1]["stats"]
+
+    try:
+        found, others, some = table(every, 1), table(every, 2), table({1: (3, 7, 11)}, 1)
+    finally:
+        torch.set_num_threads(cores)
+
+    np.testing.assert_array_equal(others, found)
+    np.testing.assert_array_equal(some, found[[3, 7, 11]])
+
+
 def by_hand(full: Array, units: Units, cls: int | None, separators: tuple[int, ...]) -> Any:
     """The statistics of maps, (heads, query, key), each as its formula says."""
     count = full.shape[1]

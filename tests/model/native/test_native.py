@@ -117,6 +117,20 @@ def same(one: Encoded, other: Encoded) -> bool:
     return kept[0] == kept[1] and all(torch.equal(a, b) for a, b in pairs)
 
 
+def test_biases_of_distance_are_kept_and_cut_to_each_length() -> None:
+    """After a longer batch a shorter one's are the bits that a new encoder makes."""
+    longer, shorter = [Sequence([5] * LONG)], [Sequence([5] * 7), Sequence([5] * 13)]
+    used, fresh = made(FAMILIES["distances"]), made(FAMILIES["distances"])
+    used.biases(used.pack(longer))
+    kept = used._widest
+
+    found, expected = used.biases(used.pack(shorter)), fresh.biases(fresh.pack(shorter))
+
+    assert found.keys() == expected.keys() == {7, 13}
+    assert all(torch.equal(found[length], expected[length]) for length in expected)
+    assert used._widest is kept and kept is not None and kept.shape == (HEADS, LONG, LONG)
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_family_has_the_loops_bits(name: str, stacked: Callable[[Encoder], Stack]) -> None:
     """The last state, each hidden state and trace, and one of each; finite or not."""
