@@ -8,6 +8,7 @@ Sequences of equal length lie side by side, so that attention sees each such gro
 from collections.abc import Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate, groupby
 
 import torch
@@ -57,7 +58,7 @@ class Group:
         return slice(self.start, self.start + self.count * self.length)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, where cached_property keeps nothing
 class Packed:
     """A batch as rows; `starts[i]` is the first row of the i-th sequence given."""
 
@@ -73,6 +74,15 @@ class Packed:
     def rows(self, index: int) -> slice:
         """The rows of the sequence given as number `index`."""
         return slice(self.starts[index], self.starts[index] + self.lengths[index])
+
+    @cached_property
+    def places(self) -> Tensor:
+        """Where each sequence begins, in order, and where the last ends, (sequences + 1,) int32.
+
+        Made once for all layers: each copy from the host waits for what the device does.
+        """
+        edges = [*sorted(self.starts), self.groups[-1].rows.stop]
+        return torch.tensor(edges, dtype=torch.int32).to(self.token_ids.device)
 
 
 def pack(sequences: Many[Sequence], device: torch.device, pad: int | None = None) -> Packed:
