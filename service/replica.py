@@ -238,6 +238,7 @@ def _batcher(
         budget=proof.budget,
         speed=proof.speed,
         cost=cache(partial(cost, lanes.model.config)),
+        small=proof.small,
         most_requests=settings.max_waiting_requests,
         most_tokens=settings.max_waiting_tokens,
         limits=tenants(settings.api_keys),

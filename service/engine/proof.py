@@ -16,6 +16,7 @@ from model import kernels, packing
 from model.loading.checkpoint import Model
 from model.pooling import pool
 from service.engine import machine, numerics
+from service.engine.fair.queue import SMALL
 from service.engine.lanes import Lanes, array
 from service.engine.loading import accelerate, load
 from service.engine.weights import Source
@@ -70,6 +71,7 @@ class Proof:
         numerics: names the arithmetic; equal weights, numerics and input give equal bits, unless
             it ends in -varying: then the bits follow from the batch too.
         speed: tokens per second on all cores.
+        small: tokens of a batch that takes as long whatever it holds.
         budget: tokens per batch.
     """
 
@@ -79,6 +81,7 @@ class Proof:
     golden: Array
     numerics: str
     speed: float
+    small: int
     budget: int
 
     def right(self, result: Result) -> bool:
@@ -104,7 +107,10 @@ def prove(
     """
     accelerate(lanes.model)
     check_exact(lanes.model, source, dtype)
-    speed = _measure(lanes)
+    if device.type == "cpu":
+        speed, small = _speed(lanes, MEASURED_SEQUENCES), SMALL
+    else:
+        speed, small = pace(lanes, batch_tokens or machine.MOST_BATCH_TOKENS)
     canary = Work(_sequence(lanes.model, CANARY), Outputs(tokens=True))
     golden = _tokens(_run_canary(lanes, [canary], 1))
     fixed = device.type == "cpu" and dtype == torch.float32
@@ -116,6 +122,7 @@ def prove(
         golden,
         numerics=name if fixed else f"{name}-varying",
         speed=speed,
+        small=small,
         budget=batch_tokens or machine.budget(speed),
     )
     check_invariance(lanes, proof)
@@ -175,17 +182,36 @@ def _larger_companies(lanes: Lanes, proof: Proof) -> Iterator[list[Work]]:
         yield [filler] * ((size - len(proof.canary)) // len(filler))
 
 
-def _measure(lanes: Lanes) -> float:
-    """Tokens per second of a batch of middling sequences on all cores, at its fastest.
+def pace(lanes: Lanes, full: int) -> tuple[float, int]:
+    """How fast a GPU is: a processor does few tokens as fast as many, a GPU does not.
 
-    A neighbour that starts beside us makes some rounds slow, and passes.
+    Args:
+        full: tokens of the largest batch; it is filled by twice as many each time.
+
+    Returns:
+        Its highest speed, and how many tokens it does at that in the time of its shortest pass.
     """
-    batch = [_filler(_middling(lanes.model))] * MEASURED_SEQUENCES
+    count = MEASURED_SEQUENCES
+    speed = _speed(lanes, count)
+    while 2 * count * _middling(lanes.model) <= full:
+        count *= 2
+        speed = max(speed, _speed(lanes, count))
+    return speed, max(SMALL, int(speed * _seconds(lanes, [_filler(1)])))
+
+
+def _speed(lanes: Lanes, count: int) -> float:
+    """Tokens per second of a batch of so many middling sequences on all cores."""
+    batch = [_filler(_middling(lanes.model))] * count
+    return sum(map(len, batch)) / _seconds(lanes, batch)
+
+
+def _seconds(lanes: Lanes, batch: Sequence[Work]) -> float:
+    """What a batch takes at its fastest; a neighbour makes some rounds slow, and passes."""
     fastest, end = math.inf, time.perf_counter() + MEASURED_SECONDS
     while (start := time.perf_counter()) < end:
         lanes.run(batch, len(lanes))
         fastest = min(fastest, time.perf_counter() - start)
-    return sum(map(len, batch)) / fastest
+    return fastest
 
 
 def _middling(model: Model) -> int:
