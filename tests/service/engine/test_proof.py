@@ -121,6 +121,22 @@ async def test_every_number_format_is_held_against_plain_float32(
         check_exact(load(found, CPU, dtype, broken), found, dtype)
 
 
+def short_of_keys(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, bias: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention that forgets all keys beyond its first tile."""
+    return kernels.attend_plain(q, k[:, :, :128], v[:, :, :128], scale, bias)
+
+
+async def test_half_precision_is_held_to_more_than_a_tile_of_keys() -> None:
+    """Kernels loop over tiles: a canary of one says nothing of the others."""
+    found = locate(BUNDLED)
+    broken = replace(kernels.PLAIN, attend=short_of_keys)
+
+    with pytest.raises(NotTrustworthy, match="differs from the plain float32 path's by"):
+        check_exact(load(found, CPU, torch.bfloat16, broken), found, torch.bfloat16)
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 async def test_half_precision_is_served_on_any_processor_and_promises_no_bits(dtype: Any) -> None:
     """Where the processor's own half-precision kernels follow the batch, close is what holds."""
