@@ -54,6 +54,7 @@ class Trace:
         z: what was mixed of the values, as W^O read it, (rows, width).
         normalisers: per group, the log of each softmax row's sum, (sequences, heads, tokens).
         biases: what was added to the scores, (heads, query, key) by length; empty is nothing.
+        spread: the normalisers of all rows, (heads, rows), where one call gave them.
     """
 
     attention: "MultiHeadAttention"
@@ -64,12 +65,15 @@ class Trace:
     groups: tuple[Group, ...]
     normalisers: tuple[Tensor, ...]
     biases: Mapping[int, Tensor]
+    spread: Tensor | None = None
 
     def normaliser(self, rows: slice) -> Tensor:
         """The log of each softmax row's sum, (heads, tokens), of one sequence."""
-        for group, normaliser in zip(self.groups, self.normalisers, strict=True):
+        for place, group in enumerate(self.groups):
             if group.rows.start <= rows.start < group.rows.stop:
-                return normaliser[(rows.start - group.start) // group.length]
+                if self.spread is not None:
+                    return self.spread[:, rows]
+                return self.normalisers[place][(rows.start - group.start) // group.length]
         raise RuntimeError("rows outside every group: this is a bug")
 
 
@@ -124,17 +128,14 @@ class MultiHeadAttention:
             q, k = self.rotation(q, packed.positions), self.rotation(k, packed.positions)
         if self.kernels.spread is not None and not biases:
             mixed, spread = self.kernels.spread(q, k, v, packed, self.scale, self.window)
-            z = mixed.flatten(1)
-            normalisers = [
-                spread[:, group.rows].reshape(-1, group.count, group.length).transpose(0, 1)
-                for group in packed.groups
-            ]
+            z, normalisers = mixed.flatten(1), list[Tensor]()
         else:
             z, normalisers = self._grouped(q, k, v, packed, biases)
+            spread = None
         for rows, scales in gates:
             for head, scale in scales.items():
                 z[rows, head * self.head : (head + 1) * self.head] *= scale
-        trace = Trace(self, q, k, v, z, packed.groups, tuple(normalisers), biases)
+        trace = Trace(self, q, k, v, z, packed.groups, tuple(normalisers), biases, spread)
         return self.output.add(z, residual), trace
 
     def _grouped(

@@ -43,21 +43,18 @@ def attend_spread(
         window: how far a query looks to either side; None is everywhere.
 
     Returns:
-        The mixed values, (rows, heads, head), and the normaliser, (heads, rows); rows past the
-        last sequence hold zeros.
+        The mixed values, (rows, heads, head), with zeros past the last sequence, and the
+        normaliser, (heads, rows up to there).
     """
     from torch.nn.attention.varlen import AuxRequest, varlen_attn
 
-    edges = [group.start + i * group.length for group in packed.groups for i in range(group.count)]
-    used = packed.groups[-1].rows.stop
-    places = torch.tensor([*edges, used], dtype=torch.int32, device=q.device)
-    longest = packed.groups[-1].length  # groups are ordered by length
+    used, longest = packed.groups[-1].rows.stop, packed.groups[-1].length  # ordered by length
     mixed, normaliser = varlen_attn(
         q[:used],
         k[:used],
         v[:used],
-        places,
-        places,
+        packed.places,
+        packed.places,
         longest,
         longest,
         return_aux=AuxRequest(lse=True),
@@ -67,8 +64,9 @@ def attend_spread(
     )
     if normaliser.shape[0] != q.shape[1]:  # documented as (rows, heads), given as (heads, rows)
         normaliser = normaliser.T
-    fill = len(q) - used
-    return torch.nn.functional.pad(mixed, (0, 0, 0, 0, 0, fill)), normaliser
+    if fill := len(q) - used:  # of no rows, pad makes a copy
+        mixed = torch.nn.functional.pad(mixed, (0, 0, 0, 0, 0, fill))
+    return mixed, normaliser
 
 
 def spread(dtype: torch.dtype) -> Spread | None:

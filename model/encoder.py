@@ -17,7 +17,7 @@ from model.config import EncoderConfig
 from model.embeddings import Embeddings
 from model.kernels import ACTIVATIONS, Affine, Kernels, Linear, normalise
 from model.packing import Packed
-from model.pooling import Pooling, pool_each
+from model.pooling import Pooling, pool_each, pool_together
 from model.positions import buckets
 
 
@@ -172,6 +172,8 @@ class Encoder:
 
     def pool(self, last: Tensor, rows: Sequence[slice], how: Pooling) -> Tensor:
         """A vector of each of some sequences; see pooling.pool_each."""
+        if last.device.type != "cpu":
+            return pool_together(last, rows, how)
         if self.native is None or how.dense:
             return pool_each(last, rows, how)
         return self.native.pool(last, rows, how)

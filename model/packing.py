@@ -5,9 +5,11 @@ Sequences of equal length lie side by side, so that attention sees each such gro
 (sequences, tokens, ...) view of the rows, without a copy.
 """
 
+from array import array
 from collections.abc import Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate, groupby
 
 import torch
@@ -57,7 +59,7 @@ class Group:
         return slice(self.start, self.start + self.count * self.length)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, where cached_property keeps nothing
 class Packed:
     """A batch as rows; `starts[i]` is the first row of the i-th sequence given."""
 
@@ -73,6 +75,15 @@ class Packed:
     def rows(self, index: int) -> slice:
         """The rows of the sequence given as number `index`."""
         return slice(self.starts[index], self.starts[index] + self.lengths[index])
+
+    @cached_property
+    def places(self) -> Tensor:
+        """Where each sequence begins, in order, and where the last ends, (sequences + 1,) int32.
+
+        Made once for all layers: each copy from the host waits for what the device does.
+        """
+        edges = [*sorted(self.starts), self.groups[-1].rows.stop]
+        return torch.tensor(edges, dtype=torch.int32).to(self.token_ids.device)
 
 
 def pack(sequences: Many[Sequence], device: torch.device, pad: int | None = None) -> Packed:
@@ -90,27 +101,30 @@ def pack(sequences: Many[Sequence], device: torch.device, pad: int | None = None
     lengths = tuple(len(sequence) for sequence in sequences)
     order = sorted(range(len(sequences)), key=lengths.__getitem__)
     starts = [0] * len(sequences)
-    ids: list[int] = []
-    positions: list[int] = []
-    types: list[int] = []
+    ids, positions, types = array("q"), array("q"), array("q")  # int64, as torch reads them
     embeddings: list[tuple[slice, Tensor]] = []
     gates: list[tuple[slice, Mapping[int, Mapping[int, float]]]] = []
     for index in order:
         sequence, length, start = sequences[index], lengths[index], len(ids)
         starts[index], rows = start, slice(start, start + length)
-        ids += sequence.token_ids if sequence.token_ids is not None else [0] * length
-        types += sequence.types if sequence.types is not None else [0] * length
-        positions += _positions(sequence, pad)
+        ids.extend(sequence.token_ids if sequence.token_ids is not None else _zeros(length))
+        types.extend(sequence.types if sequence.types is not None else _zeros(length))
+        positions.extend(_positions(sequence, pad))
         if sequence.embeddings is not None:
             embeddings.append((rows, sequence.embeddings))
         if sequence.gates:
             gates.append((rows, sequence.gates))
     groups = _group([lengths[index] for index in order])
-    fill = [0] * (filled(len(ids), device) - len(ids))
-    columns = torch.tensor([ids + fill, positions + fill, types + fill]).to(device)
+    fill = _zeros(filled(len(ids), device) - len(ids))
+    columns = ids + fill + positions + fill + types + fill
+    table = torch.frombuffer(columns, dtype=torch.int64).view(3, -1).to(device)
     rest = tuple(embeddings), groups, tuple(starts), lengths, tuple(gates)
-    token_ids, places, segments = columns.unbind()
+    token_ids, places, segments = table.unbind()
     return Packed(token_ids, places, segments, *rest)
+
+
+def _zeros(count: int) -> "array[int]":
+    return array("q", bytes(8 * count))
 
 
 def filled(tokens: int, device: torch.device) -> int:

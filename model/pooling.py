@@ -78,6 +78,52 @@ def pool_each(tokens: Tensor, rows: Sequence[slice], how: Pooling) -> Tensor:
     return torch.stack([pool(tokens[each], how) for each in rows])
 
 
+def pool_together(tokens: Tensor, rows: Sequence[slice], how: Pooling) -> Tensor:
+    """`pool_each` in as many operations as one sequence takes, each of which a GPU is told of.
+
+    Sums are made in another order: its last bits differ.
+    """
+    edges = [[each.start for each in rows], [each.stop - each.start for each in rows]]
+    starts, lengths = torch.tensor(edges).to(tokens.device).unbind()
+    total = sum(edges[1])
+    firsts = lengths.cumsum(0) - lengths  # of each sequence's rows, where only these lie end to end
+    place = torch.arange(total, device=tokens.device) - _by_row(firsts, lengths, total)
+    own = tokens[_by_row(starts, lengths, total) + place].float()
+    pooled = torch.cat([_reduce_each(own, place, firsts, lengths, mode) for mode in how.modes], 1)
+    for dense in how.dense:
+        pooled = dense.activation(dense.linear(pooled))
+    pooled = pooled[:, : how.dimensions]
+    return F.normalize(pooled, dim=1) if how.normalize else pooled
+
+
+def _by_row(numbers: Tensor, lengths: Tensor, total: int) -> Tensor:
+    """Each sequence's number for each of its rows, (total,)."""
+    return numbers.repeat_interleave(lengths, output_size=total)
+
+
+def _reduce_each(
+    rows: Tensor, place: Tensor, firsts: Tensor, lengths: Tensor, mode: Mode
+) -> Tensor:
+    """What `_reduce` makes of each of the sequences that lie end to end, (sequences, width)."""
+
+    def reduced(rows: Tensor, how: str) -> Tensor:
+        # unchecked, since a check would wait for the device
+        return torch.segment_reduce(rows, how, lengths=lengths, unsafe=True)
+
+    match mode:
+        case "mean" | "max":
+            return reduced(rows, mode)
+        case "cls":
+            return rows[firsts]
+        case "last":
+            return rows[firsts + lengths - 1]
+        case "mean_sqrt_len":
+            return reduced(rows, "sum") / lengths.sqrt()[:, None]
+        case "weightedmean":
+            weights = lengths * (lengths + 1) / 2
+            return reduced(rows * (place + 1)[:, None], "sum") / weights[:, None]
+
+
 def _reduce(tokens: Tensor, mode: Mode) -> Tensor:
     match mode:
         case "mean":

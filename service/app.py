@@ -23,7 +23,7 @@ from service import settings
 from service.cluster import descriptors, ingress
 from service.edge import direct
 from service.edge import routes as edge
-from service.engine import weights
+from service.engine import machine, weights
 from service.observe import logs, scrape
 from service.refusals import REFUSALS
 from service.replica import Replica
@@ -87,12 +87,15 @@ def describe(settings: Settings, tries: int) -> serve.Application:
     ).bind(settings)
 
 
-def gpus(settings: Settings) -> int:
+def gpus(settings: Settings) -> float:
     """Return the GPUs a replica takes; without one, Ray hides them all from it."""
-    if settings.device == "auto":
-        resources = ray.cluster_resources()  # type: ignore[no-untyped-call]  # Ray's gap
-        return int(resources.get("GPU", 0) > 0)
-    return int(settings.device == "cuda")
+    if settings.device == "cpu":
+        return 0
+    if settings.device == "cuda" and settings.replicas == 1:
+        return 1
+    resources = ray.cluster_resources()  # type: ignore[no-untyped-call]  # Ray's gap
+    there = int(resources.get("GPU", 0))
+    return machine.share(settings.replicas, there) if there else int(settings.device == "cuda")
 
 
 @serve.deployment(name=DEPLOYMENT)

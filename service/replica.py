@@ -90,8 +90,8 @@ class Replica:
         logs.on_loss(metrics.line_lost)
         source = locate(settings.model)
         device, kind = machine.precision(settings)
-        threads = settings.threads or machine.cores(settings.replicas)
-        lanes = await Lanes.start(partial(load, source, device, kind), threads)
+        count = machine.lanes(settings, device)
+        lanes = await Lanes.start(partial(load, source, device, kind), count)
         proof = await lanes.call(
             0, partial(prove, lanes, source, device, kind, settings.batch_tokens)
         )
@@ -238,6 +238,7 @@ def _batcher(
         budget=proof.budget,
         speed=proof.speed,
         cost=cache(partial(cost, lanes.model.config)),
+        small=proof.small,
         most_requests=settings.max_waiting_requests,
         most_tokens=settings.max_waiting_tokens,
         limits=tenants(settings.api_keys),

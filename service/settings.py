@@ -63,7 +63,9 @@ class Settings(BaseModel):
     port: int = Field(8000, ge=1, le=65535, description="port to listen on")
     replicas: int = Field(1, ge=1, le=256, description="copies of the model that answer")
     threads: Count | None = Field(
-        None, description="cores per replica; default: the machine's cores divided by the replicas"
+        None,
+        description="cores per replica; default: the machine's cores divided by the replicas, "
+        "on cuda 1, and no more",
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where the model runs")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(

@@ -37,6 +37,7 @@ class Batcher(Generic[Work, Result]):
         budget: tokens of all lanes' batches together.
         speed: tokens per second to believe in until measured.
         cost: how many tokens of short sequences take as long as one sequence of so many.
+        small: tokens of a batch that takes as long whatever it holds; see Queue.
         most_requests, most_tokens: what may wait.
         limits: of each key, by its name.
     """
@@ -52,11 +53,13 @@ class Batcher(Generic[Work, Result]):
         most_tokens: int,
         limits: Mapping[str, Limits] | None = None,
         cost: Callable[[int], float] = float,
+        small: int = SMALL,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._launch, self._lanes, self._clock = launch, lanes, clock
         self.budget, self._cost = budget, cost
-        self._queue = Queue[Work, Result](most_requests, most_tokens, limits)
+        self._small = small
+        self._queue = Queue[Work, Result](most_requests, most_tokens, limits, small)
         self._idle = list(range(lanes - 1, -1, -1))  # lane 0 is taken first, from the end
         self._running: dict[asyncio.Task[set[Job[Work, Result]]], Run] = {}
         self._speed, self._alone = Speed(speed), LoneSpeed(lanes)
@@ -257,5 +260,5 @@ class Batcher(Generic[Work, Result]):
         A small one takes as long whatever it holds, and says nothing of what a queue takes.
         """
         tokens = total_cost(batch)
-        if tokens >= SMALL:
+        if tokens >= self._small:
             self._speed.record(tokens * self._lanes / cores, seconds)

@@ -11,8 +11,10 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import accumulate
 from typing import TypeVar
 
+import numpy as np
 import torch
 
 from model import packing
@@ -119,8 +121,11 @@ class Lanes:
         if not (finite(encoded.last) if encoded.finite is None else encoded.finite):
             raise NonFiniteOutput(self._first_wrong(packed))
         pooled = self._pool(encoded, [work.outputs.pooling for work in works])
-        outputs = (work.outputs for work in works)
-        return [self._cut(encoded, i, each, pooled.get(i)) for i, each in enumerate(outputs)]
+        outputs = [work.outputs for work in works]
+        states = _states(encoded, outputs)
+        return [
+            self._cut(encoded, i, each, pooled.get(i), states) for i, each in enumerate(outputs)
+        ]
 
     def _pool(self, encoded: Encoded, ways: Sequence[Pooling | None]) -> dict[int, Array]:
         """The vector of each sequence that is to have one, by its place in the batch."""
@@ -142,13 +147,20 @@ class Lanes:
         wrong = (state for state in range(last) if not finite(hidden[state]))
         return next(wrong, last)
 
-    def _cut(self, encoded: Encoded, index: int, outputs: Outputs, pooled: Array | None) -> Result:
+    def _cut(
+        self,
+        encoded: Encoded,
+        index: int,
+        outputs: Outputs,
+        pooled: Array | None,
+        states: Mapping[int | None, Mapping[int, Array]],
+    ) -> Result:
         """One sequence's share of a batch, as arrays."""
         rows = encoded.packed.rows(index)
         return Result(
             pooled=pooled,
-            tokens=array(encoded.last[rows]) if outputs.tokens else None,
-            hidden={layer: array(encoded.hidden[layer][rows]) for layer in sorted(outputs.hidden)},
+            tokens=states[None].get(index),
+            hidden={layer: states[layer][index] for layer in sorted(outputs.hidden)},
             attention=self._maps(encoded, rows, outputs.attention),
             steps=self._explain(encoded, rows, outputs.explained),
         )
@@ -178,6 +190,32 @@ def finite(rows: torch.Tensor) -> bool:
     """Whether no number is NaN or infinity; both ends show each, and cannot overflow as a sum."""
     least, most = rows.aminmax()
     return bool(least.isfinite() & most.isfinite())
+
+
+def _states(encoded: Encoded, outputs: Sequence[Outputs]) -> dict[int | None, dict[int, Array]]:
+    """The rows that the sequences are to have, by hidden state and place; None is the last."""
+    packed = encoded.packed
+    last = {None: _shares(encoded.last, packed, [each.tokens for each in outputs])}
+    return last | {
+        layer: _shares(state, packed, [layer in each.hidden for each in outputs])
+        for layer, state in encoded.hidden.items()
+    }
+
+
+def _shares(state: torch.Tensor, packed: packing.Packed, wanted: list[bool]) -> dict[int, Array]:
+    """The rows of a state, (tokens, width), of each sequence that is to have them, by its place."""
+    places = [place for place, wants in enumerate(wanted) if wants]
+    rows = [packed.rows(place) for place in places]
+    if state.device.type == "cpu" or not rows:
+        return {place: array(state[each]) for place, each in zip(places, rows, strict=True)}
+    return dict(zip(places, together(state, rows), strict=True))
+
+
+def together(state: torch.Tensor, rows: Sequence[slice]) -> list[Array]:
+    """Some rows of a state as arrays, in one copy from the device: each copy is waited for."""
+    whole = array(torch.cat([state[each] for each in rows]))
+    ends = list(accumulate(each.stop - each.start for each in rows))
+    return np.split(whole, ends[:-1])
 
 
 def _arrays(tensors: Mapping[str, torch.Tensor]) -> dict[str, Array]:

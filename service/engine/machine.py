@@ -1,6 +1,7 @@
 """What this machine gives a replica: a device and its number format, cores, the size of a batch."""
 
 import logging
+import math
 import os
 
 import torch
@@ -39,9 +40,33 @@ def precision(settings: Settings) -> tuple[torch.device, torch.dtype]:
     return device, dtype
 
 
+def lanes(settings: Settings, device: torch.device) -> int:
+    """How many batches run at once: one a core of a processor; a GPU runs one after the other.
+
+    The batcher takes each of several lanes for its share of the machine, which is a GPU's whole.
+
+    Raises:
+        Unservable: more threads than a GPU has lanes.
+    """
+    if device.type == "cpu":
+        return settings.threads or cores(settings.replicas)
+    if settings.threads not in (None, 1):
+        raise Unservable(f"threads {settings.threads}: one feeds a GPU; leave it out or say 1")
+    return 1
+
+
 def cores(replicas: int) -> int:
     """The cores of one replica when replicas share this machine evenly."""
     return max(1, len(os.sched_getaffinity(0)) // replicas)
+
+
+def share(replicas: int, gpus: int) -> float:
+    """The part of a GPU that each of some replicas takes, so that all find a place.
+
+    A replica lies on one GPU. Ray counts in ten-thousandths: a part rounded up would leave the
+    last replica of a GPU without its place.
+    """
+    return 10_000 // math.ceil(replicas / gpus) / 10_000
 
 
 def budget(speed: float) -> int:

@@ -9,6 +9,7 @@ for what has no name: oneDNN and MKL pick instructions by more than torch tells 
 """
 
 import hashlib
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,32 @@ DIGITS = 6  # of the canary's digest
 # How far a vector may be off, of its length: three times what random weights of 24 layers lost in
 # half precision, 24 times what they lost in float32 (docs/decisions/0010-cuda.md)
 CLOSE = {torch.float32: 1e-4, torch.bfloat16: 0.12, torch.float16: 0.015}
+
+
+@dataclass(frozen=True, slots=True)
+class Golden:
+    """What another implementation computes from a text: the first numbers of its pooled vector."""
+
+    text: str
+    pooled: tuple[float, ...]
+
+
+# transformers 5.23.0, BertModel, eager, float32, mean-pooled and normalised, by weights digest
+GOLDEN = {
+    "sha256:5fc648cb18e4": Golden(
+        "All is well",
+        (
+            -0.0432262,
+            -0.0112277,
+            0.0575369,
+            -0.0518478,
+            0.0351458,
+            -0.0323711,
+            -0.0829141,
+            -0.0152096,
+        ),
+    ),
+}
 
 
 def name(device: torch.device, dtype: torch.dtype, kernels: str, canary: Array) -> str:

@@ -16,6 +16,7 @@ from model import kernels, packing
 from model.loading.checkpoint import Model
 from model.pooling import pool
 from service.engine import machine, numerics
+from service.engine.fair.queue import SMALL
 from service.engine.lanes import Lanes, array
 from service.engine.loading import accelerate, load
 from service.engine.weights import Source
@@ -24,6 +25,7 @@ from service.memory import give_back
 
 AGREEMENT = 1e-4  # largest difference allowed from transformers
 CANARY = "A dog ate the food because it was hungry"
+LONG_TOKENS = 307  # of a longer one: more than a tile of any attention kernel
 MEASURED_TOKENS = 64  # per sequence of the batch that measures the speed
 MEASURED_SEQUENCES = 8
 MEASURED_SECONDS = 0.3
@@ -31,32 +33,6 @@ MEASURED_SECONDS = 0.3
 
 class NotTrustworthy(Exception):
     """The start-up check found answers that differ; the replica must not serve."""
-
-
-@dataclass(frozen=True, slots=True)
-class Golden:
-    """What another implementation computes from a text: the first numbers of its pooled vector."""
-
-    text: str
-    pooled: tuple[float, ...]
-
-
-# transformers 5.23.0, BertModel, eager, float32, mean-pooled and normalised, by weights digest
-GOLDEN = {
-    "sha256:5fc648cb18e4": Golden(
-        "All is well",
-        (
-            -0.0432262,
-            -0.0112277,
-            0.0575369,
-            -0.0518478,
-            0.0351458,
-            -0.0323711,
-            -0.0829141,
-            -0.0152096,
-        ),
-    ),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +46,7 @@ class Proof:
         numerics: names the arithmetic; equal weights, numerics and input give equal bits, unless
             it ends in -varying: then the bits follow from the batch too.
         speed: tokens per second on all cores.
+        small: tokens of a batch that takes as long whatever it holds.
         budget: tokens per batch.
     """
 
@@ -79,6 +56,7 @@ class Proof:
     golden: Array
     numerics: str
     speed: float
+    small: int
     budget: int
 
     def right(self, result: Result) -> bool:
@@ -104,7 +82,10 @@ def prove(
     """
     accelerate(lanes.model)
     check_exact(lanes.model, source, dtype)
-    speed = _measure(lanes)
+    if device.type == "cpu":
+        speed, small = _speed(lanes, MEASURED_SEQUENCES), SMALL
+    else:
+        speed, small = pace(lanes, batch_tokens or machine.MOST_BATCH_TOKENS)
     canary = Work(_sequence(lanes.model, CANARY), Outputs(tokens=True))
     golden = _tokens(_run_canary(lanes, [canary], 1))
     fixed = device.type == "cpu" and dtype == torch.float32
@@ -116,6 +97,7 @@ def prove(
         golden,
         numerics=name if fixed else f"{name}-varying",
         speed=speed,
+        small=small,
         budget=batch_tokens or machine.budget(speed),
     )
     check_invariance(lanes, proof)
@@ -130,16 +112,20 @@ def check_exact(model: Model, source: Source, dtype: torch.dtype) -> None:
         NotTrustworthy: it does not.
     """
     plain = load(source, torch.device("cpu"), torch.float32, kernels.PLAIN)
-    pairs = zip(_read_canary(model), _read_canary(plain), strict=True)
-    off = max(numerics.apart(ours, exact) for ours, exact in pairs)
+    sequences = [_sequence(model, CANARY)]
+    if dtype != torch.float32 or model.encoder.device.type != "cpu":  # kernels of another's tiles
+        sequences.append(_long(model))
+    off = max(_apart(model, plain, sequence) for sequence in sequences)
     del plain
     give_back()  # a second model is large
     if off > numerics.CLOSE[dtype]:
         limits = f"{off:.1e} of its length, more than {numerics.CLOSE[dtype]}"
         raise NotTrustworthy(f"the canary differs from the plain float32 path's by {limits}")
-    golden = GOLDEN.get(model.digest)
+    golden = numerics.GOLDEN.get(model.digest)
     if golden and dtype == torch.float32:
-        vector = pool(_vectors(model, golden.text), model.pooling).cpu()[: len(golden.pooled)]
+        vector = pool(_vectors(model, _sequence(model, golden.text)), model.pooling).cpu()[
+            : len(golden.pooled)
+        ]
         if not torch.allclose(vector, torch.tensor(golden.pooled), atol=AGREEMENT):
             raise NotTrustworthy("the bundled model's vector differs from transformers'")
 
@@ -175,17 +161,36 @@ def _larger_companies(lanes: Lanes, proof: Proof) -> Iterator[list[Work]]:
         yield [filler] * ((size - len(proof.canary)) // len(filler))
 
 
-def _measure(lanes: Lanes) -> float:
-    """Tokens per second of a batch of middling sequences on all cores, at its fastest.
+def pace(lanes: Lanes, full: int) -> tuple[float, int]:
+    """How fast a GPU is: a processor does few tokens as fast as many, a GPU does not.
 
-    A neighbour that starts beside us makes some rounds slow, and passes.
+    Args:
+        full: tokens of the largest batch; it is filled by twice as many each time.
+
+    Returns:
+        Its highest speed, and how many tokens it does at that in the time of its shortest pass.
     """
-    batch = [_filler(_middling(lanes.model))] * MEASURED_SEQUENCES
+    count = MEASURED_SEQUENCES
+    speed = _speed(lanes, count)
+    while 2 * count * _middling(lanes.model) <= full:
+        count *= 2
+        speed = max(speed, _speed(lanes, count))
+    return speed, max(SMALL, int(speed * _seconds(lanes, [_filler(1)])))
+
+
+def _speed(lanes: Lanes, count: int) -> float:
+    """Tokens per second of a batch of so many middling sequences on all cores."""
+    batch = [_filler(_middling(lanes.model))] * count
+    return sum(map(len, batch)) / _seconds(lanes, batch)
+
+
+def _seconds(lanes: Lanes, batch: Sequence[Work]) -> float:
+    """What a batch takes at its fastest; a neighbour makes some rounds slow, and passes."""
     fastest, end = math.inf, time.perf_counter() + MEASURED_SECONDS
     while (start := time.perf_counter()) < end:
         lanes.run(batch, len(lanes))
         fastest = min(fastest, time.perf_counter() - start)
-    return sum(map(len, batch)) / fastest
+    return fastest
 
 
 def _middling(model: Model) -> int:
@@ -200,16 +205,30 @@ def _sequence(model: Model, text: str) -> packing.Sequence:
     return packing.Sequence(model.tokenizer([(text,)], model.max_tokens, "right")[0].token_ids)
 
 
-def _vectors(model: Model, text: str) -> torch.Tensor:
-    """The last hidden state of a text, (tokens, width)."""
-    encoded = model.encoder(model.encoder.pack([_sequence(model, text)]))
+def _long(model: Model) -> packing.Sequence:
+    """The canary's ids over and over, as far as the model reads."""
+    ids = _sequence(model, CANARY).token_ids or ()
+    most = min(LONG_TOKENS, model.max_tokens)
+    return packing.Sequence([ids[i % len(ids)] for i in range(most)])
+
+
+def _vectors(model: Model, sequence: packing.Sequence) -> torch.Tensor:
+    """The last hidden state of a sequence, (tokens, width)."""
+    encoded = model.encoder(model.encoder.pack([sequence]))
     return encoded.last[encoded.packed.rows(0)]
 
 
-def _read_canary(model: Model) -> tuple[Array, Array]:
-    """The canary's vectors, (tokens, width), and the one made of them, (1, size)."""
-    tokens = _vectors(model, CANARY)
-    return array(tokens), array(pool(tokens, model.pooling)[None])
+def _apart(model: Model, plain: Model, sequence: packing.Sequence) -> float:
+    """How far the token vectors of two models are apart, and the ones pooled of them."""
+    ours, exact = (_read(one, sequence) for one in (model, plain))
+    return max(numerics.apart(*pair) for pair in zip(ours, exact, strict=True))
+
+
+def _read(model: Model, sequence: packing.Sequence) -> tuple[Array, Array]:
+    """A sequence's vectors, (tokens, width), and the one made of them, (1, size)."""
+    tokens = _vectors(model, sequence)
+    pooled = model.encoder.pool(tokens, [slice(0, len(tokens))], model.pooling)
+    return array(tokens), array(pooled)
 
 
 def _tokens(result: Result) -> Array:

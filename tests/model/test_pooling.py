@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from model import kernels
 from model.config import Mode
 from model.loading.checkpoint import Model
 from model.packing import Sequence, pack
-from model.pooling import Dense, Pooling, pool
+from model.pooling import Dense, Pooling, pool, pool_each, pool_together
 
 CPU = torch.device("cpu")
 TOKENS = torch.tensor([[1.0, -2.0], [3.0, 5.0], [2.0, 3.0]])  # (tokens, width)
@@ -78,6 +79,35 @@ def test_half_precision_tokens_are_pooled_in_float32() -> None:
 
     assert pooled.dtype == torch.float32
     torch.testing.assert_close(pooled, tokens[0].float())
+
+
+@pytest.mark.parametrize("mode", get_args(Mode))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_pooled_together_each_sequence_has_its_own_vector(mode: Mode, dtype: torch.dtype) -> None:
+    """The way of GPUs: in any order, whatever lies between, as pooled one by one."""
+    random = torch.Generator().manual_seed(0)
+    tokens = torch.randn(29, 5, generator=random).to(dtype)
+    rows = [slice(11, 18), slice(0, 1), slice(18, 29), slice(2, 5)]
+    ways = [Pooling((mode,), normalize=False), Pooling((mode, "cls"), True, dimensions=7)]
+
+    for how in ways:
+        together = pool_together(tokens, rows, how)
+
+        assert together.dtype == torch.float32
+        torch.testing.assert_close(together, pool_each(tokens, rows, how), rtol=0, atol=1e-6)
+
+
+def test_pooled_together_dense_layers_come_before_the_cut() -> None:
+    """As one by one."""
+    random = torch.Generator().manual_seed(0)
+    weight, bias = torch.randn(3, 2, generator=random), torch.randn(3, generator=random)
+    dense = Dense(kernels.PLAIN.linear(weight, bias), torch.tanh, 3)
+    how = Pooling(("mean",), normalize=True, dimensions=2, dense=(dense,))
+    rows = [slice(1, 3), slice(0, 3)]
+
+    together = pool_together(TOKENS, rows, how)
+
+    torch.testing.assert_close(together, pool_each(TOKENS, rows, how), rtol=0, atol=1e-6)
 
 
 @pytest.fixture

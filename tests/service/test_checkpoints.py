@@ -21,7 +21,7 @@ from model.errors import CheckpointError
 from service.commands.bulk import Stopped, Unusable
 from service.commands.bulk import encode as encode_file
 from service.edge import guard
-from service.engine.proof import GOLDEN
+from service.engine.numerics import GOLDEN
 from service.engine.weights import BUNDLED, locate
 from service.replica import Replica
 from service.settings import Settings

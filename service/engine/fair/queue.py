@@ -18,7 +18,8 @@ from service.engine.fair.line import Batch, Job, Line, Result, Work, total_cost,
 from service.keys import Limits
 
 # A batch grows to this many times the request that leads it, so that a short request does not
-# wait for the long ones it shares a batch with; below SMALL tokens sharing costs nothing.
+# wait for the long ones it shares a batch with; below SMALL tokens sharing costs a processor
+# nothing, and a GPU below as many as it does in the time of its shortest pass (see proof.py).
 GROWTH = 8
 SMALL = 128
 
@@ -49,12 +50,17 @@ class Queue(Generic[Work, Result]):
     Args:
         most_requests, most_tokens: what may wait.
         limits: of each key, by its name; a lone key without any shares with nobody.
+        small: tokens of a batch up to which sharing it costs nothing.
     """
 
     def __init__(
-        self, most_requests: int, most_tokens: int, limits: Mapping[str, Limits] | None = None
+        self,
+        most_requests: int,
+        most_tokens: int,
+        limits: Mapping[str, Limits] | None = None,
+        small: int = SMALL,
     ) -> None:
-        self._most_requests, self._most_tokens = most_requests, most_tokens
+        self._most_requests, self._most_tokens, self._small = most_requests, most_tokens, small
         self._lines = {"": Line[Work, Result](Limits())}
         limits = limits or {}
         if len(limits) > 1 or any(one != Limits() for one in limits.values()):
@@ -132,7 +138,7 @@ class Queue(Generic[Work, Result]):
         """Works for one batch of so many tokens, in order of turn; at least one, however long."""
         waiting = self._waiting()
         keys, head = len(waiting), min(waiting, key=DONE).jobs[0]
-        most = max(min(most, max(SMALL, GROWTH * head.tokens)), head.length(head.waiting[-1]))
+        most = max(min(most, max(self._small, GROWTH * head.tokens)), head.length(head.waiting[-1]))
         parts: dict[Line[Work, Result], Batch[Work, Result]] = {}
         batch: Batch[Work, Result] = []
         room = most

@@ -728,3 +728,30 @@ async def test_what_was_not_run_is_not_counted_against_a_rate() -> None:
     queue.check(request("a", [1]), FAR, "a")
     lanes.gate.set()
     await first
+
+
+@pytest.mark.parametrize(("small", "sizes"), [(128, [1, 25, 5]), (331, [1, 30])])
+async def test_a_short_request_shares_a_batch_as_large_as_costs_nothing(
+    small: int, sizes: list[int]
+) -> None:
+    """On a GPU a pass of one token takes as long as one of hundreds."""
+    lanes = Lanes(held=True)
+    queue = batcher(lanes, small=small)
+
+    asked = [asyncio.create_task(queue.submit(request([f"{i}"], [5]), FAR)) for i in range(31)]
+    await settle()
+    lanes.gate.set()
+    await asyncio.gather(*asked)
+
+    assert [len(works) for _, works, _ in lanes.batches] == sizes
+
+
+async def test_a_batch_that_takes_as_long_whatever_it_holds_says_nothing_of_the_speed() -> None:
+    """Below what the device does in its shortest pass."""
+    lanes = Lanes()
+    queue = batcher(lanes, small=331)
+
+    await queue.submit(request(["a"], [330]), FAR)
+    assert queue.speed == 1000
+    await queue.submit(request(["a"], [331]), FAR)
+    assert queue.speed > 1000

@@ -12,7 +12,7 @@ from model.maps.forms import Selection
 from model.maps.units import divide
 from model.packing import Sequence
 from service.edge import guard
-from service.engine.lanes import finite
+from service.engine.lanes import finite, together
 from service.engine.work import Outputs, Result, Work
 from service.replica import Replica
 from service.settings import Settings
@@ -58,6 +58,37 @@ async def test_each_sequence_gets_what_it_wants(replica: Replica) -> None:
     shown = second.attention.heads[2]["map"]
     assert shown.shape == (2, 3, 3)
     np.testing.assert_allclose(shown.sum(-1), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+async def test_rows_that_leave_a_gpu_together_are_those_of_each_sequence(
+    dtype: torch.dtype,
+) -> None:
+    """One copy, cut apart as the sequences lie."""
+    state = torch.randn(29, 5, generator=torch.Generator().manual_seed(0)).to(dtype)
+    rows = [slice(11, 18), slice(0, 1), slice(18, 29)]
+
+    arrays = together(state, rows)
+
+    assert [each.dtype for each in arrays] == [np.float32] * 3
+    for each, wanted in zip(arrays, rows, strict=True):
+        np.testing.assert_array_equal(each, state[wanted].float().numpy())
+
+
+async def test_each_sequence_gets_its_own_rows_of_its_own_states(replica: Replica) -> None:
+    """Beside others that want more or less."""
+    wishes = [Outputs(tokens=True), Outputs(), Outputs(hidden=frozenset({2, 0}), tokens=True)]
+    works = [
+        Work(Sequence(list(range(1000, 1000 + length))), wish)
+        for length, wish in zip((7, 5, 3), wishes, strict=True)
+    ]
+    alone = [done(replica, [work])[0] for work in works]
+
+    for result, expected in zip(done(replica, works), alone, strict=True):
+        np.testing.assert_array_equal(result.tokens, expected.tokens)
+        assert list(result.hidden) == list(expected.hidden)
+        for layer, rows in result.hidden.items():
+            np.testing.assert_array_equal(rows, expected.hidden[layer])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)

@@ -1,5 +1,6 @@
 """service/engine/machine.py"""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -41,3 +42,45 @@ def test_bfloat16_is_quick_on_a_processor_with_amx() -> None:
     able = listed.exists() and "amx_tile" in listed.read_text()
 
     assert (torch.bfloat16 in machine.QUICK) is able
+
+
+@pytest.mark.parametrize(
+    ("device", "threads", "lanes"), [("cpu", 3, 3), ("cuda", 1, 1), ("cuda", None, 1)]
+)
+def test_lanes_follow_the_device_and_not_the_cores(
+    monkeypatch: pytest.MonkeyPatch, device: str, threads: int | None, lanes: int
+) -> None:
+    """A batch on a GPU has all of it; one on a processor has a core."""
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda pid: range(7))
+
+    assert machine.lanes(Settings(threads=threads), torch.device(device)) == lanes
+
+
+def test_a_processor_has_a_lane_for_each_of_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replicas share the machine evenly."""
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda pid: range(7))
+
+    assert machine.lanes(Settings(replicas=2), torch.device("cpu")) == 3
+
+
+def test_more_threads_than_a_gpu_has_lanes_are_refused() -> None:
+    """They would make a replica believe in as many times its speed."""
+    with pytest.raises(machine.Unservable, match="threads 5"):
+        machine.lanes(Settings(threads=5), torch.device("cuda"))
+
+
+@pytest.mark.parametrize(
+    ("replicas", "gpus", "part"),
+    [(1, 2, 1), (3, 3, 1), (2, 1, 0.5), (5, 2, 0.3333), (6, 1, 0.1666), (7, 5, 0.5)],
+)
+def test_replicas_share_gpus_evenly(replicas: int, gpus: int, part: float) -> None:
+    """None lies on two of them."""
+    assert machine.share(replicas, gpus) == part
+
+
+def test_every_replica_finds_its_part_of_a_gpu() -> None:
+    """As Ray counts, in ten-thousandths: a sixth rounded up would leave the sixth one outside."""
+    for gpus, replicas in itertools.product((1, 2, 3, 5, 7), range(1, 257)):
+        part = round(machine.share(replicas, gpus) * 10_000)
+
+        assert gpus * (10_000 // part) >= replicas

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 from model import kernels
 from model.packing import Sequence
+from service.engine import proof
 from service.engine.loading import load
 from service.engine.proof import NotTrustworthy, check_exact, check_invariance
 from service.engine.weights import BUNDLED, locate
@@ -119,6 +121,22 @@ async def test_every_number_format_is_held_against_plain_float32(
         check_exact(load(found, CPU, dtype, broken), found, dtype)
 
 
+def short_of_keys(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, bias: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention that forgets all keys beyond its first tile."""
+    return kernels.attend_plain(q, k[:, :, :128], v[:, :, :128], scale, bias)
+
+
+async def test_half_precision_is_held_to_more_than_a_tile_of_keys() -> None:
+    """Kernels loop over tiles: a canary of one says nothing of the others."""
+    found = locate(BUNDLED)
+    broken = replace(kernels.PLAIN, attend=short_of_keys)
+
+    with pytest.raises(NotTrustworthy, match="differs from the plain float32 path's by"):
+        check_exact(load(found, CPU, torch.bfloat16, broken), found, torch.bfloat16)
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 async def test_half_precision_is_served_on_any_processor_and_promises_no_bits(dtype: Any) -> None:
     """Where the processor's own half-precision kernels follow the batch, close is what holds."""
@@ -127,3 +145,37 @@ async def test_half_precision_is_served_on_any_processor_and_promises_no_bits(dt
     await replica.close()
 
     assert told.endswith("-varying")
+
+
+class Accelerator:
+    """Lanes of a device that does a token a microsecond, and no pass in less than 2 ms."""
+
+    model = SimpleNamespace(max_tokens=61)
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.batches: set[int] = set()  # their tokens
+
+    def __len__(self) -> int:
+        return 1
+
+    def run(self, works: list[Work], threads: int) -> None:
+        """What a clock sees of it."""
+        tokens = sum(map(len, works))
+        self.batches.add(tokens)
+        self.now += max(2e-3, tokens / 1e6)
+
+
+@pytest.mark.parametrize(("full", "batches"), [(7000, {1, 488, 976, 1952, 3904}), (500, {1, 488})])
+async def test_a_gpu_is_measured_by_a_batch_that_fills_it(
+    monkeypatch: pytest.MonkeyPatch, full: int, batches: set[int]
+) -> None:
+    """By one token a pass it would seem slow; below so many tokens sharing a pass costs nothing."""
+    lanes: Any = Accelerator()
+    monkeypatch.setattr(proof, "time", SimpleNamespace(perf_counter=lambda: lanes.now))
+
+    speed, small = proof.pace(lanes, full)
+
+    assert lanes.batches == batches
+    fast = min(1e6, max(batches) / 2e-3)
+    assert speed == pytest.approx(fast) and small == pytest.approx(fast * 2e-3, abs=1)

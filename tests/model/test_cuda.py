@@ -1,0 +1,136 @@
+"""model/cuda.py, without a GPU.
+
+What is computed is tried on a processor, with a stand-in for the one function that only a GPU has;
+how torch's own are called, on tensors without numbers. benchmarks/cuda_parity.py has the rest.
+"""
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.attention import varlen
+
+from model import cuda
+from model.attention import MultiHeadAttention
+from model.kernels import PLAIN
+from model.packing import Sequence, pack
+
+CPU, META = torch.device("cpu"), torch.device("meta")
+HEADS, HEAD = 3, 8
+WIDTH = HEADS * HEAD
+BATCH = [7, 2, 7, 11]  # tokens of each sequence
+
+
+def by_sequence(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    places: Tensor,
+    same: Tensor,
+    longest: int,
+    as_long: int,
+    *,
+    return_aux: varlen.AuxRequest,
+    scale: float,
+    window_size: tuple[int, int],
+    num_splits: int,
+) -> tuple[Tensor, Tensor]:
+    """What varlen_attn is documented to give, a sequence at a time."""
+    edges = list(pairwise(places.tolist()))
+    assert places.dtype == torch.int32 and torch.equal(places, same)
+    assert longest == as_long == max(stop - start for start, stop in edges)
+    assert num_splits == 1 and return_aux.lse
+    pairs = []
+    for start, stop in edges:
+        place = torch.arange(stop - start)
+        reach = window_size[0] if window_size[0] >= 0 else len(place)
+        far = (place[:, None] - place[None, :]).abs() > reach
+        mask = torch.zeros(len(place), len(place)).masked_fill(far, -torch.inf)[None]
+        parts = [part[start:stop].transpose(0, 1)[None] for part in (q, k, v)]
+        pairs.append(PLAIN.attend(parts[0], parts[1], parts[2], scale, mask))
+    mixed, normalisers = zip(*pairs, strict=True)
+    return torch.cat(mixed, 2)[0].transpose(0, 1), torch.cat(normalisers, 2)[0]
+
+
+def layer(kernels: Any, window: int | None, like: Tensor) -> MultiHeadAttention:
+    """One attention with fixed weights."""
+    random = torch.Generator().manual_seed(0)
+    shapes = ((3 * WIDTH, WIDTH), (3 * WIDTH,), (WIDTH, WIDTH), (WIDTH,))
+    weights = [torch.randn(shape, generator=random).to(like) / 5 for shape in shapes]
+    qkv, output = (weights[0], weights[1]), (weights[2], weights[3])
+    return MultiHeadAttention(qkv, output, HEADS, kernels, window=window)
+
+
+@pytest.mark.parametrize("window", [None, 2], ids=["everywhere", "window"])
+@pytest.mark.parametrize("batch", [BATCH, [5]], ids=["full", "filled up"])
+def test_one_call_for_a_batch_gives_what_a_call_for_each_length_gives(
+    monkeypatch: pytest.MonkeyPatch, batch: list[int], window: int | None
+) -> None:
+    """Values, and the normalisers of each sequence; rows that only fill up mix nothing."""
+    monkeypatch.setattr(varlen, "varlen_attn", by_sequence)
+    packed = pack([Sequence([0] * length) for length in batch], CPU)
+    random = torch.Generator().manual_seed(1)
+    x = torch.randn(len(packed.token_ids), WIDTH, generator=random)
+
+    ways = [replace(PLAIN, spread=cuda.attend_spread), PLAIN]
+    results = [layer(way, window, x)(x, x, packed, {}) for way in ways]
+    (one, left), (each, right) = results
+
+    torch.testing.assert_close(one, each, rtol=0, atol=1e-5)
+    for i in range(len(batch)):
+        pair = [trace.normaliser(packed.rows(i)) for trace in (left, right)]
+        torch.testing.assert_close(*pair, rtol=0, atol=1e-5)
+
+
+def test_a_full_batch_is_mixed_without_a_copy_or_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What torch gives is passed on; normalisers are cut out where a map is made, not before."""
+    mixed, normaliser = torch.zeros(sum(BATCH), HEADS, HEAD), torch.zeros(HEADS, sum(BATCH))
+    monkeypatch.setattr(varlen, "varlen_attn", lambda *args, **kwargs: (mixed, normaliser))
+    packed, x = pack([Sequence([0] * length) for length in BATCH], CPU), torch.zeros(27, WIDTH)
+    packed = replace(packed, token_ids=packed.token_ids[:27])
+    way = replace(PLAIN, spread=cuda.attend_spread)
+
+    _, trace = layer(way, None, x)(x, x, packed, {})
+
+    assert trace.z.data_ptr() == mixed.data_ptr()
+    assert trace.spread is normaliser and trace.normalisers == ()
+
+
+def test_rows_of_no_sequence_are_a_bug_here_too() -> None:
+    """A trace does not make up a normaliser of what only fills up."""
+    packed, nothing = pack([Sequence([0] * 5)], CPU), torch.zeros(16, WIDTH)
+    spread = torch.zeros(HEADS, 16)
+    way = replace(PLAIN, spread=lambda q, k, v, *rest: (v, spread))
+    _, trace = layer(way, None, nothing)(nothing, nothing, packed, {})
+
+    with pytest.raises(RuntimeError, match="bug"):
+        trace.normaliser(slice(5, 16))
+
+
+@pytest.mark.parametrize("window", [None, 2], ids=["everywhere", "window"])
+def test_torch_takes_all_sequences_as_they_are_given(window: int | None) -> None:
+    """Its own function, on tensors without numbers: names, shapes and formats fit."""
+    spread = cuda.spread(torch.bfloat16)
+    assert spread is cuda.attend_spread
+    packed = pack([Sequence([0] * length) for length in BATCH], META)
+    q = torch.empty(len(packed.token_ids), HEADS, HEAD, dtype=torch.bfloat16, device=META)
+
+    mixed, normaliser = spread(q, q, q, packed, 0.5, window)
+
+    assert mixed.shape == q.shape and mixed.dtype == q.dtype
+    assert normaliser.shape == (HEADS, len(q)) and normaliser.dtype == torch.float32
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_torch_takes_the_sequences_of_one_length_as_they_are_given(biased: bool) -> None:
+    """The normaliser comes padded, and is cut to its queries."""
+    q = torch.empty(5, HEADS, 7, HEAD, dtype=torch.bfloat16, device=META)
+    bias = torch.empty(HEADS, 7, 7, device=META) if biased else None
+
+    mixed, normaliser = cuda.attend_grouped(q, q, q, 0.5, bias)
+
+    assert mixed.shape == q.shape and mixed.dtype == q.dtype
+    assert normaliser.shape == q.shape[:3] and normaliser.dtype == torch.float32
