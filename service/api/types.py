@@ -4,16 +4,20 @@ Answers are written as bytes and never made through these types: the document of
 """
 
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, WithJsonSchema, with_config
 from pydantic.fields import FieldInfo
 from typing_extensions import TypedDict
 
 
-def about(sentence: str) -> FieldInfo:
-    """What the document of the API says of a field."""
-    info: FieldInfo = Field(description=sentence)
+def about(sentence: str, *examples: Any) -> FieldInfo:
+    """What the document of the API says of a field.
+
+    Args:
+        examples: where no answer shown there has one.
+    """
+    info: FieldInfo = Field(description=sentence, examples=list(examples) or None)
     return info
 
 

@@ -243,24 +243,38 @@ class Fault(Closed):
 class ProblemFacts(TypedDict, total=False):
     """What helps the caller, by code."""
 
-    bytes: Annotated[int, about("Of an answer too large: bytes of its arrays.")]
+    bytes: Annotated[int, about("Of an answer too large: bytes of its arrays.", 11751552)]
     limit: Annotated[
         int, about("The limit that the request exceeds, in the unit of what exceeds it.")
     ]
-    length: Annotated[int, about("Of sequence_too_long: its tokens.")]
-    tokens: Annotated[int, about("Of too_many_tokens: the request's tokens.")]
+    length: Annotated[int, about("Of sequence_too_long: its tokens.", 300)]
+    tokens: Annotated[int, about("Of too_many_tokens: the request's tokens.", 65792)]
     layer: Annotated[
-        int, about("Of nonfinite_output: the first hidden state that is not finite; -1: the last.")
+        int,
+        about("Of nonfinite_output: the first hidden state that is not finite; -1: the last.", 3),
     ]
     layers: Annotated[int, about("Of index_out_of_range: how many layers the model has.")]
     heads: Annotated[int, about("Of index_out_of_range: how many heads a layer has.")]
-    dtype: Annotated[str, about("Of nonfinite_output: the number format that does not hold it.")]
-    estimate_ms: Annotated[
-        int, about("Of deadline_unreachable: milliseconds that it takes at the best speed seen.")
+    dtype: Annotated[
+        str, about("Of nonfinite_output: the number format that does not hold it.", "float16")
     ]
-    deadline_ms: Annotated[int, about("Of deadline_unreachable: milliseconds that it may take.")]
-    prompts: Annotated[list[str], about("Of prompt_not_found: the names there are.")]
-    fits: Annotated[list[Change], about("Changes that would each make it fit, cheapest first.")]
+    estimate_ms: Annotated[
+        int,
+        about("Of deadline_unreachable: milliseconds that it takes at the best speed seen.", 45000),
+    ]
+    deadline_ms: Annotated[
+        int, about("Of deadline_unreachable: milliseconds that it may take.", 30000)
+    ]
+    prompts: Annotated[
+        list[str], about("Of prompt_not_found: the names there are.", ["document", "query"])
+    ]
+    fits: Annotated[
+        list[Change],
+        about(
+            "Changes that would each make it fit, cheapest first.",
+            [{"form": "stats", "bytes": 3168}],
+        ),
+    ]
     errors: Annotated[list[Fault], about("What is wrong where, ten entries at most.")]
 
 

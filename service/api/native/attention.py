@@ -36,10 +36,17 @@ class Units(Closed, total=False):
 
     axis: Annotated[
         list[int],
-        about("Where special tokens are dropped: which token or word each row and column is."),
+        about(
+            "Where special tokens are dropped: which token or word each row and column is.",
+            [1, 2, 3],
+        ),
     ]
     spans: Annotated[
-        list[Span], about("At word level: the tokens of each word, [first, last), counted from 0.")
+        list[Span],
+        about(
+            "At word level: the tokens of each word, [first, last), counted from 0.",
+            [[0, 1], [1, 3], [3, 4]],
+        ),
     ]
 
 

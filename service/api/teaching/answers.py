@@ -48,7 +48,7 @@ class Explained(Provenance):
     shapes: Annotated[dict[str, list[int]], about("Every step's shape by its name.")]
     x: Annotated[Rows, about(f"What enters the layer, {ROWS}.")]
     entered: NotRequired[
-        Annotated[Rows, about(f"LayerNorm(x), {ROWS}; of pre-norm families alone.")]
+        Annotated[Rows, about(f"LayerNorm(x), {ROWS}; of pre-norm families alone.", [[0.31, -1.2]])]
     ]
     q: Annotated[Maps, about(f"Queries, {BY_HEAD}.")]
     k: Annotated[Maps, about(f"Keys, {BY_HEAD}.")]
