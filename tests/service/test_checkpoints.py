@@ -182,10 +182,10 @@ async def test_who_says_how_vectors_are_pooled_is_told(
     bert(tmp_path, tokenizer)
 
     async with served(tmp_path) as http:
-        info = (await http.get("/info")).json()
+        told = await info(http)
 
     names = ("pooling", "normalize", "pooling_from")
-    assert [info[name] for name in names] == ["mean", False, "default"]
+    assert [told[name] for name in names] == ["mean", False, "default"]
     assert "does not say how token vectors become one" in caplog.text
 
 
@@ -193,7 +193,7 @@ async def test_a_checkpoint_that_says_how_it_is_pooled_is_believed(
     client: httpx.AsyncClient,
 ) -> None:
     """The bundled model does."""
-    info = (await client.get("/info")).json()
+    told = await info(client)
 
     names = ("pooling", "normalize", "pooling_from")
-    assert [info[name] for name in names] == ["mean", True, "checkpoint"]
+    assert [told[name] for name in names] == ["mean", True, "checkpoint"]
