@@ -44,6 +44,11 @@ if TYPE_CHECKING:  # tracing that is off imports nothing
 
 logger = logging.getLogger(__name__)
 
+PLAIN = (
+    "the checkpoint does not say how token vectors become one: they are pooled by the mean and not"
+    " normalised, unless a request asks otherwise"
+)
+
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Replica:
@@ -105,6 +110,8 @@ class Replica:
         planner = Planner(identity.model, model, reader, settings)
         head, loading = identity.head(dtype), time.perf_counter() - began
         vitals.publish(metrics, settings, batcher, head, str(device), loading)
+        if model.trained and not model.own_pooling:
+            logger.warning(PLAIN)
         logger.info("started", extra={"weights": model.digest})
         return cls(
             settings=settings,
@@ -167,6 +174,8 @@ class Replica:
             "embedding_width": config.embedding_width,
             "max_tokens": self.reader.max_tokens,
             "pooling": "+".join(model.pooling.modes),
+            "normalize": model.pooling.normalize,
+            "pooling_from": "checkpoint" if model.own_pooling else "default",
             "prompts": sorted(model.prompts.texts),
             "default_prompt_name": model.prompts.default,
             "device": self.device,

@@ -10,7 +10,12 @@ FIELDS: set[str] = set()  # every name of every request, as the models are defin
 class Wire(BaseModel):
     """What crosses the wire: no unknown field, no coercion."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    model_config = ConfigDict(
+        strict=True,
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,  # the document of the API shows them
+    )
 
     @classmethod
     def __pydantic_init_subclass__(cls, **options: Any) -> None:

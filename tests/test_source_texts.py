@@ -86,7 +86,7 @@ def layer(heads: int, d_k: int, d_v: int, d_model: int = D_MODEL) -> MultiHead:
 
 
 def each_head(attention: MultiHead, x: Tensor) -> list[Tensor]:
-    """Z_1 .. Z_h, each from its own three matrices."""
+    """Z_0 .. Z_(h-1), each from its own three matrices."""
     weights = [attention.head(i) for i in range(attention.heads)]
     return [mechanism.attend(x @ w.query, x @ w.key, x @ w.value).mixed for w in weights]
 
@@ -109,7 +109,7 @@ async def test_eight_heads_give_eight_matrices_that_w_o_makes_one(d_v: int) -> N
 
 
 async def test_the_joined_heads_times_w_o_are_the_sum_of_what_each_head_adds() -> None:
-    """Concat(Z_1, .., Z_8) W_O = Z_1 W_1^O + .. + Z_8 W_8^O."""
+    """Concat(Z_0, .., Z_7) W_O = Z_0 W_0^O + .. + Z_7 W_7^O."""
     attention, x = layer(HEADS, D_K, D_K), numbers(TOKENS, D_MODEL, seed=5)
 
     added = [z @ attention.head(i).output for i, z in enumerate(each_head(attention, x))]

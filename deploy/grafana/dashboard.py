@@ -1,48 +1,68 @@
 """Write rows.py as Grafana's Classic JSON: `python deploy/grafana/dashboard.py`.
 
-It writes headlight.json beside itself, the same bytes each time.
+It writes two dashboards beside itself, the same bytes each time:
+
+    headlight.json        the service
+    headlight-ray.json    what Ray says of its cluster, for those that run one
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rows import ROWS, SERVICE, Panel
+from rows import RAY_ROWS, ROWS, SERVICE, Panel
 
-TARGET = Path(__file__).with_name("headlight.json")
+Rows = Mapping[str, Sequence[Panel]]
 
 SCHEMA = 41  # Classic JSON of Grafana 11.6; later ones read it
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 WIDTH, HEIGHT = 24, 8  # of the grid, of a panel
 
 
-def dashboard() -> dict[str, Any]:
-    """The dashboard as Grafana imports it."""
+def dashboards() -> dict[str, dict[str, Any]]:
+    """Every dashboard by its file's name."""
+    service = "Headlight: objectives, traffic, latency, saturation and what runs."
+    cluster = "What Ray says of the cluster that Headlight runs on: replicas, controller, nodes."
+    replica = {"replica": f"label_values(headlight_ready{{{SERVICE}}}, replica)"}
     return {
-        "annotations": {"list": []},
-        "description": "Headlight: objectives, traffic, latency, saturation and what runs.",
-        "editable": False,
-        "fiscalYearStartMonth": 0,
-        "graphTooltip": 1,
-        "panels": list(placed()),
-        "refresh": "30s",
-        "schemaVersion": SCHEMA,
-        "tags": ["headlight"],
-        "templating": {"list": variables()},
-        "time": {"from": "now-6h", "to": "now"},
-        "timezone": "browser",
-        "title": "Headlight",
-        "uid": "headlight",
+        "headlight.json": dashboard("headlight", "Headlight", service, ROWS, replica),
+        "headlight-ray.json": dashboard("headlight-ray", "Headlight on Ray", cluster, RAY_ROWS, {}),
     }
 
 
-def variables() -> list[dict[str, Any]]:
+def dashboard(
+    uid: str, title: str, description: str, rows: Rows, more: Mapping[str, str]
+) -> dict[str, Any]:
+    """A dashboard as Grafana imports it.
+
+    Args:
+        more: variables beyond those of every dashboard, by name, each with its query.
+    """
+    return {
+        "annotations": {"list": []},
+        "description": description,
+        "editable": False,
+        "fiscalYearStartMonth": 0,
+        "graphTooltip": 1,
+        "panels": list(placed(rows)),
+        "refresh": "30s",
+        "schemaVersion": SCHEMA,
+        "tags": ["headlight"],
+        "templating": {"list": variables(more)},
+        "time": {"from": "now-6h", "to": "now"},
+        "timezone": "browser",
+        "title": title,
+        "uid": uid,
+    }
+
+
+def variables(more: Mapping[str, str]) -> list[dict[str, Any]]:
     """What a reader chooses at the top: the datasource, and what of it."""
     asked = {
         "job": 'label_values(up{job=~"headlight.*"}, job)',
         "instance": 'label_values(up{job=~"$job"}, instance)',
-        "replica": f"label_values(headlight_ready{{{SERVICE}}}, replica)",
+        **more,
     }
     source = {
         "name": "datasource",
@@ -72,10 +92,10 @@ def variables() -> list[dict[str, Any]]:
     ]
 
 
-def placed() -> Iterator[dict[str, Any]]:
+def placed(rows: Rows) -> Iterator[dict[str, Any]]:
     """Every row and panel with its number and its place, left to right, top to bottom."""
     number, top = 0, 0
-    for title, panels in ROWS.items():
+    for title, panels in rows.items():
         number += 1
         yield {
             "collapsed": False,
@@ -182,10 +202,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def text() -> str:
-    """The bytes of headlight.json."""
-    return json.dumps(dashboard(), indent=2, sort_keys=True) + "\n"
-
-
 if __name__ == "__main__":
-    TARGET.write_text(text())
+    for name, tree in dashboards().items():
+        text = json.dumps(tree, indent=2, sort_keys=True) + "\n"
+        Path(__file__).with_name(name).write_text(text)

@@ -338,7 +338,11 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             {"{{code}}": rate("requests_total", "code", only='route="other"')},
         ),
     ),
-    "Ray": (
+}
+
+# on a cluster alone: the Ray that `headlight serve` starts for itself shows Prometheus nothing
+RAY_ROWS: dict[str, tuple[Panel, ...]] = {
+    "Serve": (
         Panel(
             "Healthy replicas",
             "none",
@@ -363,6 +367,8 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "Beside our own count: what is here and not there never reached our code.",
             {"{{status_code}}": f"sum by (status_code) (rate({ANSWERS}[$__rate_interval]))"},
         ),
+    ),
+    "Nodes": (
         Panel(
             "Node processor",
             "percent",

@@ -5,7 +5,7 @@
     scores           Q_i K_i^T / sqrt(head), (heads, query, key)
     probabilities    softmax(scores), (heads, query, key)
     z                Z_i = probabilities V_i, (heads, tokens, head)
-    concat           Concat(Z_1, .., Z_h), (tokens, width)
+    concat           Concat(Z_0, .., Z_(h-1)), (tokens, width)
     projected        concat W^O + b
     normed           LayerNorm(x + projected)
     feed_forward     activation(normed W_1 + b_1) W_2 + b_2

@@ -3,7 +3,7 @@
     S_i = scale Q_i K_i^T                        how well each key fits each query: score
     P_i = softmax(S_i + bias), 0 where hidden    the attention map of head i: weigh
     Z_i = P_i V_i                                the values, mixed: mix
-    MultiHead(Q, K, V) = Concat(Z_1, ..., Z_h) W^O = sum_i Z_i W_i^O
+    MultiHead(Q, K, V) = Concat(Z_0, .., Z_(h-1)) W^O = sum_i Z_i W_i^O
 
 For teaching, for checking, and for looking from one sequence at another; what the encoder runs
 is attention.py. Scores, softmax and mixing are float32, or float64 where the input is.

@@ -38,6 +38,7 @@ class Model:
         max_tokens: its own longest sequence, special tokens included.
         digest: `sha256:` and 12 hex digits over all that decides about an answer together.
         trained: False for weights drawn at random.
+        own_pooling: False where the checkpoint does not say how it is pooled, and PLAIN is taken.
         prompts: what goes before a text, by name.
     """
 
@@ -48,6 +49,7 @@ class Model:
     max_tokens: int
     digest: str
     trained: bool = True
+    own_pooling: bool = True
     prompts: Prompts = field(default_factory=Prompts)
 
 
@@ -86,7 +88,17 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, kernels: Kernel
         *sentence_transformers.dense_files(folder),
     ]
     digest = _digest(paths, pooling, max_tokens, tokenizer.lower_case, prompts)
-    return Model(config, encoder, tokenizer, pooling, max_tokens, digest, prompts=prompts)
+    own = pooling is not sentence_transformers.PLAIN
+    return Model(
+        config,
+        encoder,
+        tokenizer,
+        pooling,
+        max_tokens,
+        digest,
+        own_pooling=own,
+        prompts=prompts,
+    )
 
 
 def preset(
@@ -111,8 +123,16 @@ def preset(
     for name in sorted(weights):
         total.update(name.encode() + weights[name].numpy().tobytes())
     total.update(repr(config).encode() + (folder / TOKENIZER).read_bytes())
-    pooling, max_tokens = Pooling(("mean",), normalize=False), config.max_tokens
-    return Model(config, encoder, tokenizer, pooling, max_tokens, _short(total), trained=False)
+    return Model(
+        config,
+        encoder,
+        tokenizer,
+        sentence_transformers.PLAIN,
+        config.max_tokens,
+        _short(total),
+        trained=False,
+        own_pooling=False,
+    )
 
 
 def _tokenizer(path: Path, config: EncoderConfig, lower_case: bool = False) -> Tokenizer:

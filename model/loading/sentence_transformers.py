@@ -39,6 +39,7 @@ FLAGS = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
+PLAIN = Pooling(("mean",), normalize=False)  # of a folder without modules
 OURS = {"lasttoken": "last", "mean_sqrt_len_tokens": "mean_sqrt_len"}
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "torch.nn.modules.linear.Identity": lambda x: x,
@@ -73,7 +74,7 @@ class Prompts:
 
 
 def read_pooling(folder: Path, width: int, device: torch.device, kernels: Kernels) -> Pooling:
-    """A folder's own way to one vector; of a plain folder the mean, not normalised.
+    """A folder's own way to one vector; PLAIN where it does not say.
 
     Args:
         width: of the token vectors.
@@ -83,7 +84,7 @@ def read_pooling(folder: Path, width: int, device: torch.device, kernels: Kernel
     """
     modules = _modules(folder)
     if not modules:
-        return Pooling(("mean",), normalize=False)
+        return PLAIN
     kinds = [kind for kind, _ in modules]
     denses = kinds.count("Dense")
     order = ["Transformer", "Pooling", *["Dense"] * denses, "Normalize"]

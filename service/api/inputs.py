@@ -28,7 +28,7 @@ Text = Annotated[str, Tag("<text>")]
 Texts = Annotated[Strings, Tag("<texts>")]
 Ids = Annotated[Integers, Tag("<ids>")]
 Batch = Annotated[Sequences, Tag("<sequences>")]
-Inputs = TypeAliasType("Inputs", Annotated[Text | Texts | Ids | Batch, Discriminator(tag)])
+TextsOrIds = TypeAliasType("TextsOrIds", Annotated[Text | Texts | Ids | Batch, Discriminator(tag)])
 
 
 def items(value: str | Sequence[str | int | list[int]]) -> list[str | Item]:

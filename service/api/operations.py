@@ -49,6 +49,7 @@ class Api(NamedTuple):
     """How an API refuses.
 
     Args:
+        name: for people.
         error: the type of a refusal.
         statuses: by code, where they differ from service/refusals.py's.
         codes, body_codes: of a route without a body, and with one.
@@ -56,6 +57,7 @@ class Api(NamedTuple):
         media_type: of a refusal.
     """
 
+    name: str
     error: Any
     statuses: Mapping[str, int]
     codes: tuple[str, ...]
@@ -98,10 +100,17 @@ NEVER = frozenset(  # answered to an encoding: what only other inputs and other 
 INFERRING = tuple(code for code in REFUSALS if code not in NEVER)
 INFER_STATUSES = {code: inference_protocol.status(code) for code in REFUSALS}
 
-NATIVE = Api(Problem, {}, READING, ALL, native.problem, MEDIA_TYPE)
-OPENAI = Api(OpenAIError, refusals.OPENAI, ALWAYS, EMBEDDING_CODES, openai.problem)
-TEI = Api(TEIError, refusals.TEI, READING, ENCODING, tei.problem)
-INFER = Api(InferError, INFER_STATUSES, INFER_READING, INFERRING, inference_protocol.problem)
+NATIVE = Api("Headlight", Problem, {}, READING, ALL, native.problem, MEDIA_TYPE)
+OPENAI = Api("OpenAI", OpenAIError, refusals.OPENAI, ALWAYS, EMBEDDING_CODES, openai.problem)
+TEI = Api("Text Embeddings Inference", TEIError, refusals.TEI, READING, ENCODING, tei.problem)
+INFER = Api(
+    "Open Inference Protocol",
+    InferError,
+    INFER_STATUSES,
+    INFER_READING,
+    INFERRING,
+    inference_protocol.problem,
+)
 
 
 def _model(path: str) -> tuple[Operation, ...]:

@@ -28,8 +28,11 @@ class Base64Array(Wire):
     """An array as base64 of its little-endian bytes."""
 
     shape: Integers
+    """Length of each axis, tokens first: [tokens, embedding_width]."""
     dtype: Floats
+    """Number format of the bytes."""
     data: str
+    """Base64 of the little-endian bytes, row by row."""
 
 
 def _embeddings_tag(value: object) -> str:
@@ -54,10 +57,16 @@ class Item(Wire):
     """One input: a text or pair of texts, token ids used as given, or embeddings."""
 
     text: str | None = None
+    """The text, at most `max_text_characters` characters."""
     pair: str | None = None
+    """A second text, which the tokenizer joins to `text` as its second segment."""
     token_ids: Integers | None = None
+    """Token ids, used as given: the service adds no special tokens."""
     token_type_ids: Integers | None = None
+    """The segment of each of `token_ids`, counted from 0; 0 for all where left out."""
     embeddings: Embeddings | None = None
+    """A vector for each token, which replaces the look-up in the table of words, (tokens,
+    embedding_width); the model adds positions and the rest."""
 
     @model_validator(mode="after")
     def _exactly_one(self) -> "Item":
@@ -97,8 +106,12 @@ class Pooled(Wire):
     """How one vector is made of a sequence; what is left out is the checkpoint's own."""
 
     mode: Literal["model"] | Mode = "model"
+    """How token vectors become one; "model" is the checkpoint's own way, `pooling` of GET /info."""
     normalize: bool | None = None
+    """Whether the vector is scaled to length 1; left out or null: as the checkpoint does,
+    `normalize` of GET /info, whatever the mode."""
     dimensions: Annotated[int, Field(ge=1)] | None = None
+    """How many numbers to keep, the first ones, at most `width`; the vector is cut, then scaled."""
 
 
 All = Annotated[Literal["all"], Tag("<all>")]
@@ -122,37 +135,43 @@ class Gate(Wire):
     """What one head's mixed values are multiplied by before W_O; 0 drops the head."""
 
     layer: int
+    """The layer, counted from 0."""
     head: int
+    """The head of that layer, counted from 0."""
     scale: Annotated[float, Field(ge=-MOST_SCALE, le=MOST_SCALE)]
+    """The factor: 0 drops the head, 1 changes nothing."""
 
 
 Gates = TypeAliasType("Gates", Annotated[list[Gate], FailFast()])
 
 
 class Attention(Wire):
-    """What to show of the attention.
-
-    Args:
-        layers, heads: counted from 0; the same heads of every layer, or some of each.
-        rows: of the form rows: which units, tokens or words, counted from 0.
-        k: of top: keys a row, 8 by default.
-        size: of blocks: most blocks along a side, 32 by default.
-        weight: of top and dominance; by default value_norm of dominance, probability of top.
-        level: what a row and a column is.
-        specials: drop: rows and columns of special tokens go, and what is left of a row sums to
-            less than 1; renormalize: and to 1 again.
-    """
+    """What to show of the attention."""
 
     layers: Indices = "all"
+    """The layers to show, counted from 0."""
     heads: Heads = "all"
+    """The heads to show, counted from 0: of every layer the same, or by layer, {"5": [11]}, which
+    chooses the layers too."""
     form: Form = "full"
+    """What to make of the maps: whole maps, some rows, the strongest keys of every row, blocks,
+    statistics, who dominates whom, or one map through all layers."""
     rows: Integers = []
+    """Of the form rows, which needs it: the queries to show, tokens or words counted from 0."""
     k: Annotated[int, Field(ge=1)] | None = None
+    """Of the form top: how many keys to show of each row; 8 where left out."""
     size: Annotated[int, Field(ge=1)] | None = None
+    """Of the form blocks: the most blocks along a side; 32 where left out."""
     weight: Weight | None = None
+    """Of the forms top and dominance: what a key's weight is, its probability or the length of
+    what its value adds. Left out: probability for top, value_norm for dominance."""
     level: Level = "token"
+    """What a row and a column are. A word sums over its keys and averages over its queries."""
     specials: Specials = "keep"
+    """What happens to special tokens. "drop" removes their rows and columns, so that rows sum to
+    less than 1; "renormalize" scales what is left to 1 again."""
     dtype: Floats = "float32"
+    """Number format of the maps, and what their bytes are counted in."""
 
     @model_validator(mode="after")
     def _of_its_form(self) -> "Attention":
@@ -175,32 +194,38 @@ class Attention(Wire):
 
 
 class EncodeRequest(Wire):
-    """The body of POST /v1/encode.
+    """The body of POST /v1/encode."""
 
-    Args:
-        layers: hidden states: 0 = embeddings, i = after i layers, -1 = the last.
-        gates: heads to scale, in this request alone.
-        prompt_name: of the checkpoint's prompts, the one that goes before each text; left out:
-            its own default, where it has one.
-        counted: whether the answer says how long texts are that are cut.
-    """
-
-    counted: ClassVar[bool] = True
+    counted: ClassVar[bool] = True  # whether the answer says how long texts are that are cut
 
     model: str | None = None
+    """The model you expect; another name than the served one is refused."""
     inputs: Inputs
+    """What to encode: 1 to `max_sequences` texts, pairs, token ids and embeddings, mixed."""
     truncate: Truncate = "refuse"
+    """What happens to a sequence of more than `max_tokens` tokens: it is refused, or cut on this
+    side."""
     pooled: Annotated[
         Annotated[bool, Tag("<switch>")] | Annotated[Pooled, Tag("<how>")],
         Discriminator(lambda value: "<switch>" if isinstance(value, bool) else "<how>"),
     ] = True
+    """Whether to answer one vector for each input, and how it is made; true: the checkpoint's own
+    way."""
     tokens: bool = False
+    """Whether to answer the last layer's vector of each token, special tokens included."""
     layers: Integers = []
+    """Hidden states to answer: 0 is the embeddings, i the output of i layers, -1 the last."""
     attention: Attention | None = None
+    """What to show of the attention; left out or null: nothing, and nothing is computed for it."""
     gates: Gates = []
+    """Heads to scale or drop, in this request alone."""
     prompt_name: str | None = None
+    """The checkpoint's prompt that goes before each text; left out: `default_prompt_name` of
+    GET /info."""
     encoding: Literal["json", "base64"] = "json"
+    """How arrays are written: as JSON numbers, or each as one base64 string."""
     dtype: Floats = "float32"
+    """Number format of vectors; `attention` has its own."""
 
     @cached_property
     def items(self) -> list[Item | Text]:

@@ -1,4 +1,4 @@
-"""The dashboard is what its script writes, valid, linted, and asks for nothing that is not there.
+"""The dashboards are what their script writes, valid and linted, and ask for what is there.
 
 The rules are those of Grafana's dashboard-linter (docs/rules), which needs a Go that few have.
 """
@@ -24,10 +24,15 @@ from service.observe import scrape
 
 ROOT = Path(__file__).parent.parent.parent
 GRAFANA, PROMETHEUS = ROOT / "deploy" / "grafana", ROOT / "deploy" / "prometheus"
-WRITTEN = json.loads((GRAFANA / "headlight.json").read_text())
-PANELS = [panel for panel in WRITTEN["panels"] if panel["type"] != "row"]
+NAMES = ("headlight", "headlight-ray")
+DASHBOARDS = [json.loads((GRAFANA / f"{name}.json").read_text()) for name in NAMES]
+SERVICE, RAY = DASHBOARDS
+PANELS = [panel for each in DASHBOARDS for panel in each["panels"] if panel["type"] != "row"]
 TARGETS = [target for panel in PANELS for target in panel["targets"]]
-VARIABLES = {variable["name"]: variable for variable in WRITTEN["templating"]["list"]}
+VARIABLES = {
+    variable["name"]: variable for each in (RAY, SERVICE) for variable in each["templating"]["list"]
+}
+every_dashboard = pytest.mark.parametrize("written", DASHBOARDS, ids=NAMES)
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 UNITS = {value for value in vars(units).values() if isinstance(value, str)}
 WITH_CUDA = {"headlight_gpu_memory_bytes"}
@@ -45,8 +50,9 @@ def test_the_json_is_what_the_script_writes(tmp_path: Path) -> None:
 
     subprocess.run([sys.executable, tmp_path / "dashboard.py"], check=True)
 
-    written = (tmp_path / "headlight.json").read_bytes()
-    assert written == (GRAFANA / "headlight.json").read_bytes()
+    for name in NAMES:
+        written = (tmp_path / f"{name}.json").read_bytes()
+        assert written == (GRAFANA / f"{name}.json").read_bytes()
 
 
 # Grafana's schema
@@ -72,14 +78,15 @@ def through_grafana(document: dict[str, Any]) -> Any:
     return json.loads(JSONEncoder().encode(Dashboard.from_json(document)))
 
 
-def test_grafanas_own_types_know_every_field() -> None:
+@every_dashboard
+def test_grafanas_own_types_know_every_field(written: dict[str, Any]) -> None:
     """A misspelt field would not come back."""
-    assert lost(WRITTEN, through_grafana(WRITTEN)) == []
+    assert lost(written, through_grafana(written)) == []
 
 
 def test_a_misspelt_field_is_noticed() -> None:
     """The check above can fail, in panels, options and queries alike."""
-    wrong = json.loads(json.dumps(WRITTEN))
+    wrong = json.loads(json.dumps(SERVICE))
     wrong["panels"][1]["descripton"] = "x"
     wrong["panels"][1]["options"]["txtMode"] = "x"
     wrong["panels"][1]["targets"][0]["expression"] = "x"
@@ -93,14 +100,16 @@ def test_a_misspelt_field_is_noticed() -> None:
 
 def test_the_schema_is_of_today_and_the_names_are_for_ever() -> None:
     """A link to it survives; its number in one Grafana's database is not in the file."""
-    assert WRITTEN["schemaVersion"] >= 39
-    assert WRITTEN["uid"] == "headlight" and "id" not in WRITTEN
-    assert WRITTEN["refresh"] == "30s"
+    for name, written in zip(NAMES, DASHBOARDS, strict=True):
+        assert written["schemaVersion"] >= 39
+        assert written["uid"] == name and "id" not in written
+        assert written["refresh"] == "30s"
 
 
-def test_every_number_is_used_once_and_no_two_panels_overlap() -> None:
+@every_dashboard
+def test_every_number_is_used_once_and_no_two_panels_overlap(written: dict[str, Any]) -> None:
     """Within the 24 columns of the grid."""
-    everything = WRITTEN["panels"]
+    everything = written["panels"]
     boxes = [panel["gridPos"] for panel in everything]
 
     assert len({panel["id"] for panel in everything}) == len(everything)
@@ -113,7 +122,7 @@ def test_every_number_is_used_once_and_no_two_panels_overlap() -> None:
 
 def test_the_rows_are_the_promised_ones() -> None:
     """In the order in which one asks: is it well, what comes in, where does it hurt."""
-    rows = [panel["title"] for panel in WRITTEN["panels"] if panel["type"] == "row"]
+    rows = [panel["title"] for panel in SERVICE["panels"] if panel["type"] == "row"]
 
     assert rows == [
         "Objectives",
@@ -124,8 +133,21 @@ def test_the_rows_are_the_promised_ones() -> None:
         "Attention",
         "Resources",
         "Security",
-        "Ray",
     ]
+
+
+def test_the_services_dashboard_asks_nothing_of_ray() -> None:
+    """Its own Ray shows Prometheus nothing: what a cluster's shows has a dashboard of its own."""
+    asked_of_ray = {
+        dashboard["uid"]: sum(
+            "ray_" in target["expr"]
+            for panel in dashboard["panels"]
+            for target in panel.get("targets", ())
+        )
+        for dashboard in DASHBOARDS
+    }
+
+    assert asked_of_ray == {"headlight": 0, "headlight-ray": 6}
 
 
 # dashboard-linter
@@ -153,10 +175,10 @@ def test_template_job_instance_and_on_time_change_reload_rules(name: str) -> Non
 
 def test_template_uneditable_rule() -> None:
     """Changed in the script, not in the browser."""
-    assert WRITTEN["editable"] is False
+    assert not any(dashboard["editable"] for dashboard in DASHBOARDS)
 
 
-@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: f"{panel['id']}")
+@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
 def test_panel_rules(panel: dict[str, Any]) -> None:
     """panel-datasource, panel-title-description, panel-units, panel-no-targets."""
     assert panel["datasource"] == SOURCE

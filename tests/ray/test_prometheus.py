@@ -102,13 +102,17 @@ def counted(prometheus: "Prometheus") -> list[Counter[tuple[str, ...]]]:
 
 
 def queries() -> dict[str, str]:
-    """Every query of the dashboard, by its panel and legend, as Grafana would send it."""
-    written = json.loads((DEPLOY / "grafana" / "headlight.json").read_text())
+    """Every query of the dashboards, by its panel and legend, as Grafana would send it."""
+    dashboards = [
+        json.loads((DEPLOY / "grafana" / name).read_text())
+        for name in ("headlight.json", "headlight-ray.json")
+    ]
     return {
         f"{panel['title']}: {target['legendFormat']}": re.sub(
             r"\$(job|instance|replica)\b", ".+", target["expr"].replace("$__rate_interval", "1m")
         )
-        for panel in written["panels"]
+        for dashboard in dashboards
+        for panel in dashboard["panels"]
         for target in panel.get("targets", ())
     }
 

@@ -170,3 +170,30 @@ async def test_a_text_is_lower_cased_where_the_checkpoint_says_so(
     assert told["tokens"] == ["[CLS]", "i", "dog", "ate", "[SEP]"]
     assert told["offsets"] == [[0, 0], [0, 1], [2, 5], [6, 9], [0, 0]]
     assert told["pooled"] == lower["pooled"]
+
+
+async def test_who_says_how_vectors_are_pooled_is_told(
+    served: Served,
+    tokenizer: PreTrainedTokenizerBase,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Of a plain checkpoint nobody does: GET /info says so, and so does a warning at the start."""
+    bert(tmp_path, tokenizer)
+
+    async with served(tmp_path) as http:
+        told = await info(http)
+
+    names = ("pooling", "normalize", "pooling_from")
+    assert [told[name] for name in names] == ["mean", False, "default"]
+    assert "does not say how token vectors become one" in caplog.text
+
+
+async def test_a_checkpoint_that_says_how_it_is_pooled_is_believed(
+    client: httpx.AsyncClient,
+) -> None:
+    """The bundled model does."""
+    told = await info(client)
+
+    names = ("pooling", "normalize", "pooling_from")
+    assert [told[name] for name in names] == ["mean", True, "checkpoint"]

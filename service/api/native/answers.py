@@ -2,12 +2,11 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
 from typing_extensions import TypedDict
 
-from service.api.native.attention import AttentionAnswer, Characters, Tokens, Vector
+from service.api.native.attention import AttentionAnswer, Characters, Rows, Tokens, Vector
 from service.api.tei.answers import TEIInfo
-from service.api.types import Closed, Provenance, one_of
+from service.api.types import Closed, Provenance, about, one_of
 from service.encode.request import Floats
 from service.refusals import REFUSALS
 
@@ -15,188 +14,276 @@ from service.refusals import REFUSALS
 class Requested(Closed, total=False):
     """What was asked for of one input; tokens come with their vectors, layers and attention."""
 
-    tokens: list[str | None] | None
-    token_ids: list[int] | None
-    offsets: Annotated[list[Characters] | None, Field(description="characters")]
-    words: list[int | None] | None
-    segments: list[int]
-    special: list[bool] | None
-    pooled: Annotated[Vector, Field(description="(width,)")]
-    token_vectors: Tokens
-    layers: Annotated[dict[str, Tokens], Field(description="by hidden state")]
-    attention: AttentionAnswer
+    tokens: Annotated[
+        list[str | None] | None, about("The tokens, special ones included; null of embeddings.")
+    ]
+    token_ids: Annotated[
+        list[int] | None, about("Each token's place in the vocabulary; null of embeddings.")
+    ]
+    offsets: Annotated[
+        list[Characters] | None,
+        about(
+            "Where each token stands in its text, characters, [start, end); [0, 0] of a special. "
+            "null where the input is no text."
+        ),
+    ]
+    words: Annotated[
+        list[int | None] | None,
+        about(
+            "The word of each token, counted from 0; null of a special token, and where the input "
+            "is no text."
+        ),
+    ]
+    segments: Annotated[list[int], about("Of a pair: which text each token is of, 0 or 1.")]
+    special: Annotated[
+        list[bool] | None, about("Whether each token is a special one; null of embeddings.")
+    ]
+    pooled: Annotated[Vector, about("One vector for the input, (width,) or (dimensions,).")]
+    token_vectors: Annotated[Rows, about("The last layer's vector of each token, (tokens, width).")]
+    layers: Annotated[
+        dict[str, Tokens],
+        about(
+            "Hidden states, each (tokens, width), keyed by their number; -1 comes as the last's."
+        ),
+    ]
+    attention: Annotated[AttentionAnswer, about("The attention, in the form of the request.")]
 
 
 class Encoding(Requested):
     """One input's share of the answer; null is what cannot be known of its tokens."""
 
-    truncated: bool
-    length: Annotated[int, Field(description="tokens before truncation")]
+    truncated: Annotated[bool, about("Whether the input was cut.")]
+    length: Annotated[int, about("Tokens before it was cut.")]
 
 
 class Usage(Closed):
     """What a request took."""
 
-    tokens: int
-    attention_bytes: Annotated[int, Field(description="of the raw arrays")]
-    answer_bytes: Annotated[int, Field(description="of all raw arrays")]
-    queue_ms: float
-    compute_ms: float
+    tokens: Annotated[int, about("Tokens computed, special tokens included.")]
+    attention_bytes: Annotated[
+        int, about("Bytes of the attention's arrays, before they are written.")
+    ]
+    answer_bytes: Annotated[int, about("Bytes of all arrays, before they are written.")]
+    queue_ms: Annotated[float, about("Milliseconds that the request waited for the model.")]
+    compute_ms: Annotated[float, about("Milliseconds that the model took.")]
 
 
 class Answer(Provenance):
     """What POST /v1/encode answers."""
 
-    dtype: Floats
-    data: list[Encoding]
-    usage: Usage
+    dtype: Annotated[Floats, about("Number format of the vectors.")]
+    data: Annotated[list[Encoding], about("One entry for each input, in order.")]
+    usage: Annotated[Usage, about("What the request took.")]
 
 
 class Priced(Closed):
     """What POST /v1/encode?dry_run=true answers."""
 
-    tokens: int
-    attention_bytes: Annotated[int, Field(description="of the raw arrays")]
-    answer_bytes: Annotated[int, Field(description="of all raw arrays")]
-    flops: Annotated[int, Field(description="a product and its sum are two")]
-    admitted: Annotated[bool, Field(description="whether it would be answered now")]
-    code: Literal[
-        None,
-        "attention_too_large",
-        "answer_too_large",
-        "overloaded",
-        "deadline_unreachable",
-        "deadline_exceeded",
+    tokens: Annotated[int, about("Tokens to compute, special tokens included.")]
+    attention_bytes: Annotated[
+        int, about("Bytes of the attention's arrays, before they are written.")
     ]
-    retry_after_s: int | None
+    answer_bytes: Annotated[int, about("Bytes of all arrays, before they are written.")]
+    flops: Annotated[int, about("Floating-point operations; a product and its sum are two.")]
+    admitted: Annotated[bool, about("Whether the request would be answered now.")]
+    code: Annotated[
+        Literal[
+            None,
+            "attention_too_large",
+            "answer_too_large",
+            "overloaded",
+            "deadline_unreachable",
+            "deadline_exceeded",
+        ],
+        about("What it would be refused with; null where it would be answered."),
+    ]
+    retry_after_s: Annotated[
+        int | None, about("Seconds after which to try again; null where that does not help.")
+    ]
 
 
 class Scores(Closed):
-    """A measure of a head, and what it is compared with."""
+    """A measure of a head, and what it is compared with; null where there is none."""
 
-    score: float | None
-    threshold: float | None
-    baseline: float | None
+    score: Annotated[
+        float | None, about("What was measured, 0 to 1; of a relation the share of controls won.")
+    ]
+    threshold: Annotated[float | None, about("The least score that counts.")]
+    baseline: Annotated[
+        float | None,
+        about(
+            "What a head that looks everywhere alike scores; of a relation the best blind guess."
+        ),
+    ]
 
 
 class Role(Scores):
     """A role that a head fills."""
 
-    role: str
+    role: Annotated[str, about("Name of the role.")]
 
 
 class MeasuredHead(Scores):
     """What one head does."""
 
-    layer: int
-    head: int
-    role: Annotated[str | None, Field(description="null: it fills none")]
-    also: Annotated[list[Role], Field(description="other roles that it fills")]
-    measures: dict[str, float | None]
+    layer: Annotated[int, about("The layer, counted from 0.")]
+    head: Annotated[int, about("The head of that layer, counted from 0.")]
+    role: Annotated[str | None, about("Its foremost role; null: it fills none.")]
+    also: Annotated[list[Role], about("Other roles that it fills.")]
+    measures: Annotated[
+        dict[str, float | None],
+        about("Every measure by name: means over the corpus, 0 to 1; `offset` is in tokens."),
+    ]
 
 
 class Relation(Scores):
     """Whether a head finds a relation between words."""
 
-    kind: str | None
-    found: Annotated[str, Field(description="the head, or: no head found")]
-    head: str | None
-    reason: Annotated[str | None, Field(description="why no head was found")]
-    candidate: str | None
-    offset: Annotated[int | None, Field(description="the best fixed one, words")]
-    items: Annotated[int, Field(description="sentences the candidate was chosen by")]
-    controls: Annotated[int, Field(description="sentences it was judged by")]
+    kind: Annotated[
+        str | None, about("What it belongs to: coreference, grammar or syntax; null of your own.")
+    ]
+    found: Annotated[str, about("The head, such as L5H11, or: no head found.")]
+    head: Annotated[str | None, about("The same; null where none was found.")]
+    reason: Annotated[str | None, about("Why no head was found; null where one was.")]
+    candidate: Annotated[
+        str | None, about("The head that does best on the sentences to choose by.")
+    ]
+    offset: Annotated[
+        int | None, about("The fixed offset that does best on the controls, in words.")
+    ]
+    items: Annotated[int, about("Sentences that the candidate was chosen by.")]
+    controls: Annotated[int, about("Sentences that it was judged by.")]
 
 
 class Corpus(Closed):
     """The sentences that heads were measured on."""
 
-    name: str
-    digest: str
-    sentences: int
+    name: Annotated[str, about("Name of the corpus's file.")]
+    digest: Annotated[str, about("SHA-256 of the file, its first 12 digits.")]
+    sentences: Annotated[int, about("How many sentences it holds.")]
 
 
 class Heads(Closed):
     """What GET /v1/heads answers."""
 
-    model: str
-    weights: str
-    corpus: Corpus
-    thresholds: dict[str, float]
-    margin: Annotated[float, Field(description="of a relation's threshold above its baseline")]
-    heads: list[MeasuredHead]
-    relations: dict[str, Relation]
+    model: Annotated[str, about("Name of the model that is served.")]
+    weights: Annotated[
+        str, about("Digest of the weights and of all else in the checkpoint that shapes a vector.")
+    ]
+    corpus: Annotated[Corpus, about("The corpus that they were measured on.")]
+    thresholds: Annotated[dict[str, float], about("The least score of each role by position.")]
+    margin: Annotated[float, about("How far a relation's threshold lies above its baseline.")]
+    heads: Annotated[list[MeasuredHead], about("Every head, layer by layer.")]
+    relations: Annotated[dict[str, Relation], about("Every relation of the corpus by its name.")]
 
 
 class Info(Provenance, TEIInfo):
     """The replica's own, then what clients of other APIs look for."""
 
-    dtype: str
-    revision: Annotated[str | None, Field(description="commit of the hub")]
-    family: str
-    trained: bool
-    layers: int
-    heads: int
-    width: int
-    embedding_width: Annotated[int, Field(description="of `embeddings` inputs")]
-    max_tokens: int
-    pooling: str
-    prompts: Annotated[list[str], Field(description="their names")]
-    default_prompt_name: Annotated[str | None, Field(description="where none is given")]
-    device: str
-    limits: dict[str, float]
-    versions: dict[str, str]
+    dtype: Annotated[str, about("Number format that the model runs in.")]
+    revision: Annotated[str | None, about("Commit of the hub; null of a folder.")]
+    family: Annotated[str, about("The checkpoint's architecture.")]
+    trained: Annotated[bool, about("false: the weights are random, of a preset.")]
+    layers: Annotated[int, about("How many layers it has.")]
+    heads: Annotated[int, about("How many heads each layer has.")]
+    width: Annotated[int, about("Numbers in a token's vector.")]
+    embedding_width: Annotated[int, about("Numbers in each vector of `embeddings` inputs.")]
+    max_tokens: Annotated[int, about("Longest sequence, tokens, special tokens included.")]
+    pooling: Annotated[
+        str, about("How token vectors become one; several, joined by +, stand side by side.")
+    ]
+    normalize: Annotated[bool, about("Whether pooled vectors are scaled to length 1.")]
+    pooling_from: Annotated[
+        Literal["checkpoint", "default"],
+        about(
+            "Who says so: the checkpoint's modules, or nobody. A plain checkpoint is pooled by "
+            "the mean and not normalised."
+        ),
+    ]
+    prompts: Annotated[list[str], about("Names of the checkpoint's prompts.")]
+    default_prompt_name: Annotated[
+        str | None, about("The prompt that goes before texts where a request names none.")
+    ]
+    device: Annotated[str, about("Where the model runs.")]
+    limits: Annotated[
+        dict[str, float],
+        about(
+            "Every limit of the service by its setting's name, in bytes, seconds, tokens, "
+            "characters or requests; docs/limits.md has each."
+        ),
+    ]
+    versions: Annotated[dict[str, str], about("Versions of Headlight and of what computes.")]
 
 
 class Live(Closed):
     """The process answers."""
 
-    status: Literal["live"]
+    status: Annotated[Literal["live"], about("Always live; a process that is not is silent.")]
 
 
 class Ready(Closed):
     """The forward path lately proved itself."""
 
-    status: Literal["ready"]
+    status: Annotated[Literal["ready"], about("Always ready; otherwise the answer is 503.")]
 
 
 Code = Annotated[str, one_of(sorted(REFUSALS))]
-Change = Annotated[dict[str, Any], Field(description="of the request")]
+Change = Annotated[dict[str, Any], about("A change to the request.")]
 
 
 class Fault(Closed):
     """One thing wrong with a request."""
 
-    loc: list[str | int]
-    code: Code
+    loc: Annotated[
+        list[str | int], about("Where in the request: fields by name, list entries from 0.")
+    ]
+    code: Annotated[Code, about("What is wrong, for programs.")]
 
 
 class ProblemFacts(TypedDict, total=False):
     """What helps the caller, by code."""
 
-    bytes: Annotated[int, Field(description="of an answer too large: of the raw arrays")]
-    limit: int
-    length: int
-    tokens: Annotated[int, Field(description="of too_many_tokens")]
-    layer: Annotated[int, Field(description="of nonfinite_output: the first state; -1: the last")]
-    layers: Annotated[int, Field(description="of index_out_of_range: the model's")]
-    heads: Annotated[int, Field(description="of index_out_of_range: a layer's")]
-    dtype: str
-    estimate_ms: Annotated[
-        int, Field(description="of deadline_unreachable: what it takes at the best speed seen")
+    bytes: Annotated[int, about("Of an answer too large: bytes of its arrays.", 11751552)]
+    limit: Annotated[
+        int, about("The limit that the request exceeds, in the unit of what exceeds it.")
     ]
-    deadline_ms: Annotated[int, Field(description="of deadline_unreachable")]
-    prompts: Annotated[list[str], Field(description="of prompt_not_found: the names there are")]
-    fits: Annotated[list[Change], Field(description="cheapest first; each would fit")]
-    errors: list[Fault]
+    length: Annotated[int, about("Of sequence_too_long: its tokens.", 300)]
+    tokens: Annotated[int, about("Of too_many_tokens: the request's tokens.", 65792)]
+    layer: Annotated[
+        int,
+        about("Of nonfinite_output: the first hidden state that is not finite; -1: the last.", 3),
+    ]
+    layers: Annotated[int, about("Of index_out_of_range: how many layers the model has.")]
+    heads: Annotated[int, about("Of index_out_of_range: how many heads a layer has.")]
+    dtype: Annotated[
+        str, about("Of nonfinite_output: the number format that does not hold it.", "float16")
+    ]
+    estimate_ms: Annotated[
+        int,
+        about("Of deadline_unreachable: milliseconds that it takes at the best speed seen.", 45000),
+    ]
+    deadline_ms: Annotated[
+        int, about("Of deadline_unreachable: milliseconds that it may take.", 30000)
+    ]
+    prompts: Annotated[
+        list[str], about("Of prompt_not_found: the names there are.", ["document", "query"])
+    ]
+    fits: Annotated[
+        list[Change],
+        about(
+            "Changes that would each make it fit, cheapest first.",
+            [{"form": "stats", "bytes": 3168}],
+        ),
+    ]
+    errors: Annotated[list[Fault], about("What is wrong where, ten entries at most.")]
 
 
 class Problem(ProblemFacts):
     """A refusal, as RFC 9457 words it; a code may bring facts of its own."""
 
-    type: Literal["about:blank"]
-    title: str
-    status: int
-    code: Code
-    detail: str
-    request_id: str
+    type: Annotated[Literal["about:blank"], about("RFC 9457's; `code` says what it is.")]
+    title: Annotated[str, about("What is wrong, in one sentence.")]
+    status: Annotated[int, about("The HTTP status.")]
+    code: Annotated[Code, about("What is wrong, for programs.")]
+    detail: Annotated[str, about("What is wrong, for people.")]
+    request_id: Annotated[str, about("The request's X-Request-Id, to find it in the log.")]

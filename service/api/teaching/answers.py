@@ -2,52 +2,64 @@
 
 from typing import Annotated, NotRequired
 
-from pydantic import Field
-
 from service.api.native.attention import Characters
-from service.api.types import Closed, Provenance
+from service.api.types import Closed, Provenance, about
 
 ROWS, MAPS, BY_HEAD = "(tokens, width)", "(heads, query, key)", "(heads, tokens, head)"
 Rows = list[list[float]]
 Maps = list[list[list[float]]]
 Scores = list[list[list[float | None]]]
-Step = Annotated[Rows, Field(description=ROWS)]
-Entered = Annotated[Rows, Field(description=f"{ROWS}, of pre-norm families: LayerNorm(x)")]
-StepByHead = Annotated[Maps, Field(description=BY_HEAD)]
 
 
 class Attended(Closed):
     """What POST /v1/attend answers."""
 
-    probabilities: Annotated[Maps, Field(description=MAPS)]
-    heads: Annotated[Maps, Field(description="(heads, query, d / heads): Z_1 .. Z_h")]
-    concat: Annotated[Rows, Field(description="(query, d)")]
+    probabilities: Annotated[
+        Maps, about(f"Each query's share for each key, {MAPS}; rows sum to 1.")
+    ]
+    heads: Annotated[
+        Maps, about("What each head mixes, Z_0 .. Z_(h-1), (heads, query, d / heads).")
+    ]
+    concat: Annotated[Rows, about("The heads side by side, (query, d).")]
 
 
 class Explained(Provenance):
     """What POST /v1/explain answers: a text's tokens, then every step of the layer."""
 
-    dtype: str
-    layer: int
-    tokens: list[str]
-    token_ids: list[int]
-    offsets: list[Characters]
-    words: list[int | None]
-    segments: NotRequired[list[int]]
-    special: list[bool]
-    truncated: bool
-    length: Annotated[int, Field(description="tokens before truncation")]
-    shapes: Annotated[dict[str, list[int]], Field(description="every step's shape by its name")]
-    x: Annotated[Rows, Field(description=f"{ROWS}: what enters the layer")]
-    entered: NotRequired[Entered]
-    q: StepByHead
-    k: StepByHead
-    v: StepByHead
-    scores: Annotated[Scores, Field(description=f"{MAPS}; null beyond a window")]
-    probabilities: Annotated[Maps, Field(description=MAPS)]
-    z: Annotated[Maps, Field(description=f"{BY_HEAD}: Z_1 .. Z_h")]
-    concat: Step
-    projected: Annotated[Rows, Field(description=f"{ROWS}: after W_O")]
-    normed: Annotated[Rows, Field(description=f"{ROWS}: LayerNorm(x + projected)")]
-    feed_forward: Step
-    output: Annotated[Rows, Field(description=f"{ROWS}: what the next layer reads")]
+    dtype: Annotated[str, about("Number format of the steps.")]
+    layer: Annotated[int, about("The layer, counted from 0.")]
+    tokens: Annotated[list[str], about("The tokens, special ones included.")]
+    token_ids: Annotated[list[int], about("Each token's place in the vocabulary.")]
+    offsets: Annotated[
+        list[Characters],
+        about(
+            "Where each token stands in its text, characters, [start, end); [0, 0] of a special."
+        ),
+    ]
+    words: Annotated[
+        list[int | None], about("The word of each token, counted from 0; null of a special token.")
+    ]
+    segments: NotRequired[
+        Annotated[list[int], about("Of a pair: which text each token is of, 0 or 1.")]
+    ]
+    special: Annotated[list[bool], about("Whether the tokenizer added each token.")]
+    truncated: Annotated[bool, about("Whether the text was cut.")]
+    length: Annotated[int, about("Tokens before it was cut.")]
+    shapes: Annotated[dict[str, list[int]], about("Every step's shape by its name.")]
+    x: Annotated[Rows, about(f"What enters the layer, {ROWS}.")]
+    entered: NotRequired[
+        Annotated[Rows, about(f"LayerNorm(x), {ROWS}; of pre-norm families alone.", [[0.31, -1.2]])]
+    ]
+    q: Annotated[Maps, about(f"Queries, {BY_HEAD}.")]
+    k: Annotated[Maps, about(f"Keys, {BY_HEAD}.")]
+    v: Annotated[Maps, about(f"Values, {BY_HEAD}.")]
+    scores: Annotated[
+        Scores, about(f"q k^T / sqrt(head), with a bias of distance, {MAPS}; null beyond a window.")
+    ]
+    probabilities: Annotated[Maps, about(f"softmax(scores), {MAPS}; rows sum to 1.")]
+    z: Annotated[Maps, about(f"probabilities v, Z_0 .. Z_(h-1), {BY_HEAD}.")]
+    concat: Annotated[Rows, about(f"The heads side by side, {ROWS}.")]
+    projected: Annotated[Rows, about(f"concat W_O, {ROWS}.")]
+    normed: Annotated[Rows, about(f"LayerNorm(x + projected), {ROWS}.")]
+    feed_forward: Annotated[Rows, about(f"The feed-forward block's output, {ROWS}.")]
+    output: Annotated[Rows, about(f"What the next layer reads, {ROWS}.")]

@@ -2,7 +2,7 @@
 
     scores_i = Q_i K_i^T / sqrt(d / heads)            or as given
     probabilities_i = softmax(scores_i + bias)        0 where masked; or as given
-    Z_i = probabilities_i V_i                         concat = Concat(Z_1, .., Z_h)
+    Z_i = probabilities_i V_i                         concat = Concat(Z_0, .., Z_(h-1))
 
 In float64, as JSON's numbers are: 0.6 V_1 + 0.4 V_2 comes out as anyone else computes it.
 """
@@ -133,7 +133,7 @@ def attend(mixture: Mixture) -> dict[str, Array]:
     """The answer's arrays by name, float64.
 
     Returns:
-        probabilities, (heads, query, key), heads, (heads, query, d of the values): Z_1 .. Z_h,
+        probabilities, (heads, query, key), heads, (heads, query, d of the values): Z_0 .. Z_(h-1),
         and concat, (query, heads * d of the values).
 
     Raises:

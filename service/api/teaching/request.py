@@ -40,48 +40,50 @@ MaskPerPair = Annotated[
 
 
 class AttendRequest(Wire):
-    """Queries, keys and values: softmax(Q_i K_i^T / sqrt(d / heads) + bias) V_i for each head i.
-
-    Args:
-        query: (query, d).
-        key: (key, d).
-        value: (key, d of the values).
-        heads: d is split evenly among them.
-        mask: true = may attend.
-        bias: added to the scores.
-    """
+    """Queries, keys and values: softmax(Q_i K_i^T / sqrt(d / heads) + bias) V_i for each head i."""
 
     query: FiniteRows
+    """One row for each query, (query, d)."""
     key: FiniteRows
+    """One row for each key, (key, d)."""
     value: FiniteRows
+    """One row for each key, (key, d of the values)."""
     heads: Count = 1
+    """How many heads share d, which it divides evenly."""
     mask: MaskPerPair | None = None
+    """Where a query may look: true = may attend. (query, key) for all heads or (heads, query,
+    key); left out: everywhere."""
     bias: PerPair | None = None
+    """What is added to the scores, (query, key) for all heads or (heads, query, key)."""
 
 
 class MixRequest(Wire):
-    """Scores, or what a softmax has made of them, and values.
-
-    Args:
-        scores: every query's of every key.
-        probabilities: the scores are shares already: no softmax, every row sums to 1.
-        heads: default as many as the scores have, or 1.
-    """
+    """Scores, or what a softmax has made of them, and values."""
 
     scores: PerPair
+    """Each query's score of each key, (query, key) for all heads or (heads, query, key)."""
     value: FiniteRows
+    """One row for each key, (key, d of the values)."""
     probabilities: bool = False
+    """Whether the scores are probabilities already: no softmax, and every row must sum to 1."""
     heads: Count | None = None
+    """How many heads share d; left out: as many as the scores have, or 1."""
 
 
 class ExplainRequest(Wire):
     """The body of POST /v1/explain: a text, and the layer it is followed through."""
 
     model: str | None = None
+    """The model you expect; another name than the served one is refused."""
     text: str
+    """The text, at most `max_text_characters` characters."""
     pair: str | None = None
+    """A second text, which the tokenizer joins to `text` as its second segment."""
     layer: int
+    """The layer, counted from 0."""
     truncate: Truncate = "refuse"
+    """What happens to a text of more than `max_tokens` tokens: it is refused, or cut on this
+    side."""
 
     def item(self) -> Item:
         """The text as an input of /v1/encode."""

@@ -2,10 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
 from typing_extensions import TypeAliasType
 
-from service.api.types import Closed, one_of
+from service.api.types import Closed, about, one_of
 
 ERROR_TYPES = {  # by code; of any other code OTHER_ERROR
     "batch_empty": "Empty",
@@ -18,63 +17,83 @@ ERROR_TYPES = {  # by code; of any other code OTHER_ERROR
 }
 OTHER_ERROR = "Validation"
 
-Vector = Annotated[list[float], Field(description="(width,)")]
-Tokens = Annotated[list[list[float]], Field(description="(tokens, width), special tokens included")]
-Cosine = Annotated[float, Field(description="between -1 and 1")]
-Place = Annotated[int | None, Field(description="characters; null of a special token")]
+Vector = Annotated[list[float], about("(width,)")]
+Tokens = Annotated[list[list[float]], about("(tokens, width), special tokens included")]
+Cosine = Annotated[float, about("between -1 and 1")]
 
 
 class SimpleToken(Closed):
     """One token of a text."""
 
-    id: int
-    text: str
-    special: bool
-    start: Place
-    stop: Place
+    id: Annotated[int, about("Its place in the vocabulary.")]
+    text: Annotated[str, about("The part of the text that it stands for, or its own name.")]
+    special: Annotated[bool, about("Whether the tokenizer added it.")]
+    start: Annotated[
+        int | None, about("Where it begins in the text, characters; null of a special token.")
+    ]
+    stop: Annotated[
+        int | None, about("Where it ends in the text, characters; null of a special token.")
+    ]
 
 
-Vectors = TypeAliasType("Vectors", list[Vector])
-TokenVectors = TypeAliasType("TokenVectors", list[Tokens])
-Similarities = TypeAliasType("Similarities", list[Cosine])
-Pieces = TypeAliasType("Pieces", list[list[SimpleToken]])
-Texts = TypeAliasType("Texts", list[str])
+Vectors = TypeAliasType("Vectors", Annotated[list[Vector], about("One vector for each input.")])
+TokenVectors = TypeAliasType(
+    "TokenVectors", Annotated[list[Tokens], about("A vector for each token of each input.")]
+)
+Similarities = TypeAliasType(
+    "Similarities",
+    Annotated[list[Cosine], about("The cosine of the source with each other sentence.")],
+)
+Pieces = TypeAliasType(
+    "Pieces", Annotated[list[list[SimpleToken]], about("The tokens of each text.")]
+)
+Texts = TypeAliasType("Texts", Annotated[list[str], about("The text of each list of ids.")])
 
 
 class EmbeddingModel(Closed):
     """How vectors are pooled."""
 
-    pooling: str
+    pooling: Annotated[str, about("As `pooling` of GET /info.")]
 
 
 class ModelType(Closed):
     """What the model is for."""
 
-    embedding: EmbeddingModel
+    embedding: Annotated[EmbeddingModel, about("It makes embeddings.")]
 
 
 class TEIInfo(Closed):
     """What TEI's clients look for in GET /info."""
 
-    model_id: str
-    model_sha: Annotated[str | None, Field(description="commit of the hub, where known")]
-    model_dtype: str
-    served_model_name: str
-    model_type: ModelType
-    max_concurrent_requests: int
-    max_input_length: Annotated[int, Field(description="tokens")]
-    max_batch_tokens: int
-    max_batch_requests: None
-    max_client_batch_size: int
-    auto_truncate: Literal[True]
-    tokenization_workers: int
-    version: Annotated[str, Field(description="of Headlight")]
-    sha: None
-    docker_label: None
+    model_id: Annotated[str, about("For TEI's clients: `model`.")]
+    model_sha: Annotated[str | None, about("For TEI's clients: `revision`.")]
+    model_dtype: Annotated[str, about("For TEI's clients: `dtype`.")]
+    served_model_name: Annotated[str, about("For TEI's clients: `model`.")]
+    model_type: Annotated[ModelType, about("For TEI's clients: what the model is for.")]
+    max_concurrent_requests: Annotated[
+        int, about("For TEI's clients: `max_waiting_requests` of the limits.")
+    ]
+    max_input_length: Annotated[int, about("For TEI's clients: `max_tokens`.")]
+    max_batch_tokens: Annotated[int, about("For TEI's clients: `batch_tokens` of the limits.")]
+    max_batch_requests: Annotated[None, about("For TEI's clients; there is no such limit here.")]
+    max_client_batch_size: Annotated[
+        int, about("For TEI's clients: `max_sequences` of the limits.")
+    ]
+    auto_truncate: Annotated[
+        Literal[True], about("For TEI's clients: on TEI's routes long texts are cut by default.")
+    ]
+    tokenization_workers: Annotated[int, about("For TEI's clients: threads that tokenize.")]
+    version: Annotated[str, about("Version of Headlight.")]
+    sha: Annotated[None, about("For TEI's clients; not known here.")]
+    docker_label: Annotated[None, about("For TEI's clients; not known here.")]
 
 
 class TEIError(Closed):
     """A refusal."""
 
-    error: str
-    error_type: Annotated[str, one_of(sorted({OTHER_ERROR, *ERROR_TYPES.values()}))]
+    error: Annotated[str, about("What is wrong, for people.")]
+    error_type: Annotated[
+        str,
+        one_of(sorted({OTHER_ERROR, *ERROR_TYPES.values()})),
+        about("What is wrong, in TEI's words."),
+    ]

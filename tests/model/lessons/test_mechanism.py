@@ -276,7 +276,7 @@ ROWS, KEY_ROWS = numbers(BATCH, QUERIES, WIDTH, seed=20), numbers(BATCH, KEYS, W
 
 
 def test_the_output_is_the_sum_of_what_its_heads_add() -> None:
-    """Concat(Z_1 .. Z_h) W^O = sum_i Z_i W_i^O, each Z_i from its own three matrices."""
+    """Concat(Z_0 .. Z_(h-1)) W^O = sum_i Z_i W_i^O, each Z_i from its own three matrices."""
     cross = layer(biased=False)
     total = torch.zeros(BATCH, QUERIES, WIDTH_OUT)
     maps = []

@@ -1,6 +1,7 @@
 """The bundled corpus is what it claims to be, and a user's is read line by line."""
 
 import json
+import re
 from collections import Counter
 from itertools import groupby
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from service.heads import sentences
-from service.heads.sentences import BadCorpus, Corpus, Sentence
+from service.heads.sentences import BadCorpus, Corpus, Line, Sentence
 
 RELATIONS = ["coreference", "negation", "preposition", "agreement", "object"]
 GOOD = {"relation": "subject", "text": "Cats sleep.", "from": [5, 10], "to": [0, 4]}
@@ -146,3 +147,39 @@ def test_a_corpus_without_a_sentence_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(BadCorpus, match=r"empty\.jsonl holds no sentence"):
         sentences.read(path)
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "heads.md"
+
+
+def test_the_corpus_of_the_guide_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its script writes three sentences to choose by, and three to judge by."""
+    (script,) = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+
+    exec(compile(script, PAGE.name, "exec"), {})
+
+    corpus = sentences.read(tmp_path / "subjects.jsonl")
+    assert corpus.relations == ["subject"]
+    assert [sentence.control for sentence in corpus.sentences] == [False] * 3 + [True] * 3
+
+
+def test_the_messages_of_the_guide_are_those_given(tmp_path: Path) -> None:
+    """Each for the line beside it."""
+    rows = re.findall(r"^\| `(\{.*\})` \| `(.*)` \|$", PAGE.read_text("utf-8"), re.MULTILINE)
+    path = tmp_path / "bad.jsonl"
+
+    for line, message in rows:
+        path.write_text(line)
+        with pytest.raises(BadCorpus) as caught:
+            sentences.read(path)
+        assert str(caught.value) == f"bad.jsonl line 1: {message}"
+
+    assert len(rows) == 4
+
+
+def test_the_guide_names_every_field_of_a_line() -> None:
+    """By the name that the file has."""
+    table = re.findall(r"^\| `(\w+)` \| ", PAGE.read_text("utf-8"), re.MULTILINE)
+
+    assert table == [field.alias or name for name, field in Line.model_fields.items()]
