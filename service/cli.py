@@ -30,6 +30,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @click.group()
+@click.version_option(package_name="headlight", message="%(package)s %(version)s")
 def main() -> None:
     """Serve a transformer encoder and show what its attention heads look at."""
 
@@ -91,6 +92,8 @@ def encode(text: str | None, url: str, key_file: Path | None, **flags: Any) -> N
             encode_file(url, read_key(key_file), **flags)
     except ValueError as error:
         refuse(str(error), USAGE)
+    except BrokenPipeError:
+        raise  # whoever read our output has left: click ends in silence
     except OSError as error:
         refuse(str(error), FAILED)
 
@@ -145,7 +148,9 @@ def top(url: str, interval: float, key_file: Path | None, once: bool) -> None:
         show(url, read_key(key_file), interval, Console())
     except KeyboardInterrupt:
         return
-    except (encode.Unreachable, OSError, UnicodeDecodeError) as error:
+    except ValueError as error:
+        refuse(str(error), USAGE)
+    except (encode.Unreachable, OSError) as error:
         refuse(str(error), FAILED)
 
 
