@@ -19,7 +19,7 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 from starlette.types import ASGIApp
 
-from service import settings
+from service import needs, settings
 from service.cluster import descriptors, ingress
 from service.edge import direct
 from service.edge import routes as edge
@@ -88,11 +88,22 @@ def describe(settings: Settings, tries: int) -> serve.Application:
 
 
 def gpus(settings: Settings) -> int:
-    """Return the GPUs a replica takes; without one, Ray hides them all from it."""
-    if settings.device == "auto":
-        resources = ray.cluster_resources()  # type: ignore[no-untyped-call]  # Ray's gap
-        return int(resources.get("GPU", 0) > 0)
-    return int(settings.device == "cuda")
+    """Return the GPUs a replica takes, of those that Ray has."""
+    return needs.gpus(settings, resources() if settings.device == "auto" else {})
+
+
+def status() -> tuple[dict[str, int], str]:
+    """Return how many replicas are in which state, and what Ray says of the deployment."""
+    application = serve.status().applications.get(APPLICATION)
+    deployment = application.deployments.get(DEPLOYMENT) if application else None
+    if deployment is None:
+        return {}, ""
+    return {state.value: n for state, n in deployment.replica_states.items()}, deployment.message
+
+
+def resources() -> dict[str, float]:
+    """Return what the nodes of the Ray we are on have together."""
+    return dict(ray.cluster_resources())  # type: ignore[no-untyped-call]  # Ray's gap
 
 
 @serve.deployment(name=DEPLOYMENT)

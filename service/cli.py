@@ -21,6 +21,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from service import launch
+from service.cluster.progress import StartFailed
 from service.commands.options import FILE, KEY_FILE, URL, of_settings, read_key
 from service.settings import Settings
 from service.settings import load as settle
@@ -64,7 +65,7 @@ def serve(config: Path | None, example: bool, **flags: str | None) -> None:
         return
     except launch.CannotListen as error:
         refuse(str(error), USAGE)
-    except (launch.StartFailed, launch.Lost, OSError) as error:
+    except (StartFailed, launch.Lost, OSError) as error:
         refuse(str(error), FAILED)
 
 

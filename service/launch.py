@@ -1,43 +1,34 @@
 """Start the service on a Ray of its own or on a cluster, and stop it without a trace.
 
+    needs         what Ray would wait for in vain is there
     workspace     a private directory, and the sweeper that outlives us
     ports         the service's port is free; a block for Ray and HAProxy
     environment   set before ray is imported
     ray           ours, or the cluster named by --address
-    application   deployed; ready when /ready says so
+    application   deployed (rollout.py); ready when /ready says so
     door          HAProxy refuses before the application goes, and shuts after (drain.py)
 
 Each is left in the opposite order. Ray is imported inside functions: it reads the environment
-when it is.
+when it is. So is what imports torch, which takes seconds that --help has not.
 """
 
 import os
-import re
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from service.cluster import drain, ingress, ports, reach, workspace
+from service.cluster import drain, ingress, ports, progress, reach, room, workspace
+from service.cluster.progress import StartFailed, demand
 from service.engine import weights
-from service.settings import MIB, PREFIX, Settings
+from service.settings import PREFIX, Settings
 
 JOIN_SECONDS = 60  # for a cluster to run a task that takes no time
-STOP_SECONDS = 10  # for Ray to delete what has left, beyond which we leave it alone
-
-# Ray's shared memory carries requests only behind its Python proxy; 75 MiB is its least.
-STORE_BYTES = {"haproxy": 80 * MIB, "proxy": 512 * MIB}
-
 Say = Callable[[str], None]
 
 
 class CannotListen(Exception):
     """The host and port asked for cannot be had; its text is one line."""
-
-
-class StartFailed(Exception):
-    """The service could not be started; its text is one line."""
 
 
 class Lost(Exception):
@@ -58,6 +49,10 @@ def running(settings: Settings, say: Say) -> Iterator[str]:
     except OSError as error:
         place = f"{settings.host} port {settings.port}"
         raise CannotListen(f"cannot listen on {place}: {error.strerror}") from error
+    from service import needs  # slow to import, as torch is
+
+    if settings.address is None:
+        demand(needs.of_machine(settings))
     settings = pinned(reach.guarded(settings))
     if warning := reach.exposed(settings):
         say(warning)
@@ -71,10 +66,13 @@ def running(settings: Settings, say: Say) -> Iterator[str]:
         else:
             stack.enter_context(cluster(settings, say))
         say(f"loading {settings.model}")
-        stack.enter_context(deployed(settings))
+        from service.rollout import deployed
+
+        stack.enter_context(deployed(settings, say))
         if frontend:
             stack.callback(frontend.refuse, ingress.shutdown_seconds(settings))
-        reach.wait_until_ready(settings.host, settings.port)
+        with progress.told(say, lambda: "/ready does not answer 200 yet"):
+            reach.wait_until_ready(settings.host, settings.port)
         try:
             yield f"http://{reach.reachable(settings.host)}:{settings.port}"
         finally:
@@ -87,12 +85,15 @@ def pinned(settings: Settings) -> Settings:
     A model that is not there is refused before a replica does, ten seconds later.
 
     Raises:
-        StartFailed: the revision cannot be looked up, or our own replicas would find no model.
+        StartFailed: the revision cannot be looked up, or our own replicas would find no model, or
+            none that fits.
     """
+    from service import needs
+
     try:
         model = weights.pin(settings.model)
         if settings.address is None:
-            weights.locate(model)
+            demand(needs.of_model(settings, weights.locate(model)))
     except weights.ModelNotFound as error:
         raise StartFailed(str(error)) from error
     return settings.model_copy(update={"model": model})
@@ -114,12 +115,12 @@ def own_ray(settings: Settings, say: Say) -> Iterator[Path]:
         import ray
 
         try:
-            with our_sigterm():
+            with our_sigterm(), progress.told(say, lambda: "Ray has not started yet"):
                 ray.init(
                     address="local",
                     num_cpus=cores,
                     include_dashboard=False,
-                    object_store_memory=STORE_BYTES[settings.ingress],
+                    object_store_memory=room.STORE_BYTES[settings.ingress],
                     log_to_driver=False,
                     _temp_dir=str(run / "ray"),  # Ray opens it to all; ours stays private
                 )
@@ -177,64 +178,13 @@ def our_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, handler)
 
 
-@contextmanager
-def deployed(settings: Settings) -> Iterator[None]:
-    """Deploy the application; at the end let it answer what it admitted, then delete it.
-
-    Raises:
-        StartFailed: a replica could not start; says why.
-    """
-    from ray import serve
-
-    from service import app
-
-    serve.start(
-        http_options={
-            "host": settings.host,
-            "port": settings.port,
-            "request_timeout_s": settings.deadline_seconds + 5,
-        },
-        logging_config={"log_level": "WARNING", "enable_access_log": False},
-    )
-    if app.APPLICATION in serve.status().applications:
-        raise StartFailed(f"the cluster already serves an application named {app.APPLICATION}")
-    try:
-        try:
-            tries = app.TRIES_ALONE if settings.address is None else app.TRIES_ON_A_CLUSTER
-            application = app.describe(settings, tries)
-            serve.run(application, name=app.APPLICATION, route_prefix="/")
-        except RuntimeError as error:
-            status = serve.status().applications[app.APPLICATION].deployments.get(app.DEPLOYMENT)
-            raise StartFailed(last_line(status.message if status else str(error))) from error
-        yield
-    finally:
-        if not dead():
-            # HAProxy is still there while replicas drain; serve.shutdown would end it first.
-            # Ray waits for ever when its controller does not answer; we do not.
-            leave = threading.Thread(target=serve.delete, args=[app.APPLICATION], daemon=True)
-            leave.start()
-            leave.join(ingress.shutdown_seconds(settings) + STOP_SECONDS)
-
-
-def dead() -> list[str]:
-    """List the processes of our own Ray that died; on a cluster there are none of ours."""
-    from ray._private.worker import _global_node
-
-    return [name for name, _ in _global_node.dead_processes()] if _global_node else []
-
-
 def check() -> None:
     """Check that our Ray still runs; Ray itself restarts only what runs below its raylet.
 
     Raises:
         Lost: it does not.
     """
+    from service.rollout import dead
+
     if names := dead():
         raise Lost(f"Ray's {names[0]} died, and the service with it")
-
-
-def last_line(text: object) -> str:
-    """Return the last line of a traceback, without colours and the exception's class."""
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", str(text)).strip()
-    line = plain.splitlines()[-1] if plain else "no reason given"
-    return re.sub(r"^([\w.]+(Error|Exception|Failed|Refused)): ", "", line)
