@@ -12,6 +12,7 @@ import math
 import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 
 import ray
 from ray import serve
@@ -20,7 +21,7 @@ from ray.serve.exceptions import RayServeException
 from starlette.types import ASGIApp
 
 from service import needs, settings
-from service.cluster import descriptors, ingress
+from service.cluster import descriptors, ingress, relay
 from service.edge import direct
 from service.edge import routes as edge
 from service.engine import weights
@@ -46,6 +47,7 @@ ELSEWHERE = {
     "port": "http_options.port",
     "replicas": "num_replicas of the deployment",
     "address": "the cluster that reads this file",
+    "log_to_stderr": "logs/worker-*.out of each node",
 }
 
 
@@ -67,8 +69,13 @@ def build(args: Settings) -> serve.Application:
     return describe(config, TRIES_ON_A_CLUSTER)
 
 
-def describe(settings: Settings, tries: int) -> serve.Application:
-    """Describe the service to Ray Serve; nothing is loaded before a replica starts."""
+def describe(settings: Settings, tries: int, lines: Path | None = None) -> serve.Application:
+    """Describe the service to Ray Serve; nothing is loaded before a replica starts.
+
+    Args:
+        tries: starts of a replica that may fail.
+        lines: where a relay takes the replicas' log lines (cluster/relay.py).
+    """
     return Encoder.options(  # type: ignore[attr-defined,no-any-return]  # made by a decorator
         num_replicas=settings.replicas,
         ray_actor_options={"num_cpus": 0, "num_gpus": gpus(settings)},
@@ -84,7 +91,7 @@ def describe(settings: Settings, tries: int) -> serve.Application:
         graceful_shutdown_wait_loop_s=0.1,
         graceful_shutdown_timeout_s=ingress.shutdown_seconds(settings),
         max_constructor_retry_count=tries,
-    ).bind(settings)
+    ).bind(settings, lines)
 
 
 def gpus(settings: Settings) -> int:
@@ -111,7 +118,7 @@ def resources() -> dict[str, float]:
 class Encoder:
     """One replica."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, lines: Path | None = None) -> None:
         """Make the replica's parts; nothing is loaded yet.
 
         Raises:
@@ -127,7 +134,8 @@ class Encoder:
         self.label, self.application = context.replica_id.unique_id, context.app_name
         self.handle = serve.get_deployment_handle(DEPLOYMENT, context.app_name)
         self.controller = ThreadPoolExecutor(1, "status")  # Ray's controller may not answer
-        logs.start(settings.log_format, self.label)
+        also = relay.pipe(lines, self.label) if lines else None
+        logs.start(settings.log_format, self.label, also, whole=settings.log_to_stderr)
         self.scrapes: dict[bool, asyncio.Task[bytes]] = {}  # by form, see scrape
         self.settings = settings
         self.replica: Replica | None = None  # until started

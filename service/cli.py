@@ -222,15 +222,19 @@ def signals() -> Iterator[threading.Event]:
 
 
 def greeting(settings: Settings, address: str) -> str:
-    """Say what is served, where."""
+    """Say what is served, where, and where to look next."""
     copies = f"{settings.replicas} replica" + ("s" if settings.replicas > 1 else "")
     model = settings.served_model_name or settings.model
-    return f"Headlight serves {model} on {address} ({copies})"
+    return (
+        f"Headlight serves {model} on {address} ({copies})\n"
+        f"the API: {address}/docs, its figures: {address}/metrics"
+    )
 
 
 def tell(stream: IO[str], line: str) -> None:
     """Print a line now."""
-    print(line, file=stream, flush=True)
+    stream.write(f"{line}\n")  # at once, since others write there too
+    stream.flush()
 
 
 def refuse(line: str, status: int) -> NoReturn:

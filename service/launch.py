@@ -1,7 +1,7 @@
 """Start the service on a Ray of its own or on a cluster, and stop it without a trace.
 
     needs         what Ray would wait for in vain is there
-    workspace     a private directory, and the sweeper that outlives us
+    workspace     a private directory, and the sweeper that outlives us and keeps the logs
     ports         the service's port is free; a block for Ray and HAProxy
     environment   set before ray is imported
     ray           ours, or the cluster named by --address
@@ -18,9 +18,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from service.cluster import drain, ingress, ports, progress, reach, room, workspace
-from service.cluster.progress import StartFailed, demand
+from service.cluster import drain, ingress, ports, progress, reach, relay, room, sweep, workspace
+from service.cluster.progress import StartFailed, demand, last_line
 from service.engine import weights
+from service.observe import logs
 from service.settings import PREFIX, Settings
 
 JOIN_SECONDS = 60  # for a cluster to run a task that takes no time
@@ -53,13 +54,16 @@ def running(settings: Settings, say: Say) -> Iterator[str]:
 
     if settings.address is None:
         demand(needs.of_machine(settings))
+    elif settings.log_to_stderr:
+        raise StartFailed("log_to_stderr: a cluster's replicas log to logs/worker-*.out of nodes")
     settings = pinned(reach.guarded(settings))
     if warning := reach.exposed(settings):
         say(warning)
     with ExitStack() as stack:
-        frontend = None  # which stops only with a Ray of our own
+        frontend = lines = None  # of a Ray of our own alone
         if settings.address is None:
             run = stack.enter_context(own_ray(settings, say))
+            lines = stack.enter_context(relayed(run / "lines", settings, say))
             if settings.ingress == "haproxy":
                 frontend = drain.Frontend(run / "haproxy", settings.port)
                 stack.callback(frontend.shut)
@@ -68,15 +72,29 @@ def running(settings: Settings, say: Say) -> Iterator[str]:
         say(f"loading {settings.model}")
         from service.rollout import deployed
 
-        stack.enter_context(deployed(settings, say))
+        stack.enter_context(deployed(settings, say, lines.path if lines else None))
         if frontend:
             stack.callback(frontend.refuse, ingress.shutdown_seconds(settings))
         with progress.told(say, lambda: "/ready does not answer 200 yet"):
             reach.wait_until_ready(settings.host, settings.port)
         try:
+            if lines:
+                lines.watches = True
             yield f"http://{reach.reachable(settings.host)}:{settings.port}"
         finally:
+            if lines:
+                lines.watches = False
             say("stopping")
+
+
+def relayed(path: Path, settings: Settings, say: Say) -> relay.Relay:
+    """What passes the replicas' warnings and errors on, and says when a replica has gone."""
+    form = settings.log_format
+
+    def write(lines: bytes) -> None:
+        say(lines.decode(errors="replace").removesuffix("\n"))
+
+    return relay.Relay(path, write, lambda name: write(logs.line(form, name, "replica ended")))
 
 
 def pinned(settings: Settings) -> Settings:
@@ -102,8 +120,9 @@ def pinned(settings: Settings) -> Settings:
 @contextmanager
 def own_ray(settings: Settings, say: Say) -> Iterator[Path]:
     """Start a Ray of our own, that nothing but this service uses; gives its directory."""
+    kept = workspace.kept()
     with (
-        workspace.directory() as run,
+        workspace.directory(kept) as run,
         ports.block(settings.port) as block,
         workspace.quiet(run / "driver.log"),
     ):
@@ -111,22 +130,38 @@ def own_ray(settings: Settings, say: Say) -> Iterator[Path]:
         os.environ.update(ingress.promised(settings))
         os.environ.update(ingress.placed(settings, block, run, cores))
         set_guard_variables(settings)
+        stay = f"kept in {kept / run.name}" if kept else "not kept, since no folder can be made"
+        say(f"logs: {run / sweep.LOGS}; after the stop {stay}")
         say("starting Ray")
         import ray
 
         try:
             with our_sigterm(), progress.told(say, lambda: "Ray has not started yet"):
-                ray.init(
-                    address="local",
-                    num_cpus=cores,
-                    include_dashboard=False,
-                    object_store_memory=room.STORE_BYTES[settings.ingress],
-                    log_to_driver=False,
-                    _temp_dir=str(run / "ray"),  # Ray opens it to all; ours stays private
-                )
+                start_ray(settings, run, cores)
             yield run
         finally:
             ray.shutdown()
+
+
+def start_ray(settings: Settings, run: Path, cores: int) -> None:
+    """Start Ray's processes.
+
+    Raises:
+        StartFailed: one could not.
+    """
+    import ray
+
+    try:
+        ray.init(
+            address="local",
+            num_cpus=cores,
+            include_dashboard=False,
+            object_store_memory=room.STORE_BYTES[settings.ingress],
+            log_to_driver=False,
+            _temp_dir=str(run / "ray"),  # Ray opens it to all; ours stays private
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise StartFailed(f"Ray did not start: {last_line(error)}") from error
 
 
 @contextmanager
@@ -144,19 +179,27 @@ def cluster(settings: Settings, say: Say) -> Iterator[None]:
 
     with workspace.quiet(Path(os.devnull)):
         try:
-            reach.connect(settings.address or "")
-            with our_sigterm():
-                ray.init(address=settings.address, log_to_driver=False)
-            read = ray.remote(num_cpus=0)(lambda: dict(os.environ)).remote()
-            actual = ray.get(read, timeout=JOIN_SECONDS)
-            ingress.check(settings, actual)
+            with our_sigterm(), progress.told(say, lambda: "the cluster has not answered yet"):
+                join(settings)
             yield
-        except ingress.Unsuited as error:
-            raise StartFailed(str(error)) from error
-        except (OSError, ray.exceptions.GetTimeoutError) as error:
-            raise StartFailed(f"no Ray cluster at {settings.address}: {error}") from error
         finally:
             ray.shutdown()
+
+
+def join(settings: Settings) -> None:
+    """Join a cluster; see `cluster`."""
+    import ray
+
+    try:
+        reach.connect(settings.address or "")
+        ray.init(address=settings.address, log_to_driver=False)
+        read = ray.remote(num_cpus=0)(lambda: dict(os.environ)).remote()
+        actual = ray.get(read, timeout=JOIN_SECONDS)
+        ingress.check(settings, actual)
+    except ingress.Unsuited as error:
+        raise StartFailed(str(error)) from error
+    except (OSError, ValueError, RuntimeError, ray.exceptions.GetTimeoutError) as error:
+        raise StartFailed(f"no Ray cluster at {settings.address}: {last_line(error)}") from error
 
 
 def set_guard_variables(settings: Settings) -> None:

@@ -21,7 +21,7 @@ REPLICA_BYTES = 192 * MIB
 
 def of_machine(settings: Settings) -> Iterator[str]:
     """Say in a sentence each what this machine lacks, whatever the model."""
-    for check in (_device, _cores, _shared_memory, _haproxy):
+    for check in (_device, _cores, _shared_memory, _haproxy, _tracing):
         try:
             check(settings)
         except Unservable as error:
@@ -99,6 +99,17 @@ def _haproxy(settings: Settings) -> None:
             haproxy.binary()
         except FileNotFoundError as error:
             raise Unservable(f"{error}; or say --ingress proxy") from error
+
+
+def _tracing(settings: Settings) -> None:
+    if settings.tracing is None:
+        return
+    from service.observe import tracing  # which imports much, and is rarely on
+
+    try:
+        tracing.check(settings.tracing)
+    except (tracing.CannotTrace, OSError) as error:
+        raise Unservable(f"tracing: {error}") from error
 
 
 def _mib(size: int) -> str:

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from ray import serve
 
@@ -16,7 +17,9 @@ GIVEN_UP_SECONDS = 3  # the same for a start that was ended or failed
 
 
 @contextmanager
-def deployed(settings: Settings, say: Callable[[str], None]) -> Iterator[None]:
+def deployed(
+    settings: Settings, say: Callable[[str], None], lines: Path | None = None
+) -> Iterator[None]:
     """Deploy the application; at the end let it answer what it admitted, then delete it.
 
     Raises:
@@ -28,7 +31,7 @@ def deployed(settings: Settings, say: Callable[[str], None]) -> Iterator[None]:
     patience: float = GIVEN_UP_SECONDS
     try:
         with progress.told(say, awaited):
-            deploy(settings)
+            deploy(settings, lines)
         patience = ingress.shutdown_seconds(settings) + STOP_SECONDS
         yield
     finally:
@@ -58,7 +61,7 @@ def start_serve(settings: Settings) -> None:
         raise StartFailed(f"the cluster already serves an application named {app.APPLICATION}")
 
 
-def deploy(settings: Settings) -> None:
+def deploy(settings: Settings, lines: Path | None) -> None:
     """Deploy the application, and wait until all its replicas have started.
 
     Raises:
@@ -66,7 +69,7 @@ def deploy(settings: Settings) -> None:
     """
     try:
         tries = app.TRIES_ALONE if settings.address is None else app.TRIES_ON_A_CLUSTER
-        application = app.describe(settings, tries)
+        application = app.describe(settings, tries, lines)
         serve.run(application, name=app.APPLICATION, route_prefix="/")
     except RuntimeError as error:
         raise StartFailed(last_line(app.status()[1] or str(error))) from error

@@ -140,6 +140,10 @@ class Settings(BaseModel):
     log_format: Literal["json", "text"] = Field(
         "json", description="how a replica writes its log: one JSON object a line, or for people"
     )
+    log_to_stderr: bool = Field(
+        False,
+        description="whether stderr shows all lines of the replicas, not warnings and errors alone",
+    )
     access_log: bool = Field(True, description="whether each request is a line of the log")
     tracing: str | None = Field(
         None,

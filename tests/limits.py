@@ -199,6 +199,8 @@ ROWS = (
     Row("rollout.GIVEN_UP_SECONDS", "Ray is left alone", "the same after a start that failed"),
     Row("cluster.drain.SECONDS", "HAProxy stops", "for the connections accepted last"),
     Row("cluster.sweep.PATIENCE_SECONDS", "they are killed", "for processes to end by themselves"),
+    Row("cluster.relay.PIPE_BYTES", "lines are lost to stderr", "a replica's lines for stderr"),
+    Row("cluster.relay.JOIN_SECONDS", "it is left alone", "for the last lines for stderr"),
     Row("cluster.workspace.STOP_SECONDS", "it is left alone", "for the sweeper"),
 )
 
@@ -215,6 +217,7 @@ NO_LIMITS = {
     "edge.tenants.turns.LONGEST_PAUSE_SECONDS",
     "api.body.MOST_HEADS", "edge.beside.LARGE_BYTES", "encode.answer.BASE64_BYTES",
     "encode.price.TEXT_BYTES", "memory.SMALL_BYTES",
+    "cluster.relay.READ_BYTES", "cluster.relay.NAME_BYTES", "cluster.reach.FRAME_BYTES",
     "cluster.progress.PERIOD_SECONDS", "needs.REPLICA_BYTES",
     "cluster.drain.COUNT_BYTES", "cluster.drain.NAME_BYTES",
     "cluster.drain.MOST_SOCKETS", "cluster.drain.PAUSE_SECONDS", "engine.proof.MEASURED_SECONDS",

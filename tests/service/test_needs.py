@@ -97,6 +97,16 @@ ROWS = {
         {},
         "max_body_bytes 2097152 exceeds max_held_bytes 1048576, within which it must be",
     ),
+    "no place for spans": (
+        "--tracing file:{folder}/none/spans",
+        {},
+        "tracing: [Errno 2] No such file or directory: '{folder}/none/spans'",
+    ),
+    "the log of a cluster": (
+        "--address auto --log-to-stderr true",
+        {},
+        "log_to_stderr: a cluster's replicas log to logs/worker-*.out of nodes",
+    ),
     "out of bounds": ("--replicas 257", {}, "replicas: Input should be less than or equal to 256"),
     "no model": ("--model nowhere", {}, "no folder nowhere"),
     "a folder that is no model": ("--model {folder}", {}, "{folder}"),
