@@ -22,7 +22,7 @@ from pydantic_core import ErrorDetails
 
 from service import launch
 from service.cluster.progress import StartFailed
-from service.commands.options import FILE, KEY_FILE, URL, of_settings, read_key
+from service.commands.options import CONFIG, FILE, KEY_FILE, URL, of_settings, read_key
 from service.settings import Settings
 from service.settings import load as settle
 
@@ -38,11 +38,7 @@ def main() -> None:
 
 @main.command()
 @of_settings
-@click.option(
-    "--config",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="YAML file of settings; flags and HEADLIGHT_* variables win over it",
-)
+@CONFIG
 @click.option("--example", is_flag=True, help="once ready, send one request and show its answer")
 def serve(config: Path | None, example: bool, **flags: str | None) -> None:
     """Serve until Ctrl-C."""
@@ -67,6 +63,24 @@ def serve(config: Path | None, example: bool, **flags: str | None) -> None:
         refuse(str(error), USAGE)
     except (StartFailed, launch.Lost, OSError) as error:
         refuse(str(error), FAILED)
+
+
+@main.command()
+@of_settings
+@CONFIG
+def doctor(config: Path | None, **flags: str | None) -> None:
+    """Say what is here that `headlight serve` with the same options needs; starts nothing.
+
+    Ends with 1 where the service could not start.
+    """
+    from service.commands.doctor import findings
+
+    failed = False
+    for finding in findings(load(flags, config)):
+        tell(sys.stdout, str(finding))
+        failed |= finding.grade == "FAIL"
+    if failed:
+        raise SystemExit(FAILED)
 
 
 @main.command()

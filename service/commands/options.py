@@ -12,6 +12,11 @@ from service import keys
 from service.settings import Settings
 
 FILE = click.Path(dir_okay=False, path_type=Path)
+CONFIG = click.option(
+    "--config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="YAML file of settings; flags and HEADLIGHT_* variables win over it",
+)
 URL = click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="the service")
 KEY_FILE = click.option(
     "--key-file", type=FILE, help="a file of an API key, or the service's own, whose first is sent"
