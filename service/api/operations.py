@@ -199,7 +199,7 @@ OPERATIONS = (
         Model,
         codes=(*ALWAYS, "model_not_found"),
     ),
-    Operation("post", "/", "TEI: as POST /embed", TEI, Vectors, EmbedRequest, public="always"),
+    Operation("post", "/", "TEI: as POST /embed", TEI, Vectors, EmbedRequest),
     Operation("post", "/embed", "TEI: one vector for each input", TEI, Vectors, EmbedRequest),
     Operation(
         "post",
@@ -245,4 +245,5 @@ OPERATIONS = (
 PAGES = (
     Operation("get", "/docs", "The API for people", NATIVE, public="public_docs"),
     Operation("get", "/openapi.json", "The API for programs", NATIVE, public="public_docs"),
+    Operation("get", "/", "Leads to GET /docs", TEI, public="always"),
 )

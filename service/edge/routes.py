@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 REPLICA = "x-headlight-replica"
 UNKNOWN = "other"  # the route, in metrics, of what no route takes
 ALWAYS = ("/live", "/v2/health/live", "/metrics")  # answered by a replica that knows itself wrong
-ALIKE = {"/": "/embed"}  # one route by two paths
+ALIKE = {("post", "/"): "/embed", ("get", "/"): "/docs"}  # one route by two paths
 
 
 def application(replica: Replica, scrape: Scrape) -> ASGIApp:
@@ -73,7 +73,7 @@ def application(replica: Replica, scrape: Scrape) -> ASGIApp:
     )
     app.router.redirect_slashes = False
     published = (row for row in rows if row.method == "post" or row.api is NATIVE)
-    labels = {_label(row.path): row.method.upper() for row in published}
+    labels = {_label(row.path, row.method): row.method.upper() for row in published}
     replica.metrics.expect(labels | {UNKNOWN: "GET"})
     return RecordMiddleware(_cors(Straight(ends, app), replica.settings.cors_origins), replica)
 
@@ -174,7 +174,7 @@ class RecordMiddleware:
 
 def _endpoint(row: Operation, handler: Handler, replica: Replica) -> Handler:
     """Answer a handler's errors in its dialect; the one place where they become refusals."""
-    label, say = _label(row.path), row.api.problem
+    label, say = _label(row.path, row.method), row.api.problem
     trusts = row.path not in ALWAYS
 
     async def endpoint(request: Request) -> Response:
@@ -194,11 +194,11 @@ def _endpoint(row: Operation, handler: Handler, replica: Replica) -> Handler:
     return endpoint
 
 
-def _label(path: str) -> str:
+def _label(path: str, method: str = "post") -> str:
     """How metrics name a route: what is alike has one name, what cannot be answered none."""
     if path in tei.OTHER_TASKS:
         return UNKNOWN
-    return ALIKE.get(path, path).replace(VERSION_PART, "")
+    return ALIKE.get((method, path), path).replace(VERSION_PART, "")
 
 
 def _not_routed(

@@ -370,6 +370,19 @@ async def test_a_closed_client_is_closed_once(address: str) -> None:
     assert not client._thread.is_alive()
 
 
+async def test_a_closed_client_says_so(address: str) -> None:
+    """Of either kind, whatever it is to do; nothing is left that nobody awaits."""
+    client, awaited = Client(address), AsyncClient(address)
+    client.close()
+    await awaited.close()
+
+    for call in (lambda: client.encode(TEXTS), client.info, lambda: next(client.stream(TEXTS))):
+        with pytest.raises(RuntimeError, match="client (is|has been) closed"):
+            call()
+    with pytest.raises(RuntimeError, match="client (is|has been) closed"):
+        await awaited.info()
+
+
 async def test_every_failure_has_one_ancestor() -> None:
     """So that a caller can catch them all."""
     assert issubclass(NoAnswer, HeadlightError) and issubclass(RequestRefused, HeadlightError)

@@ -309,6 +309,21 @@ async def test_a_key_is_read_from_its_file(
     assert {headers["authorization"] for headers in layer.headers} == {"Bearer secret-1"}
 
 
+async def test_whoever_stops_reading_hears_nothing_more(folder: Folder, address: str) -> None:
+    """`headlight encode ... | true` ends as other commands do; the file is whole."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = ["encode", "--file", folder.source, "--out", folder.out, "--url", address]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "service.cli", *command), cwd=ROOT, stdout=writer, stderr=PIPE
+    )
+    os.close(writer)
+    _, errors = await process.communicate()
+
+    assert process.returncode == 1 and b"headlight:" not in errors
+    assert len(load_file(folder.out)["pooled"]) == len(TEXTS)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
