@@ -52,7 +52,17 @@ ROWS = (
     Row("max_answer_bytes", "answer_too_large attention_too_large"),
     Row("max_answer_json_bytes", "answer_too_large attention_too_large"),
     Row("refusals.MOST_ERRORS", "the others are left out", "errors that a refusal lists"),
-    Row("refusals.MOST_BYTES", "errors are left out", "body of a refusal"),
+    Row(
+        "api.problem.MOST_DETAILS",
+        "the others are counted",
+        "errors that a refusal puts into words",
+    ),
+    Row("api.problem.MOST_BYTES", "errors are left out", "body of a refusal"),
+    Row(
+        "wording.words.LONGEST_NAME",
+        "no name is suggested",
+        "characters of a misspelt name that is compared with ours",
+    ),
     # how long
     Row(
         "edge.tenants.turns.MOST",

@@ -37,7 +37,7 @@ from service.api.tei.request import (
 from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, SAFETENSORS
 from service.encode.request import EncodeRequest
 from service.observe.metrics import OPENMETRICS, TEXT
-from service.refusals import BY_HEADERS, MEDIA_TYPE, REFUSALS
+from service.refusals import MEDIA_TYPE, REFUSALS
 
 # what no type says: examples, parameters, longer descriptions
 NOTES: dict[str, Any] = yaml.safe_load(files("service.api").joinpath("notes.yaml").read_bytes())
@@ -93,7 +93,7 @@ class Operation(NamedTuple):
 
 ALL = tuple(REFUSALS)
 READING = (*ALWAYS, "not_ready")
-INFER_READING = (*BY_HEADERS, "model_not_found", "method_not_allowed", "internal", "not_ready")
+INFER_READING = (*READING, "model_not_found")
 NEVER = frozenset(  # answered to an encoding: what only other inputs and other forms can do
     ("invalid_safetensors", "tensor_unknown", "tensor_unused", "bad_base64", "not_acceptable")
 )

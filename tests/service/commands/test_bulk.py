@@ -180,8 +180,8 @@ async def test_a_line_only_the_service_can_judge_is_named_and_what_is_done_is_ke
         status, _, line = await folder.run(url)
         assert status == 1
         assert line == (
-            "headlight: line 43: A sequence has more tokens than the model takes. "
-            "(sequence_too_long, length 402, limit 256); what is done is kept"
+            "headlight: line 43: it has 402 tokens, and the model takes at most 256 "
+            "(sequence_too_long); what is done is kept"
         )
         assert sent(layer).count(texts[39]) == 1
         done, *_ = await folder.run(url, "--truncate", "left")
