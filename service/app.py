@@ -96,7 +96,8 @@ def describe(settings: Settings, tries: int, lines: Path | None = None) -> serve
 
 def gpus(settings: Settings) -> float:
     """Return the part of a GPU that a replica takes, of those that Ray has."""
-    return needs.gpus(settings, {} if settings.device == "cpu" else resources())
+    whole = settings.device == "cuda" and settings.replicas == 1  # whatever Ray has
+    return needs.gpus(settings, {} if whole or settings.device == "cpu" else resources())
 
 
 def status() -> tuple[dict[str, int], str]:

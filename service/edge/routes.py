@@ -240,7 +240,7 @@ def _by_guard(request: Request, settings: Settings) -> Refused | None:
 
 def _unrouted(error: HTTPException, path: str) -> Refused:
     """What the router says, with the methods of the path or the path that was probably meant."""
-    allowed = (error.headers or {}).get("Allow", "")
+    allowed = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
     near = meant(path, [row.path for row in OPERATIONS]).removeprefix("; ")
     detail = f"it takes {allowed}" if allowed else near or "GET /docs lists the paths"
     return Refused(UNROUTED[error.status_code], detail=detail)
