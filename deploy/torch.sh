@@ -1,8 +1,8 @@
 #!/bin/sh
-# Installs torch by hash: torch.sh PYTHON [INDEX]. Which build is pip's own choice: the CPU build
-# where INDEX or pip's settings offer it. pip is asked first and then told, since by hash it takes
-# the build whose hash an index announces before one whose hash it would have to compute.
-# What the CUDA build needs besides comes by hash too, from torch.lock beside this file.
+# Installs torch by hash: torch.sh PYTHON [INDEX]. pip chooses the build: the CPU build if INDEX or
+# pip's settings offer it. First pip says which build it would take, then it installs that one. If
+# hashes were given at once, pip would prefer a build whose hash an index announces to one whose
+# hash it has to compute. What else the CUDA build needs comes by hash too, from torch.lock.
 set -eu
 python=$1
 lock=$(dirname "$0")/torch.lock

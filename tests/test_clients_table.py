@@ -1,8 +1,8 @@
-"""Which clients are held to work, and with which of their features: what the tests say.
+"""Which clients the tests use, and which of their features.
 
-A test that uses a client as its makers publish it is marked with the client's package and the
-feature, `@pytest.mark.client("openai", "base64")`. `python tests/test_clients_table.py` prints the
-table that docs/api.md shows.
+A test that uses a published client is marked with the client's package and the feature,
+`@pytest.mark.client("openai", "base64")`. `python tests/test_clients_table.py` prints the table
+that docs/api.md shows.
 """
 
 import ast

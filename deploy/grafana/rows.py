@@ -71,7 +71,7 @@ def budget(title: str, name: str, share: float) -> tuple[Panel, Panel]:
         Panel(
             f"{title}: burn rate",
             "none",
-            "1 spends the budget in exactly 30 days. 14.4 over an hour and 6 over six hours page.",
+            "1 spends the budget in exactly 30 days. 14.4 for an hour or 6 for six hours page.",
             burns,
         ),
     )
@@ -86,7 +86,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Requests by status",
             "reqps",
-            "Answers per second. 499: the client left before its answer.",
+            "Answers per second. 499 means that the client left before its answer.",
             {"{{code}}": rate("requests_total", "code")},
             stacked=True,
         ),
@@ -106,14 +106,14 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Requests in flight",
             "none",
-            "Requests that have come and are not answered.",
+            "Requests that have come and are not answered yet.",
             {"{{replica}}": gauge("requests_in_flight", "replica")},
             stacked=True,
         ),
         Panel(
             "Tokens per second",
             "cps",
-            "Tokens encoded for an answer, beside what the replicas believe they can do.",
+            "Tokens encoded for answers, beside the speed that each replica measures.",
             {
                 "done {{replica}}": rate("tokens_total", "replica"),
                 "can do {{replica}}": gauge("speed_tokens_per_second", "replica"),
@@ -122,7 +122,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Cancelled per second",
             "cps",
-            "Requests whose client left, by where they were.",
+            "Requests whose client left, by the stage they were in.",
             {"{{stage}}": rate("cancelled_total", "stage")},
         ),
     ),
@@ -130,7 +130,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Time to the answer",
             "s",
-            "Quantiles over all routes, of buckets: exact at the bounds 25, 50, 100, 250, 500 ms.",
+            "Quantiles over all routes, from buckets. Exact at 25, 50, 100, 250 and 500 ms.",
             {
                 f"p{share * 100:g}": quantile(share, "request_duration_seconds")
                 for share in (0.5, 0.95, 0.99)
@@ -145,14 +145,14 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Time to the answer, all requests",
             "s",
-            "How many requests took how long: two bands are two kinds of requests.",
+            "How many requests took how long. Two bands mean two kinds of requests.",
             {"{{le}}": rate("request_duration_seconds_bucket", "le")},
             "heatmap",
         ),
         Panel(
             "Time by stage",
             "s",
-            "Seconds spent in each stage per second, exact. The highest layer is where time goes.",
+            "Seconds spent in each stage per second, exact. Time goes to the thickest layer.",
             {"{{stage}}": rate("stage_duration_seconds_sum", "stage")},
             width=12,
             stacked=True,
@@ -196,7 +196,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Sequences per batch",
             "none",
-            "How many sequences share a forward pass. 1 all the time: there is little to share.",
+            "How many sequences share a forward pass. If it is always 1, there is little to share.",
             {"p50": quantile(0.5, "batch_sequences"), "p99": quantile(0.99, "batch_sequences")},
         ),
         Panel(
@@ -208,7 +208,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Event loop lag, p99",
             "s",
-            "How late the replicas' event loop runs what is due. Over 100 ms all requests wait.",
+            "How late each replica's event loop runs what is due. Over 100 ms, all requests wait.",
             {"{{replica}}": quantile(0.99, "event_loop_lag_seconds", "replica")},
         ),
     ),
@@ -224,7 +224,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Missing from the page",
             "bool_yes_no",
-            "Yes: a replica did not answer the scrape, and every sum here lacks its share.",
+            "Yes means that a replica did not answer the scrape. Every sum here lacks its share.",
             {"{{instance}}": f"headlight_scrape_incomplete{{{SERVICE}}}"},
             "stat",
             4,
@@ -256,7 +256,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Built from",
             "none",
-            "Versions of the service and of what it stands on.",
+            "Versions of the service and of the software below it.",
             {"": f"headlight_build_info{{{REPLICA}}}"},
             "table",
             12,
@@ -264,7 +264,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Up for",
             "s",
-            "Time since each replica started. A saw is a replica that keeps dying.",
+            "Time since each replica started. A sawtooth is a replica that keeps dying.",
             {"{{replica}}": f"time() - {gauge('start_time_seconds', 'replica')}"},
             width=12,
         ),
@@ -286,7 +286,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Attention bytes per second",
             "Bps",
-            "Bytes of attention in answers, by form, before JSON or base64 make them more.",
+            "Bytes of attention in answers, by form, before JSON or base64 adds to them.",
             {"{{form}}": rate("attention_bytes_total", "form")},
             stacked=True,
         ),
@@ -302,19 +302,19 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Resident memory",
             "bytes",
-            "Of each replica's process. A step is new traffic, a slope is a leak.",
+            "Memory of each replica's process. A step is new traffic; a slope is a leak.",
             {"{{replica}}": gauge("resident_memory_bytes", "replica")},
         ),
         Panel(
             "GPU memory",
             "bytes",
-            "Of each replica with a GPU, by state; empty without.",
+            "GPU memory of each replica, by state. Empty without a GPU.",
             {"{{state}} {{replica}}": gauge("gpu_memory_bytes", "state", "replica")},
         ),
         Panel(
             "Accelerator errors per second",
             "cps",
-            "Work that the accelerator refused; oom is out of memory.",
+            "Batches that the accelerator failed. oom means out of memory.",
             {"{{kind}}": rate("accelerator_errors_total", "kind")},
         ),
     ),
@@ -328,13 +328,13 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Refused inputs per second",
             "cps",
-            "By the code that the client was told. Many of one code: a client that is broken.",
+            "By the code that the client got. Many of one code mean a broken client.",
             {"{{code}}": rate("invalid_inputs_total", "code")},
         ),
         Panel(
             "Requests outside every route",
             "reqps",
-            "Somebody tries doors.",
+            "Requests to paths that the service does not have. Many mean that somebody is probing.",
             {"{{code}}": rate("requests_total", "code", only='route="other"')},
         ),
     ),
@@ -364,7 +364,7 @@ RAY_ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Requests by status, as Ray counts them",
             "reqps",
-            "Beside our own count: what is here and not there never reached our code.",
+            "Beside our own count. A request that is only here never reached our code.",
             {"{{status_code}}": f"sum by (status_code) (rate({ANSWERS}[$__rate_interval]))"},
         ),
     ),
@@ -372,13 +372,13 @@ RAY_ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Node processor",
             "percent",
-            "Of each node, as its agent sees it.",
+            "Processor use of each node, as its agent sees it.",
             {"{{instance}}": ray("node_cpu_utilization")},
         ),
         Panel(
             "Node memory",
             "bytes",
-            "Used on each node, by whatever runs there.",
+            "Memory used on each node, by everything that runs there.",
             {"{{instance}}": ray("node_mem_used")},
         ),
     ),
