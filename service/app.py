@@ -12,6 +12,7 @@ import math
 import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 
 import ray
 from ray import serve
@@ -19,11 +20,11 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 from starlette.types import ASGIApp
 
-from service import settings
-from service.cluster import descriptors, ingress
+from service import needs, settings
+from service.cluster import descriptors, ingress, relay
 from service.edge import direct
 from service.edge import routes as edge
-from service.engine import machine, weights
+from service.engine import weights
 from service.observe import logs, scrape
 from service.refusals import REFUSALS
 from service.replica import Replica
@@ -46,6 +47,7 @@ ELSEWHERE = {
     "port": "http_options.port",
     "replicas": "num_replicas of the deployment",
     "address": "the cluster that reads this file",
+    "log_to_stderr": "logs/worker-*.out of each node",
 }
 
 
@@ -67,8 +69,13 @@ def build(args: Settings) -> serve.Application:
     return describe(config, TRIES_ON_A_CLUSTER)
 
 
-def describe(settings: Settings, tries: int) -> serve.Application:
-    """Describe the service to Ray Serve; nothing is loaded before a replica starts."""
+def describe(settings: Settings, tries: int, lines: Path | None = None) -> serve.Application:
+    """Describe the service to Ray Serve; nothing is loaded before a replica starts.
+
+    Args:
+        tries: starts of a replica that may fail.
+        lines: where a relay takes the replicas' log lines (cluster/relay.py).
+    """
     return Encoder.options(  # type: ignore[attr-defined,no-any-return]  # made by a decorator
         num_replicas=settings.replicas,
         ray_actor_options={"num_cpus": 0, "num_gpus": gpus(settings)},
@@ -84,18 +91,27 @@ def describe(settings: Settings, tries: int) -> serve.Application:
         graceful_shutdown_wait_loop_s=0.1,
         graceful_shutdown_timeout_s=ingress.shutdown_seconds(settings),
         max_constructor_retry_count=tries,
-    ).bind(settings)
+    ).bind(settings, lines)
 
 
 def gpus(settings: Settings) -> float:
-    """Return the GPUs a replica takes; without one, Ray hides them all from it."""
-    if settings.device == "cpu":
-        return 0
-    if settings.device == "cuda" and settings.replicas == 1:
-        return 1
-    resources = ray.cluster_resources()  # type: ignore[no-untyped-call]  # Ray's gap
-    there = int(resources.get("GPU", 0))
-    return machine.share(settings.replicas, there) if there else int(settings.device == "cuda")
+    """Return the part of a GPU that a replica takes, of those that Ray has."""
+    whole = settings.device == "cuda" and settings.replicas == 1  # whatever Ray has
+    return needs.gpus(settings, {} if whole or settings.device == "cpu" else resources())
+
+
+def status() -> tuple[dict[str, int], str]:
+    """Return how many replicas are in which state, and what Ray says of the deployment."""
+    application = serve.status().applications.get(APPLICATION)
+    deployment = application.deployments.get(DEPLOYMENT) if application else None
+    if deployment is None:
+        return {}, ""
+    return {state.value: n for state, n in deployment.replica_states.items()}, deployment.message
+
+
+def resources() -> dict[str, float]:
+    """Return what the nodes of the Ray we are on have together."""
+    return dict(ray.cluster_resources())  # type: ignore[no-untyped-call]  # Ray's gap
 
 
 @serve.deployment(name=DEPLOYMENT)
@@ -103,7 +119,7 @@ def gpus(settings: Settings) -> float:
 class Encoder:
     """One replica."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, lines: Path | None = None) -> None:
         """Make the replica's parts; nothing is loaded yet.
 
         Raises:
@@ -119,7 +135,8 @@ class Encoder:
         self.label, self.application = context.replica_id.unique_id, context.app_name
         self.handle = serve.get_deployment_handle(DEPLOYMENT, context.app_name)
         self.controller = ThreadPoolExecutor(1, "status")  # Ray's controller may not answer
-        logs.start(settings.log_format, self.label)
+        also = relay.pipe(lines, self.label) if lines else None
+        logs.start(settings.log_format, self.label, also, whole=settings.log_to_stderr)
         self.scrapes: dict[bool, asyncio.Task[bytes]] = {}  # by form, see scrape
         self.settings = settings
         self.replica: Replica | None = None  # until started

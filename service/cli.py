@@ -21,7 +21,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from service import launch
-from service.commands.options import FILE, KEY_FILE, URL, of_settings, read_key
+from service.cluster.progress import StartFailed
+from service.commands.options import CONFIG, FILE, KEY_FILE, URL, of_settings, read_key
 from service.settings import Settings
 from service.settings import load as settle
 
@@ -30,17 +31,14 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @click.group()
+@click.version_option(package_name="headlight", message="%(package)s %(version)s")
 def main() -> None:
     """Serve a transformer encoder and show what its attention heads look at."""
 
 
 @main.command()
 @of_settings
-@click.option(
-    "--config",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="YAML file of settings; flags and HEADLIGHT_* variables win over it",
-)
+@CONFIG
 @click.option("--example", is_flag=True, help="once ready, send one request and show its answer")
 def serve(config: Path | None, example: bool, **flags: str | None) -> None:
     """Serve until Ctrl-C."""
@@ -63,8 +61,26 @@ def serve(config: Path | None, example: bool, **flags: str | None) -> None:
         return
     except launch.CannotListen as error:
         refuse(str(error), USAGE)
-    except (launch.StartFailed, launch.Lost, OSError) as error:
+    except (StartFailed, launch.Lost, OSError) as error:
         refuse(str(error), FAILED)
+
+
+@main.command()
+@of_settings
+@CONFIG
+def doctor(config: Path | None, **flags: str | None) -> None:
+    """Say what is here that `headlight serve` with the same options needs; starts nothing.
+
+    Ends with 1 where the service could not start.
+    """
+    from service.commands.doctor import findings
+
+    failed = False
+    for finding in findings(load(flags, config)):
+        tell(sys.stdout, str(finding))
+        failed |= finding.grade == "FAIL"
+    if failed:
+        raise SystemExit(FAILED)
 
 
 @main.command()
@@ -92,6 +108,8 @@ def encode(text: str | None, url: str, key_file: Path | None, **flags: Any) -> N
             encode_file(url, read_key(key_file), **flags)
     except ValueError as error:
         refuse(str(error), USAGE)
+    except BrokenPipeError:
+        raise  # whoever read our output has left: click ends in silence
     except OSError as error:
         refuse(str(error), FAILED)
 
@@ -153,7 +171,9 @@ def top(url: str, interval: float, key_file: Path | None, once: bool) -> None:
         show(url, read_key(key_file), interval, Console())
     except KeyboardInterrupt:
         return
-    except (encode.Unreachable, OSError, UnicodeDecodeError) as error:
+    except ValueError as error:
+        refuse(str(error), USAGE)
+    except (encode.Unreachable, OSError) as error:
         refuse(str(error), FAILED)
 
 
@@ -224,15 +244,19 @@ def signals() -> Iterator[threading.Event]:
 
 
 def greeting(settings: Settings, address: str) -> str:
-    """Say what is served, where."""
+    """Say what is served, where, and where to look next."""
     copies = f"{settings.replicas} replica" + ("s" if settings.replicas > 1 else "")
     model = settings.served_model_name or settings.model
-    return f"Headlight serves {model} on {address} ({copies})"
+    return (
+        f"Headlight serves {model} on {address} ({copies})\n"
+        f"the API: {address}/docs, its figures: {address}/metrics"
+    )
 
 
 def tell(stream: IO[str], line: str) -> None:
     """Print a line now."""
-    print(line, file=stream, flush=True)
+    stream.write(f"{line}\n")  # at once, since others write there too
+    stream.flush()
 
 
 def refuse(line: str, status: int) -> NoReturn:

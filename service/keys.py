@@ -4,6 +4,7 @@
                  then its limits, if any: requests=64 tokens=65536 rate=20000
     read(texts)  what is kept of them
     entry(key)   a key as such a text has it, by its SHA-256, for other processes
+    first(text)  the key itself, for a client
 
 Source: RFC 6750, section 2.1.
 """
@@ -76,6 +77,22 @@ def entry(key: Key) -> str:
     """Return a key as `read` takes it."""
     limits = (f"{name}={value}" for name, value in asdict(key.limits).items() if value)
     return " ".join([f"{key.name}:{KNOWN_AS}:{key.digest}", *limits])
+
+
+def first(text: str) -> str:
+    """Return the first key of a text that a client can send; of others than ours any word is one.
+
+    Raises:
+        ValueError: there is none; never repeats what there is.
+    """
+    for line, entry in _entries(text):
+        head, *limits = entry.split()
+        name, _, key = head.rpartition(":")
+        if not all(map(LIMIT.fullmatch, limits)):
+            raise ValueError(f"line {line} holds more than `key` or `name:key`")
+        if name.rpartition(":")[2] != KNOWN_AS:
+            return key
+    raise ValueError("holds SHA-256 alone, which no client can send")
 
 
 def tenants(keys: Iterable[Key]) -> dict[str, Limits]:

@@ -1,43 +1,35 @@
 """Start the service on a Ray of its own or on a cluster, and stop it without a trace.
 
-    workspace     a private directory, and the sweeper that outlives us
+    needs         what Ray would wait for in vain is there
+    workspace     a private directory, and the sweeper that outlives us and keeps the logs
     ports         the service's port is free; a block for Ray and HAProxy
     environment   set before ray is imported
     ray           ours, or the cluster named by --address
-    application   deployed; ready when /ready says so
+    application   deployed (rollout.py); ready when /ready says so
     door          HAProxy refuses before the application goes, and shuts after (drain.py)
 
 Each is left in the opposite order. Ray is imported inside functions: it reads the environment
-when it is.
+when it is. So is what imports torch, which takes seconds that --help has not.
 """
 
 import os
-import re
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from service.cluster import drain, ingress, ports, reach, workspace
+from service.cluster import drain, ingress, ports, progress, reach, relay, room, sweep, workspace
+from service.cluster.progress import StartFailed, demand, last_line
 from service.engine import weights
-from service.settings import MIB, PREFIX, Settings
+from service.observe import logs
+from service.settings import PREFIX, Settings
 
 JOIN_SECONDS = 60  # for a cluster to run a task that takes no time
-STOP_SECONDS = 10  # for Ray to delete what has left, beyond which we leave it alone
-
-# Ray's shared memory carries requests only behind its Python proxy; 75 MiB is its least.
-STORE_BYTES = {"haproxy": 80 * MIB, "proxy": 512 * MIB}
-
 Say = Callable[[str], None]
 
 
 class CannotListen(Exception):
     """The host and port asked for cannot be had; its text is one line."""
-
-
-class StartFailed(Exception):
-    """The service could not be started; its text is one line."""
 
 
 class Lost(Exception):
@@ -58,27 +50,51 @@ def running(settings: Settings, say: Say) -> Iterator[str]:
     except OSError as error:
         place = f"{settings.host} port {settings.port}"
         raise CannotListen(f"cannot listen on {place}: {error.strerror}") from error
+    from service import needs  # slow to import, as torch is
+
+    if settings.address is None:
+        demand(needs.of_machine(settings))
+    elif settings.log_to_stderr:
+        raise StartFailed("log_to_stderr: a cluster's replicas log to logs/worker-*.out of nodes")
     settings = pinned(reach.guarded(settings))
     if warning := reach.exposed(settings):
         say(warning)
     with ExitStack() as stack:
-        frontend = None  # which stops only with a Ray of our own
+        frontend = lines = None  # of a Ray of our own alone
         if settings.address is None:
             run = stack.enter_context(own_ray(settings, say))
+            lines = stack.enter_context(relayed(run / "lines", settings, say))
             if settings.ingress == "haproxy":
                 frontend = drain.Frontend(run / "haproxy", settings.port)
                 stack.callback(frontend.shut)
         else:
             stack.enter_context(cluster(settings, say))
         say(f"loading {settings.model}")
-        stack.enter_context(deployed(settings))
+        from service.rollout import deployed
+
+        stack.enter_context(deployed(settings, say, lines.path if lines else None))
         if frontend:
             stack.callback(frontend.refuse, ingress.shutdown_seconds(settings))
-        reach.wait_until_ready(settings.host, settings.port)
+        with progress.told(say, lambda: "/ready does not answer 200 yet"):
+            reach.wait_until_ready(settings.host, settings.port)
         try:
+            if lines:
+                lines.watches = True
             yield f"http://{reach.reachable(settings.host)}:{settings.port}"
         finally:
+            if lines:
+                lines.watches = False
             say("stopping")
+
+
+def relayed(path: Path, settings: Settings, say: Say) -> relay.Relay:
+    """What passes the replicas' warnings and errors on, and says when a replica has gone."""
+    form = settings.log_format
+
+    def write(lines: bytes) -> None:
+        say(lines.decode(errors="replace").removesuffix("\n"))
+
+    return relay.Relay(path, write, lambda name: write(logs.line(form, name, "replica ended")))
 
 
 def pinned(settings: Settings) -> Settings:
@@ -87,12 +103,15 @@ def pinned(settings: Settings) -> Settings:
     A model that is not there is refused before a replica does, ten seconds later.
 
     Raises:
-        StartFailed: the revision cannot be looked up, or our own replicas would find no model.
+        StartFailed: the revision cannot be looked up, or our own replicas would find no model, or
+            none that fits.
     """
+    from service import needs
+
     try:
         model = weights.pin(settings.model)
         if settings.address is None:
-            weights.locate(model)
+            demand(needs.of_model(settings, weights.locate(model)))
     except weights.ModelNotFound as error:
         raise StartFailed(str(error)) from error
     return settings.model_copy(update={"model": model})
@@ -101,8 +120,9 @@ def pinned(settings: Settings) -> Settings:
 @contextmanager
 def own_ray(settings: Settings, say: Say) -> Iterator[Path]:
     """Start a Ray of our own, that nothing but this service uses; gives its directory."""
+    kept = workspace.kept()
     with (
-        workspace.directory() as run,
+        workspace.directory(kept) as run,
         ports.block(settings.port) as block,
         workspace.quiet(run / "driver.log"),
     ):
@@ -110,22 +130,38 @@ def own_ray(settings: Settings, say: Say) -> Iterator[Path]:
         os.environ.update(ingress.promised(settings))
         os.environ.update(ingress.placed(settings, block, run, cores))
         set_guard_variables(settings)
+        stay = f"kept in {kept / run.name}" if kept else "not kept, since no folder can be made"
+        say(f"logs: {run / sweep.LOGS}; after the stop {stay}")
         say("starting Ray")
         import ray
 
         try:
-            with our_sigterm():
-                ray.init(
-                    address="local",
-                    num_cpus=cores,
-                    include_dashboard=False,
-                    object_store_memory=STORE_BYTES[settings.ingress],
-                    log_to_driver=False,
-                    _temp_dir=str(run / "ray"),  # Ray opens it to all; ours stays private
-                )
+            with our_sigterm(), progress.told(say, lambda: "Ray has not started yet"):
+                start_ray(settings, run, cores)
             yield run
         finally:
             ray.shutdown()
+
+
+def start_ray(settings: Settings, run: Path, cores: int) -> None:
+    """Start Ray's processes.
+
+    Raises:
+        StartFailed: one could not.
+    """
+    import ray
+
+    try:
+        ray.init(
+            address="local",
+            num_cpus=cores,
+            include_dashboard=False,
+            object_store_memory=room.STORE_BYTES[settings.ingress],
+            log_to_driver=False,
+            _temp_dir=str(run / "ray"),  # Ray opens it to all; ours stays private
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise StartFailed(f"Ray did not start: {last_line(error)}") from error
 
 
 @contextmanager
@@ -143,19 +179,27 @@ def cluster(settings: Settings, say: Say) -> Iterator[None]:
 
     with workspace.quiet(Path(os.devnull)):
         try:
-            reach.connect(settings.address or "")
-            with our_sigterm():
-                ray.init(address=settings.address, log_to_driver=False)
-            read = ray.remote(num_cpus=0)(lambda: dict(os.environ)).remote()
-            actual = ray.get(read, timeout=JOIN_SECONDS)
-            ingress.check(settings, actual)
+            with our_sigterm(), progress.told(say, lambda: "the cluster has not answered yet"):
+                join(settings)
             yield
-        except ingress.Unsuited as error:
-            raise StartFailed(str(error)) from error
-        except (OSError, ray.exceptions.GetTimeoutError) as error:
-            raise StartFailed(f"no Ray cluster at {settings.address}: {error}") from error
         finally:
             ray.shutdown()
+
+
+def join(settings: Settings) -> None:
+    """Join a cluster; see `cluster`."""
+    import ray
+
+    try:
+        reach.connect(settings.address or "")
+        ray.init(address=settings.address, log_to_driver=False)
+        read = ray.remote(num_cpus=0)(lambda: dict(os.environ)).remote()
+        actual = ray.get(read, timeout=JOIN_SECONDS)
+        ingress.check(settings, actual)
+    except ingress.Unsuited as error:
+        raise StartFailed(str(error)) from error
+    except (OSError, ValueError, RuntimeError, ray.exceptions.GetTimeoutError) as error:
+        raise StartFailed(f"no Ray cluster at {settings.address}: {last_line(error)}") from error
 
 
 def set_guard_variables(settings: Settings) -> None:
@@ -177,64 +221,13 @@ def our_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, handler)
 
 
-@contextmanager
-def deployed(settings: Settings) -> Iterator[None]:
-    """Deploy the application; at the end let it answer what it admitted, then delete it.
-
-    Raises:
-        StartFailed: a replica could not start; says why.
-    """
-    from ray import serve
-
-    from service import app
-
-    serve.start(
-        http_options={
-            "host": settings.host,
-            "port": settings.port,
-            "request_timeout_s": settings.deadline_seconds + 5,
-        },
-        logging_config={"log_level": "WARNING", "enable_access_log": False},
-    )
-    if app.APPLICATION in serve.status().applications:
-        raise StartFailed(f"the cluster already serves an application named {app.APPLICATION}")
-    try:
-        try:
-            tries = app.TRIES_ALONE if settings.address is None else app.TRIES_ON_A_CLUSTER
-            application = app.describe(settings, tries)
-            serve.run(application, name=app.APPLICATION, route_prefix="/")
-        except RuntimeError as error:
-            status = serve.status().applications[app.APPLICATION].deployments.get(app.DEPLOYMENT)
-            raise StartFailed(last_line(status.message if status else str(error))) from error
-        yield
-    finally:
-        if not dead():
-            # HAProxy is still there while replicas drain; serve.shutdown would end it first.
-            # Ray waits for ever when its controller does not answer; we do not.
-            leave = threading.Thread(target=serve.delete, args=[app.APPLICATION], daemon=True)
-            leave.start()
-            leave.join(ingress.shutdown_seconds(settings) + STOP_SECONDS)
-
-
-def dead() -> list[str]:
-    """List the processes of our own Ray that died; on a cluster there are none of ours."""
-    from ray._private.worker import _global_node
-
-    return [name for name, _ in _global_node.dead_processes()] if _global_node else []
-
-
 def check() -> None:
     """Check that our Ray still runs; Ray itself restarts only what runs below its raylet.
 
     Raises:
         Lost: it does not.
     """
+    from service.rollout import dead
+
     if names := dead():
         raise Lost(f"Ray's {names[0]} died, and the service with it")
-
-
-def last_line(text: object) -> str:
-    """Return the last line of a traceback, without colours and the exception's class."""
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", str(text)).strip()
-    line = plain.splitlines()[-1] if plain else "no reason given"
-    return re.sub(r"^([\w.]+(Error|Exception|Failed|Refused)): ", "", line)

@@ -1,48 +1,54 @@
 """The service's errors and the one table that gives them status and code.
 
 A refusal is an error answered on purpose. Whoever knows raises `Refused` with a code of the
-table; the HTTP edge catches once and answers `problem`: RFC 9457, at most 4 KiB, never the input,
-never an exception's own text.
+table, the place and what was expected there; the HTTP edge catches once and has api/problem.py word
+it: never the input, never an exception's own text.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import orjson
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
 from model.errors import SequenceTooLong
-from service.wire import FIELDS
+from service.wording import schema, syntax
+from service.wording.fault import Fault
 
 MEDIA_TYPE = "application/problem+json"
-MOST_ERRORS = 10
-MOST_BYTES = 4096
+MOST_ERRORS = 10  # of a request that are told
 
 
 class Kind(NamedTuple):
-    """One row of the table: the HTTP status, and what the caller is told."""
+    """One row of the table.
+
+    Args:
+        status: of HTTP.
+        title: what is wrong, whatever the request.
+        detail: the same with the numbers of one request, which are the refusal's facts.
+    """
 
     status: int
     title: str
+    detail: str = ""
 
 
 REFUSALS: dict[str, Kind] = {
     "invalid_json": Kind(400, "The body is not valid JSON."),
     "invalid_safetensors": Kind(400, "The body is not a valid safetensors file."),
     "invalid_encoding": Kind(400, "The body is not UTF-8 without a byte order mark."),
-    "json_too_deep": Kind(400, "The body's objects and lists are too deep inside each other."),
+    "json_too_deep": Kind(400, "The body's objects and lists are nested too deeply."),
     "duplicate_key": Kind(400, "An object of the body has a key twice."),
     "bad_request": Kind(
-        400, "Headers contradict each other, or announce a body that the method has not."
+        400, "Headers contradict each other, or announce a body that the method does not have."
     ),
     "unauthorized": Kind(401, "This service asks for an API key: Authorization: Bearer <key>."),
     "forbidden_origin": Kind(
-        403, "A web page of another origin sent this; cors_origins names those that may ask."
+        403, "A web page of another origin sent this; cors_origins lists those that may."
     ),
     "not_found": Kind(404, "There is nothing at this path."),
-    "task_not_found": Kind(404, "A dense encoder serves no such task; /embed makes vectors."),
+    "task_not_found": Kind(
+        404, "The model is an encoder without a head for this task; POST /embed makes vectors."
+    ),
     "model_not_found": Kind(404, "This service serves another model."),
     "request_timeout": Kind(408, "The body did not come in time."),
     "method_not_allowed": Kind(405, "The path does not take this method."),
@@ -52,25 +58,39 @@ REFUSALS: dict[str, Kind] = {
     "body_too_large": Kind(413, "The body is larger than this service reads."),
     "too_many_values": Kind(413, "The body holds more values than a request can need."),
     "too_many_tokens": Kind(413, "The request holds more tokens than this service takes at once."),
-    "attention_too_large": Kind(413, "The attention asked for is larger than an answer may be."),
-    "answer_too_large": Kind(
-        413, "The answer would be too large: ask for fewer inputs or outputs, or for fewer bytes."
+    "attention_too_large": Kind(
+        413,
+        "The attention is larger than an answer may be.",
+        "it takes {bytes:,} bytes, and the limit is {limit:,}",
     ),
-    "unsupported_media_type": Kind(415, "The body's media type is not one this route reads."),
-    "unsupported_encoding": Kind(415, "The body is encoded; this service reads it plain."),
+    "answer_too_large": Kind(
+        413,
+        "The answer is too large: ask for fewer inputs, fewer outputs or a smaller dtype.",
+        "it takes {bytes:,} bytes, and the limit is {limit:,}",
+    ),
+    "unsupported_media_type": Kind(415, "This route does not read the body's media type."),
+    "unsupported_encoding": Kind(415, "The body is compressed; this service reads plain bodies."),
     "bad_host": Kind(
-        421, "The host asked for is not this service's; allowed_hosts names those that are."
+        421, "This service does not go by this host name; allowed_hosts lists its names."
     ),
     "invalid_type": Kind(422, "A value has the wrong type."),
     "out_of_range": Kind(422, "A value is outside its range."),
-    "unknown_field": Kind(422, "The request has a field that is not known here."),
+    "unknown_field": Kind(422, "The request has an unknown field or query parameter."),
     "missing_field": Kind(422, "A required field is missing."),
     "exactly_one_input": Kind(422, "An input is exactly one of text, token_ids and embeddings."),
     "batch_empty": Kind(422, "The request holds no input."),
     "batch_too_large": Kind(422, "The request holds more inputs than this service takes at once."),
     "sequence_empty": Kind(422, "An input is empty."),
-    "sequence_too_long": Kind(422, "A sequence has more tokens than the model takes."),
-    "text_too_long": Kind(422, "A text has more characters than this service reads."),
+    "sequence_too_long": Kind(
+        422,
+        "A sequence has more tokens than the model takes.",
+        "it has {length:,} tokens, and the model takes at most {limit:,}",
+    ),
+    "text_too_long": Kind(
+        422,
+        "A text has more characters than this service reads.",
+        "it has {length:,} characters, and the limit is {limit:,}",
+    ),
     "invalid_text": Kind(422, "A text holds characters that are not valid Unicode."),
     "token_out_of_range": Kind(422, "A token id or type is outside the model's tables."),
     "shape_mismatch": Kind(422, "An array's shape does not fit the model or its sequence."),
@@ -78,22 +98,30 @@ REFUSALS: dict[str, Kind] = {
     "payload_length_mismatch": Kind(422, "An array's bytes do not match its shape."),
     "non_finite": Kind(422, "Numbers hold NaN or infinity."),
     "tensor_unknown": Kind(
-        422, "An input names a tensor that the file does not hold, or that another input named."
+        422, "An input names a tensor that the file lacks, or that another input has named."
     ),
     "tensor_unused": Kind(422, "The file holds a tensor that no input names."),
     "index_out_of_range": Kind(422, "A layer, head or row does not exist, or is named twice."),
-    "words_unknown": Kind(422, "The words of token ids and embeddings are not known."),
-    "specials_unknown": Kind(422, "Which embeddings are special tokens is not known."),
-    "nothing_left": Kind(422, "Without its special tokens a sequence is empty."),
+    "words_unknown": Kind(422, "Token ids and embeddings have no words."),
+    "specials_unknown": Kind(422, "Embeddings do not say which tokens are special."),
+    "nothing_left": Kind(422, "A sequence is empty without its special tokens."),
     "prompt_not_found": Kind(422, "The model has no prompt of that name."),
-    "prompt_without_text": Kind(422, "A prompt goes before a text, and an input is none."),
-    "deadline_unreachable": Kind(422, "The request takes longer than its deadline, by itself."),
+    "prompt_without_text": Kind(422, "A prompt goes with texts only; an input is not a text."),
+    "deadline_unreachable": Kind(
+        422,
+        "The request takes longer than its deadline, even on an idle service.",
+        "it takes at least {estimate_ms:,} ms, and its deadline is {deadline_ms:,} ms",
+    ),
     "overloaded": Kind(429, "The service is busy; the request was not started."),
     "headers_too_large": Kind(
         431, "The address or the headers are larger than this service reads."
     ),
     "internal": Kind(500, "The service failed; this is not the request's fault."),
-    "nonfinite_output": Kind(500, "The model produced NaN or infinity."),
+    "nonfinite_output": Kind(
+        500,
+        "The model produced NaN or infinity.",
+        "the first state that is not finite is that of layer {layer} (-1 is the last), in {dtype}",
+    ),
     "not_ready": Kind(503, "The replica is not ready."),
     "deadline_exceeded": Kind(504, "The request was not done by its deadline."),
 }
@@ -131,37 +159,6 @@ BY_BODY = (
 # what a router answers by itself
 UNROUTED = {REFUSALS[code].status: code for code in ("not_found", "method_not_allowed")}
 
-# pydantic's error types; any other is invalid_type
-VALIDATION: dict[str, str] = {
-    "missing": "missing_field",
-    "extra_forbidden": "unknown_field",
-    "exactly_one_input": "exactly_one_input",
-    "string_unicode": "invalid_text",
-    "finite_number": "non_finite",
-    "greater_than_equal": "out_of_range",
-    "less_than_equal": "out_of_range",
-    "number_and_form": "out_of_range",
-    "rows_and_form": "out_of_range",
-    "weight_and_form": "out_of_range",
-    "index_out_of_range": "index_out_of_range",
-    "literal_error": "out_of_range",
-}
-
-# what the parser says of JSON that is well formed
-PARSER = {
-    "lone leading surrogate": "invalid_text",
-    "unexpected end of hex escape": "invalid_text",  # half a pair, and then no escape
-    "number out of range": "out_of_range",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """One thing wrong with a request: where, as keys and indices, and its code."""
-
-    loc: tuple[str | int, ...]
-    code: str
-
 
 class Refused(Exception):
     """A request that is refused.
@@ -169,6 +166,7 @@ class Refused(Exception):
     Args:
         code: a code of REFUSALS.
         faults: what is wrong where.
+        detail: what is expected and what came, where it has no place in the request.
         retry_after: when trying again may succeed, seconds.
         facts: numbers that help the caller, such as `length` and `limit`.
     """
@@ -178,16 +176,22 @@ class Refused(Exception):
         code: str,
         faults: Sequence[Fault] = (),
         *,
+        detail: str = "",
         retry_after: int | None = None,
-        **facts: object,
+        **facts: Any,
     ) -> None:
         super().__init__(code)
-        self.code, self.faults, self.retry_after, self.facts = code, faults, retry_after, facts
+        self.code, self.faults, self.detail = code, faults, detail
+        self.retry_after, self.facts = retry_after, facts
 
     @classmethod
-    def at(cls, code: str, *loc: str | int, **facts: object) -> "Refused":
-        """A refusal for the one thing that is wrong, at its place in the request."""
-        return cls(code, [Fault(loc, code)], retry_after=None, **facts)
+    def at(cls, code: str, *loc: str | int, detail: str = "", **facts: Any) -> "Refused":
+        """A refusal for the one thing that is wrong, at its place in the request.
+
+        Args:
+            detail: what is expected there and what came, without a full stop.
+        """
+        return cls(code, [Fault(loc, code, detail)], retry_after=None, **facts)
 
     @property
     def status(self) -> int:
@@ -204,8 +208,8 @@ def refusal(error: BaseException) -> Refused:
     if isinstance(error, Refused):
         return error
     if isinstance(error, ValidationError):
-        errors = error.errors(include_input=False, include_url=False)
-        faults = list(map(_fault, errors[:MOST_ERRORS]))
+        errors = error.errors(include_url=False)[:MOST_ERRORS]
+        faults = [schema.fault(each, error.title) for each in errors]
         return Refused(faults[0].code, faults)
     if isinstance(error, SequenceTooLong):  # a sentence of the corpus that GET /v1/heads measures
         return Refused("sequence_too_long", length=error.length, limit=error.limit)
@@ -214,35 +218,5 @@ def refusal(error: BaseException) -> Refused:
 
 def unreadable(error: ValueError) -> Refused:
     """What to answer where JSON was parsed before there was a schema for it."""
-    return Refused(_parser_code(str(error)))
-
-
-def _fault(error: ErrorDetails) -> Fault:
-    """A validation error, located by indices and our own field names, never by the input's."""
-    loc = tuple(part for part in error["loc"] if isinstance(part, int) or part in FIELDS)
-    if error["type"] == "json_invalid":
-        return Fault(loc, _parser_code(str(error.get("ctx", {}).get("error", ""))))
-    return Fault(loc, VALIDATION.get(error["type"], "invalid_type"))
-
-
-def _parser_code(reason: str) -> str:
-    """The code of what the parser says, which has one error type for all that it does not read."""
-    return next((code for words, code in PARSER.items() if words in reason), "invalid_json")
-
-
-def problem(refused: Refused, request_id: str) -> bytes:
-    """The body of a refusal, at most MOST_BYTES."""
-    kind = REFUSALS[refused.code]
-    body: dict[str, Any] = {
-        "type": "about:blank",
-        "title": kind.title,
-        "status": kind.status,
-        "code": refused.code,
-        "detail": kind.title,
-        "request_id": request_id,
-        **refused.facts,
-    }
-    faults = [{"loc": fault.loc, "code": fault.code} for fault in refused.faults[:MOST_ERRORS]]
-    while faults and len(orjson.dumps({**body, "errors": faults})) > MOST_BYTES:
-        faults.pop()
-    return orjson.dumps({**body, "errors": faults} if faults else body)
+    fault = syntax.fault(str(error))
+    return Refused(fault.code, detail=fault.detail)

@@ -221,15 +221,11 @@ class Replica:
 
 def _reader(settings: Settings, model: Model) -> Reader:
     """What reads inputs, within the model's positions."""
-    max_tokens = settings.max_tokens or model.max_tokens
-    if max_tokens > model.config.max_tokens:
-        raise Unservable(
-            f"max_tokens {max_tokens} exceeds the model's {model.config.max_tokens} positions"
-        )
+    machine.positions(settings, model.config)
     return Reader(
         model.tokenizer,
         model.config,
-        max_tokens,
+        settings.max_tokens or model.max_tokens,
         settings.max_text_characters,
         settings.max_embedding,
         model.prompts,

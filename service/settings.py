@@ -29,6 +29,15 @@ SERVICE_VARIABLE = re.compile(
     r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$"
 )
 
+# What could never be had otherwise: all of a request is held until it is answered
+WITHIN = {
+    "max_body_bytes": "max_held_bytes",
+    "max_binary_body_bytes": "max_held_bytes",
+    "max_answer_bytes": "max_held_bytes",
+    "max_answer_json_bytes": "max_held_bytes",
+    "max_tokens": "max_request_tokens",
+}
+
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -133,6 +142,10 @@ class Settings(BaseModel):
     log_format: Literal["json", "text"] = Field(
         "json", description="how a replica writes its log: one JSON object a line, or for people"
     )
+    log_to_stderr: bool = Field(
+        False,
+        description="whether stderr shows all lines of the replicas, not warnings and errors alone",
+    )
     access_log: bool = Field(True, description="whether each request is a line of the log")
     tracing: str | None = Field(
         None,
@@ -167,7 +180,7 @@ def load(
 
     Raises:
         ValueError: an unknown name or a value out of its bounds (pydantic's
-            ValidationError is one), or a file that holds no mapping.
+            ValidationError is one), two that exclude each other, or a file that holds no mapping.
         OSError: a file cannot be read.
     """
     document = yaml.safe_load(file.read_text()) if file else {}
@@ -183,7 +196,12 @@ def load(
     }
     flags = {name: value for name, value in flags.items() if value is not None}
     values = {**document, **variables, **flags}
-    return Settings.model_validate({**values, "api_keys": _keys(document, variables, values)})
+    settings = Settings.model_validate({**values, "api_keys": _keys(document, variables, values)})
+    for name, bound in WITHIN.items():
+        value, most = getattr(settings, name), getattr(settings, bound)
+        if value is not None and value > most:
+            raise ValueError(f"{name} {value} exceeds {bound} {most}, within which it must be")
+    return settings
 
 
 def _of_kubernetes(name: str, value: str) -> bool:

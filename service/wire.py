@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 FIELDS: set[str] = set()  # every name of every request, as the models are defined
+BODIES: dict[str, Any] = {}  # the types of requests, by what their errors call them
 
 
 class Wire(BaseModel):
@@ -21,3 +22,11 @@ class Wire(BaseModel):
     def __pydantic_init_subclass__(cls, **options: Any) -> None:
         super().__pydantic_init_subclass__(**options)
         FIELDS.update(cls.model_fields)
+        BODIES[cls.__name__] = cls
+
+
+def body(kind: Any) -> TypeAdapter[Any]:
+    """What reads a request that has one of several types."""
+    adapter: TypeAdapter[Any] = TypeAdapter(kind)
+    BODIES[adapter.validator.title] = kind
+    return adapter

@@ -428,7 +428,9 @@ ATTENTION = [
         422,
         "index_out_of_range",
         ("layer 6 of 6", attention('"layers":[6]')),
-        ("layer -1", attention('"layers":[-1]')),
+        ("layer -7 of 6", attention('"layers":[-7]')),
+        ("a layer from either end", attention('"layers":[5,-1]')),
+        ("head -1", attention('"heads":[-1]')),
         ("a layer named twice", attention('"layers":[0,0]')),
         ("head 12 of 12", attention('"heads":[12]')),
         ("no head", attention('"heads":[]')),
@@ -459,6 +461,8 @@ ATTENTION = [
         ("k of no form", attention('"k":3')),
         ("k is 0", attention('"form":"top","k":0')),
         ("rows of no form", attention('"rows":[1]')),
+        ("a form of no rows", attention('"form":"rows"')),
+        ("a layer that is no list", attention('"layers":0')),
     ),
     *bodies(422, "prompt_not_found", ("an unknown prompt", with_field('"prompt_name":"x"'))),
     *bodies(
@@ -656,6 +660,16 @@ PATHS = [
         )
     ),
     asked(422, "out_of_range", "POST", "/v1/encode?dry_run=yes")._replace(body=GOOD.encode),
+    *(
+        asked(422, code, "POST", f"/v1/encode?{query}")._replace(body=GOOD.encode)
+        for query, code in (
+            ("dryrun=true", "unknown_field"),
+            ("DRY_RUN=true", "unknown_field"),
+            ("dry_run=true&x", "unknown_field"),
+            ("dry_run=false&dry_run=true", "out_of_range"),
+        )
+    ),
+    asked(422, "unknown_field", "GET", "/live?verbose=1"),
 ]
 
 

@@ -91,18 +91,20 @@ class FaultyGateway(Replica):
 
 
 @contextmanager
-def deployed(
+def own_ray(
     settings: Settings,
-    right: Callable[[Settings], AbstractContextManager[None]] = launch.deployed,
-) -> Iterator[None]:
-    """launch.deployed, of faulty replicas."""
-    from service import app  # not before launch has set the environment, which Ray then reads
+    say: launch.Say,
+    right: Callable[[Settings, launch.Say], AbstractContextManager[Path]] = launch.own_ray,
+) -> Iterator[Path]:
+    """launch.own_ray, on which faulty replicas are deployed."""
+    with right(settings, say) as run:
+        from service import app  # not before launch has set the environment, which Ray then reads
 
-    with patch.object(app, "Replica", FaultyGateway), right(settings):
-        yield
+        with patch.object(app, "Replica", FaultyGateway):
+            yield run
 
 
 if __name__ == "__main__":
     FaultyGateway.file = Path(sys.argv[1])
-    with patch.object(launch, "deployed", deployed):
+    with patch.object(launch, "own_ray", own_ray):
         main(sys.argv[2:], prog_name="headlight")

@@ -52,7 +52,17 @@ ROWS = (
     Row("max_answer_bytes", "answer_too_large attention_too_large"),
     Row("max_answer_json_bytes", "answer_too_large attention_too_large"),
     Row("refusals.MOST_ERRORS", "the others are left out", "errors that a refusal lists"),
-    Row("refusals.MOST_BYTES", "errors are left out", "body of a refusal"),
+    Row(
+        "api.problem.MOST_DETAILS",
+        "the others are counted",
+        "errors that a refusal puts into words",
+    ),
+    Row("api.problem.MOST_BYTES", "errors are left out", "body of a refusal"),
+    Row(
+        "wording.words.LONGEST_NAME",
+        "no name is suggested",
+        "characters of a misspelt name that is compared with ours",
+    ),
     # how long
     Row(
         "edge.tenants.turns.MOST",
@@ -195,9 +205,12 @@ ROWS = (
     # start and stop
     Row("launch.JOIN_SECONDS", "the start fails", "for a cluster to run an empty task"),
     Row("cluster.reach.READY_SECONDS", "the start fails", "from deployed to ready", "ready"),
-    Row("launch.STOP_SECONDS", "Ray is left alone", "for Ray to delete what has left"),
+    Row("rollout.STOP_SECONDS", "Ray is left alone", "for Ray to delete what has left"),
+    Row("rollout.GIVEN_UP_SECONDS", "Ray is left alone", "the same after a start that failed"),
     Row("cluster.drain.SECONDS", "HAProxy stops", "for the connections accepted last"),
     Row("cluster.sweep.PATIENCE_SECONDS", "they are killed", "for processes to end by themselves"),
+    Row("cluster.relay.PIPE_BYTES", "lines are lost to stderr", "a replica's lines for stderr"),
+    Row("cluster.relay.JOIN_SECONDS", "it is left alone", "for the last lines for stderr"),
     Row("cluster.workspace.STOP_SECONDS", "it is left alone", "for the sweeper"),
 )
 
@@ -214,6 +227,8 @@ NO_LIMITS = {
     "edge.tenants.turns.LONGEST_PAUSE_SECONDS",
     "api.body.MOST_HEADS", "edge.beside.LARGE_BYTES", "encode.answer.BASE64_BYTES",
     "encode.price.TEXT_BYTES", "memory.SMALL_BYTES",
+    "cluster.relay.READ_BYTES", "cluster.relay.NAME_BYTES", "cluster.reach.FRAME_BYTES",
+    "cluster.progress.PERIOD_SECONDS", "needs.REPLICA_BYTES",
     "cluster.drain.COUNT_BYTES", "cluster.drain.NAME_BYTES",
     "cluster.drain.MOST_SOCKETS", "cluster.drain.PAUSE_SECONDS", "engine.proof.MEASURED_SECONDS",
     "engine.speed.MEMORY_SECONDS", "observe.lag.PERIOD_SECONDS",

@@ -1,4 +1,4 @@
-"""The README's tables are the code's; `python tests/test_readme.py` writes them."""
+"""README is short and true, the docs' tables are the code's: `python -m tests.test_readme`."""
 
 import json
 import re
@@ -11,10 +11,11 @@ import pytest
 
 from service.api.operations import OPERATIONS, PAGES, VERSION_PART
 from service.edge.guard import Guard
-from service.refusals import REFUSALS
 from service.settings import Settings
 
-README = Path(__file__).parent.parent / "README.md"
+ROOT = Path(__file__).parent.parent
+README, API, SETTINGS = ROOT / "README.md", ROOT / "docs" / "api.md", ROOT / "docs" / "settings.md"
+MOST_LINES = 120
 
 
 def settings_table() -> str:
@@ -26,12 +27,6 @@ def settings_table() -> str:
     return "\n".join(["| setting | default | |", "|---|---|---|", *rows])
 
 
-def refusals_table() -> str:
-    """Every refusal with its status."""
-    rows = [f"| {kind.status} | `{code}` | {kind.title} |" for code, kind in REFUSALS.items()]
-    return "\n".join(["| status | code | |", "|---|---|---|", *rows])
-
-
 def clients_table() -> str:
     """Every client that the tests use, with what of it."""
     table: str = runpy.run_path(str(Path(__file__).parent / "test_clients_table.py"))[
@@ -40,28 +35,45 @@ def clients_table() -> str:
     return table
 
 
-TABLES = {"settings": settings_table, "refusals": refusals_table, "clients": clients_table}
+TABLES = {SETTINGS: ("settings", settings_table), API: ("clients", clients_table)}
 
 
-def filled(text: str) -> str:
-    """The README with every table as the code has it."""
-    for name, table in TABLES.items():
-        mark = f"<!-- {name} -->\n"
-        before, after = text.split(mark)
-        rest = re.sub(r"\A\n(\|[^\n]*\n)*", "", after)
-        text = f"{before}{mark}\n{table()}\n\n{rest.lstrip()}"
-    return text
+def filled(page: Path) -> str:
+    """A page with its table as the code has it."""
+    name, table = TABLES[page]
+    mark = f"<!-- {name} -->\n"
+    before, after = page.read_text().split(mark)
+    rest = re.sub(r"\A\n(\|[^\n]*\n)*", "", after)
+    return f"{before}{mark}\n{table()}\n" + (f"\n{rest.lstrip()}" if rest.strip() else "")
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_the_tables_are_the_codes(name: str) -> None:
-    """A setting or refusal that is added, changed or removed shows here."""
-    assert TABLES[name]() in README.read_text()
+@pytest.mark.parametrize("page", TABLES, ids=lambda page: page.name)
+def test_the_tables_are_the_codes(page: Path) -> None:
+    """A setting or a tested client that is added, changed or removed shows here."""
+    assert filled(page) == page.read_text()
+
+
+def test_the_readme_is_short() -> None:
+    """Who reads it wants to start; everything else has a page of its own."""
+    assert len(README.read_text().splitlines()) <= MOST_LINES
+
+
+def test_every_link_leads_to_a_file_and_a_heading() -> None:
+    """Of README and of each page of the docs."""
+    for page in (README, *ROOT.glob("docs/*.md")):
+        for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text()):
+            path, _, heading = target.partition("#")
+            file = (page.parent / path) if path else page
+            assert file.exists(), (page.name, target)
+            if heading:
+                titles = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
+                slugs = [re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in titles]
+                assert heading in slugs, (page.name, target)
 
 
 def test_the_routes_are_the_codes() -> None:
     """Each that answers, by its method; that of a model's version once, without it."""
-    (table,) = re.findall(r"^\| route \|.*\n((?:\|.*\n)+)", README.read_text(), re.MULTILINE)
+    (table,) = re.findall(r"^\| route \|.*\n((?:\|.*\n)+)", API.read_text(), re.MULTILINE)
     named = re.findall(r"`([A-Z]+ /\S*)`", table)
 
     rows = [row for row in (*OPERATIONS, *PAGES) if row.answer is not Never]
@@ -75,7 +87,7 @@ async def test_the_curl_line_gives_the_answer_shown(app: Guard) -> None:
     """The request in the README, sent; its answer, shortened as the README says."""
     text = README.read_text()
     request = re.search(r"-d '(\{.*\})'", text)
-    answer = re.search(r"```json\n(.*)\n```", text)
+    answer = re.search(r"```json\n(.*?)\n```", text, re.DOTALL)
     assert request and answer
     shown = json.loads(answer[1])
 
@@ -97,4 +109,5 @@ async def test_the_curl_line_gives_the_answer_shown(app: Guard) -> None:
 
 
 if __name__ == "__main__":
-    README.write_text(filled(README.read_text()))
+    for page in TABLES:
+        page.write_text(filled(page))

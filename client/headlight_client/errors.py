@@ -6,6 +6,7 @@ HeadlightError
     ModelChanged        two answers of one job come from two models
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -14,6 +15,7 @@ import httpx
 
 from headlight_client.formats import loads
 
+INPUT = re.compile(r"\binputs\[([0-9]+)\]")  # as a detail names one
 FIELDS = {"type", "title", "status", "code", "detail", "request_id", "errors"}
 
 
@@ -55,7 +57,7 @@ class RequestRefused(HeadlightError):
     Args:
         status: of HTTP.
         code: a code of the service's table; None where a proxy answered.
-        detail: a sentence.
+        detail: where it is, what is expected there and what came, in words.
         errors: what is wrong where.
         request_id: what the service's log calls the request; None where a proxy answered.
         facts: numbers that help, such as `length` and `limit`.
@@ -75,9 +77,7 @@ class RequestRefused(HeadlightError):
         self.errors, self.request_id, self.facts = tuple(errors), request_id, dict(facts or {})
 
     def __str__(self) -> str:
-        where = "".join(f", {'.'.join(map(str, fault.loc))}" for fault in self.errors[:1])
-        numbers = "".join(f", {name} {value}" for name, value in self.facts.items())
-        return f"{self.status} {self.code or 'from a proxy'}{where}{numbers}: {self.detail}"
+        return f"{self.status} {self.code or 'from a proxy'}: {self.detail}"
 
     @classmethod
     def of(cls, answer: httpx.Response) -> Self:
@@ -94,4 +94,5 @@ class RequestRefused(HeadlightError):
     def counted_from(self, first: int) -> Self:
         """The same of a request whose first input is the caller's input `first`."""
         errors = [fault.counted_from(first) for fault in self.errors]
-        return type(self)(self.status, self.code, self.detail, errors, self.request_id, self.facts)
+        detail = INPUT.sub(lambda match: f"inputs[{int(match[1]) + first}]", self.detail)
+        return type(self)(self.status, self.code, detail, errors, self.request_id, self.facts)

@@ -96,6 +96,9 @@ class Client:
 
     def _run(self, work: Coroutine[Any, Any, Value]) -> Value:
         """Wait for work on the loop; whatever ends the waiting ends the work."""
+        if self._loop.is_closed():
+            work.close()
+            raise RuntimeError("the client is closed")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()

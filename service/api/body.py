@@ -17,6 +17,7 @@ import orjson
 
 from service.encode.answer import METADATA
 from service.settings import Settings
+from service.wire import FIELDS
 
 MOST_DEPTH = 8  # objects and lists inside each other; the wire needs 6
 MOST_KEYS = 64  # of one object; attention by layer has the most
@@ -72,7 +73,7 @@ class Gap(NamedTuple):
 
 
 def check(body: bytes, bounds: Bounds) -> str | None:
-    """The code of what is wrong with a body's text, if anything is.
+    """The code of what is wrong with a body's text, if anything is; behind a colon, of which key.
 
     What is not JSON at all passes: the parser refuses it.
     """
@@ -155,7 +156,7 @@ def _too_many(outside: bytes, bounds: Bounds) -> bool:
 
 
 def _key_fault(strings: Sequence[bytes], gaps: Sequence[Gap], most: int) -> str | None:
-    """The code of an object that has two keys that say the same, or too many.
+    """The code of an object that has two keys that say the same, and which, or too many.
 
     Args:
         gaps: what stands before each string, and after the last.
@@ -167,13 +168,19 @@ def _key_fault(strings: Sequence[bytes], gaps: Sequence[Gap], most: int) -> str 
         if colon:
             key = _plain(text) if b"\\" in text or b"\x01" in text else text
             if key in objects[-1]:
-                return "duplicate_key"
+                return f"duplicate_key:{_name(key)}"
             objects[-1].add(key)
             if len(objects[-1]) > most:
                 return "too_many_values"
         if brackets:
             _follow(brackets, objects)
     return None
+
+
+def _name(key: bytes) -> str:
+    """A key as a refusal may repeat it: a field of ours by name, any other by its size."""
+    name = key.decode("utf-8", "replace")
+    return name if name in FIELDS else str(len(name))
 
 
 def _follow(brackets: bytes, objects: list[set[bytes]]) -> None:

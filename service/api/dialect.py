@@ -13,13 +13,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from service.api import problem
 from service.encode.answer import JSON, Encoded, collect
 from service.encode.layout import Layout
 from service.encode.request import EncodeRequest
-from service.refusals import BY_BODY, BY_HEADERS, REFUSALS, Refused
+from service.refusals import BY_BODY, BY_HEADERS, Refused
+from service.wording.fault import Loc
+from service.wording.words import place
 
 # What may be refused: by any route, by one that takes a body, by one that encodes
-ALWAYS = (*BY_HEADERS, "method_not_allowed", "internal")
+ALWAYS = (*BY_HEADERS, "method_not_allowed", "unknown_field", "internal")
 TAKING = (
     *BY_BODY,
     "invalid_json",
@@ -28,7 +31,6 @@ TAKING = (
     "unsupported_media_type",
     "invalid_type",
     "out_of_range",
-    "unknown_field",
     "missing_field",
     "batch_empty",
     "batch_too_large",
@@ -114,21 +116,9 @@ def sentence(refused: Refused, names: Mapping[str, str]) -> str:
     Args:
         names: of fields where the API has others than the native request.
     """
-    parts = [REFUSALS[refused.code].title]
-    if refused.faults and refused.faults[0].loc:
-        first, *rest = refused.faults[0].loc
-        steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in rest)
-        parts.append(f"At {names.get(str(first), first)}{''.join(steps)}.")
-    if refused.facts:
-        facts = (f"{name} {_words(fact)}" for name, fact in refused.facts.items())
-        parts.append("; ".join(facts) + ".")
-    return " ".join(parts)
 
+    def where(loc: Loc) -> str:
+        first, *rest = (names.get(str(loc[0]), loc[0]), *loc[1:]) if loc else ("",)
+        return place((first, *(rest[1:] if rest[:1] == [first] else rest)))
 
-def _words(fact: object) -> str:
-    """A fact for people; offers are parted by "or"."""
-    if isinstance(fact, dict):
-        return ", ".join(f"{name} {value}" for name, value in fact.items())
-    if isinstance(fact, list) and all(isinstance(each, dict) for each in fact):
-        return " or ".join(map(_words, fact))
-    return str(fact)
+    return problem.sentence(refused, refused.faults, where)

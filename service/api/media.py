@@ -4,6 +4,16 @@ from starlette.requests import Request
 
 from service.encode.answer import JSON, SAFETENSORS
 from service.refusals import Refused
+from service.wording.words import listed
+
+# what programs send unless they are told otherwise
+COMMON = {
+    "": "empty",
+    "application/x-www-form-urlencoded": "that of a form, which curl -d sends by itself",
+    "multipart/form-data": "multipart/form-data",
+    "text/plain": "text/plain",
+    "application/octet-stream": "application/octet-stream",
+}
 
 
 def content_type(request: Request, *types: str) -> str:
@@ -15,7 +25,9 @@ def content_type(request: Request, *types: str) -> str:
     media_type = request.headers.get("content-type", types[0]).partition(";")[0].strip().lower()
     compressed = request.headers.get("content-encoding", "identity").strip().lower() != "identity"
     if media_type not in types or compressed:
-        raise Refused("unsupported_media_type")
+        came = COMMON.get(media_type, "another")  # repeated where it says nothing of its sender
+        detail = f"the Content-Type is {came}; expected {listed(types)}"
+        raise Refused("unsupported_media_type", detail=detail)
     return media_type
 
 
@@ -36,7 +48,8 @@ def answer_type(accept: str) -> str:
                 exact |= set() if general else {media_type}
     best = max(weights, key=weights.__getitem__)  # of equals the first, JSON
     if not weights[best]:
-        raise Refused("not_acceptable")
+        detail = f"expected a header Accept that takes {listed(weights)}, or none"
+        raise Refused("not_acceptable", detail=detail)
     return best
 
 

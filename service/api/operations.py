@@ -37,7 +37,7 @@ from service.api.tei.request import (
 from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, SAFETENSORS
 from service.encode.request import EncodeRequest
 from service.observe.metrics import OPENMETRICS, TEXT
-from service.refusals import BY_HEADERS, MEDIA_TYPE, REFUSALS
+from service.refusals import MEDIA_TYPE, REFUSALS
 
 # what no type says: examples, parameters, longer descriptions
 NOTES: dict[str, Any] = yaml.safe_load(files("service.api").joinpath("notes.yaml").read_bytes())
@@ -93,7 +93,7 @@ class Operation(NamedTuple):
 
 ALL = tuple(REFUSALS)
 READING = (*ALWAYS, "not_ready")
-INFER_READING = (*BY_HEADERS, "model_not_found", "method_not_allowed", "internal", "not_ready")
+INFER_READING = (*READING, "model_not_found")
 NEVER = frozenset(  # answered to an encoding: what only other inputs and other forms can do
     ("invalid_safetensors", "tensor_unknown", "tensor_unused", "bad_base64", "not_acceptable")
 )
@@ -199,7 +199,7 @@ OPERATIONS = (
         Model,
         codes=(*ALWAYS, "model_not_found"),
     ),
-    Operation("post", "/", "TEI: as POST /embed", TEI, Vectors, EmbedRequest, public="always"),
+    Operation("post", "/", "TEI: as POST /embed", TEI, Vectors, EmbedRequest),
     Operation("post", "/embed", "TEI: one vector for each input", TEI, Vectors, EmbedRequest),
     Operation(
         "post",
@@ -245,4 +245,5 @@ OPERATIONS = (
 PAGES = (
     Operation("get", "/docs", "The API for people", NATIVE, public="public_docs"),
     Operation("get", "/openapi.json", "The API for programs", NATIVE, public="public_docs"),
+    Operation("get", "/", "Leads to GET /docs", TEI, public="always"),
 )

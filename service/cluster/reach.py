@@ -2,12 +2,16 @@
 
 import http.client
 import ipaddress
+import os
 import socket
 import time
 
 from service.settings import Settings
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")  # what this machine calls itself
+# First words of a client of HTTP/2, as Ray speaks it, and what a server answers first (RFC 9113)
+FRAME_BYTES, SETTINGS = 9, b"\x04"
+HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + SETTINGS + b"\0" * 5
 READY_SECONDS = 60  # from deployed to ready: canary and HAProxy's own checks
 
 
@@ -15,11 +19,21 @@ def connect(address: str) -> None:
     """Connect once to a cluster's host:port, where Ray would try for minutes.
 
     Raises:
-        OSError: nothing answers there.
+        OSError: nothing answers there, or something else than Ray.
     """
     host, separator, port = address.rpartition(":")
-    if separator and port.isdecimal():
-        socket.create_connection((host, int(port)), timeout=5).close()
+    if not separator or not port.isdecimal():
+        return
+    with socket.create_connection((host, int(port)), timeout=5) as connection:
+        if os.environ.get("RAY_USE_TLS") == "1":
+            return
+        connection.sendall(HTTP2)
+        try:
+            first = connection.recv(FRAME_BYTES)
+        except TimeoutError:
+            first = b""
+    if first[3:4] != SETTINGS:
+        raise OSError("what listens there does not speak as Ray does")
 
 
 def wait_until_ready(host: str, port: int) -> None:

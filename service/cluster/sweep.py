@@ -1,6 +1,8 @@
 """End what a service started and remove its directory, when the service is gone.
 
-    python sweep.py DIRECTORY      waits for the end of its input, then sweeps
+    python sweep.py DIRECTORY [KEPT]      waits for the end of its input, then sweeps
+
+What was logged moves to the folder KEPT, in place of what an earlier run left there.
 
 It runs beside the service, in a session of its own. The service holds the other end of its
 input and never writes: the input ends when the service does, by whatever means, SIGKILL
@@ -20,6 +22,7 @@ import sys
 import time
 from pathlib import Path
 
+LOGS, DRIVER = Path("ray/session_latest/logs"), Path("driver.log")  # below the directory
 PATIENCE_SECONDS = 1.0  # for what ends by itself, before it is killed
 ROUNDS = 50  # of 50 ms; processes that start processes need more than one
 
@@ -48,7 +51,23 @@ def processes(directory: str) -> list[int]:
     ]
 
 
-def sweep(directory: str) -> None:
+def keep(directory: Path, kept: Path) -> None:
+    """Leave the logs of this run alone in a folder; where that fails, those of an earlier one."""
+    if not (directory / LOGS).is_dir():
+        return  # Ray was never started
+    ours = kept / directory.name
+    try:
+        shutil.copytree(directory / LOGS, ours)
+        shutil.copy(directory / DRIVER, ours)
+    except OSError:
+        shutil.rmtree(ours, ignore_errors=True)
+        return
+    for other in kept.iterdir():
+        if other != ours:
+            shutil.rmtree(other, ignore_errors=True)
+
+
+def sweep(directory: str, kept: str | None = None) -> None:
     """End every process of the service, then remove its directory."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while processes(directory) and time.monotonic() < deadline:
@@ -63,9 +82,11 @@ def sweep(directory: str) -> None:
             except ProcessLookupError:
                 continue
         time.sleep(0.05)
+    if kept:
+        keep(Path(directory), Path(kept))
     shutil.rmtree(directory, ignore_errors=True)
 
 
 if __name__ == "__main__":
     sys.stdin.read()
-    sweep(sys.argv[1])
+    sweep(*sys.argv[1:])

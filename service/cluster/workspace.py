@@ -13,12 +13,31 @@ from service.cluster import sweep
 STOP_SECONDS = 10  # for the sweeper, beyond which we leave it alone
 
 
+def kept() -> Path | None:
+    """The folder where the last run's logs stay, by the XDG Base Directory Specification.
+
+    None where it cannot be made, as on a read-only disk.
+    """
+    named = Path(os.environ.get("XDG_STATE_HOME", ""))
+    try:
+        home = named if named.is_absolute() else Path.home() / ".local" / "state"
+        folder = home / "headlight" / "logs"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # no disk to write on, or a user without a home
+        return None
+    return folder if os.access(folder, os.W_OK) else None
+
+
 @contextmanager
-def directory() -> Iterator[Path]:
-    """Make a private directory, swept with all processes of the service whatever ends us."""
+def directory(logs: Path | None) -> Iterator[Path]:
+    """Make a private directory, swept with all processes of the service whatever ends us.
+
+    Args:
+        logs: where its logs are kept then.
+    """
     # Unix sockets have paths of at most 107 bytes, and TMPDIR may be long.
     path = tempfile.mkdtemp(prefix="headlight-", dir="/tmp")
-    command = [sys.executable, "-I", "-S", sweep.__file__, path]
+    command = [sys.executable, "-I", "-S", sweep.__file__, path, *([str(logs)] if logs else [])]
     sweeper = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,

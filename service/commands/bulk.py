@@ -123,6 +123,6 @@ def _by_line(refused: RequestRefused, start: int) -> str:
     for fault in refused.errors:
         match fault.loc:
             case ("inputs", int(index), *_):
-                numbers = "".join(f", {name} {value}" for name, value in refused.facts.items())
-                return f"line {start + index + 1}: {refused.detail} ({fault.code}{numbers})"
+                said = refused.detail.removeprefix(f"inputs[{index}]").removeprefix(".text")
+                return f"line {start + index + 1}{said.rstrip('.')} ({fault.code})"
     return str(refused)

@@ -39,7 +39,7 @@ def ask(url: str, body: dict[str, Any], key: str | None = None) -> dict[str, Any
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         raise Unreachable(f"no answer from {url}: {error}") from error
     if response.status_code != 200:
-        raise Unreachable(f"{url} answered {response.status_code}: {answer.get('title')}")
+        raise Unreachable(f"{url} answered {response.status_code}: {answer.get('detail')}")
     return answer
 
 

@@ -5,13 +5,22 @@ from pathlib import Path
 from typing import Literal, get_args, get_origin
 
 import click
+from click.shell_completion import CompletionItem
 from pydantic.fields import FieldInfo
 
+from service import keys
 from service.settings import Settings
 
 FILE = click.Path(dir_okay=False, path_type=Path)
+CONFIG = click.option(
+    "--config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="YAML file of settings; flags and HEADLIGHT_* variables win over it",
+)
 URL = click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="the service")
-KEY_FILE = click.option("--key-file", type=FILE, help="a file that holds an API key")
+KEY_FILE = click.option(
+    "--key-file", type=FILE, help="a file of an API key, or the service's own, whose first is sent"
+)
 
 
 def option(name: str, field: FieldInfo) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -19,12 +28,16 @@ def option(name: str, field: FieldInfo) -> Callable[[Callable[..., None]], Calla
     kinds = [kind for kind in get_args(field.annotation) if kind is not type(None)]
     choices = kinds if get_origin(field.annotation) is Literal else ()
     kind = kinds[0] if kinds else field.annotation
+    values = ("true", "false") if kind is bool else choices
     default = "" if field.default is None else f"  [default: {field.default}]"
     return click.option(
         "--" + name.replace("_", "-"),
         name,
         metavar="|".join(choices) or getattr(kind, "__name__", "text").upper(),
         help=f"{field.description}{default}",
+        shell_complete=lambda context, parameter, typed: [
+            CompletionItem(value) for value in values if value.startswith(typed)
+        ],
     )
 
 
@@ -37,5 +50,18 @@ def of_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def read_key(file: Path | None) -> str | None:
-    """Read the API key of a file."""
-    return file.read_text("utf-8").strip() if file else None
+    """Read the API key of a file.
+
+    Raises:
+        ValueError: it holds none; the message names the file.
+    """
+    if file is None:
+        return None
+    try:
+        return keys.first(file.read_text("utf-8"))
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{file} is not UTF-8 text: a key file holds `key` or `name:key`"
+        ) from error
+    except ValueError as error:
+        raise ValueError(f"{file}: {str(error).removeprefix('api_keys: ')}") from error

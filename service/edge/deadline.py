@@ -39,5 +39,6 @@ def seconds(headers: Mapping[str, str], most: float) -> float:
     if header is None:
         return most
     if not header.isdecimal() or not header.isascii() or len(header) > LONGEST:
-        raise Refused.at("out_of_range", DEADLINE)
+        detail = f"expected a number of milliseconds of up to {LONGEST} digits"
+        raise Refused.at("out_of_range", DEADLINE, detail=detail)
     return min(int(header) / 1000, most)

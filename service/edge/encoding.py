@@ -7,7 +7,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.api import media
+from service.api import media, query
 from service.api.dialect import Call
 from service.api.native import call as native
 from service.api.open_inference import call as open_inference
@@ -78,7 +78,7 @@ class Encoding:
                 body = await request.body()
                 call = await self._beside.run(len(body), partial(parse, request, body))
             deadline = record.start + min(most, call.seconds)
-            if priced and _flag(request, "dry_run"):
+            if priced and query.flag(request, "dry_run"):
                 price = await replica.gateway.dry_run(call.request, deadline, record, call.layout)
                 return Response(orjson.dumps(price), media_type=JSON)
             encoded = await replica.gateway.encode(call.request, deadline, record, call.layout)
@@ -104,12 +104,5 @@ def check_model(request: Request, replica: Replica) -> None:
     """Refuse a path of the Open Inference Protocol that names another model or version."""
     path = request.path_params
     if path["model"] != replica.name or path.get("version", VERSION) != VERSION:
-        raise Refused.at("model_not_found", "model")
-
-
-def _flag(request: Request, name: str) -> bool:
-    """A switch in the query; absent is off."""
-    value = request.query_params.get(name, "false")
-    if value not in ("true", "false"):
-        raise Refused.at("out_of_range", name)
-    return value == "true"
+        detail = f'this service serves "{replica.name}", version {VERSION}'
+        raise Refused.at("model_not_found", "model", detail=detail)

@@ -16,11 +16,12 @@ from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import settings
+from service.api.body import MOST_DEPTH, MOST_KEYS, Bounds
 from service.cluster import ingress
 from service.edge import direct, transport
 from service.edge.auth import PROBE, Keys, own_path
 from service.edge.deadline import seconds
-from service.edge.reading import Bodies, announces, replay
+from service.edge.reading import BODY_SECONDS, Bodies, announces, replay
 from service.edge.sites import Sites
 from service.edge.tenants.turns import Turns
 from service.edge.tenants.under_way import UnderWay
@@ -31,6 +32,7 @@ from service.observe.families import OVERLOADED, UNDER_WAY
 from service.observe.record import REQUEST_ID, WAITED
 from service.refusals import Refused
 from service.settings import KIB, Settings
+from service.wording.words import listed
 
 REFUSAL = b"x-headlight-refusal"  # to the routes: answer this, there is no body
 
@@ -194,6 +196,33 @@ class Guard:
         if fields.get("content-encoding", "identity").strip().lower() != "identity":
             return "unsupported_encoding"
         return None
+
+
+def expected(code: str, about: str, settings: Settings) -> str:
+    """What a request is to be like, where a header says that it is not.
+
+    Args:
+        about: what the header says beside the code; see service/api/body.py.
+    """
+    bounds, keys = Bounds.of(settings), MOST_KEYS
+    key = f"a key of {about} characters" if about.isdecimal() else f'the key "{about}"'
+    details = {
+        "headers_too_large": f"an address may have {MOST_ADDRESS:,} characters; a request may have "
+        f"{MOST_HEADERS} headers, of {MOST_HEADER_BYTES:,} bytes together",
+        "bad_request": f"{listed(sorted(name.decode() for name in SINGLE), 'and')} occur once "
+        "at most, spelt with hyphens; the only transfer-encoding is chunked; and "
+        f"{listed(sorted(WITHOUT_BODY), 'and')} take no body",
+        "unsupported_encoding": "leave the header Content-Encoding out",
+        "invalid_encoding": "expected UTF-8, as JSON is on the network",
+        "json_too_deep": f"the limit is {MOST_DEPTH} levels",
+        "duplicate_key": f"{key} occurs twice in one object",
+        "too_many_values": f"the limits are {bounds.objects:,} objects, {bounds.lists:,} lists, "
+        f"{bounds.strings:,} strings, {bounds.values:,} commas, and {keys} keys in one object",
+        "body_too_large": f"the limit is {settings.max_body_bytes:,} bytes of JSON, or "
+        f"{settings.max_binary_body_bytes:,} bytes with binary tensors",
+        "request_timeout": f"the limit is {BODY_SECONDS:g} s for the whole of it",
+    }
+    return details.get(code, "")
 
 
 def _passes(name: bytes, value: bytes) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import orjson
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from service.api import media
 from service.api.document import document
@@ -63,6 +63,7 @@ class Handlers:
             ("/metrics", "get"): self.metrics,
             ("/docs", "get"): self.docs,
             ("/openapi.json", "get"): self.openapi,
+            ("/", "get"): self.home,
             ("/v1/models", "get"): self.models,
             ("/v1/models/{id}", "get"): self.model,
             ("/tokenize", "post"): self.tokenize,
@@ -115,6 +116,10 @@ class Handlers:
         """GET /docs: the API for people, from a file of ours."""
         page = files("service").joinpath("page/docs.html").read_bytes()
         return Response(page, 200, {"content-security-policy": _policy(page)}, HTML)
+
+    async def home(self, request: Request) -> Response:
+        """GET /: leads a browser to the API for people."""
+        return RedirectResponse(f"{request.scope.get('root_path', '')}/docs")
 
     async def openapi(self, request: Request) -> Response:
         """GET /openapi.json: the API for programs."""

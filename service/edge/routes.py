@@ -18,6 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.api import query
 from service.api.dialect import Wording
 from service.api.native import call as native
 from service.api.open_inference import call as open_inference
@@ -33,21 +34,25 @@ from service.edge.auth import Keys, own_path
 from service.edge.beside import Beside
 from service.edge.deadline import DEADLINE
 from service.edge.encoding import Encoding, Handler
-from service.edge.guard import REFUSAL, RawHeaders
+from service.edge.guard import REFUSAL, RawHeaders, expected
 from service.edge.handlers import Handlers, Scrape
 from service.edge.pieces import pieces
 from service.edge.reading import INFERENCE
 from service.memory import PROCESS
+from service.observe.families import OVERLOADED
 from service.observe.record import REQUEST_ID, TRACEPARENT, Record
 from service.refusals import UNROUTED, Refused, refusal
 from service.replica import Replica
+from service.settings import Settings
+from service.wording.words import meant
 
 logger = logging.getLogger(__name__)
 
 REPLICA = "x-headlight-replica"
 UNKNOWN = "other"  # the route, in metrics, of what no route takes
 ALWAYS = ("/live", "/v2/health/live", "/metrics")  # answered by a replica that knows itself wrong
-ALIKE = {"/": "/embed"}  # one route by two paths
+ALIKE = {("post", "/"): "/embed", ("get", "/"): "/docs"}  # one route by two paths
+NONE = Match.NONE  # neither path nor method are a route's
 
 
 def application(replica: Replica, scrape: Scrape) -> ASGIApp:
@@ -69,11 +74,11 @@ def application(replica: Replica, scrape: Scrape) -> ASGIApp:
             Route(_pattern(path), endpoint, methods=[method])
             for (path, method), endpoint in ends.items()
         ],
-        exception_handlers={HTTPException: _not_routed(dialects)},
+        exception_handlers={HTTPException: _not_routed(dialects, replica.settings)},
     )
     app.router.redirect_slashes = False
     published = (row for row in rows if row.method == "post" or row.api is NATIVE)
-    labels = {_label(row.path): row.method.upper() for row in published}
+    labels = {_label(row.path, row.method): row.method.upper() for row in published}
     replica.metrics.expect(labels | {UNKNOWN: "GET"})
     return RecordMiddleware(_cors(Straight(ends, app), replica.settings.cors_origins), replica)
 
@@ -174,14 +179,15 @@ class RecordMiddleware:
 
 def _endpoint(row: Operation, handler: Handler, replica: Replica) -> Handler:
     """Answer a handler's errors in its dialect; the one place where they become refusals."""
-    label, say = _label(row.path), row.api.problem
+    label, say, names = _label(row.path, row.method), row.api.problem, query.known(row.path)
     trusts = row.path not in ALWAYS
 
     async def endpoint(request: Request) -> Response:
         request.scope["record"].route = label
         try:
-            if refused := _by_guard(request):
+            if refused := _by_guard(request, replica.settings):
                 raise refused
+            query.check(request, names)
             if trusts:
                 replica.trust()
             response = await handler(request)
@@ -194,15 +200,15 @@ def _endpoint(row: Operation, handler: Handler, replica: Replica) -> Handler:
     return endpoint
 
 
-def _label(path: str) -> str:
+def _label(path: str, method: str = "post") -> str:
     """How metrics name a route: what is alike has one name, what cannot be answered none."""
     if path in tei.OTHER_TASKS:
         return UNKNOWN
-    return ALIKE.get(path, path).replace(VERSION_PART, "")
+    return ALIKE.get((method, path), path).replace(VERSION_PART, "")
 
 
 def _not_routed(
-    dialects: Mapping[str, Wording],
+    dialects: Mapping[str, Wording], settings: Settings
 ) -> Callable[[Request, Exception], Awaitable[Response]]:
     """What the router says when no route takes the request, in the words of the path's own API."""
 
@@ -210,12 +216,12 @@ def _not_routed(
         if not isinstance(error, HTTPException):
             raise error
         routes = (route for route in request.app.routes if isinstance(route, Route))
-        paths = (route.path_format for route in routes if _matches(route, request))
+        paths = (route.path_format for route in routes if route.matches(request.scope)[0] != NONE)
         path = next(paths, None)
         request.scope["record"].route = _label(path) if path else UNKNOWN
         say = dialects[path] if path else _family(request.url.path)
-        refused = _by_guard(request)
-        response = _problem(request, refused or Refused(UNROUTED[error.status_code]), say)
+        refused = _by_guard(request, settings)
+        response = _problem(request, refused or _unrouted(error, request.url.path), say)
         if not refused:
             response.headers.update(error.headers or {})
         return response
@@ -223,18 +229,21 @@ def _not_routed(
     return answer
 
 
-def _by_guard(request: Request) -> Refused | None:
+def _by_guard(request: Request, settings: Settings) -> Refused | None:
     """What the outermost layer refuses; of an overload it says which bound was met."""
-    code, _, bound = request.headers.get(REFUSAL.decode(), "").partition(":")
-    if bound:
-        request.scope["record"].shed = bound
+    code, _, about = request.headers.get(REFUSAL.decode(), "").partition(":")
+    if code == OVERLOADED:
+        request.scope["record"].shed = about
         return Refused(code, retry_after=1)
-    return Refused(code) if code else None
+    return Refused(code, detail=expected(code, about, settings)) if code else None
 
 
-def _matches(route: Route, request: Request) -> bool:
-    """Whether a route takes the request's path, by this method or another."""
-    return route.matches(request.scope)[0] is not Match.NONE
+def _unrouted(error: HTTPException, path: str) -> Refused:
+    """What the router says, with the methods of the path or the path that was probably meant."""
+    allowed = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
+    near = meant(path, [row.path for row in OPERATIONS]).removeprefix("; ")
+    detail = f"it takes {allowed}" if allowed else near or "GET /docs lists the paths"
+    return Refused(UNROUTED[error.status_code], detail=detail)
 
 
 def _family(path: str) -> Wording:

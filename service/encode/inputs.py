@@ -21,9 +21,12 @@ from model.text.tokenizer import Tokenizer, Truncate
 from service.encode.aside import Aside
 from service.encode.request import Base64Array, Item, Text
 from service.refusals import Refused
+from service.wording.words import counted, meant, quoted
 
 # Fewer characters than this are tokenized on the spot; a thread costs more than they do.
 THREAD_CHARACTERS = 4096
+
+EMPTY = "expected one character or more, received an empty string"
 
 FACTS = ("tokens", "token_ids", "offsets", "words", "special")
 
@@ -93,7 +96,8 @@ class Reader:
         prompt = self.prompt(prompt_name)
         if prompt_name is not None and len(texts) < len(items):
             at = next(index for index, item in enumerate(items) if item.text is None)
-            raise Refused.at("prompt_without_text", "inputs", at)
+            detail = '"prompt_name" goes with texts, and this input is not one'
+            raise Refused.at("prompt_without_text", "inputs", at, detail=detail)
         for index in texts:
             self._check_text(items[index], index)
         pairs = [_pair(items[index]) for index in texts]
@@ -122,8 +126,11 @@ class Reader:
         try:
             return self.prompts.find(name)
         except KeyError:
+            names = sorted(self.prompts.texts)
+            has = f"this model has {quoted(names, 'and')}" if names else "this model has none"
+            detail = f"{has}{meant(name, names)}"
             raise Refused.at(
-                "prompt_not_found", "prompt_name", prompts=sorted(self.prompts.texts)
+                "prompt_not_found", "prompt_name", detail=detail, prompts=names
             ) from None
 
     async def _tokenize(
@@ -137,9 +144,11 @@ class Reader:
     def _check_text(self, item: Item | Text, index: int) -> None:
         for name, text in (("text", item.text), ("pair", item.pair)):
             if text == "":
-                raise Refused.at("sequence_empty", "inputs", index, name)
+                raise Refused.at("sequence_empty", "inputs", index, name, detail=EMPTY)
             if text is not None and len(text) > self.max_characters:
-                raise Refused.at("text_too_long", "inputs", index, name, limit=self.max_characters)
+                most = self.max_characters
+                loc = ("inputs", index, name)
+                raise Refused.at("text_too_long", *loc, length=len(text), limit=most)
 
     def _of_text(self, text: Tokenized, paired: bool, facts: bool) -> ModelInput:
         # a table of one row tells no segments apart, whatever types the tokenizer gives a pair
@@ -168,27 +177,31 @@ class Reader:
 
     def _check_ids(self, ids: Sequence[int], types: Sequence[int], index: int) -> None:
         if not ids:
-            raise Refused.at("sequence_empty", "inputs", index, "token_ids")
+            detail = "expected one token id or more, received an empty list"
+            raise Refused.at("sequence_empty", "inputs", index, "token_ids", detail=detail)
         if len(types) != len(ids):
-            raise Refused.at("shape_mismatch", "inputs", index, "token_type_ids")
-        if min(ids) < 0 or max(ids) >= self.config.vocabulary:
-            raise Refused.at(
-                "token_out_of_range", "inputs", index, "token_ids", limit=self.config.vocabulary
-            )
-        table = max(self.config.types, 1)  # where there is none, all are of type 0
-        if min(types) < 0 or max(types) >= table:
-            raise Refused.at("token_out_of_range", "inputs", index, "token_type_ids", limit=table)
+            detail = f"expected {len(ids):,} types, one for each token id, received {len(types):,}"
+            raise Refused.at("shape_mismatch", "inputs", index, "token_type_ids", detail=detail)
+        _check_table(ids, self.config.vocabulary, index, "token_ids")
+        # where there is no table, all are of type 0
+        _check_table(types, max(self.config.types, 1), index, "token_type_ids")
 
     def _check_vectors(self, vectors: Array, index: int) -> None:
+        loc = ("inputs", index, "embeddings")
         if vectors.shape[:1] == (0,):
-            raise Refused.at("sequence_empty", "inputs", index, "embeddings")
+            detail = "expected one row or more, received none"
+            raise Refused.at("sequence_empty", *loc, detail=detail)
         width = self.config.embedding_width  # what the look-up gives, before any projection
         if vectors.ndim != 2 or vectors.shape[1] != width:
-            raise Refused.at("shape_mismatch", "inputs", index, "embeddings", limit=width)
+            detail = f"expected the shape (tokens, {width}), received {vectors.shape}"
+            raise Refused.at("shape_mismatch", *loc, detail=detail, limit=width)
         if not np.isfinite(vectors).all():
-            raise Refused.at("non_finite", "inputs", index, "embeddings")
+            count = int(np.count_nonzero(~np.isfinite(vectors)))
+            detail = f"NaN, infinite or too large for float32: {counted(count, 'number')}"
+            raise Refused.at("non_finite", *loc, detail=detail)
         if max(vectors.max(), -vectors.min()) > self.max_embedding:
-            raise Refused.at("out_of_range", "inputs", index, "embeddings")
+            detail = f"expected numbers from -{self.max_embedding:g} to {self.max_embedding:g}"
+            raise Refused.at("out_of_range", *loc, detail=detail)
 
     def _cut(self, length: int, index: int, truncate: Truncate) -> slice:
         """What is left of a sequence that is used as given."""
@@ -209,6 +222,14 @@ class Reader:
         }
 
 
+def _check_table(numbers: Sequence[int], size: int, index: int, field: str) -> None:
+    """Refuse a number that a table of the model has no row for."""
+    if min(numbers) < 0 or max(numbers) >= size:
+        place = next(at for at, number in enumerate(numbers) if not 0 <= number < size)
+        detail = f"entry {place} is outside this model's table, 0 to {size - 1}"
+        raise Refused.at("token_out_of_range", "inputs", index, field, detail=detail, limit=size)
+
+
 def _refuse_length(length: int, limit: int, index: int) -> None:
     raise Refused.at("sequence_too_long", "inputs", index, length=length, limit=limit)
 
@@ -226,19 +247,25 @@ def _vectors(embeddings: list[list[float]] | Base64Array | NDArray[Any], index: 
         return _base64_vectors(embeddings, index)
     widths = {len(row) for row in embeddings} or {0}
     if len(widths) > 1:
-        raise Refused.at("shape_mismatch", "inputs", index, "embeddings")
+        detail = f"expected rows of one width, received rows of {min(widths)} to {max(widths)}"
+        raise Refused.at("shape_mismatch", "inputs", index, "embeddings", detail=detail)
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes inf, and is refused
         return np.array(embeddings, dtype=np.float32).reshape(len(embeddings), *widths)
 
 
 def _base64_vectors(array: Base64Array, index: int) -> Array:
+    loc = ("inputs", index, "embeddings")
     if len(array.shape) != 2 or min(array.shape) < 0:
-        raise Refused.at("shape_mismatch", "inputs", index, "embeddings")
+        detail = "expected a shape of two numbers, [tokens, width], none of them negative"
+        raise Refused.at("shape_mismatch", *loc, detail=detail)
     try:
         data = base64.b64decode(array.data, validate=True)
     except (binascii.Error, ValueError):
-        raise Refused.at("bad_base64", "inputs", index, "embeddings") from None
+        detail = "expected the standard alphabet (A-Z a-z 0-9 + /) with padding and no line ends"
+        raise Refused.at("bad_base64", *loc, detail=detail) from None
     dtype = np.dtype(array.dtype).newbyteorder("<")
-    if len(data) != math.prod(array.shape) * dtype.itemsize:
-        raise Refused.at("payload_length_mismatch", "inputs", index, "embeddings")
+    size = math.prod(array.shape) * dtype.itemsize
+    if len(data) != size:
+        detail = f"expected {size:,} bytes, as shape and dtype say, received {len(data):,}"
+        raise Refused.at("payload_length_mismatch", *loc, detail=detail)
     return np.frombuffer(data, dtype).reshape(array.shape).astype(np.float32)

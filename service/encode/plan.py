@@ -89,17 +89,20 @@ class Planner:
         """Refuse more tokens than a request may hold."""
         limit = self._settings.max_request_tokens
         if tokens > limit:
-            raise Refused("too_many_tokens", tokens=tokens, limit=limit)
+            detail = f"it holds {tokens:,}, and the limit is {limit:,}"
+            raise Refused("too_many_tokens", detail=detail, tokens=tokens, limit=limit)
 
     def _outputs(self, request: EncodeRequest) -> Outputs:
         """What the lanes return of each sequence."""
         if request.model is not None and request.model != self._name:
-            raise Refused.at("model_not_found", "model")
+            detail = f'this service serves "{self._name}"'
+            raise Refused.at("model_not_found", "model", detail=detail)
         layers = self._model.config.layers
         try:
             hidden = hidden_states(request, layers)
-        except IndexError:
-            raise Refused.at("index_out_of_range", "layers", limit=layers) from None
+        except IndexError as error:
+            detail = str(error)
+            raise Refused.at("index_out_of_range", "layers", detail=detail, limit=layers) from None
         return Outputs(self._pooling(request.pooled), request.tokens, hidden)
 
     def _pooling(self, pooled: bool | Pooled) -> Pooling | None:
@@ -111,7 +114,8 @@ class Planner:
         pooling = own if pooled.mode == "model" else Pooling((pooled.mode,), normalize)
         size = pooling.size(self._model.config.width)
         if pooled.dimensions is not None and pooled.dimensions > size:
-            raise Refused.at("out_of_range", "pooled", "dimensions", limit=size)
+            detail = f"expected at most {size}, the size of this model's vectors"
+            raise Refused.at("out_of_range", "pooled", "dimensions", detail=detail, limit=size)
         return replace(pooling, normalize=normalize, dimensions=pooled.dimensions)
 
     def _heads(self, request: EncodeRequest) -> Heads:
@@ -119,16 +123,18 @@ class Planner:
         limits = self._limits()
         try:
             return heads_by_layer(request.attention, **limits) if request.attention else {}
-        except IndexError:
-            raise Refused.at("index_out_of_range", "attention", **limits) from None
+        except IndexError as error:
+            detail = str(error)
+            raise Refused.at("index_out_of_range", "attention", detail=detail, **limits) from None
 
     def _gates(self, request: EncodeRequest) -> dict[int, dict[int, float]]:
         """The heads to scale, by layer."""
         limits = self._limits()
         try:
             return gate_scales(request, **limits)
-        except IndexError:
-            raise Refused.at("index_out_of_range", "gates", **limits) from None
+        except IndexError as error:
+            detail = str(error)
+            raise Refused.at("index_out_of_range", "gates", detail=detail, **limits) from None
 
     def _limits(self) -> dict[str, int]:
         return {"layers": self._model.config.layers, "heads": self._model.config.heads}
@@ -136,9 +142,10 @@ class Planner:
     async def _read(self, request: EncodeRequest, deadline: float) -> list[ModelInput]:
         """The inputs as sequences, within the limits of a request."""
         if not request.inputs:
-            raise Refused.at("batch_empty", "inputs")
-        if len(request.inputs) > self._settings.max_sequences:
-            raise Refused("batch_too_large", limit=self._settings.max_sequences)
+            raise Refused.at("batch_empty", "inputs", detail="expected one input or more")
+        if len(request.inputs) > (limit := self._settings.max_sequences):
+            detail = f"it holds {len(request.inputs):,}, and the limit is {limit:,}"
+            raise Refused("batch_too_large", detail=detail, limit=limit)
         # before any is looked at, whatever is cut of them
         self.check_tokens(sum(len(item.token_ids or ()) for item in request.items))
         facts = bool(request.tokens or request.layers or request.attention)
@@ -174,7 +181,8 @@ class Planner:
         facts, units = source.facts, _units(attention, index, source)
         rows = row_numbers(attention.rows, named, index, units)
         if not set(rows) <= set(units.axis):
-            raise Refused.at("index_out_of_range", "attention", "rows")
+            detail = _missing_row(attention, index, units)
+            raise Refused.at("index_out_of_range", "attention", "rows", detail=detail)
         special, separator = facts["special"] or [], self._model.tokenizer.separator
         separators = [i for i, id in enumerate(facts["token_ids"] or []) if id == separator]
         return Selection(
@@ -195,9 +203,11 @@ def _units(attention: Attention, index: int, source: ModelInput) -> Units:
     """The rows and columns of one sequence's maps."""
     facts = source.facts
     if attention.level == "word" and facts["words"] is None:
-        raise Refused.at("words_unknown", "inputs", index)
+        detail = '"level": "word" needs a text, and this input is not one'
+        raise Refused.at("words_unknown", "inputs", index, detail=detail)
     if attention.specials != "keep" and facts["special"] is None:
-        raise Refused.at("specials_unknown", "inputs", index)
+        detail = 'embeddings take "specials": "keep" alone'
+        raise Refused.at("specials_unknown", "inputs", index, detail=detail)
     units = divide(
         len(source.sequence),
         level=attention.level,
@@ -207,5 +217,18 @@ def _units(attention: Attention, index: int, source: ModelInput) -> Units:
         special=facts["special"] or (),
     )
     if not units.axis:
-        raise Refused.at("nothing_left", "inputs", index)
+        detail = f'"specials": "{attention.specials}" leaves nothing of its special tokens'
+        raise Refused.at("nothing_left", "inputs", index, detail=detail)
     return units
+
+
+def _missing_row(attention: Attention, index: int, units: Units) -> str:
+    """Which row an input does not have."""
+    number = next(
+        at
+        for at, row in enumerate(attention.rows)
+        if isinstance(row, int) and row not in units.axis
+    )
+    rows = f"{attention.level}s 0 to {len(units.spans) - 1}"
+    left = "" if attention.specials == "keep" else ", without special tokens"
+    return f"entry {number} is not a row of inputs[{index}], which has the {rows}{left}"

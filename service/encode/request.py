@@ -1,7 +1,7 @@
 """The native wire: request models, strict."""
 
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, LiteralString, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,8 +84,16 @@ class Item(Wire):
         lone_pair = self.pair is not None and self.text is None
         lone_types = self.token_type_ids is not None and self.token_ids is None
         if sum(value is not None for value in kinds) != 1 or lone_pair or lone_types:
-            raise PydanticCustomError("exactly_one_input", "exactly one kind of input")
+            raise PydanticCustomError("exactly_one_input", self._kinds())
         return self
+
+    def _kinds(self) -> LiteralString:
+        """What goes with what, where it does not."""
+        if self.text is None and self.pair is not None:
+            return 'a "pair" goes with a "text"'
+        if self.token_ids is None and self.token_type_ids is not None:
+            return '"token_type_ids" go with "token_ids"'
+        return 'expected exactly one of "text", "token_ids" and "embeddings"'
 
     @property
     def kind(self) -> str:
@@ -182,11 +190,20 @@ class Gate(Wire):
 Gates = TypeAliasType("Gates", Annotated[list[Gate], FailFast()])
 
 
+FORM_ROWS: LiteralString = '"rows" goes with "form": "rows"'
+ROWS: LiteralString = '"form": "rows" needs "rows", a list such as [0, 2]'
+NUMBER_AND_FORM: dict[str, LiteralString] = {
+    "k": '"k" goes with "form": "top"',
+    "size": '"size" goes with "form": "blocks"',
+}
+WEIGHT_AND_FORM: LiteralString = '"weight": "value_norm" goes with "form": "top" or "dominance"'
+
+
 class Attention(Wire):
     """What to show of the attention."""
 
     layers: Indices = "all"
-    """The layers to show, counted from 0."""
+    """The layers to show, counted from 0, or from the last by negative numbers."""
     heads: Heads = "all"
     """The heads to show, counted from 0: of every layer the same, or by layer, {"5": [11]}, or by
     name, "L5H11" or a list of such; the latter two choose the layers too."""
@@ -216,19 +233,21 @@ class Attention(Wire):
     def _of_its_form(self) -> "Attention":
         """What a form does not read is refused: whoever sends it expects it to do something."""
         if (self.form == "rows") != bool(self.rows):
-            raise PydanticCustomError("rows_and_form", "rows go with the form rows")
+            raise PydanticCustomError("rows_and_form", FORM_ROWS if self.rows else ROWS)
         for name, form in (("k", "top"), ("size", "blocks")):
             if getattr(self, name) is not None and self.form != form:
-                raise PydanticCustomError("number_and_form", f"{name} goes with the form {form}")
+                raise PydanticCustomError("number_and_form", NUMBER_AND_FORM[name])
         if self.weight == "value_norm" and self.form not in ("top", "dominance"):
-            raise PydanticCustomError("weight_and_form", "only top and dominance are weighted")
+            raise PydanticCustomError("weight_and_form", WEIGHT_AND_FORM)
         return self
 
     @field_validator("rows")
     @classmethod
     def _once(cls, rows: list[int | str]) -> list[int | str]:
         if len(set(rows)) != len(rows):
-            raise PydanticCustomError("index_out_of_range", "a row is named twice")
+            raise PydanticCustomError(
+                "index_out_of_range", "a row is named twice; each counts once"
+            )
         return rows
 
 

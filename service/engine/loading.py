@@ -5,6 +5,7 @@ import logging
 import torch
 
 from model import kernels
+from model.config import EncoderConfig
 from model.kernels import Kernels
 from model.loading import checkpoint
 from model.loading.checkpoint import Model
@@ -19,6 +20,15 @@ LOST = (
 )
 
 
+def sizes(source: Source) -> EncoderConfig:
+    """A model's sizes; its weights stay where they are.
+
+    Raises:
+        CheckpointError: a file is missing or broken, or the architecture is not supported.
+    """
+    return source.preset or checkpoint.read(source.folder)
+
+
 def load(
     source: Source, device: torch.device, dtype: torch.dtype, backend: Kernels | None = None
 ) -> Model:
@@ -30,7 +40,7 @@ def load(
     Raises:
         CheckpointError: why it cannot be loaded.
     """
-    config = source.preset or checkpoint.read(source.folder)
+    config = sizes(source)
     backend = backend or kernels.choose(device, dtype, config.head)
     if source.preset is None:
         return checkpoint.load(source.folder, device, dtype, backend)

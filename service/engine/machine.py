@@ -6,6 +6,7 @@ import os
 
 import torch
 
+from model.config import EncoderConfig
 from service.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -22,22 +23,49 @@ class Unservable(Exception):
     """A setting that this model or machine cannot honour."""
 
 
-def precision(settings: Settings) -> tuple[torch.device, torch.dtype]:
-    """Where the model runs, and in which number format.
+def device(settings: Settings) -> torch.device:
+    """Where the model runs.
 
     Raises:
         Unservable: a device that is not here.
     """
     cuda = torch.cuda.is_available() if settings.device == "auto" else settings.device == "cuda"
     if cuda and not torch.cuda.is_available():
-        raise Unservable("device cuda: torch finds no CUDA device here")
-    device = torch.device("cuda" if cuda else "cpu")
+        raise Unservable("device cuda: torch finds no CUDA device here; --device cpu needs none")
+    return torch.device("cuda" if cuda else "cpu")
+
+
+def gpus() -> int:
+    """The GPUs that torch finds."""
+    return torch.cuda.device_count()
+
+
+def positions(settings: Settings, config: EncoderConfig) -> None:
+    """Hold the longest sequence against a model's table of positions.
+
+    Raises:
+        Unservable: it has too few.
+    """
+    if settings.max_tokens and settings.max_tokens > config.max_tokens:
+        raise Unservable(
+            f"max_tokens {settings.max_tokens} exceeds the model's {config.max_tokens} positions"
+        )
+
+
+def precision(settings: Settings) -> tuple[torch.device, torch.dtype]:
+    """Where the model runs, and in which number format.
+
+    Raises:
+        Unservable: see `device`.
+    """
+    where = device(settings)
+    cuda = where.type == "cuda"
     if settings.dtype == "auto":
-        return device, torch.bfloat16 if cuda else torch.float32
+        return where, torch.bfloat16 if cuda else torch.float32
     dtype: torch.dtype = getattr(torch, settings.dtype)
     if not cuda and dtype not in QUICK:
         logger.warning(SLOW, settings.dtype)
-    return device, dtype
+    return where, dtype
 
 
 def lanes(settings: Settings, device: torch.device) -> int:

@@ -134,17 +134,30 @@ class Writer(logging.Handler):
             os.close(new)
 
 
-def start(form: Format, replica: str) -> None:
-    """Send what this service logs, from now on, to the process's own stdout, and nowhere else.
+def start(form: Format, replica: str, also: int | None = None, whole: bool = False) -> None:
+    """Send what this service logs, from now on, to the process's own stdout.
+
+    Args:
+        also: another descriptor, to which warnings and errors go too.
+        whole: whether all lines do.
 
     Ray's loggers keep their own ways. Where Serve is told to write JSON it puts an object in the
     place of sys.stdout that would wrap our lines in its own; descriptor 1 stays.
     """
-    handler = Writer(1)
-    handler.setFormatter(FORMATS[form](replica))
+    handlers = [Writer(descriptor) for descriptor in (1, also) if descriptor is not None]
+    for handler in handlers:
+        handler.setFormatter(FORMATS[form](replica))
+    for handler in handlers[1:]:
+        handler.setLevel(logging.INFO if whole else logging.WARNING)
     ours = logging.getLogger("service")
-    ours.handlers, ours.propagate = [handler], False
+    ours.handlers, ours.propagate = list(handlers), False
     ours.setLevel(logging.INFO)
+
+
+def line(form: Format, replica: str, event: str) -> bytes:
+    """A warning about a replica, as it would have written it."""
+    record = logging.LogRecord("service", logging.WARNING, "", 0, event, (), None)
+    return f"{FORMATS[form](replica).format(record)}\n".encode()
 
 
 def on_loss(count: Callable[[], None]) -> None:

@@ -149,6 +149,16 @@ def _trace(own: SpanContext, span: trace.Span | None) -> Trace:
     return Trace(trace_id, own.trace_flags.sampled, traceparent, span)
 
 
+def check(to: str) -> None:
+    """See whether spans can go somewhere.
+
+    Raises:
+        CannotTrace, OSError: see Tracing.
+    """
+    with ExitStack() as stack:
+        _exporter(to, stack).shutdown()
+
+
 def _exporter(to: str, stack: ExitStack) -> SpanExporter:
     if to == "console":  # descriptor 2: sys.stderr may be an object of Ray's
         return _lines(stack.enter_context(open(2, "a", buffering=1, closefd=False)))

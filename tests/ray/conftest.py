@@ -75,7 +75,8 @@ class Service:
     def directory(self) -> Path:
         """Its private directory."""
         sweeper = next(pid for pid in self.family() if b"sweep.py" in command(pid))
-        return Path(command(sweeper).split(b"\0")[-2].decode())
+        _, _, arguments = command(sweeper).partition(b"sweep.py\0")
+        return Path(arguments.split(b"\0")[0].decode())
 
     def end(self, number: signal.Signals) -> int:
         """Send a signal to the command alone; return its exit status."""
@@ -157,7 +158,8 @@ def serve(
         return subprocess.Popen(
             [sys.executable, "-m", *program, "serve", *arguments],
             cwd=ROOT,
-            env={name: value for name, value in os.environ.items() if "HEADLIGHT" not in name},
+            env={name: value for name, value in os.environ.items() if "HEADLIGHT" not in name}
+            | {"XDG_STATE_HOME": str(errors.parent / "state")},
             stdout=subprocess.PIPE,
             stderr=file,
             text=True,

@@ -75,6 +75,8 @@ def test_the_counters_equal_the_clients_own_count_exactly(running: "Service", ki
     assert len(later.replicas.keys() - journal.replicas.keys()) == kills
     (survived,) = left.keys() & journal.replicas.keys()
     assert left[survived] == now[survived] + later.replicas[survived]
+    (gone,) = journal.replicas.keys() - {survived}
+    assert f'"event": "replica ended", "replica": "{gone}"' in running.errors.read_text()
     running.replaced(2)
 
 

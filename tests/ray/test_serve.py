@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import threading
 from collections.abc import Callable
@@ -13,8 +14,10 @@ import grpc
 import jsonschema
 import pytest
 
+from service.engine import weights
 from service.observe import logs
 from tests.ray import drill
+from tests.ray.conftest import free_port, serve
 
 if TYPE_CHECKING:
     from tests.ray.conftest import Service, Start
@@ -24,6 +27,7 @@ pytestmark = pytest.mark.ray
 PORTS = Path(__file__).parent.parent.parent / "docs" / "ports.md"
 RAYS_MARKS = (":job_id:", ":actor_name:")  # how Ray's own log monitor knows a file
 CLIENTS = 16
+STOP_SECONDS = 15
 LONG = " ".join(["word"] * 250)  # a sequence of the bundled model's full length
 
 Refused = Callable[..., tuple[int, str]]
@@ -35,7 +39,11 @@ def test_it_says_where_it_serves_and_nothing_else(running: "Service") -> None:
     assert running.greeting == (
         f"Headlight serves all-MiniLM-L6-v2 on {running.url} (2 replicas)\n"
     )
-    assert running.errors.read_text() == "starting Ray\nloading all-MiniLM-L6-v2\n"
+    said = running.errors.read_text().splitlines()
+    ended = [line for line in said if '"replica ended"' in line]  # as other tests want
+    place, *progress = [line for line in said if line[:8] != "waiting " and line not in ended]
+    assert progress == ["starting Ray", "loading all-MiniLM-L6-v2"]
+    assert re.fullmatch(r"logs: /tmp/headlight-\w+/ray/.*; after the stop kept in /.*", place)
     assert running.encode("All is well").status_code == 200
 
 
@@ -118,17 +126,36 @@ def test_a_taken_port_is_refused_in_one_line(running: "Service", refused: Refuse
     )
 
 
-def test_a_model_that_cannot_be_read_ends_the_start_in_one_line(
+def test_a_model_that_cannot_be_loaded_ends_the_start_in_one_line(
     running: "Service", refused: Refused, tmp_path: Path
 ) -> None:
     """What the replica said, without its stack; the service beside it does not notice."""
+    source = weights.locate(weights.BUNDLED).folder
+    for name in ("config.json", "tokenizer.json"):
+        shutil.copy(source / name, tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"none")
+
     status, said = refused("--port", "18999", "--model", str(tmp_path))
 
     assert status == 1
-    *progress, cause = said.splitlines()
-    assert progress == ["starting Ray", f"loading {tmp_path}"]
-    assert cause.startswith("headlight: ") and "config.json" in cause
+    *_, loading, cause = [line for line in said.splitlines() if not line.startswith("waiting ")]
+    assert loading == f"loading {tmp_path}"
+    assert cause.startswith("headlight: ") and "model.safetensors" in cause
+    assert "CheckpointError" not in cause
     assert running.encode("All is well").status_code == 200
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("line", ["starting Ray", "loading"])
+def test_ctrl_c_ends_a_start_within_seconds(tmp_path: Path, line: str) -> None:
+    """Whatever it waits for just then: Ray would take most of a minute."""
+    errors = tmp_path / "stderr"
+    with serve("--port", str(free_port()), errors=errors) as process:
+        drill.wait(lambda: line in errors.read_text(), line)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(STOP_SECONDS) == 0
+
+    assert "Traceback" not in errors.read_text()
 
 
 def test_a_second_service_answers_beside_the_first_and_stops_without_a_trace(
@@ -138,7 +165,7 @@ def test_a_second_service_answers_beside_the_first_and_stops_without_a_trace(
 
     Then everything is gone but the first service.
     """
-    with start("--replicas", "2") as second:
+    with start("--replicas", "2", "--log-to-stderr", "true") as second:
         pids, directory = set(second.family()), second.directory()
         answers: list[int] = []
         asking = threading.Thread(
@@ -157,6 +184,12 @@ def test_a_second_service_answers_beside_the_first_and_stops_without_a_trace(
         assert answers == [200]
         drill.hold(journal)
         traceless(pids, second.port, directory)
+        shown = second.errors.read_text()
+        assert '"event": "request", "replica"' in shown and "replica ended" not in shown
+        (kept,) = (second.errors.parent / "state" / "headlight" / "logs").iterdir()
+        assert kept.name == directory.name
+        written = "".join(path.read_text() for path in kept.glob("worker-*.out"))
+        assert '"event": "request"' in written
         assert running.encode("All is well").status_code == 200
 
 

@@ -492,7 +492,7 @@ async def test_a_word_that_stands_there_otherwise_than_once_is_counted(
     answer = await client.post("/v1/encode", json=asked)
 
     assert (answer.status_code, answer.json()["count"]) == (422, count)
-    assert answer.json()["detail"].startswith("entry 0 ")
+    assert answer.json()["detail"].startswith("attention.rows[0]: this ")
     assert word not in answer.json()["detail"] and text.lower() not in answer.text.lower()
 
 

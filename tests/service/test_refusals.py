@@ -1,14 +1,20 @@
 """Errors become refusals: the right code, small, and silent about the input."""
 
+from typing import Any
+
 import orjson
 import pytest
 from pydantic import ValidationError
 
 from model.errors import SequenceTooLong
+from service.api.problem import problem
 from service.encode.request import EncodeRequest
-from service.refusals import REFUSALS, VALIDATION, Fault, Refused, problem, refusal
+from service.refusals import REFUSALS, Refused, refusal
+from service.wording.fault import Fault
+from service.wording.schema import CODES
+from service.wording.words import LONGEST_NAME, meant
 
-SECRET = "canary-7f3a"
+SECRET, NUMBER = "canary-7f3a", 7355608
 
 
 def validation_error(body: object) -> ValidationError:
@@ -26,7 +32,7 @@ def test_a_model_error_gets_its_code_and_an_unknown_one_is_our_fault() -> None:
 
 def test_every_code_named_anywhere_stands_in_the_table() -> None:
     """A code without a status could not be answered."""
-    assert {*VALIDATION.values(), "internal", "invalid_type"} <= REFUSALS.keys()
+    assert {*CODES.values(), "internal", "invalid_type"} <= REFUSALS.keys()
 
 
 @pytest.mark.parametrize(
@@ -37,13 +43,99 @@ def test_every_code_named_anywhere_stands_in_the_table() -> None:
         {"inputs": [SECRET], "truncate": SECRET},
         {"inputs": [SECRET], "attention": {"heads": {SECRET: [SECRET]}}},
         {"inputs": [{"embeddings": SECRET}]},
+        {"inputs": [SECRET], "layers": SECRET, "pooled": {"mode": SECRET}, "tokens": NUMBER},
+        {"inputs": [SECRET], "gates": [{"layer": SECRET, "head": 0, "scale": NUMBER}]},
+        {"inputs": [SECRET], "attention": {"form": "top", "k": -NUMBER, "rows": [NUMBER] * 2}},
+        {"inputs": [SECRET], f"inputs {SECRET}": 1, f"{SECRET}s": 1},
     ],
 )
 def test_a_refusal_never_repeats_the_input(body: object) -> None:
-    """Neither values nor the names of unknown fields."""
+    """Neither values, nor numbers, nor the names of unknown fields."""
     told = problem(refusal(validation_error(body)), "id")
 
-    assert SECRET.encode() not in told
+    assert SECRET.encode() not in told and str(NUMBER).encode() not in told
+
+
+@pytest.mark.parametrize(
+    ("body", "detail"),
+    [
+        ({"layers": 0}, "layers: expected a list of integers, received an integer."),
+        (
+            {"attention": {"layers": 0}},
+            'attention.layers: expected "all" or a list of integers, received an integer.',
+        ),
+        (
+            {"truncate": "rigth"},
+            'truncate: expected "refuse", "right" or "left", received a string of 5 characters; '
+            'did you mean "right"?',
+        ),
+        (
+            {"attention": {"form": "rows"}},
+            'attention: "form": "rows" needs "rows", a list such as [0, 2].',
+        ),
+        (
+            {"inputs": [{"text": "a", "pairs": "b"}]},
+            'inputs[0]: a field with a name of 5 characters is unknown; did you mean "pair"? '
+            'The fields are "text", "pair", "token_ids", "token_type_ids" and "embeddings".',
+        ),
+        (
+            {"pooled": {"mode": "average"}},
+            'pooled.mode: expected "model", "mean", "cls", "max", "last", "mean_sqrt_len" or '
+            '"weightedmean", received a string of 7 characters.',
+        ),
+        (
+            {"gates": [{"layer": 0, "head": 0}]},
+            "gates[0].scale: this field is missing; it takes a number.",
+        ),
+        (
+            {"gates": [{"layer": 0, "head": 0, "scale": 101}]},
+            "gates[0].scale: expected at most 100, received a larger number.",
+        ),
+    ],
+    ids=str,
+)
+def test_a_refusal_says_what_is_expected_and_what_came(body: Any, detail: str) -> None:
+    """Types and allowed values of the place; kind and size; the nearest name, if one is near."""
+    told = orjson.loads(problem(refusal(validation_error({"inputs": ["a"]} | body)), "id"))
+
+    assert told["detail"] == detail
+
+
+@pytest.mark.parametrize(
+    ("body", "detail"),
+    [
+        (b'{"inputs":\n["a",]}', "Line 2, column 6: a comma with nothing behind it; "),
+        (b'{"inputs":["a"', "Line 1, column 14: the body ends within a list; "),
+        (b'{"inputs":["a"]} {', "Line 1, column 18: the JSON is over, "),
+        (b"{'inputs':[]}", "Line 1, column 2: expected a key in double quotes."),
+    ],
+)
+def test_what_is_no_json_is_refused_with_its_line_and_column(body: bytes, detail: str) -> None:
+    """And with what is wrong there."""
+    with pytest.raises(ValidationError) as error:
+        EncodeRequest.model_validate_json(body)
+
+    assert orjson.loads(problem(refusal(error.value), "id"))["detail"].startswith(detail)
+
+
+def test_of_many_faults_three_are_put_into_words() -> None:
+    """The others are counted."""
+    faults = [Fault(("inputs", index), "invalid_type", f"wrong {index}") for index in range(7)]
+
+    told = orjson.loads(problem(Refused("invalid_type", faults), "id"))
+
+    assert told["detail"] == (
+        "inputs[0]: wrong 0. inputs[1]: wrong 1. inputs[2]: wrong 2. The errors name 4 more."
+    )
+
+
+def test_a_name_is_suggested_where_one_is_clearly_nearest() -> None:
+    """Whatever its case; neither of two alike, nor anything for a name too long to be misspelt."""
+    names = ("layers", "heads", "float16", "float32")
+
+    assert meant("LAYER", names) == '; did you mean "layers"?'
+    assert meant("float64", names) == meant("text", names) == meant(7, names) == ""
+    assert meant("layers" * LONGEST_NAME, names) == ""
 
 
 def test_a_refusal_says_where() -> None:

@@ -51,7 +51,7 @@ def test_a_file_must_hold_settings(tmp_path: Path) -> None:
 
 
 def test_every_setting_says_what_it_is() -> None:
-    """The README's table and --help are made of these sentences."""
+    """The table of docs/settings.md and --help are made of these sentences."""
     assert all(field.description for field in Settings.model_fields.values())
 
 

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator
 
-from service import refusals
+from service.api import problem as wording
 from service.api.dialect import InPieces, Problem
 from service.api.native import tensor_file
 from service.encode import answer
 from service.encode.answer import JSON, SAFETENSORS, Encoded
 from service.encode.layout import Layout
 from service.encode.request import EncodeRequest
-from service.refusals import Refused
+from service.refusals import MEDIA_TYPE, Refused
 
 NUMBERS = Layout(compact=({"encoding": "base64"}, {"accept": SAFETENSORS}), half=True)
 BYTES = Layout(numbers=(), half=True)
@@ -45,5 +45,5 @@ def parse(body: bytes, media_type: str, accept: str, most_json: int) -> Call:
 
 def problem(refused: Refused, request_id: str) -> Problem:
     """A refusal as RFC 9457 words it."""
-    body = refusals.problem(refused, request_id)
-    return Problem(refused.status, body, refusals.MEDIA_TYPE)
+    body = wording.problem(refused, request_id)
+    return Problem(refused.status, body, MEDIA_TYPE)

@@ -12,8 +12,15 @@ from service.api.body import LENGTH_BYTES, header_bytes
 from service.encode.answer import METADATA, Array
 from service.encode.request import EncodeRequest
 from service.refusals import Refused, unreadable
+from service.wording.words import counted, listed, received
 
 Kinds = Mapping[str, np.dtype[Any]]
+
+FILE = (
+    "expected 8 bytes with the length of the header, the header, and the bytes of all tensors, "
+    "without gaps"
+)
+HEADER = "the file's header is larger than the {:,} bytes of JSON that are read"
 
 FLOATS: Kinds = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2")}
 INTEGERS: Kinds = {"I32": np.dtype("<i4"), "I64": np.dtype("<i8")}
@@ -38,18 +45,19 @@ def parse(body: bytes, most_json: int) -> EncodeRequest:
         ValidationError: of the JSON; what service/refusals.py gives a status.
     """
     if most_json < header_bytes(body) < len(body):
-        raise Refused("body_too_large")
+        raise Refused("body_too_large", detail=HEADER.format(most_json))
     try:
         tensors = dict(deserialize(body))  # type: ignore[no-untyped-call]  # the library's gap
     except SafetensorError:
-        raise Refused("invalid_safetensors") from None
+        raise Refused("invalid_safetensors", detail=FILE) from None
     fields = _metadata(body)
     inputs = fields.get("inputs")
     if isinstance(inputs, list):
         fields["inputs"] = [_input(item, index, tensors) for index, item in enumerate(inputs)]
     request = EncodeRequest.model_validate(fields)
     if tensors:
-        raise Refused("tensor_unused")
+        detail = f"it holds {counted(len(tensors), 'tensor')} too many"
+        raise Refused("tensor_unused", detail=detail)
     return request
 
 
@@ -59,15 +67,17 @@ def _metadata(body: bytes) -> dict[str, Any]:
     try:
         metadata = orjson.loads(header).get("__metadata__") or {}
     except ValueError:  # stricter than the library in what both skip
-        raise Refused("invalid_safetensors") from None
+        raise Refused("invalid_safetensors", detail=FILE) from None
     if METADATA not in metadata:
-        raise Refused.at("missing_field", "__metadata__", METADATA)
+        detail = "this entry of the file's metadata is missing; it takes the request as JSON"
+        raise Refused.at("missing_field", "__metadata__", METADATA, detail=detail)
     try:
         fields = from_json(metadata[METADATA])
     except ValueError as error:
         raise unreadable(error) from None
     if not isinstance(fields, dict):
-        raise Refused("invalid_type")
+        detail = f"expected an object, received {received(fields)}"
+        raise Refused("invalid_type", detail=detail)
     return fields
 
 
@@ -82,12 +92,15 @@ def _input(item: Any, index: int, tensors: dict[str, Mapping[str, Any]]) -> Any:
             continue
         loc = ("inputs", index, field)
         if reference.keys() != {"tensor"}:
-            raise Refused.at("unknown_field", *loc)
+            detail = f'expected the field "tensor" alone, received {received(reference)}'
+            raise Refused.at("unknown_field", *loc, detail=detail)
         if not isinstance(reference["tensor"], str):
-            raise Refused.at("invalid_type", *loc)
+            detail = f"expected the name of a tensor, received {received(reference['tensor'])}"
+            raise Refused.at("invalid_type", *loc, detail=detail)
         tensor = tensors.pop(reference["tensor"], None)
         if tensor is None:
-            raise Refused.at("tensor_unknown", *loc)
+            detail = "the file has no tensor of this name, or another input has named it"
+            raise Refused.at("tensor_unknown", *loc, detail=detail)
         array = _array(tensor, dtypes, axes, loc)
         arrays[field] = array.tolist() if dtypes is INTEGERS else array
     return {**item, **arrays}
@@ -102,7 +115,9 @@ def _array(
     """One tensor as an array over the bytes that the library read."""
     dtype, shape = dtypes.get(tensor["dtype"]), tensor["shape"]
     if dtype is None:
-        raise Refused.at("invalid_type", *loc)
+        detail = f"expected a tensor of dtype {listed(dtypes)}"
+        raise Refused.at("invalid_type", *loc, detail=detail)
     if len(shape) != axes:
-        raise Refused.at("shape_mismatch", *loc)
+        detail = f"expected a tensor of {counted(axes, 'dimension')}, received one of {len(shape)}"
+        raise Refused.at("shape_mismatch", *loc, detail=detail)
     return np.frombuffer(tensor["data"], dtype).reshape(shape)

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import orjson
@@ -21,17 +21,21 @@ from service.api.open_inference.request import (
     InferParameters,
     InferRequest,
 )
+from service.api.problem import sentence
 from service.encode import answer
 from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, Encoded, collect
 from service.encode.layout import PARTS, Layout
 from service.encode.request import Attention, EncodeRequest
 from service.refusals import REFUSALS, Refused
+from service.wording.fault import Loc
+from service.wording.words import meant, place, quoted
 
 PADDED = frozenset((TOKENS, LAYERS, ATTENTION))
 NATIVE = {"text": TEXT, "token_ids": IDS, "token_type_ids": TYPES, "embeddings": EMBEDS}
 CHOICES = {"layers": LAYERS, "attention_layers": ATTENTION, "attention_heads": ATTENTION}
 TITLES = {"exactly_one_input": f"The inputs hold exactly one of {TEXT}, {IDS} and {EMBEDS}."}
 LONGEST_HEADER = 9  # digits of bytes
+BEYOND = "expected at most as many bytes of JSON as the body has"
 ITEMS_A_TURN = 64  # that are made of an answer before other requests get a turn
 BAD_REQUEST, UNPROCESSABLE = REFUSALS["invalid_json"].status, REFUSALS["invalid_type"].status
 
@@ -85,7 +89,7 @@ def parse(body: bytes, header: int | None, limits: Limits) -> Call:
     """
     text, data = body[:header], memoryview(body)[len(body) if header is None else header :]
     if header is not None and header > len(body):
-        raise Refused.at("out_of_range", INFERENCE_HEADER)
+        raise Refused.at("out_of_range", INFERENCE_HEADER, detail=BEYOND)
     if len(text) > limits.most_json:
         raise Refused("body_too_large")
     request = InferRequest.model_validate_json(text)
@@ -111,12 +115,11 @@ def parse(body: bytes, header: int | None, limits: Limits) -> Call:
 
 
 def problem(refused: Refused, request_id: str) -> Problem:
-    """A refusal as the protocol words it: one sentence, that says which tensor."""
-    title = TITLES.get(refused.code, REFUSALS[refused.code].title)
-    parts = [refused.code, *(_where(fault.loc) for fault in refused.faults[:1]), title]
-    facts = [f"{name} {fact}" for name, fact in refused.facts.items() if isinstance(fact, int)]
-    sentence = ": ".join(filter(None, parts)) + (f" ({', '.join(facts)})" if facts else "")
-    return Problem(status(refused.code), orjson.dumps({"error": sentence}), JSON)
+    """A refusal as the protocol words it: its code, then where and what, tensors by their names."""
+    told = sentence(refused, refused.faults, _where)
+    if refused.code in TITLES:
+        told = f"inputs: {TITLES[refused.code]}"
+    return Problem(status(refused.code), orjson.dumps({"error": f"{refused.code}: {told}"}), JSON)
 
 
 def status(code: str) -> int:
@@ -125,14 +128,13 @@ def status(code: str) -> int:
     return BAD_REQUEST if own == UNPROCESSABLE else own
 
 
-def _where(loc: Sequence[str | int]) -> str:
+def _where(loc: Loc) -> str:
     """A place in the request: inputs_embeds[3] is a tensor's fourth sequence."""
     match loc:
         case ("inputs", int(index), str(name)) if name in NATIVE:
             return f"{NATIVE[name]}[{index}]"
         case _:
-            parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc]
-            return "".join(parts).removeprefix(".")
+            return place(loc)
 
 
 def _outputs(request: InferRequest) -> dict[str, bool]:
@@ -141,12 +143,15 @@ def _outputs(request: InferRequest) -> dict[str, bool]:
     outputs: dict[str, bool] = {}
     for index, output in enumerate(request.outputs):
         if output.name not in OUTPUTS or output.name in outputs:
-            raise Refused.at("out_of_range", "outputs", index, "name")
+            near = "" if output.name in OUTPUTS else meant(output.name, OUTPUTS)
+            detail = f"expected {quoted(OUTPUTS)}, each once{near}"
+            raise Refused.at("out_of_range", "outputs", index, "name", detail=detail)
         own = output.parameters.binary_data
         outputs[output.name] = binary if own is None else own
     for parameter, output_name in CHOICES.items():
         if getattr(request.parameters, parameter) is not None and output_name not in outputs:
-            raise Refused.at("out_of_range", "parameters", parameter)
+            detail = f'it needs the output "{output_name}", which outputs do not name'
+            raise Refused.at("out_of_range", "parameters", parameter, detail=detail)
     outputs = outputs or {POOLED: binary}
     if not PADDED.isdisjoint(outputs):
         outputs.setdefault(LENGTHS, binary)
@@ -186,5 +191,6 @@ def header(length: str | None) -> int | None:
     if length is None:
         return None
     if not length.isdecimal() or not length.isascii() or len(length) > LONGEST_HEADER:
-        raise Refused.at("out_of_range", INFERENCE_HEADER)
+        detail = f"expected a number of bytes of up to {LONGEST_HEADER} digits"
+        raise Refused.at("out_of_range", INFERENCE_HEADER, detail=detail)
     return int(length)

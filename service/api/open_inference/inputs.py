@@ -10,6 +10,7 @@ from service.api.open_inference.tensors import numbers, strings
 from service.encode.answer import Array
 from service.encode.request import Item
 from service.refusals import Refused
+from service.wording.words import counted, listed, meant, quoted
 
 TEXT, IDS, TYPES = "text", "input_ids", "token_type_ids"
 EMBEDS, MASK = "inputs_embeds", "attention_mask"
@@ -21,6 +22,7 @@ INPUTS: dict[str, tuple[Sequence[str], Sequence[int]]] = {
     EMBEDS: (("FP32", "FP16"), (3,)),
     MASK: (("INT64", "INT32", "BOOL"), (2,)),
 }
+COLUMN = ", and the last of two is 1"  # of texts
 BESIDE = {TYPES: (IDS,), MASK: (IDS, EMBEDS)}  # inputs that need one of others
 
 
@@ -37,22 +39,30 @@ def read(inputs: Sequence[InferInput], data: memoryview, most: int) -> list[str 
     sequences: set[int] = set()
     for index, tensor in enumerate(inputs):
         if tensor.name not in INPUTS or tensor.name in [other.name for other in inputs[:index]]:
-            raise Refused.at("out_of_range", "inputs", index, "name")
+            near = "" if tensor.name in INPUTS else meant(tensor.name, INPUTS)
+            detail = f"expected {quoted(INPUTS)}, each once{near}"
+            raise Refused.at("out_of_range", "inputs", index, "name", detail=detail)
         _check(tensor, most)
         sequences.add(tensor.shape[0])
     if len(sequences) > 1:
-        raise Refused.at("shape_mismatch", "inputs")
+        detail = "expected as many sequences in every tensor, the first number of its shape"
+        raise Refused.at("shape_mismatch", "inputs", detail=detail)
     elements: dict[str, Any] = {}
     for tensor in inputs:
         size = tensor.parameters.binary_data_size
         if (size is None) == (tensor.data is None):
-            raise Refused.at("missing_field" if size is None else "out_of_range", tensor.name)
+            code = "missing_field" if size is None else "out_of_range"
+            came = "neither" if size is None else "both"
+            detail = f"expected either data or the parameter binary_data_size, received {came}"
+            raise Refused.at(code, tensor.name, detail=detail)
         part, data = (None, data) if size is None else (data[:size], data[size:])
         if part is not None and len(part) != size:
-            raise Refused.at("payload_length_mismatch", tensor.name)
+            detail = f"expected {size:,} bytes after the JSON, received {len(part):,}"
+            raise Refused.at("payload_length_mismatch", tensor.name, detail=detail)
         elements[tensor.name] = (strings if tensor.name == TEXT else numbers)(tensor, part)
     if len(data):
-        raise Refused.at("payload_length_mismatch", "inputs")
+        detail = f"{counted(len(data), 'byte')} of the body belong to no tensor"
+        raise Refused.at("payload_length_mismatch", "inputs", detail=detail)
     return _items(elements)
 
 
@@ -60,16 +70,21 @@ def _check(tensor: InferInput, most: int) -> None:
     """Refuse a datatype or a shape that the input cannot have."""
     datatypes, axes = INPUTS[tensor.name]
     if tensor.datatype not in datatypes:
-        raise Refused.at("invalid_type", tensor.name)
+        raise Refused.at(
+            "invalid_type", tensor.name, detail=f"expected datatype {listed(datatypes)}"
+        )
     columns = tensor.shape[1] if tensor.name == TEXT and len(tensor.shape) > 1 else 1
     if len(tensor.shape) not in axes or min(tensor.shape) < 0 or columns != 1:
-        raise Refused.at("shape_mismatch", tensor.name)
+        dimensions = listed(f"{count}" for count in axes)
+        detail = f"expected a shape of {dimensions} dimensions, none of them negative"
+        raise Refused.at("shape_mismatch", tensor.name, detail=detail + COLUMN * (columns != 1))
     if not tensor.shape[0]:
         raise Refused.at("batch_empty", tensor.name)
     if tensor.shape[0] > most:
-        raise Refused("batch_too_large", limit=most)
+        detail = f"it holds {tensor.shape[0]:,}, and the limit is {most:,}"
+        raise Refused("batch_too_large", detail=detail, limit=most)
     if 0 in tensor.shape:
-        raise Refused.at("sequence_empty", tensor.name)
+        raise Refused.at("sequence_empty", tensor.name, detail="a dimension of its shape is 0")
 
 
 def _items(tensors: Mapping[str, Any]) -> list[str | Item]:
@@ -78,13 +93,15 @@ def _items(tensors: Mapping[str, Any]) -> list[str | Item]:
         raise Refused.at("exactly_one_input", "inputs")
     for name, others in BESIDE.items():
         if name in tensors and not any(other in tensors for other in others):
-            raise Refused.at("out_of_range", name)
+            raise Refused.at("out_of_range", name, detail=f"it goes with {listed(others)}")
     if TEXT in tensors:
         return list(tensors[TEXT])
     rows = tensors[IDS] if IDS in tensors else tensors[EMBEDS]
     for name in BESIDE:
         if name in tensors and tensors[name].shape != rows.shape[:2]:
-            raise Refused.at("shape_mismatch", name)
+            shape = tuple(rows.shape[:2])
+            detail = f"expected the shape of its tokens, {shape}, received {tensors[name].shape}"
+            raise Refused.at("shape_mismatch", name, detail=detail)
     lengths = _lengths(tensors[MASK]) if MASK in tensors else [rows.shape[1]] * len(rows)
     if EMBEDS in tensors:
         return [Item(embeddings=row[:end]) for row, end in zip(rows, lengths, strict=True)]
@@ -99,7 +116,8 @@ def _lengths(mask: Array) -> list[int]:
     """How long each sequence is: ones, then zeros; anything else is no length."""
     lengths = (mask != 0).sum(1)
     if not np.array_equal(mask, np.arange(mask.shape[1]) < lengths[:, None]):
-        raise Refused.at("out_of_range", MASK)
+        detail = "expected ones, and zeros only at the end of a row"
+        raise Refused.at("out_of_range", MASK, detail=detail)
     if not lengths.all():
-        raise Refused.at("sequence_empty", MASK)
+        raise Refused.at("sequence_empty", MASK, detail="a row holds zeros alone")
     return [int(length) for length in lengths]

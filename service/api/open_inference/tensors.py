@@ -16,6 +16,7 @@ import orjson
 from service.api.open_inference.request import InferInput
 from service.encode.answer import Array, raw
 from service.refusals import Refused
+from service.wording.words import counted, received
 
 DATATYPES: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.uint8),  # of which only 0 and 1 are right, which the reader checks
@@ -47,20 +48,22 @@ def strings(tensor: InferInput, data: memoryview | None) -> list[str]:
     """
     if data is None:
         return _elements(tensor)
-    elements, start = [], 0
+    elements: list[memoryview] = []
+    start = 0
     while start < len(data):
         end = start + LENGTH_BYTES
         start, size = end, int.from_bytes(data[start:end], "little")
         if end + size > len(data):
-            raise Refused.at("payload_length_mismatch", tensor.name)
+            detail = f"element {len(elements)} is said to be longer than the bytes that are left"
+            raise Refused.at("payload_length_mismatch", tensor.name, detail=detail)
         elements.append(data[start : start + size])
         start += size
     if len(elements) != math.prod(tensor.shape):
-        raise Refused.at("payload_length_mismatch", tensor.name)
+        raise Refused.at("payload_length_mismatch", tensor.name, detail=_count(tensor, elements))
     try:
         return [str(text, "utf-8") for text in elements]
     except UnicodeDecodeError:
-        raise Refused.at("invalid_text", tensor.name) from None
+        raise Refused.at("invalid_text", tensor.name, detail="expected UTF-8") from None
 
 
 def numbers(tensor: InferInput, data: memoryview | None) -> Array:
@@ -74,15 +77,18 @@ def numbers(tensor: InferInput, data: memoryview | None) -> Array:
     """
     dtype = DATATYPES[tensor.datatype]
     if data is not None:
-        if len(data) != math.prod(tensor.shape) * dtype.itemsize:
-            raise Refused.at("payload_length_mismatch", tensor.name)
+        size = math.prod(tensor.shape) * dtype.itemsize
+        if len(data) != size:
+            detail = f"expected {size:,} bytes, as shape and datatype say, received {len(data):,}"
+            raise Refused.at("payload_length_mismatch", tensor.name, detail=detail)
         return np.frombuffer(data, dtype).reshape(tensor.shape)
     elements = _elements(tensor)
     try:
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes inf, and is refused
             return np.array(elements, dtype).reshape(tensor.shape)
     except OverflowError:
-        raise Refused.at("out_of_range", tensor.name) from None
+        detail = f"a number is too large for {tensor.datatype}"
+        raise Refused.at("out_of_range", tensor.name, detail=detail) from None
 
 
 def _elements(tensor: InferInput) -> list[Any]:
@@ -92,12 +98,21 @@ def _elements(tensor: InferInput) -> list[Any]:
         if not all(isinstance(inner, list) and len(inner) == size for inner in flat):
             break  # flat all along, or of another shape
         flat = list(chain.from_iterable(flat))
-    kinds = set(map(type, flat))
-    if not kinds <= ELEMENTS.get(tensor.datatype, set()) | {list}:
-        raise Refused.at("invalid_type", tensor.name)
+    kinds, right = set(map(type, flat)), ELEMENTS.get(tensor.datatype, set()) | {list}
+    if not kinds <= right:
+        wrong = next(element for element in flat if type(element) not in right)
+        detail = f"expected elements of {tensor.datatype}, received {received(wrong)}"
+        detail += " (FP16 comes as bytes alone)" * (tensor.datatype == "FP16")
+        raise Refused.at("invalid_type", tensor.name, detail=detail)
     if list in kinds or len(flat) != math.prod(tensor.shape):
-        raise Refused.at("shape_mismatch", tensor.name)
+        raise Refused.at("shape_mismatch", tensor.name, detail=_count(tensor, flat))
     return flat
+
+
+def _count(tensor: InferInput, elements: Sequence[object]) -> str:
+    """What a shape says, and how many elements there are."""
+    product = math.prod(tensor.shape)
+    return f"expected {counted(product, 'element')}, as the shape says, received {len(elements):,}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ def model(name: str, id: str) -> bytes:
         Refused: that one has another name.
     """
     if id != name:
-        raise Refused.at("model_not_found", "model")
+        raise Refused.at("model_not_found", "model", detail=f'this service serves "{name}"')
     return orjson.dumps(_model(name))
 
 

@@ -4,6 +4,7 @@ One shows the mechanism without a model, the other the model without a secret.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,7 @@ from service.encode.inputs import ModelInput, Reader
 from service.encode.price import SINGLE, TEXT_BYTES
 from service.engine.work import Outputs, Work
 from service.observe.record import Record
-from service.refusals import Fault, Refused
+from service.refusals import Refused
 
 ROWS, MAPS = 10, 2  # of an explained layer, (tokens, width) and (heads, query, key)
 SQUARES, VECTORS = 4, 10  # of its weights, (width, width) and (width,), at most
@@ -94,10 +95,12 @@ class Lessons:
 
     def _check(self, request: ExplainRequest) -> None:
         if request.model not in (None, self._head["model"]):
-            raise Refused.at("model_not_found", "model")
+            detail = f'this service serves "{self._head["model"]}"'
+            raise Refused.at("model_not_found", "model", detail=detail)
         layers = self._reader.config.layers
         if not 0 <= request.layer < layers:
-            raise Refused.at("index_out_of_range", "layer", layers=layers)
+            detail = f"expected a layer of this model, 0 to {layers - 1}"
+            raise Refused.at("index_out_of_range", "layer", detail=detail, layers=layers)
 
     async def _read(self, request: ExplainRequest, deadline: float) -> ModelInput:
         try:
@@ -105,7 +108,7 @@ class Lessons:
                 [request.item()], request.truncate, deadline, facts=True
             )
         except Refused as error:  # it points to ("inputs", 0, ..), which is the request itself
-            error.faults = [Fault(f.loc[2:] or ("text",), f.code) for f in error.faults]
+            error.faults = [replace(f, loc=f.loc[2:] or ("text",)) for f in error.faults]
             raise
         return text
 

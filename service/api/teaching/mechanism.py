@@ -20,6 +20,7 @@ from torch import Tensor
 from model.lessons.mechanism import mix, score, weigh
 from service.api.teaching.request import Attend, AttendRequest, MixRequest
 from service.refusals import Refused
+from service.wording.words import counted, received
 
 Array = NDArray[np.float64]
 
@@ -60,9 +61,11 @@ def read(request: Attend, limit: int) -> Mixture:
 def _read_rows(request: AttendRequest, value: Array, limit: int) -> Mixture:
     query, key = _array(request.query, "query"), _array(request.key, "key")
     if key.shape[1] != query.shape[1]:
-        raise Refused.at("shape_mismatch", "key")
+        detail = f"expected rows of {query.shape[1]}, as query has, received rows of {key.shape[1]}"
+        raise Refused.at("shape_mismatch", "key", detail=detail)
     if len(value) != len(key):
-        raise Refused.at("shape_mismatch", "value")
+        detail = f"expected {counted(len(key), 'row')}, as key has, received {len(value)}"
+        raise Refused.at("shape_mismatch", "value", detail=detail)
     pairs = (request.heads, len(query), len(key))
     size = _check_bytes(pairs, value.shape[1], limit)
     keep, bias = (
@@ -80,7 +83,8 @@ def _read_scores(request: MixRequest, value: Array, limit: int) -> Mixture:
     size = _check_bytes(pairs, value.shape[1], limit)
     rows = _per_pair(scores, "scores", pairs)
     if request.probabilities and not _are_shares(scores):
-        raise Refused.at("out_of_range", "scores")
+        detail = "expected shares from 0 to 1 that sum to 1 in every row"
+        raise Refused.at("out_of_range", "scores", detail=detail)
     # neither holds the request, whose lists would wait in memory with the arrays
     probabilities = (lambda: rows) if request.probabilities else partial(weigh, rows)
     return Mixture(_split(value, heads), probabilities, size)
@@ -91,16 +95,20 @@ def _array(lists: Any, name: str) -> NDArray[Any]:
     try:
         array = np.array(lists)
     except ValueError:  # rows of different lengths
-        raise Refused.at("shape_mismatch", name) from None
+        detail = "expected rows of one length, received rows of several"
+        raise Refused.at("shape_mismatch", name, detail=detail) from None
     if array.size == 0:
-        raise Refused.at("sequence_empty", name)
+        raise Refused.at(
+            "sequence_empty", name, detail=f"received {received(lists)} without numbers"
+        )
     return array
 
 
 def _per_pair(array: NDArray[Any], name: str, pairs: tuple[int, int, int]) -> Tensor:
     """What stands for each query and key, once or for each head."""
     if array.shape not in (pairs, pairs[1:]):
-        raise Refused.at("shape_mismatch", name)
+        detail = f"expected the shape {pairs[1:]} or {pairs}, received {array.shape}"
+        raise Refused.at("shape_mismatch", name, detail=detail)
     return torch.from_numpy(array)
 
 
@@ -113,7 +121,8 @@ def _are_shares(scores: Array) -> bool:
 def _split(rows: Array, heads: int) -> Tensor:
     """(tokens, width) cut into (heads, tokens, width / heads)."""
     if rows.shape[1] % heads:
-        raise Refused.at("shape_mismatch", "heads")
+        detail = f"expected a number that divides the width, which is {rows.shape[1]}"
+        raise Refused.at("shape_mismatch", "heads", detail=detail)
     return torch.unflatten(torch.from_numpy(rows), 1, (heads, -1)).transpose(0, 1)
 
 
@@ -149,5 +158,6 @@ def attend(mixture: Mixture) -> dict[str, Array]:
         "concat": heads.transpose(0, 1).flatten(1).numpy(),
     }
     if not all(np.isfinite(array).all() for array in arrays.values()):
-        raise Refused("out_of_range")
+        detail = "the numbers are so large that what is made of them is not finite"
+        raise Refused("out_of_range", detail=detail)
     return arrays

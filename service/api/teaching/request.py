@@ -8,7 +8,7 @@ from typing_extensions import TypeAliasType
 
 from model.text.tokenizer import Truncate
 from service.encode.request import Item
-from service.wire import Wire
+from service.wire import Wire, body
 
 # Lists that stop at their first error, as in schema.py; finite: a softmax spreads one NaN to all
 Finite = TypeAliasType("Finite", Annotated[list[FiniteFloat], FailFast()])
@@ -106,4 +106,4 @@ AttendBody = Annotated[
     Annotated[AttendRequest, Tag("<attend>")] | Annotated[MixRequest, Tag("<mix>")],
     Discriminator(_form),
 ]
-ATTEND: TypeAdapter[Attend] = TypeAdapter(AttendBody)
+ATTEND: TypeAdapter[Attend] = body(AttendBody)

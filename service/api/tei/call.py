@@ -73,7 +73,8 @@ def similarity(body: bytes) -> Call:
     """Read a request of POST /similarity; raises as `embed` does, and Refused without sentences."""
     comparison = SimilarityRequest.model_validate_json(body)
     if not comparison.inputs.sentences:
-        raise Refused("batch_empty")
+        detail = "expected one sentence or more, received none"
+        raise Refused.at("batch_empty", "inputs", "sentences", detail=detail)
     texts = [comparison.inputs.source_sentence, *comparison.inputs.sentences]
     request = _request(comparison.parameters or Cut(), texts, pooled=Pooled(normalize=True))
     return Comparison(request=request, layout=Layout(numbers=()))  # the vectors stay here

@@ -81,7 +81,11 @@ class Vocabulary:
         try:
             tokenized = yield from self._reader.tokenizer.whole(texts, special=special, most=limit)
         except SequenceTooLong as error:
-            raise Refused("too_many_tokens", tokens_at_least=error.length, limit=limit) from None
+            least = error.length
+            detail = f"it holds at least {least:,}, and the limit is {limit:,}"
+            raise Refused(
+                "too_many_tokens", detail=detail, tokens_at_least=least, limit=limit
+            ) from None
         pieces = []
         for text, tokens in zip(texts, tokenized, strict=True):
             pieces.append(list(_pieces(text, tokens)))
@@ -98,33 +102,37 @@ class Vocabulary:
 
     def _check_count(self, field: str, inputs: Sequence[object]) -> None:
         if not inputs:
-            raise Refused.at("batch_empty", field)
-        if len(inputs) > self._settings.max_sequences:
-            raise Refused.at("batch_too_large", field, limit=self._settings.max_sequences)
+            raise Refused.at("batch_empty", field, detail="expected one or more, received none")
+        if len(inputs) > (limit := self._settings.max_sequences):
+            detail = f"expected at most {limit:,}, received {len(inputs):,}"
+            raise Refused.at("batch_too_large", field, detail=detail, limit=limit)
 
     def _check_text(self, text: str, index: int) -> None:
         limit = self._settings.max_text_characters
         if not text:
-            raise Refused.at("sequence_empty", "inputs", index)
+            raise Refused.at("sequence_empty", "inputs", index, detail="received an empty string")
         if len(text) > limit:
-            raise Refused.at("text_too_long", "inputs", index, limit=limit)
+            raise Refused.at("text_too_long", "inputs", index, length=len(text), limit=limit)
 
     def _check_ids(self, ids: Sequence[int], index: int) -> None:
         size = self._reader.config.vocabulary
         if not ids:
-            raise Refused.at("sequence_empty", "ids", index)
+            raise Refused.at("sequence_empty", "ids", index, detail="received an empty list")
         if min(ids) < 0 or max(ids) >= size:
-            raise Refused.at("token_out_of_range", "ids", index, limit=size)
+            detail = f"expected ids from 0 to {size - 1}"
+            raise Refused.at("token_out_of_range", "ids", index, detail=detail, limit=size)
 
     def _check_known(self, ids: Sequence[int], index: int) -> None:
         size, tokenizer = self._reader.config.vocabulary, self._reader.tokenizer
         if any(tokenizer.token(id) is None for id in set(ids)):
-            raise Refused.at("token_out_of_range", "ids", index, limit=size)
+            detail = f"the tokenizer has no token for one of the ids, though it is below {size}"
+            raise Refused.at("token_out_of_range", "ids", index, detail=detail, limit=size)
 
     def _check_tokens(self, tokens: int) -> None:
         limit = self._settings.max_request_tokens
         if tokens > limit:
-            raise Refused("too_many_tokens", tokens=tokens, limit=limit)
+            detail = f"it holds {tokens:,}, and the limit is {limit:,}"
+            raise Refused("too_many_tokens", detail=detail, tokens=tokens, limit=limit)
 
 
 def _pieces(text: str, tokens: Tokenized) -> Iterator[Piece]:

@@ -71,7 +71,23 @@ def keys(count: int) -> bytes:
 )
 def test_each_fault_has_its_code_and_nothing_else_has_one(body: bytes, code: str | None) -> None:
     """What is no JSON for other reasons is left to the parser."""
-    assert check(body, BOUNDS) == code
+    assert coded(body) == code
+
+
+@pytest.mark.parametrize(
+    ("body", "about"),
+    [(b'{"inputs":1,"inputs":2}', "inputs"), (b'{"canary":1,"canary":2}', "6")],
+    ids=["ours", "another"],
+)
+def test_a_key_that_stands_twice_is_named_where_it_is_ours(body: bytes, about: str) -> None:
+    """Any other is counted: it may be a text."""
+    assert check(body, BOUNDS) == f"duplicate_key:{about}"
+
+
+def coded(body: bytes) -> str | None:
+    """The code of what is wrong with a body."""
+    fault = check(body, BOUNDS)
+    return fault and fault.partition(":")[0]
 
 
 TEXTS = [{"text": "a", "pair": "b"}] * LIMITS.max_sequences
@@ -161,4 +177,4 @@ def test_a_key_stands_twice_exactly_where_pythons_parser_says_so(text: str) -> N
     except ValueError:  # an escape cut into nonsense by the replacement above
         return
 
-    assert (check(text.encode(), BOUNDS) == "duplicate_key") == expected
+    assert (coded(text.encode()) == "duplicate_key") == expected

@@ -99,7 +99,7 @@ async def test_a_refusal_is_described(client: httpx.AsyncClient, path: str) -> N
 
 
 async def test_every_route_of_the_service_is_described(replica: Replica) -> None:
-    """But the page that shows the document, and the document."""
+    """But the page that shows the document, what leads to it, and the document."""
 
     async def scrape() -> bytes:
         return b""
@@ -114,5 +114,5 @@ async def test_every_route_of_the_service_is_described(replica: Replica) -> None
         for path, operations in document()["paths"].items()
         for method in operations
     }
-    unshown = {("/docs", "GET"), ("/openapi.json", "GET")}
+    unshown = {("/", "GET"), ("/docs", "GET"), ("/openapi.json", "GET")}
     assert {pair for pair in served if pair[1] != "HEAD"} - unshown == described

@@ -14,6 +14,7 @@ import pytest
 from jinja2 import Environment
 
 from service import refusals
+from service.api.problem import problem
 from service.cluster import haproxy
 
 CONFIG = """\
@@ -88,7 +89,7 @@ def test_what_haproxy_answers_itself_is_a_refusal_of_the_table(said: str, code: 
     (quoted,) = re.findall("'({.*})'", said)
     refused = refusals.Refused(code)
 
-    assert json.loads(quoted) == json.loads(refusals.problem(refused, "%[unique-id]"))
+    assert json.loads(quoted) == json.loads(problem(refused, "%[unique-id]"))
     assert f"status {refused.status} content-type {refusals.MEDIA_TYPE}" in said
 
 

@@ -1,8 +1,12 @@
 """Who reaches the service, and by what name."""
 
+import socket
+import threading
+from contextlib import AbstractContextManager, nullcontext
+
 import pytest
 
-from service.cluster.reach import exposed, guarded
+from service.cluster.reach import connect, exposed, guarded
 from service.settings import Settings
 
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
@@ -27,6 +31,34 @@ def test_a_service_for_this_machine_alone_goes_by_its_names_alone(
 ) -> None:
     """Unless others are named; a cluster's nodes go by any."""
     assert guarded(settings).allowed_hosts == hosts
+
+
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [
+        (b"\0\0\0\4" + b"\0" * 5, nullcontext()),
+        (b"HTTP/1.1 400 Bad Request\r\n", pytest.raises(OSError, match="as Ray does")),
+    ],
+    ids=["HTTP/2's settings", "HTTP/1.1"],
+)
+def test_what_listens_and_is_no_ray_is_told_apart(
+    first: bytes, expected: AbstractContextManager[object]
+) -> None:
+    """By its first words: Ray would try for minutes."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        answer = threading.Thread(target=speak, args=[server, first])
+        answer.start()
+        with expected:
+            connect(f"127.0.0.1:{server.getsockname()[1]}")
+        answer.join()
+
+
+def speak(server: socket.socket, first: bytes) -> None:
+    """Answer one client's first words."""
+    connection, _ = server.accept()
+    with connection:
+        connection.recv(64)
+        connection.sendall(first)
 
 
 def test_who_lets_the_network_ask_without_a_key_is_warned() -> None:

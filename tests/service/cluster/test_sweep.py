@@ -41,6 +41,47 @@ def test_what_carries_the_directory_in_its_environment_is_ended(directory: Path)
         assert not directory.exists()
 
 
+def test_the_logs_of_the_last_run_alone_are_kept(tmp_path: Path) -> None:
+    """A run that never started Ray has none, and leaves those of the one before."""
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    for name in ("first", "second", "never"):
+        run = tmp_path / name
+        run.mkdir()
+        (run / sweep.DRIVER).write_text("driver")
+        if name != "never":
+            session = run / "ray" / "session_1"
+            (session / "logs" / "serve").mkdir(parents=True)
+            (session / "logs" / "worker-1.out").write_text(name)
+            (session.parent / "session_latest").symlink_to(session)
+
+        sweep.sweep(str(run), str(kept))
+        assert not run.exists()
+
+    assert [folder.name for folder in kept.iterdir()] == ["second"]
+    assert (kept / "second" / "worker-1.out").read_text() == "second"
+    assert (kept / "second" / "driver.log").read_text() == "driver"
+
+
+def test_logs_that_cannot_be_kept_leave_those_of_the_run_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a full disk; the directory goes all the same."""
+
+    def full(*names: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sweep.shutil, "copy", full)
+    kept, run = tmp_path / "kept", tmp_path / "run"
+    (kept / "before").mkdir(parents=True)
+    (run / sweep.LOGS).mkdir(parents=True)
+
+    sweep.sweep(str(run), str(kept))
+
+    assert [folder.name for folder in kept.iterdir()] == ["before"]
+    assert not run.exists()
+
+
 def test_it_waits_for_the_end_of_its_input(directory: Path) -> None:
     """Which comes when the service ends, in whatever way."""
     command = [sys.executable, "-I", "-S", sweep.__file__, str(directory)]

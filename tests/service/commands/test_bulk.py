@@ -180,8 +180,8 @@ async def test_a_line_only_the_service_can_judge_is_named_and_what_is_done_is_ke
         status, _, line = await folder.run(url)
         assert status == 1
         assert line == (
-            "headlight: line 43: A sequence has more tokens than the model takes. "
-            "(sequence_too_long, length 402, limit 256); what is done is kept"
+            "headlight: line 43: it has 402 tokens, and the model takes at most 256 "
+            "(sequence_too_long); what is done is kept"
         )
         assert sent(layer).count(texts[39]) == 1
         done, *_ = await folder.run(url, "--truncate", "left")
@@ -307,6 +307,21 @@ async def test_a_key_is_read_from_its_file(
         await folder.run(url, "--key-file", str(tmp_path / "key"))
 
     assert {headers["authorization"] for headers in layer.headers} == {"Bearer secret-1"}
+
+
+async def test_whoever_stops_reading_hears_nothing_more(folder: Folder, address: str) -> None:
+    """`headlight encode ... | true` ends as other commands do; the file is whole."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = ["encode", "--file", folder.source, "--out", folder.out, "--url", address]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "service.cli", *command), cwd=ROOT, stdout=writer, stderr=PIPE
+    )
+    os.close(writer)
+    _, errors = await process.communicate()
+
+    assert process.returncode == 1 and b"headlight:" not in errors
+    assert len(load_file(folder.out)["pooled"]) == len(TEXTS)
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,13 @@ def test_a_service_that_is_not_there_is_said_in_one_line() -> None:
         encode.ask("http://127.0.0.1:9", {})
 
 
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_refusal_says_what_the_service_says(address: str) -> None:
+    """Also how many layers and heads there are."""
+    with pytest.raises(encode.Unreachable, match="422: .* not a layer of this model: 0 to 5"):
+        await asyncio.to_thread(encode.table, address, "All is well", "L9H99")
+
+
 TOLD = {
     "data": [
         {

@@ -23,7 +23,7 @@ KEY, OTHER = "canary-Key_123456789", "another-key-123456"
 DIGEST = hashlib.sha256(KEY.encode()).hexdigest()
 HELD = keys.read(f"{KEY}\nteam-b:{OTHER}\n")
 BEARER = {"authorization": f"Bearer {KEY}"}
-# by the contract; whether something answers there to GET is another matter, as of "/"
+# by the contract; "/" leads to /docs, which may ask for one
 PUBLIC = {"/", "/live", "/ready", "/health", "/v2/health/live", "/v2/health/ready"}
 
 Served = Callable[..., httpx.AsyncClient]

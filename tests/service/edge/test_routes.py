@@ -200,7 +200,7 @@ async def test_what_could_never_be_done_in_time_is_refused_for_good(
     answer = await client.post(path, json=asked, headers={"x-headlight-deadline-ms": "0"})
 
     assert answer.status_code == status and "retry-after" not in answer.headers
-    assert "estimate_ms" in answer.text and "deadline_ms" in answer.text
+    assert re.search("it takes at least [0-9,]+ ms, and its deadline is 0 ms", answer.text, re.I)
     assert REFUSALS["deadline_unreachable"].title in answer.text
     assert await count() == before + 1
     assert replica.batcher.waiting_requests == replica.batcher.waiting_tokens == 0
@@ -319,6 +319,26 @@ async def test_below_a_prefix_every_route_is_where_the_cluster_put_it(app: guard
     assert 'href="openapi.json"' in page and 'fetch("." + path' in page  # beside the page
     assert 'route="/v1/encode"' in counted and "/minilm" not in counted
     assert outside.status_code == 404
+
+
+@pytest.mark.parametrize("prefix", ["", "/minilm"], ids=["at the root", "below a prefix"])
+async def test_the_bare_address_leads_to_the_docs(app: guard.Guard, prefix: str) -> None:
+    """By GET and HEAD; POST stays the embeddings' route, and so does the shape of a refusal."""
+    transport = httpx.ASGITransport(app, root_path=prefix)
+    async with httpx.AsyncClient(transport=transport, base_url="http://headlight") as client:
+        for method in ("GET", "HEAD"):
+            answer = await client.request(method, f"{prefix}/")
+            assert answer.status_code == 307, answer.text
+            assert answer.headers["location"] == f"{prefix}/docs"
+        page = await client.get(f"{prefix}/", follow_redirects=True)
+        vectors = await client.post(f"{prefix}/", json={"inputs": "All is well"})
+        refused = await client.delete(f"{prefix}/")
+        counted = (await client.get(f"{prefix}/metrics")).text
+
+    assert page.text.startswith("<!doctype html>")
+    assert len(vectors.json()[0]) == 384
+    assert refused.status_code == 405 and refused.json().keys() == {"error", "error_type"}
+    assert re.search('requests_total{code="307",.*route="/docs"', counted)
 
 
 async def test_info_names_the_model_and_its_limits(client: httpx.AsyncClient) -> None:

@@ -13,10 +13,14 @@ from service.encode.request import Attention, EncodeRequest
         ({"layers": [1], "heads": [2, 0]}, {1: (0, 2)}),
         ({"heads": {"1": [2], "0": [1]}}, {0: (1,), 1: (2,)}),
         ({"layers": [1], "heads": {"1": [2]}}, {1: (2,)}),
+        ({"layers": [-1], "heads": [2]}, {1: (2,)}),
+        ({"layers": [1, -2]}, {0: (0, 1, 2), 1: (0, 1, 2)}),
+        ({"heads": {"-1": [2], "0": [1]}}, {0: (1,), 1: (2,)}),
+        ({"layers": [-1], "heads": {"1": [2]}}, {1: (2,)}),
     ],
 )
 def test_heads_are_named_by_layer(asked: dict[str, object], named: dict[int, object]) -> None:
-    """All of them, the same of every layer, or some of each."""
+    """All of them, the same of every layer, or some of each; layers count from either end."""
     assert heads_by_layer(Attention.model_validate(asked), 2, 3) == named
 
 
@@ -27,7 +31,12 @@ def test_heads_are_named_by_layer(asked: dict[str, object], named: dict[int, obj
         {"layers": [0, 0]},
         {"heads": [3]},
         {"heads": {"01": [1]}},
-        {"heads": {"-1": [1]}},
+        {"heads": {"-3": [1]}},
+        {"heads": {"-1": [1], "1": [1]}},
+        {"heads": {"-0": [1]}},
+        {"layers": [-3]},
+        {"layers": [1, -1]},
+        {"heads": [-1]},
         {"layers": [0], "heads": {"1": [2]}},
         {"layers": []},
         {"heads": []},

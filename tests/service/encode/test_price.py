@@ -282,7 +282,7 @@ async def test_an_answer_of_any_api_is_as_large_as_the_limit_and_no_larger(
 
     assert (refused.status_code, answered.status_code) == (413, 200), refused.text
     assert not computed
-    assert f"{weight}" in refused.text and f"{weight - 1}" in refused.text
+    assert f"{weight:,}" in refused.text and f"{weight - 1:,}" in refused.text
 
 
 @pytest.mark.parametrize(
@@ -336,9 +336,9 @@ async def test_offers_are_those_of_the_api(served: Callable[..., httpx.AsyncClie
         body = {"model": "all-MiniLM-L6-v2", "input": WELL * 2}
         openai = (await client.post("/v1/embeddings", json=body)).json()["error"]["message"]
 
-    offer = f"bytes {4 * VECTOR}; limit {2 * VECTOR}; fits inputs_at_most 2, bytes {2 * VECTOR}"
+    offer = f"What fits: at most 2 inputs ({2 * VECTOR:,} bytes)"
     assert tei.endswith(f"{offer}.")
-    assert openai.endswith(f"{offer} or encoding_format base64.")
+    assert openai.endswith(f'{offer} or encoding_format "base64".')
 
 
 async def test_a_dry_run_says_that_memory_is_short(

@@ -112,6 +112,33 @@ def test_a_replica_writes_to_its_own_stdout_alone(
     assert rays.getvalue() == "" and not caplog.records
 
 
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize(("whole", "events"), [(False, ["slow"]), (True, ["started", "slow"])])
+def test_warnings_go_to_the_terminal_too_and_all_lines_where_it_is_said(
+    tmp_path: Path, whole: bool, events: list[str]
+) -> None:
+    """Each as the log has it."""
+    file = tmp_path / "terminal"
+    terminal = os.open(file, os.O_WRONLY | os.O_CREAT)
+    logs.start("json", "r", terminal, whole)
+    logging.getLogger("service.app").info("started")
+    logging.getLogger("service.app").warning("slow")
+    os.close(terminal)
+
+    assert [json.loads(line)["event"] for line in file.read_text().splitlines()] == events
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_a_line_about_a_replica_is_as_its_own(form: logs.Format) -> None:
+    """By the same schema."""
+    text = logs.line(form, "r", "replica ended").decode()
+
+    assert text.endswith("\n") and "replica ended" in text and "warning" in text
+    if form == "json":
+        schema = json.loads(Path(logs.__file__).with_name("log.schema.json").read_text())
+        jsonschema.validate(json.loads(text), schema)
+
+
 @pytest.fixture
 def write(tmp_path: Path) -> Iterator[Callable[..., logs.Writer]]:
     """Make a writer of plain messages into a file called log."""

@@ -111,7 +111,7 @@ async def test_as_many_inputs_as_openai_takes(theirs: AsyncOpenAI) -> None:
     assert [item.index for item in answer.data] == list(range(2048))
     alone = await theirs.embeddings.create(model=NAME, input=[given[2047]])
     np.testing.assert_array_equal(exact(alone)[0], exact(answer)[2047])
-    with pytest.raises(openai.BadRequestError, match="limit 2048"):
+    with pytest.raises(openai.BadRequestError, match="limit is 2,048"):
         await theirs.embeddings.create(model=NAME, input=[*given, [101]])
 
 
@@ -145,7 +145,7 @@ async def test_a_text_too_long_is_a_bad_request(theirs: AsyncOpenAI) -> None:
 
     assert (error.value.code, error.value.param) == ("context_length_exceeded", "input")
     assert "input[1]" in error.value.message
-    assert "length 602; limit 256" in error.value.message
+    assert "602 tokens, and the model takes at most 256" in error.value.message
 
 
 @pytest.mark.client("openai", "RateLimitError")

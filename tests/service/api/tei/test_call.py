@@ -113,7 +113,7 @@ async def test_truncation_is_teis(address: str, http: httpx.AsyncClient) -> None
     np.testing.assert_array_equal(right, await pooled(http, [LONG], truncate="right"))
     np.testing.assert_array_equal(left, await pooled(http, [LONG], truncate="left"))
     told = error.value.response.json()
-    assert told["error_type"] == "Validation" and "limit 256" in told["error"]
+    assert told["error_type"] == "Validation" and "at most 256" in told["error"]
 
 
 @pytest.mark.client("huggingface-hub", "prompt_name")

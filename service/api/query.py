@@ -1,0 +1,55 @@
+"""What stands behind the question mark of an address: what a route knows, once; nothing else."""
+
+from collections.abc import Collection
+
+from starlette.requests import Request
+
+from service.api.operations import NOTES
+from service.refusals import Refused
+from service.wording.words import counted, meant, quoted, received
+
+QUERY = "query"  # the place of a parameter that nobody knows, whose name is not repeated
+
+
+def known(path: str) -> list[str]:
+    """The query parameters of a route."""
+    parameters = NOTES["paths"].get(path, {}).get("parameters", ())
+    return [each["name"] for each in parameters if each["in"] == QUERY]
+
+
+def check(request: Request, names: Collection[str]) -> None:
+    """Refuse a parameter that the route does not know, or that stands twice.
+
+    Raises:
+        Refused: what is misspelt would have no effect, and of two one.
+    """
+    if not request.scope.get("query_string"):
+        return
+    parameters = [name for name, _ in request.query_params.multi_items()]
+    for name in parameters:
+        if name not in names:
+            raise Refused.at("unknown_field", QUERY, detail=_unknown(name, names))
+    for name in names:
+        if (count := parameters.count(name)) > 1:
+            raise Refused.at(
+                "out_of_range", name, detail=f"expected it once, received it {count} times"
+            )
+
+
+def flag(request: Request, name: str) -> bool:
+    """A switch in the query; absent is off.
+
+    Raises:
+        Refused: it is neither true nor false.
+    """
+    value = request.query_params.get(name, "false")
+    if value not in ("true", "false"):
+        detail = f"expected true or false, received {received(value)}"
+        raise Refused.at("out_of_range", name, detail=detail)
+    return value == "true"
+
+
+def _unknown(name: str, names: Collection[str]) -> str:
+    size, near = counted(len(name), "character"), meant(name, names) or "."
+    takes = f"takes {quoted(names)} alone" if names else "takes none"
+    return f"a parameter with a name of {size} is unknown{near} This route {takes}"

@@ -1,0 +1,54 @@
+"""A start: what it lacks, or what it waits for, said every few seconds."""
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+PERIOD_SECONDS = 5.0
+
+
+class StartFailed(Exception):
+    """The service could not be started; its text is one line."""
+
+
+def demand(lacking: Iterator[str]) -> None:
+    """Hold what a start needs.
+
+    Raises:
+        StartFailed: something is lacking; names all of it.
+    """
+    if sentences := "; ".join(lacking):
+        raise StartFailed(sentences)
+
+
+@contextmanager
+def told(
+    say: Callable[[str], None], cause: Callable[[], str], period: float = PERIOD_SECONDS
+) -> Iterator[None]:
+    """Say every `period` seconds what is waited for, while the block runs.
+
+    Args:
+        cause: says it; asked in a thread of its own, since it may have to wait as well.
+    """
+    over, began = threading.Event(), time.monotonic()
+
+    def tell() -> None:
+        while not over.wait(period):
+            line = cause()
+            if not over.is_set():
+                say(f"waiting for {time.monotonic() - began:.0f} s: {line}")
+
+    threading.Thread(target=tell, name="progress", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def last_line(text: object) -> str:
+    """Return the last line of a traceback, without colours and the exception's class."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", str(text)).strip()
+    line = plain.splitlines()[-1] if plain else "no reason given"
+    return re.sub(r"^(?:\w+\.)*[A-Z]\w*: ", "", line)

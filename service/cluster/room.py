@@ -1,0 +1,46 @@
+"""What this machine has free for a service of its own: memory, shared memory, files."""
+
+import shutil
+from pathlib import Path
+
+from service.settings import MIB
+
+# Ray's shared memory carries requests only behind its Python proxy; 75 MiB is its least.
+STORE_BYTES = {"haproxy": 80 * MIB, "proxy": 512 * MIB}
+# Where Ray keeps it, and where it does when that is too small
+SHARED, TEMPORARY = Path("/dev/shm"), Path("/tmp")
+# of a control group, version 2 and 1: its bound and its use
+GROUPS = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    (
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+        "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+    ),
+)
+
+
+def memory() -> int:
+    """Bytes that processes may still take: of the machine, or less where a container is bounded."""
+    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+    sizes = {name: int(size) * 1024 for name, size, *_ in lines}
+    free = sizes["MemAvailable:"] + sizes["SwapFree:"]
+    return min(
+        [free, *(left for bound, used in GROUPS if (left := _left(bound, used)) is not None)]
+    )
+
+
+def _left(bound: str, used: str) -> int | None:
+    """What a control group has left, or None where it has no bound."""
+    try:
+        most = Path(bound).read_text().strip()
+        return None if most == "max" else int(most) - int(Path(used).read_text())
+    except OSError:
+        return None
+
+
+def files(place: Path) -> int:
+    """Free bytes where a folder lies; none where there is no folder."""
+    try:
+        return shutil.disk_usage(place).free
+    except OSError:
+        return 0

@@ -1,0 +1,111 @@
+"""What a start needs, asked before Ray waits for it: in vain, for ever, and without a word.
+
+of_machine   of this machine, for a Ray of our own
+of_model     of it and of the model's files, once they are here
+of_ray       of a Ray's resources, once it runs
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+
+from model.errors import CheckpointError
+from service.cluster import haproxy, room
+from service.engine import loading, machine
+from service.engine.machine import Unservable
+from service.engine.weights import Source
+from service.settings import MIB, Settings
+
+# A replica's own memory beside its weights, at the least: Python, torch and Ray
+REPLICA_BYTES = 192 * MIB
+
+
+def of_machine(settings: Settings) -> Iterator[str]:
+    """Say in a sentence each what this machine lacks, whatever the model."""
+    for check in (_device, _cores, _shared_memory, _haproxy, _tracing):
+        try:
+            check(settings)
+        except Unservable as error:
+            yield str(error)
+
+
+def of_model(settings: Settings, source: Source) -> Iterator[str]:
+    """Say in a sentence each what a model or this machine lacks for it."""
+    try:
+        machine.positions(settings, loading.sizes(source))
+    except (Unservable, CheckpointError) as error:
+        yield str(error)
+    weights = sum(file.stat().st_size for file in source.folder.glob("*.safetensors"))
+    least = settings.replicas * (REPLICA_BYTES + (0 if source.preset else weights))
+    free = room.memory()
+    if least > free:
+        yield (
+            f"replicas {settings.replicas}: they take {_mib(least)} of memory at the least, and"
+            f" {_mib(free)} are free"
+        )
+
+
+def of_ray(settings: Settings, resources: Mapping[str, float]) -> Iterator[str]:
+    """Say in a sentence each what a Ray lacks.
+
+    Args:
+        resources: of all its nodes, as Ray counts them.
+    """
+    if settings.device == "cuda" and not int(resources.get("GPU", 0)):
+        yield "Ray has no GPU; --device cpu takes none"
+    cores, most = settings.replicas * (settings.threads or 0), int(resources.get("CPU", 0))
+    if cores > most > 0:
+        yield f"replicas x threads are {cores}, and Ray has {most} cores"
+
+
+def gpus(settings: Settings, resources: Mapping[str, float]) -> float:
+    """Return the part of a GPU that a replica takes; without one, Ray hides them all from it."""
+    if settings.device == "cpu":
+        return 0
+    there = int(resources.get("GPU", 0))
+    return machine.share(settings.replicas, there) if there else int(settings.device == "cuda")
+
+
+def _device(settings: Settings) -> None:
+    machine.lanes(settings, machine.device(settings))
+
+
+def _cores(settings: Settings) -> None:
+    here = len(os.sched_getaffinity(0))
+    if settings.threads and settings.replicas * settings.threads > here:
+        raise Unservable(
+            f"threads {settings.threads}: with {settings.replicas} replicas they take"
+            f" {settings.replicas * settings.threads} cores, and {here} are here"
+        )
+
+
+def _shared_memory(settings: Settings) -> None:
+    needed = room.STORE_BYTES[settings.ingress]
+    shared, files = room.files(room.SHARED), room.files(room.TEMPORARY)
+    if needed > max(shared, files):
+        raise Unservable(
+            f"Ray takes {_mib(needed)} of shared memory: {_mib(shared)} are free in {room.SHARED}"
+            f" and {_mib(files)} in {room.TEMPORARY}"
+        )
+
+
+def _haproxy(settings: Settings) -> None:
+    if settings.ingress == "haproxy":
+        try:
+            haproxy.binary()
+        except FileNotFoundError as error:
+            raise Unservable(f"{error}; or say --ingress proxy") from error
+
+
+def _tracing(settings: Settings) -> None:
+    if settings.tracing is None:
+        return
+    from service.observe import tracing  # which imports much, and is rarely on
+
+    try:
+        tracing.check(settings.tracing)
+    except (tracing.CannotTrace, OSError) as error:
+        raise Unservable(f"tracing: {error}") from error
+
+
+def _mib(size: int) -> str:
+    return f"{size / MIB:,.0f} MiB"

@@ -1,0 +1,88 @@
+"""What was sent, by kind and size; what is taken, by name; and the name that was probably meant."""
+
+import difflib
+import json
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from service.wording.fault import Loc
+
+LONGEST_NAME = 32  # characters of a name that is compared with ours; a longer one is not misspelt
+SIMILAR, CLEAR = 0.6, 0.15  # of 1: how like a name is to one that is meant, and how much more so
+
+
+def received(value: object) -> str:
+    """The kind and size of a value, which says nothing of what it holds."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case int():
+            return "an integer"
+        case float():
+            return "a number with a fraction or an exponent"
+        case str():
+            return f"a string of {counted(len(value), 'character')}" if value else "an empty string"
+        case list():
+            return f"a list of {counted(len(value), 'value')}" if value else "an empty list"
+        case dict():
+            return f"an object of {counted(len(value), 'field')}" if value else "an empty object"
+        case _:
+            return "a value of another kind"
+
+
+def counted(count: int, noun: str) -> str:
+    """A count and its noun: 1 token, 2,048 tokens."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def listed(names: Iterable[str], word: str = "or") -> str:
+    """Names as a sentence lists them: a, b or c."""
+    *first, last = names
+    return f"{', '.join(first)} {word} {last}" if first else last
+
+
+def quoted(names: Iterable[str], word: str = "or") -> str:
+    """The same of names that a request may hold."""
+    return listed((f'"{name}"' for name in names), word)
+
+
+def capitalised(sentence: str) -> str:
+    """A sentence with a capital letter first, and no other changed."""
+    return sentence[:1].upper() + sentence[1:]
+
+
+def ended(sentence: str) -> str:
+    """A sentence with its full stop."""
+    return sentence if not sentence or sentence.endswith((".", "?")) else f"{sentence}."
+
+
+def change(fields: Mapping[str, Any]) -> str:
+    """A change to a request, with what would come of it: form "stats" (528 bytes)."""
+    parts = []
+    for name, value in fields.items():
+        what, most, _ = name.partition("_at_most")
+        parts.append(f"at most {value:,} {what}" if most else f"{name} {json.dumps(value)}")
+    if "bytes" in fields:
+        parts[list(fields).index("bytes")] = f"({fields['bytes']:,} bytes)"
+    return " ".join(parts)
+
+
+def meant(name: object, names: Collection[str]) -> str:
+    """Which of our names is nearest to what was sent, as a question; nothing if none is near."""
+    if not isinstance(name, str) or len(name) > LONGEST_NAME:
+        return ""
+    matcher = difflib.SequenceMatcher(b=name.casefold())
+    near = []
+    for one in names:
+        matcher.set_seq1(one.casefold())
+        near.append((matcher.ratio(), one))
+    (most, best), (next_most, _) = sorted([*near, (0, ""), (0, "")], reverse=True)[:2]
+    return f'; did you mean "{best}"?' if most >= SIMILAR and most - next_most >= CLEAR else ""
+
+
+def place(loc: Loc) -> str:
+    """A place in a request: inputs[3].text."""
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc)
+    return "".join(parts).removeprefix(".")

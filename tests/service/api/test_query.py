@@ -1,0 +1,43 @@
+"""What a query may hold: what the route knows, once."""
+
+import httpx
+import pytest
+
+from service.api.operations import OPERATIONS, PAGES, Operation
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+NAME = "all-MiniLM-L6-v2"
+SENT = {"content-type": "application/json"}
+
+
+@pytest.mark.parametrize("row", [*OPERATIONS, *PAGES], ids=lambda row: f"{row.method} {row.path}")
+async def test_a_parameter_that_a_route_does_not_know_is_refused(
+    client: httpx.AsyncClient, row: Operation
+) -> None:
+    """Whoever sends it expects it to do something; its name is not repeated."""
+    path = row.path.format(model=NAME, id=NAME, version="1")
+
+    answer = await client.request(row.method, f"{path}?canary=true", content=b"", headers=SENT)
+
+    unknown = row.api.statuses.get("unknown_field", 422)
+    assert answer.status_code == unknown and "canary" not in answer.text
+    assert "query: a parameter with a name of 6 characters is unknown" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("query", "code", "detail"),
+    [
+        ("dryrun=true", "unknown_field", 'did you mean "dry_run"?'),
+        ("dry_run=false&dry_run=true", "out_of_range", "dry_run: expected it once"),
+        ("dry_run=1", "out_of_range", "dry_run: expected true or false"),
+    ],
+)
+async def test_a_dry_run_is_asked_for_in_one_way(
+    client: httpx.AsyncClient, query: str, code: str, detail: str
+) -> None:
+    """What is misspelt would run the request, and of two one would count."""
+    answer = await client.post(f"/v1/encode?{query}", json={"inputs": ["a"]})
+
+    assert (answer.status_code, answer.json()["code"]) == (422, code)
+    assert detail in answer.json()["detail"]

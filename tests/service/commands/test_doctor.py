@@ -1,0 +1,138 @@
+"""`headlight doctor`: what is here, and what to do where it is not."""
+
+import importlib.metadata
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+from model.native import library
+from service.cli import main
+from service.cluster import haproxy, ports, room
+from service.commands import doctor
+from service.settings import MIB
+
+WHAT = ["python", "processor", "compiler", "ray", "haproxy", "port", "Ray's ports", "memory"]
+WHAT += ["shared memory", "disk", "torch", "compiled pass", "GPUs", "settings"]
+
+
+@pytest.fixture
+def examined() -> Callable[..., Result]:
+    """Run it with options, on a port that nobody holds."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(main, ["doctor", *arguments], env={"HEADLIGHT_PORT": port})
+
+    return run
+
+
+def test_it_looks_at_all_that_a_start_needs(examined: Callable[..., Result]) -> None:
+    """A line each; here the service starts, as the other tests show."""
+    result = examined()
+
+    assert [line[6:20].strip() for line in result.stdout.splitlines()] == WHAT
+    assert "FAIL" not in result.stdout and result.exit_code == 0
+
+
+def missing(*error: object) -> Callable[..., object]:
+    """What fails whatever it is called with."""
+
+    def fail(*arguments: object) -> object:
+        raise error[0](*error[1:])  # type: ignore[operator]
+
+    return fail
+
+
+WRONG = {
+    "Python": ((sys, "version_info", (3, 10, 1)), "FAIL  python", "install Python 3.11 or later"),
+    "operator": (
+        (library, "load", missing(library.Missing, "it is not built")),
+        "note  compiled pass",
+        "`make operator`",
+    ),
+    "compiler": ((shutil, "which", lambda name: None), "note  compiler", "g++"),
+    "Ray": ((doctor, "version", lambda name: "2.61.0"), "FAIL  ray", "pip install 'ray[serve]"),
+    "no Ray": (
+        (doctor, "version", missing(importlib.metadata.PackageNotFoundError)),
+        "FAIL  ray",
+        "pip install 'ray[serve]",
+    ),
+    "HAProxy": (
+        (haproxy, "binary", missing(FileNotFoundError, "no haproxy")),
+        "note  haproxy",
+        "--ingress proxy",
+    ),
+    "ports": ((ports, "BLOCKS", range(20_000, 20_000)), "FAIL  Ray's ports", "docs/ports.md"),
+    "shared memory": (
+        (room, "files", lambda place: 64 * MIB if place == room.SHARED else 9999 * MIB),
+        "note  shared memory",
+        "--shm-size 1g",
+    ),
+    "disk": ((os, "access", lambda path, mode: False), "FAIL  disk", "mount one"),
+    "memory": ((room, "memory", lambda: 100 * MIB), "FAIL  settings", "100 MiB are free"),
+    "GPU": ((torch.cuda, "device_count", lambda: 3), "ok    GPUs", "3"),
+}
+
+
+@pytest.mark.parametrize(("change", "start", "remedy"), WRONG.values(), ids=WRONG.keys())
+def test_what_is_wrong_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+    examined: Callable[..., Result],
+    change: tuple[object, str, object],
+    start: str,
+    remedy: str,
+) -> None:
+    """And ends with 1 where the service could not start."""
+    with monkeypatch.context() as patch:
+        patch.setattr(*change)
+        result = examined()
+
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith(start)]
+    assert remedy in line
+    assert result.exit_code == ("FAIL" in result.stdout)
+
+
+def test_without_torch_the_rest_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch, examined: Callable[..., Result]
+) -> None:
+    """And what needs it is left out."""
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "torch", None)
+        result = examined()
+
+    *_, last = result.stdout.splitlines()
+    assert last.startswith("FAIL  torch") and "install Headlight again" in last
+    assert result.exit_code == 1
+
+
+def test_it_looks_with_the_options_of_the_start(examined: Callable[..., Result]) -> None:
+    """A port that is taken, a device that is not here, a wrong option."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken = str(server.getsockname()[1])
+        result = examined("--port", taken, "--device", "cuda")
+
+    wrong = [line for line in result.stdout.splitlines() if line.startswith("FAIL")]
+    assert [line[6:20].strip() for line in wrong] == ["port", "settings"]
+    assert "choose another by --port" in wrong[0] and "--device cpu" in wrong[1]
+    assert result.exit_code == 1
+    assert examined("--replicas", "0").exit_code == 2
+
+
+def test_a_processor_without_avx2_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """By the kernel's own list."""
+    listed = tmp_path / "cpuinfo"
+    listed.write_text("processor : 0\nflags : fpu sse2\n")
+    monkeypatch.setattr(doctor, "PROCESSOR", listed)
+    assert str(doctor._processor()).startswith("note  processor       no AVX2: ")
+
+    listed.write_text("flags : fpu avx2 avx512f\n")
+    assert doctor._processor().fact == "avx2 avx512f"

@@ -1,0 +1,79 @@
+"""What several commands share: the key file, completion."""
+
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from service.cli import main
+from service.commands.options import read_key
+
+KEY, OTHER = "canary-Key_123456789", "another-key-123456"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [f"{KEY}\n", f"team-a:{KEY}\n", f"team-a:{KEY} requests=64 rate=20000\nteam-b:{OTHER}\n"]
+    + [f"team-a:sha256:{'0' * 64}\nteam-b:{KEY}", f"\n\n  {KEY}  \n"],
+    ids=["bare", "named", "limited, the first of two", "after a digest", "among blanks"],
+)
+def test_the_services_own_key_file_is_one_for_its_clients(tmp_path: Path, text: str) -> None:
+    """The first key that a client can send; its name and limits are the service's business."""
+    file = tmp_path / "keys"
+    file.write_text(text)
+
+    assert read_key(file) == KEY
+
+
+@pytest.mark.parametrize("command", [["top"], ["encode", "text"]], ids=["top", "encode"])
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (b"\xff\xfe\x00", "is not UTF-8 text: a key file holds `key` or `name:key`"),
+        (b"\n", "there is no key"),
+        (f"a:sha256:{'0' * 64}".encode(), "holds SHA-256 alone, which no client can send"),
+        (b"secret phrase", "line 1 holds more than `key` or `name:key`"),
+    ],
+    ids=["not text", "empty", "digests", "words"],
+)
+def test_a_key_file_that_holds_none_is_refused_in_one_line(
+    tmp_path: Path, command: list[str], content: bytes, line: str
+) -> None:
+    """Which names the file, and never repeats what it holds."""
+    file = tmp_path / "keys"
+    file.write_bytes(content)
+
+    result = CliRunner().invoke(main, [*command, "--key-file", str(file)])
+
+    assert result.exit_code == 2
+    assert re.fullmatch(f"headlight: {file}:? {re.escape(line)}\n", result.stderr)
+
+
+def test_the_version_is_the_packages() -> None:
+    """And nothing is loaded for it."""
+    said = CliRunner().invoke(main, ["--version"])
+
+    assert (said.exit_code, said.output) == (0, "headlight 0.1.0\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("headlight se", {"serve"}),
+        ("headlight serve --log-f", {"--log-format"}),
+        ("headlight serve --log-format ", {"json", "text"}),
+        ("headlight serve --device cu", {"cuda"}),
+        ("headlight serve --access-log ", {"true", "false"}),
+    ],
+)
+def test_a_shell_completes_commands_options_and_values(words: str, offered: set[str]) -> None:
+    """As the docs set it up for bash; zsh and fish ask the same code."""
+    typed = words.split(" ")
+    environment = {"COMP_WORDS": words, "COMP_CWORD": str(len(typed) - 1)}
+
+    said = CliRunner().invoke(
+        main, prog_name="headlight", env={**environment, "_HEADLIGHT_COMPLETE": "bash_complete"}
+    )
+
+    assert {line.partition(",")[2] for line in said.output.splitlines()} == offered

@@ -1,0 +1,167 @@
+"""docs/refusals.md has a real message for every refusal; `python -m tests.test_refusals` writes it.
+
+A new refusal is a line of tests/refusals.py.
+"""
+
+import asyncio
+import copy
+import json
+import math
+import os
+import re
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.types import ASGIApp
+
+from model.loading.sentence_transformers import Prompts
+from service.edge import reading
+from service.keys import Key
+from service.refusals import REFUSALS
+from service.replica import Replica
+from tests.refusals import JSON, ROWS, Row
+
+PAGE = Path(__file__).parent.parent / "docs" / "refusals.md"
+MARK = "<!-- refusals -->\n"
+WHOLE = "unknown_field"  # the code of which the page shows a body
+ID = "an-id"
+MACHINES = re.compile(r"\b[0-9,]+ ms")  # what depends on the machine
+
+Make = Callable[[Replica], ASGIApp]
+
+
+async def page(replica: Replica, application: Make) -> str:
+    """Every refusal, by code: its request, and what it is answered."""
+    parts = []
+    for code, kind in REFUSALS.items():
+        parts.append(f"## {code}\n\n{kind.status}. {kind.title}\n")
+        for row in (row for row in ROWS if row.code == code):
+            answer = await refused(replica, application, row)
+            assert answer.is_error and code_of(answer, code) == code, (
+                row.request(),
+                answer.text[:999],
+            )
+            where = f"On a service {row.under}:\n\n" if row.under else ""
+            parts.append(f"{where}```\n{row.request()}\n```\n\n> {message(answer)}\n")
+    return "\n".join(parts)
+
+
+async def refused(replica: Replica, application: Make, row: Row) -> httpx.Response:
+    """What a request is answered by a service in its row's state."""
+    headers = [("Content-Type", JSON)] if row.body is not None else []
+    headers = [("X-Request-Id", ID), *(row.headers if has_type(row) else [*headers, *row.headers])]
+    with state(replica, row) as served:
+        transport = httpx.ASGITransport(application(served))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            body = unending() if row.code == "request_timeout" else row.content()
+            return await client.request(row.method, row.path, content=body, headers=headers)
+
+
+def has_type(row: Row) -> bool:
+    """Whether a request says itself what its body is."""
+    return any(name == "Content-Type" for name, _ in row.headers)
+
+
+async def unending() -> AsyncIterator[bytes]:
+    """Half a body, then silence."""
+    yield b"{"
+    await asyncio.Event().wait()
+
+
+@contextmanager
+def state(replica: Replica, row: Row) -> Iterator[Replica]:
+    """The replica as a row wants it; afterwards as it was."""
+    other, health, seconds = copy.copy(replica), replica.health, reading.BODY_SECONDS
+    assert health is not None
+    match row.under:
+        case "with API keys":
+            settings: dict[str, Any] = {"api_keys": (Key("demo", "0" * 64),)}
+        case "with allowed hosts":
+            settings = {"allowed_hosts": ("localhost",)}
+        case "out of memory":
+            settings = {"max_held_bytes": 1}
+        case _:
+            settings = {}
+    other.settings = replica.settings.model_copy(update=settings)
+    reader = replica.reader
+    if row.under == "with prompts":
+        reader = replace(reader, prompts=Prompts({"query": "search for: ", "passage": ""}))
+    elif row.under == "without a bound on embeddings":
+        reader = replace(reader, max_embedding=math.inf)
+    elif row.under == "broken":
+        other.info = broken  # type: ignore[method-assign]
+    other.gateway = copy.copy(replica.gateway)
+    other.gateway._planner = copy.copy(replica.gateway._planner)
+    other.gateway._planner._reader = reader
+    health.batches.fault = "wrong" if row.under == "known to be wrong" else None
+    if row.code == "request_timeout":
+        reading.BODY_SECONDS = 0.01
+    try:
+        yield other
+    finally:
+        health.batches.fault, reading.BODY_SECONDS = None, seconds
+
+
+def broken() -> dict[str, Any]:
+    """A fault of ours."""
+    raise RuntimeError("canary-7f3a")
+
+
+def told(answer: httpx.Response) -> dict[str, Any]:
+    """A refusal's body, whatever API it is of."""
+    body: dict[str, Any] = answer.json()
+    return body["error"] if isinstance(body.get("error"), dict) else body
+
+
+def code_of(answer: httpx.Response, otherwise: str) -> str:
+    """A refusal's code, where its API has one."""
+    return str(told(answer).get("code", otherwise))
+
+
+def message(answer: httpx.Response) -> str:
+    """What people read of it."""
+    body = told(answer)
+    return str(body.get("detail") or body.get("message") or body["error"])
+
+
+async def filled(text: str, replica: Replica, application: Make) -> str:
+    """The page with all refusals as the service words them, one of them whole."""
+    first = next(row for row in ROWS if row.code == WHOLE)
+    whole = (await refused(replica, application, first)).json()
+    body = f"```json\n{json.dumps(whole, indent=1)}\n```"
+    head = re.sub(r"```json\n.*?```", lambda _: body, text.partition(MARK)[0], flags=re.DOTALL)
+    return head + MARK + "\n" + await page(replica, application)
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_the_page_holds_what_the_service_answers(replica: Replica, outer: Make) -> None:
+    """Each message is that of a request that is sent here: run this file."""
+    written = PAGE.read_text("utf-8")
+
+    assert MACHINES.sub("", await filled(written, replica, outer)) == MACHINES.sub("", written)
+
+
+def test_every_refusal_is_on_the_page() -> None:
+    """A code that comes or goes is a line of ROWS."""
+    assert {row.code for row in ROWS} == REFUSALS.keys()
+
+
+async def write() -> None:
+    """Write the page, by a replica of its own."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    from service.settings import Settings
+    from tests.conftest import application
+
+    replica = await Replica.start(Settings(device="cpu", threads=2), "replica-1")
+    text = PAGE.read_text("utf-8")
+    PAGE.write_text(await filled(text, replica, application), "utf-8")
+    await replica.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(write())
