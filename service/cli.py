@@ -86,6 +86,7 @@ def doctor(config: Path | None, **flags: str | None) -> None:
 @main.command()
 @click.argument("text", required=False)
 @click.option("--attention", metavar="L5H11", help="also show what this head attends to")
+@click.option("--plot", type=FILE, help="with --attention: also draw that map, .png or .svg")
 @click.option("--file", type=FILE, help="instead of TEXT: texts, JSON lines or .txt")
 @click.option("--out", type=FILE, help="with --file: the safetensors file to write")
 @click.option(
@@ -113,28 +114,35 @@ def encode(text: str | None, url: str, key_file: Path | None, **flags: Any) -> N
         refuse(str(error), FAILED)
 
 
-def encode_text(url: str, key: str | None, text: str, attention: str | None, **flags: Any) -> None:
+def encode_text(
+    url: str, key: str | None, text: str, attention: str | None, plot: Path | None, **flags: Any
+) -> None:
     """Print the table of a text."""
     from rich.console import Console
 
     from service.commands import encode
+    from service.commands.pictures.formats import CannotDraw
 
     if any(flags.values()):
         refuse("TEXT goes without --file, --out and --truncate", USAGE)
+    if plot and not attention:
+        refuse("--plot draws one head's map: name it by --attention, such as L0H5", USAGE)
     try:
-        Console().print(encode.table(url, text, attention, key))
+        Console().print(encode.table(url, text, attention, key, plot))
+    except CannotDraw as error:
+        refuse(str(error), USAGE)
     except encode.Unreachable as error:
         refuse(str(error), FAILED)
 
 
 def encode_file(
-    url: str, key: str | None, file: Path | None, out: Path | None, attention: Any, truncate: Any
+    url: str, key: str | None, file: Path | None, out: Path | None, truncate: Any, **flags: Any
 ) -> None:
     """Write the vectors of a file's texts, showing how far it is."""
     from service.commands import bulk
 
-    if file is None or out is None or attention:
-        refuse("give a TEXT, or --file and --out without --attention", USAGE)
+    if file is None or out is None or any(flags.values()):
+        refuse("give a TEXT, or --file and --out without --attention and --plot", USAGE)
     try:
         count = bulk.encode(url, key, file, out, truncate=truncate or "refuse")
     except bulk.Unusable as error:

@@ -221,7 +221,7 @@ NO_LIMITS = {
     "RAY_SERVE_HAPROXY_OBSERVE_ERROR_LIMIT", "RAY_SERVE_HAPROXY_METRICS_ENABLED",
     "api.body.MOST_CACHED", "api.body.LENGTH_BYTES", "api.open_inference.tensors.LENGTH_BYTES",
     "api.open_inference.request.MOST_UNSIGNED",
-    "api.teaching.mechanism.NUMBER_BYTES", "encode.request.MOST_SCALE",
+    "api.teaching.mechanism.NUMBER_BYTES", "encode.request.MOST_SCALE", "encode.request.MOST_WORD",
     "encode.plan.MOST_KEYS", "encode.plan.MOST_BLOCKS", "encode.answer.PIECE_BYTES",
     "edge.tenants.turns.LATELY_SECONDS", "edge.tenants.turns.LONG_SECONDS",
     "edge.tenants.turns.LONGEST_PAUSE_SECONDS",

@@ -27,6 +27,10 @@ class Waiting:
     def __init__(self, client: httpx.AsyncClient) -> None:
         self._client, self._loop = client, asyncio.get_running_loop()
 
+    def get(self, path: str) -> httpx.Response:
+        got = self._client.get(path)
+        return asyncio.run_coroutine_threadsafe(got, self._loop).result()
+
     def post(self, path: str, **given: Any) -> httpx.Response:
         posted = self._client.post(path, **given)
         return asyncio.run_coroutine_threadsafe(posted, self._loop).result()

@@ -62,6 +62,53 @@ def explain(encoder: Encoder, index: int, x: Tensor) -> dict[str, Tensor]:
     return steps
 
 
+def weights(encoder: Encoder, index: int) -> dict[str, Tensor]:
+    """What makes the steps of attention from those before them, named by what they make.
+
+    Args:
+        index: of the layer, counted from 0.
+
+    Returns:
+        float32, so that, in numpy's words,
+
+            q[i] = x @ q.weight[i] + q.bias[i]            (heads, width, head) and (heads, head);
+                                                          k and v alike; before any rotation
+            projected = concat @ projected.weight + projected.bias
+                                                          (width, width) and (width,)
+            normed, output, entered                       each norm's weight and bias, (width,)
+
+        without what the family has not. The feed-forward block's are left out: they are twice as
+        large as all others together.
+    """
+    layer = encoder.layers[index]
+    pre_norm, last = layer.config.pre_norm, index + 1 == len(encoder.layers)
+    inner, outer = layer.attention_norm, layer.feed_forward_norm
+    norms: dict[str, Affine | None] = {"normed": inner, "output": outer}
+    if pre_norm:
+        norms = {"entered": inner, "normed": outer, "output": encoder.norm if last else None}
+    named = _projections(layer.attention)
+    for name, norm in norms.items():
+        if norm is not None:
+            named |= _named(name, norm[0], norm[1])
+    return {name: tensor.float() for name, tensor in named.items()}
+
+
+def _projections(attention: MultiHeadAttention) -> dict[str, Tensor]:
+    """The weights of the four linears, those of q, k and v by head."""
+    heads, project, output = attention.heads, attention.project, attention.output
+    rows = torch.unflatten(project.weight(), 0, (3, heads, -1))  # (3, heads, head, width)
+    biases = (None,) * 3 if project.bias is None else project.bias.view(3, heads, attention.head)
+    named: dict[str, Tensor] = {}
+    for name, weight, bias in zip("qkv", rows.transpose(2, 3), biases, strict=True):
+        named |= _named(name, weight, bias)
+    return named | _named("projected", output.weight().T, output.bias)
+
+
+def _named(name: str, weight: Tensor, bias: Tensor | None) -> dict[str, Tensor]:
+    named = {f"{name}.weight": weight}
+    return named if bias is None else named | {f"{name}.bias": bias}
+
+
 def _attend(encoder: Encoder, attention: MultiHeadAttention, x: Tensor) -> dict[str, Tensor]:
     """From queries, keys and values to what W^O makes of their mix."""
     rows = _linear(attention.project, x).view(len(x), 3, attention.heads, attention.head)

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,6 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from headlight_client.call import authorization
+from service.commands.pictures import heatmap
+from service.commands.pictures.formats import check
 
 EXAMPLE = {"inputs": ["All is well"], "attention": {"layers": [0], "heads": [5]}}
 TIMEOUT_SECONDS = 60.0
@@ -61,12 +64,20 @@ def head(name: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def table(url: str, text: str, name: str | None, key: str | None = None) -> Group:
+def table(
+    url: str, text: str, name: str | None, key: str | None = None, plot: Path | None = None
+) -> Group:
     """What the model makes of a text, a row for each token; with a head, its map too.
+
+    Args:
+        plot: where to draw the map, .png or .svg.
 
     Raises:
         ValueError, Unreachable: see `head` and `ask`.
+        CannotDraw: see `check` and `draw`.
     """
+    if plot:
+        check(plot)
     body: dict[str, Any] = {"inputs": [text], "tokens": True}
     if name:
         layer, number = head(name)
@@ -77,6 +88,9 @@ def table(url: str, text: str, name: str | None, key: str | None = None) -> Grou
     grid = Table(title=title, title_justify="left", caption=answer["numerics"])
     grid.add_column("token")
     maps = item["attention"]["maps"][str(layer)][str(number)] if name else None
+    if plot and maps:
+        title = f"{name} of {answer['model']}: what each row's token attends to"
+        heatmap.draw(title, item["tokens"], maps, plot)
     for column in [*(["attends most to", "with"] if maps else []), "vector"]:
         grid.add_column(column, justify="right" if column == "with" else "left")
     for index, token in enumerate(item["tokens"]):

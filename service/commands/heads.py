@@ -11,7 +11,9 @@ from rich.console import Console
 
 from model.errors import CheckpointError, SequenceTooLong
 from model.heads import roles
-from service.commands import grid, picture
+from service.commands import grid
+from service.commands.pictures import survey as picture
+from service.commands.pictures.formats import CannotDraw, check
 from service.commands.solo import Solo
 from service.engine.weights import ModelNotFound
 from service.heads import sentences, store
@@ -46,9 +48,9 @@ def measure(
         thresholds = {**roles.THRESHOLDS, **dict(map(_threshold, threshold))}
         sample = sentences.read(corpus) if corpus else sentences.bundled()
         if plot:
-            picture.check(plot)
+            check(plot)
         survey = _measure(model, sample, thresholds)
-    except (BadCorpus, picture.CannotDraw, ModelNotFound, CheckpointError, OSError) as error:
+    except (BadCorpus, CannotDraw, ModelNotFound, CheckpointError, OSError) as error:
         raise Unusable(str(error)) from error
     for table in (grid.heads(survey), grid.roles(survey), grid.relations(survey)):
         console.print(table)

@@ -7,8 +7,16 @@ from model.loading.checkpoint import Model
 from model.maps.forms import Selection
 from model.maps.units import Units, divide
 from model.pooling import Pooling
-from service.encode.indices import gate_scales, heads_by_layer, hidden_states
-from service.encode.inputs import ModelInput, Reader
+from model.text.pieces import exhaust
+from service.encode.indices import (
+    Named,
+    gate_scales,
+    heads_by_layer,
+    hidden_states,
+    named_rows,
+    row_numbers,
+)
+from service.encode.inputs import THREAD_CHARACTERS, ModelInput, Reader
 from service.encode.request import Attention, EncodeRequest, Pooled
 from service.engine.work import Outputs, Work
 from service.observe.record import Record
@@ -64,13 +72,15 @@ class Planner:
         outputs, heads, gates = self._outputs(request), self._heads(request), self._gates(request)
         with record.stage("tokenize"):
             inputs = await self._read(request, deadline)
+            named = await self._named(request, inputs, deadline)
         record.sequences, record.tokens = len(inputs), sum(len(i.sequence) for i in inputs)
         works = []
         for index, one in enumerate(inputs):
             sequence = replace(one.sequence, gates=gates) if gates else one.sequence
             wanted = outputs
             if request.attention:
-                selection = self._selection(request.attention, heads, index, one)
+                places = named[index] if named else {}
+                selection = self._selection(request.attention, heads, index, one, places)
                 wanted = replace(outputs, attention=selection)
             works.append(Work(sequence, wanted, record))
         return Plan(inputs, works)
@@ -150,12 +160,27 @@ class Planner:
         self.check_tokens(sum(len(one.sequence) for one in inputs))
         return inputs
 
+    async def _named(
+        self, request: EncodeRequest, inputs: Sequence[ModelInput], deadline: float
+    ) -> Sequence[Named]:
+        """Where the words that rows are named by stand in each input; nothing where none are."""
+        rows = request.attention.rows if request.attention else []
+        if not any(isinstance(row, str) for row in rows):
+            return []
+        reading = named_rows(rows, inputs, request.items, self._model.tokenizer.normal)
+        texts = (text or "" for item in request.items for text in (item.text, item.pair))
+        characters = sum(map(len, texts)) + sum(len(row) for row in rows if isinstance(row, str))
+        if characters < THREAD_CHARACTERS:
+            return exhaust(reading)
+        return await self._reader.aside.run(reading, deadline, characters)
+
     def _selection(
-        self, attention: Attention, heads: Heads, index: int, source: ModelInput
+        self, attention: Attention, heads: Heads, index: int, source: ModelInput, named: Named
     ) -> Selection:
         """What is to be shown of one sequence's attention."""
         facts, units = source.facts, _units(attention, index, source)
-        if not set(attention.rows) <= set(units.axis):
+        rows = row_numbers(attention.rows, named, index, units)
+        if not set(rows) <= set(units.axis):
             detail = _missing_row(attention, index, units)
             raise Refused.at("index_out_of_range", "attention", "rows", detail=detail)
         special, separator = facts["special"] or [], self._model.tokenizer.separator
@@ -165,7 +190,7 @@ class Planner:
             units,
             attention.form,
             attention.weight or ("value_norm" if attention.form == "dominance" else "probability"),
-            tuple(attention.rows),
+            rows,
             attention.k or MOST_KEYS,
             attention.size or MOST_BLOCKS,
             attention.dtype == "float16",
@@ -199,7 +224,11 @@ def _units(attention: Attention, index: int, source: ModelInput) -> Units:
 
 def _missing_row(attention: Attention, index: int, units: Units) -> str:
     """Which row an input does not have."""
-    number = next(at for at, row in enumerate(attention.rows) if row not in units.axis)
+    number = next(
+        at
+        for at, row in enumerate(attention.rows)
+        if isinstance(row, int) and row not in units.axis
+    )
     rows = f"{attention.level}s 0 to {len(units.spans) - 1}"
     left = "" if attention.specials == "keep" else ", without special tokens"
     return f"entry {number} is not a row of inputs[{index}], which has the {rows}{left}"

@@ -5,19 +5,29 @@ from typing import Annotated, Any, ClassVar, Literal, LiteralString, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Discriminator, Field, InstanceOf, Tag, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    InstanceOf,
+    Tag,
+    field_validator,
+    model_validator,
+)
 from pydantic.json_schema import SkipJsonSchema
 from pydantic.types import FailFast
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypeAliasType
 
 from model.config import Mode
-from model.maps.choices import Form, Level, Specials, Weight
+from model.maps.choices import HEAD, Form, Level, Specials, Weight, by_layer
 from model.text.tokenizer import Truncate
 from service.wire import Wire
 
 Floats = Literal["float32", "float16"]
 MOST_SCALE = 100.0  # of a gate; much more makes numbers that nothing can hold
+MOST_WORD = 100  # characters of a row's word; BERT's tokenizer reads no longer one
 # Lists that stop at their first error: a million errors would cost more than the request
 Integers = TypeAliasType("Integers", Annotated[list[int], FailFast()])
 Numbers = TypeAliasType("Numbers", Annotated[list[float], FailFast()])
@@ -136,7 +146,34 @@ def _heads_tag(value: object) -> str:
     return "<list>" if isinstance(value, list) else "<all>"
 
 
-Heads = Annotated[All | Listed | ByLayer, Discriminator(_heads_tag)]
+HeadName = Annotated[str, Field(pattern=f"^{HEAD.pattern}$")]
+Heads = Annotated[
+    All | Listed | ByLayer,
+    Discriminator(_heads_tag),
+    BeforeValidator(
+        by_layer,
+        json_schema_input_type=Literal["all"]
+        | HeadName
+        | list[int]
+        | list[HeadName]
+        | dict[str, list[int]],
+    ),
+]
+
+
+def _of_a_text(word: str) -> str:
+    if not 0 < len(word) <= MOST_WORD:
+        size = {"most": MOST_WORD}
+        raise PydanticCustomError("index_out_of_range", "a word has 1 to {most} characters", size)
+    return word
+
+
+Word = Annotated[str, AfterValidator(_of_a_text), Field(json_schema_extra={"maxLength": MOST_WORD})]
+Row = Annotated[
+    Annotated[int, Tag("<number>")] | Annotated[Word, Tag("<word>")],
+    Discriminator(lambda value: "<word>" if isinstance(value, str) else "<number>"),
+]
+RowNames = TypeAliasType("RowNames", Annotated[list[Row], FailFast()])
 
 
 class Gate(Wire):
@@ -168,13 +205,15 @@ class Attention(Wire):
     layers: Indices = "all"
     """The layers to show, counted from 0, or from the last by negative numbers."""
     heads: Heads = "all"
-    """The heads to show, counted from 0: of every layer the same, or by layer, {"5": [11]}, which
-    chooses the layers too."""
+    """The heads to show, counted from 0: of every layer the same, or by layer, {"5": [11]}, or by
+    name, "L5H11" or a list of such; the latter two choose the layers too."""
     form: Form = "full"
     """What to make of the maps: whole maps, some rows, the strongest keys of every row, blocks,
     statistics, who dominates whom, or one map through all layers."""
-    rows: Integers = []
-    """Of the form rows, which needs it: the queries to show, tokens or words counted from 0."""
+    rows: RowNames = []
+    """Of the form rows, which needs it: the queries to show, tokens or words counted from 0, or
+    words of the text, "it", each of which must stand there once; a word of several tokens is the
+    rows of all of them."""
     k: Annotated[int, Field(ge=1)] | None = None
     """Of the form top: how many keys to show of each row; 8 where left out."""
     size: Annotated[int, Field(ge=1)] | None = None
@@ -204,7 +243,7 @@ class Attention(Wire):
 
     @field_validator("rows")
     @classmethod
-    def _once(cls, rows: list[int]) -> list[int]:
+    def _once(cls, rows: list[int | str]) -> list[int | str]:
         if len(set(rows)) != len(rows):
             raise PydanticCustomError(
                 "index_out_of_range", "a row is named twice; each counts once"

@@ -19,7 +19,7 @@ import torch
 
 from model import packing
 from model.encoder import Encoded
-from model.lessons.explain import explain
+from model.lessons.explain import explain, weights
 from model.loading.checkpoint import Model
 from model.maps.forms import Selection, show
 from model.pooling import Pooling
@@ -162,7 +162,7 @@ class Lanes:
             tokens=states[None].get(index),
             hidden={layer: states[layer][index] for layer in sorted(outputs.hidden)},
             attention=self._maps(encoded, rows, outputs.attention),
-            steps=self._explain(encoded, rows, outputs.explained),
+            steps=self._explain(encoded, rows, outputs),
         )
 
     def _maps(self, encoded: Encoded, rows: slice, selection: Selection | None) -> Maps | None:
@@ -173,11 +173,14 @@ class Lanes:
         heads = {layer: _arrays(tensors) for layer, tensors in shown.heads.items()}
         return Maps(self.model.encoder.kernels.path, heads, _arrays(shown.whole))
 
-    def _explain(self, encoded: Encoded, rows: slice, layer: int | None) -> dict[str, Array]:
+    def _explain(self, encoded: Encoded, rows: slice, outputs: Outputs) -> dict[str, Array]:
         """Every step of one sequence through the layer asked for."""
+        layer = outputs.explained
         if layer is None:
             return {}
         steps = explain(self.model.encoder, layer, encoded.hidden[layer][rows])
+        if outputs.weights:
+            steps |= weights(self.model.encoder, layer)
         return {name: array(step) for name, step in steps.items()}
 
 

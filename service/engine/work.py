@@ -22,6 +22,7 @@ class Outputs:
         hidden: hidden states, 0 = embeddings, i = after i layers.
         attention: what to show of it.
         explained: the layer to return every step of.
+        weights: whether with the weights that make them.
     """
 
     pooling: Pooling | None = None
@@ -29,6 +30,7 @@ class Outputs:
     hidden: frozenset[int] = frozenset()
     attention: Selection | None = None
     explained: int | None = None
+    weights: bool = False
 
     @property
     def states(self) -> frozenset[int]:
@@ -78,7 +80,7 @@ class Result:
         pooled: (width or dimensions,).
         tokens: (tokens, width).
         hidden: (tokens, width) by hidden state.
-        steps: the explained layer's, by name; see model/lessons/explain.py.
+        steps: the explained layer's and its weights, by name; see model/lessons/explain.py.
     """
 
     pooled: Array | None

@@ -24,7 +24,7 @@ BATCH = 16  # sentences; their maps of a large model are some megabytes
 PLACES = 4  # of a number in the answer
 NO_HEAD = "no head found"
 
-# the source texts' name for what a relation of the bundled corpus belongs to
+# what a relation of the bundled corpus belongs to
 KINDS = {
     "coreference": "coreference",
     "negation": "grammar",

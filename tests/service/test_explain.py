@@ -107,6 +107,53 @@ async def test_every_step_follows_from_the_one_before_and_the_weights(
 
 
 @pytest.mark.parametrize("layer", [0, 5])
+async def test_with_its_weights_an_answer_is_enough_to_recompute_it(
+    client: httpx.AsyncClient, layer: int
+) -> None:
+    """In numpy, all but the feed-forward block; and no step is another than without them."""
+    body = {"text": DOG, "layer": layer}
+    told = await explained(client, {**body, "weights": True})
+    parts = {
+        name: {part: np.array(value, np.float32) for part, value in of.items()}
+        for name, of in told["parameters"].items()
+        if name != "eps"
+    }
+
+    for name in "qkv":
+        weight, bias = parts[name]["weight"], parts[name]["bias"]
+        close(told["x"] @ weight + bias[:, None], told[name])
+    out = parts["projected"]
+    close(told["concat"] @ out["weight"] + out["bias"], told["projected"])
+    affine = {name: (parts[name]["weight"], parts[name]["bias"]) for name in ("normed", "output")}
+    assert told["parameters"]["eps"] == EPS
+    close(norm(told["x"] + told["projected"], affine["normed"]), told["normed"])
+    close(norm(told["normed"] + told["feed_forward"], affine["output"]), told["output"])
+    plain = await explained(client, body)
+    assert list(told["shapes"]) == STEPS and "parameters" not in plain
+    assert all(np.array_equal(told[name], plain[name]) for name in STEPS)
+
+
+async def test_weights_that_an_answer_does_not_hold_are_refused(
+    client: httpx.AsyncClient, replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before any is read: with their bytes, the limit, and what would fit."""
+    monkeypatch.setattr(replica.lessons, "_most_bytes", 2**20)
+    body = {"text": "All is well", "layer": 0}
+
+    refused = (await client.post(ROUTE, json={**body, "weights": True})).json()
+
+    steps = 4 * (10 * 5 * 384 + 2 * 12 * 5**2)
+    assert (refused["status"], refused["code"], refused["limit"]) == (
+        413,
+        "answer_too_large",
+        2**20,
+    )
+    assert refused["bytes"] == steps + 4 * (4 * 384**2 + 10 * 384)
+    assert refused["fits"] == [{"weights": False, "bytes": steps}]
+    assert (await client.post(ROUTE, json=body)).status_code == 200
+
+
+@pytest.mark.parametrize("layer", [0, 5])
 async def test_what_enters_and_leaves_are_the_hidden_states_that_are_served(
     client: httpx.AsyncClient, layer: int
 ) -> None:
@@ -166,7 +213,8 @@ async def test_a_pre_norm_family_has_one_more_step_to_pay_for(replica: Replica) 
     facts = []
     for pre_norm in (False, True):
         with pytest.raises(Refused) as refused:
-            lessons._check_bytes(replace(replica.reader.config, pre_norm=pre_norm), 3, 1)
+            config = replace(replica.reader.config, pre_norm=pre_norm)
+            lessons._check_bytes(config, 3, 1, weights=False)
         facts.append(refused.value.facts)
 
     assert facts[1]["bytes"] == 4 * (11 * 3 * 384 + 2 * 12 * 3**2)

@@ -255,6 +255,10 @@ class ProblemFacts(TypedDict, total=False):
     ]
     layers: Annotated[int, about("Of index_out_of_range: how many layers the model has.")]
     heads: Annotated[int, about("Of index_out_of_range: how many heads a layer has.")]
+    count: Annotated[
+        int,
+        about("Of index_out_of_range, of a row named by a word: how often it stands in the input."),
+    ]
     dtype: Annotated[
         str, about("Of nonfinite_output: the number format that does not hold it.", "float16")
     ]

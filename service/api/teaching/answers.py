@@ -23,6 +23,48 @@ class Attended(Closed):
     concat: Annotated[Rows, about("The heads side by side, (query, d).")]
 
 
+class ByHead(Closed):
+    """A linear's weights, cut by head."""
+
+    weight: Annotated[Maps, about("One matrix for each head, W_i, (heads, width, head).")]
+    bias: NotRequired[
+        Annotated[Rows, about("One vector for each head, b_i, (heads, head); where there is one.")]
+    ]
+
+
+class Linear(Closed):
+    """A linear's weights."""
+
+    weight: Annotated[Rows, about("The matrix, (inputs, outputs).")]
+    bias: NotRequired[Annotated[list[float], about("The vector, (outputs,); where there is one.")]]
+
+
+class Norm(Closed):
+    """What LayerNorm multiplies by and adds."""
+
+    weight: Annotated[list[float], about("What each number is multiplied by, (width,).")]
+    bias: NotRequired[
+        Annotated[list[float], about("What is added to each, (width,); where there is such.")]
+    ]
+
+
+class Parameters(Closed):
+    """The weights of a layer but for its feed-forward block's, by the step that they make."""
+
+    eps: Annotated[float, about("What LayerNorm adds to a variance.")]
+    q: Annotated[ByHead, about("q[i] = x @ weight[i] + bias[i]; before any rotation.")]
+    k: Annotated[ByHead, about("k[i] = x @ weight[i] + bias[i]; before any rotation.")]
+    v: Annotated[ByHead, about("v[i] = x @ weight[i] + bias[i].")]
+    projected: Annotated[Linear, about("projected = concat @ weight + bias.")]
+    entered: NotRequired[Annotated[Norm, about("entered = LayerNorm(x); of pre-norm families.")]]
+    normed: Annotated[Norm, about("normed = LayerNorm(x + projected).")]
+    output: NotRequired[
+        Annotated[
+            Norm, about("output = LayerNorm(normed + feed_forward), or of the sum in its place.")
+        ]
+    ]
+
+
 class Explained(Provenance):
     """What POST /v1/explain answers: a text's tokens, then every step of the layer."""
 
@@ -63,3 +105,4 @@ class Explained(Provenance):
     normed: Annotated[Rows, about(f"LayerNorm(x + projected), {ROWS}.")]
     feed_forward: Annotated[Rows, about(f"The feed-forward block's output, {ROWS}.")]
     output: Annotated[Rows, about(f"What the next layer reads, {ROWS}.")]
+    parameters: NotRequired[Annotated[Parameters, about("The weights, where the request says so.")]]

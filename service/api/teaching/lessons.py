@@ -21,6 +21,7 @@ from service.observe.record import Record
 from service.refusals import Refused
 
 ROWS, MAPS = 10, 2  # of an explained layer, (tokens, width) and (heads, query, key)
+SQUARES, VECTORS = 4, 10  # of its weights, (width, width) and (width,), at most
 
 
 class Lessons:
@@ -77,11 +78,17 @@ class Lessons:
         with record.stage("tokenize"):
             text = await self._read(request, deadline)
         record.sequences, record.tokens = 1, len(text.sequence)
-        size = _check_bytes(self._reader.config, len(text.sequence), self._most_bytes)
+        config, tokens = self._reader.config, len(text.sequence)
+        size = _check_bytes(config, tokens, self._most_bytes, weights=request.weights)
         self._reserve(record, size)
-        work = Work(text.sequence, Outputs(explained=request.layer), record)
+        work = Work(
+            text.sequence, Outputs(explained=request.layer, weights=request.weights), record
+        )
         (done,), _ = await self._admission.run([work], deadline, record)
-        return answer.as_numbers({**self._head, **_facts(request.layer, text, done.steps)})
+        told = {**self._head, **_facts(request.layer, text, done.steps)}
+        if request.weights:
+            told["parameters"] = {"eps": config.norm_eps, **_parameters(done.steps)}
+        return answer.as_numbers(told)
 
     def _reserve(self, record: Record, size: int) -> None:
         self._admission.reserve(record, arrays=size, answers=TEXT_BYTES * size)
@@ -106,18 +113,21 @@ class Lessons:
         return text
 
 
-def _check_bytes(config: EncoderConfig, tokens: int, limit: int) -> int:
+def _check_bytes(config: EncoderConfig, tokens: int, limit: int, *, weights: bool) -> int:
     """Bytes of the steps of so many tokens, refused where they are too many."""
+    fixed = SINGLE * config.width * (SQUARES * config.width + VECTORS) * weights
 
     def maps(tokens: int) -> int:
         return SINGLE * MAPS * config.heads * tokens**2
 
     def size(tokens: int) -> int:
-        return maps(tokens) + SINGLE * tokens * config.width * (ROWS + config.pre_norm)
+        return fixed + maps(tokens) + SINGLE * tokens * config.width * (ROWS + config.pre_norm)
 
     if size(tokens) > limit:
-        most = max(fewer for fewer in range(tokens) if size(fewer) <= limit)
-        fits = [{"tokens_at_most": most}] if most else []
+        most = max((fewer for fewer in range(tokens) if size(fewer) <= limit), default=0)
+        fits: list[dict[str, Any]] = [{"tokens_at_most": most}] if most else []
+        if weights and size(tokens) - fixed <= limit:
+            fits.append({"weights": False, "bytes": size(tokens) - fixed})
         code = "attention_too_large" if maps(tokens) > limit else "answer_too_large"
         raise Refused(code, bytes=size(tokens), limit=limit, fits=fits)
     return size(tokens)
@@ -126,5 +136,16 @@ def _check_bytes(config: EncoderConfig, tokens: int, limit: int) -> int:
 def _facts(layer: int, text: ModelInput, steps: Mapping[str, Any]) -> dict[str, Any]:
     """What an explanation says of its text, then the steps and their shapes."""
     cut = {"truncated": text.truncated, "length": text.length}
+    steps = {name: step for name, step in steps.items() if "." not in name}
     shapes = {name: step.shape for name, step in steps.items()}
     return {"layer": layer, **text.facts, **cut, "shapes": shapes, **steps}
+
+
+def _parameters(steps: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The weights among the steps, by what they make."""
+    named: dict[str, dict[str, Any]] = {}
+    for name, array in steps.items():
+        made, dot, part = name.partition(".")
+        if dot:
+            named.setdefault(made, {})[part] = array
+    return named

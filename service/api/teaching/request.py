@@ -81,6 +81,10 @@ class ExplainRequest(Wire):
     """A second text, which the tokenizer joins to `text` as its second segment."""
     layer: int
     """The layer, counted from 0."""
+    weights: bool = False
+    """Whether to answer `parameters` too: the weights that make q, k, v, the attention's output
+    and the norms. Refused where they are more than an answer may hold, as those of large models
+    are."""
     truncate: Truncate = "refuse"
     """What happens to a text of more than `max_tokens` tokens: it is refused, or cut on this
     side."""

@@ -2,11 +2,14 @@
 
 import asyncio
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
+from service.cli import main
 from service.commands import encode
 
 
@@ -74,3 +77,36 @@ def test_a_long_text_is_drawn_as_far_as_a_terminal_goes() -> None:
     _, *rows = drawn(told, "L0H0")
 
     assert len(rows) == 40 and {len(row) for row in rows} == {2 + 80}
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_map_is_drawn_beside_the_table(address: str, tmp_path: Path) -> None:
+    """Of the head that is named, with its model; 'well' takes 0.62 of 'all'."""
+    line = ["encode", "All is well", "--attention", "L0H5", "--url", address]
+
+    shown = await asyncio.to_thread(
+        CliRunner().invoke, main, [*line, "--plot", str(tmp_path / "a.svg")]
+    )
+
+    drawn = (tmp_path / "a.svg").read_text()
+    assert shown.exit_code == 0 and "L0H5: each token looks" in shown.stdout
+    assert ">L0H5 of all-MiniLM-L6-v2" in drawn and ">0.62<" in drawn and ">[CLS]<" in drawn
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["a", "--plot", "a.png"], "name it by --attention, such as L0H5"),
+        (["a", "--attention", "L0H5", "--plot", "a.pdf"], "name ends in .png or .svg"),
+        (["--file", "a.txt", "--out", "b", "--plot", "a.png"], "--file and --out without"),
+    ],
+    ids=["no head", "format", "a file of texts"],
+)
+def test_a_picture_that_cannot_be_drawn_is_refused_before_anyone_is_asked(
+    options: list[str], reason: str
+) -> None:
+    """In one line, with the status of a wrong command."""
+    shown = CliRunner().invoke(main, ["encode", *options, "--url", "http://127.0.0.1:9"])
+
+    assert (shown.exit_code, shown.output.count("\n")) == (2, 1)
+    assert reason in shown.output

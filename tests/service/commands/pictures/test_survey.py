@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from service.commands import picture
-from service.commands.picture import COLOURS, NONE, CannotDraw
+from service.commands.pictures import survey as picture
+from service.commands.pictures.formats import CannotDraw, check
+from service.commands.pictures.survey import COLOURS, NONE
 from service.heads import store
 
 
@@ -63,7 +64,7 @@ def test_a_relation_of_the_users_own_has_a_colour_too(
 
 def test_what_cannot_be_drawn_is_refused_before_it_is_measured() -> None:
     """Only the two formats that are promised."""
-    picture.check(Path("a.SVG"))
+    check(Path("a.SVG"))
 
     with pytest.raises(CannotDraw, match=r"a\.pdf: a picture's name ends in \.png or \.svg"):
-        picture.check(Path("a.pdf"))
+        check(Path("a.pdf"))

@@ -1,7 +1,6 @@
 """Layers x heads as a picture, PNG or SVG: what each head does.
 
-Colour never stands alone: every cell carries its badge and score. matplotlib is imported only
-when a picture is asked for.
+Colour never stands alone: every cell carries its badge and score.
 """
 
 from collections import Counter
@@ -9,12 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from service.commands.grid import MORE, Facts, badge, label, layers, title
+from service.commands.pictures.formats import DPI
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-FORMATS = (".png", ".svg")
-MISSING = "matplotlib is missing (the package's extra plot): pip install matplotlib"
 
 # Okabe and Ito's colours, which colour-blind eyes tell apart; greys for what most heads do.
 # A relation has the colour of its kind.
@@ -36,7 +33,6 @@ EDGE = "#9a9a9a"
 CELL, LINE, EDGES = 0.6, 0.2, 0.55  # inches: a cell's side, a line of text, around all
 NARROWEST = 9.0  # inches; the lines below the grid need them
 ABOVE = 1.05  # inches for the title and the names of the heads
-DPI = 160
 
 
 class Line(NamedTuple):
@@ -44,24 +40,6 @@ class Line(NamedTuple):
 
     colour: str | None
     text: str
-
-
-class CannotDraw(Exception):
-    """A picture of this kind cannot be made here; the message is one line."""
-
-
-def check(path: Path) -> None:
-    """See that a picture can be made, before anything is measured for it.
-
-    Raises:
-        CannotDraw: the file's name ends in none of FORMATS, or matplotlib is missing.
-    """
-    if path.suffix.lower() not in FORMATS:
-        raise CannotDraw(f"{path.name}: a picture's name ends in {' or '.join(FORMATS)}")
-    try:
-        import matplotlib  # noqa: F401  # whether it is there
-    except ImportError as error:
-        raise CannotDraw(MISSING) from error
 
 
 def draw(survey: Facts, path: Path) -> None:
