@@ -113,15 +113,15 @@ def encode_file(
     url: str, key: str | None, file: Path | None, out: Path | None, attention: Any, truncate: Any
 ) -> None:
     """Write the vectors of a file's texts, showing how far it is."""
-    from service.commands import bulk
+    from service.commands.bulk import job
 
     if file is None or out is None or attention:
         refuse("give a TEXT, or --file and --out without --attention", USAGE)
     try:
-        count = bulk.encode(url, key, file, out, truncate=truncate or "refuse")
-    except bulk.Unusable as error:
+        count = job.encode(url, key, file, out, truncate=truncate or "refuse")
+    except job.Unusable as error:
         refuse(str(error), USAGE)
-    except bulk.Stopped as error:
+    except job.Stopped as error:
         refuse(str(error), FAILED)
     except KeyboardInterrupt:
         refuse("stopped; the same command goes on from here", INTERRUPTED)

@@ -18,8 +18,8 @@ import torch
 from transformers import AutoTokenizer, BertConfig, BertModel, PreTrainedTokenizerBase
 
 from model.errors import CheckpointError
-from service.commands.bulk import Stopped, Unusable
-from service.commands.bulk import encode as encode_file
+from service.commands.bulk.job import Stopped, Unusable
+from service.commands.bulk.job import encode as encode_file
 from service.edge import guard
 from service.engine.numerics import GOLDEN
 from service.engine.weights import BUNDLED, locate

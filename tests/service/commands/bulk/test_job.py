@@ -16,12 +16,12 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from service.cli import main
-from service.commands import bulk
+from service.commands.bulk import job
 from service.replica import Replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-ROOT = Path(__file__).parent.parent.parent.parent
+ROOT = Path(__file__).parents[4]
 WORDS = "all is well and the dog ate the food because it was hungry".split()
 TEXTS = [" ".join(WORDS[: 1 + i * 7 % 13]) + f" {i}" for i in range(53)]
 LITTLE = {"max_sequences": 5}  # so that the file takes eleven requests
@@ -281,8 +281,8 @@ async def test_a_service_that_is_not_there_is_said_soon(
     folder: Folder, listen: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not after minutes of patience, which a request has once the service was there."""
-    assert bulk.INFO_SECONDS < 20
-    monkeypatch.setattr(bulk, "INFO_SECONDS", 0.5)
+    assert job.INFO_SECONDS < 20
+    monkeypatch.setattr(job, "INFO_SECONDS", 0.5)
 
     async def nobody(scope: Any, receive: Any, send: Any) -> None:
         raise RuntimeError

@@ -22,9 +22,9 @@ from rich.text import Text
 
 from headlight_client import Client, HeadlightError, NoAnswer, RequestRefused
 from headlight_client.answers import same
-from service.commands import lines
-from service.commands.lines import BadLine, Changed, Source
-from service.commands.vectors import CannotResume, Vectors
+from service.commands.bulk import lines
+from service.commands.bulk.lines import BadLine, Changed, Source
+from service.commands.bulk.vectors import CannotResume, Vectors
 
 INFO_SECONDS = 5.0  # to find the service at all
 PATIENCE_SECONDS = 300.0  # for a request once it goes: a restart of the service in between

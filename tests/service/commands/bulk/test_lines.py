@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from service.commands import lines
-from service.commands.lines import BadLine, Changed, check
+from service.commands.bulk import lines
+from service.commands.bulk.lines import BadLine, Changed, check
 
 INFO = {"limits": {"max_text_characters": 20}}
 GOOD = b"""\xef\xbb\xbf"All is well"

@@ -7,7 +7,7 @@ import pytest
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file
 
-from service.commands.vectors import CannotResume, Vectors
+from service.commands.bulk.vectors import CannotResume, Vectors
 
 ORIGIN = {"weights": "sha256:0", "source_sha256": "1", "truncate": "refuse"}
 NOT_CUT = {"truncate": "refuse"}
