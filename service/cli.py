@@ -70,8 +70,14 @@ def serve(config: Path | None, example: bool, **flags: str | None) -> None:
 @main.command()
 @click.argument("text", required=False)
 @click.option("--attention", metavar="L5H11", help="also show what this head attends to")
-@click.option("--file", type=FILE, help="instead of TEXT: texts, JSON lines or .txt")
-@click.option("--out", type=FILE, help="with --file: the safetensors file to write")
+@click.option("--file", type=FILE, help="instead of TEXT: a file of texts; - reads stdin")
+@click.option(
+    "--format",
+    type=click.Choice(["jsonl", "txt", "csv", "tsv"]),
+    help="with --file: how it holds texts  [default: as its name ends, or jsonl]",
+)
+@click.option("--column", help="of csv and tsv: its name in the first row, or its number from 1")
+@click.option("--out", type=FILE, help="with --file: what to write, .safetensors or .npy")
 @click.option(
     "--truncate",
     type=click.Choice(["refuse", "right", "left"]),
@@ -102,7 +108,7 @@ def encode_text(url: str, key: str | None, text: str, attention: str | None, **f
     from service.commands import encode
 
     if any(flags.values()):
-        refuse("TEXT goes without --file, --out and --truncate", USAGE)
+        refuse("TEXT goes without --file and what goes with it", USAGE)
     try:
         Console().print(encode.table(url, text, attention, key))
     except encode.Unreachable as error:
@@ -110,15 +116,16 @@ def encode_text(url: str, key: str | None, text: str, attention: str | None, **f
 
 
 def encode_file(
-    url: str, key: str | None, file: Path | None, out: Path | None, attention: Any, truncate: Any
+    url: str, key: str | None, file: Path | None, out: Path | None, **flags: Any
 ) -> None:
     """Write the vectors of a file's texts, showing how far it is."""
-    from service.commands.bulk import job
+    from service.commands.bulk import job, lines
 
-    if file is None or out is None or attention:
+    if file is None or out is None or flags["attention"]:
         refuse("give a TEXT, or --file and --out without --attention", USAGE)
+    texts = lines.File.of(file, flags["format"], flags["column"])
     try:
-        count = job.encode(url, key, file, out, truncate=truncate or "refuse")
+        count = job.encode(url, key, texts, out, truncate=flags["truncate"] or "refuse")
     except job.Unusable as error:
         refuse(str(error), USAGE)
     except job.Stopped as error:
