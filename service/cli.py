@@ -87,8 +87,14 @@ def doctor(config: Path | None, **flags: str | None) -> None:
 @click.argument("text", required=False)
 @click.option("--attention", metavar="L5H11", help="also show what this head attends to")
 @click.option("--plot", type=FILE, help="with --attention: also draw that map, .png or .svg")
-@click.option("--file", type=FILE, help="instead of TEXT: texts, JSON lines or .txt")
-@click.option("--out", type=FILE, help="with --file: the safetensors file to write")
+@click.option("--file", type=FILE, help="instead of TEXT: a file of texts; - reads stdin")
+@click.option(
+    "--format",
+    type=click.Choice(["jsonl", "txt", "csv", "tsv"]),
+    help="with --file: how it holds texts  [default: as its name ends, or jsonl]",
+)
+@click.option("--column", help="of csv and tsv: its name in the first row, or its number from 1")
+@click.option("--out", type=FILE, help="with --file: what to write, .safetensors or .npy")
 @click.option(
     "--truncate",
     type=click.Choice(["refuse", "right", "left"]),
@@ -124,7 +130,7 @@ def encode_text(
     from service.commands.pictures.formats import CannotDraw
 
     if any(flags.values()):
-        refuse("TEXT goes without --file, --out and --truncate", USAGE)
+        refuse("TEXT goes without --file and what goes with it", USAGE)
     if plot and not attention:
         refuse("--plot draws one head's map: name it by --attention, such as L0H5", USAGE)
     try:
@@ -136,18 +142,19 @@ def encode_text(
 
 
 def encode_file(
-    url: str, key: str | None, file: Path | None, out: Path | None, truncate: Any, **flags: Any
+    url: str, key: str | None, file: Path | None, out: Path | None, **flags: Any
 ) -> None:
     """Write the vectors of a file's texts, showing how far it is."""
-    from service.commands import bulk
+    from service.commands.bulk import job, lines
 
-    if file is None or out is None or any(flags.values()):
+    if file is None or out is None or flags["attention"] or flags["plot"]:
         refuse("give a TEXT, or --file and --out without --attention and --plot", USAGE)
+    texts = lines.File.of(file, flags["format"], flags["column"])
     try:
-        count = bulk.encode(url, key, file, out, truncate=truncate or "refuse")
-    except bulk.Unusable as error:
+        count = job.encode(url, key, texts, out, truncate=flags["truncate"] or "refuse")
+    except job.Unusable as error:
         refuse(str(error), USAGE)
-    except bulk.Stopped as error:
+    except job.Stopped as error:
         refuse(str(error), FAILED)
     except KeyboardInterrupt:
         refuse("stopped; the same command goes on from here", INTERRUPTED)

@@ -11,12 +11,16 @@ from email.utils import parsedate_to_datetime
 import httpx
 from httpx import codes
 
+from headlight_client.errors import RequestRefused
+
 RETRIED = {
     codes.TOO_MANY_REQUESTS,
     codes.BAD_GATEWAY,
     codes.SERVICE_UNAVAILABLE,
     codes.GATEWAY_TIMEOUT,
 }
+# Of a proxy whose service is away, as Ray's while it starts; of the service itself they are final
+AWAY = {codes.NOT_FOUND, codes.REQUEST_TIMEOUT}
 # A connection that failed or broke; not one that cannot be made at all, such as of a wrong scheme
 BROKEN = (httpx.NetworkError, httpx.TimeoutException, httpx.RemoteProtocolError, httpx.ProxyError)
 FIRST_SECONDS, LONGEST_SECONDS = 0.1, 10.0  # of backoff
@@ -37,9 +41,17 @@ def pause(
     jitter = draw(0.0, min(LONGEST_SECONDS, FIRST_SECONDS * 2.0 ** min(tries - 1, 32)))
     if isinstance(reply, httpx.RequestError):
         return jitter if isinstance(reply, BROKEN) else None
-    if reply.status_code not in RETRIED:
+    if not _may_pass(reply):
         return None
     return retry_after(reply.headers.get("retry-after", "")) + jitter
+
+
+def _may_pass(reply: httpx.Response) -> bool:
+    """Whether an error says that the service is busy or away, not what it thinks of the request."""
+    if reply.status_code in RETRIED:
+        return True
+    away = reply.status_code in AWAY or reply.is_server_error
+    return away and RequestRefused.of(reply).code is None
 
 
 def retry_after(header: str) -> float:

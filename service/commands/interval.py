@@ -1,7 +1,8 @@
 """What happened in a running service between two pages of its GET /metrics.
 
 Counters become rates over the time between the pages, and histograms become quantiles of what was
-observed in it. Names are given without their `headlight_`.
+observed in it. Names are given without their `headlight_`. Scrapes, ours and others', are left out:
+whoever looks at an idle service would see nothing else.
 
 Source: quantiles as Prometheus' histogram_quantile has them, linear inside a bucket.
 """
@@ -16,6 +17,7 @@ import httpx
 
 from headlight_client.call import authorization
 from service.commands.encode import Unreachable
+from service.observe.families import SCRAPE
 from service.observe.metrics import samples
 
 TIMEOUT_SECONDS = 5.0
@@ -54,7 +56,8 @@ def page(text: str, at: float) -> Page:
     """Read a page of metrics that was scraped at a time."""
     series: dict[str, dict[Labels, float]] = defaultdict(dict)
     for name, labels, value in samples(text):
-        series[name][tuple(sorted(labels.items()))] = value
+        if labels.get("route") != SCRAPE:
+            series[name][tuple(sorted(labels.items()))] = value
     return Page(at, series)
 
 

@@ -17,6 +17,7 @@ from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from service.memory import Hold
+from service.observe.families import SCRAPE
 from service.observe.metrics import Metrics
 from service.observe.record import REQUEST_ID, TRACEPARENT, WAITED, Record
 from service.refusals import UNAUTHORIZED
@@ -58,9 +59,10 @@ class Observer:
         self._weights, self._tracing = weights, tracing
         ends = [tracing.end] if tracing else []
         self._listeners = [metrics.request, *ends, *([self._log] if lines else [])]
-        self._in_flight, self._ended = 0, list[Record]()
+        self._in_flight, self._ended = set[Record](), list[Record]()
         self._alike, self._summed = Counter[tuple[str, int]](), time.monotonic()
-        metrics.watch("requests_in_flight", "Requests not yet answered.", lambda: self._in_flight)
+        sentence = "Requests not yet answered, scrapes aside."
+        metrics.watch("requests_in_flight", sentence, self._under_way)
 
     @contextmanager
     def request(self, route: str, scope: Scope, hold: Hold) -> Iterator[Record]:
@@ -77,15 +79,19 @@ class Observer:
             record.wait(float(waited))
         if self._tracing:
             record.trace = self._tracing.begin(record, headers.getlist(TRACEPARENT))
-        self._in_flight += 1
+        self._in_flight.add(record)
         try:
             yield record
         finally:
-            self._in_flight -= 1
+            self._in_flight.discard(record)
             record.end()
             if not self._ended:
                 asyncio.get_running_loop().call_later(TELL_SECONDS, self.tell)
             self._ended.append(record)
+
+    def _under_way(self) -> int:
+        """Requests in flight; with the scrape that asks, no page would ever say 0."""
+        return sum(record.route != SCRAPE for record in self._in_flight)
 
     def tell(self) -> None:
         """Tell of the requests that have ended since the last time; whoever counts calls it."""

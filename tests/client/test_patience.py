@@ -49,10 +49,19 @@ def test_retry_after_may_be_a_date() -> None:
     assert [retry_after(wrong) for wrong in ("", "soon", "-1", "\u0663")] == [0.0] * 4
 
 
-@pytest.mark.parametrize("status", [301, 400, 401, 408, 413, 422, 500, 501])
+@pytest.mark.parametrize("status", [301, 400, 401, 413, 422])
 def test_no_other_status_is_tried_again(status: int) -> None:
     """It would end the same way."""
     assert pause(httpx.Response(status, headers={"Retry-After": "1"}), 1) is None
+
+
+@pytest.mark.parametrize("status", [404, 408, 500, 501])
+def test_what_a_proxy_answers_for_a_service_that_is_away_is_waited_out(status: int) -> None:
+    """As Ray's own 404 before a restarted service has its routes; the service's own is final."""
+    ours = {"code": "not_found", "detail": "There is nothing at this path."}
+
+    assert pause(httpx.Response(status, text="Path '/info' not found."), 1, most) == FIRST_SECONDS
+    assert pause(httpx.Response(status, json=ours), 1) is None
 
 
 def test_a_connection_that_broke_is_tried_again_and_one_that_cannot_be_is_not() -> None:

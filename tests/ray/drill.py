@@ -162,8 +162,8 @@ def total(service: "Service", name: str, **labels: str) -> float:
 
 
 def under_way(service: "Service") -> float:
-    """How many requests are not answered yet, but for the one that asks."""
-    return total(service, "headlight_requests_in_flight") - 1
+    """How many requests are not answered yet."""
+    return total(service, "headlight_requests_in_flight")
 
 
 def wait(done: Callable[[], bool], what: str) -> None:

@@ -18,8 +18,9 @@ import torch
 from transformers import AutoTokenizer, BertConfig, BertModel, PreTrainedTokenizerBase
 
 from model.errors import CheckpointError
-from service.commands.bulk import Stopped, Unusable
-from service.commands.bulk import encode as encode_file
+from service.commands.bulk.job import Stopped, Unusable
+from service.commands.bulk.job import encode as encode_file
+from service.commands.bulk.lines import File
 from service.edge import guard
 from service.engine.numerics import GOLDEN
 from service.engine.weights import BUNDLED, locate
@@ -121,8 +122,9 @@ async def test_services_of_one_encoder_with_other_poolings_have_other_weights(
     mean = bundled(tmp_path / "plain", "sentence_bert_config.json")
     modules = json.loads((mean / "modules.json").read_text())
     (mean / "modules.json").write_text(json.dumps(modules[:2]))
-    lines, out = tmp_path / "texts.jsonl", tmp_path / "vectors.safetensors"
-    lines.write_text(f'"{TEXT}"\n"{TEXT * 99}"\n')  # the second is too long: it stops there
+    path, out = tmp_path / "texts.jsonl", tmp_path / "vectors.safetensors"
+    lines = File(path, "jsonl")
+    path.write_text(f'"{TEXT}"\n"{TEXT * 99}"\n')  # the second is too long: it stops there
 
     async with served(cls, served_model_name="one", max_sequences=1) as http:
         first, by_cls = (await info(http))["weights"], await encode(http, layers=[6])

@@ -133,6 +133,18 @@ async def test_a_real_replicas_pages_are_drawn(client: httpx.AsyncClient) -> Non
     assert "/v1/encode" in shown and "replica-1" in shown
 
 
+@pytest.mark.asyncio(loop_scope="session")
+async def test_looking_at_an_idle_service_is_no_traffic(client: httpx.AsyncClient) -> None:
+    """Neither our own scrapes, nor the one under way, nor Prometheus'."""
+    before, _, after = [(await client.get("/metrics")).text for _ in range(3)]
+
+    shown = drawn(before, after)
+
+    assert not any("/metrics" in line for line in shown)
+    assert any(line.split()[:2] == ["answers/s", "-"] for line in shown)
+    assert "in flight 0" in " ".join(" ".join(shown).split())
+
+
 @pytest.mark.parametrize("flags", [[], ["--once"]], ids=["live", "once"])
 def test_the_command_refuses_a_service_that_is_not_there(flags: list[str]) -> None:
     """In one line, with status 1."""

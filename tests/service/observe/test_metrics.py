@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
 
@@ -424,3 +425,12 @@ async def test_a_key_is_named_in_what_is_told(
     told = [(line["code"], line.get("key")) for line in lines if line["event"] == "request"]
     assert told == [(code, "team-a") for code in (200, 400, 400, 200)]
     assert key not in log()
+
+
+def test_buckets_of_routes_and_stages_compare_and_hold_the_objective() -> None:
+    """From 1 ms to 10 s each at most 2.1 times the one before; 250 ms is a boundary."""
+    times = families.BUCKETS
+
+    assert (times[0], times[-1]) == (0.001, 10) and 0.25 in times
+    assert all(1.5 <= after / before <= 2.1 for before, after in pairwise(times))
+    assert families.STAGE_BUCKETS[-len(times) :] == times

@@ -1,4 +1,4 @@
-"""`headlight encode --file`: a file of texts -> a safetensors file of vectors.
+"""`headlight encode --file`: a file of texts -> a file of vectors, safetensors or NumPy's.
 
 Interrupted, it leaves what it has; the same command goes on from there. One request is in
 flight at a time, so no more than that one is ever computed twice.
@@ -22,9 +22,10 @@ from rich.text import Text
 
 from headlight_client import Client, HeadlightError, NoAnswer, RequestRefused
 from headlight_client.answers import same
-from service.commands import lines
-from service.commands.lines import BadLine, Changed, Source
-from service.commands.vectors import CannotResume, Vectors
+from service.commands.bulk import lines
+from service.commands.bulk.columns import BadLine
+from service.commands.bulk.lines import Changed, File, Source
+from service.commands.bulk.vectors import SUFFIXES, CannotResume, Vectors
 
 INFO_SECONDS = 5.0  # to find the service at all
 PATIENCE_SECONDS = 300.0  # for a request once it goes: a restart of the service in between
@@ -50,7 +51,7 @@ class Rate(ProgressColumn):
         return Text("" if task.speed is None else f"{task.speed:.0f} texts/s")
 
 
-def encode(url: str, key: str | None, path: Path, out: Path, truncate: Truncate) -> int:
+def encode(url: str, key: str | None, file: File, out: Path, truncate: Truncate) -> int:
     """Encode every line of a file, or every one that an earlier run has not.
 
     Returns:
@@ -60,18 +61,20 @@ def encode(url: str, key: str | None, path: Path, out: Path, truncate: Truncate)
         Unusable, Stopped: in a line, why not.
         OSError: a file cannot be read or written.
     """
+    if out.suffix not in SUFFIXES:
+        raise Unusable(f"{out}: the name of --out ends in {' or '.join(SUFFIXES)}")
     try:
         with _client(url, key) as client:
             info = client.info(deadline=INFO_SECONDS)
-            source = lines.check(path, info)
-            origin = {name: info[name] for name in ("model", "weights", "numerics")}
-            origin |= {"source_sha256": source.sha256, "source_lines": str(source.lines)}
-            origin["truncate"] = truncate
-            with Vectors(out, source.lines, origin, NOT_CUT) as vectors:
-                _fill(vectors, client, source, truncate)
-                vectors.finish()
+            with file.lasting(out.parent) as lasting:
+                source = lines.check(lasting, info)
+                origin = {name: info[name] for name in ("model", "weights", "numerics")}
+                origin |= {**source.origin, "truncate": truncate}
+                with Vectors(out, source.lines, origin, NOT_CUT) as vectors:
+                    _fill(vectors, client, source, truncate)
+                    vectors.finish()
     except BadLine as error:
-        raise Unusable(f"{path}: {error}") from error
+        raise Unusable(f"{file.name}: {error}") from error
     except CannotResume as error:
         raise Unusable(str(error)) from error
     except (HeadlightError, Changed) as error:
@@ -93,7 +96,7 @@ def _fill(vectors: Vectors, client: Client, source: Source, truncate: Truncate) 
         return
     stream = client.stream(source.texts(start), truncate=truncate)
     with closing(stream), _bar() as bar:
-        task = bar.add_task(source.path.name, total=vectors.count, completed=start)
+        task = bar.add_task(vectors.out.name, total=vectors.count, completed=start)
         try:
             for part in stream:
                 same(part.head, vectors.origin)
@@ -102,7 +105,7 @@ def _fill(vectors: Vectors, client: Client, source: Source, truncate: Truncate) 
                 vectors.append(part.pooled)
                 bar.advance(task, len(part.items))
         except RequestRefused as refused:
-            raise Stopped(f"{_by_line(refused, start)}; what is done is kept") from refused
+            raise Stopped(f"{_by_line(refused, start, source)}; what is done is kept") from refused
         except NoAnswer as error:
             raise Stopped(f"{error}; what is done is kept") from error
 
@@ -118,11 +121,12 @@ def _bar() -> Progress:
     )
 
 
-def _by_line(refused: RequestRefused, start: int) -> str:
+def _by_line(refused: RequestRefused, start: int, source: Source) -> str:
     """A refusal, by the line it is about where it is about one."""
     for fault in refused.errors:
         match fault.loc:
             case ("inputs", int(index), *_):
                 said = refused.detail.removeprefix(f"inputs[{index}]").removeprefix(".text")
-                return f"line {start + index + 1}{said.rstrip('.')} ({fault.code})"
+                place = f"{source.file.unit} {start + index + 1}"
+                return f"{place}{said.rstrip('.')} ({fault.code})"
     return str(refused)

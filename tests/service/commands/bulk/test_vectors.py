@@ -7,7 +7,7 @@ import pytest
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file
 
-from service.commands.vectors import CannotResume, Vectors
+from service.commands.bulk.vectors import CannotResume, Vectors
 
 ORIGIN = {"weights": "sha256:0", "source_sha256": "1", "truncate": "refuse"}
 NOT_CUT = {"truncate": "refuse"}
@@ -33,23 +33,54 @@ def test_a_finished_file_is_safetensors_with_its_origin(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["v.safetensors"]
 
 
-def test_wherever_writing_is_cut_off_whole_rows_are_kept(tmp_path: Path) -> None:
-    """At every byte, of the header too; the result is the same file."""
-    whole, out = tmp_path / "whole", tmp_path / "v"
-    with begun(whole) as vectors:
+def test_a_file_named_npy_is_numpys(tmp_path: Path) -> None:
+    """For np.load, mapped to memory too; without an origin, for which its header has no place."""
+    out = tmp_path / "v.npy"
+    with begun(out) as vectors:
+        vectors.append(ROWS[:2])
+    with begun(out) as vectors:
+        vectors.append(ROWS[2:])
+        vectors.finish()
+
+    np.testing.assert_array_equal(np.load(out), ROWS, strict=True)
+    mapped = np.load(out, mmap_mode="r")
+    assert mapped.offset % 64 == 0 and out.stat().st_size == mapped.offset + ROWS.nbytes
+    assert [path.name for path in tmp_path.iterdir()] == ["v.npy"]
+
+
+def test_a_finished_npy_that_did_not_get_its_name_is_for_its_owner_to_rename(
+    tmp_path: Path,
+) -> None:
+    """Which job it is of, it no longer says."""
+    with begun(tmp_path / "v.npy") as vectors:
         vectors.append(ROWS)
         vectors.finish()
-    expected = whole.read_bytes()
-    start = len(expected) - ROWS.nbytes
+    (tmp_path / "v.npy").rename(tmp_path / "v.npy.partial")
 
-    for cut in range(len(expected) + 1):
-        (tmp_path / "v.partial").write_bytes(expected[:cut])
+    with pytest.raises(CannotResume, match=r"v\.npy\.partial is finished: rename it to v\.npy"):
+        begun(tmp_path / "v.npy")
+
+
+@pytest.mark.parametrize("name", ["v.safetensors", "v.npy"])
+def test_wherever_writing_is_cut_off_whole_rows_are_kept(tmp_path: Path, name: str) -> None:
+    """At every byte, of the header too; the result is the same file."""
+    out = tmp_path / name
+    with begun(out) as vectors:
+        vectors.append(ROWS)
+        written = vectors.partial.read_bytes()
+        vectors.finish()
+    finished = out.read_bytes()
+    out.unlink()
+    start = len(written) - ROWS.nbytes
+
+    for cut in range(len(written) + 1):
+        (tmp_path / f"{name}.partial").write_bytes(written[:cut])
         with begun(out) as vectors:
             assert vectors.rows == max(0, cut - start) // 20
             if vectors.rows < 7:
                 vectors.append(ROWS[vectors.rows :])
             vectors.finish()
-        assert out.read_bytes() == expected
+        assert out.read_bytes() == finished
         out.unlink()
 
 
@@ -78,7 +109,8 @@ def test_rows_of_another_origin_are_not_continued(
         vectors.append(ROWS[:2])
     before = (tmp_path / "v.partial").read_bytes()
 
-    with pytest.raises(CannotResume, match=line):
+    remedy = "; remove it to start over, or give another --out"
+    with pytest.raises(CannotResume, match=line + remedy):
         begun(tmp_path / "v", **change)
 
     assert (tmp_path / "v.partial").read_bytes() == before
@@ -109,7 +141,7 @@ def test_a_file_that_is_there_is_not_written_over(tmp_path: Path) -> None:
     """Whatever it is."""
     (tmp_path / "v").write_text("mine")
 
-    with pytest.raises(CannotResume, match="v is there already"):
+    with pytest.raises(CannotResume, match="v is there already; remove it or give another"):
         begun(tmp_path / "v")
 
 

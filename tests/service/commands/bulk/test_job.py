@@ -16,12 +16,12 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from service.cli import main
-from service.commands import bulk
+from service.commands.bulk import job
 from service.replica import Replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-ROOT = Path(__file__).parent.parent.parent.parent
+ROOT = Path(__file__).parents[4]
 WORDS = "all is well and the dog ate the food because it was hungry".split()
 TEXTS = [" ".join(WORDS[: 1 + i * 7 % 13]) + f" {i}" for i in range(53)]
 LITTLE = {"max_sequences": 5}  # so that the file takes eleven requests
@@ -132,24 +132,67 @@ async def test_what_was_done_before_an_interruption_is_not_done_again(
         np.testing.assert_array_equal(row, await alone(text))
 
 
-async def test_a_restart_of_the_service_in_between_is_waited_for(
-    folder: Folder, stumbling: Any, listen: Any, alone: Any
+async def test_a_stop_and_start_of_the_service_in_between_change_no_byte(
+    folder: Folder, stumbling: Any, listen: Any
 ) -> None:
-    """The command is not told, and needs not be."""
-    layer = stumbling(seconds=0.1, limits=LITTLE)
+    """Nobody listens, then Ray answers 404 until it has the routes; the job waits both out."""
+    layer, tries, tired = stumbling(seconds=0.1, limits=LITTLE), [], asyncio.Event()
+
+    async def without_routes(scope: Any, receive: Any, send: Any) -> None:
+        tries.append(scope["path"])
+        if len(tries) == 3:
+            tired.set()
+        body = b"Path '/v1/encode' not found. Ping http://.../-/routes for available routes."
+        kind = [(b"content-type", b"text/plain; charset=utf-8")]
+        await send({"type": "http.response.start", "status": 404, "headers": kind})
+        await send({"type": "http.response.body", "body": body})
 
     async with listen(layer) as url:
         process = await folder.start(url)
         await folder.some_rows()
-    await asyncio.sleep(0.5)
-    assert process.returncode is None
-    async with listen(layer, port=int(url.rpartition(":")[2])):
-        await process.communicate()
+    port = int(url.rpartition(":")[2])
+    async with listen(without_routes, port=port):
+        await asyncio.wait(
+            [asyncio.create_task(one) for one in (tired.wait(), process.wait())],
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+    async with listen(layer, port=port):
+        _, errors = await process.communicate()
+        assert process.returncode == 0, errors
+        requests, interrupted = len(sent(layer)), folder.out.read_bytes()
+        folder.out.unlink()
+        await folder.run(url)
 
-    assert process.returncode == 0
-    assert len(sent(layer)) <= 53 + 5
-    for text, row in zip(TEXTS, load_file(folder.out)["pooled"], strict=True):
-        np.testing.assert_array_equal(row, await alone(text))
+    assert requests <= 53 + 5
+    assert folder.out.read_bytes() == interrupted
+
+
+async def test_csv_from_stdin_becomes_a_file_of_numpys(
+    folder: Folder, address: str, alone: Any
+) -> None:
+    """Read whole before it is sent, like any file."""
+    out, table = folder.out.with_suffix(".npy"), 'id,text\n7,a dog\n8,"a cat, a dog"\n'
+    command = ["encode", "--file", "-", "--format", "csv", "--column", "text", "--url", address]
+
+    result = await asyncio.to_thread(
+        CliRunner().invoke, main, [*command, "--out", str(out)], input=table
+    )
+
+    assert (result.exit_code, result.stdout) == (0, f"2 vectors in {out}\n")
+    for text, row in zip(["a dog", "a cat, a dog"], np.load(out), strict=True):
+        np.testing.assert_array_equal(row, await alone(text), strict=True)
+
+
+async def test_a_record_only_the_service_can_judge_is_named_too(
+    folder: Folder, address: str
+) -> None:
+    """By its place among the records, not among the lines."""
+    folder.source = folder.source.with_suffix(".csv")
+    folder.source.write_text('text\n"a\ndog"\n' + "well " * 400 + "\n")
+
+    status, _, line = await folder.run(address, "--column", "text")
+
+    assert status == 1 and line.startswith("headlight: record 2: ")
 
 
 async def test_a_job_killed_before_its_file_got_its_name_needs_no_service_to_end(
@@ -281,8 +324,8 @@ async def test_a_service_that_is_not_there_is_said_soon(
     folder: Folder, listen: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not after minutes of patience, which a request has once the service was there."""
-    assert bulk.INFO_SECONDS < 20
-    monkeypatch.setattr(bulk, "INFO_SECONDS", 0.5)
+    assert job.INFO_SECONDS < 20
+    monkeypatch.setattr(job, "INFO_SECONDS", 0.5)
 
     async def nobody(scope: Any, receive: Any, send: Any) -> None:
         raise RuntimeError
@@ -330,7 +373,11 @@ async def test_whoever_stops_reading_hears_nothing_more(folder: Folder, address:
         (),
         ("text", "--out", "b"),
         ("--file", "a"),
-        ("--file", "a", "--out", "b", "--attention", "L0H0"),
+        ("--file", "a", "--out", "b.npy", "--attention", "L0H0"),
+        ("--file", "a", "--out", "b.parquet"),
+        ("--file", "a.csv", "--out", "b.npy"),
+        ("--file", "a.txt", "--out", "b.npy", "--column", "1"),
+        ("text", "--column", "1"),
     ],
 )
 async def test_half_a_command_is_refused(arguments: tuple[str, ...]) -> None:

@@ -1,11 +1,11 @@
-"""A safetensors file that is written row by row and survives being interrupted.
+"""A file of vectors that is written row by row and survives being interrupted.
 
-    <out>.partial   header (8 bytes of length, JSON), then the rows so far
-    <out>           the same file once all rows are there
+    <out>.partial   safetensors: header (8 bytes of length, JSON), then the rows so far
+    <out>           the same file once all rows are there; of .npy with NumPy's header in its place
 
 The header is that of the finished file, so how far it came is its own length, nothing else can
 disagree with it, and no reader of safetensors takes the partial file for a whole one.
-Source of the layout: safetensors' README, "Format".
+Source of the layouts: safetensors' README, "Format"; numpy.lib.format.
 """
 
 import fcntl
@@ -17,6 +17,7 @@ from typing import Any, Self
 
 import numpy as np
 import orjson
+from numpy.lib.format import magic
 from numpy.typing import NDArray
 
 from headlight_client.formats import LENGTH_BYTES
@@ -24,6 +25,9 @@ from headlight_client.formats import LENGTH_BYTES
 TENSOR, DTYPE = "pooled", np.dtype("<f4")
 LONGEST_HEADER = 1 << 20
 SUFFIX = ".partial"
+NPY = ".npy"
+SUFFIXES = (".safetensors", NPY)
+ALIGNED_BYTES = 64  # where rows may begin, as NumPy has it, so that they can be mapped to memory
 
 
 class CannotResume(Exception):
@@ -50,7 +54,7 @@ class Vectors:
         self.out, self.partial = out, out.with_name(out.name + SUFFIX)
         self.count, self.origin = count, dict(origin)
         if out.exists():
-            raise CannotResume(f"{out} is there already")
+            raise CannotResume(f"{out} is there already; remove it or give another --out")
         self._file = open(os.open(self.partial, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
         try:
             self._lock()
@@ -89,6 +93,11 @@ class Vectors:
         """Give the file its name."""
         if self.rows != self.count:
             raise RuntimeError(f"{self.rows} rows of {self.count}: this is a bug")
+        if self.out.suffix == NPY:
+            self._file.seek(0)
+            self._file.write(self._numpy_header())
+            self._file.flush()
+            os.fsync(self._file.fileno())
         os.replace(self.partial, self.out)
         folder = os.open(self.out.parent, os.O_RDONLY)
         os.fsync(folder)  # so that the new name, too, outlives a power cut
@@ -104,7 +113,10 @@ class Vectors:
         """Find the rows that are there whole; drop what was cut off in writing."""
         self.rows = self._width = self._start = 0
         size = os.fstat(self._file.fileno()).st_size
-        start = LENGTH_BYTES + int.from_bytes(self._file.read(LENGTH_BYTES), "little")
+        first = self._file.read(LENGTH_BYTES)
+        if first == magic(1, 0):
+            raise CannotResume(f"{self.partial} is finished: rename it to {self.out.name}")
+        start = LENGTH_BYTES + int.from_bytes(first, "little")
         if size >= LENGTH_BYTES and start > LONGEST_HEADER:
             raise CannotResume(f"{self.partial} is no partial file of this command")
         if size >= max(start, LENGTH_BYTES + 1):
@@ -124,14 +136,17 @@ class Vectors:
             raise CannotResume(f"{self.partial} is no partial file of this command") from None
         for name, now in self.origin.items():
             if before.get(name) not in (now, also.get(name, now)):
-                what = f"{name} was {before.get(name)} and is {now}"
-                raise CannotResume(f"{self.partial} is of another job: {what}")
+                raise self._of_another_job(f"{name} was {before.get(name)} and is {now}")
         if count != self.count:
-            raise CannotResume(f"{self.partial} is of {count} rows, not {self.count}")
+            raise self._of_another_job(f"it has {count} rows, not {self.count}")
         if before != self.origin:
             self._file.seek(0)
             self._file.write(self._header(len(header)))
             self._file.flush()
+
+    def _of_another_job(self, what: str) -> CannotResume:
+        remedy = "remove it to start over, or give another --out"
+        return CannotResume(f"{self.partial} is of another job: {what}; {remedy}")
 
     def _begin(self, width: int) -> None:
         self._width = width
@@ -145,5 +160,13 @@ class Vectors:
         shape = [self.count, self._width]
         tensor = {"dtype": "F32", "shape": shape, "data_offsets": [0, end]}
         header = orjson.dumps({"__metadata__": self.origin, TENSOR: tensor}).ljust(length)
-        header += b" " * (-len(header) % 8)
+        header += b" " * (-(LENGTH_BYTES + len(header)) % ALIGNED_BYTES)
         return len(header).to_bytes(LENGTH_BYTES, "little") + header
+
+    def _numpy_header(self) -> bytes:
+        """NumPy's header, version 1.0, of exactly the length of the one it is written over."""
+        shape = (self.count, self._width)
+        facts = {"descr": DTYPE.str, "fortran_order": False, "shape": shape}
+        length = self._start - LENGTH_BYTES - 2
+        text = repr(facts).encode().ljust(length - 1) + b"\n"
+        return magic(1, 0) + length.to_bytes(2, "little") + text

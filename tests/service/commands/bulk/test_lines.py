@@ -1,0 +1,215 @@
+"""A file of texts, checked before anything is sent."""
+
+import hashlib
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.commands.bulk import lines
+from service.commands.bulk.columns import BadLine
+from service.commands.bulk.lines import Changed, File, check
+
+INFO = {"limits": {"max_text_characters": 20}}
+GOOD = b"""\xef\xbb\xbf"All is well"
+{"text": "a dog"}\r
+{"text": "a dog", "pair": "a cat", "id": 7}
+ {"id": "x", "text": "caf\\u00e9"}
+"no end" """
+
+
+def file(
+    folder: Path, content: bytes, name: str = "texts.jsonl", column: str | None = None
+) -> File:
+    """A file of lines."""
+    path = folder / name
+    path.write_bytes(content)
+    return File.of(path, None, column)
+
+
+def test_a_json_line_is_a_string_or_an_object(tmp_path: Path) -> None:
+    """With a pair or without; a mark of the encoding, line ends and ids are no text."""
+    path = file(tmp_path, GOOD)
+    source = check(path, INFO)
+
+    assert list(source.texts(0)) == [
+        "All is well",
+        "a dog",
+        ("a dog", "a cat"),
+        "caf\u00e9",
+        "no end",
+    ]
+    assert (source.lines, source.sha256) == (5, hashlib.sha256(GOOD).hexdigest())
+    assert list(source.texts(3)) == ["caf\u00e9", "no end"]
+
+
+def test_a_line_of_txt_is_a_text_as_it_stands(tmp_path: Path) -> None:
+    """JSON too; its spaces are its own."""
+    path = file(tmp_path, b'  a dog \r\n"a\x0bcat"\r\n', "texts.txt")
+
+    assert list(check(path, INFO).texts(0)) == ["  a dog ", '"a\x0bcat"']
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b"a dog", "not JSON"),
+        (b"", "not JSON"),
+        (b'"a" "b"', "not JSON"),
+        (b'"\\ud800"', "not JSON"),
+        (b'"\xff"', "not JSON"),
+        (b"7", 'neither a string nor an object with "text"'),
+        (b"null", 'neither a string nor an object with "text"'),
+        (b'["a"]', 'neither a string nor an object with "text"'),
+        (b'{"text": 7}', "text: Input should be a valid string"),
+        (b'{"pair": "a"}', "text: Field required"),
+        (b'{"text": "a", "title": "b"}', "title: Extra inputs are not permitted"),
+        (b'{"text": "a", "id": [1]}', "id: Input should be a valid string"),
+        (b'""', "the text is empty"),
+        (b'{"text": ""}', "the text is empty"),
+        (b'{"text": "a", "pair": ""}', "the text is empty"),
+        (b'"123456789012345678901"', "21 characters, the service reads 20"),
+        (b'{"text": "a", "pair": "123456789012345678901"}', "21 characters"),
+    ],
+)
+def test_a_bad_line_is_named_by_its_number(tmp_path: Path, line: bytes, why: str) -> None:
+    """And why, without repeating it."""
+    path = file(tmp_path, b'"fine"\n"fine"\n' + line + b'\n"fine"\n')
+
+    with pytest.raises(BadLine) as refused:
+        check(path, INFO)
+
+    assert str(refused.value).startswith(f"line 3: {why}")
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [(b"fine\n\nfine", "line 2: the text is empty"), (b"fine\n\xff\n", "line 2: not UTF-8")],
+    ids=["empty", "bytes"],
+)
+def test_a_bad_line_of_txt_is_named_too(tmp_path: Path, content: bytes, line: str) -> None:
+    """Nothing is passed over."""
+    with pytest.raises(BadLine, match=line):
+        check(file(tmp_path, content, "texts.txt"), INFO)
+
+
+CSV = b"""\xef\xbb\xbfid,text\r
+7,"a dog, a cat"\r
+8,"two\r
+lines"\r
+9,caf\xc3\xa9
+10,"said ""no"" so"
+"""
+
+
+@pytest.mark.parametrize(
+    ("column", "start", "texts"),
+    [
+        ("text", 0, ["a dog, a cat", "two\r\nlines", "caf\u00e9", 'said "no" so']),
+        ("2", 0, ["text", "a dog, a cat", "two\r\nlines", "caf\u00e9", 'said "no" so']),
+        ("id", 2, ["9", "10"]),
+        ("text", 2, ["caf\u00e9", 'said "no" so']),
+    ],
+)
+def test_a_column_of_csv_is_found_by_name_or_number(
+    tmp_path: Path, column: str, start: int, texts: list[str]
+) -> None:
+    """With commas, quotes and line ends inside its cells; a number takes the first row too."""
+    source = check(file(tmp_path, CSV, "texts.csv", column), INFO)
+
+    assert list(source.texts(start)) == texts
+    assert source.lines == start + len(texts)
+    assert (source.origin["source_format"], source.origin["source_column"]) == ("csv", column)
+
+
+def test_tsv_is_csv_between_tabs(tmp_path: Path) -> None:
+    """Its commas are text."""
+    path = file(tmp_path, b"id\ttext\n7\ta, b\n", "texts.tsv", "text")
+
+    assert list(check(path, INFO).texts(0)) == ["a, b"]
+
+
+@pytest.mark.parametrize(
+    ("content", "column", "line"),
+    [
+        (b"id,text\n7,a\n8,a, b\n", "text", "record 2: 3 columns where the first row has 2"),
+        (b"id,text\n7,a\n\n8,b\n", "text", "record 2: 0 columns where the first row has 2"),
+        (b"id,text\n7,a\n8,\n", "text", "record 2: the text is empty"),
+        (b"7,a\n8,123456789012345678901\n", "2", "record 2: 21 characters"),
+        (b"id,text\n7,a\n", "txt", "line 1: 0 of 2 columns have the name 'txt'"),
+        (b"text,text\n7,a\n", "text", "line 1: 2 of 2 columns have the name 'text'"),
+        (b"7,a\n8,b\n", "3", "line 1: there is no column 3, there are 2"),
+        (b'7,a\n8,"b\n9,c\n', "2", "line 3: not CSV: unexpected end of data"),
+        (b'7,a\n8,"b"c\n', "2", "line 2: not CSV: ',' expected after '\"'"),
+        (b"7,a\n8,\xff\n", "2", "line 2: not UTF-8"),
+        (b"id,text\n", "text", "the file is empty"),
+        (b"", "text", "the file is empty"),
+    ],
+)
+def test_a_bad_record_is_named_by_its_number(
+    tmp_path: Path, content: bytes, column: str, line: str
+) -> None:
+    """A comma that nobody quoted does not cut a text short."""
+    with pytest.raises(BadLine) as refused:
+        check(file(tmp_path, content, "texts.csv", column), INFO)
+
+    assert line in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "line"),
+    [
+        ("a.csv", None, "a.csv needs --column: a name in its first row, or a number from 1"),
+        ("a.txt", "text", "--column is for csv and tsv; a.txt is read as txt"),
+        ("a.csv", "0", "--column counts from 1"),
+    ],
+)
+def test_a_column_is_for_csv_and_csv_has_one(name: str, column: str | None, line: str) -> None:
+    """Said before the file is read."""
+    with pytest.raises(ValueError, match=line):
+        File.of(Path(name), None, column)
+
+
+def test_what_can_be_read_only_once_is_copied_and_leaves_nothing(tmp_path: Path) -> None:
+    """A pipe; a file that lies there is read where it lies."""
+    there = file(tmp_path, GOOD)
+    os.mkfifo(tmp_path / "pipe.txt")
+    writer = threading.Thread(target=(tmp_path / "pipe.txt").write_bytes, args=(b"a dog\na cat",))
+    writer.start()
+
+    with File.of(tmp_path / "pipe.txt", None, None).lasting(tmp_path) as copy:
+        texts = list(check(copy, INFO).texts(1))
+        names = {path.name for path in tmp_path.iterdir()}
+    writer.join()
+
+    assert texts == ["a cat"] and names == {"pipe.txt", "texts.jsonl"}
+    with there.lasting(tmp_path) as same:
+        assert same is there
+
+
+def test_an_empty_file_is_refused(tmp_path: Path) -> None:
+    """There is nothing to encode."""
+    with pytest.raises(BadLine, match="the file is empty"):
+        check(file(tmp_path, b""), INFO)
+
+
+def test_a_line_without_an_end_does_not_fill_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused when so much of it was read."""
+    monkeypatch.setattr(lines, "LONGEST_BYTES", 50)
+
+    with pytest.raises(BadLine, match="line 2: longer than 50 bytes"):
+        check(file(tmp_path, b'"fine"\n"' + b"a" * 1000), INFO)
+
+
+@pytest.mark.parametrize("then", [b'"a"\n"c"\n', b'"a"\n"b"\n"c"\n'], ids=["other", "longer"])
+def test_a_file_that_changes_in_between_is_noticed(tmp_path: Path, then: Any) -> None:
+    """Before a line of it is used."""
+    source = check(file(tmp_path, b'"a"\n"b"\n'), INFO)
+    source.file.path.write_bytes(then)
+
+    with pytest.raises(Changed):
+        next(source.texts(0))
