@@ -95,7 +95,7 @@ class Observer:
                 try:
                     listener(record)
                 except Exception:  # a bug, which must not silence the others
-                    logger.exception("telling failed", extra=record.names())
+                    logger.exception("request not recorded", extra=record.names())
         if time.monotonic() - self._summed > SUMMARY_SECONDS:
             self.sum_up()
 

@@ -66,7 +66,8 @@ def test_who_lets_the_network_ask_without_a_key_is_warned() -> None:
     open_to_all = Settings(host="0.0.0.0")
 
     assert (
-        exposed(open_to_all) == "warning: whoever reaches 0.0.0.0 may ask, since no API key is set"
+        exposed(open_to_all)
+        == "warning: no API key is set, so anyone who reaches 0.0.0.0 can use the service"
     )
     assert exposed(open_to_all.model_copy(update={"api_keys": ("0" * 64,)})) is None
     assert exposed(Settings()) is None
