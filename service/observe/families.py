@@ -30,7 +30,7 @@ SENTENCES = {
     "batch_sequences": "Sequences in a batch, self-checks included.",
     "batch_tokens": "Tokens in a batch, self-checks included.",
     "cancelled": "Requests whose client disconnected before the answer.",
-    "canary_runs": "Self-checks run.",
+    "canary_runs": "Self-checks that were run.",
     "canary_failures": "Self-checks that gave a wrong answer or failed.",
     "accelerator_errors": "Batches lost to a device error.",
     "attention_maps": "Attention heads returned, counted for each sequence.",

@@ -37,7 +37,7 @@ def test_a_service_for_this_machine_alone_goes_by_its_names_alone(
     ("first", "expected"),
     [
         (b"\0\0\0\4" + b"\0" * 5, nullcontext()),
-        (b"HTTP/1.1 400 Bad Request\r\n", pytest.raises(OSError, match="as Ray does")),
+        (b"HTTP/1.1 400 Bad Request\r\n", pytest.raises(OSError, match="it is not Ray")),
     ],
     ids=["HTTP/2's settings", "HTTP/1.1"],
 )
