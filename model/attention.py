@@ -7,8 +7,8 @@ Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.
 
 Axes, in every file of model/:
     rows    all tokens of a batch, end to end (see packing.py)
-    tokens  positions of one sequence; seen from the side that looks it is called
-            query, from the side looked at, key
+    tokens  positions of one sequence: called query on the side that looks, key on the side
+            that is looked at
     heads   parallel attentions
     head    channels inside one of them; heads * head = width
 """
@@ -45,16 +45,16 @@ class HeadWeights(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What one layer's attention leaves behind: enough to recompute any map of it, exactly.
+    """What one layer's attention keeps: enough to recompute any of its maps exactly.
 
     Args:
-        attention: whose it is.
+        attention: the layer's attention.
         q, k, v: queries, keys and values of all rows, as they were multiplied, (rows, heads,
             head).
-        z: what was mixed of the values, as W^O read it, (rows, width).
+        z: the mixed values, as W^O reads them, (rows, width).
         normalisers: per group, the log of each softmax row's sum, (sequences, heads, tokens).
-        biases: what was added to the scores, (heads, query, key) by length; empty is nothing.
-        spread: the normalisers of all rows, (heads, rows), where one call gave them.
+        biases: what was added to the scores, (heads, query, key) by length; empty: nothing.
+        spread: the normalisers of all rows, (heads, rows), if one call returned them.
     """
 
     attention: "MultiHeadAttention"
@@ -68,7 +68,7 @@ class Trace:
     spread: Tensor | None = None
 
     def normaliser(self, rows: slice) -> Tensor:
-        """The log of each softmax row's sum, (heads, tokens), of one sequence."""
+        """The log of each softmax row's sum for one sequence, (heads, tokens)."""
         for place, group in enumerate(self.groups):
             if group.rows.start <= rows.start < group.rows.stop:
                 if self.spread is not None:
@@ -85,7 +85,7 @@ class MultiHeadAttention:
             and bias (3 * width,) or None.
         output: weight (width, width) of W^O and bias (width,) or None.
         rotation: turns queries and keys by their position.
-        window: how far a query looks to either side; None is everywhere.
+        window: how far a query looks to either side; None: everywhere.
     """
 
     def __init__(
@@ -112,12 +112,12 @@ class MultiHeadAttention:
         biases: Mapping[int, Tensor],
         gates: Gates = (),
     ) -> tuple[Tensor, Trace]:
-        """Mix each row with the rows of its own sequence; add `residual` to what comes out.
+        """Mix each row with the rows of its own sequence, then add `residual`.
 
         Args:
             x, residual: (rows, width).
             biases: added to the scores, (heads, query, key) by length of sequence.
-            gates: what some heads' mixed values are multiplied by before W^O, in some rows.
+            gates: factors for some heads' mixed values in some rows, applied before W^O.
 
         Returns:
             residual + MultiHead(x), (rows, width), and the trace. Rows past the last sequence

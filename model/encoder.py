@@ -23,13 +23,13 @@ from model.positions import buckets
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """What a forward pass leaves: rows to be cut apart with `packed.rows(i)`.
+    """The result of a forward pass; `packed.rows(i)` gives the rows of sequence i.
 
     Args:
         last: token vectors after the last layer, (rows, width).
-        hidden: those after i layers, for every i asked; 0 is what enters the first.
-        traces: what recomputes the maps of layer i, for every i asked.
-        finite: whether all of `last` is; None where nobody has looked.
+        hidden: token vectors after i layers, for every i requested; 0 is the first layer's input.
+        traces: what the maps of layer i are recomputed from, for every i requested.
+        finite: whether all of `last` is finite; None if not checked.
     """
 
     packed: Packed
@@ -48,7 +48,7 @@ class Layer:
     Args:
         attention_norm, feed_forward_norm: before or after each block, as the config says; None
             where the family has none.
-        up: of a gated block the gate's rows, then the others', (2 * feed_forward, width).
+        up: in a gated block, the gate's rows and then the others, (2 * feed_forward, width).
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Layer:
     def __call__(
         self, x: Tensor, packed: Packed, biases: Mapping[int, Tensor], gates: Gates
     ) -> tuple[Tensor, Trace]:
-        """The next residual stream, (rows, width), and the attention's trace."""
+        """Return the next residual stream, (rows, width), and the attention's trace."""
         if self.config.pre_norm:
             entered = self._norm(x, self.attention_norm)
             a, trace = self.attention(entered, x, packed, biases, gates)
@@ -88,7 +88,7 @@ class Layer:
 
 
 class Native(Protocol):
-    """The same arithmetic in fewer calls."""
+    """The encoder's arithmetic in fewer calls."""
 
     def __call__(self, packed: Packed, hidden: Set[int], traces: Set[int]) -> Encoded:
         """Encoder.loop."""
@@ -104,7 +104,7 @@ class Encoder:
         norm: of the last layer's output, in a pre-norm encoder.
         distances: learned bias of each bucket of distance, (buckets, heads).
 
-    `native` takes the loop's place where it was found to give its bits (model/native/).
+    `native` replaces the loop once it has been shown to give the same bits (model/native/).
     """
 
     native: Native | None = None
@@ -123,21 +123,21 @@ class Encoder:
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device that holds the weights."""
         return self.embeddings.word.device
 
     @property
     def kernels(self) -> Kernels:
-        """What computes it."""
+        """The kernels that compute it."""
         return self.layers[0].attention.kernels
 
     @property
     def arithmetic(self) -> str:
-        """What computes it, by name; see service/engine/numerics.py."""
+        """The name of what computes it; see service/engine/numerics.py."""
         return f"{self.kernels.name}+native" if self.native else self.kernels.name
 
     def pack(self, sequences: Sequence[packing.Sequence]) -> Packed:
-        """Sequences as this encoder's rows; see packing.pack."""
+        """Pack sequences into this encoder's rows; see packing.pack."""
         return packing.pack(sequences, self.device, self.config.pad)
 
     def __call__(
@@ -153,7 +153,7 @@ class Encoder:
         return (self.native or self.loop)(packed, hidden, traces)
 
     def loop(self, packed: Packed, hidden: Set[int], traces: Set[int]) -> Encoded:
-        """The same, layer by layer, in plain sight."""
+        """Encode as `__call__` does, layer by layer."""
         x, biases = self.embeddings(packed), self.biases(packed)
         states: dict[int, Tensor] = {0: x} if 0 in hidden else {}
         by_layer: dict[int, Trace] = {}
@@ -171,7 +171,7 @@ class Encoder:
         return Encoded(packed, x, states, by_layer)
 
     def pool(self, last: Tensor, rows: Sequence[slice], how: Pooling) -> Tensor:
-        """A vector of each of some sequences; see pooling.pool_each."""
+        """Return one vector per sequence; see pooling.pool_each."""
         if last.device.type != "cpu":
             return pool_together(last, rows, how)
         if self.native is None or how.dense:
@@ -179,7 +179,7 @@ class Encoder:
         return self.native.pool(last, rows, how)
 
     def biases(self, packed: Packed) -> dict[int, Tensor]:
-        """What distance adds to the scores, (heads, query, key), for every length at hand."""
+        """What distance adds to the scores, (heads, query, key), for every length in the batch."""
         if self.distances is None:
             return {}
         lengths = {group.length for group in packed.groups}
@@ -190,9 +190,9 @@ class Encoder:
 
 
 def _biases(table: Tensor, tokens: int) -> Tensor:
-    """What distance adds to so many tokens' scores, (heads, query, key).
+    """What distance adds to the scores of `tokens` tokens, (heads, query, key).
 
-    That of fewer tokens is its corner, so that one such tensor serves all lengths.
+    Fewer tokens use its top left corner, so one tensor serves all lengths.
     """
     places = buckets(tokens, len(table), table.device)
     return table[places].permute(2, 0, 1).contiguous()

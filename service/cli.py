@@ -39,9 +39,9 @@ def main() -> None:
 @main.command()
 @of_settings
 @CONFIG
-@click.option("--example", is_flag=True, help="once ready, send one request and show its answer")
+@click.option("--example", is_flag=True, help="once ready, send one request and print the answer")
 def serve(config: Path | None, example: bool, **flags: str | None) -> None:
-    """Serve until Ctrl-C."""
+    """Start the service and run it until Ctrl-C."""
     settings = load(flags, config)
     try:
         with ExitStack() as stack:
@@ -50,7 +50,7 @@ def serve(config: Path | None, example: bool, **flags: str | None) -> None:
             address = stack.enter_context(launch.running(settings, lambda line: tell(err, line)))
             tell(out, greeting(settings, address))
             if example and settings.api_keys:
-                tell(err, "no example: it would need an API key")
+                tell(err, "no example is sent: this service asks for an API key")
             elif example:
                 from service.commands import encode
 
@@ -69,9 +69,9 @@ def serve(config: Path | None, example: bool, **flags: str | None) -> None:
 @of_settings
 @CONFIG
 def doctor(config: Path | None, **flags: str | None) -> None:
-    """Say what is here that `headlight serve` with the same options needs; starts nothing.
+    """Check that `headlight serve` could start with the same options; start nothing.
 
-    Ends with 1 where the service could not start.
+    The exit status is 1 if it could not.
     """
     from service.commands.doctor import findings
 
@@ -165,9 +165,9 @@ def encode_file(
 @URL
 @click.option("--interval", type=click.FloatRange(0.5, 60), default=2.0, help="seconds; default 2")
 @KEY_FILE
-@click.option("--once", is_flag=True, help="show one interval and end")
+@click.option("--once", is_flag=True, help="show one interval and exit")
 def top(url: str, interval: float, key_file: Path | None, once: bool) -> None:
-    """Show what a running service does, until Ctrl-C."""
+    """Show live figures of a running service until Ctrl-C."""
     from rich.console import Console
 
     from service.commands import encode
@@ -186,11 +186,11 @@ def top(url: str, interval: float, key_file: Path | None, once: bool) -> None:
 
 @main.command()
 @click.option("--model", default="all-MiniLM-L6-v2", show_default=True, help="as for serve")
-@click.option("--corpus", type=FILE, help="JSON lines to measure on; default: ours")
-@click.option("--threshold", multiple=True, metavar="ROLE=NUMBER", help="another than the usual")
-@click.option("--plot", type=FILE, help="also draw the grid, .png or .svg")
-@click.option("--json", "saved", type=FILE, help="also write what GET /v1/heads answers")
-@click.option("--ablate", metavar="TEXT", help="instead: how far TEXT moves without each head")
+@click.option("--corpus", type=FILE, help="sentences as JSON lines; default: the bundled ones")
+@click.option("--threshold", multiple=True, metavar="ROLE=NUMBER", help="a role's lowest score")
+@click.option("--plot", type=FILE, help="also draw the grid to this .png or .svg")
+@click.option("--json", "saved", type=FILE, help="also write the answer of GET /v1/heads")
+@click.option("--ablate", metavar="TEXT", help="show only how far TEXT moves without each head")
 def heads(model: str, ablate: str | None, **flags: Any) -> None:
     """Measure what each head of a model does, and print it."""
     from service.commands import heads
@@ -199,7 +199,7 @@ def heads(model: str, ablate: str | None, **flags: Any) -> None:
         if ablate is None:
             heads.measure(model, **flags)
         elif any(flags.values()):
-            refuse("--ablate goes with --model alone", USAGE)
+            refuse("--ablate can be combined only with --model", USAGE)
         else:
             heads.ablate(model, ablate)
     except heads.Unusable as error:
@@ -256,7 +256,7 @@ def greeting(settings: Settings, address: str) -> str:
     model = settings.served_model_name or settings.model
     return (
         f"Headlight serves {model} on {address} ({copies})\n"
-        f"the API: {address}/docs, its figures: {address}/metrics"
+        f"API: {address}/docs, metrics: {address}/metrics"
     )
 
 

@@ -66,9 +66,9 @@ def read(*texts: str) -> tuple[Key, ...]:
             if key.digest in before:
                 continue
             if key.digest in keys:
-                raise ValueError(f"api_keys: line {line} holds a key that stands above")
+                raise ValueError(f"api_keys: line {line} repeats the key of an earlier line")
             if key.name and limits.setdefault(key.name, key.limits) != key.limits:
-                raise ValueError(f"api_keys: line {line} has other limits than above for its name")
+                raise ValueError(f"api_keys: line {line} gives its name other limits than before")
             keys[key.digest] = key
     return tuple(_named(keys.values(), limits.keys()))
 
@@ -92,7 +92,7 @@ def first(text: str) -> str:
             raise ValueError(f"line {line} holds more than `key` or `name:key`")
         if name.rpartition(":")[2] != KNOWN_AS:
             return key
-    raise ValueError("holds SHA-256 alone, which no client can send")
+    raise ValueError("holds only SHA-256 digests; a client must send the key itself")
 
 
 def tenants(keys: Iterable[Key]) -> dict[str, Limits]:
@@ -116,7 +116,9 @@ def _key(entry: str, line: int) -> Key:
     if known_as:
         name = name.rpartition(":")[0]
     if not known_as and not KEY.fullmatch(key):
-        raise ValueError(f"api_keys: line {line} is no key of 16 to 256 letters, digits and ._~+/-")
+        raise ValueError(
+            f"api_keys: line {line} has no key of 16 to 256 letters, digits and ._~+/-"
+        )
     if name and not NAME.fullmatch(name):
         raise ValueError(f"api_keys: line {line} has no name of 1 to 64 letters, digits and ._-")
     digest = key if known_as else hashlib.sha256(key.encode()).hexdigest()
@@ -128,8 +130,8 @@ def _limits(words: list[str], line: int) -> Limits:
     values = {name: int(value) for name, value in pairs}
     if len(values) < len(words):
         raise ValueError(
-            f"api_keys: line {line} may have requests=, tokens= and rate= after the key, each once "
-            "and a whole number from 1"
+            f"api_keys: line {line} has something else after the key than requests=, tokens= and "
+            "rate=, each once and with a whole number from 1"
         )
     return Limits(**values)
 
@@ -140,5 +142,7 @@ def _named(keys: Iterable[Key], names: Iterable[str]) -> Iterator[Key]:
     for place, key in enumerate(keys, start=1):
         name = key.name or f"key-{place}"
         if not key.name and name in taken:
-            raise ValueError(f"api_keys: {name} is what key {place} is called, and another's name")
+            raise ValueError(
+                f"api_keys: key {place} has no name, and its default, {name}, is another key's name"
+            )
         yield replace(key, name=name)

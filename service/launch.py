@@ -55,7 +55,9 @@ def running(settings: Settings, say: Say) -> Iterator[str]:
     if settings.address is None:
         demand(needs.of_machine(settings))
     elif settings.log_to_stderr:
-        raise StartFailed("log_to_stderr: a cluster's replicas log to logs/worker-*.out of nodes")
+        raise StartFailed(
+            "log_to_stderr: on a cluster, replicas log to logs/worker-*.out of each node"
+        )
     settings = pinned(reach.guarded(settings))
     if warning := reach.exposed(settings):
         say(warning)
@@ -130,8 +132,8 @@ def own_ray(settings: Settings, say: Say) -> Iterator[Path]:
         os.environ.update(ingress.promised(settings))
         os.environ.update(ingress.placed(settings, block, run, cores))
         set_guard_variables(settings)
-        stay = f"kept in {kept / run.name}" if kept else "not kept, since no folder can be made"
-        say(f"logs: {run / sweep.LOGS}; after the stop {stay}")
+        stay = f"in {kept / run.name}" if kept else "lost: no folder for them can be made"
+        say(f"logs: {run / sweep.LOGS}; after the service stops: {stay}")
         say("starting Ray")
         import ray
 
@@ -230,4 +232,4 @@ def check() -> None:
     from service.rollout import dead
 
     if names := dead():
-        raise Lost(f"Ray's {names[0]} died, and the service with it")
+        raise Lost(f"Ray's {names[0]} died, so the service has stopped")

@@ -39,7 +39,7 @@ def of_model(settings: Settings, source: Source) -> Iterator[str]:
     free = room.memory()
     if least > free:
         yield (
-            f"replicas {settings.replicas}: they take {_mib(least)} of memory at the least, and"
+            f"replicas {settings.replicas}: they need at least {_mib(least)} of memory, and only"
             f" {_mib(free)} are free"
         )
 
@@ -51,10 +51,10 @@ def of_ray(settings: Settings, resources: Mapping[str, float]) -> Iterator[str]:
         resources: of all its nodes, as Ray counts them.
     """
     if settings.device == "cuda" and not int(resources.get("GPU", 0)):
-        yield "Ray has no GPU; --device cpu takes none"
+        yield "Ray has no GPU; use --device cpu"
     cores, most = settings.replicas * (settings.threads or 0), int(resources.get("CPU", 0))
     if cores > most > 0:
-        yield f"replicas x threads are {cores}, and Ray has {most} cores"
+        yield f"replicas x threads is {cores}, but Ray has only {most} cores"
 
 
 def gpus(settings: Settings, resources: Mapping[str, float]) -> float:
@@ -73,8 +73,8 @@ def _cores(settings: Settings) -> None:
     here = len(os.sched_getaffinity(0))
     if settings.threads and settings.replicas * settings.threads > here:
         raise Unservable(
-            f"threads {settings.threads}: with {settings.replicas} replicas they take"
-            f" {settings.replicas * settings.threads} cores, and {here} are here"
+            f"threads {settings.threads}: replicas x threads is"
+            f" {settings.replicas * settings.threads}, but this machine has only {here} cores"
         )
 
 
@@ -83,8 +83,8 @@ def _shared_memory(settings: Settings) -> None:
     shared, files = room.files(room.SHARED), room.files(room.TEMPORARY)
     if needed > max(shared, files):
         raise Unservable(
-            f"Ray takes {_mib(needed)} of shared memory: {_mib(shared)} are free in {room.SHARED}"
-            f" and {_mib(files)} in {room.TEMPORARY}"
+            f"Ray needs {_mib(needed)} of shared memory, and only {_mib(shared)} are free in"
+            f" {room.SHARED} and {_mib(files)} in {room.TEMPORARY}"
         )
 
 
@@ -93,7 +93,7 @@ def _haproxy(settings: Settings) -> None:
         try:
             haproxy.binary()
         except FileNotFoundError as error:
-            raise Unservable(f"{error}; or say --ingress proxy") from error
+            raise Unservable(f"{error}, or use --ingress proxy") from error
 
 
 def _tracing(settings: Settings) -> None:

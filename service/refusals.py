@@ -39,25 +39,25 @@ REFUSALS: dict[str, Kind] = {
     "json_too_deep": Kind(400, "The body's objects and lists are nested too deeply."),
     "duplicate_key": Kind(400, "An object of the body has a key twice."),
     "bad_request": Kind(
-        400, "Headers contradict each other, or announce a body that the method does not have."
+        400, "Headers contradict each other, or announce a body that the method cannot have."
     ),
     "unauthorized": Kind(401, "This service asks for an API key: Authorization: Bearer <key>."),
     "forbidden_origin": Kind(
-        403, "A web page of another origin sent this; cors_origins lists those that may."
+        403, "A web page of another origin sent this; the setting cors_origins lists allowed ones."
     ),
     "not_found": Kind(404, "There is nothing at this path."),
     "task_not_found": Kind(
-        404, "The model is an encoder without a head for this task; POST /embed makes vectors."
+        404, "The model is an encoder and cannot do this task; POST /embed returns vectors."
     ),
     "model_not_found": Kind(404, "This service serves another model."),
-    "request_timeout": Kind(408, "The body did not come in time."),
-    "method_not_allowed": Kind(405, "The path does not take this method."),
+    "request_timeout": Kind(408, "The body did not arrive in time."),
+    "method_not_allowed": Kind(405, "This path does not support this method."),
     "not_acceptable": Kind(
-        406, "The answer can be JSON or safetensors, neither of which is accepted."
+        406, "The answer can be JSON or safetensors, but the Accept header allows neither."
     ),
-    "body_too_large": Kind(413, "The body is larger than this service reads."),
-    "too_many_values": Kind(413, "The body holds more values than a request can need."),
-    "too_many_tokens": Kind(413, "The request holds more tokens than this service takes at once."),
+    "body_too_large": Kind(413, "The body is larger than this service accepts."),
+    "too_many_values": Kind(413, "The body holds more values than any request needs."),
+    "too_many_tokens": Kind(413, "The request has more tokens than this service takes at once."),
     "attention_too_large": Kind(
         413,
         "The attention is larger than an answer may be.",
@@ -68,18 +68,23 @@ REFUSALS: dict[str, Kind] = {
         "The answer is too large: ask for fewer inputs, fewer outputs or a smaller dtype.",
         "it takes {bytes:,} bytes, and the limit is {limit:,}",
     ),
-    "unsupported_media_type": Kind(415, "This route does not read the body's media type."),
-    "unsupported_encoding": Kind(415, "The body is compressed; this service reads plain bodies."),
+    "unsupported_media_type": Kind(415, "This route does not accept the body's Content-Type."),
+    "unsupported_encoding": Kind(
+        415, "The body is compressed; this service reads only uncompressed bodies."
+    ),
     "bad_host": Kind(
-        421, "This service does not go by this host name; allowed_hosts lists its names."
+        421,
+        "The host name is not one of those that the setting allowed_hosts lists.",
     ),
     "invalid_type": Kind(422, "A value has the wrong type."),
     "out_of_range": Kind(422, "A value is outside its range."),
     "unknown_field": Kind(422, "The request has an unknown field or query parameter."),
     "missing_field": Kind(422, "A required field is missing."),
-    "exactly_one_input": Kind(422, "An input is exactly one of text, token_ids and embeddings."),
-    "batch_empty": Kind(422, "The request holds no input."),
-    "batch_too_large": Kind(422, "The request holds more inputs than this service takes at once."),
+    "exactly_one_input": Kind(
+        422, "An input must have exactly one of text, token_ids and embeddings."
+    ),
+    "batch_empty": Kind(422, "The request has no inputs."),
+    "batch_too_large": Kind(422, "The request has more inputs than this service takes at once."),
     "sequence_empty": Kind(422, "An input is empty."),
     "sequence_too_long": Kind(
         422,
@@ -88,42 +93,42 @@ REFUSALS: dict[str, Kind] = {
     ),
     "text_too_long": Kind(
         422,
-        "A text has more characters than this service reads.",
+        "A text has more characters than this service accepts.",
         "it has {length:,} characters, and the limit is {limit:,}",
     ),
-    "invalid_text": Kind(422, "A text holds characters that are not valid Unicode."),
+    "invalid_text": Kind(422, "A text contains characters that are not valid Unicode."),
     "token_out_of_range": Kind(422, "A token id or type is outside the model's tables."),
     "shape_mismatch": Kind(422, "An array's shape does not fit the model or its sequence."),
     "bad_base64": Kind(422, "A base64 string cannot be decoded."),
     "payload_length_mismatch": Kind(422, "An array's bytes do not match its shape."),
-    "non_finite": Kind(422, "Numbers hold NaN or infinity."),
+    "non_finite": Kind(422, "Some numbers are NaN or infinity."),
     "tensor_unknown": Kind(
-        422, "An input names a tensor that the file lacks, or that another input has named."
+        422, "An input names a tensor that is not in the file, or that another input uses."
     ),
     "tensor_unused": Kind(422, "The file holds a tensor that no input names."),
     "index_out_of_range": Kind(422, "A layer, head or row does not exist, or is named twice."),
     "words_unknown": Kind(422, "Token ids and embeddings have no words."),
     "specials_unknown": Kind(422, "Embeddings do not say which tokens are special."),
-    "nothing_left": Kind(422, "A sequence is empty without its special tokens."),
+    "nothing_left": Kind(
+        422, "A sequence has only special tokens, and the request leaves them out."
+    ),
     "prompt_not_found": Kind(422, "The model has no prompt of that name."),
-    "prompt_without_text": Kind(422, "A prompt goes with texts only; an input is not a text."),
+    "prompt_without_text": Kind(422, "A prompt needs texts, and an input is not a text."),
     "deadline_unreachable": Kind(
         422,
         "The request takes longer than its deadline, even on an idle service.",
         "it takes at least {estimate_ms:,} ms, and its deadline is {deadline_ms:,} ms",
     ),
     "overloaded": Kind(429, "The service is busy; the request was not started."),
-    "headers_too_large": Kind(
-        431, "The address or the headers are larger than this service reads."
-    ),
-    "internal": Kind(500, "The service failed; this is not the request's fault."),
+    "headers_too_large": Kind(431, "The URL or the headers are larger than this service accepts."),
+    "internal": Kind(500, "The service failed; the request is not to blame."),
     "nonfinite_output": Kind(
         500,
         "The model produced NaN or infinity.",
-        "the first state that is not finite is that of layer {layer} (-1 is the last), in {dtype}",
+        "the first hidden state to hold them is that of layer {layer} (-1 is the last), in {dtype}",
     ),
     "not_ready": Kind(503, "The replica is not ready."),
-    "deadline_exceeded": Kind(504, "The request was not done by its deadline."),
+    "deadline_exceeded": Kind(504, "The request was not finished by its deadline."),
 }
 
 # whose fault each is: the caller's, nobody's (429), or ours

@@ -57,119 +57,128 @@ class Settings(BaseModel):
     model: str = Field(
         "all-MiniLM-L6-v2",
         min_length=1,
-        description="the bundled model, a folder, org/name[@revision] or preset:transformer-base",
+        description="model to serve: the bundled one, a folder, org/name[@revision] or "
+        "preset:transformer-base",
     )
     served_model_name: str | None = Field(
         None,
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$",
-        description="the name clients know the model by; default: its own",
+        description="name that clients use for the model; default: the model's own name",
     )
     max_tokens: Count | None = Field(
         None,
-        description="longest sequence, tokens; default: the checkpoint's own, at most its table",
+        description="longest sequence, in tokens, at most the model's positions; default: the "
+        "checkpoint's own limit",
     )
     host: str = Field("127.0.0.1", min_length=1, description="address to listen on")
     port: int = Field(8000, ge=1, le=65535, description="port to listen on")
-    replicas: int = Field(1, ge=1, le=256, description="copies of the model that answer")
+    replicas: int = Field(1, ge=1, le=256, description="copies of the model, one process each")
     threads: Count | None = Field(
         None,
-        description="cores per replica; default: the machine's cores divided by the replicas, "
-        "on cuda 1, and no more",
+        description="CPU cores per replica; default: the machine's cores divided by the replicas; "
+        "on cuda always 1",
     )
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where the model runs")
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="device that the model runs on"
+    )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto", description="number format of the model; auto: float32 on cpu, bfloat16 on cuda"
     )
     ingress: Literal["haproxy", "proxy"] = Field(
-        "haproxy", description="what takes the connections: HAProxy, or Ray Serve's Python proxy"
+        "haproxy", description="what accepts connections: HAProxy, or Ray Serve's Python proxy"
     )
     address: str | None = Field(
-        None, description="Ray cluster to join (auto: the one on this machine); default: start one"
+        None,
+        description="Ray cluster to join (auto: the one on this machine); default: start a new one",
     )
     insecure_cluster: bool = Field(
-        False, description="whether to serve on a cluster that lets whoever reaches it run code"
+        False, description="serve even on a cluster where anyone who can connect can run code"
     )
     deadline_seconds: float = Field(
-        30.0, gt=0, le=600, description="longest time a request may take, seconds"
+        30.0, gt=0, le=600, description="longest time a request may take, in seconds"
     )
     drain_seconds: float = Field(
-        0.0, ge=0, le=600, description="how long a stopping replica stays reachable, seconds"
+        0.0, ge=0, le=600, description="how long a stopping replica stays reachable, in seconds"
     )
     canary_seconds: float = Field(
-        5.0, gt=0, le=60, description="time between two self-checks of a replica, seconds"
+        5.0, gt=0, le=60, description="time between two self-checks of a replica, in seconds"
     )
     api_keys_file: Path | None = Field(
         None,
-        description="file of API keys, one a line as `name:key`, with limits; default: none asked",
+        description="file of API keys, `name:key` per line, with limits; default: no key needed",
     )
     api_keys: tuple[keys.Key, ...] = Field(
         (),
         repr=False,
         exclude=True,
-        description="the keys themselves, in HEADLIGHT_API_KEYS alone; kept as SHA-256",
+        description="the API keys themselves, only in HEADLIGHT_API_KEYS; kept as SHA-256",
     )
-    public_metrics: bool = Field(False, description="whether GET /metrics takes no API key")
+    public_metrics: bool = Field(False, description="serve GET /metrics without an API key")
     public_docs: bool = Field(
-        False, description="whether GET /docs and /openapi.json take no API key"
+        False, description="serve GET /docs and /openapi.json without an API key"
     )
     cors_origins: Names = Field(
-        (), description="origins whose pages may ask, separated by commas; *: all; default: none"
+        (),
+        description="origins whose web pages may send requests, separated by commas; *: all; "
+        "default: none",
     )
     allowed_hosts: Names = Field(
         (),
-        description="hosts that requests may name, separated by commas; default: any, but of a"
-        " service that listens on this machine alone localhost, 127.0.0.1 and [::1]",
+        description="host names that requests may use, separated by commas; default: any; if the "
+        "service listens on this machine only: localhost, 127.0.0.1 and [::1]",
     )
-    max_body_bytes: Count = Field(2 * MIB, description="largest JSON body, bytes")
-    max_binary_body_bytes: Count = Field(8 * MIB, description="largest binary body, bytes")
-    max_sequences: Count = Field(2048, description="most sequences in a request")
-    max_text_characters: Count = Field(262_144, description="longest text, characters")
+    max_body_bytes: Count = Field(2 * MIB, description="largest JSON body, in bytes")
+    max_binary_body_bytes: Count = Field(8 * MIB, description="largest binary body, in bytes")
+    max_sequences: Count = Field(2048, description="most sequences in one request")
+    max_text_characters: Count = Field(262_144, description="longest text, in characters")
     max_embedding: float = Field(
-        1e4, gt=0, allow_inf_nan=False, description="largest number in embeddings, either sign"
+        1e4, gt=0, allow_inf_nan=False, description="largest absolute value in embeddings"
     )
-    max_request_tokens: Count = Field(65_536, description="most tokens in a request")
+    max_request_tokens: Count = Field(65_536, description="most tokens in one request")
     max_answer_bytes: Count = Field(
-        64 * MIB, description="largest answer in safetensors, binary or base64, bytes of the arrays"
+        64 * MIB,
+        description="largest answer in safetensors, binary or base64, in bytes of its arrays",
     )
     max_answer_json_bytes: Count = Field(
-        8 * MIB, description="largest answer as JSON numbers, bytes of the arrays"
+        8 * MIB, description="largest answer as JSON numbers, in bytes of its arrays"
     )
     max_held_bytes: int = Field(
         512 * MIB,
         ge=MIB,
-        description="bodies, arrays and answers that a replica's requests may hold, bytes together",
+        description="most bytes that a replica's requests may hold in bodies, arrays and answers",
     )
     log_format: Literal["json", "text"] = Field(
-        "json", description="how a replica writes its log: one JSON object a line, or for people"
+        "json",
+        description="format of a replica's log: json, one object per line, or text, for people",
     )
     log_to_stderr: bool = Field(
         False,
-        description="whether stderr shows all lines of the replicas, not warnings and errors alone",
+        description="show every log line of the replicas on stderr, not only warnings and errors",
     )
-    access_log: bool = Field(True, description="whether each request is a line of the log")
+    access_log: bool = Field(True, description="write a log line for each request")
     tracing: str | None = Field(
         None,
         pattern=r"^(console|file:.+|https?://.+)$",
-        description="where spans go: console, file:PATH or the URL of OTLP; default: nowhere",
+        description="where trace spans go: console, file:PATH or an OTLP URL; default: nowhere",
     )
-    tracing_ratio: float = Field(0.01, ge=0, le=1, description="share of requests to trace")
+    tracing_ratio: float = Field(0.01, ge=0, le=1, description="share of requests to trace, 0 to 1")
     tracing_trust_parent: bool = Field(
-        False, description="whether a request's traceparent decides if it is traced"
+        False, description="let a request's traceparent header decide whether it is traced"
     )
     batch_tokens: int | None = Field(
         None,
         ge=16,
         le=1 << 20,
-        description="tokens per batch; default: 100 ms of work, as measured",
+        description="tokens per batch; default: 100 ms of work, as measured at the start",
     )
-    max_waiting_requests: Count = Field(512, description="requests that may wait in a replica")
-    max_waiting_tokens: Count = Field(262_144, description="tokens that may wait in a replica")
+    max_waiting_requests: Count = Field(512, description="most requests that may wait in a replica")
+    max_waiting_tokens: Count = Field(262_144, description="most tokens that may wait in a replica")
     max_waiting_characters: Count = Field(
-        8_388_608, description="characters that may wait to be tokenized in a replica"
+        8_388_608, description="most characters that may wait for the tokenizer in a replica"
     )
     max_source_connections: Count | None = Field(
         None,
-        description="connections of one client address; default: as many as all queues hold",
+        description="most connections from one client address; default: as many as all queues hold",
     )
 
 
@@ -185,10 +194,10 @@ def load(
     """
     document = yaml.safe_load(file.read_text()) if file else {}
     if not isinstance(document, dict):
-        raise ValueError(f"{file} must hold settings, one `name: value` a line")
+        raise ValueError(f"{file} must hold settings, one `name: value` per line")
     named = {name: value for name, value in environ.items() if name.startswith(PREFIX)}
     if theirs := sorted(name for name, value in named.items() if _of_kubernetes(name, value)):
-        logger.warning("variables of Kubernetes ignored", extra={"reason": ", ".join(theirs)})
+        logger.warning("Kubernetes variables ignored", extra={"reason": ", ".join(theirs)})
     variables = {
         name.removeprefix(PREFIX).lower(): value
         for name, value in named.items()
@@ -200,7 +209,7 @@ def load(
     for name, bound in WITHIN.items():
         value, most = getattr(settings, name), getattr(settings, bound)
         if value is not None and value > most:
-            raise ValueError(f"{name} {value} exceeds {bound} {most}, within which it must be")
+            raise ValueError(f"{name} {value} must not be more than {bound}, which is {most}")
     return settings
 
 
@@ -215,7 +224,7 @@ def _keys(
 ) -> tuple[keys.Key, ...]:
     """What is kept of the API keys, whose one way in beside their file is the variable."""
     if "api_keys" in document:
-        raise ValueError("api_keys: not among the settings; name a file of them in api_keys_file")
+        raise ValueError("api_keys: not allowed in this file; name a file of keys in api_keys_file")
     path = values.get("api_keys_file")
     texts = [variables["api_keys"]] if "api_keys" in variables else []
     texts += [Path(path).read_text()] if path else []

@@ -286,7 +286,7 @@ def test_the_manifests_around_it_mean_its_pods() -> None:
     [
         ({"port": 9000, "replicas": 2}, "not port but http_options.port; not replicas but num_"),
         ({"prot": 1}, "prot"),
-        ({"drain_seconds": 7}, "DRAINING_PERIOD_S is '25' there, and must be '7'"),
+        ({"drain_seconds": 7}, "DRAINING_PERIOD_S is '25' there, but must be '7'"),
     ],
     ids=["elsewhere", "unknown", "cluster"],
 )

@@ -139,7 +139,7 @@ def read(body: bytes) -> Encoded:
             pooled=np.stack(pooled) if pooled else None,
         )
     except (LookupError, OverflowError, TypeError, ValueError) as error:
-        raise NoAnswer("what was answered is no answer of Headlight's") from error
+        raise NoAnswer("the answer is not in Headlight's format") from error
 
 
 def join(parts: Sequence[Encoded]) -> Encoded:

@@ -40,10 +40,10 @@ class AsyncClient:
         key: an API key.
         patience_seconds: how long a request may take, retries and pauses included, in calls
             that have no deadline of their own.
-        concurrency: most requests in flight.
+        concurrency: most requests in flight at once.
 
     Raises:
-        ValueError: the url is none, the key cannot be sent, or a number is not positive.
+        ValueError: the URL is not one, the key cannot be sent, or a number is not positive.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class AsyncClient:
         """The answer of GET /info: the model and the limits.
 
         Raises:
-            HeadlightError: there was none.
+            HeadlightError: no answer came.
         """
         until = time.monotonic() + (self._patience if deadline is None else deadline)
         answer = await self._send("GET", "/info", until)
@@ -83,7 +83,7 @@ class AsyncClient:
             info: dict[str, Any] = loads(answer.content)
             self._limits = limits(info)
         except (ValueError, KeyError, TypeError) as error:
-            raise NoAnswer(f"{self.url} is no service of Headlight's") from error
+            raise NoAnswer(f"{self.url} is not a Headlight service") from error
         return info
 
     async def encode(
@@ -98,16 +98,16 @@ class AsyncClient:
 
         Args:
             inputs: texts, pairs of texts (tuples), lists of token ids, (tokens, embedding width)
-                embeddings, or items as the wire has them, in any mixture; float64 embeddings
-                are rounded to float32.
+                embeddings, or items as in the JSON API, in any mixture. float64 embeddings are
+                rounded to float32.
             deadline: seconds for the whole call; default: patience_seconds for each request.
             progress: called with the inputs done and all of them, after each request.
 
         Raises:
-            RequestRefused: the service refused; what is for retrying was tried again.
+            RequestRefused: the service refused, after any retries that could help.
             NoAnswer: nobody answered in time.
             ModelChanged: the service's model changed in the middle of the job.
-            TypeError: an input or option that is none.
+            TypeError: an input of another type, or an unknown option.
         """
         parts, done = [], 0
         async with aclosing(self.stream(inputs, deadline=deadline, **options)) as stream:
@@ -125,10 +125,10 @@ class AsyncClient:
         deadline: float | None = None,
         **options: Unpack[Options],
     ) -> AsyncGenerator[Encoded]:
-        """Encode inputs, one answer for each request, in order; see `encode`.
+        """Encode inputs and yield one answer for each request, in order; see `encode`.
 
-        Inputs are taken as requests are sent: those of at most `concurrency` requests are in
-        flight or answered before their turn.
+        Inputs are read as requests are sent. At most `concurrency` requests are in flight, or
+        answered and waiting for their turn.
         """
         _check(inputs, options)
         until = None if deadline is None else time.monotonic() + deadline
@@ -199,7 +199,7 @@ class AsyncClient:
                     method, self.url + path, content=body, headers=headers, timeout=timeout
                 )
         except TimeoutError:
-            return httpx.ReadTimeout("its time is over")
+            return httpx.ReadTimeout("the deadline has passed")
         except httpx.RequestError as error:
             return error
 
@@ -209,9 +209,9 @@ def _checked(url: str) -> str:
     try:
         address = httpx.URL(url)
     except httpx.InvalidURL as error:
-        raise ValueError(f"{url!r} is no address: {error}") from None
+        raise ValueError(f"{url!r} is not an address: {error}") from None
     if address.scheme not in ("http", "https") or not address.host:
-        raise ValueError(f"{url!r} is no address; one is http://127.0.0.1:8000")
+        raise ValueError(f"{url!r} is not an address such as http://127.0.0.1:8000")
     return url.rstrip("/")
 
 
@@ -229,9 +229,9 @@ def authorization(key: str | None) -> dict[str, str]:
 
 
 def _check(inputs: Iterable[Input], options: Options) -> None:
-    """Refuse two mistakes that would mean something else, or nothing."""
+    """Refuse a lone input and unknown options, which would be misread or ignored."""
     if isinstance(inputs, str | Mapping):
-        raise TypeError("inputs are a list, also when there is one")
+        raise TypeError("inputs must be a list, even if there is only one")
     unknown = options.keys() - Options.__annotations__.keys()
     if unknown:
-        raise TypeError(f"no such option: {', '.join(sorted(unknown))}")
+        raise TypeError(f"unknown option: {', '.join(sorted(unknown))}")

@@ -2,7 +2,7 @@
 
 HeadlightError
     RequestRefused      the service, or a proxy before it, answered with an error
-    NoAnswer            nobody answered in time, or what came is no answer of Headlight's
+    NoAnswer            nobody answered in time, or the answer is not in Headlight's format
     ModelChanged        two answers of one job come from two models
 """
 
@@ -24,7 +24,7 @@ class HeadlightError(Exception):
 
 
 class NoAnswer(HeadlightError):
-    """Nobody answered in time, or what came is no answer of Headlight's."""
+    """Nobody answered in time, or the answer is not in Headlight's format."""
 
 
 class ModelChanged(HeadlightError):

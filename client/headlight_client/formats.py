@@ -34,7 +34,7 @@ def loads(body: bytes | str) -> Any:
     """The value that JSON holds.
 
     Raises:
-        ValueError: it is no JSON.
+        ValueError: it is not JSON.
     """
     try:
         return json.loads(body)
@@ -71,7 +71,7 @@ def _plain(value: Any) -> Any:
     """What numpy holds, as Python's own."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
-    raise TypeError(f"{type(value)} is no JSON")
+    raise TypeError(f"{type(value)} cannot be written as JSON")
 
 
 _ENCODER = json.JSONEncoder(

@@ -142,7 +142,7 @@ def _item(entry: Input) -> Any:
             return {"token_ids": entry.tolist()}
         case [*ids] if all(isinstance(part, int | np.integer) for part in ids):
             return {"token_ids": ids}
-    raise TypeError(f"{type(entry)} is no text, pair of texts, token ids or embeddings")
+    raise TypeError(f"{type(entry)} is not a text, a pair of texts, token ids or embeddings")
 
 
 def _field(value: Any) -> Any:

@@ -9,7 +9,7 @@ from service.wording.words import listed
 # what programs send unless they are told otherwise
 COMMON = {
     "": "empty",
-    "application/x-www-form-urlencoded": "that of a form, which curl -d sends by itself",
+    "application/x-www-form-urlencoded": "that of a form, the default of curl -d",
     "multipart/form-data": "multipart/form-data",
     "text/plain": "text/plain",
     "application/octet-stream": "application/octet-stream",
@@ -48,7 +48,7 @@ def answer_type(accept: str) -> str:
                 exact |= set() if general else {media_type}
     best = max(weights, key=weights.__getitem__)  # of equals the first, JSON
     if not weights[best]:
-        detail = f"expected a header Accept that takes {listed(weights)}, or none"
+        detail = f"expected an Accept header that allows {listed(weights)}, or no such header"
         raise Refused("not_acceptable", detail=detail)
     return best
 

@@ -51,5 +51,5 @@ def flag(request: Request, name: str) -> bool:
 
 def _unknown(name: str, names: Collection[str]) -> str:
     size, near = counted(len(name), "character"), meant(name, names) or "."
-    takes = f"takes {quoted(names)} alone" if names else "takes none"
+    takes = f"takes only {quoted(names)}" if names else "takes none"
     return f"a parameter with a name of {size} is unknown{near} This route {takes}"

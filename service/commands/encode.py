@@ -60,7 +60,7 @@ def head(name: str) -> tuple[int, int]:
     """
     match = re.fullmatch(r"[Ll](\d+)[Hh](\d+)", name)
     if not match:
-        raise ValueError(f"{name!r} names no head; the head 11 of layer 5 is L5H11")
+        raise ValueError(f"{name!r} is not a head; head 11 of layer 5 is L5H11")
     return int(match[1]), int(match[2])
 
 

@@ -106,7 +106,7 @@ def ablations(distances: Sequence[Sequence[float]]) -> Table:
     table = Table(
         title="1 - cos(encoding, encoding without the head)",
         title_justify="left",
-        caption="Compare heads of one layer only: what the last layer's write is pooled directly.",
+        caption="Compare heads within one layer only: the last layer's output is pooled directly.",
         caption_justify="left",
         show_lines=True,
     )

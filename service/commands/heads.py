@@ -72,7 +72,7 @@ def ablate(model: str, text: str) -> None:
     except (ModelNotFound, CheckpointError) as error:
         raise Unusable(str(error)) from error
     except SequenceTooLong as error:
-        reason = f"the text has {error.length} tokens; {model} takes {error.limit}"
+        reason = f"the text has {error.length} tokens; {model} takes at most {error.limit}"
         raise Unusable(reason) from error
     Console().print(grid.ablations(distances.tolist()))
 
@@ -85,13 +85,13 @@ def _threshold(text: str) -> tuple[str, float]:
     """
     role, _, number = text.partition("=")
     if role not in roles.THRESHOLDS:
-        raise Unusable(f"no role {role!r}; there are {', '.join(roles.THRESHOLDS)}")
+        raise Unusable(f"no role {role!r}; the roles are {', '.join(roles.THRESHOLDS)}")
     try:
         value = float(number)
     except ValueError:
         value = -1.0
     if not 0 <= value <= 1:
-        raise Unusable(f"the threshold of {role} is a number from 0 to 1, not {number!r}")
+        raise Unusable(f"the threshold of {role} must be a number from 0 to 1, not {number!r}")
     return role, value
 
 
@@ -102,13 +102,13 @@ def _measure(model: str, corpus: Corpus, thresholds: dict[str, float]) -> dict[s
             return solo.measure(corpus, thresholds)
     except SequenceTooLong as error:
         line = corpus.sentences[error.index].line
-        reason = f"{error.length} tokens; {solo.name} takes {error.limit}"
+        reason = f"{error.length} tokens; {solo.name} takes at most {error.limit}"
         raise BadCorpus(f"{corpus.name} line {line}: {reason}") from error
 
 
 def _keep(survey: dict[str, Any], console: Console) -> None:
     """Leave the survey in the cache; without one, what was printed still holds."""
     try:
-        console.print(f"kept in {store.keep(survey)}: GET /v1/heads answers it", soft_wrap=True)
+        console.print(f"saved in {store.keep(survey)} for GET /v1/heads", soft_wrap=True)
     except OSError as error:
-        console.print(f"not kept: {error}", soft_wrap=True)
+        console.print(f"not saved: {error}", soft_wrap=True)

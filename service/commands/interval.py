@@ -49,7 +49,7 @@ def read(url: str, key: str | None) -> Page:
     try:
         return page(answer.text, time.monotonic())
     except ValueError as error:
-        raise Unreachable(f"{url}/metrics is no page of metrics: {error}") from error
+        raise Unreachable(f"{url}/metrics is not a page of metrics: {error}") from error
 
 
 def page(text: str, at: float) -> Page:

@@ -15,11 +15,13 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 CONFIG = click.option(
     "--config",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="YAML file of settings; flags and HEADLIGHT_* variables win over it",
+    help="YAML file of settings; flags and HEADLIGHT_* variables override it",
 )
 URL = click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="the service")
 KEY_FILE = click.option(
-    "--key-file", type=FILE, help="a file of an API key, or the service's own, whose first is sent"
+    "--key-file",
+    type=FILE,
+    help="file with an API key; from the service's own key file, the first key is used",
 )
 
 

@@ -14,13 +14,13 @@ Result = TypeVar("Result")
 
 
 async def in_time(work: Awaitable[Result], deadline: float) -> Result:
-    """What comes of some work.
+    """Return the result of some work, if it comes in time.
 
     Args:
-        deadline: when it must have come, on time.monotonic's clock.
+        deadline: when it must be there, on time.monotonic's clock.
 
     Raises:
-        Refused: it did not; work that waits for nothing is never late.
+        Refused: it is late; work that never awaits cannot be late.
     """
     try:
         async with asyncio.timeout(deadline - time.monotonic()):
@@ -30,10 +30,10 @@ async def in_time(work: Awaitable[Result], deadline: float) -> Result:
 
 
 def seconds(headers: Mapping[str, str], most: float) -> float:
-    """How long this request may take, at most so many seconds.
+    """How long this request may take, in seconds, at most `most`.
 
     Raises:
-        Refused: the header is no number of milliseconds.
+        Refused: the header is not a number of milliseconds.
     """
     header = headers.get(DEADLINE)
     if header is None:

@@ -207,20 +207,20 @@ def expected(code: str, about: str, settings: Settings) -> str:
     bounds, keys = Bounds.of(settings), MOST_KEYS
     key = f"a key of {about} characters" if about.isdecimal() else f'the key "{about}"'
     details = {
-        "headers_too_large": f"an address may have {MOST_ADDRESS:,} characters; a request may have "
-        f"{MOST_HEADERS} headers, of {MOST_HEADER_BYTES:,} bytes together",
-        "bad_request": f"{listed(sorted(name.decode() for name in SINGLE), 'and')} occur once "
-        "at most, spelt with hyphens; the only transfer-encoding is chunked; and "
+        "headers_too_large": f"a URL may have {MOST_ADDRESS:,} characters; a request may have "
+        f"{MOST_HEADERS} headers with {MOST_HEADER_BYTES:,} bytes in total",
+        "bad_request": f"{listed(sorted(name.decode() for name in SINGLE), 'and')} may occur "
+        "once each, spelt with hyphens; the only transfer-encoding is chunked; and "
         f"{listed(sorted(WITHOUT_BODY), 'and')} take no body",
-        "unsupported_encoding": "leave the header Content-Encoding out",
-        "invalid_encoding": "expected UTF-8, as JSON is on the network",
+        "unsupported_encoding": "leave out the header Content-Encoding",
+        "invalid_encoding": "expected UTF-8, the encoding of JSON",
         "json_too_deep": f"the limit is {MOST_DEPTH} levels",
         "duplicate_key": f"{key} occurs twice in one object",
         "too_many_values": f"the limits are {bounds.objects:,} objects, {bounds.lists:,} lists, "
         f"{bounds.strings:,} strings, {bounds.values:,} commas, and {keys} keys in one object",
         "body_too_large": f"the limit is {settings.max_body_bytes:,} bytes of JSON, or "
         f"{settings.max_binary_body_bytes:,} bytes with binary tensors",
-        "request_timeout": f"the limit is {BODY_SECONDS:g} s for the whole of it",
+        "request_timeout": f"the limit is {BODY_SECONDS:g} s for the whole body",
     }
     return details.get(code, "")
 

@@ -26,10 +26,10 @@ from service.settings import Settings
 
 
 class Gateway:
-    """Answers requests for encodings, whatever API they came by.
+    """Answers requests for encodings, whichever API they come through.
 
     Args:
-        identity: what every answer says of the model.
+        identity: what every answer says about the model.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class Gateway:
         """Answer a request.
 
         Args:
-            deadline: when the answer must be there, on time.monotonic's clock.
+            deadline: when the answer must be ready, on time.monotonic's clock.
             layout: how the answer's arrays are written; padding counts as tokens.
 
         Raises:
-            Refused: why not.
+            Refused: says why it cannot be answered.
         """
         record.input = _kind(request)
         sizes = characters(request.inputs)
@@ -83,10 +83,10 @@ class Gateway:
     async def dry_run(
         self, request: EncodeRequest, deadline: float, record: Record, layout: Layout
     ) -> dict[str, Any]:
-        """What a request would cost, and whether it would be admitted now; computes nothing.
+        """Return what a request would cost and whether it would be admitted now; compute nothing.
 
         Raises:
-            Refused: of a request that would never be answered.
+            Refused: the request would never be answered.
         """
         record.input = _kind(request)
         plan = await self._planner.plan(request, deadline, record)

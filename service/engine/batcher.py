@@ -19,8 +19,8 @@ from service.engine.fair.queue import SMALL, DeadlinePassed, Overloaded, Queue
 from service.engine.speed import LoneSpeed, Run, Speed
 from service.keys import Limits
 
-# What is admitted behind others is to be done in this much of the time it has: the speed differs
-# from moment to moment, an answer is to be written too, and work that is done late is lost.
+# A request behind others is admitted if it fits into this share of its time: the speed varies,
+# the answer must be written too, and work that is done late is lost.
 SURE = 0.8
 
 
@@ -36,9 +36,9 @@ class Batcher(Generic[Work, Result]):
         lanes: how many batches may run at once, each on one core. A lone sequence gets all.
         budget: tokens of all lanes' batches together.
         speed: tokens per second to believe in until measured.
-        cost: how many tokens of short sequences take as long as one sequence of so many.
-        small: tokens of a batch that takes as long whatever it holds; see Queue.
-        most_requests, most_tokens: what may wait.
+        cost: for a sequence's length, how many tokens of short sequences take as long.
+        small: tokens up to which a batch takes the same time; see Queue.
+        most_requests, most_tokens: how much may wait.
         limits: of each key, by its name.
     """
 
@@ -80,7 +80,7 @@ class Batcher(Generic[Work, Result]):
 
     @property
     def speed(self) -> float:
-        """Tokens per second of all lanes together, as lately measured."""
+        """Tokens per second of all lanes together, measured recently."""
         return self._speed.current
 
     def hangs(self, least: float, times: float) -> bool:
@@ -89,27 +89,27 @@ class Batcher(Generic[Work, Result]):
         return any(run.hangs(now, least, times) for run in self._running.values())
 
     def fewest_seconds(self, works: Sequence[Work]) -> float:
-        """What a request would take with nothing before it, at the best speed ever measured.
+        """Seconds for a request with nothing ahead of it, at the best speed ever measured.
 
-        The speed lately measured also falls where a neighbour holds the cores up, which passes.
+        The recent speed also falls while another process keeps the cores busy, which passes.
         """
         return sum(self._costs(works)) / self._speed.best
 
     async def submit(
         self, works: Sequence[Work], deadline: float, key: str = "", *, bounded: bool = True
     ) -> tuple[list[Result], Timing]:
-        """Run a request's sequences, in whatever batches; all or nothing.
+        """Run a request's sequences, in as many batches as it takes; all or nothing.
 
         Args:
-            works: each as long as it has tokens.
+            works: one per sequence; its len() is its number of tokens.
             deadline: when the answer must be there, on the batcher's clock.
-            key: the name of whose it is.
-            bounded: whether it may be refused; what is not takes its turn in a full queue too.
+            key: name of the API key that sent it.
+            bounded: whether it may be refused; if not, it waits even in a full queue.
 
         Raises:
-            Overloaded: it was not admitted, or gave its place to another key's before it began.
-            DeadlinePassed: it, or its turn, came too late.
-            Exception: what the first failing sequence raised.
+            Overloaded: it was not admitted, or another key's request took its place in the queue.
+            DeadlinePassed: the deadline passed before the request, or its turn, came.
+            Exception: the error of the first sequence that failed.
         """
         for displaced in self.check(works, deadline, key) if bounded else ():
             self._fail(
@@ -127,28 +127,28 @@ class Batcher(Generic[Work, Result]):
         return results, job.timing
 
     async def drain(self) -> None:
-        """Wait until nothing waits and nothing runs."""
+        """Return once nothing waits and nothing runs."""
         while len(self._queue) or self._running:
             await asyncio.wait([job.future for job in self._queue.jobs] or self._running.keys())
 
     def check(
         self, works: Sequence[Work], deadline: float, key: str = ""
     ) -> list[Job[Work, Result]]:
-        """Raise what `submit` would if a request of these works would not be admitted now.
+        """Raise as `submit` does if these works would not be admitted now.
 
         Returns:
-            The requests whose place it would take.
+            The waiting requests whose place they would take.
         """
         cost = sum(self._costs(works))
         return self._check(sum(map(len, works)), cost, deadline, key)
 
     def foresee(self, tokens: int, deadline: float, key: str = "", *, behind: bool = True) -> None:
-        """Raise what `check` would, most likely, of a request of about so many tokens.
+        """Raise what `check` would probably raise for a request of about `tokens` tokens.
 
-        A cheap refusal of what need not be read first, where others wait or come already.
+        So a request is refused cheaply, before it is read, while others wait or are being read.
 
         Args:
-            behind: whether it is read behind those that come.
+            behind: whether it comes after the requests being read.
         """
         before = self._coming[key] if behind else 0
         if len(self._queue) or before:
@@ -156,9 +156,9 @@ class Batcher(Generic[Work, Result]):
 
     @contextmanager
     def coming(self, tokens: int, key: str = "") -> Iterator[None]:
-        """Count about so many tokens among what others foresee, while a request is read.
+        """Count about `tokens` tokens as coming, for `foresee`, while a request is read.
 
-        Else all that come while one is read pass on the room that is left for one.
+        Otherwise all requests that arrive meanwhile would pass on the room left for one.
         """
         self._coming[key] += tokens
         try:
@@ -178,7 +178,7 @@ class Batcher(Generic[Work, Result]):
         return self._queue.check(tokens, cost, seconds, self.speed, key, now)
 
     def _costs(self, works: Sequence[Work]) -> list[float]:
-        """What each takes, in tokens of short sequences."""
+        """The cost of each work, in tokens of short sequences."""
         return [self._cost(len(work)) for work in works]
 
     def _fail(self, job: Job[Work, Result], error: Exception) -> None:
@@ -198,7 +198,7 @@ class Batcher(Generic[Work, Result]):
                 self._start(min(share, self.budget // self._lanes), self._idle[-1:])
 
     def _expire(self) -> None:
-        """End what is late, and what would be where others could be done instead of it."""
+        """Fail jobs that are late, and, while others wait, jobs that are bound to be."""
         now, jobs = self._clock(), self._queue.jobs
         pace = 1 / self.speed if len(jobs) > 1 else 0.0  # seconds for a token, at least
         for job in [job for job in jobs if job.deadline <= now + job.tokens * pace]:
@@ -231,7 +231,7 @@ class Batcher(Generic[Work, Result]):
         """Run a batch and keep its results; returns the jobs it was for.
 
         Args:
-            alone: the number of its start, if it is of one sequence and nothing ran then.
+            alone: the number of its start, if it is one sequence and nothing else runs.
         """
         start = self._clock()
         works = [job.works[index] for job, index in batch]
@@ -255,9 +255,9 @@ class Batcher(Generic[Work, Result]):
         return jobs
 
     def _measure(self, batch: Batch[Work, Result], seconds: float, cores: int) -> None:
-        """Fold a batch into the speed; one that had some of the cores counts for as many.
+        """Update the speed from a batch, scaled up if it had only some of the cores.
 
-        A small one takes as long whatever it holds, and says nothing of what a queue takes.
+        A small batch takes the same time whatever it holds, so it says nothing about a queue.
         """
         tokens = total_cost(batch)
         if tokens >= self._small:

@@ -15,8 +15,8 @@ from service.engine.weights import Source
 logger = logging.getLogger(__name__)
 
 LOST = (
-    "the layers run in Python, which is slower beside other work: there is no compiled forward"
-    " pass; docs/deploy.md says how to build it"
+    "the layers run in Python, which is slower under load: the compiled forward pass is missing;"
+    " docs/deploy.md says how to build it"
 )
 
 

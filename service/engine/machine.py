@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 # number formats known to be no slower than float32 on this processor
 QUICK = {torch.float32}
 QUICK |= {torch.bfloat16} if getattr(torch.cpu, "_is_amx_tile_supported", bool)() else set()
-SLOW = "%s is likely slower than float32 on this processor: bfloat16 is faster with AMX alone"
+SLOW = "%s is probably slower than float32 on this processor; only bfloat16 with AMX is faster"
 BATCH_SECONDS = 0.1  # work in one batch: short enough to wait for, long enough to fill a GEMM
 FEWEST_BATCH_TOKENS, MOST_BATCH_TOKENS = 512, 16_384
 
@@ -31,7 +31,7 @@ def device(settings: Settings) -> torch.device:
     """
     cuda = torch.cuda.is_available() if settings.device == "auto" else settings.device == "cuda"
     if cuda and not torch.cuda.is_available():
-        raise Unservable("device cuda: torch finds no CUDA device here; --device cpu needs none")
+        raise Unservable("device cuda: torch finds no CUDA device here; use --device cpu")
     return torch.device("cuda" if cuda else "cpu")
 
 
@@ -79,7 +79,7 @@ def lanes(settings: Settings, device: torch.device) -> int:
     if device.type == "cpu":
         return settings.threads or cores(settings.replicas)
     if settings.threads not in (None, 1):
-        raise Unservable(f"threads {settings.threads}: one feeds a GPU; leave it out or say 1")
+        raise Unservable(f"threads {settings.threads}: on a GPU it must be 1; leave it out")
     return 1
 
 

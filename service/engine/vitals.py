@@ -42,26 +42,26 @@ def publish(
     )
     metrics.describe(
         "build_info",
-        "Always 1; the labels are the software's versions.",
+        "Always 1; the labels give the versions of the software.",
         version=version("headlight"),
         python=platform.python_version(),
         torch=torch.__version__,
         ray=version("ray"),
     )
     watch = metrics.watch
-    text = "Seconds that loading and checking the model took."
+    text = "Seconds spent loading and checking the model."
     watch("model_load_duration_seconds", text, lambda: load_seconds)
-    text = "Requests that wait in the replica's queue."
+    text = "Requests waiting in the replica's queue."
     watch("waiting_requests", text, lambda: batcher.waiting_requests)
     text = "Most requests that may wait in the replica's queue."
     watch("waiting_requests_limit", text, lambda: settings.max_waiting_requests)
-    text = "Tokens that wait in the replica's queue."
+    text = "Tokens waiting in the replica's queue."
     watch("waiting_tokens", text, lambda: batcher.waiting_tokens)
     text = "Most tokens that may wait in the replica's queue."
     watch("waiting_tokens_limit", text, lambda: settings.max_waiting_tokens)
-    text = "Tokens per second that the replica computes, as lately measured."
+    text = "Tokens per second that the replica computes, measured recently."
     watch("speed_tokens_per_second", text, lambda: batcher.speed)
-    text = "Bytes that requests hold: their bodies, arrays under way, answers not yet taken."
+    text = "Bytes held by requests: bodies, arrays being computed, answers not yet read."
     for kind in KINDS:
         watch("held_bytes", text, partial(PROCESS.bytes.__getitem__, kind), kind=kind)
     text = "Most bytes that requests may hold together."

@@ -120,19 +120,17 @@ def _fetch(name: str, revision: str, files: Sequence[str]) -> Path:
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=list(files)))
     except errors.GatedRepoError as error:
-        reason = f"no folder {repository}, and on the hub its licence is to be accepted (HF_TOKEN)"
+        reason = f"no folder {repository}, and on the hub you must accept its licence (HF_TOKEN)"
         raise ModelNotFound(reason) from error
     except errors.RepositoryNotFoundError as error:
-        reason = (
-            f"no folder {repository}, and the hub has no such model, or only for others (HF_TOKEN)"
-        )
+        reason = f"no folder {repository}, and the hub shows no such model (private? set HF_TOKEN)"
         raise ModelNotFound(reason) from error
     except errors.RevisionNotFoundError as error:
         raise ModelNotFound(f"{name} has no revision {revision}") from error
     except errors.LocalEntryNotFoundError as error:
         why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "the hub cannot be reached"
         raise ModelNotFound(
-            f"no folder {repository}, it is not wholly cached, and {why}"
+            f"no folder {repository}, its files are not all in the cache, and {why}"
         ) from error
     except Exception as error:  # of the HTTP library beneath, which changes with the version
         raise ModelNotFound(f"{repository}: {_line(error)}") from error

@@ -120,7 +120,7 @@ def _sentences(name: str, content: bytes) -> Iterator[Sentence]:
 def _sentence(number: int, line: Line) -> Sentence:
     """A line whose spans were looked up among the words of its text."""
     if line.relation in roles.THRESHOLDS:
-        raise ValueError(f"relation: {line.relation!r} is a role by position")
+        raise ValueError(f"relation: {line.relation!r} is the name of a role by position")
     words = relations.spans(line.text)
     source, target = (_place(words, span, line.text) for span in (line.source, line.target))
     if source == target:
@@ -134,5 +134,7 @@ def _sentence(number: int, line: Line) -> Sentence:
 def _place(words: list[Span], span: list[int], text: str) -> int:
     start, end = span
     if (start, end) not in words:
-        raise ValueError(f"{text[max(start, 0) : max(end, 0)]!r} at {span} is no word of the text")
+        raise ValueError(
+            f"{text[max(start, 0) : max(end, 0)]!r} at {span} is not a word of the text"
+        )
     return words.index((start, end))

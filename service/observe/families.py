@@ -18,30 +18,30 @@ TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 
 # What each family counts, and in what unit; those of `watch` and `describe` bring their own
 SENTENCES = {
-    "requests": "Requests answered; code 499 where the client left first.",
+    "requests": "Requests answered; code 499: the client disconnected first.",
     "request_duration_seconds": "Seconds from a request's arrival to the end of its answer.",
-    "response_bytes": "Bytes of answers' bodies.",
-    "shed": "Requests turned away for want of room or time.",
-    "invalid_inputs": "Requests refused for what they ask.",
-    "nonfinite_outputs": "Requests refused because the model's answer was not finite.",
-    "readers_cut_off": "Connections ended because their client took an answer too slowly.",
-    "auth_failures": "Requests answered 401 for want of a known API key.",
-    "stage_duration_seconds": "Seconds that a request spent in a stage.",
-    "event_loop_lag_seconds": "Seconds by which the event loop woke a sleeper too late.",
-    "tokens": "Tokens encoded for answered requests.",
+    "response_bytes": "Bytes of response bodies.",
+    "shed": "Requests refused for lack of room or time.",
+    "invalid_inputs": "Requests refused because of what they contain.",
+    "nonfinite_outputs": "Requests refused because the model's answer held NaN or infinity.",
+    "readers_cut_off": "Connections closed because the client read the answer too slowly.",
+    "auth_failures": "Requests answered 401: no API key, or an unknown one.",
+    "stage_duration_seconds": "Seconds that a request spends in a stage.",
+    "event_loop_lag_seconds": "Seconds by which the event loop is late.",
+    "tokens": "Tokens of answered requests.",
     "batch_sequences": "Sequences in a batch, self-checks included.",
     "batch_tokens": "Tokens in a batch, self-checks included.",
-    "cancelled": "Requests whose client left before the answer.",
+    "cancelled": "Requests whose client disconnected before the answer.",
     "canary_runs": "Self-checks that were run.",
-    "canary_failures": "Self-checks that went wrong.",
-    "accelerator_errors": "Batches that the device failed.",
-    "attention_maps": "Heads whose attention was answered, of every sequence.",
-    "attention_bytes": "Bytes of the attention that was answered.",
-    "log_lines_lost": "Lines of the log that could not be written, as on a full disk.",
+    "canary_failures": "Self-checks that gave a wrong answer or failed.",
+    "accelerator_errors": "Batches lost to a device error.",
+    "attention_maps": "Attention heads returned, counted for each sequence.",
+    "attention_bytes": "Bytes of attention returned.",
+    "log_lines_lost": "Log lines that could not be written, for example because the disk is full.",
     "last_success_timestamp_seconds": (
         "Unix time of the model's last answer, in seconds; 0 before the first."
     ),
-    "start_time_seconds": "Unix time at which the replica was made, in seconds.",
+    "start_time_seconds": "Unix time at which the replica started, in seconds.",
 }
 
 INPUTS = ("none", "text", "tokens", "embeddings", "mixed")

@@ -1,7 +1,7 @@
-"""Each request, told once after its end: to the metrics, the traces and the log.
+"""Reports each finished request once, to the metrics, the traces and the log.
 
-Telling takes several times as long where it has to wait for its own code and data, between
-answers that need the caches for themselves. So requests are told of some at a time
+A report takes several times as long if its code and data have just left the processor's caches,
+as they do between answers. So requests are reported several at a time
 (docs/decisions/0009-telling-in-bursts.md).
 """
 
@@ -94,14 +94,14 @@ class Observer:
         return sum(record.route != SCRAPE for record in self._in_flight)
 
     def tell(self) -> None:
-        """Tell of the requests that have ended since the last time; whoever counts calls it."""
+        """Report the requests that have ended since the last call; call it before counting."""
         ended, self._ended = self._ended, []
         for listener in self._listeners:
             for record in ended:
                 try:
                     listener(record)
                 except Exception:  # a bug, which must not silence the others
-                    logger.exception("telling failed", extra=record.names())
+                    logger.exception("request not recorded", extra=record.names())
         if time.monotonic() - self._summed > SUMMARY_SECONDS:
             self.sum_up()
 

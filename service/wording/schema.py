@@ -28,7 +28,7 @@ CODES: dict[str, str] = {
 # those that a model of ours raises, with a message of ours
 OURS = {"exactly_one_input", "number_and_form", "rows_and_form", "weight_and_form"}
 OURS |= {"index_out_of_range"}
-PATTERN = 'integers with commas between them, such as "0,3,-1"'  # the one pattern there is
+PATTERN = 'integers separated by commas, such as "0,3,-1"'  # the one pattern there is
 
 
 def fault(error: ErrorDetails, body: str) -> Fault:
@@ -55,7 +55,7 @@ def _detail(error: ErrorDetails, body: Any) -> str:
         case "extra_forbidden":
             return _unknown(error["loc"], body)
         case "string_unicode":
-            return "the text holds half a surrogate pair, which no Unicode text does"
+            return "the text contains half a surrogate pair, which is not valid Unicode"
         case "finite_number":
             return "expected a finite number, received NaN or infinity"
         case "greater_than_equal":

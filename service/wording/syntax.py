@@ -22,32 +22,34 @@ class Reason(NamedTuple):
     code: str = "invalid_json"
 
 
-HALF = "a \\u escape holds half a surrogate pair, which no Unicode text does"
+HALF = "a \\u escape is half a surrogate pair, which is not valid Unicode"
 REASONS = (
-    Reason("trailing comma", "a comma with nothing behind it; JSON allows no trailing comma"),
-    Reason("trailing characters", "the JSON is over, and more characters follow"),
-    Reason("EOF while parsing a string", "the body ends within a string"),
-    Reason("EOF while parsing a list", "the body ends within a list; a ] is missing"),
-    Reason("EOF while parsing an object", "the body ends within an object; a } is missing"),
+    Reason("trailing comma", "nothing follows the comma; JSON does not allow a trailing comma"),
+    Reason("trailing characters", "the JSON has ended, but more characters follow"),
+    Reason("EOF while parsing a string", "the body ends inside a string"),
+    Reason("EOF while parsing a list", "the body ends inside a list; a ] is missing"),
+    Reason("EOF while parsing an object", "the body ends inside an object; a } is missing"),
     Reason("EOF", "the body ends where a value is expected"),
     Reason("key must be a string", "expected a key in double quotes"),
-    Reason("expected `:`", "expected a colon behind a key"),
+    Reason("expected `:`", "expected a colon after a key"),
     Reason("expected `,` or `]`", "expected a comma or the end of the list, ]"),
     Reason("expected `,` or `}`", "expected a comma or the end of the object, }"),
     Reason("expected ident", "expected true, false or null in full"),
     Reason(
         "expected value", "expected a value: a string in double quotes, a number, a list, an object"
     ),
-    Reason("invalid escape", "a backslash begins an escape that JSON does not have"),
+    Reason("invalid escape", "the backslash begins an escape that JSON does not have"),
     Reason(
-        "invalid number", "a number that JSON does not allow: no leading zeros, a digit at each end"
+        "invalid number",
+        "JSON does not allow this number: it needs a digit at each end and no leading zeros",
     ),
     Reason(
-        "control character", "a control character in a string; it is written as \\n, \\t or \\u00xx"
+        "control character",
+        "a string contains a control character; write it as \\n, \\t or \\u00xx",
     ),
     Reason("lone leading surrogate", HALF, "invalid_text"),
     Reason("unexpected end of hex escape", HALF, "invalid_text"),  # half a pair, no escape behind
-    Reason("number out of range", "a number of more digits than are read", "out_of_range"),
+    Reason("number out of range", "the number has too many digits", "out_of_range"),
 )
 OTHER = Reason("", "the parser cannot read this")
 

@@ -261,7 +261,7 @@ def refuses_what_cannot_differ(here: Cluster) -> None:
     found = here.wait(lambda found: found["base"]["status"] == "DEPLOY_FAILED")
 
     assert (
-        "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S is '35' there, and must be '65'"
+        "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S is '35' there, but must be '65'"
         in (found["base"]["message"])
     )
     assert httpx.post(f"{here.url}/minilm/v1/encode", json=BODY).status_code == 200

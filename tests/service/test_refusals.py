@@ -104,9 +104,9 @@ def test_a_refusal_says_what_is_expected_and_what_came(body: Any, detail: str) -
 @pytest.mark.parametrize(
     ("body", "detail"),
     [
-        (b'{"inputs":\n["a",]}', "Line 2, column 6: a comma with nothing behind it; "),
-        (b'{"inputs":["a"', "Line 1, column 14: the body ends within a list; "),
-        (b'{"inputs":["a"]} {', "Line 1, column 18: the JSON is over, "),
+        (b'{"inputs":\n["a",]}', "Line 2, column 6: nothing follows the comma; "),
+        (b'{"inputs":["a"', "Line 1, column 14: the body ends inside a list; "),
+        (b'{"inputs":["a"]} {', "Line 1, column 18: the JSON has ended, "),
         (b"{'inputs':[]}", "Line 1, column 2: expected a key in double quotes."),
     ],
 )

@@ -75,7 +75,7 @@ def test_what_kubernetes_says_of_its_services_is_no_setting(
     }
 
     assert load({}, theirs) == Settings()
-    assert [record.getMessage() for record in caplog.records] == ["variables of Kubernetes ignored"]
+    assert [record.getMessage() for record in caplog.records] == ["Kubernetes variables ignored"]
     assert caplog.records[0].reason == ", ".join(sorted(theirs))
     assert load({}, {"HEADLIGHT_PORT": "8001"}).port == 8001
     assert len(caplog.records) == 1

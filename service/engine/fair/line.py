@@ -29,10 +29,10 @@ class Job(Generic[Work, Result]):
 
     Args:
         costs: of each work, in tokens of short sequences.
-        key: the name of whose it is.
-        turn: its place among those of the same key.
-        waiting: indices not yet started, longest first (taken from the end).
-        tokens: of those.
+        key: name of the key that sent it.
+        turn: its place among the requests of the same key.
+        waiting: indices of works not yet started, longest first (taken from the end).
+        tokens: of the waiting works.
     """
 
     works: Sequence[Work]
@@ -109,7 +109,7 @@ class Line(Generic[Work, Result]):
         return self.had + self.jobs[0].tokens
 
     def bound(self, tokens: int) -> str | None:
-        """Which limit of what may wait a request of so many tokens would break."""
+        """The limit that a request of so many tokens would break; None if it breaks none."""
         limits = self._limits
         if limits.requests is not None and len(self.jobs) >= limits.requests:
             return "key_requests"
@@ -122,7 +122,7 @@ class Line(Generic[Work, Result]):
         return self._bucket.wait(now) if self._bucket else 0.0
 
     def enter(self, job: Job[Work, Result]) -> None:
-        """A request waits from now on."""
+        """Add a request to those that wait."""
         job.turn = self._shares.enter(job.tokens)
         insort(self.jobs, job, key=lambda job: job.turn)
         self.tokens += job.tokens
@@ -131,7 +131,7 @@ class Line(Generic[Work, Result]):
             self._bucket.take(job.tokens, job.arrived)
 
     def leave(self, job: Job[Work, Result]) -> None:
-        """What still waits of a request will not run."""
+        """Remove what still waits of a request."""
         self.jobs.remove(job)
         self._subtract(job.tokens, job.cost)
         self._shares.leave(job.turn, job.tokens)
@@ -139,7 +139,7 @@ class Line(Generic[Work, Result]):
             self._bucket.put_back(job.tokens)
 
     def start(self, room: int, now: float) -> Batch[Work, Result]:
-        """Start works of the next request, of so many tokens; it leaves when none waits."""
+        """Start works of the next request, up to `room` tokens; it leaves with its last work."""
         job, part = self.jobs[0], Batch[Work, Result]()
         job.started = min(job.started, now)
         while job.waiting and job.length(job.waiting[-1]) <= room:
@@ -151,12 +151,12 @@ class Line(Generic[Work, Result]):
         return part
 
     def serve(self, part: Batch[Work, Result]) -> None:
-        """Count what of it is in a batch."""
+        """Count the works that this line has in a batch."""
         tokens = total_length(part)
         self._subtract(tokens, total_cost(part))
         self._shares.serve(tokens)
 
     def _subtract(self, tokens: int, cost: float) -> None:
-        """So much waits no longer; with the last of it goes what rounding left of its cost."""
+        """Subtract what no longer waits; an empty line costs exactly 0 again."""
         self.tokens -= tokens
         self.cost = self.cost - cost if self.tokens else 0.0

@@ -1,9 +1,9 @@
 """The requests that wait, a line for each key, within bounds.
 
-Requests take turns as if the machine were shared evenly among the keys that wait, and each key's
-share among its requests: whoever would be done first then, goes first. So a small request passes
-a flood of large ones, no stream of small ones can hold a large one up for ever, and no key can
-hold up another by asking often. Without keys all requests stand in one line.
+Imagine the machine shared evenly among the keys that wait, and each key's share among its
+requests: the request that would finish first there runs first here. So a small request passes a
+flood of large ones, no stream of small ones delays a large one for ever, and no key delays
+another by sending many requests. Without keys, all requests stand in one line.
 
 Source: Demers, Keshav and Shenker 1989, "Analysis and Simulation of a Fair Queueing Algorithm";
 of keys and their requests: Bennett and Zhang 1997, "Hierarchical Packet Fair Queueing Algorithms".
@@ -30,9 +30,9 @@ class Overloaded(Exception):
     """The request could not be done by its deadline, or there is no room for it.
 
     Args:
-        retry_after: when what waits now will be done, seconds.
-        bound: which one was met: queue_full, token_budget or deadline; of its own key
-            key_requests, key_tokens or key_rate; share where another key took its place.
+        retry_after: seconds until the requests that wait now are done.
+        bound: the limit that was reached: queue_full, token_budget or deadline; key_requests,
+            key_tokens or key_rate of its own key; share if another key took its place.
     """
 
     def __init__(self, retry_after: float, bound: str) -> None:
@@ -48,9 +48,9 @@ class Queue(Generic[Work, Result]):
     """Admitted requests whose works are not all started.
 
     Args:
-        most_requests, most_tokens: what may wait.
-        limits: of each key, by its name; a lone key without any shares with nobody.
-        small: tokens of a batch up to which sharing it costs nothing.
+        most_requests, most_tokens: how much may wait.
+        limits: of each key, by its name; a lone key without limits shares with nobody.
+        small: tokens up to which requests can share a batch at no cost.
     """
 
     def __init__(
@@ -79,17 +79,17 @@ class Queue(Generic[Work, Result]):
     def check(
         self, tokens: int, cost: float, seconds: float, speed: float, key: str, now: float
     ) -> list[Job[Work, Result]]:
-        """Raise where a request would not be admitted now.
+        """Raise Overloaded if a request would not be admitted now.
 
         Args:
             tokens, cost: of the request.
-            seconds: in which it and what goes before it must be done.
+            seconds: time in which it, and all that runs before it, must be done.
             speed: tokens of short sequences per second.
-            key: whose it is, by name.
+            key: name of the key that sent it.
 
         Returns:
-            The requests of which it would take the place: where the queue is full, of keys that
-            hold more than their share for one that holds less.
+            The requests whose place it would take: when the queue is full, a key with less than
+            its share takes from keys with more.
 
         Raises:
             Overloaded: why not.
@@ -108,16 +108,16 @@ class Queue(Generic[Work, Result]):
         return displaced
 
     def delay(self, key: str, cost: float = 0.0) -> float:
-        """Tokens that are done before a key's work is, and so much more of it.
+        """Tokens until a key's waiting work, and `cost` more of it, is done.
 
-        While others wait it gets an even share: its work takes as many times as long as there are
-        keys, or until all is done.
+        While others wait, the key gets an even share: its work takes as many times longer as there
+        are keys, but never longer than all work together.
         """
         line = self._line(key)
         return min((line.cost + cost) * len(self._waiting(line)), self.cost + cost)
 
     def enter(self, job: Job[Work, Result]) -> None:
-        """A request waits from now on."""
+        """Add a request to those that wait."""
         line = self._line(job.key)
         if not line.jobs:
             line.had = max(line.had, self._now)  # what it did not ask for then, it has no claim on
@@ -127,7 +127,7 @@ class Queue(Generic[Work, Result]):
         self.cost += job.cost
 
     def leave(self, job: Job[Work, Result]) -> None:
-        """What still waits of a request will not run."""
+        """Remove what still waits of a request."""
         line = self._line(job.key)
         if job in line.jobs:
             line.leave(job)
@@ -135,7 +135,7 @@ class Queue(Generic[Work, Result]):
             self._subtract(job.tokens, job.cost)
 
     def take(self, most: int, now: float) -> Batch[Work, Result]:
-        """Works for one batch of so many tokens, in order of turn; at least one, however long."""
+        """Works for one batch of at most `most` tokens, in turn; at least one, however long."""
         waiting = self._waiting()
         keys, head = len(waiting), min(waiting, key=DONE).jobs[0]
         most = max(min(most, max(self._small, GROWTH * head.tokens)), head.length(head.waiting[-1]))
@@ -162,20 +162,20 @@ class Queue(Generic[Work, Result]):
         return batch
 
     def _subtract(self, tokens: int, cost: float) -> None:
-        """So much waits no longer; with the last of it goes what rounding left of its cost."""
+        """Subtract what no longer waits; an empty queue costs exactly 0 again."""
         self.tokens -= tokens
         self.cost = self.cost - cost if self.tokens else 0.0
 
     def _advance(self, tokens: float) -> None:
-        """Let each key that waits have had so many more on the shared machine."""
+        """Move the shared machine on by so many tokens for each key that waits."""
         waiting = [line.had for line in self._waiting()]
         self._now = max(self._now + tokens, min(waiting, default=0.0))
 
     def _displaced(self, line: Line[Work, Result], tokens: int) -> list[Job[Work, Result]] | None:
-        """The requests whose place one more of a line would take; None where it may take none.
+        """The requests whose place a new request of `line` would take; None if it may take none.
 
-        Each is the last of the key that then holds most, and has not begun. What would bring its
-        own key above an even share takes nobody's place.
+        Each is the last one, not yet started, of the key that holds most at that point. A request
+        that brings its own key above an even share takes nobody's place.
         """
         requests, excess = len(self) + 1 - self._most_requests, self._excess(tokens)
         if requests <= 0 and excess <= 0:
@@ -202,11 +202,11 @@ class Queue(Generic[Work, Result]):
         return displaced
 
     def _excess(self, tokens: int) -> int:
-        """By how many tokens more than may wait there would be; one request may be of any size."""
+        """Tokens above the limit with `tokens` more; a request that waits alone has no limit."""
         return self.tokens + tokens - self._most_tokens if len(self) else 0
 
     def _waiting(self, *more: Line[Work, Result]) -> list[Line[Work, Result]]:
-        """The lines in which somebody stands, and these."""
+        """The lines with waiting requests, and `more`."""
         return [line for line in self._lines.values() if line.jobs or line in more]
 
     def _line(self, key: str) -> Line[Work, Result]:

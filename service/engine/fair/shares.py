@@ -9,9 +9,9 @@ from bisect import insort
 class Shares:
     """The clock of the evenly shared machine.
 
-    It counts the tokens that a request waiting since the start would have had by now. Who waits is
-    who would still wait there: work here is done one request after the other, so that the last
-    of several that came together is left alone with a clock that must not run any faster.
+    It counts the tokens that a request waiting since the start would have had by now. It counts a
+    request as waiting for as long as it would wait on the shared machine. Here requests run one
+    after the other, so the last of several is left alone; the clock must not run faster for it.
 
     >>> shares = Shares()
     >>> first, second = shares.enter(100), shares.enter(100)
@@ -26,22 +26,22 @@ class Shares:
         self._ahead = 0.0  # tokens that are done there and not yet here
 
     def enter(self, tokens: int) -> float:
-        """A request comes; returns its turn, by which requests are to be ordered."""
+        """Add a request and return its turn, by which requests are ordered."""
         turn = self._now + tokens
         insort(self._turns, turn)
         return turn
 
     def leave(self, turn: float, tokens: int) -> None:
-        """A request gives up, with so many tokens not done.
+        """Remove a request that gives up with `tokens` tokens not done.
 
-        What it had more or less of here than there, the others had less or more of.
+        If it had more here than on the shared machine, the others had less, and the reverse.
         """
         if turn in self._turns:
             self._turns.remove(turn)
         self.serve(tokens - max(turn - self._now, 0.0))
 
     def serve(self, tokens: float) -> None:
-        """So many tokens are done, of whomever."""
+        """Count tokens that are done, whichever request they belong to."""
         tokens -= self._ahead
         self._ahead = max(-tokens, 0.0)
         while self._turns and tokens > 0:

@@ -97,11 +97,11 @@ def test_each_difference_of_a_cluster_is_named() -> None:
     del actual["RAY_SERVE_HAPROXY_OBSERVE_ERROR_LIMIT"]
 
     assert set(ingress.differences(promised, actual)) == {
-        "RAY_SERVE_HAPROXY_RETRIES is '1' there, and must be '3'",
-        "RAY_SERVE_HAPROXY_OBSERVE_ERROR_LIMIT is not set there, and must be '1'",
-        "RAY_SERVE_HAPROXY_BINARY_PATH is '/usr/sbin/haproxy' there, and must be "
+        "RAY_SERVE_HAPROXY_RETRIES is '1' there, but must be '3'",
+        "RAY_SERVE_HAPROXY_OBSERVE_ERROR_LIMIT is not set there, but must be '1'",
+        "RAY_SERVE_HAPROXY_BINARY_PATH is '/usr/sbin/haproxy' there, but must be "
         "'headlight-haproxy'",
-        "RAY_SERVE_HAPROXY_MAXCONN is '1023' there, and must be at least 1024",
+        "RAY_SERVE_HAPROXY_MAXCONN is '1023' there, but must be at least 1024",
     }
     with pytest.raises(ingress.Unsuited, match="^this cluster cannot serve: .*RETRIES"):
         ingress.check(Settings(), actual)
@@ -114,7 +114,9 @@ def test_a_cluster_that_lets_everybody_in_is_refused(mode: str | None) -> None:
     if mode is None:
         del actual["RAY_AUTH_MODE"]
 
-    with pytest.raises(ingress.Unsuited, match="RAY_AUTH_MODE .* unless --insecure-cluster"):
+    with pytest.raises(
+        ingress.Unsuited, match="RAY_AUTH_MODE .* unless you set --insecure-cluster"
+    ):
         ingress.check(Settings(), actual)
     ingress.check(Settings(insecure_cluster=True), actual)
 

@@ -37,7 +37,7 @@ def test_a_service_for_this_machine_alone_goes_by_its_names_alone(
     ("first", "expected"),
     [
         (b"\0\0\0\4" + b"\0" * 5, nullcontext()),
-        (b"HTTP/1.1 400 Bad Request\r\n", pytest.raises(OSError, match="as Ray does")),
+        (b"HTTP/1.1 400 Bad Request\r\n", pytest.raises(OSError, match="it is not Ray")),
     ],
     ids=["HTTP/2's settings", "HTTP/1.1"],
 )
@@ -66,7 +66,8 @@ def test_who_lets_the_network_ask_without_a_key_is_warned() -> None:
     open_to_all = Settings(host="0.0.0.0")
 
     assert (
-        exposed(open_to_all) == "warning: whoever reaches 0.0.0.0 may ask, since no API key is set"
+        exposed(open_to_all)
+        == "warning: no API key is set, so anyone who reaches 0.0.0.0 can use the service"
     )
     assert exposed(open_to_all.model_copy(update={"api_keys": ("0" * 64,)})) is None
     assert exposed(Settings()) is None

@@ -88,7 +88,7 @@ def test_a_cache_that_cannot_be_written_costs_a_line(
 
     result = run("--corpus", corpus(tmp_path, "Cats sleep"))
 
-    assert result.exit_code == 0 and "not kept: " in result.output
+    assert result.exit_code == 0 and "not saved: " in result.output
 
 
 def test_ablate_prints_each_layers_heads_by_what_they_matter() -> None:
@@ -97,7 +97,7 @@ def test_ablate_prints_each_layers_heads_by_what_they_matter() -> None:
 
     last = next(line for line in result.output.splitlines() if "L5" in line)
     assert "H11=0.11  H10=0.051  H7=0.043" in last
-    assert "Compare heads of one layer only" in result.output
+    assert "Compare heads within one layer only" in result.output
 
 
 def test_a_sentence_too_long_for_the_model_is_refused_by_its_line(tmp_path: Path) -> None:
@@ -108,20 +108,20 @@ def test_a_sentence_too_long_for_the_model_is_refused_by_its_line(tmp_path: Path
 
     assert result.exit_code == 2
     assert result.stderr == (
-        "headlight: mine.jsonl line 2: 304 tokens; all-MiniLM-L6-v2 takes 256\n"
+        "headlight: mine.jsonl line 2: 304 tokens; all-MiniLM-L6-v2 takes at most 256\n"
     )
 
 
 REFUSED = {
     "a broken line": (("--corpus", "bad.jsonl"), "bad.jsonl line 1: "),
     "no file": (("--corpus", "none.jsonl"), "[Errno 2]"),
-    "no such role": (("--threshold", "nose=1"), "no role 'nose'; there are previous, next"),
-    "no number": (("--threshold", "next=x"), "the threshold of next is a number from 0 to 1"),
-    "too large a number": (("--threshold", "next=2"), "the threshold of next is a number"),
+    "no such role": (("--threshold", "nose=1"), "no role 'nose'; the roles are previous, next"),
+    "no number": (("--threshold", "next=x"), "the threshold of next must be a number from 0"),
+    "too large a number": (("--threshold", "next=2"), "the threshold of next must be a number"),
     "no picture": (("--plot", "a.gif"), "a.gif: a picture's name ends in .png or .svg"),
     "no model": (("--model", "nowhere"), "no folder nowhere"),
     "no model to ablate": (("--ablate", DOG, "--model", "nowhere"), "no folder nowhere"),
-    "both": (("--ablate", DOG, "--plot", "a.png"), "--ablate goes with --model alone"),
+    "both": (("--ablate", DOG, "--plot", "a.png"), "--ablate can be combined only with --model"),
     "a long text": (("--ablate", "dog " * 300), "the text has 302 tokens"),
 }
 

@@ -155,7 +155,7 @@ def test_a_page_is_read_with_the_key(serving: Serving) -> None:
     [
         (200, "", None, "answered 401"),
         (503, "", "secret", "answered 503"),
-        (200, "<html>", "secret", "is no page of metrics"),
+        (200, "<html>", "secret", "is not a page of metrics"),
         (200, "", "not ascii: \u00e9", "no answer"),
     ],
     ids=["no key", "no service", "not ours", "no header"],

@@ -32,7 +32,10 @@ def test_the_services_own_key_file_is_one_for_its_clients(tmp_path: Path, text: 
     [
         (b"\xff\xfe\x00", "is not UTF-8 text: a key file holds `key` or `name:key`"),
         (b"\n", "there is no key"),
-        (f"a:sha256:{'0' * 64}".encode(), "holds SHA-256 alone, which no client can send"),
+        (
+            f"a:sha256:{'0' * 64}".encode(),
+            "holds only SHA-256 digests; a client must send the key itself",
+        ),
         (b"secret phrase", "line 1 holds more than `key` or `name:key`"),
     ],
     ids=["not text", "empty", "digests", "words"],

@@ -117,7 +117,7 @@ def test_what_is_not_cached_is_refused_without_the_hub(ask: Ask, cached: Path) -
     """In one line, with the reason."""
     other, revision = (ask(model, HF_HUB_OFFLINE="1") for model in ("org/other", f"{NAME}@v1"))
 
-    reason = "it is not wholly cached, and HF_HUB_OFFLINE is set"
+    reason = "its files are not all in the cache, and HF_HUB_OFFLINE is set"
     assert (other, revision) == (
         f"no folder org/other@main, {reason}",
         f"no folder {NAME}@v1, {reason}",
@@ -242,7 +242,7 @@ def test_a_revision_is_looked_up_at_the_hub(ask: Ask, hub: Any) -> None:
     ("model", "said"),
     [
         ("org/other", "no folder org/other@main, and the hub has no such model"),
-        ("org/locked", "no folder org/locked@main, and on the hub its licence is to be accepted"),
+        ("org/locked", "no folder org/locked@main, and on the hub you must accept its licence"),
         ("org/name@v9", "org/name has no revision v9"),
     ],
 )
@@ -259,9 +259,8 @@ def test_a_hub_that_does_not_answer_is_said_so(ask: Ask) -> None:
     """Nothing listens there."""
     refused = ask(NAME, HF_ENDPOINT="http://127.0.0.1:1")
 
-    assert (
-        refused == f"no folder {NAME}@main, it is not wholly cached, and the hub cannot be reached"
-    )
+    why = "its files are not all in the cache, and the hub cannot be reached"
+    assert refused == f"no folder {NAME}@main, {why}"
 
 
 async def test_a_preset_is_served_and_shown_to_be_untrained() -> None:

@@ -122,10 +122,13 @@ BAD: dict[str, tuple[Any, str]] = {
     "no JSON": ("x", "Input should be an object"),
     "a field too many": ({**GOOD, "form": 1}, "form: Extra inputs"),
     "a field too few": ({"relation": "subject"}, "text: Field required"),
-    "half a word": ({**GOOD, "to": [0, 3]}, "'Cat' at [0, 3] is no word of the text"),
-    "beyond the text": ({**GOOD, "to": [50, 54]}, "is no word of the text"),
+    "half a word": ({**GOOD, "to": [0, 3]}, "'Cat' at [0, 3] is not a word of the text"),
+    "beyond the text": ({**GOOD, "to": [50, 54]}, "is not a word of the text"),
     "the same word": ({**GOOD, "to": [5, 10]}, "from and to are the same word"),
-    "a role's name": ({**GOOD, "relation": "previous"}, "'previous' is a role by position"),
+    "a role's name": (
+        {**GOOD, "relation": "previous"},
+        "'previous' is the name of a role by position",
+    ),
     "no name": ({**GOOD, "relation": "L5H11"}, "relation: String should match"),
 }
 

@@ -95,7 +95,11 @@ async def test_a_request_that_cannot_be_told_of_silences_no_other(
 
     assert page.status_code == 200 and told[:2] == ["/live", "/info"]
     (line,) = map(json.loads, log().splitlines())
-    assert (line["event"], line["error"], line["route"]) == ("telling failed", "KeyError", "/live")
+    assert (line["event"], line["error"], line["route"]) == (
+        "request not recorded",
+        "KeyError",
+        "/live",
+    )
 
 
 async def test_a_replica_that_stops_tells_of_its_last_requests(
