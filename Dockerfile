@@ -6,7 +6,7 @@
 # BASE is a tag, not a digest: no image registry could be asked when this was written, and an
 # invented digest would be worse than none. Before a release:
 #
-#   docker buildx imagetools inspect python:3.11-slim-bookworm      says the digest
+#   docker buildx imagetools inspect python:3.11-slim-bookworm      prints the digest
 #   docker build --build-arg BASE=python:3.11-slim-bookworm@sha256:<digest> ...
 ARG BASE=python:3.11-slim-bookworm
 

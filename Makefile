@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --no-compile
 LOCKS := deploy/requirements.lock deploy/development.lock deploy/torch.lock
 IMAGE := grep -o 'headlight-client==[0-9.]*' pyproject.toml; cat deploy/requirements.lock weights.txt
 SBOM := PYTHONWARNINGS=ignore $(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible
-# The build goes on without a compiler; who asks for the compiled pass is told.
+# The build goes on without a compiler; make operator and make wheel then fail and say why.
 LOADS := $(BIN)/python -c 'from model.native import library; library.load()'
 # What is seldom imported: pip would compile it with the rest, on one core.
 UNCOMPILED := /tests/|/torch/testing/|/transformers/models/|/ray/rllib/

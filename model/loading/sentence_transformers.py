@@ -128,10 +128,10 @@ def read_prompts(folder: Path) -> Prompts:
     config = _optional(folder / PROMPTS)
     texts, default = config.get("prompts") or {}, config.get("default_prompt_name")
     if not isinstance(texts, dict) or not all(isinstance(t, str | None) for t in texts.values()):
-        raise CheckpointError(f"{PROMPTS}: prompts are not texts by name")
+        raise CheckpointError(f"{PROMPTS}: prompts must map names to texts")
     texts = {name: text or "" for name, text in texts.items()}
     if default is not None and default not in texts:
-        raise CheckpointError(f"{PROMPTS}: no prompt has the name of default_prompt_name")
+        raise CheckpointError(f"{PROMPTS}: default_prompt_name names no prompt")
     poolings = [read_json(path / CONFIG) for kind, path in _modules(folder) if kind == "Pooling"]
     if any(texts.values()) and any(pooling.get("include_prompt") is False for pooling in poolings):
         raise CheckpointError("pooling not supported: include_prompt false, with prompts")

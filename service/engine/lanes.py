@@ -178,6 +178,7 @@ class Lanes:
         layer = outputs.explained
         if layer is None:
             return {}
+        torch.set_num_threads(1)  # the bits of plain products follow from it; `run` sets it anew
         steps = explain(self.model.encoder, layer, encoded.hidden[layer][rows])
         if outputs.weights:
             steps |= weights(self.model.encoder, layer)

@@ -23,14 +23,14 @@ class Requested(Closed, total=False):
     offsets: Annotated[
         list[Characters] | None,
         about(
-            "Where each token stands in its text, characters, [start, end); [0, 0] of a special. "
+            "Where each token stands in its text, in characters: [start, end); [0, 0] if special. "
             "null where the input is no text."
         ),
     ]
     words: Annotated[
         list[int | None] | None,
         about(
-            "The word of each token, counted from 0; null of a special token, and where the input "
+            "The word of each token, counted from 0; null for a special token, and where the input "
             "is no text."
         ),
     ]

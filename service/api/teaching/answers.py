@@ -75,11 +75,11 @@ class Explained(Provenance):
     offsets: Annotated[
         list[Characters],
         about(
-            "Where each token stands in its text, characters, [start, end); [0, 0] of a special."
+            "Where each token stands in its text, in characters: [start, end); [0, 0] if special."
         ),
     ]
     words: Annotated[
-        list[int | None], about("The word of each token, counted from 0; null of a special token.")
+        list[int | None], about("The word of each token, counted from 0; null for a special token.")
     ]
     segments: NotRequired[
         Annotated[list[int], about("Of a pair: which text each token is of, 0 or 1.")]

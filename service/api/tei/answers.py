@@ -29,10 +29,10 @@ class SimpleToken(Closed):
     text: Annotated[str, about("The part of the text that it stands for, or its own name.")]
     special: Annotated[bool, about("Whether the tokenizer added it.")]
     start: Annotated[
-        int | None, about("Where it begins in the text, characters; null of a special token.")
+        int | None, about("Where it begins in the text, characters; null for a special token.")
     ]
     stop: Annotated[
-        int | None, about("Where it ends in the text, characters; null of a special token.")
+        int | None, about("Where it ends in the text, characters; null for a special token.")
     ]
 
 

@@ -378,9 +378,9 @@ def test_prompts_are_part_of_what_names_the_weights(saved: Saved) -> None:
 
 
 BAD_PROMPTS: dict[str, dict[str, Any]] = {
-    "prompts are not texts by name": {"prompts": ["query: "]},
-    "prompts are not texts": {"prompts": {"query": 1}},
-    "no prompt has the name": {"prompts": NAMED, "default_prompt_name": "passage"},
+    "prompts must map names to texts": {"prompts": ["query: "]},
+    "prompts must map names to texts": {"prompts": {"query": 1}},
+    "default_prompt_name names no prompt": {"prompts": NAMED, "default_prompt_name": "passage"},
 }
 
 

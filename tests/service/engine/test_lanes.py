@@ -44,6 +44,18 @@ async def test_the_bits_of_an_answer_do_not_depend_on_the_batch(replica: Replica
                 np.testing.assert_array_equal(batch[place].tokens, alone[i])
 
 
+@pytest.mark.parametrize("length", [5, 11, 130])
+async def test_the_bits_of_a_lesson_do_not_depend_on_the_cores(
+    replica: Replica, length: int
+) -> None:
+    """Its kernels are the plain ones, which share a product out among the cores they have."""
+    work = Work(Sequence([2000 + 37 * i for i in range(length)]), Outputs(explained=5))
+
+    one, two = (done(replica, [work], threads)[0].steps for threads in (1, 2))
+
+    assert [name for name in one if not np.array_equal(one[name], two[name])] == []
+
+
 async def test_each_sequence_gets_what_it_wants(replica: Replica) -> None:
     """Wishes of different requests do not mix in a batch."""
     ids = [101, 2035, 102]

@@ -241,7 +241,7 @@ def test_a_revision_is_looked_up_at_the_hub(ask: Ask, hub: Any) -> None:
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        ("org/other", "no folder org/other@main, and the hub has no such model"),
+        ("org/other", "no folder org/other@main, and the hub shows no such model"),
         ("org/locked", "no folder org/locked@main, and on the hub you must accept its licence"),
         ("org/name@v9", "org/name has no revision v9"),
     ],
