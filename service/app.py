@@ -11,6 +11,7 @@ import gc
 import math
 import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -135,7 +136,10 @@ class Encoder:
         self.label, self.application = context.replica_id.unique_id, context.app_name
         self.handle = serve.get_deployment_handle(DEPLOYMENT, context.app_name)
         self.controller = ThreadPoolExecutor(1, "status")  # Ray's controller may not answer
-        also = relay.pipe(lines, self.label) if lines else None
+        also = None
+        if lines:
+            with suppress(OSError):  # its lines stand in its file all the same
+                also = relay.pipe(lines, self.label)
         logs.start(settings.log_format, self.label, also, whole=settings.log_to_stderr)
         self.scrapes: dict[bool, asyncio.Task[bytes]] = {}  # by form, see scrape
         self.settings = settings

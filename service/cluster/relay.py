@@ -54,7 +54,8 @@ class Relay:
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         """Pass on what is there, then end."""
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as door:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as door, suppress(OSError):
+            door.setblocking(False)  # a terminal that stands still holds up who would take it
             door.sendto(b"", str(self.path))
         self._thread.join(JOIN_SECONDS)
 
@@ -80,28 +81,29 @@ class Relay:
         for descriptor in descriptors:
             self._names[descriptor], self._rests[descriptor] = name.decode(), b""
             self._selector.register(descriptor, selectors.EVENT_READ)
-        return bool(descriptors)
+        return bool(name)
 
     def _read(self, descriptor: int) -> None:
         piece = os.read(descriptor, READ_BYTES)
         lines, end, rest = (self._rests[descriptor] + piece).rpartition(b"\n")
         self._rests[descriptor] = rest
         if lines:
-            with suppress(OSError):  # nobody reads them any more
+            with suppress(OSError, ValueError):  # nobody reads them any more
                 self._write(lines + end)
         if not piece:
             self._selector.unregister(descriptor)
             os.close(descriptor)
             name, _ = self._names.pop(descriptor), self._rests.pop(descriptor)
             if self.watches:
-                self._ended(name)
+                with suppress(OSError, ValueError):
+                    self._ended(name)
 
 
 def pipe(path: Path, name: str) -> int:
     """Return where a replica writes lines for a relay; it never waits there.
 
     Raises:
-        OSError: the relay is not there.
+        OSError: the relay is not there, or takes no more.
     """
     reader, writer = os.pipe()
     try:
@@ -109,6 +111,7 @@ def pipe(path: Path, name: str) -> int:
             fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         os.set_blocking(writer, False)
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as door:
+            door.setblocking(False)
             door.connect(str(path))
             socket.send_fds(door, [name.encode()], [reader])
     except OSError:

@@ -9,12 +9,20 @@ from service.settings import MIB
 STORE_BYTES = {"haproxy": 80 * MIB, "proxy": 512 * MIB}
 # Where Ray keeps it, and where it does when that is too small
 SHARED, TEMPORARY = Path("/dev/shm"), Path("/tmp")
-# of a control group, version 2 and 1: its bound and its use
+# of a control group, version 2 and 1: its bound, its use, and what of that are files that it
+# keeps to be read again, and gives up where it needs room
 GROUPS = (
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    (
+        "/sys/fs/cgroup/memory.max",
+        "/sys/fs/cgroup/memory.current",
+        "/sys/fs/cgroup/memory.stat",
+        ("inactive_file", "active_file"),
+    ),
     (
         "/sys/fs/cgroup/memory/memory.limit_in_bytes",
         "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+        "/sys/fs/cgroup/memory/memory.stat",
+        ("total_inactive_file", "total_active_file"),
     ),
 )
 
@@ -24,17 +32,19 @@ def memory() -> int:
     lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
     sizes = {name: int(size) * 1024 for name, size, *_ in lines}
     free = sizes["MemAvailable:"] + sizes["SwapFree:"]
-    return min(
-        [free, *(left for bound, used in GROUPS if (left := _left(bound, used)) is not None)]
-    )
+    lefts = (_left(*group) for group in GROUPS)
+    return min([free, *(left for left in lefts if left is not None)])
 
 
-def _left(bound: str, used: str) -> int | None:
+def _left(bound: str, used: str, parts: str, files: tuple[str, ...]) -> int | None:
     """What a control group has left, or None where it has no bound."""
     try:
         most = Path(bound).read_text().strip()
-        return None if most == "max" else int(most) - int(Path(used).read_text())
-    except OSError:
+        if most == "max":
+            return None
+        sizes = dict(line.split() for line in Path(parts).read_text().splitlines())
+        return int(most) - int(Path(used).read_text()) + sum(int(sizes[name]) for name in files)
+    except (OSError, KeyError):
         return None
 
 

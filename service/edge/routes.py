@@ -77,14 +77,19 @@ def application(replica: Replica, scrape: Scrape) -> ASGIApp:
         exception_handlers={HTTPException: _not_routed(dialects, replica.settings)},
     )
     app.router.redirect_slashes = False
+    plain = {place: end for place, end in ends.items() if "{" not in place[0]}
     published = (row for row in rows if row.method == "post" or row.api is NATIVE)
     labels = {_label(row.path, row.method): row.method.upper() for row in published}
     replica.metrics.expect(labels | {UNKNOWN: "GET"})
-    return RecordMiddleware(_cors(Straight(ends, app), replica.settings.cors_origins), replica)
+    return RecordMiddleware(_cors(Straight(plain, app), replica.settings.cors_origins), replica)
 
 
 class Straight:
-    """To an endpoint whose path is the request's own at once; the router finds every other."""
+    """To an endpoint whose path is the request's own at once; the router finds every other.
+
+    Args:
+        ends: by path and method, of paths without parameters.
+    """
 
     def __init__(self, ends: Mapping[tuple[str, str], Handler], app: ASGIApp) -> None:
         self._ends, self._app = ends, app

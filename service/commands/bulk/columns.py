@@ -9,6 +9,7 @@ from itertools import chain
 
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 ENDS = b"\r\n"
+LONGEST_BYTES = 16 * 1024 * 1024  # of a line; one without an end must not fill the memory
 
 
 class BadLine(Exception):
@@ -53,6 +54,7 @@ def _index(first: list[str], column: str) -> int:
 
 def _records(lines: Iterable[bytes], delimiter: str) -> Iterator[list[str]]:
     decoded = (_decoded(number, raw) for number, raw in enumerate(lines, 1))
+    csv.field_size_limit(LONGEST_BYTES)  # of the process, which reads one file
     reader = csv.reader(decoded, delimiter=delimiter, strict=True)
     try:
         yield from reader

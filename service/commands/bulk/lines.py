@@ -19,9 +19,8 @@ from typing import Any, Literal, Self
 import click
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from service.commands.bulk.columns import DELIMITERS, BadLine, cells, plain
+from service.commands.bulk.columns import DELIMITERS, LONGEST_BYTES, BadLine, cells, plain
 
-LONGEST_BYTES = 16 * 1024 * 1024  # of a line; one without an end must not fill the memory
 BLOCK_BYTES = 1024 * 1024  # of lines that are compared with what was checked before one is used
 
 Format = Literal["jsonl", "txt", "csv", "tsv"]

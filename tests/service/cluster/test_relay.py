@@ -2,6 +2,7 @@
 
 import os
 import queue
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,3 +71,30 @@ def test_a_terminal_that_stands_still_holds_no_replica_up(tmp_path: Path) -> Non
                 os.write(writer, b"x" * 1023 + b"\n")
         os.close(writer)
         moving.set()
+
+
+def test_a_terminal_that_is_gone_does_not_end_the_relay(tmp_path: Path, said: Said) -> None:
+    """Of what cannot be told, nothing is; the next replica is read all the same."""
+
+    def ended(name: str) -> None:
+        said.put(b"gone: " + name.encode())
+        raise BrokenPipeError
+
+    with Relay(tmp_path / "lines", said.put, ended) as running:
+        running.watches = True
+        os.close(relay.pipe(running.path, "a"))
+        assert said.get(timeout=5) == b"gone: a"
+        os.write(relay.pipe(running.path, "b"), b"here\n")
+        assert said.get(timeout=5) == b"here\n"
+        running.watches = False
+
+
+def test_a_relay_that_reads_nothing_holds_no_replica_up(tmp_path: Path) -> None:
+    """A replica that cannot hand over its pipe is told so at once."""
+    path = tmp_path / "lines"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as deaf:
+        deaf.bind(str(path))
+
+        with pytest.raises(BlockingIOError):
+            for _ in range(1000):
+                os.close(relay.pipe(path, "a"))

@@ -348,3 +348,15 @@ async def test_info_names_the_model_and_its_limits(client: httpx.AsyncClient) ->
     assert info["weights"] == "sha256:5fc648cb18e4"
     assert (info["layers"], info["heads"], info["width"], info["max_tokens"]) == (6, 12, 384, 256)
     assert info["limits"]["max_request_tokens"] == 65_536
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/models/{id}", "/v2/models/{model}", "/v2/models/{model}/ready"]
+)
+async def test_a_parameter_may_look_like_the_routes_own(
+    client: httpx.AsyncClient, path: str
+) -> None:
+    """It is a name that no model has."""
+    answer = await client.get(path.replace("{", "%7B").replace("}", "%7D"))
+
+    assert (answer.status_code, "model" in answer.text) == (404, True)

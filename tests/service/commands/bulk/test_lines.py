@@ -213,3 +213,11 @@ def test_a_file_that_changes_in_between_is_noticed(tmp_path: Path, then: Any) ->
 
     with pytest.raises(Changed):
         next(source.texts(0))
+
+
+def test_a_cell_may_be_as_long_as_a_text(tmp_path: Path) -> None:
+    """Python's own bound of a cell is half of the longest text that the service reads."""
+    text = "a" * 200_000
+    path = file(tmp_path, f'id,text\n1,"{text}"\n'.encode(), "texts.csv", "text")
+
+    assert list(check(path, {"limits": {"max_text_characters": 262_144}}).texts(0)) == [text]
