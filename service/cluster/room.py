@@ -9,8 +9,8 @@ from service.settings import MIB
 STORE_BYTES = {"haproxy": 80 * MIB, "proxy": 512 * MIB}
 # Where Ray keeps it, and where it does when that is too small
 SHARED, TEMPORARY = Path("/dev/shm"), Path("/tmp")
-# of a control group, version 2 and 1: its bound, its use, and what of that are files that it
-# keeps to be read again, and gives up where it needs room
+# of a control group, version 2 and 1: its bound, its use, and how much of that is cache of files,
+# which the kernel gives up where room is needed
 GROUPS = (
     (
         "/sys/fs/cgroup/memory.max",
