@@ -1,9 +1,9 @@
 """Writes what follows from the code and from the chart: `python deploy/helm/render.py`.
 
-    headlight/files/ray.yaml        what Ray starts with, and the numbers behind it
-    headlight/values.schema.json    the part `settings`: those of the service
-    headlight/README.md             the table of values, from the comments of values.yaml
-    ../kuberay/                     the chart with its default values, for kubectl
+headlight/files/ray.yaml        what Ray starts with, and the numbers behind it
+headlight/values.schema.json    the part `settings`: those of the service
+headlight/README.md             the table of values, from the comments of values.yaml
+../kuberay/                     the chart with its default values, for kubectl
 """
 
 import json
@@ -80,7 +80,8 @@ def page() -> str:
     path = CHART / "README.md"
     before = path.read_text().partition(TABLE)[0]
     rows = "".join(
-        f"| `{name}` | `{json.dumps(default)}` | {comment} |\n" for name, default, comment in values()
+        f"| `{name}` | `{json.dumps(default)}` | {comment} |\n"
+        for name, default, comment in values()
     )
     return before + TABLE + rows
 
