@@ -13,7 +13,11 @@ import helm_python
 
 
 def case(chart: helm_python.Chart, folder: str, values: dict[str, Any]) -> dict[str, Any]:
-    """What Helm makes of one set of values, released as headlight in the namespace headlight."""
+    """What Helm makes of one set of values, in the namespace headlight.
+
+    Args:
+        values: and among them, as `release`, the release's name where it is not headlight.
+    """
     name = values.pop("release", "headlight")
     try:
         files = chart.render(values, name=name, namespace="headlight", is_install=True)

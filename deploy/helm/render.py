@@ -114,12 +114,18 @@ def rendered(**cases: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def manifests() -> dict[str, str]:
-    """deploy/kuberay/, by the files' names."""
+    """deploy/kuberay/, by the files' names.
+
+    Raises:
+        ValueError: Helm refuses the default values.
+    """
     said = "# deploy/helm/headlight with its default values; made by deploy/helm/render.py\n"
-    files = rendered(defaults={})["defaults"]["files"]
+    answer = rendered(defaults={})["defaults"]
+    if "refused" in answer:
+        raise ValueError(answer["refused"])
     return {
         name: said + text.lstrip()
-        for name, text in files.items()
+        for name, text in answer["files"].items()
         if name.endswith(".yaml") and text.strip()
     }
 
@@ -129,9 +135,10 @@ def main() -> None:
     (CHART / "files" / "ray.yaml").write_text(variables())
     (CHART / "values.schema.json").write_text(schema())
     (CHART / "README.md").write_text(page())
-    for path in KUBERAY.glob("*.yaml"):
+    made = manifests()
+    for path in KUBERAY.iterdir():
         path.unlink()
-    for name, text in manifests().items():
+    for name, text in made.items():
         (KUBERAY / name).write_text(text)
 
 
