@@ -229,6 +229,7 @@ NO_LIMITS = {
     "encode.price.TEXT_BYTES", "memory.SMALL_BYTES",
     "cluster.relay.READ_BYTES", "cluster.relay.NAME_BYTES", "cluster.reach.FRAME_BYTES",
     "cluster.progress.PERIOD_SECONDS", "needs.REPLICA_BYTES",
+    "deployment.manifest.MOST_NODES",
     "cluster.drain.COUNT_BYTES", "cluster.drain.NAME_BYTES",
     "cluster.drain.MOST_SOCKETS", "cluster.drain.PAUSE_SECONDS", "engine.proof.MEASURED_SECONDS",
     "engine.speed.MEMORY_SECONDS", "observe.lag.PERIOD_SECONDS",

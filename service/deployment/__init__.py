@@ -1,0 +1,1 @@
+"""A Serve configuration: read and checked."""
