@@ -232,6 +232,36 @@ def check_files(files: tuple[Path, ...]) -> None:
         raise SystemExit(USAGE)
 
 
+@main.command()
+@click.argument("file", type=PRESENT)
+@click.option(
+    "--address", default="http://127.0.0.1:8265", show_default=True, help="Ray's dashboard"
+)
+@click.option(
+    "--wait", type=click.FloatRange(0.1, 3600), default=300.0, help="seconds; default 300"
+)
+def deploy(file: Path, address: str, wait: float) -> None:
+    """Check a Serve FILE, send it to a running cluster, and say what became of it.
+
+    The exit status is 2 if nothing was sent, and 1 if what was sent does not run.
+    """
+    from service.deployment import deploy as deployment
+    from service.deployment.dashboard import Refused, Unreachable
+
+    try:
+        said = deployment.deploy(file, address, wait, lambda line: tell(sys.stderr, line))
+    except deployment.Wrong as error:
+        tell(sys.stderr, str(error))
+        raise SystemExit(USAGE) from error
+    except deployment.Interrupted as error:
+        refuse(str(error), INTERRUPTED)
+    except KeyboardInterrupt:
+        refuse("stopped; nothing was sent", INTERRUPTED)
+    except (deployment.Failed, Refused, Unreachable, OSError) as error:
+        refuse(str(error), FAILED)
+    tell(sys.stdout, f"headlight: {said}")
+
+
 def load(flags: dict[str, str | None], config: Path | None) -> Settings:
     """Settle the settings, or leave with a line that names the wrong one."""
     try:

@@ -1,1 +1,1 @@
-"""A Serve configuration: read and checked."""
+"""A Serve configuration: read, checked, sent to a cluster, and awaited."""
