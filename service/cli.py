@@ -18,12 +18,11 @@ from typing import IO, Any, NoReturn
 
 import click
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
 from service import launch
 from service.cluster.progress import StartFailed
-from service.commands.options import CONFIG, FILE, KEY_FILE, URL, of_settings, read_key
-from service.settings import Settings
+from service.commands.options import CONFIG, FILE, KEY_FILE, PRESENT, URL, of_settings, read_key
+from service.settings import Settings, fault
 from service.settings import load as settle
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
@@ -208,6 +207,61 @@ def heads(model: str, ablate: str | None, **flags: Any) -> None:
         refuse(str(error), FAILED)
 
 
+@main.group()
+def config() -> None:
+    """Look at a cluster's configuration."""
+
+
+@config.command("check")
+@click.argument("files", nargs=-1, required=True, type=PRESENT)
+def check_files(files: tuple[Path, ...]) -> None:
+    """Check Serve files, RayServices and env files of a cluster; send nothing.
+
+    Each mistake is a line, FILE:LINE: key: what is wrong. The exit status is 2 if there is one.
+    Serve files are held against the variables of the env files among FILES.
+    """
+    from service.deployment.check import check
+
+    try:
+        findings, right = check(files)
+    except OSError as error:
+        refuse(str(error), USAGE)
+    for line in [*findings, *right]:
+        tell(sys.stdout, str(line))
+    if any(not finding.note for finding in findings):
+        raise SystemExit(USAGE)
+
+
+@main.command()
+@click.argument("file", type=PRESENT)
+@click.option(
+    "--address", default="http://127.0.0.1:8265", show_default=True, help="Ray's dashboard"
+)
+@click.option(
+    "--wait", type=click.FloatRange(0.1, 3600), default=300.0, help="seconds; default 300"
+)
+def deploy(file: Path, address: str, wait: float) -> None:
+    """Check a Serve FILE, send it to a running cluster, and say what became of it.
+
+    The exit status is 2 if nothing was sent, and 1 if what was sent does not run.
+    """
+    from service.deployment import deploy as deployment
+    from service.deployment.dashboard import Refused, Unreachable
+
+    try:
+        said = deployment.deploy(file, address, wait, lambda line: tell(sys.stderr, line))
+    except deployment.Wrong as error:
+        tell(sys.stderr, str(error))
+        raise SystemExit(USAGE) from error
+    except deployment.Interrupted as error:
+        refuse(str(error), INTERRUPTED)
+    except KeyboardInterrupt:
+        refuse("stopped; nothing was sent", INTERRUPTED)
+    except (deployment.Failed, Refused, Unreachable, OSError) as error:
+        refuse(str(error), FAILED)
+    tell(sys.stdout, f"headlight: {said}")
+
+
 def load(flags: dict[str, str | None], config: Path | None) -> Settings:
     """Settle the settings, or leave with a line that names the wrong one."""
     try:
@@ -216,14 +270,6 @@ def load(flags: dict[str, str | None], config: Path | None) -> Settings:
         refuse("; ".join(map(fault, error.errors())), USAGE)
     except (OSError, ValueError) as error:
         refuse(str(error), USAGE)
-
-
-def fault(error: ErrorDetails) -> str:
-    """Say in a line what is wrong with one setting."""
-    name = ".".join(map(str, error["loc"]))
-    if error["type"] == "extra_forbidden":
-        return f"{name}: no such setting"
-    return f"{name}: {error['msg']}, not {error['input']!r}"
 
 
 def terminal(descriptor: int) -> IO[str]:

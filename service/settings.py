@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import ErrorDetails
 
 from service import keys
 
@@ -211,6 +212,14 @@ def load(
         if value is not None and value > most:
             raise ValueError(f"{name} {value} must not be more than {bound}, which is {most}")
     return settings
+
+
+def fault(error: ErrorDetails) -> str:
+    """Say in a line what is wrong with one setting."""
+    name = ".".join(map(str, error["loc"]))
+    if error["type"] == "extra_forbidden":
+        return f"{name}: no such setting"
+    return f"{name}: {error['msg']}, not {error['input']!r}"
 
 
 def _of_kubernetes(name: str, value: str) -> bool:

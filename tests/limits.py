@@ -204,6 +204,8 @@ ROWS = (
     ),
     # start and stop
     Row("launch.JOIN_SECONDS", "the start fails", "for a cluster to run an empty task"),
+    Row("deployment.dashboard.SECONDS", "the command fails", "for an answer of Ray's dashboard"),
+    Row("deployment.deploy.START_SECONDS", "the command fails", "for that dashboard to be there"),
     Row("cluster.reach.READY_SECONDS", "the start fails", "from deployed to ready", "ready"),
     Row("rollout.STOP_SECONDS", "Ray is left alone", "for Ray to delete what has left"),
     Row("rollout.GIVEN_UP_SECONDS", "Ray is left alone", "the same after a start that failed"),
@@ -228,7 +230,8 @@ NO_LIMITS = {
     "api.body.MOST_HEADS", "edge.beside.LARGE_BYTES", "encode.answer.BASE64_BYTES",
     "encode.price.TEXT_BYTES", "memory.SMALL_BYTES",
     "cluster.relay.READ_BYTES", "cluster.relay.NAME_BYTES", "cluster.reach.FRAME_BYTES",
-    "cluster.progress.PERIOD_SECONDS", "needs.REPLICA_BYTES",
+    "cluster.progress.PERIOD_SECONDS", "needs.REPLICA_BYTES", "deployment.deploy.POLL_SECONDS",
+    "deployment.dashboard.MOST_ACTORS", "deployment.manifest.MOST_NODES",
     "cluster.drain.COUNT_BYTES", "cluster.drain.NAME_BYTES",
     "cluster.drain.MOST_SOCKETS", "cluster.drain.PAUSE_SECONDS", "engine.proof.MEASURED_SECONDS",
     "engine.speed.MEMORY_SECONDS", "observe.lag.PERIOD_SECONDS",

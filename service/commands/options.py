@@ -12,9 +12,10 @@ from service import keys
 from service.settings import Settings
 
 FILE = click.Path(dir_okay=False, path_type=Path)
+PRESENT = click.Path(exists=True, dir_okay=False, path_type=Path)
 CONFIG = click.option(
     "--config",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=PRESENT,
     help="YAML file of settings; flags and HEADLIGHT_* variables override it",
 )
 URL = click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="the service")

@@ -1,0 +1,1 @@
+"""A Serve configuration: read, checked, sent to a cluster, and awaited."""

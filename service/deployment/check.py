@@ -1,0 +1,162 @@
+"""`headlight config check`: Serve files, RayServices and env files, before anything is sent.
+
+Serve file    schema (Ray's, strictly), applications (our settings), bounds
+RayService    the Serve file in it, and the pods around it: variables, room, time-outs
+env file      the variables of a cluster's nodes, for the Serve files beside it
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from service.cluster import ingress
+from service.deployment import applications, bounds, capacity, manifest, schema, variables
+from service.deployment.applications import Application
+from service.deployment.document import Document, Unreadable, documents
+from service.deployment.faults import Fault, Finding
+from service.deployment.variables import Variables
+from service.wording.words import counted, listed
+
+YAML = (".yaml", ".yml", ".json")
+NOTHING = "nothing to check here: no `applications`, no RayService"
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What was looked at in a file, in words, and what was found."""
+
+    what: list[str]
+    findings: list[Finding]
+
+
+def check(paths: Sequence[Path]) -> tuple[list[Finding], list[str]]:
+    """Check files together: Serve files against the variables of the env files among them.
+
+    Returns:
+        What was found, and of each file that is right in a line what was checked.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    nodes = {path: variables.parse(str(path), read(path)) for path in paths if not _yaml(path)}
+    files = [_file(path, [here for here, _ in nodes.values()]) for path in paths if _yaml(path)]
+    files += [_env(here, wrong, alone=not files) for here, wrong in nodes.values()]
+    unique = dict[tuple[str, int, str], Finding]()  # pods may share a list of variables
+    for each in (finding for file in files for finding in file.findings):
+        unique.setdefault((each.file, each.line, each.text), each)
+    findings = sorted(unique.values(), key=lambda each: (each.file, each.line))
+    wrong = {each.file for each in findings if not each.note}
+    right = [what for file in files for what in file.what if what.partition(": ")[0] not in wrong]
+    return findings, right
+
+
+def read(path: Path) -> str:
+    """Read a file's text.
+
+    Raises:
+        OSError: it cannot be read, or is no text.
+    """
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise OSError(f"{path} is not a text in UTF-8") from error
+
+
+def serve(file: Document, environ: Mapping[str, str]) -> tuple[list[Application], list[Finding]]:
+    """Check a Serve file by itself; gives its applications if Ray's schema takes it."""
+    wrong = [*file.twice(), *schema.check(file.value)]
+    ours: list[Application] = []
+    if not wrong:
+        plain = schema.plain(file.value)
+        ours, wrong = applications.read(plain, environ)
+        wrong += bounds.of_file(plain, ours)
+        wrong += [fault for each in ours for fault in bounds.of_application(each)]
+    return ours, [file.finding(fault) for fault in wrong]
+
+
+def is_serve(document: Document) -> bool:
+    """Whether a document is meant as a Serve file: it is no object of Kubernetes'."""
+    return isinstance(document.value, dict) and "kind" not in document.value
+
+
+def _yaml(path: Path) -> bool:
+    return path.suffix in YAML
+
+
+def _file(path: Path, nodes: Sequence[Variables]) -> Looked:
+    """Look at the Serve files and RayServices of a file."""
+    try:
+        found = documents(str(path), read(path))
+    except Unreadable as error:
+        return Looked([], [Finding(str(path), error.line, "", error.text)])
+    services = [each for each in found if manifest.get(each.value, ("kind",)) == "RayService"]
+    maps = {
+        str(manifest.get(each.value, ("metadata", "name"))): manifest.fields(each.value, ("data",))
+        for each in found
+        if manifest.get(each.value, ("kind",)) == "ConfigMap"
+    }
+    looked = [_service(each, maps) for each in services]
+    looked += [_alone(each, nodes) for each in found if is_serve(each)]
+    if not looked:
+        return Looked([], [Finding(str(path), 1, "", NOTHING)])
+    what = [what for each in looked for what in each.what]
+    return Looked(what, [finding for each in looked for finding in each.findings])
+
+
+def _alone(document: Document, nodes: Sequence[Variables]) -> Looked:
+    """Look at a Serve file, for a cluster of each env file."""
+    ours, findings = serve(document, {})
+    for here in nodes:
+        ours, findings = serve(document, here.values)
+        if not findings or all(finding.note for finding in findings):
+            findings += variables.check(here, ours)
+    return Looked([f"{document.file}: ok: {_said(ours)}"], findings)
+
+
+def _service(document: Document, maps: Mapping[str, Any]) -> Looked:
+    """Look at a RayService."""
+    findings = [document.finding(fault) for fault in document.twice()]
+    if not isinstance(manifest.get(document.value, manifest.CONFIG), str):
+        fault = Fault(manifest.CONFIG, "is missing: it holds the Serve file")
+        return Looked([], [*findings, document.finding(fault)])
+    try:
+        inside = document.within(manifest.CONFIG)
+    except Unreadable as error:
+        return Looked([], [*findings, Finding(document.file, error.line, "", error.text)])
+    pods = list(manifest.variables(document, maps))
+    ours, found = serve(inside, pods[0].values if pods else {})
+    findings += found
+    if not any(not finding.note for finding in found):
+        findings += _around(document, inside, ours)
+        findings += [finding for here in pods for finding in variables.check(here, ours)]
+    return Looked([f"{document.file}: ok: {_said(ours)}; its pods"], findings)
+
+
+def _around(document: Document, inside: Document, ours: list[Application]) -> Iterator[Finding]:
+    """What is wrong between a Serve file and the pods around it."""
+    for fault in manifest.check(document, schema.plain(inside.value), ours):
+        yield document.finding(fault)
+    for fault in capacity.lacking(ours, manifest.nodes(document)):
+        yield inside.finding(fault)
+
+
+def _env(here: Variables, wrong: list[Finding], alone: bool) -> Looked:
+    """Look at an env file; Serve files beside it say what its nodes have to carry."""
+    findings = [*wrong, *(variables.check(here, []) if alone else ())]
+    room = here.values.get(ingress.CONNECTIONS, "no bound on")
+    what = f"{counted(len(here.values), 'variable')}, {room} connections"
+    return Looked([f"{here.file}: ok: {what}"], findings)
+
+
+def _said(ours: Sequence[Application]) -> str:
+    """What was checked of a Serve file, and what it needs of its nodes."""
+    served = [f"{each.name} ({_replicas(each)} of {each.settings.model})" for each in ours]
+    room = f"{ingress.CONNECTIONS} at least {variables.room(ours)} = {variables.formula(ours)}"
+    checked = "keys, settings, time-outs, ports and replicas"
+    return f"{checked} of {listed(served, 'and')}; {room}" if served else checked
+
+
+def _replicas(ours: Application) -> str:
+    few, most = ours.replicas
+    return counted(most, "replica") if few == most else f"{few} to {counted(most, 'replica')}"

@@ -1,0 +1,140 @@
+"""Ray's dashboard, by its REST interface: what runs on a cluster, its nodes, and a deployment.
+
+It needs no variable of the cluster's, and no more of Ray than the token that Ray itself reads.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import httpx
+
+from service.cluster.progress import last_line
+
+APPLICATIONS, NODES, ACTORS = "/api/serve/applications/", "/api/v0/nodes", "/api/v0/actors"
+MOST_ACTORS = 10_000  # that Ray's dashboard lists at a time
+GROUP = "ray.io/node-group"  # the label of a node that a launcher or an operator started
+REPLICA = "SERVE_REPLICA::{}#"  # how the name of an application's replica begins
+SECONDS = 60.0  # for one answer: the first deployment waits for Ray Serve itself
+
+
+class Unreachable(Exception):
+    """The dashboard does not answer as it should; its text is one line."""
+
+
+class Silent(Unreachable):
+    """It does not answer, or not yet: `ray start` returns before it does."""
+
+
+class Refused(Exception):
+    """Ray refused a deployment; its text is one line."""
+
+
+class Node(NamedTuple):
+    """A node of a cluster.
+
+    Args:
+        resources: what it has in all.
+        managed: whether others like it may come by themselves, when they are needed.
+    """
+
+    resources: dict[str, float]
+    managed: bool
+
+
+class Dashboard:
+    """The dashboard of one cluster."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address.rstrip("/")
+        headers = {"Authorization": f"Bearer {key}"} if (key := token(os.environ)) else {}
+        try:
+            self._client = httpx.Client(base_url=self.address, headers=headers, timeout=SECONDS)
+        except httpx.InvalidURL as error:
+            raise Unreachable(f"{address} is not an address: {error}") from error
+
+    def served(self) -> dict[str, Any]:
+        """Return what Ray says of Serve and its applications."""
+        return self._get(APPLICATIONS)
+
+    def nodes(self) -> list[Node]:
+        """Return the nodes that live."""
+        found = self._get(NODES, limit=MOST_ACTORS)["data"]["result"]["result"]
+        return [
+            Node(node["resources_total"], GROUP in (node["labels"] or {}))
+            for node in found
+            if node["state"] == "ALIVE"
+        ]
+
+    def replicas(self, application: str) -> set[str]:
+        """Return the ids of an application's replicas that live, those that leave included.
+
+        Ray forgets them in what it says of an application that it could not build.
+        """
+        query = {"filter_keys": "state", "filter_predicates": "=", "filter_values": "ALIVE"}
+        found = self._get(ACTORS, limit=MOST_ACTORS, **query)["data"]["result"]["result"]
+        names = (str(actor["name"]) for actor in found)
+        return {
+            name.rpartition("#")[2]
+            for name in names
+            if name.startswith(REPLICA.format(application))
+        }
+
+    def deploy(self, body: Mapping[str, Any]) -> None:
+        """Send a Serve file.
+
+        Raises:
+            Refused: Ray does not take it.
+        """
+        answer = self._ask("PUT", APPLICATIONS, json=body)
+        if answer.status_code == httpx.codes.BAD_REQUEST:
+            raise Refused(last_line(answer.text))
+        self._right(answer)
+
+    def _get(self, path: str, **query: str | int) -> dict[str, Any]:
+        answer = self._right(self._ask("GET", path, params=query))
+        try:
+            return cast(dict[str, Any], answer.json())
+        except ValueError as error:
+            raise Unreachable(f"{self.address} answers, but it is no Ray dashboard") from error
+
+    def _ask(self, method: str, path: str, **request: Any) -> httpx.Response:
+        try:
+            return self._client.request(method, path, **request)
+        except httpx.TimeoutException as error:
+            raise Silent(f"Ray's dashboard at {self.address} does not answer") from error
+        except httpx.HTTPError as error:
+            how = "start Ray with its dashboard, `ray start --head`, or name it by --address"
+            raise Silent(f"no Ray dashboard at {self.address} ({error}); {how}") from error
+
+    def _right(self, answer: httpx.Response) -> httpx.Response:
+        match answer.status_code:
+            case httpx.codes.OK:
+                return answer
+            case httpx.codes.UNAUTHORIZED | httpx.codes.FORBIDDEN:
+                how = "copy ~/.ray/auth_token from its head node, or set RAY_AUTH_TOKEN"
+                raise Unreachable(f"the cluster at {self.address} wants its token; {how}")
+            case httpx.codes.NOT_FOUND:
+                raise Unreachable(f"{self.address} answers, but it is no Ray dashboard")
+            case status:
+                said = last_line(answer.text)
+                raise Silent(f"Ray's dashboard at {self.address} answers {status}: {said}")
+
+
+def token(environ: Mapping[str, str]) -> str | None:
+    """Return the token of a cluster, where Ray itself looks for it.
+
+    Raises:
+        Unreachable: what is there is no token.
+    """
+    found = environ.get("RAY_AUTH_TOKEN")
+    with suppress(OSError, RuntimeError):  # no file, or a user without a home
+        named = environ.get("RAY_AUTH_TOKEN_PATH")
+        file = Path(named) if named else Path.home() / ".ray" / "auth_token"
+        found = found or file.read_bytes().decode(errors="replace")
+    if found and not re.fullmatch(r"[!-~]+", found.strip()):  # never shown, not even in part
+        raise Unreachable("RAY_AUTH_TOKEN, or ~/.ray/auth_token, does not hold a token in one word")
+    return found.strip() if found else None

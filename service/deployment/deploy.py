@@ -1,0 +1,186 @@
+"""`headlight deploy`: a Serve file checked, held against the cluster, sent and awaited.
+
+check      as `headlight config check`
+cluster    its token, its nodes' room, what it cannot change in place
+send       by Ray's REST interface, as `serve deploy`
+await      until Ray has done with it, well or not
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from service.cluster import progress, reach
+from service.deployment import capacity, check, manifest, outcome, schema
+from service.deployment.applications import Application
+from service.deployment.dashboard import Dashboard, Silent, Unreachable
+from service.deployment.document import Document, Unreadable, documents
+from service.deployment.faults import Fault
+
+POLL_SECONDS = 0.5
+START_SECONDS = 15  # from `ray start` to its dashboard's first answer
+# What stops Serve, from a shell without ray.env
+AGAIN = "`RAY_AUTH_MODE=token serve shutdown`, then deploy again"
+
+
+class Wrong(Exception):
+    """A file was refused before it was sent; its text is a line for each mistake."""
+
+
+class Failed(Exception):
+    """A file was sent, and does not run; its text is one line."""
+
+
+class Interrupted(Exception):
+    """The wait was ended; its text says in a line what goes on."""
+
+
+def deploy(path: Path, address: str, wait: float, say: Callable[[str], None]) -> str:
+    """Deploy a Serve file; returns in a line what runs.
+
+    Args:
+        address: of Ray's dashboard.
+        wait: seconds until the outcome has to be known.
+        say: takes a line on what is waited for, every few seconds.
+
+    Raises:
+        Wrong: the file is not right, or not for this cluster.
+        Unreachable: the cluster cannot be asked.
+        Failed: Ray refused it, it does not run, or it does not run yet.
+        Interrupted: by the user.
+        OSError: the file cannot be read.
+    """
+    document, ours = _read(path)
+    cluster = Dashboard(address)
+    with progress.told(say, lambda: f"Ray's dashboard at {address} does not answer yet"):
+        before = _first(cluster, time.monotonic() + min(wait, START_SECONDS))
+    if faults := _unfit(document, ours, cluster, before):
+        raise Wrong("\n".join(str(document.finding(fault)) for fault in faults))
+    sent = Sent(cluster, ours, before)
+    began = time.monotonic()
+    try:
+        cluster.deploy(schema.plain(document.value))
+        with progress.told(say, sent.progress):
+            text = sent.done(began + wait)
+    except KeyboardInterrupt as error:
+        raise Interrupted("the cluster goes on; the same command waits for it again") from error
+    return f"{text}, ready after {time.monotonic() - began:.0f} s"
+
+
+def _read(path: Path) -> tuple[Document, list[Application]]:
+    """The one Serve file of a file, and its applications."""
+    file = str(path)
+    try:
+        found = documents(file, check.read(path))
+    except Unreadable as error:
+        raise Wrong(f"{file}:{error.line}: {error.text}") from error
+    if any(manifest.get(each.value, ("kind",)) for each in found):
+        raise Wrong(f"{file} is for Kubernetes: kubectl apply --filename {file}")
+    if len(found) != 1:
+        raise Wrong(f"{file} holds {len(found)} documents, and a Serve file is one")
+    ours, findings = check.serve(found[0], {})
+    if wrong := [str(finding) for finding in findings if not finding.note]:
+        raise Wrong("\n".join(wrong))
+    return found[0], ours
+
+
+def _first(cluster: Dashboard, until: float) -> dict[str, Any]:
+    """What Ray says of Serve, once its dashboard is up."""
+    while True:
+        try:
+            return cluster.served()
+        except Silent:
+            if time.monotonic() > until:
+                raise
+        time.sleep(POLL_SECONDS)
+
+
+def _unfit(
+    document: Document, ours: list[Application], cluster: Dashboard, before: dict[str, Any]
+) -> list[Fault]:
+    """What is wrong with a file on this cluster."""
+    nodes = cluster.nodes()
+    serve = schema.plain(document.value)
+    host, wrong = serve["http_options"]["host"], _fixed(serve, before)
+    if reach.loopback(host) and len(nodes) > 1:
+        text = f"{host} is reached from its own node alone, and there are {len(nodes)}"
+        wrong.append(Fault(("http_options", "host"), f"{text}; write 0.0.0.0"))
+    if not any(node.managed for node in nodes):
+        wrong += capacity.lacking(ours, [node.resources for node in nodes])
+    return wrong
+
+
+def _fixed(value: dict[str, Any], before: dict[str, Any]) -> list[Fault]:
+    """What Ray sets when Serve starts, and then ignores."""
+    running = before.get("http_options")
+    if not running:
+        return []
+    wrong = [
+        Fault(("http_options", name), f"{new!r} cannot replace {running[name]!r} in place: {AGAIN}")
+        for name, new in schema.listener(value).items()
+        if name in running and running[name] != new
+    ]
+    new, old = value.get("proxy_location", "EveryNode"), before.get("proxy_location")
+    if old and new != old:
+        wrong.append(Fault(("proxy_location",), f"{new} cannot replace {old} in place: {AGAIN}"))
+    return wrong
+
+
+class Sent:
+    """A file that is sent, until Ray has done with it.
+
+    Args:
+        before: what Ray said of Serve before.
+    """
+
+    def __init__(
+        self, cluster: Dashboard, ours: Sequence[Application], before: dict[str, Any]
+    ) -> None:
+        self.cluster, self.ours = cluster, ours
+        self.before: dict[str, Any] = before["applications"]
+        self.alive = {each.name: cluster.replicas(each.name) for each in ours}
+        self.now = self.before  # what Ray says of each application
+
+    def progress(self) -> str:
+        """Say what is waited for."""
+        return "; ".join(outcome.progress(each, self._of(each)) for each in self.ours)
+
+    def done(self, until: float) -> str:
+        """Wait for the outcome of every application; returns what runs.
+
+        Raises:
+            Failed: one does not run.
+        """
+        ends = self._ended()
+        while not ends and time.monotonic() < until:
+            time.sleep(POLL_SECONDS)
+            ends = self._ended()
+        text = "; ".join([*map(self._said, self.ours), *self._gone()])
+        if all(outcome.runs(self._of(each)) for each in self.ours):
+            return text
+        raise Failed(text if ends else f"{text}; the cluster goes on with it")
+
+    def _of(self, ours: Application) -> dict[str, Any]:
+        return self.now.get(ours.name, {})  # type: ignore[no-any-return]  # as JSON has it
+
+    def _ended(self) -> bool:
+        """Whether Ray has done with every application; not known while it does not answer."""
+        with suppress(Unreachable):
+            self.now = self.cluster.served()["applications"]
+            return all(outcome.ended(self._of(each)) for each in self.ours)
+        return False
+
+    def _said(self, ours: Application) -> str:
+        """What became of one application."""
+        if outcome.runs(self._of(ours)):
+            return outcome.running(ours, self._of(ours))
+        alive = self.cluster.replicas(ours.name)
+        return outcome.failed(ours, self._of(ours), self.alive[ours.name], alive)
+
+    def _gone(self) -> Iterator[str]:
+        """The applications that Ray deletes, since the file does not name them."""
+        for name in sorted(self.before.keys() - {each.name for each in self.ours}):
+            if self.now.get(name, {}).get("status", "DELETING") == "DELETING":
+                yield f"{name} is deleted, which the file does not name"

@@ -1,0 +1,98 @@
+"""What became of a deployment, in a line: what Ray says, and whether the version before serves."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from service.cluster.progress import last_line
+from service.deployment.applications import Application
+from service.deployment.capacity import Resources, said
+from service.wording.words import counted
+
+# Ray's sentence on a replica for which no node has room
+PENDING = re.compile(r"required for each replica: (\{.*?\}), total resources available: (\{.*?\})")
+FAILED = ("DEPLOY_FAILED", "UNHEALTHY")
+
+
+def ended(application: dict[str, Any]) -> bool:
+    """Whether Ray has done with an application, well or not."""
+    return runs(application) or application.get("status") in FAILED
+
+
+def runs(application: dict[str, Any]) -> bool:
+    """Whether an application runs as its file says."""
+    return application.get("status") == "RUNNING"
+
+
+def running(ours: Application, application: dict[str, Any]) -> str:
+    """Say what runs of an application."""
+    count = list(dict(_states(application)).values()).count("RUNNING")
+    verb = "runs" if count == 1 else "run"
+    replicas = counted(count, "replica")
+    return f"{replicas} of {ours.settings.model} {verb} as {ours.name}"
+
+
+def failed(
+    ours: Application, application: dict[str, Any], before: set[str], alive: set[str]
+) -> str:
+    """Say why an application does not run, and what serves instead.
+
+    Args:
+        before: ids of its replicas that lived before the file was sent.
+        alive: of those that live now.
+    """
+    serving = before & alive
+    if states := dict(_states(application)):  # an application not built has none: none is touched
+        serving &= {one for one, state in states.items() if state == "RUNNING"}
+    verb = "not changed" if ended(application) else "not changed yet"
+    return f"{ours.name} {verb}: {_reason(application)}; {_serving(before, serving)}"
+
+
+def progress(ours: Application, application: dict[str, Any]) -> str:
+    """Say what an application waits for."""
+    states = list(dict(_states(application)).values())
+    counts = [f"{states.count(state)} {state.lower()}" for state in sorted(set(states))]
+    waits = _message(application)
+    return f"{ours.name}: {', '.join(counts) or 'no replica yet'}{f'; {waits}' if waits else ''}"
+
+
+def _reason(application: dict[str, Any]) -> str:
+    """Why an application does not run, by what Ray says of it and its deployment."""
+    return _message(application) or str(application.get("status", "Ray does not know it")).lower()
+
+
+def _message(application: dict[str, Any]) -> str:
+    """The line that says it: the deployment's, of which the application's is a summary."""
+    deployments = application.get("deployments", {}).values()
+    for message in [*(each["message"] for each in deployments), application.get("message", "")]:
+        if match := PENDING.search(message):
+            updating = any(each["status"] == "UPDATING" for each in deployments)
+            return _no_room(json.loads(match[1]), json.loads(match[2]), updating)
+        if message:
+            return last_line(message)
+    return ""
+
+
+def _no_room(wants: Resources, free: Resources, updating: bool) -> str:
+    """Why a replica waits, and how an update goes without room for one more."""
+    left = f"{said(free)} is free" if free else "nothing is free"
+    text = f"no node has room for a replica of {said(wants)}; {left}"
+    how = "; max_surge_percent: 0 in its deployment stops an old one first"
+    return text + how * updating
+
+
+def _states(application: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for deployment in application.get("deployments", {}).values():
+        for replica in deployment["replicas"]:
+            yield replica["replica_id"], replica["state"]
+
+
+def _serving(before: set[str], serving: set[str]) -> str:
+    """What still serves of the version before."""
+    if not before:
+        return "nothing served before"
+    if not serving:
+        return "the version before has stopped, so nothing serves: deploy a right file"
+    part = "" if len(serving) == len(before) else f" with {len(serving)} of {len(before)} replicas"
+    return f"the version before still serves{part}"
