@@ -18,12 +18,11 @@ from typing import IO, Any, NoReturn
 
 import click
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
 from service import launch
 from service.cluster.progress import StartFailed
 from service.commands.options import CONFIG, FILE, KEY_FILE, URL, of_settings, read_key
-from service.settings import Settings
+from service.settings import Settings, fault
 from service.settings import load as settle
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
@@ -216,14 +215,6 @@ def load(flags: dict[str, str | None], config: Path | None) -> Settings:
         refuse("; ".join(map(fault, error.errors())), USAGE)
     except (OSError, ValueError) as error:
         refuse(str(error), USAGE)
-
-
-def fault(error: ErrorDetails) -> str:
-    """Say in a line what is wrong with one setting."""
-    name = ".".join(map(str, error["loc"]))
-    if error["type"] == "extra_forbidden":
-        return f"{name}: no such setting"
-    return f"{name}: {error['msg']}, not {error['input']!r}"
 
 
 def terminal(descriptor: int) -> IO[str]:
