@@ -103,7 +103,7 @@ def run(found: dict[str, Any], replicas: int) -> bool:
 @contextmanager
 def cluster(variables: str) -> Iterator[Cluster]:
     """Start a cluster of one node with variables from a shell file; end what it started."""
-    with workspace.directory() as directory, ports.block(without=8000) as block:
+    with workspace.directory(None) as directory, ports.block(without=8000) as block:
         port, dashboard, gcs, agent, export, first = free(6)
         # what two clusters of one machine cannot share: ports, paths and tokens
         placed = ingress.placed(Settings(), block, directory, cores=2)
