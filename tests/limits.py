@@ -205,6 +205,8 @@ ROWS = (
     # start and stop
     Row("launch.JOIN_SECONDS", "the start fails", "for a cluster to run an empty task"),
     Row("cluster.reach.READY_SECONDS", "the start fails", "from deployed to ready", "ready"),
+    Row("probe.PROBE_SECONDS", "the update fails", "for a cluster's nodes to answer the probe"),
+    Row("needs.PROBED_BYTES", "only sizes are probed", "weights that a probe reads whole"),
     Row("rollout.STOP_SECONDS", "Ray is left alone", "for Ray to delete what has left"),
     Row("rollout.GIVEN_UP_SECONDS", "Ray is left alone", "the same after a start that failed"),
     Row("cluster.drain.SECONDS", "HAProxy stops", "for the connections accepted last"),
