@@ -131,7 +131,7 @@ def test_limits_change_in_place_and_wrong_ones_change_nothing(here: Cluster) -> 
     def sequences(most: int) -> None:
         drill.wait(lambda: info(here)["limits"]["max_sequences"] == most, f"at most {most}")
         answer = ask(here, 3)
-        assert answer.status_code == (200 if most >= 3 else 413)
+        assert answer.status_code == (200 if most >= 3 else 422)
         assert answer.headers["x-headlight-replica"] == replica
 
     def change() -> None:
