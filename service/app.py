@@ -8,12 +8,14 @@ metrics. On a cluster, a Serve configuration names `service.app:build` (docs/dep
 import asyncio
 import contextvars
 import gc
+import logging
 import math
 import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import ray
 from ray import serve
@@ -21,17 +23,24 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 from starlette.types import ASGIApp
 
-from service import needs, settings
+from service import needs, probe, settings
 from service.cluster import descriptors, ingress, relay
 from service.edge import direct
 from service.edge import routes as edge
 from service.engine import weights
+from service.engine.machine import Unservable
 from service.observe import logs, scrape
 from service.refusals import REFUSALS
 from service.replica import Replica
 from service.settings import Settings
 
+logger = logging.getLogger(__name__)
+
 APPLICATION, DEPLOYMENT = "headlight", "Encoder"
+
+# New replicas beside the old in an update, rounded up: one for up to five. Ray replaces as many at
+# a time; without any it would stop an old one before the new one has shown that it is right.
+SURGE_PERCENT = 20
 
 SCRAPE_SECONDS = 1.0  # a replica that takes longer is left out of the page
 # A replica that knows itself wrong has refused all until then, and its metrics were scraped once
@@ -61,13 +70,18 @@ def build(args: Settings) -> serve.Application:
         ValueError: a setting that the configuration says elsewhere.
         Unsuited: the cluster was started without the variables that carry requests as promised.
         ModelNotFound: the hub does not know the model.
+        Unfit: a node could not run a replica; what serves goes on.
     """
     if misplaced := sorted(args.model_fields_set & ELSEWHERE.keys()):
         raise ValueError("; ".join(f"not {name} but {ELSEWHERE[name]}" for name in misplaced))
     config = settings.load(args.model_dump(include=args.model_fields_set))
     ingress.check(config, os.environ)
     config = config.model_copy(update={"model": weights.pin(config.model)})
-    return describe(config, TRIES_ON_A_CLUSTER)
+    application = describe(config, TRIES_ON_A_CLUSTER)
+    actor = application._bound_deployment.ray_actor_options
+    defaults = {"ray_actor_options": actor, "max_surge_percent": SURGE_PERCENT}
+    probe.prove(config, args, DEPLOYMENT, defaults)
+    return application
 
 
 def describe(settings: Settings, tries: int, lines: Path | None = None) -> serve.Application:
@@ -92,6 +106,7 @@ def describe(settings: Settings, tries: int, lines: Path | None = None) -> serve
         graceful_shutdown_wait_loop_s=0.1,
         graceful_shutdown_timeout_s=ingress.shutdown_seconds(settings),
         max_constructor_retry_count=tries,
+        max_surge_percent=SURGE_PERCENT,
     ).bind(settings, lines)
 
 
@@ -159,6 +174,26 @@ class Encoder:
         # Ray makes a handle's router at its first use, which takes a tenth of a second
         self.router = asyncio.create_task(self.others(openmetrics=False))
         return direct.PROCESS.known(edge.application(self.replica, self.scrape))
+
+    async def reconfigure(self, user_config: Any, rank: Any) -> None:
+        """Take up a file's other limits, which hold until it has none again.
+
+        Wrong ones change nothing: Ray would stop a replica that raises here, and then the next.
+
+        Args:
+            rank: not used; without it, Ray would not say that there is no user_config any more.
+        """
+        replica = self._started()
+        try:
+            limits = settings.limited(self.settings, user_config)
+            if limits == replica.settings:
+                return
+            self.replica = replica.limited(limits)
+        except (ValueError, Unservable) as error:
+            logger.error("limits stay as they are", extra={"reason": str(error)})
+            return
+        direct.PROCESS.change(edge.application(self.replica, self.scrape), limits)
+        logger.info("limits changed")
 
     async def __del__(self) -> None:
         """Let admitted work finish; Ray awaits this when the replica leaves."""

@@ -3,20 +3,38 @@
 of_machine   of this machine, for a Ray of our own
 of_model     of it and of the model's files, once they are here
 of_ray       of a Ray's resources, once it runs
+of_node      of a cluster's node for a new replica beside those that serve; service/probe.py asks
 """
 
 import os
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from model.errors import CheckpointError
-from service.cluster import haproxy, room
-from service.engine import loading, machine
+from service.cluster import haproxy, ingress, room
+from service.engine import loading, machine, weights
 from service.engine.machine import Unservable
-from service.engine.weights import Source
+from service.engine.weights import ModelNotFound, Source
 from service.settings import MIB, Settings
 
 # A replica's own memory beside its weights, at the least: Python, torch and Ray
 REPLICA_BYTES = 192 * MIB
+# Weights that a probe reads whole, in seconds; of larger ones only a replica's start reads all
+PROBED_BYTES = 1024 * MIB
+
+
+class Node(NamedTuple):
+    """What a node shows of itself before a replica starts there.
+
+    Args:
+        fault: why none can, in a sentence.
+        short: why there is no memory for one more, if there is none.
+        digest: of the weights, where they were read whole.
+    """
+
+    fault: str | None = None
+    short: str | None = None
+    digest: str | None = None
 
 
 def of_machine(settings: Settings) -> Iterator[str]:
@@ -34,14 +52,8 @@ def of_model(settings: Settings, source: Source) -> Iterator[str]:
         machine.positions(settings, loading.sizes(source))
     except (Unservable, CheckpointError) as error:
         yield str(error)
-    weights = sum(file.stat().st_size for file in source.folder.glob("*.safetensors"))
-    least = settings.replicas * (REPLICA_BYTES + (0 if source.preset else weights))
-    free = room.memory()
-    if least > free:
-        yield (
-            f"replicas {settings.replicas}: they need at least {_mib(least)} of memory, and only"
-            f" {_mib(free)} are free"
-        )
+    if short := _memory(settings, source):
+        yield short
 
 
 def of_ray(settings: Settings, resources: Mapping[str, float]) -> Iterator[str]:
@@ -57,12 +69,49 @@ def of_ray(settings: Settings, resources: Mapping[str, float]) -> Iterator[str]:
         yield f"replicas x threads is {cores}, but Ray has only {most} cores"
 
 
+def of_node(settings: Settings) -> Node:
+    """Say what this node, in a process that Ray started there, lacks for a new replica.
+
+    Shown is what the start of a replica reads: variables, device, files, sizes, and each number
+    of the weights. Files of the hub that are yet to be fetched, and the memory of a GPU, are not.
+    """
+    try:
+        ingress.check(settings, os.environ)
+        _device(settings)
+        if not weights.local(settings.model):
+            return Node()
+        source = weights.locate(settings.model)
+        machine.positions(settings, loading.sizes(source))
+        whole = _size(source) <= PROBED_BYTES
+        digest = loading.rehearse(source) if whole else None
+    except (ingress.Unsuited, Unservable, ModelNotFound, CheckpointError, OSError) as error:
+        return Node(fault=str(error))
+    return Node(short=_memory(settings.model_copy(update={"replicas": 1}), source), digest=digest)
+
+
 def gpus(settings: Settings, resources: Mapping[str, float]) -> float:
     """Return the part of a GPU that a replica takes; without one, Ray hides them all from it."""
     if settings.device == "cpu":
         return 0
     there = int(resources.get("GPU", 0))
     return machine.share(settings.replicas, there) if there else int(settings.device == "cuda")
+
+
+def _memory(settings: Settings, source: Source) -> str | None:
+    """What the replicas lack of memory."""
+    least = settings.replicas * (REPLICA_BYTES + (0 if source.preset else _size(source)))
+    free = room.memory()
+    if least <= free:
+        return None
+    return (
+        f"replicas {settings.replicas}: they need at least {_mib(least)} of memory, and only"
+        f" {_mib(free)} are free"
+    )
+
+
+def _size(source: Source) -> int:
+    """Bytes of the weights' files."""
+    return sum(file.stat().st_size for file in source.folder.glob("*.safetensors"))
 
 
 def _device(settings: Settings) -> None:

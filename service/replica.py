@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -70,6 +70,7 @@ class Replica:
     lanes: Lanes
     proof: Proof
     batcher: Batcher[Work, Result]
+    admission: Admission
     reader: Reader
     gateway: Gateway
     lessons: Lessons
@@ -102,12 +103,11 @@ class Replica:
         )
         model, dtype = lanes.model, str(kind).removeprefix("torch.")
         identity = Identity(settings.served_model_name or source.name, model.digest, proof.numerics)
-        reader = _reader(settings, model)
+        reader = _reader(settings, model, Aside(settings.max_waiting_characters))
         batches = Batches(lanes.launch, metrics, tracing)
         lanes.on_failure = batches.failed
         batcher = _batcher(settings, lanes, proof, batches)
         admission = Admission(batcher, metrics, dtype)
-        planner = Planner(identity.model, model, reader, settings)
         head, loading = identity.head(dtype), time.perf_counter() - began
         vitals.publish(metrics, settings, batcher, head, str(device), loading)
         if model.trained and not model.own_pooling:
@@ -123,11 +123,10 @@ class Replica:
             lanes=lanes,
             proof=proof,
             batcher=batcher,
+            admission=admission,
             reader=reader,
-            gateway=Gateway(identity, model.config, planner, admission, settings, metrics),
-            lessons=Lessons(
-                identity.head("float32"), reader, admission, settings.max_answer_json_bytes
-            ),
+            gateway=_gateway(settings, identity, model, reader, admission, metrics),
+            lessons=_lessons(settings, identity, reader, admission),
             vocabulary=Vocabulary(reader, settings),
             heads=Heads(model, identity.model, admission.run, settings.deadline_seconds),
             health=Health(settings, proof, batcher, batches, metrics),
@@ -136,6 +135,23 @@ class Replica:
             tracing=tracing,
             lagging=asyncio.create_task(lag.watch(metrics.lagged)),
             writing=asyncio.Lock(),
+        )
+
+    def limited(self, settings: Settings) -> "Replica":
+        """The same replica by other limits, for what comes from now on.
+
+        Raises:
+            Unservable: the model has fewer positions than max_tokens.
+        """
+        model, admission = self.lanes.model, self.admission
+        reader = _reader(settings, model, self.reader.aside)
+        return replace(
+            self,
+            settings=settings,
+            reader=reader,
+            gateway=_gateway(settings, self.identity, model, reader, admission, self.metrics),
+            lessons=_lessons(settings, self.identity, reader, admission),
+            vocabulary=Vocabulary(reader, settings),
         )
 
     async def close(self) -> None:
@@ -219,7 +235,7 @@ class Replica:
         }
 
 
-def _reader(settings: Settings, model: Model) -> Reader:
+def _reader(settings: Settings, model: Model, aside: Aside) -> Reader:
     """What reads inputs, within the model's positions."""
     machine.positions(settings, model.config)
     return Reader(
@@ -229,8 +245,26 @@ def _reader(settings: Settings, model: Model) -> Reader:
         settings.max_text_characters,
         settings.max_embedding,
         model.prompts,
-        Aside(settings.max_waiting_characters),
+        aside,
     )
+
+
+def _gateway(
+    settings: Settings,
+    identity: Identity,
+    model: Model,
+    reader: Reader,
+    admission: Admission,
+    metrics: Metrics,
+) -> Gateway:
+    planner = Planner(identity.model, model, reader, settings)
+    return Gateway(identity, model.config, planner, admission, settings, metrics)
+
+
+def _lessons(
+    settings: Settings, identity: Identity, reader: Reader, admission: Admission
+) -> Lessons:
+    return Lessons(identity.head("float32"), reader, admission, settings.max_answer_json_bytes)
 
 
 def _batcher(

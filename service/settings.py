@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from service import keys
@@ -37,6 +37,19 @@ WITHIN = {
     "max_answer_bytes": "max_held_bytes",
     "max_answer_json_bytes": "max_held_bytes",
     "max_tokens": "max_request_tokens",
+}
+
+# What is read anew for each request, and sizes nothing: a replica takes it up as it serves
+CHANGEABLE = {
+    "max_tokens",
+    "max_body_bytes",
+    "max_binary_body_bytes",
+    "max_sequences",
+    "max_text_characters",
+    "max_embedding",
+    "max_request_tokens",
+    "max_answer_bytes",
+    "max_answer_json_bytes",
 }
 
 Count = Annotated[int, Field(ge=1)]
@@ -206,7 +219,33 @@ def load(
     }
     flags = {name: value for name, value in flags.items() if value is not None}
     values = {**document, **variables, **flags}
-    settings = Settings.model_validate({**values, "api_keys": _keys(document, variables, values)})
+    return _within(
+        Settings.model_validate({**values, "api_keys": _keys(document, variables, values)})
+    )
+
+
+def limited(settings: Settings, limits: Mapping[str, Any] | None) -> Settings:
+    """The settings with other limits, as a replica takes them up while it serves.
+
+    Raises:
+        ValueError: names in a line what `load` would refuse, or only a new replica takes up.
+    """
+    if not isinstance(limits or {}, Mapping):
+        raise ValueError("user_config must hold limits, one `name: value` per line")
+    names = dict(limits or {})
+    try:
+        checked = Settings.model_validate(names)
+    except ValidationError as error:
+        raise ValueError("; ".join(map(fault, error.errors()))) from None
+    if fixed := sorted(names.keys() - CHANGEABLE):
+        raise ValueError(f"{', '.join(fixed)}: not in user_config; in args, for new replicas")
+    if names and settings.ingress == "proxy":
+        raise ValueError("user_config: with ingress proxy, limits change with args alone")
+    return _within(settings.model_copy(update={name: getattr(checked, name) for name in names}))
+
+
+def _within(settings: Settings) -> Settings:
+    """The settings, once none is larger than what it has to fit into."""
     for name, bound in WITHIN.items():
         value, most = getattr(settings, name), getattr(settings, bound)
         if value is not None and value > most:

@@ -207,6 +207,8 @@ ROWS = (
     Row("deployment.dashboard.SECONDS", "the command fails", "for an answer of Ray's dashboard"),
     Row("deployment.deploy.START_SECONDS", "the command fails", "for that dashboard to be there"),
     Row("cluster.reach.READY_SECONDS", "the start fails", "from deployed to ready", "ready"),
+    Row("probe.PROBE_SECONDS", "the update fails", "for a cluster's nodes to answer the probe"),
+    Row("needs.PROBED_BYTES", "only sizes are probed", "weights that a probe reads whole"),
     Row("rollout.STOP_SECONDS", "Ray is left alone", "for Ray to delete what has left"),
     Row("rollout.GIVEN_UP_SECONDS", "Ray is left alone", "the same after a start that failed"),
     Row("cluster.drain.SECONDS", "HAProxy stops", "for the connections accepted last"),

@@ -325,7 +325,13 @@ def changes_the_process(name: str, tree: ast.Module) -> bool:
 ABSENCES = {
     "imports ray": (
         uses("ray"),
-        {"service.app", "service.launch", "service.rollout", "service.deployment"},
+        {
+            "service.app",
+            "service.deployment",
+            "service.launch",
+            "service.probe",
+            "service.rollout",
+        },
     ),
     "imports prometheus_client": (uses("prometheus_client"), {"service.observe.metrics"}),
     "states an HTTP status": (states_status, {"service.refusals"}),

@@ -10,6 +10,7 @@ target_ongoing_requests        < max_ongoing_requests, or nothing ever scales up
 from collections.abc import Iterator
 from typing import Any
 
+from service import settings
 from service.cluster import ingress, reach
 from service.deployment.applications import Application
 from service.deployment.faults import Fault
@@ -61,10 +62,19 @@ def of_application(ours: Application) -> Iterator[Fault]:
     for name, where in BUILT.items():
         if name in ours.options:
             yield Fault(ours.at(name), f"leave it out; it comes from {where}")
+    yield from _limits(ours)
     yield from _shutdown(ours)
     yield from _target(ours)
     yield from _processors(ours)
     yield from _gpus(ours)
+
+
+def _limits(ours: Application) -> Iterator[Fault]:
+    """Limits that a replica would not take up: it serves on with those it has, and logs why."""
+    try:
+        settings.limited(ours.settings, ours.options.get("user_config"))
+    except ValueError as error:
+        yield Fault(ours.at("user_config"), str(error))
 
 
 def _several(values: dict[Any, None]) -> str:

@@ -93,11 +93,17 @@ class Guard:
     def __init__(self, app: ASGIApp, settings: Settings, way: direct.Direct | None = None) -> None:
         self._app, self._keys = app, Keys(settings)
         self._refuse = way.around(app) if way else app
+        if way:
+            way.inform(self.follow)
         self._most_held = settings.max_held_bytes
         self._sites, self._bodies = Sites(settings), Bodies(settings)
         names = tenants(settings.api_keys)
         self._under_way = UnderWay(names, ingress.ongoing(settings))
         self._turns, self._deadline = Turns(names), settings.deadline_seconds
+
+    def follow(self, settings: Settings) -> None:
+        """Hold requests that come from now on to other limits of a body."""
+        self._bodies = Bodies(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":

@@ -48,7 +48,7 @@ from service.wording.words import meant
 
 logger = logging.getLogger(__name__)
 
-REPLICA = "x-headlight-replica"
+REPLICA, WEIGHTS = "x-headlight-replica", "x-headlight-weights"
 UNKNOWN = "other"  # the route, in metrics, of what no route takes
 ALWAYS = ("/live", "/v2/health/live", "/metrics")  # answered by a replica that knows itself wrong
 ALIKE = {("post", "/"): "/embed", ("get", "/"): "/docs"}  # one route by two paths
@@ -125,7 +125,7 @@ def _cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
         allow_origins=origins,
         allow_methods=("GET", "POST"),
         allow_headers=("Authorization", REQUEST_ID, DEADLINE),
-        expose_headers=(REQUEST_ID, REPLICA, "Retry-After"),
+        expose_headers=(REQUEST_ID, REPLICA, WEIGHTS, "Retry-After"),
     )
 
 
@@ -152,6 +152,7 @@ class RecordMiddleware:
                     status = message["status"]
                     headers = MutableHeaders(scope=message)
                     headers[REPLICA] = self._replica.label
+                    headers[WEIGHTS] = self._replica.identity.weights
                     if record.trace:
                         headers[TRACEPARENT] = record.trace.traceparent
                     # until the body is there: of a replica that dies before, others can be asked

@@ -47,6 +47,22 @@ def load(
     return checkpoint.preset(source.preset, source.folder, device, dtype, backend)
 
 
+def rehearse(source: Source) -> str | None:
+    """A folder's digest, once all is as `load` wants it, file by file and number by number.
+
+    On torch's meta device nothing is kept: it takes the memory of the largest tensors.
+
+    Returns:
+        None for a preset, whose weights lie in no file.
+
+    Raises:
+        CheckpointError: why it cannot be loaded.
+    """
+    if source.preset is not None:
+        return None
+    return load(source, torch.device("meta"), torch.float32, kernels.PLAIN).digest
+
+
 @torch.inference_mode()
 def accelerate(model: Model) -> None:
     """Let the compiled operator run a model's layers, once it has shown the loop's own bits.

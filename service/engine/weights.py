@@ -74,18 +74,34 @@ def locate(model: str) -> Source:
     return Source(snapshot, name, commit=snapshot.name)
 
 
+def local(model: str) -> bool:
+    """Whether all of a model's files must lie on this machine: nothing would fetch what is missing.
+
+    Of what names nothing, `locate` says so.
+    """
+    if _no_hub(model):
+        return True
+    from huggingface_hub import constants  # slow to import, and rarely needed
+
+    return constants.HF_HUB_OFFLINE or not HUB.fullmatch(model)
+
+
 def pin(model: str) -> str:
     """The name of a hub's model with its revision as a commit; of any other as it is.
 
     Raises:
         ModelNotFound: the hub does not know it.
     """
-    if model == BUNDLED or model in PRESETS or Path(model).expanduser().is_dir():
+    if _no_hub(model):
         return model
     if not HUB.fullmatch(model):
         return model  # a folder of another machine, or nothing: `locate` says there
     name, revision = _hub(model)
     return f"{name}@{_fetch(name, revision, FILES[:1]).name}"
+
+
+def _no_hub(model: str) -> bool:
+    return model == BUNDLED or model in PRESETS or Path(model).expanduser().is_dir()
 
 
 def _bundled() -> Path:

@@ -49,6 +49,18 @@ MISTAKES = {
         "num_cpu: 1",
         f"{ACTOR}.num_cpu: Ray knows no such key; it knows accelerator_type, ",
     ),
+    "a limit that is none": Mistake(
+        LAPTOP,
+        "        num_replicas: 1\n",
+        "        num_replicas: 1\n        user_config: {max_sequences: 0}\n",
+        f"{DEPLOYMENT}.user_config: max_sequences: Input should be greater than or equal to 1",
+    ),
+    "a setting that is no limit": Mistake(
+        LAPTOP,
+        "        num_replicas: 1\n",
+        "        num_replicas: 1\n        user_config: {threads: 1}\n",
+        f"{DEPLOYMENT}.user_config: threads: not in user_config; in args, for new replicas",
+    ),
     "key at the top": Mistake(
         LAPTOP,
         "proxy_location:",
