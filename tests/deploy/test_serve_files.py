@@ -13,7 +13,8 @@ DEPLOY = Path(__file__).parent.parent.parent / "deploy"
 def test_what_deploy_holds_for_a_cluster_is_right() -> None:
     """Serve files against the variables beside them, RayServices against their own."""
     serve = sorted((DEPLOY / "serve").iterdir())
-    services = [file for file in DEPLOY.rglob("*.yaml") if "kind: RayService\n" in file.read_text()]
+    kuberay = sorted((DEPLOY / "kuberay").iterdir())
+    services = [file for file in kuberay if "kind: RayService\n" in file.read_text()]
 
     for files in (serve, services):
         found, right = check.check(files)
