@@ -3,9 +3,10 @@
     python benchmarks/two_versions.py OTHER [--rounds 60] [--requests 40]
 
 OTHER is a second checkout with an environment of its own. Starts one replica of each on the
-bundled model, then asks them in turns, a block of requests each, over one connection; which goes
-first changes from round to round. Prints each one's median, and the ratio of the two medians of
-each round: its median and its quartiles.
+bundled model, then asks them in turns, a block of requests each, over one connection; the other
+is stopped meanwhile (SIGSTOP), since what a service does unasked is part of what it costs. Which
+goes first changes from round to round. Prints each one's median, and the ratio of the two medians
+of each round: its median and its quartiles.
 """
 
 import argparse
@@ -16,18 +17,22 @@ import socket
 import statistics
 import subprocess
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
+from idle import family
+from served.processes import tell
 
 HERE = Path(__file__).parent.parent
 WORDS = "a dog ate the food because it was hungry and the night was cold".split()
 WARM_REQUESTS = 200
+SETTLE_SECONDS = 0.3  # after a stop, for what was put off meanwhile
 
 
-def started(checkout: Path, stack: ExitStack) -> httpx.Client:
-    """A client of a service that is started from a checkout, and stopped at the end."""
+def started(checkout: Path, stack: ExitStack) -> tuple[httpx.Client, int]:
+    """A client of a service that is started from a checkout and ended at last; its process."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -37,7 +42,22 @@ def started(checkout: Path, stack: ExitStack) -> httpx.Client:
     stack.callback(process.send_signal, signal.SIGINT)
     if process.stdout is None or not process.stdout.readline():
         raise SystemExit(f"the service of {checkout} did not start")
-    return stack.enter_context(httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60))
+    client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60)
+    return stack.enter_context(client), process.pid
+
+
+@contextmanager
+def stopped(root: int) -> Iterator[None]:
+    """All processes of a service stand still while the block runs."""
+    pids = family(root)
+    for pid in pids:
+        tell(pid, signal.SIGSTOP)
+    try:
+        time.sleep(SETTLE_SECONDS)
+        yield
+    finally:
+        for pid in pids:
+            tell(pid, signal.SIGCONT)
 
 
 def block(client: httpx.Client, count: int) -> float:
@@ -60,17 +80,21 @@ def main() -> None:
     arguments = parser.parse_args()
     print(f"{os.cpu_count()} cores, load average before {os.getloadavg()[0]:.1f}")
     with ExitStack() as stack:
-        clients = [started(checkout, stack) for checkout in (HERE, arguments.other)]
-        for client in clients:
+        services = [started(checkout, stack) for checkout in (HERE, arguments.other)]
+        for client, _ in services:
             block(client, WARM_REQUESTS)
         rounds = []
         for number in range(arguments.rounds):
             turn = [0, 1] if number % 2 else [1, 0]
-            taken = {index: block(clients[index], arguments.requests) for index in turn}
+            taken = {}
+            for index in turn:
+                (client, _), (_, other) = services[index], services[1 - index]
+                with stopped(other):
+                    taken[index] = block(client, arguments.requests)
             rounds.append((taken[0], taken[1]))
-    here, other = (statistics.median(column) for column in zip(*rounds, strict=True))
+    here, there = (statistics.median(column) for column in zip(*rounds, strict=True))
     low, middle, high = statistics.quantiles([mine / its for mine, its in rounds], n=4)
-    print(f"here {here:.2f} ms, there {other:.2f} ms")
+    print(f"here {here:.2f} ms, there {there:.2f} ms")
     print(f"here / there: {middle:.3f} ({low:.3f} to {high:.3f}) in {len(rounds)} rounds")
 
 

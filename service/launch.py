@@ -25,6 +25,9 @@ from service.observe import logs
 from service.settings import PREFIX, Settings
 
 JOIN_SECONDS = 60  # for a cluster to run a task that takes no time
+# What starts a process of Ray's that a service on one machine has no use for: its autoscaler, its
+# dashboard's server, and its reader of the workers' files, in whose place relay.py stands
+UNUSED = ("start_monitor", "start_api_server", "start_log_monitor")
 Say = Callable[[str], None]
 
 
@@ -146,13 +149,16 @@ def own_ray(settings: Settings, say: Say) -> Iterator[Path]:
 
 
 def start_ray(settings: Settings, run: Path, cores: int) -> None:
-    """Start Ray's processes.
+    """Start the processes of Ray's that are of use here.
 
     Raises:
         StartFailed: one could not.
     """
     import ray
+    from ray._private.node import Node
 
+    for name in UNUSED:  # ray.init has no word for it
+        setattr(Node, name, lambda *_, **__: None)
     try:
         ray.init(
             address="local",

@@ -191,3 +191,19 @@ def test_every_peer_is_pinned_and_no_package_registry_is_named() -> None:
         lines = (PEERS / f"{peer}.txt").read_text().splitlines()
         assert lines and all(re.fullmatch(r"[\w.-]+==[\w.!]+", line) for line in lines)
         assert (PEERS / f"{peer}.py").exists()
+
+
+@pytest.mark.prove
+def test_the_gpu_comparison_runs_to_its_end_without_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Tiny and on the processor: both encoders give the same vectors, and each row is whole."""
+    import gpu  # transformers takes seconds
+
+    command = ["gpu.py", "--device", "cpu", "--quick", "--dtype", "float32"]
+    monkeypatch.setattr(sys, "argv", command)
+    gpu.main()
+
+    *_, head, _, short, spread = capsys.readouterr().out.splitlines()
+    assert head.count("|") == short.count("|") == spread.count("|")
+    assert [line.split(" | ")[-1] for line in (short, spread)] == ["1.00000 |"] * 2

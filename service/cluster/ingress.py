@@ -42,6 +42,14 @@ HEAP = {
 # beside them those of each thread, which torch keeps (docs/decisions/0017).
 KERNELS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "192", "LRU_CACHE_CAPACITY": "64"}
 
+# How often Ray does what an idle laptop would do ten times a second, or every 5 s: look after its
+# replicas, count its requests, and measure the machine. What each is worth: docs/operations.md.
+CALM = {
+    "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.5",
+    "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": "5000",
+    "REPORTER_UPDATE_INTERVAL_MS": "15000",  # as often as Prometheus asks
+}
+
 PROGRAM, WRAPPER = "RAY_SERVE_HAPROXY_BINARY_PATH", "headlight-haproxy"
 CONNECTIONS = "RAY_SERVE_HAPROXY_MAXCONN"  # of each node's HAProxy, for all that it serves
 
@@ -177,8 +185,7 @@ def placed(settings: Settings, block: int, run: Path, cores: int) -> dict[str, s
         "RAY_memory_monitor_refresh_ms": "0",  # others fill a laptop's memory: no kill for that
         # Ray's switch for systems without clusters: its ports listen on the loopback only.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-        "AUTOSCALER_METRIC_PORT": str(block + ports.AUTOSCALER),
-        "DASHBOARD_METRIC_PORT": str(block + ports.DASHBOARD),
+        **CALM,
     }
     if settings.ingress == "proxy":
         return ray

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 # Ports of one service: a block of its own, below the range from which the kernel takes the
 # ports of outgoing connections. The first port of a block stands for the whole.
 BLOCKS, BLOCK = range(20_000, 32_000, 1_000), 1_000
-STATS, METRICS, FALLBACK, AUTOSCALER, DASHBOARD, REPLICAS = 1, 2, 3, 4, 5, 10
+STATS, METRICS, FALLBACK, REPLICAS = 1, 2, 3, 10
 
 
 @contextmanager

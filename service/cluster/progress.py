@@ -36,7 +36,12 @@ def told(
 
     def tell() -> None:
         while not over.wait(period):
-            line = cause()
+            try:
+                line = cause()
+            except Exception:
+                if over.is_set():  # whom it asks has gone
+                    return
+                raise
             if not over.is_set():
                 say(f"waiting for {time.monotonic() - began:.0f} s: {line}")
 

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.ray
 
-PORTS = Path(__file__).parent.parent.parent / "docs" / "ports.md"
+DOCS = Path(__file__).parent.parent.parent / "docs"
+PORTS, OPERATIONS = DOCS / "ports.md", DOCS / "operations.md"
 RAYS_MARKS = (":job_id:", ":actor_name:")  # how Ray's own log monitor knows a file
 CLIENTS = 16
 STOP_SECONDS = 15
@@ -89,6 +90,14 @@ def test_what_listens_is_what_the_docs_say(running: "Service") -> None:
 
     rows = re.findall(r"^\| (\w+) \| .* \| (all|loopback|`--host`) \|", PORTS.read_text(), re.M)
     assert {(name, place.replace("`--host`", "loopback")) for name, place in rows} == found
+
+
+def test_its_processes_are_those_that_the_docs_list(running: "Service") -> None:
+    """docs/operations.md names each with its cost; Ray's that nothing here uses are not started."""
+    rows = set(re.findall(r"^\| `(\w+)` \|", OPERATIONS.read_text(), re.M))
+
+    drill.wait(lambda: set(running.family().values()) <= rows, f"no process but {rows}")
+    assert set(running.family().values()) == rows
 
 
 def test_the_port_open_to_all_answers_nobody_without_the_token(running: "Service") -> None:

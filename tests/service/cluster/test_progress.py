@@ -32,6 +32,24 @@ def test_what_is_waited_for_is_said_again_and_again_and_no_more_after_it_came() 
     assert said.empty()
 
 
+def test_a_cause_that_fails_when_the_wait_is_over_says_nothing() -> None:
+    """Ray has gone by then, and a stack of its would come after the one line that says why."""
+    asked, over = threading.Event(), threading.Event()
+
+    def cause() -> str:
+        asked.set()
+        assert over.wait(5)
+        raise RuntimeError("Ray has been shut down")
+
+    with progress.told(lambda line: None, cause, period=0.01):
+        assert asked.wait(5)
+    over.set()
+
+    for thread in threading.enumerate():
+        if thread.name == "progress":
+            thread.join(5)
+
+
 def test_what_is_lacking_ends_the_start() -> None:
     """All of it in one line; nothing lacking is no failure."""
     progress.demand(iter([]))

@@ -1,0 +1,162 @@
+"""Encodings per second in process: Headlight beside ONNX Runtime, in the same run.
+
+    python benchmarks/beside_onnx.py [--rounds 7]
+
+Text in, vector out, tokenizing included, both with a thread a core. Each engine is a process that
+waits on its pipe while another works. In a round every engine gets the same batches, of texts that
+never come again, another first each time; the first round warms up. "sorted" runs a batch's texts
+by length, eight at a time: it is the form to compare with where lengths differ. ONNX Runtime's
+environment and its graph are those of `make bench-http`; they are made where they are missing.
+"""
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+
+from served.processes import busy_seconds, cpu_seconds
+from served.servers import BUILT, MODEL, PEERS, SERVERS, export, install
+from served.texts import Texts, sized, tokens_of
+
+from service.engine.weights import BUNDLED, locate
+
+CORES = len(os.sched_getaffinity(0))
+CLOSE = 1e-5  # largest difference between the engines' vectors
+OURS = "Headlight"
+GRAPH = [str(BUILT / "starlette_onnx" / "bin" / "python"), str(PEERS / "graph.py"), str(MODEL)]
+ENGINES = {
+    OURS: [sys.executable, __file__, "--engine"],
+    "ONNX Runtime": GRAPH,
+    "ONNX Runtime, sorted": [*GRAPH, "--sorted", "8"],
+}
+# Each with how many batches a round has, a second's worth
+WORKLOADS: dict[str, tuple[int, Callable[[Texts], list[str]]]] = {
+    "1 x 16 tokens": (100, lambda texts: [texts.unseen(16)]),
+    "32 x 16 tokens": (8, lambda texts: [texts.unseen(16) for _ in range(32)]),
+    "32 mixed texts": (4, lambda texts: [texts.mixed() for _ in range(32)]),
+    "8 x 512 tokens": (1, lambda texts: [texts.long() for _ in range(8)]),
+}
+
+Batches = list[list[str]]
+
+
+@dataclass
+class Engine:
+    """A process that encodes, with its rates by workload and what others took meanwhile."""
+
+    process: "subprocess.Popen[str]"
+    rates: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in WORKLOADS})
+    noise: list[float] = field(default_factory=list)
+
+    def encode(self, batches: Batches) -> tuple[float, list[list[float]]]:
+        """Texts per second over some batches, and the first one's vectors."""
+        assert self.process.stdin and self.process.stdout
+        wall, everyone, own = perf_counter(), busy_seconds(), cpu_seconds(self.process.pid)
+        print(json.dumps(batches), file=self.process.stdin, flush=True)
+        seconds, vectors = json.loads(self.process.stdout.readline())
+        others = busy_seconds() - everyone - (cpu_seconds(self.process.pid) - own)
+        self.noise.append(max(0.0, others / CORES / (perf_counter() - wall)))
+        return sum(map(len, batches)) / sum(seconds), vectors
+
+
+@contextmanager
+def started(command: list[str]) -> Iterator[Engine]:
+    """An engine that has loaded its model; it ends with the block."""
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+    try:
+        if process.stdout is None or not process.stdout.readline():
+            raise SystemExit(f"{command} ended; run it by itself to see why")
+        yield Engine(process)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def compare(one: list[list[float]], other: list[list[float]]) -> None:
+    """Speed is compared only of engines that give the same vectors."""
+    pairs = zip(sum(one, []), sum(other, []), strict=True)
+    if (distance := max(abs(a - b) for a, b in pairs)) > CLOSE:
+        raise SystemExit(f"the vectors differ by {distance}")
+
+
+def measure(engines: dict[str, Engine], rounds: int) -> None:
+    """All workloads in turns."""
+    sizes = sized(tokens_of(locate(BUNDLED).folder))
+    for number in range(1 + rounds):
+        for name, (count, make) in WORKLOADS.items():
+            texts = Texts(sizes, random.Random(f"{number} {name}"))
+            batches = [make(texts) for _ in range(count if number else 1)]
+            order = list(engines.values())
+            first = number % len(order)
+            vectors = []
+            for engine in order[first:] + order[:first]:
+                rate, seen = engine.encode(batches)
+                vectors.append(seen)
+                if number:
+                    engine.rates[name].append(rate)
+            for other in vectors[1:]:
+                compare(vectors[0], other)
+
+
+def report(engines: dict[str, Engine]) -> None:
+    """A table for benchmarks/results.md; a ratio is the median of the rounds' own."""
+    ours = engines[OURS].rates
+    print(f"| texts/s, in process | {' | '.join(engines)} | to ONNX Runtime | to sorted |")
+    print("|---" * (len(engines) + 3) + "|")
+    for name in WORKLOADS:
+        rates = [engine.rates[name] for engine in engines.values()]
+        cells = [f"{statistics.median(r):.1f} ({min(r):.1f} to {max(r):.1f})" for r in rates]
+        for other in rates[1:]:
+            ratios = [mine / its for mine, its in zip(ours[name], other, strict=True)]
+            spread = f"({min(ratios):.2f} to {max(ratios):.2f})"
+            cells.append(f"{statistics.median(ratios):.2f} {spread}")
+        print(f"| {name} | {' | '.join(cells)} |")
+
+
+def work() -> None:
+    """Be our engine."""
+    from in_process import ours
+
+    encode = ours(CORES)
+    print("loaded", flush=True)
+    for line in sys.stdin:
+        seconds, vectors = [], []
+        for texts in json.loads(line):
+            begun = perf_counter()
+            vectors.append(encode(texts))
+            seconds.append(perf_counter() - begun)
+        print(json.dumps([seconds, vectors[0].tolist()]), flush=True)
+
+
+def main() -> None:
+    """Measure and print, or be our engine."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--engine", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.engine:
+        work()
+        return
+    BUILT.mkdir(parents=True, exist_ok=True)
+    install(SERVERS["onnx"], "")
+    export(Path(locate(BUNDLED).folder))
+    with ExitStack() as stack:
+        engines = {name: stack.enter_context(started(each)) for name, each in ENGINES.items()}
+        measure(engines, arguments.rounds)
+    noise = [share for engine in engines.values() for share in engine.noise]
+    print(f"{CORES} cores, {arguments.rounds} rounds; others took {statistics.mean(noise):.0%} of")
+    print(f"the machine, {max(noise):.0%} at most\n")
+    report(engines)
+
+
+if __name__ == "__main__":
+    main()

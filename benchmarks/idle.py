@@ -1,0 +1,162 @@
+"""What a service costs that nobody asks: processes, memory, processor time, wake-ups.
+
+    python benchmarks/idle.py [CHECKOUT ...] [--seconds 60]
+
+Each CHECKOUT, without any this one, has an environment of its own. Starts one replica of each on
+the bundled model, answers one request, lets it settle, then reads /proc before and after so many
+seconds in which nothing is asked; all services in the same seconds, so that they compare. Shared
+pages are counted by their share (PSS): services that run side by side share some with each other.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+from served.processes import busy_seconds, cpu_seconds, free_port, kilobytes, read
+
+HERE = Path(__file__).parent.parent
+SETTLE_SECONDS = 25.0  # Ray's first reports, and what a start leaves to be cleared up
+STOP_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one process has taken so far, or between two readings."""
+
+    resident: float  # MiB
+    proportional: float  # MiB
+    cpu: float  # seconds
+    wakes: int  # how often a thread of it was put on a core
+
+    def since(self, before: "Cost") -> "Cost":
+        """Memory as it is now, work since then."""
+        cpu, wakes = self.cpu - before.cpu, self.wakes - before.wakes
+        return Cost(self.resident, self.proportional, cpu, wakes)
+
+
+@contextmanager
+def serving(checkout: Path) -> Iterator[tuple[int, float]]:
+    """The process of a service, and the seconds until it answered; stopped at the end."""
+    port, begun = free_port(), time.monotonic()
+    command = [".venv/bin/headlight", "serve", "--port", str(port)]
+    process = subprocess.Popen(command, cwd=checkout, stdout=subprocess.PIPE)
+    try:
+        if process.stdout is None or not process.stdout.readline():
+            raise SystemExit(f"the service of {checkout} did not start")
+        url = f"http://127.0.0.1:{port}/v1/encode"
+        httpx.post(url, json={"inputs": ["yes"]}, timeout=60).raise_for_status()
+        yield process.pid, time.monotonic() - begun
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(STOP_SECONDS)
+
+
+def family(root: int) -> dict[int, str]:
+    """The names of a process and of all below it, by id."""
+    children = defaultdict[int, list[int]](list)
+    for path in Path("/proc").glob("[0-9]*"):
+        fields = read(int(path.name), "stat").rpartition(b")")[2].split()
+        if fields and fields[0] != b"Z":
+            children[int(fields[1])].append(int(path.name))
+    names, waiting = dict[int, str](), [root]
+    while waiting:
+        names[pid] = title(pid := waiting.pop())
+        waiting += children[pid]
+    return names
+
+
+def title(pid: int) -> str:
+    """What a process is, in a word: Ray's title for it, or its program or script."""
+    words = read(pid, "cmdline").split(b"\0")
+    if words[0].startswith(b"ray::"):
+        return words[0].decode().split()[0]
+    module = words[words.index(b"-m") + 1] if b"-m" in words[:3] else b""
+    script = next((word for word in words[:3] if word.endswith(b".py")), words[0])
+    return module.decode() or Path(script.decode()).name
+
+
+def cost(pid: int) -> Cost:
+    """What a process has taken so far; nothing where it has gone."""
+    sizes = kilobytes(read(pid, "smaps_rollup"))
+    threads = Path(f"/proc/{pid}/task").glob("*/status")
+    return Cost(
+        sizes.get("Rss", 0) / 1024,
+        sizes.get("Pss", 0) / 1024,
+        cpu_seconds(pid),
+        sum(switches(thread) for thread in threads),
+    )
+
+
+def switches(status: Path) -> int:
+    """How often a thread gave up its core to wait, each of which ends in a wake-up."""
+    try:
+        lines = status.read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt"))
+
+
+def idle(roots: list[int], seconds: float) -> list[dict[str, list[Cost]]]:
+    """For each service, what its processes took while nothing was asked, by name."""
+    families = [family(root) for root in roots]
+    before = {pid: cost(pid) for names in families for pid in names}
+    time.sleep(seconds)
+    found = [defaultdict[str, list[Cost]](list) for _ in families]
+    for by_name, names in zip(found, families, strict=True):
+        for pid, name in names.items():
+            by_name[name].append(cost(pid).since(before[pid]))
+    return [dict(by_name) for by_name in found]
+
+
+def report(costs: dict[str, list[Cost]], seconds: float) -> None:
+    """A table for people, and for docs/operations.md."""
+    print(
+        "| process | resident, MiB | share, MiB | % of a core | wake-ups/s |\n|---|---|---|---|---|"
+    )
+    rows = {
+        f"{name} x {len(each)}" if len(each) > 1 else name: each for name, each in costs.items()
+    }
+    rows = dict(sorted(rows.items(), key=lambda row: -sum(each.proportional for each in row[1])))
+    everything = [each for row in rows.values() for each in row]
+    for name, each in {**rows, f"all {len(everything)}": everything}.items():
+        total = Counter[str]()
+        for one in each:
+            total.update(vars(one))
+        cpu, wakes = 100 * total["cpu"] / seconds, total["wakes"] / seconds
+        print(
+            f"| {name} | {total['resident']:.0f} | {total['proportional']:.0f}"
+            f" | {cpu:.2f} | {wakes:.0f} |"
+        )
+
+
+def main() -> None:
+    """Start, wait, read, print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("checkouts", nargs="*", type=Path, default=[HERE])
+    parser.add_argument("--seconds", type=float, default=60.0)
+    arguments = parser.parse_args()
+    with ExitStack() as stack:
+        started = [stack.enter_context(serving(checkout)) for checkout in arguments.checkouts]
+        time.sleep(SETTLE_SECONDS)
+        busy, begun = busy_seconds(), time.monotonic()
+        costs = idle([root for root, _ in started], arguments.seconds)
+        took = time.monotonic() - begun
+        busy = busy_seconds() - busy
+    used = sum(one.cpu for each in costs for row in each.values() for one in row)
+    others = (busy - used) / took / (os.cpu_count() or 1)
+    print(f"{os.cpu_count()} cores, {took:.0f} s; others took {others:.0%} of the machine")
+    for checkout, (_, start), each in zip(arguments.checkouts, started, costs, strict=True):
+        print(f"\n{checkout}: answered {start:.1f} s after its start\n")
+        report(each, took)
+
+
+if __name__ == "__main__":
+    main()
