@@ -35,12 +35,12 @@ def of_model(settings: Settings, source: Source) -> Iterator[str]:
     except (Unservable, CheckpointError) as error:
         yield str(error)
     weights = sum(file.stat().st_size for file in source.folder.glob("*.safetensors"))
-    least = settings.replicas * (REPLICA_BYTES + (0 if source.preset else weights))
+    least = settings.most * (REPLICA_BYTES + (0 if source.preset else weights))
     free = room.memory()
     if least > free:
         yield (
-            f"replicas {settings.replicas}: they need at least {_mib(least)} of memory, and only"
-            f" {_mib(free)} are free"
+            f"{_counted(settings)} {settings.most}: they need at least {_mib(least)} of memory, and"
+            f" only {_mib(free)} are free"
         )
 
 
@@ -52,9 +52,9 @@ def of_ray(settings: Settings, resources: Mapping[str, float]) -> Iterator[str]:
     """
     if settings.device == "cuda" and not int(resources.get("GPU", 0)):
         yield "Ray has no GPU; use --device cpu"
-    cores, most = settings.replicas * (settings.threads or 0), int(resources.get("CPU", 0))
+    cores, most = settings.most * (settings.threads or 0), int(resources.get("CPU", 0))
     if cores > most > 0:
-        yield f"replicas x threads is {cores}, but Ray has only {most} cores"
+        yield f"{_counted(settings)} x threads is {cores}, but Ray has only {most} cores"
 
 
 def gpus(settings: Settings, resources: Mapping[str, float]) -> float:
@@ -62,7 +62,7 @@ def gpus(settings: Settings, resources: Mapping[str, float]) -> float:
     if settings.device == "cpu":
         return 0
     there = int(resources.get("GPU", 0))
-    return machine.share(settings.replicas, there) if there else int(settings.device == "cuda")
+    return machine.share(settings.most, there) if there else int(settings.device == "cuda")
 
 
 def _device(settings: Settings) -> None:
@@ -71,10 +71,10 @@ def _device(settings: Settings) -> None:
 
 def _cores(settings: Settings) -> None:
     here = len(os.sched_getaffinity(0))
-    if settings.threads and settings.replicas * settings.threads > here:
+    if settings.threads and settings.most * settings.threads > here:
         raise Unservable(
-            f"threads {settings.threads}: replicas x threads is"
-            f" {settings.replicas * settings.threads}, but this machine has only {here} cores"
+            f"threads {settings.threads}: {_counted(settings)} x threads is"
+            f" {settings.most * settings.threads}, but this machine has only {here} cores"
         )
 
 
@@ -105,6 +105,11 @@ def _tracing(settings: Settings) -> None:
         tracing.check(settings.tracing)
     except (tracing.CannotTrace, OSError) as error:
         raise Unservable(f"tracing: {error}") from error
+
+
+def _counted(settings: Settings) -> str:
+    """The setting that says how many replicas there may be."""
+    return "replicas" if settings.max_replicas is None else "max_replicas"
 
 
 def _mib(size: int) -> str:
