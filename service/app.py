@@ -153,7 +153,9 @@ class Encoder:
         gc.freeze()  # else to look through all that was loaded, each time, stops the event loop
         self.pages.warm()
         self.load = Load(self.replica)
-        return direct.PROCESS.known(edge.application(self.replica, self.pages.scrape))
+        # behind Ray's Python proxy replicas do not listen
+        targets = self.pages.targets if self.settings.ingress == "haproxy" else None
+        return direct.PROCESS.known(edge.application(self.replica, self.pages.scrape, targets))
 
     async def __del__(self) -> None:
         """Let admitted work finish; Ray awaits this when the replica leaves."""

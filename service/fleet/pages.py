@@ -6,11 +6,14 @@ import math
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 
+import ray
 from ray import serve
 from ray.exceptions import RayError
+from ray.serve.context import _get_global_client as get_global_client
 from ray.serve.exceptions import RayServeException
 
 from service.observe import scrape
+from service.refusals import Refused
 
 SCRAPE_SECONDS = 1.0  # a replica that takes longer is left out of the page
 
@@ -53,6 +56,31 @@ class Pages:
             task = asyncio.create_task(page, context=contextvars.Context())
             self._scrapes[openmetrics] = task
         return await asyncio.shield(self._scrapes[openmetrics])
+
+    async def targets(self) -> list[str]:
+        """Return host:port of each replica that runs, past HAProxy; sorted.
+
+        Raises:
+            Refused: Ray's controller does not answer.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(SCRAPE_SECONDS):
+                return await loop.run_in_executor(self._controller, self._addresses)
+        except (RayError, RayServeException, TimeoutError):
+            raise Refused("not_ready", retry_after=1) from None
+
+    def _addresses(self) -> list[str]:
+        """As HAProxy is told them."""
+        client = get_global_client()  # there is no public way
+        if client is None:
+            raise RayServeException("Serve is not running")
+        asked = client._controller.get_target_groups.remote(
+            self._application, from_proxy_manager=True
+        )
+        groups = ray.get(asked, timeout=SCRAPE_SECONDS)
+        targets = [one for group in groups if group.protocol == "HTTP" for one in group.targets]
+        return sorted(f"{one.ip}:{one.port}" for one in targets)
 
     async def _gather(self, openmetrics: bool) -> bytes:
         """Broadcast once and join what came in time, this replica's metrics in any case."""
