@@ -2,12 +2,15 @@
 
 import asyncio
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 
 from tests.ray import drill
@@ -17,34 +20,44 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.ray
 
-CROWD, PASSERS = 6, 1  # clients
+CROWD = 4  # clients, for each replica that there may be
 PAUSE_SECONDS = 0.25  # between two requests of who passes
+SHORT = json.dumps({"inputs": ["All is well"], "encoding": "base64"}).encode()
 LONG = json.dumps({"inputs": [{"token_ids": [2035] * 241}] * 3, "encoding": "base64"}).encode()
 FLAGS = ("--threads", "1", "--downscale-delay-seconds", "3")
 
 
-async def client(port: int, over: Callable[[], bool], journal: drill.Journal, pause: float) -> None:
-    """Send the same request over and over."""
-    connection = drill.Connection(port)
+@dataclass
+class Load:
+    """Clients that send the same request over and over, pausing in between."""
+
+    port: int
+    clients: int
+    body: bytes
+    pause: float = 0.0
+
+
+async def client(load: Load, over: Callable[[], bool], journal: drill.Journal) -> None:
+    """One of them; what it got is in the journal."""
+    connection = drill.Connection(load.port)
     while not over():
         try:
-            journal.note(*await connection.request(LONG))
+            journal.note(*await connection.request(load.body))
         except (drill.Lost, ConnectionRefusedError) as error:
             journal.lost.append(repr(error))
-        await asyncio.sleep(pause)
+        await asyncio.sleep(load.pause)
     connection.close()
 
 
 @contextmanager
-def load(port: int, clients: int, pause: float, journal: drill.Journal) -> Iterator[None]:
-    """Clients in a thread of their own while the block runs."""
+def under(load: Load, journal: drill.Journal) -> Iterator[None]:
+    """Have them send from a thread of their own while the block runs."""
     over = threading.Event()
 
-    async def all_of_them() -> None:
-        sends = (client(port, over.is_set, journal, pause) for _ in range(clients))
-        await asyncio.gather(*sends)
+    async def every() -> None:
+        await asyncio.gather(*(client(load, over.is_set, journal) for _ in range(load.clients)))
 
-    thread = threading.Thread(target=asyncio.run, args=[all_of_them()])
+    thread = threading.Thread(target=asyncio.run, args=[every()])
     thread.start()
     try:
         yield
@@ -53,25 +66,48 @@ def load(port: int, clients: int, pause: float, journal: drill.Journal) -> Itera
         thread.join()
 
 
-def reach(service: "Service", number: int) -> float:
-    """Wait until so many replicas are ready; the seconds that it took."""
+def reach(service: "Service", number: int, seen: list[tuple[float, int]]) -> float:
+    """Wait until so many replicas are ready, noting each change; the seconds that it took."""
     began = time.monotonic()
-    drill.wait(lambda: len(service.ready()) == number, f"{number} replicas")
+
+    def there() -> bool:
+        now = len(service.ready())
+        if not seen or seen[-1][1] != now:
+            seen.append((time.monotonic(), now))
+        return now == number
+
+    drill.wait(there, f"{number} replicas")
     return time.monotonic() - began
 
 
-def test_a_crowd_brings_a_second_replica_which_leaves_after_it(start: "Start") -> None:
-    """From 1 to 2 to 1 by load alone, while others pass by: no request fails."""
-    journal = drill.Journal()
-    with start("--max-replicas", "2", *FLAGS) as service:
-        assert "1 to 2 replicas" in service.greeting
-        with load(service.port, PASSERS, PAUSE_SECONDS, journal):
-            with load(service.port, CROWD, 0, journal):
-                up = reach(service, 2)
-            down = reach(service, 1)
-            late = "\n" + service.metrics()
+@pytest.mark.parametrize("most", [2, pytest.param(3, marks=pytest.mark.prove)])
+def test_a_crowd_brings_replicas_which_leave_after_it(start: "Start", most: int) -> None:
+    """From one to the bound and back by load alone, while one passes by: no request fails."""
+    crowd, passer, seen = drill.Journal(), drill.Journal(), list[tuple[float, int]]()
+    with start("--max-replicas", str(most), *FLAGS) as service:
+        assert f"1 to {most} replicas" in service.greeting
+        with under(Load(service.port, 1, SHORT, PAUSE_SECONDS), passer):
+            with under(Load(service.port, CROWD * most, LONG), crowd):
+                up = reach(service, most, seen)
+            down = reach(service, 1, seen)
 
-    print(f"up {up:.1f} s, down {down:.1f} s, {journal.codes} by {dict(journal.replicas)}")
-    assert journal.lost == [] and set(journal.codes) == {200} and len(journal.data) == 1
-    assert len(journal.replicas) == 2
-    assert "\nheadlight_scrape_incomplete 0\n" in late
+    first = seen[0][0]
+    steps = ", ".join(f"{number} after {when - first:.1f} s" for when, number in seen)
+    print(f"up {up:.1f} s, down {down:.1f} s: {steps}; {crowd.codes} and {passer.codes}")
+    for journal in (crowd, passer):
+        assert journal.lost == [] and set(journal.codes) == {200} and len(journal.data) == 1
+    assert len(crowd.replicas) == most
+
+
+def test_every_replica_answers_for_itself_at_its_own_address(running: "Service") -> None:
+    """What Prometheus is told of: as many addresses as replicas, each with one replica's page."""
+    (group,) = httpx.get(f"{running.url}/metrics/targets").json()
+    path, scope = group["labels"]["__metrics_path__"], group["labels"]["__param_scope"]
+    pages = [
+        httpx.get(f"http://{target}{path}", params={"scope": scope}).text
+        for target in group["targets"]
+    ]
+
+    labels = [set(re.findall(r'replica="(.+?)"', page)) for page in pages]
+    assert [len(each) for each in labels] == [1, 1]
+    assert set.union(*labels) == running.ready()
