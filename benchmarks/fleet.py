@@ -37,8 +37,9 @@ OPENED = 1_048_576  # descriptors of a process: Linux's fs.nr_open
 CHECK_SECONDS = 2.0  # between two checks of a replica by an HAProxy
 CHECK_MILLISECONDS = 0.25  # of a replica's event loop, for one
 SCRAPE_SECONDS = 4.0  # that Prometheus waits, as deploy/prometheus has it
-# Measured by --measure: the page of all, to a whole and for each replica more
-BASE_MILLISECONDS, EACH_MILLISECONDS, PAGE_BYTES = 20.0, 10.0, 180_000
+# The page of all: for one replica, and for each one more, from 2 and 8 replicas on two cores
+# (results.md, "Under a flood"); of the latter, joining is on the event loop of who is asked
+BASE_MILLISECONDS, EACH_MILLISECONDS, JOIN_MILLISECONDS, PAGE_BYTES = 24.0, 4.3, 2.0, 76_000
 
 
 class Balancer:
@@ -110,12 +111,13 @@ def simulate(
     return Outcome(cuts[49], cuts[98], max(shares), min(shares))
 
 
-def hops(replicas: int, nodes: int) -> tuple[int, int, float, float]:
+def hops(replicas: int, nodes: int) -> tuple[int, int, float, float, float]:
     """What each hop holds and costs.
 
     Returns:
         Of each node's HAProxy, most connections and descriptors; a replica's share of time spent
-        on their checks; the seconds that a page of all replicas takes.
+        on their checks; the seconds that a page of all replicas takes, and for how many of them
+        the replica that is asked does nothing else.
     """
     connections = int(ingress.promised(Settings(replicas=min(replicas, 256)))[ingress.CONNECTIONS])
     if replicas > 256:
@@ -123,22 +125,24 @@ def hops(replicas: int, nodes: int) -> tuple[int, int, float, float]:
     connections += haproxy.RESERVE
     checks = nodes / CHECK_SECONDS * CHECK_MILLISECONDS / 1000
     page = (BASE_MILLISECONDS + EACH_MILLISECONDS * replicas) / 1000
-    return connections, 2 * connections + haproxy.OWN_DESCRIPTORS, checks, page
+    still = JOIN_MILLISECONDS * replicas / 1000
+    return connections, 2 * connections + haproxy.OWN_DESCRIPTORS, checks, page, still
 
 
 def fleet() -> None:
     """Print what 10 to 1,000 replicas do."""
     print("| replicas | nodes | p50 | p99 | busiest | idlest | connections | descriptors", end="")
-    print(" | time for checks | page of all | its bytes |\n" + "|---" * 11 + "|")
+    print(" | time for checks | page of all | loop blocked | bytes |\n" + "|---" * 12 + "|")
     for replicas in (10, 30, 100, 300, 1000):
         for nodes in (1, -(-replicas // PER_NODE)):
             one = simulate(replicas, nodes, fixed=False)
-            connections, descriptors, checks, page = hops(replicas, nodes)
+            connections, descriptors, checks, page, still = hops(replicas, nodes)
             print(
                 f"| {replicas} | {nodes} | {one.p50 * 1000:.0f} ms | {one.p99 * 1000:.0f} ms"
                 f" | {one.busiest:.0%} | {one.idlest:.0%} | {connections:,}"
                 f" | {descriptors:,}{' (too many)' if descriptors > OPENED else ''}"
                 f" | {checks:.2%} | {page:.1f} s{' (late)' if page > SCRAPE_SECONDS else ''}"
+                f" | {still:.2f} s"
                 f" | {PAGE_BYTES * replicas / 1e6:.1f} MB |"
             )
 

@@ -58,7 +58,7 @@ def test_what_each_hop_holds_grows_with_the_replicas() -> None:
     """Beyond what a setting allows too."""
     few, many = fleet.hops(100, 25), fleet.hops(1000, 250)
 
-    assert [b / a for a, b in zip(few, many, strict=True)] == pytest.approx([10] * 4, rel=0.15)
+    assert [b / a for a, b in zip(few, many, strict=True)] == pytest.approx([10] * 5, rel=0.15)
 
 
 @pytest.mark.parametrize("name", ["diurnal", "bursty", "crowd"])

@@ -89,6 +89,7 @@ def test_a_crowd_brings_replicas_which_leave_after_it(start: "Start", most: int)
         with under(Load(service.port, 1, SHORT, PAUSE_SECONDS), passer):
             with under(Load(service.port, CROWD * most, LONG), crowd):
                 up = reach(service, most, seen)
+                drill.wait(lambda: len(crowd.replicas) == most, "all serve")
             down = reach(service, 1, seen)
 
     first = seen[0][0]
@@ -96,7 +97,7 @@ def test_a_crowd_brings_replicas_which_leave_after_it(start: "Start", most: int)
     print(f"up {up:.1f} s, down {down:.1f} s: {steps}; {crowd.codes} and {passer.codes}")
     for journal in (crowd, passer):
         assert journal.lost == [] and set(journal.codes) == {200} and len(journal.data) == 1
-    assert len(crowd.replicas) == most
+    assert len(crowd.replicas) == most and [number for _, number in seen][-1] == 1
 
 
 def test_every_replica_answers_for_itself_at_its_own_address(running: "Service") -> None:
