@@ -6,12 +6,9 @@ metrics. On a cluster, a Serve configuration names `service.app:build` (docs/dep
 """
 
 import asyncio
-import contextvars
 import gc
 import logging
-import math
 import os
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -19,8 +16,6 @@ from typing import Any
 
 import ray
 from ray import serve
-from ray.exceptions import RayError
-from ray.serve.exceptions import RayServeException
 from starlette.types import ASGIApp
 
 from service import needs, probe, settings
@@ -29,7 +24,10 @@ from service.edge import direct
 from service.edge import routes as edge
 from service.engine import weights
 from service.engine.machine import Unservable
-from service.observe import logs, scrape
+from service.fleet import bounds
+from service.fleet.load import Load
+from service.fleet.pages import Pages
+from service.observe import logs
 from service.refusals import REFUSALS
 from service.replica import Replica
 from service.settings import Settings
@@ -41,8 +39,6 @@ APPLICATION, DEPLOYMENT = "headlight", "Encoder"
 # New replicas beside the old in an update, rounded up: one for up to five. Ray replaces as many at
 # a time; without any it would stop an old one before the new one has shown that it is right.
 SURGE_PERCENT = 20
-
-SCRAPE_SECONDS = 1.0  # a replica that takes longer is left out of the page
 # A replica that knows itself wrong has refused all until then, and its metrics were scraped once
 LEAVE_SECONDS = 6.0
 HEALTH_PERIOD_SECONDS, HEALTH_TIMEOUT_SECONDS = 2.0, 3.0  # three failures replace a replica
@@ -55,7 +51,7 @@ TRIES_ALONE, TRIES_ON_A_CLUSTER = 1, 3
 ELSEWHERE = {
     "host": "http_options.host",
     "port": "http_options.port",
-    "replicas": "num_replicas of the deployment",
+    "replicas": "num_replicas of the deployment, or max_replicas here",
     "address": "the cluster that reads this file",
     "log_to_stderr": "logs/worker-*.out of each node",
 }
@@ -92,7 +88,7 @@ def describe(settings: Settings, tries: int, lines: Path | None = None) -> serve
         lines: where a relay takes the replicas' log lines (cluster/relay.py).
     """
     return Encoder.options(  # type: ignore[attr-defined,no-any-return]  # made by a decorator
-        num_replicas=settings.replicas,
+        **bounds.replicas(settings),
         ray_actor_options={"num_cpus": 0, "num_gpus": gpus(settings)},
         max_ongoing_requests=ingress.ongoing(settings),
         # Ray counts here what came in one turn of the loop, before it looks whether there is room
@@ -112,7 +108,7 @@ def describe(settings: Settings, tries: int, lines: Path | None = None) -> serve
 
 def gpus(settings: Settings) -> float:
     """Return the part of a GPU that a replica takes, of those that Ray has."""
-    whole = settings.device == "cuda" and settings.replicas == 1  # whatever Ray has
+    whole = settings.device == "cuda" and settings.most == 1  # whatever Ray has
     return needs.gpus(settings, {} if whole or settings.device == "cpu" else resources())
 
 
@@ -142,21 +138,19 @@ class Encoder:
             Unsuited: this node was started without the variables that carry requests as promised.
         """
         context = serve.get_replica_context()
-        replicas = context.world_size or settings.replicas  # unknown where Ray scales by itself
-        ingress.check(settings.model_copy(update={"replicas": replicas}), os.environ)
+        bounds.check(settings, context._deployment_config)
+        ingress.check(bounds.counted(settings, context.world_size), os.environ)
         descriptors.raise_limit()
         # Ray makes the outermost layer after this, from the environment: two models of one
         # cluster have a process each, and with it limits of their own.
         os.environ.update(ingress.guard_variables(settings))
-        self.label, self.application = context.replica_id.unique_id, context.app_name
-        self.handle = serve.get_deployment_handle(DEPLOYMENT, context.app_name)
-        self.controller = ThreadPoolExecutor(1, "status")  # Ray's controller may not answer
+        self.label = context.replica_id.unique_id
+        self.pages = Pages(DEPLOYMENT, context.app_name, self.metrics)
         also = None
         if lines:
             with suppress(OSError):  # its lines stand in its file all the same
                 also = relay.pipe(lines, self.label)
         logs.start(settings.log_format, self.label, also, whole=settings.log_to_stderr)
-        self.scrapes: dict[bool, asyncio.Task[bytes]] = {}  # by form, see scrape
         self.settings = settings
         self.replica: Replica | None = None  # until started
 
@@ -171,9 +165,15 @@ class Encoder:
         self.replica.health.batches.on_fault = leave
         gc.collect()
         gc.freeze()  # else to look through all that was loaded, each time, stops the event loop
-        # Ray makes a handle's router at its first use, which takes a tenth of a second
-        self.router = asyncio.create_task(self.others(openmetrics=False))
-        return direct.PROCESS.known(edge.application(self.replica, self.scrape))
+        self.pages.warm()
+        self.load = Load(self.replica)
+        return direct.PROCESS.known(self.routes(self.replica))
+
+    def routes(self, replica: Replica) -> ASGIApp:
+        """Return what answers requests."""
+        # behind Ray's Python proxy replicas do not listen
+        targets = self.pages.targets if self.settings.ingress == "haproxy" else None
+        return edge.application(replica, self.pages.scrape, targets)
 
     async def reconfigure(self, user_config: Any, rank: Any) -> None:
         """Take up a file's other limits, which hold until it has none again.
@@ -192,19 +192,22 @@ class Encoder:
         except (ValueError, Unservable) as error:
             logger.error("limits stay as they are", extra={"reason": str(error)})
             return
-        direct.PROCESS.change(edge.application(self.replica, self.scrape), limits)
+        direct.PROCESS.change(self.routes(self.replica), limits)
         logger.info("limits changed")
 
     async def __del__(self) -> None:
         """Let admitted work finish; Ray awaits this when the replica leaves."""
         if self.replica:
-            self.router.cancel()
             await self.replica.close()
-        self.controller.shutdown(wait=False, cancel_futures=True)
+        self.pages.close()
 
     def check_health(self) -> None:
         """Raise when Ray must replace this replica."""
         self._started().health.check()
+
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """What Ray passes on to our policy, where it scales."""
+        return self.load.report()
 
     async def metrics(self, openmetrics: bool) -> tuple[str, bytes]:
         """Return this replica's name and metrics; called by broadcast."""
@@ -214,50 +217,3 @@ class Encoder:
         if self.replica is None:
             raise RuntimeError("starting")
         return self.replica
-
-    async def scrape(self, openmetrics: bool) -> bytes:
-        """Return all replicas' metrics; scrapes that come together share one broadcast.
-
-        The task has a context of its own: in a request's, Ray would cancel the broadcast
-        with that request, and the others would wait for nothing.
-        """
-        if openmetrics not in self.scrapes or self.scrapes[openmetrics].done():
-            page = self.gather(openmetrics)
-            task = asyncio.create_task(page, context=contextvars.Context())
-            self.scrapes[openmetrics] = task
-        return await asyncio.shield(self.scrapes[openmetrics])
-
-    async def gather(self, openmetrics: bool) -> bytes:
-        """Broadcast once and join what came in time, this replica's metrics in any case."""
-        others, count = await asyncio.gather(self.others(openmetrics), self.count())
-        texts = dict([*others, await self.metrics(openmetrics)])
-        joined = [texts[replica] for replica in sorted(texts)]
-        return scrape.join(joined, len(texts) < count, openmetrics)
-
-    async def count(self) -> float:
-        """Ask how many replicas run or start, which scaling changes; infinity if Ray is silent."""
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(SCRAPE_SECONDS):
-                status = await loop.run_in_executor(self.controller, serve.status)
-            states = status.applications[self.application].deployments[DEPLOYMENT].replica_states
-        except (RayError, RayServeException, TimeoutError, KeyError):  # KeyError: being deleted
-            return math.inf
-        return sum(count for state, count in states.items() if state != "STOPPING")
-
-    async def others(self, openmetrics: bool) -> list[tuple[str, bytes]]:
-        """Ask every replica for its metrics, each by itself: Ray's own way is all or none."""
-        try:
-            async with asyncio.timeout(SCRAPE_SECONDS):
-                broadcast = self.handle.broadcast("metrics", openmetrics)
-                requests = await broadcast._fetch_replica_results_async()
-        except (RayError, RayServeException, TimeoutError):
-            return []  # no replica known yet, or nobody who knows
-        answers = [
-            asyncio.ensure_future(answer.get_async())  # type: ignore[no-untyped-call]  # Ray's gap
-            for answer in requests
-        ]
-        done, late = await asyncio.wait(answers, timeout=SCRAPE_SECONDS)
-        for answer in late:
-            answer.cancel()
-        return [answer.result() for answer in done if answer.exception() is None]

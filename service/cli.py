@@ -298,7 +298,8 @@ def signals() -> Iterator[threading.Event]:
 
 def greeting(settings: Settings, address: str) -> str:
     """Say what is served, where, and where to look next."""
-    copies = f"{settings.replicas} replica" + ("s" if settings.replicas > 1 else "")
+    few, most = settings.fewest, settings.most
+    copies = f"{few} to {most} replicas" if few < most else f"{few} replica" + "s" * (few > 1)
     model = settings.served_model_name or settings.model
     return (
         f"Headlight serves {model} on {address} ({copies})\n"

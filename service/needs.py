@@ -21,6 +21,7 @@ from service.settings import MIB, Settings
 REPLICA_BYTES = 192 * MIB
 # Weights that a probe reads whole, in seconds; of larger ones only a replica's start reads all
 PROBED_BYTES = 1024 * MIB
+ALONE = {"replicas": 1, "min_replicas": None, "max_replicas": None}
 
 
 class Node(NamedTuple):
@@ -64,9 +65,9 @@ def of_ray(settings: Settings, resources: Mapping[str, float]) -> Iterator[str]:
     """
     if settings.device == "cuda" and not int(resources.get("GPU", 0)):
         yield "Ray has no GPU; use --device cpu"
-    cores, most = settings.replicas * (settings.threads or 0), int(resources.get("CPU", 0))
+    cores, most = settings.most * (settings.threads or 0), int(resources.get("CPU", 0))
     if cores > most > 0:
-        yield f"replicas x threads is {cores}, but Ray has only {most} cores"
+        yield f"{_counted(settings)} x threads is {cores}, but Ray has only {most} cores"
 
 
 def of_node(settings: Settings) -> Node:
@@ -86,7 +87,7 @@ def of_node(settings: Settings) -> Node:
         digest = loading.rehearse(source) if whole else None
     except (ingress.Unsuited, Unservable, ModelNotFound, CheckpointError, OSError) as error:
         return Node(fault=str(error))
-    return Node(short=_memory(settings.model_copy(update={"replicas": 1}), source), digest=digest)
+    return Node(short=_memory(settings.model_copy(update=ALONE), source), digest=digest)
 
 
 def gpus(settings: Settings, resources: Mapping[str, float]) -> float:
@@ -94,18 +95,18 @@ def gpus(settings: Settings, resources: Mapping[str, float]) -> float:
     if settings.device == "cpu":
         return 0
     there = int(resources.get("GPU", 0))
-    return machine.share(settings.replicas, there) if there else int(settings.device == "cuda")
+    return machine.share(settings.most, there) if there else int(settings.device == "cuda")
 
 
 def _memory(settings: Settings, source: Source) -> str | None:
     """What the replicas lack of memory."""
-    least = settings.replicas * (REPLICA_BYTES + (0 if source.preset else _size(source)))
+    least = settings.most * (REPLICA_BYTES + (0 if source.preset else _size(source)))
     free = room.memory()
     if least <= free:
         return None
     return (
-        f"replicas {settings.replicas}: they need at least {_mib(least)} of memory, and only"
-        f" {_mib(free)} are free"
+        f"{_counted(settings)} {settings.most}: they need at least {_mib(least)} of memory, and"
+        f" only {_mib(free)} are free"
     )
 
 
@@ -120,10 +121,10 @@ def _device(settings: Settings) -> None:
 
 def _cores(settings: Settings) -> None:
     here = len(os.sched_getaffinity(0))
-    if settings.threads and settings.replicas * settings.threads > here:
+    if settings.threads and settings.most * settings.threads > here:
         raise Unservable(
-            f"threads {settings.threads}: replicas x threads is"
-            f" {settings.replicas * settings.threads}, but this machine has only {here} cores"
+            f"threads {settings.threads}: {_counted(settings)} x threads is"
+            f" {settings.most * settings.threads}, but this machine has only {here} cores"
         )
 
 
@@ -154,6 +155,11 @@ def _tracing(settings: Settings) -> None:
         tracing.check(settings.tracing)
     except (tracing.CannotTrace, OSError) as error:
         raise Unservable(f"tracing: {error}") from error
+
+
+def _counted(settings: Settings) -> str:
+    """The setting that says how many replicas there may be."""
+    return "replicas" if settings.max_replicas is None else "max_replicas"
 
 
 def _mib(size: int) -> str:

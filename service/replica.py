@@ -228,6 +228,7 @@ class Replica:
 
     def _limits(self) -> dict[str, Any]:
         names = {name for name in type(self.settings).model_fields if name.startswith("max_")}
+        names -= {"max_replicas"}  # no bound of a request's
         return {
             **self.settings.model_dump(include=names | {"deadline_seconds"}, exclude_none=True),
             "max_tokens": self.reader.max_tokens,

@@ -87,10 +87,30 @@ class Settings(BaseModel):
     host: str = Field("127.0.0.1", min_length=1, description="address to listen on")
     port: int = Field(8000, ge=1, le=65535, description="port to listen on")
     replicas: int = Field(1, ge=1, le=256, description="copies of the model, one process each")
+    min_replicas: int | None = Field(
+        None,
+        ge=1,
+        le=256,
+        description="with max_replicas: fewest copies of the model; default: 1",
+    )
+    max_replicas: int | None = Field(
+        None,
+        ge=1,
+        le=256,
+        description="instead of replicas: most copies of the model, as many as the load needs; "
+        "default: always `replicas`",
+    )
+    downscale_delay_seconds: float = Field(
+        120.0,
+        ge=1,
+        le=3600,
+        description="with max_replicas: how long fewer replicas must do before one leaves, in "
+        "seconds",
+    )
     threads: Count | None = Field(
         None,
-        description="CPU cores per replica; default: the machine's cores divided by the replicas; "
-        "on cuda always 1",
+        description="CPU cores per replica; default: the machine's cores divided by the most "
+        "replicas; on cuda always 1",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="device that the model runs on"
@@ -195,6 +215,16 @@ class Settings(BaseModel):
         description="most connections from one client address; default: as many as all queues hold",
     )
 
+    @property
+    def fewest(self) -> int:
+        """Replicas that there always are."""
+        return self.replicas if self.max_replicas is None else self.min_replicas or 1
+
+    @property
+    def most(self) -> int:
+        """Replicas that there may be: what all room is worked out for."""
+        return self.max_replicas or self.replicas
+
 
 def load(
     flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file: Path | None = None
@@ -250,6 +280,7 @@ def _within(settings: Settings) -> Settings:
         value, most = getattr(settings, name), getattr(settings, bound)
         if value is not None and value > most:
             raise ValueError(f"{name} {value} must not be more than {bound}, which is {most}")
+    _bounded(settings)
     return settings
 
 
@@ -259,6 +290,18 @@ def fault(error: ErrorDetails) -> str:
     if error["type"] == "extra_forbidden":
         return f"{name}: no such setting"
     return f"{name}: {error['msg']}, not {error['input']!r}"
+
+
+def _bounded(settings: Settings) -> None:
+    """Hold what is said of the number of replicas against each other."""
+    low, high, given = settings.min_replicas, settings.max_replicas, settings.model_fields_set
+    if high is None:
+        for name in sorted({"min_replicas", "downscale_delay_seconds"} & given):
+            raise ValueError(f"{name}: it needs max_replicas; without it, replicas is the number")
+    elif "replicas" in given:
+        raise ValueError("replicas: leave it out with max_replicas; min_replicas is the start")
+    elif low is not None and low > high:
+        raise ValueError(f"min_replicas {low} must not be more than max_replicas, which is {high}")
 
 
 def _of_kubernetes(name: str, value: str) -> bool:

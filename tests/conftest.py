@@ -284,7 +284,10 @@ def application(replica: Replica) -> guard.Guard:
     async def scrape(openmetrics: bool) -> bytes:
         return join([replica.page(openmetrics)], False, openmetrics)
 
-    return guard.Guard(edge.application(replica, scrape), replica.settings)
+    async def targets() -> list[str]:
+        return ["10.0.0.2:30000", "10.0.0.3:30000"]
+
+    return guard.Guard(edge.application(replica, scrape, targets), replica.settings)
 
 
 def connected(app: guard.Guard) -> httpx.AsyncClient:

@@ -77,7 +77,7 @@ ROWS = (
         metric="request_duration_seconds",
     ),
     Row(
-        "app.SCRAPE_SECONDS",
+        "fleet.pages.SCRAPE_SECONDS",
         "the replica is left out of the page",
         "for a replica's metrics",
         "scrape_incomplete",
@@ -159,6 +159,19 @@ ROWS = (
     ),
     # a replica's life
     Row("canary_seconds", "not_ready", metric="canary_runs_total"),
+    Row("max_replicas", "no replica is added", metric="waiting_seconds"),
+    Row("downscale_delay_seconds", "a replica leaves", metric="lane_seconds_total"),
+    Row(
+        "fleet.bounds.UPSCALE_DELAY_SECONDS",
+        "a replica is added",
+        "how long more replicas must be needed, with max_replicas",
+        "waiting_seconds",
+    ),
+    Row(
+        "fleet.policy.STALE_SECONDS",
+        "no replica leaves",
+        "since a replica's last report, with max_replicas",
+    ),
     Row("app.HEALTH_PERIOD_SECONDS", "Ray looks again", "between two looks of Ray at a replica"),
     Row("app.HEALTH_TIMEOUT_SECONDS", "after three the replica is replaced", "for its answer"),
     Row(
@@ -220,7 +233,9 @@ ROWS = (
 
 # Numbers that bound nothing, and bounds of one field, which /openapi.json has
 NO_LIMITS = {
-    "port", "replicas", "threads", "tracing_ratio",
+    "port", "replicas", "min_replicas", "threads", "fleet.bounds.REPORT_SECONDS",
+    "fleet.policy.DRAIN_SECONDS", "fleet.policy.WINDOW_SECONDS",
+    "fleet.policy.LONGEST_WAIT_SECONDS", "tracing_ratio",
     "RAY_USAGE_STATS_ENABLED", "RAY_SERVE_ENABLE_HA_PROXY", "RAY_SERVE_THROUGHPUT_OPTIMIZED",
     "RAY_SERVE_HAPROXY_OBSERVE_ERROR_LIMIT", "RAY_SERVE_HAPROXY_METRICS_ENABLED",
     "api.body.MOST_CACHED", "api.body.LENGTH_BYTES", "api.open_inference.tensors.LENGTH_BYTES",

@@ -328,6 +328,7 @@ ABSENCES = {
         {
             "service.app",
             "service.deployment",
+            "service.fleet",
             "service.launch",
             "service.probe",
             "service.rollout",

@@ -187,6 +187,33 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             bounds=(0, 1),
         ),
         Panel(
+            "Seconds of work waiting",
+            "s",
+            "Work that waits or runs in each replica, by its measured speed. With max_replicas,"
+            " what waits beyond some seconds adds replicas.",
+            {"{{replica}}": gauge("waiting_seconds", "replica")},
+        ),
+        Panel(
+            "Busy",
+            "percentunit",
+            "Share of its lanes' time that a replica computes. With max_replicas, over 75 % adds a"
+            " replica, and one leaves where the others stay below 50 %.",
+            {
+                "{{replica}}": f"{rate('lane_seconds_total', 'replica')}"
+                f" / {gauge('lanes', 'replica')}"
+            },
+            bounds=(0, 1),
+        ),
+        Panel(
+            "Replicas",
+            "none",
+            "Replicas on the page, and those of them that are ready.",
+            {
+                "ready": f"sum(headlight_ready{{{REPLICA}}})",
+                "there": f"count(headlight_ready{{{REPLICA}}})",
+            },
+        ),
+        Panel(
             "Turned away per second",
             "cps",
             "Requests refused on purpose because their answer would have come too late.",
@@ -354,6 +381,16 @@ RAY_ROWS: dict[str, tuple[Panel, ...]] = {
             "none",
             "Replicas started by each node since its agent started. A step is a start.",
             {"{{instance}}": f"sum by (instance) ({ray('serve_deployment_replica_starts_total')})"},
+        ),
+        Panel(
+            "Replicas that there should be",
+            "none",
+            "What our policy wants, and what Ray makes of it within its bounds. Only where replicas"
+            " scale by load.",
+            {
+                "wanted {{application}}": ray("serve_autoscaling_desired_replicas"),
+                "target {{application}}": ray("serve_autoscaling_target_replicas"),
+            },
         ),
         Panel(
             "Controller's turn",

@@ -9,7 +9,16 @@ import yaml
 from service import refusals
 from service.api.dialect import ALWAYS, ENCODING, TAKING, Wording
 from service.api.native import call as native
-from service.api.native.answers import Answer, Heads, Info, Live, Priced, Problem, Ready
+from service.api.native.answers import (
+    Answer,
+    Heads,
+    Info,
+    Live,
+    Priced,
+    Problem,
+    Ready,
+    Targets,
+)
 from service.api.open_inference import call as inference_protocol
 from service.api.open_inference.answers import (
     InferAnswer,
@@ -180,6 +189,16 @@ OPERATIONS = (
         "Every replica's metrics, as Prometheus text or OpenMetrics",
         NATIVE,
         answer_media=dict.fromkeys(form.partition(";")[0] for form in (TEXT, OPENMETRICS)),
+        codes=(*ALWAYS, "out_of_range"),
+        public="public_metrics",
+    ),
+    Operation(
+        "get",
+        "/metrics/targets",
+        "Where Prometheus finds each replica by itself",
+        NATIVE,
+        Targets,
+        codes=(*READING, "not_found"),
         public="public_metrics",
     ),
     Operation(

@@ -1,6 +1,6 @@
 """What stands behind the question mark of an address: what a route knows, once; nothing else."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from starlette.requests import Request
 
@@ -47,6 +47,19 @@ def flag(request: Request, name: str) -> bool:
         detail = f"expected true or false, received {received(value)}"
         raise Refused.at("out_of_range", name, detail=detail)
     return value == "true"
+
+
+def choice(request: Request, name: str, values: Sequence[str]) -> str:
+    """One of some words in the query; the first where there is none.
+
+    Raises:
+        Refused: another word.
+    """
+    value = request.query_params.get(name, values[0])
+    if value not in values:
+        detail = f"expected {quoted(values)}, received {received(value)}"
+        raise Refused.at("out_of_range", name, detail=detail)
+    return value
 
 
 def _unknown(name: str, names: Collection[str]) -> str:

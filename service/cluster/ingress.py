@@ -113,7 +113,7 @@ def promised(settings: Settings) -> dict[str, str]:
         "RAY_SERVE_HAPROXY_HEALTH_CHECK_FALL": "3",
         "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": str(BUFFER_BYTES),
         # HAProxy accepts nothing when full, not even /live: it must not fill before our queues.
-        CONNECTIONS: str(ongoing(settings) * settings.replicas + SPARE_REQUESTS),
+        CONNECTIONS: str(ongoing(settings) * settings.most + SPARE_REQUESTS),
         "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": str(CLIENT_SECONDS),
         "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S": str(deadline + 5),
         "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": str(max(RELOAD_SECONDS, deadline + 10)),
@@ -156,7 +156,8 @@ def clustered(settings: Settings) -> dict[str, str]:
     """Return the variables with which each node of a cluster is started.
 
     Args:
-        settings: of all that the cluster will serve: `replicas` counts those of every model.
+        settings: of all that the cluster will serve: `replicas` counts those of every model, where
+            they scale their most.
     """
     return promised(settings) | {
         **AUTHENTICATED,

@@ -6,7 +6,6 @@ from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
-from ray.serve.config import AutoscalingConfig
 
 from service import settings
 from service.app import DEPLOYMENT, ELSEWHERE
@@ -18,7 +17,6 @@ from service.wording.fault import Loc
 from service.wording.words import meant
 
 BUILDER = "service.app:build"
-AUTO = 100  # replicas at the most where Ray is to choose: num_replicas: auto
 
 
 @dataclass(frozen=True)
@@ -43,14 +41,10 @@ class Application:
     @property
     def replicas(self) -> tuple[int, int]:
         """How many replicas there are at the least and at the most."""
-        fixed, scaled = self.options.get("num_replicas"), self.options.get("autoscaling_config")
+        fixed = self.options.get("num_replicas")
         if isinstance(fixed, int):
             return fixed, fixed
-        if fixed == "auto" or scaled:
-            start = {"max_replicas": AUTO} if fixed == "auto" else {}
-            config = AutoscalingConfig.model_validate(start | dict(scaled or {}))
-            return config.min_replicas, config.max_replicas
-        return self.settings.replicas, self.settings.replicas
+        return self.settings.fewest, self.settings.most
 
     @property
     def actor(self) -> dict[str, Any]:

@@ -4,7 +4,7 @@ request_timeout_s              = the deadline + 5: our own refusal comes first
 graceful_shutdown_timeout_s   >= drain + deadline + 5: what was admitted is answered
 num_cpus                      >= threads
 num_gpus                       > 0 just where the device is cuda
-target_ongoing_requests        < max_ongoing_requests, or nothing ever scales up
+num_replicas                  or max_replicas in args, never both
 """
 
 from collections.abc import Iterator
@@ -64,7 +64,7 @@ def of_application(ours: Application) -> Iterator[Fault]:
             yield Fault(ours.at(name), f"leave it out; it comes from {where}")
     yield from _limits(ours)
     yield from _shutdown(ours)
-    yield from _target(ours)
+    yield from _scaling(ours)
     yield from _processors(ours)
     yield from _gpus(ours)
 
@@ -123,13 +123,17 @@ def _shutdown(ours: Application) -> Iterator[Fault]:
         yield Fault(ours.at(name), f"{value:g} is less than {terms}; write at least {least:g}")
 
 
-def _target(ours: Application) -> Iterator[Fault]:
-    config = ours.options.get("autoscaling_config") or {}
-    name, most = "target_ongoing_requests", ingress.ongoing(ours.settings)
-    value = config.get(name, 0)
-    if value >= most:
-        text = f"{value:g} is never passed: a replica takes {most}; write {most // 2} or less"
-        yield Fault(ours.at("autoscaling_config", name), text)
+def _scaling(ours: Application) -> Iterator[Fault]:
+    """The number of replicas is said in one place: here if it is fixed, in args if it is not."""
+    fixed = ours.options.get("num_replicas")
+    if "autoscaling_config" in ours.options:
+        text = "not here but min_replicas and max_replicas in args"
+        yield Fault(ours.at("autoscaling_config"), text)
+    elif fixed == "auto":
+        yield Fault(ours.at("num_replicas"), "not auto; write max_replicas in args")
+    elif fixed is not None and ours.settings.max_replicas is not None:
+        text = "leave it out; with max_replicas in args, min_replicas is the start"
+        yield Fault(ours.at("num_replicas"), text)
 
 
 def _processors(ours: Application) -> Iterator[Fault]:

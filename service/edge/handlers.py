@@ -15,7 +15,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from service.api import media
+from service.api import media, query
 from service.api.document import document
 from service.api.open_inference import metadata
 from service.api.openai import call as openai
@@ -29,13 +29,17 @@ from service.edge.pieces import InPieces
 from service.encode.answer import JSON, collect
 from service.observe.metrics import OPENMETRICS, TEXT
 from service.observe.record import Record
+from service.observe.scrape import join
 from service.refusals import Refused
 from service.replica import Replica
 
 HTML = "text/html; charset=utf-8"
 INLINE = re.compile(rb"<(?:style|script)>(.*?)</(?:style|script)>", re.DOTALL)
 
+SCOPES = ("all", "replica")  # of a page of metrics
+
 Scrape = Callable[[bool], Awaitable[bytes]]
+Targets = Callable[[], Awaitable[list[str]]]
 Asked = TypeVar("Asked")
 Lesson = Callable[[Asked, float, Record], Awaitable[Iterator[bytes]]]
 
@@ -45,11 +49,15 @@ class Handlers:
 
     Args:
         scrape: the metrics of all replicas, as Prometheus text or, if asked, as OpenMetrics.
+        targets: host:port of each replica; None where none has an address of its own.
         beside: where large bodies are parsed.
     """
 
-    def __init__(self, replica: Replica, scrape: Scrape, beside: Beside) -> None:
-        self._replica, self._scrape, self._beside = replica, scrape, beside
+    def __init__(
+        self, replica: Replica, scrape: Scrape, targets: Targets | None, beside: Beside
+    ) -> None:
+        self._replica, self._scrape, self._targets = replica, scrape, targets
+        self._beside = beside
 
     def handlers(self) -> dict[tuple[str, str], Handler]:
         """What each path and method does."""
@@ -61,6 +69,7 @@ class Handlers:
             ("/ready", "get"): self.ready,
             ("/info", "get"): self.info,
             ("/metrics", "get"): self.metrics,
+            ("/metrics/targets", "get"): self.targets,
             ("/docs", "get"): self.docs,
             ("/openapi.json", "get"): self.openapi,
             ("/", "get"): self.home,
@@ -107,10 +116,22 @@ class Handlers:
         return _json({**info, **tei.info(info, workers=len(os.sched_getaffinity(0)))})
 
     async def metrics(self, request: Request) -> Response:
-        """GET /metrics: every replica's metrics."""
+        """GET /metrics: every replica's metrics, or this one's."""
         openmetrics = _prefers_openmetrics(request.headers.get("accept", ""))
         media_type = OPENMETRICS if openmetrics else TEXT
-        return Response(await self._scrape(openmetrics), 200, {"vary": "accept"}, media_type)
+        if query.choice(request, "scope", SCOPES) == "replica":
+            page = join([self._replica.page(openmetrics)], False, openmetrics)
+        else:
+            page = await self._scrape(openmetrics)
+        return Response(page, 200, {"vary": "accept"}, media_type)
+
+    async def targets(self, request: Request) -> Response:
+        """GET /metrics/targets: the replicas' own addresses, as Prometheus discovers them."""
+        if self._targets is None:
+            raise Refused("not_found", detail="replicas have no addresses of their own here")
+        path = f"{request.scope.get('root_path', '')}/metrics"
+        labels = {"__metrics_path__": path, "__param_scope": "replica"}
+        return _json([{"targets": await self._targets(), "labels": labels}])
 
     async def docs(self, request: Request) -> Response:
         """GET /docs: the API for people, from a file of ours."""

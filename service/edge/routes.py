@@ -35,7 +35,7 @@ from service.edge.beside import Beside
 from service.edge.deadline import DEADLINE
 from service.edge.encoding import Encoding, Handler
 from service.edge.guard import REFUSAL, RawHeaders, expected
-from service.edge.handlers import Handlers, Scrape
+from service.edge.handlers import Handlers, Scrape, Targets
 from service.edge.pieces import pieces
 from service.edge.reading import INFERENCE
 from service.memory import PROCESS
@@ -51,18 +51,25 @@ logger = logging.getLogger(__name__)
 REPLICA, WEIGHTS = "x-headlight-replica", "x-headlight-weights"
 UNKNOWN = "other"  # the route, in metrics, of what no route takes
 ALWAYS = ("/live", "/v2/health/live", "/metrics")  # answered by a replica that knows itself wrong
-ALIKE = {("post", "/"): "/embed", ("get", "/"): "/docs"}  # one route by two paths
+# one route by two paths
+ALIKE = {
+    ("post", "/"): "/embed",
+    ("get", "/"): "/docs",
+    ("get", "/metrics/targets"): "/metrics",
+}
 NONE = Match.NONE  # neither path nor method are a route's
 
 
-def application(replica: Replica, scrape: Scrape) -> ASGIApp:
+def application(replica: Replica, scrape: Scrape, targets: Targets | None = None) -> ASGIApp:
     """The routes of one replica.
 
     Args:
         scrape: the metrics of all replicas, as Prometheus text or, if asked, as OpenMetrics.
+        targets: host:port of each replica; None where none has an address of its own.
     """
     beside = Beside()
-    handlers = Encoding(replica, beside).handlers() | Handlers(replica, scrape, beside).handlers()
+    own = Handlers(replica, scrape, targets, beside)
+    handlers = Encoding(replica, beside).handlers() | own.handlers()
     rows = [*OPERATIONS, *PAGES]
     dialects = {row.path: row.api.problem for row in rows}
     ends = {

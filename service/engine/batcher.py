@@ -56,7 +56,7 @@ class Batcher(Generic[Work, Result]):
         small: int = SMALL,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._launch, self._lanes, self._clock = launch, lanes, clock
+        self._launch, self.lanes, self._clock = launch, lanes, clock
         self.budget, self._cost = budget, cost
         self._small = small
         self._queue = Queue[Work, Result](most_requests, most_tokens, limits, small)
@@ -73,6 +73,12 @@ class Batcher(Generic[Work, Result]):
     @property
     def waiting_tokens(self) -> int:
         return self._queue.tokens
+
+    @property
+    def waiting_seconds(self) -> float:
+        """Seconds until all that waits or runs now is done, at the speed measured recently."""
+        now = self._clock()
+        return self._queue.cost / self.speed + sum(run.left(now) for run in self._running.values())
 
     @property
     def busy(self) -> bool:
@@ -195,7 +201,7 @@ class Batcher(Generic[Work, Result]):
                 self._start(self.budget, self._idle[-self._alone.cores(queue.tokens) :])
             else:
                 share = math.ceil(queue.tokens / len(self._idle))
-                self._start(min(share, self.budget // self._lanes), self._idle[-1:])
+                self._start(min(share, self.budget // self.lanes), self._idle[-1:])
 
     def _expire(self) -> None:
         """Fail jobs that are late, and, while others wait, jobs that are bound to be."""
@@ -211,7 +217,7 @@ class Batcher(Generic[Work, Result]):
         self._starts += 1
         alone = self._starts if len(batch) == 1 and not self._running else None
         task = asyncio.get_running_loop().create_task(self._run(batch, lanes, alone))
-        share = len(lanes) / self._lanes
+        share = len(lanes) / self.lanes
         expected = total_cost(batch) / share / self.speed
         self._running[task] = Run(self._clock(), expected, share)
         task.add_done_callback(lambda task: self._end(task, lanes))
@@ -261,4 +267,4 @@ class Batcher(Generic[Work, Result]):
         """
         tokens = total_cost(batch)
         if tokens >= self._small:
-            self._speed.record(tokens * self._lanes / cores, seconds)
+            self._speed.record(tokens * self.lanes / cores, seconds)

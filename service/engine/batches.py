@@ -29,6 +29,7 @@ class Batches:
         self, launch: Launch[Work, Result], metrics: Metrics, tracing: "Tracing | None"
     ) -> None:
         self._launch, self._metrics, self._tracing = launch, metrics, tracing
+        self.lane_seconds = 0.0  # that lanes have computed, since the start
         self.fault: str | None = None  # why nothing that is computed here can be trusted
         self.on_fault: Callable[[], object] = lambda: None
         self._broken = False  # as a lane's thread has it
@@ -56,7 +57,9 @@ class Batches:
                 raise Broken(self.fault)
             return results
         finally:
-            self._metrics.batch(len(works), tokens)
+            seconds = (time.monotonic() - start) * threads
+            self.lane_seconds += seconds
+            self._metrics.batch(len(works), tokens, seconds)
             if self._tracing:
                 self._tracing.batch(records, len(works), tokens, start)
 

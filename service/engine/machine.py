@@ -77,7 +77,7 @@ def lanes(settings: Settings, device: torch.device) -> int:
         Unservable: more threads than a GPU has lanes.
     """
     if device.type == "cpu":
-        return settings.threads or cores(settings.replicas)
+        return settings.threads or cores(settings.most)
     if settings.threads not in (None, 1):
         raise Unservable(f"threads {settings.threads}: on a GPU it must be 1; leave it out")
     return 1

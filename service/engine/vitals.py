@@ -59,6 +59,10 @@ def publish(
     watch("waiting_tokens", text, lambda: batcher.waiting_tokens)
     text = "Most tokens that may wait in the replica's queue."
     watch("waiting_tokens_limit", text, lambda: settings.max_waiting_tokens)
+    text = "Seconds of work that waits or runs, by the measured speed."
+    watch("waiting_seconds", text, lambda: batcher.waiting_seconds)
+    text = "Lanes, each of which runs a batch."
+    watch("lanes", text, lambda: batcher.lanes)
     text = "Tokens per second that the replica computes, measured recently."
     watch("speed_tokens_per_second", text, lambda: batcher.speed)
     text = "Bytes held by requests: bodies, arrays being computed, answers not yet read."

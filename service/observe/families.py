@@ -31,6 +31,7 @@ SENTENCES = {
     "tokens": "Tokens of answered requests.",
     "batch_sequences": "Sequences in a batch, self-checks included.",
     "batch_tokens": "Tokens in a batch, self-checks included.",
+    "lane_seconds": "Seconds that lanes have spent on batches, each lane counted by itself.",
     "cancelled": "Requests whose client disconnected before the answer.",
     "canary_runs": "Self-checks that were run.",
     "canary_failures": "Self-checks that gave a wrong answer or failed.",

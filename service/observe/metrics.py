@@ -75,6 +75,7 @@ class Metrics:
         self._tokens = {name: tokens.labels(*key, replica) for name, key in self._keys.items()}
         self._batch_sequences = own.histogram("batch_sequences", families.SEQUENCES)
         self._batch_tokens = own.histogram("batch_tokens", families.TOKENS)
+        self._lane_seconds = own.counter("lane_seconds")
         self._cancelled = own.counters("cancelled", "stage", families.WAITED)
         self._canaries = own.counter("canary_runs")
         self._canary_failures = own.counter("canary_failures")
@@ -133,8 +134,9 @@ class Metrics:
         self._maps[form].inc(maps)
         self._map_bytes[form].inc(size)
 
-    def batch(self, sequences: int, tokens: int) -> None:
+    def batch(self, sequences: int, tokens: int, lane_seconds: float) -> None:
         """Count one batch, the service's own among them."""
+        self._lane_seconds.inc(lane_seconds)
         self._batch_sequences.observe(sequences)
         self._batch_tokens.observe(tokens)
 

@@ -57,7 +57,8 @@ def checked() -> Iterator[tuple[str, set[tuple[str, str]]]]:
 @needs_promtool
 def test_the_configuration_and_its_rules_are_valid() -> None:
     """As the server would read them, duplicate and unused names included."""
-    promtool("check", "config", PROMETHEUS / "prometheus.yml")
+    for name in ("prometheus.yml", "replicas.yml"):
+        promtool("check", "config", PROMETHEUS / name)
     promtool("check", "rules", "--lint-fatal", *(PROMETHEUS / "rules").glob("*.yml"))
 
 

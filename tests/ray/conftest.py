@@ -238,7 +238,10 @@ def watching(tmp_path_factory: pytest.TempPathFactory) -> Watching:
         file = folder / "prometheus.yml"
         settings = yaml.safe_load(file.read_text())
         ours, ray = settings["scrape_configs"]
-        ours["static_configs"][0]["targets"] = [f"127.0.0.1:{service.port}"]
+        for one in ours.get("static_configs", ()):
+            one["targets"] = [f"127.0.0.1:{service.port}"]
+        for one in ours.get("http_sd_configs", ()):
+            one["url"] = one["url"].replace(":8000/", f":{service.port}/")
         # a Ray of its own has no dashboard, which would list the agents
         (agent,) = service.directory().glob("ray/session_latest/metrics_export_port_*")
         listed = tmp_path / "agents.json"

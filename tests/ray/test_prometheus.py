@@ -15,6 +15,10 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 import torch
+import yaml
+
+from service.observe.metrics import samples
+from tests.ray import drill
 
 if TYPE_CHECKING:
     from tests.ray.conftest import Prometheus, Service, Start, Watching
@@ -138,6 +142,41 @@ def test_prometheus_counts_what_the_clients_count_and_every_panel_has_data(
     assert len({replica for *_, replica in journal.requests}) == 2
     assert seen == [journal.requests, journal.tokens, journal.refused]
     assert empty == (set() if torch.cuda.is_available() else {"GPU memory: {{state}} {{replica}}"})
+
+
+def each_by_itself(folder: Path) -> None:
+    """Put the job that asks each replica in the place of the one that asks them all."""
+    settings = yaml.safe_load((folder / "prometheus.yml").read_text())
+    settings["scrape_configs"][0] = yaml.safe_load((folder / "replicas.yml").read_text())[
+        "scrape_configs"
+    ][0]
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(settings))
+
+
+def test_replicas_that_are_asked_one_by_one_give_the_same_series(
+    running: "Service", watching: "Watching"
+) -> None:
+    """The same names and numbers as the page of all, each once, of one service."""
+    with watching(running, each_by_itself) as prometheus:
+        drill.wait(lambda: len(prometheus.ask('up{job="headlight"} == 1')) == 2, "two targets")
+        for _ in range(29):
+            assert running.encode("All is well").status_code == 200
+        page = {(name, *sorted(labels.items())) for name, labels, _ in samples(running.metrics())}
+        counted = drill.total(running, "headlight_requests_total", route="/v1/encode")
+        query = 'sum(headlight_requests_total{route="/v1/encode"})'
+        drill.wait(lambda: float(prometheus.ask(query)[0]["value"][1]) == counted, query)
+        series = [one["metric"] for one in prometheus.ask('{__name__=~"headlight_.+"}')]
+
+    own = {
+        (one.pop("__name__"), *sorted((k, v) for k, v in one.items() if k not in ADDED))
+        for one in map(dict, series)
+    }
+    assert {one["instance"] for one in series} == {"headlight"}
+    assert len(own) == len(series) - 1  # of one name without a replica there is one each
+    assert own == page
+
+
+ADDED = {"job", "instance", "target"}  # by Prometheus, to what a replica says
 
 
 def test_a_replica_that_dies_and_is_replaced_disturbs_no_series(

@@ -65,6 +65,16 @@ ROWS = {
         {},
         f"threads 1: replicas x threads is {CORES + 1}, but",
     ),
+    "max_replicas x threads": (
+        f"--max-replicas {CORES + 1} --threads 1",
+        {},
+        f"threads 1: max_replicas x threads is {CORES + 1}, but",
+    ),
+    "memory of the most replicas": (
+        "--max-replicas 7",
+        {(room, "memory"): lambda: 1000 * MIB},
+        "max_replicas 7: they need at least 1,951 MiB of memory, and only 1,000 MiB are free",
+    ),
     "memory": (
         "--replicas 7",
         {(room, "memory"): lambda: 1000 * MIB},

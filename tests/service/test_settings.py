@@ -41,6 +41,38 @@ def test_a_setting_that_cannot_be_honoured_is_refused(
         load(flags, environ)
 
 
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        ({"replicas": "3", "max_replicas": "7"}, "replicas: leave it out with max_replicas"),
+        ({"min_replicas": "2"}, "min_replicas: it needs max_replicas"),
+        ({"downscale_delay_seconds": "9"}, "downscale_delay_seconds: it needs max_replicas"),
+        (
+            {"min_replicas": "5", "max_replicas": "3"},
+            "min_replicas 5 must not be more than max_replicas, which is 3",
+        ),
+    ],
+)
+def test_numbers_of_replicas_that_exclude_each_other_are_refused(
+    flags: dict[str, str], line: str
+) -> None:
+    """Nothing that is said is ignored."""
+    with pytest.raises(ValueError, match=line):
+        load(flags, {})
+
+
+def test_replicas_are_fixed_or_between_bounds() -> None:
+    """One by default, and never none."""
+    fixed, free, bounded = (
+        load(flags, {})
+        for flags in ({"replicas": 3}, {"max_replicas": 5}, {"min_replicas": 2, "max_replicas": 5})
+    )
+
+    assert [(each.fewest, each.most) for each in (fixed, free, bounded)] == [(3, 3), (1, 5), (2, 5)]
+    with pytest.raises(ValidationError):
+        load({"min_replicas": "0", "max_replicas": "2"}, {})
+
+
 def test_a_file_must_hold_settings(tmp_path: Path) -> None:
     """A list is not one."""
     file = tmp_path / "headlight.yaml"

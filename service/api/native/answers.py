@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from typing_extensions import TypedDict
+from typing_extensions import TypeAliasType, TypedDict
 
 from service.api.native.attention import AttentionAnswer, Characters, Rows, Tokens, Vector
 from service.api.tei.answers import TEIInfo
@@ -226,6 +226,17 @@ class Ready(Closed):
 
     status: Annotated[Literal["ready"], about("Always ready; otherwise the answer is 503.")]
 
+
+class TargetGroup(Closed):
+    """Addresses that are asked alike."""
+
+    targets: Annotated[list[str], about("host:port of each replica that runs.")]
+    labels: Annotated[dict[str, str], about("The path and the scope that Prometheus asks for.")]
+
+
+Targets = TypeAliasType(
+    "Targets", Annotated[list[TargetGroup], about("As Prometheus reads it: http_sd_configs.")]
+)
 
 Code = Annotated[str, one_of(sorted(REFUSALS))]
 Change = Annotated[dict[str, Any], about("A change to the request.")]

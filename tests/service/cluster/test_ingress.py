@@ -31,6 +31,16 @@ def test_haproxy_holds_more_connections_than_all_queues() -> None:
     assert ingress.ongoing(settings) > settings.max_waiting_requests
 
 
+def test_haproxy_has_room_for_the_most_replicas_from_the_start() -> None:
+    """Its bound stays as it was started; a replica more would find it too low."""
+    few, most, fixed = (
+        ingress.promised(Settings(**numbers))["RAY_SERVE_HAPROXY_MAXCONN"]
+        for numbers in ({}, {"max_replicas": 5}, {"replicas": 5})
+    )
+
+    assert most == fixed and int(most) > int(few)
+
+
 def test_only_what_was_not_answered_is_retried() -> None:
     """A connection that failed or gave nothing, and 503; a 429 sent again would be two requests."""
     retried = ingress.promised(Settings())["RAY_SERVE_HAPROXY_RETRY_ON"].split()

@@ -101,9 +101,21 @@ MISTAKES = {
     ),
     "fewest above most": Mistake(
         LAPTOP,
+        "      threads: 1\n",
+        "      threads: 1\n      min_replicas: 3\n      max_replicas: 2\n",
+        f"{APPLICATION}.args: min_replicas 3 must not be more than max_replicas, which is 2",
+    ),
+    "replicas in two places": Mistake(
+        LAPTOP,
+        "      threads: 1\n",
+        "      threads: 1\n      max_replicas: 2\n",
+        f"{DEPLOYMENT}.num_replicas: leave it out; with max_replicas in args",
+    ),
+    "replicas of Ray's choice": Mistake(
+        LAPTOP,
         REPLICAS,
-        "        autoscaling_config: {min_replicas: 3, max_replicas: 2}\n",
-        f"{DEPLOYMENT}.autoscaling_config: max_replicas (2) must be greater than or equal",
+        "        num_replicas: auto\n",
+        f"{DEPLOYMENT}.num_replicas: not auto; write max_replicas in args",
     ),
     "log level": Mistake(
         LAPTOP, "log_level: WARNING", "log_level: WARN1", 'logging_config.log_level: Got "WARN1"'
@@ -220,12 +232,11 @@ MISTAKES = {
         f"{REPLICAS}        max_ongoing_requests: 5\n",
         f"{DEPLOYMENT}.max_ongoing_requests: leave it out; it comes from max_waiting_requests",
     ),
-    "a target that is never passed": Mistake(
+    "Ray's own scaling": Mistake(
         LAPTOP,
         REPLICAS,
-        "        autoscaling_config: {max_replicas: 2, target_ongoing_requests: 768}\n",
-        f"{DEPLOYMENT}.autoscaling_config.target_ongoing_requests: 768 is never passed: a "
-        "replica takes 768; write 384 or less",
+        "        autoscaling_config: {max_replicas: 2}\n",
+        f"{DEPLOYMENT}.autoscaling_config: not here but min_replicas and max_replicas in args",
     ),
     "more threads than processors": Mistake(
         LAPTOP,

@@ -124,13 +124,16 @@ def routes(client: httpx.AsyncClient) -> list[Route]:
 
 @pytest.mark.parametrize(
     ("setting", "paths"),
-    [("public_metrics", {"/metrics"}), ("public_docs", {"/docs", "/openapi.json"})],
+    [
+        ("public_metrics", {"/metrics", "/metrics/targets"}),
+        ("public_docs", {"/docs", "/openapi.json"}),
+    ],
 )
 async def test_a_setting_opens_the_metrics_or_the_docs_alone(
     served: Served, setting: str, paths: set[str]
 ) -> None:
     """For scrapers without a key, and for people who read."""
-    asked = ("/metrics", "/docs", "/openapi.json", "/info", "/v1/heads")
+    asked = ("/metrics", "/metrics/targets", "/docs", "/openapi.json", "/info", "/v1/heads")
     async with served(api_keys=HELD, **{setting: True}) as client:
         opened = {path for path in asked if (await client.get(path)).status_code == 200}
 

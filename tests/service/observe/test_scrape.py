@@ -114,3 +114,30 @@ async def test_the_form_is_the_scrapers_choice(
     assert answer.headers["content-type"].startswith(f"{given};")
     assert answer.headers["vary"] == "accept"
     assert answer.text.endswith("# EOF\n") == (given == OPENMETRICS)
+
+
+async def test_one_replicas_page_has_the_names_of_all_replicas_page(
+    client: httpx.AsyncClient,
+) -> None:
+    """Rules and dashboards read either; another scope is refused, and says which there are."""
+    names = [
+        {line.split("{")[0].split(" ")[0] for line in (await client.get(path)).text.splitlines()}
+        for path in ("/metrics", "/metrics?scope=all", "/metrics?scope=replica")
+    ]
+    refused = await client.get("/metrics?scope=node")
+
+    assert names[0] == names[1] == names[2] and "headlight_ready" in names[0]
+    assert refused.status_code == 422 and "all" in refused.text and "replica" in refused.text
+
+
+async def test_prometheus_is_told_where_each_replica_is(client: httpx.AsyncClient) -> None:
+    """As its http_sd_configs read it, with what to ask there."""
+    answer = await client.get("/metrics/targets")
+
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.json() == [
+        {
+            "targets": ["10.0.0.2:30000", "10.0.0.3:30000"],
+            "labels": {"__metrics_path__": "/metrics", "__param_scope": "replica"},
+        }
+    ]

@@ -1,0 +1,1 @@
+"""All replicas together: how many there should be, and what they say as one."""

@@ -1,0 +1,70 @@
+"""How Ray is told between which numbers of replicas it may choose, and that our policy chooses."""
+
+import warnings
+from typing import Any
+
+from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
+
+from service.cluster.ingress import Unsuited
+from service.fleet import policy
+from service.settings import Settings
+
+REPORT_SECONDS = 2.0  # between two reports of a replica: Ray's own 10 s are most of a crowd's rise
+UPSCALE_DELAY_SECONDS = 4.0  # for two reports to agree
+# What a Serve configuration may not say of an Encoder, since Ray would take it without our policy
+OWN = "autoscaling_config"
+
+
+def replicas(settings: Settings) -> dict[str, Any]:
+    """The deployment's options that say how many replicas there are."""
+    if settings.max_replicas is None:
+        return {"num_replicas": settings.replicas}
+    return {OWN: automatic(settings)}
+
+
+def automatic(settings: Settings) -> AutoscalingConfig:
+    """The bounds and delays that Ray keeps around our policy."""
+    with warnings.catch_warnings():
+        # this interval's successors are variables, which Ray 2.60 does not read
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return AutoscalingConfig(
+            min_replicas=settings.fewest,
+            max_replicas=settings.most,
+            metrics_interval_s=REPORT_SECONDS,
+            look_back_period_s=policy.STALE_SECONDS,
+            upscale_delay_s=UPSCALE_DELAY_SECONDS,
+            downscale_delay_s=settings.downscale_delay_seconds,
+            policy=AutoscalingPolicy(  # type: ignore[no-untyped-call]  # Ray's gap
+                policy_function=f"{policy.__name__}:{policy.scale.__name__}"
+            ),
+        )
+
+
+def counted(settings: Settings, replicas: int | None) -> Settings:
+    """The settings with the number of replicas that a Serve configuration says.
+
+    Args:
+        replicas: as Ray says; with max_replicas that is the start, or nothing.
+    """
+    if settings.max_replicas is not None or replicas is None:
+        return settings
+    return settings.model_copy(update={"replicas": replicas})
+
+
+def check(settings: Settings, config: Any) -> None:
+    """Check that a Serve configuration leaves the number of replicas to us where we were asked.
+
+    Args:
+        config: Ray's, of the deployment, as the configuration made it.
+
+    Raises:
+        Unsuited: it says something that would go before what `args` say, or be ignored.
+    """
+    scales, said = config.autoscaling_config, config.user_configured_option_names
+    if settings.max_replicas is None:
+        if scales is not None:
+            raise Unsuited(f"not {OWN} but min_replicas and max_replicas in args")
+    elif scales is None or scales.policy != automatic(settings).policy:
+        raise Unsuited(f"max_replicas: leave {OWN} out of the deployment")
+    elif "num_replicas" in said:
+        raise Unsuited("max_replicas: leave num_replicas out of the deployment")

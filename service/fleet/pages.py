@@ -1,0 +1,119 @@
+"""All replicas' metrics as one page, from whichever of them is asked."""
+
+import asyncio
+import contextvars
+import math
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import ray
+from ray import serve
+from ray.exceptions import RayError
+from ray.serve.context import _get_global_client as get_global_client
+from ray.serve.exceptions import RayServeException
+
+from service.observe import scrape
+from service.refusals import Refused
+
+SCRAPE_SECONDS = 1.0  # a replica that takes longer is left out of the page
+
+Own = Callable[[bool], Awaitable[tuple[str, bytes]]]
+
+
+class Pages:
+    """What one replica asks of all, itself among them.
+
+    Args:
+        deployment, application: whose replicas.
+        own: this replica's name and metrics, as Prometheus text or OpenMetrics.
+    """
+
+    def __init__(self, deployment: str, application: str, own: Own) -> None:
+        self._deployment, self._application, self._own = deployment, application, own
+        self._handle = serve.get_deployment_handle(deployment, application)
+        self._controller = ThreadPoolExecutor(1, "status")  # Ray's controller may not answer
+        self._scrapes: dict[bool, asyncio.Task[bytes]] = {}  # by form, see scrape
+        self._router: asyncio.Task[list[tuple[str, bytes]]] | None = None
+
+    def warm(self) -> None:
+        """Have Ray make the handle's router, which at its first use takes a tenth of a second."""
+        self._router = asyncio.create_task(self._others(openmetrics=False))
+
+    def close(self) -> None:
+        """Wait for nobody any more."""
+        if self._router:
+            self._router.cancel()
+        self._controller.shutdown(wait=False, cancel_futures=True)
+
+    async def scrape(self, openmetrics: bool) -> bytes:
+        """Return all replicas' metrics; scrapes that come together share one broadcast.
+
+        The task has a context of its own: in a request's, Ray would cancel the broadcast
+        with that request, and the others would wait for nothing.
+        """
+        if openmetrics not in self._scrapes or self._scrapes[openmetrics].done():
+            page = self._gather(openmetrics)
+            task = asyncio.create_task(page, context=contextvars.Context())
+            self._scrapes[openmetrics] = task
+        return await asyncio.shield(self._scrapes[openmetrics])
+
+    async def targets(self) -> list[str]:
+        """Return host:port of each replica that runs, past HAProxy; sorted.
+
+        Raises:
+            Refused: Ray's controller does not answer.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(SCRAPE_SECONDS):
+                return await loop.run_in_executor(self._controller, self._addresses)
+        except (RayError, RayServeException, TimeoutError):
+            raise Refused("not_ready", retry_after=1) from None
+
+    def _addresses(self) -> list[str]:
+        """As HAProxy is told them."""
+        client = get_global_client()  # there is no public way
+        if client is None:
+            raise RayServeException("Serve is not running")
+        asked = client._controller.get_target_groups.remote(
+            self._application, from_proxy_manager=True
+        )
+        groups = ray.get(asked, timeout=SCRAPE_SECONDS)
+        targets = [one for group in groups if group.protocol == "HTTP" for one in group.targets]
+        return sorted(f"{one.ip}:{one.port}" for one in targets)
+
+    async def _gather(self, openmetrics: bool) -> bytes:
+        """Broadcast once and join what came in time, this replica's metrics in any case."""
+        others, count = await asyncio.gather(self._others(openmetrics), self._count())
+        texts = dict([*others, await self._own(openmetrics)])
+        joined = [texts[replica] for replica in sorted(texts)]
+        return scrape.join(joined, len(texts) < count, openmetrics)
+
+    async def _count(self) -> float:
+        """Ask how many replicas run or start, which scaling changes; infinity if Ray is silent."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(SCRAPE_SECONDS):
+                status = await loop.run_in_executor(self._controller, serve.status)
+            deployments = status.applications[self._application].deployments
+            states = deployments[self._deployment].replica_states
+        except (RayError, RayServeException, TimeoutError, KeyError):  # KeyError: being deleted
+            return math.inf
+        return sum(count for state, count in states.items() if state != "STOPPING")
+
+    async def _others(self, openmetrics: bool) -> list[tuple[str, bytes]]:
+        """Ask every replica for its metrics, each by itself: Ray's own way is all or none."""
+        try:
+            async with asyncio.timeout(SCRAPE_SECONDS):
+                broadcast = self._handle.broadcast("metrics", openmetrics)
+                requests = await broadcast._fetch_replica_results_async()
+        except (RayError, RayServeException, TimeoutError):
+            return []  # no replica known yet, or nobody who knows
+        answers = [
+            asyncio.ensure_future(answer.get_async())  # type: ignore[no-untyped-call]  # Ray's gap
+            for answer in requests
+        ]
+        done, late = await asyncio.wait(answers, timeout=SCRAPE_SECONDS)
+        for answer in late:
+            answer.cancel()
+        return [answer.result() for answer in done if answer.exception() is None]

@@ -1,0 +1,110 @@
+"""How many replicas there should be: a pure function of what each of them reports.
+
+    report    of one replica: the share of its time that it computed, and the seconds of work
+              that wait or run in it, by its own measured speed (load.py)
+    load      of one replica: how many replicas its work would keep busy
+    desired   of all of them: how many there should be, if not as many as now
+
+Ray calls `scale` ten times a second in its controller, and applies bounds and delays of its own
+to the answer. It pickles this file by value, so nothing here is imported that an image may lack.
+What each number is worth: docs/decisions/0021-autoscaling.md.
+"""
+
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from ray.serve.config import AutoscalingContext
+
+BUSY, WAITING = "headlight_busy", "headlight_waiting_seconds"  # as reports name them
+
+# Busier than HIGH each, and there should be more; as few as would be no busier than LOW each, and
+# there should be fewer. In between nothing changes: a load that stays calls for one change at most.
+HIGH, LOW = 0.75, 0.5
+DRAIN_SECONDS = 10.0  # in which what waits should be done
+WINDOW_SECONDS = 10.0  # over which busy is averaged: a report covers two
+STALE_SECONDS = 20.0  # since a replica's last report, which comes every two
+LONGEST_WAIT_SECONDS = 600.0  # the longest deadline: what is said beyond it is no measurement
+
+
+class Report(Protocol):
+    """What a replica reported at a time."""
+
+    timestamp: float  # Unix time, in seconds, by the replica's clock
+    value: float
+
+
+def scale(context: "AutoscalingContext") -> tuple[int, dict[str, Any]]:
+    """How many replicas Ray should have, and what to remember until it asks again."""
+    least = context.capacity_adjusted_min_replicas
+    most = context.capacity_adjusted_max_replicas
+    now = context.current_time or time.time()
+    loads = reported(context.raw_metrics or {}, context.running_replicas, now)
+    target = context.target_num_replicas
+    number = desired(target, loads, least, most)
+    return highest(number, target, context.policy_state)
+
+
+def reported(
+    metrics: Mapping[str, Mapping[Any, Sequence[Report]]], replicas: Iterable[Any], now: float
+) -> list[float | None]:
+    """The load of each replica; None where nothing is known of it, or nothing lately."""
+    busy, waiting = metrics.get(BUSY, {}), metrics.get(WAITING, {})
+    return [load(busy.get(one, ()), waiting.get(one, ()), now) for one in replicas]
+
+
+def load(busy: Sequence[Report], waiting: Sequence[Report], now: float) -> float | None:
+    """How many replicas a replica's work would keep busy, from 0 up; None where it is unknown.
+
+    Above 1, more comes than it does: what comes beyond that waits, so what waits counts as well.
+    """
+    shares = lately(busy, now)
+    seconds = lately(waiting, now)
+    if not shares or not seconds:
+        return None
+    share = min(sum(shares) / len(shares), 1.0)
+    return share + min(seconds[-1], LONGEST_WAIT_SECONDS) / DRAIN_SECONDS
+
+
+def lately(reports: Sequence[Report], now: float) -> list[float]:
+    """The values of the last WINDOW_SECONDS of a replica's reports that are numbers from 0 up.
+
+    None if the last is STALE_SECONDS old. The window ends with the last, whose clock may differ.
+    """
+    last = max(
+        (one.timestamp for one in reports if math.isfinite(one.timestamp)), default=-math.inf
+    )
+    if last < now - STALE_SECONDS:
+        return []
+    values = (one.value for one in reports if one.timestamp > last - WINDOW_SECONDS)
+    return [value for value in values if math.isfinite(value) and value >= 0]
+
+
+def desired(target: int, loads: Sequence[float | None], least: int, most: int) -> int:
+    """How many replicas there should be.
+
+    Args:
+        target: how many there should have been so far.
+        loads: of each that runs; None where it is unknown. That counts as none for more replicas,
+            as of one that has just started, and keeps all there are: it may be busy.
+        least, most: bounds. There is always one.
+    """
+    known = [load for load in loads if load is not None]
+    up, down = math.ceil(sum(known) / HIGH), math.ceil(sum(known) / LOW)
+    number = max(target, up)
+    if len(known) == len(loads) >= target:
+        number = max(min(target, down), up)
+    return max(min(number, most), least, 1)
+
+
+def highest(number: int, target: int, state: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
+    """The most that was desired since fewer than `target` are, as Ray's delay for that runs.
+
+    At the delay's end Ray would take the last moment's number, which may be an idle one.
+    """
+    if number >= target:
+        return number, {}
+    before = state.get("highest", 0) if state.get("target") == target else 0
+    return max(number, before), {"target": target, "highest": max(number, before)}
