@@ -32,6 +32,9 @@ class Journal:
     replicas: Counter[str] = field(default_factory=Counter)
     lost: list[str] = field(default_factory=list)
     data: set[bytes] = field(default_factory=set)
+    named: set[tuple[str, bytes]] = field(default_factory=set)  # weights, and data of theirs
+    longest: float = 0.0  # seconds between two answers of 200
+    latest: float | None = None
     refusals: set[tuple[str, ...]] = field(default_factory=set)
     unconnected: int = 0
 
@@ -40,7 +43,12 @@ class Journal:
         self.codes[status] += 1
         self.replicas[headers.get("x-headlight-replica", "")] += 1
         if status == 200:
-            self.data.add(json.dumps(json.loads(body)["data"]).encode())
+            data = json.dumps(json.loads(body)["data"]).encode()
+            self.data.add(data)
+            self.named.add((headers["x-headlight-weights"], data))
+            now = time.monotonic()
+            self.longest = max(self.longest, now - (self.latest or now))
+            self.latest = now
         elif headers.get("content-type") == "application/problem+json":
             retry_after = headers.get("retry-after", "never")
             self.refusals.add((json.loads(body)["code"], retry_after))
@@ -104,7 +112,7 @@ class Connection:
 
 
 async def client(
-    port: int, number: int, over: Callable[[], bool], journal: Journal, kept: bool
+    port: int, number: int, over: Callable[[], bool], journal: Journal, kept: bool, pause: float
 ) -> None:
     """Send the same request over and over, every third one in two parts."""
     connection, sent = Connection(port), number
@@ -119,29 +127,37 @@ async def client(
             journal.lost.append(str(error))
         if not kept:
             connection.close()
+        if pause:
+            await asyncio.sleep(pause)
     connection.close()
 
 
-async def clients(port: int, over: Callable[[], bool], *, kept: int = 0, fresh: int = 0) -> Journal:
+async def clients(
+    port: int, over: Callable[[], bool], *, kept: int = 0, fresh: int = 0, pause: float = 0.0
+) -> Journal:
     """Run clients side by side until it is over; what they saw.
 
     Args:
         kept: clients that keep their connection.
         fresh: clients that open one for each request.
+        pause: of each client after an answer, in seconds.
     """
     journal, kinds = Journal(), [True] * kept + [False] * fresh
     await asyncio.gather(
-        *(client(port, number, over, journal, kind) for number, kind in enumerate(kinds))
+        *(client(port, number, over, journal, kind, pause) for number, kind in enumerate(kinds))
     )
     return journal
 
 
-def during(do: Callable[[], object], port: int, *, kept: int = 0, fresh: int = 0) -> Journal:
+def during(
+    do: Callable[[], object], port: int, *, kept: int = 0, fresh: int = 0, pause: float = 0.0
+) -> Journal:
     """Run clients while something is done; what they saw."""
     over = threading.Event()
 
     async def both() -> Journal:
-        running = asyncio.create_task(clients(port, over.is_set, kept=kept, fresh=fresh))
+        load = clients(port, over.is_set, kept=kept, fresh=fresh, pause=pause)
+        running = asyncio.create_task(load)
         try:
             await asyncio.to_thread(do)
         finally:

@@ -1,0 +1,253 @@
+"""A new version beside the old: right, wrong and other limits, on a cluster of deploy/serve."""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from safetensors.torch import load_file, save_file
+
+from service.engine import weights
+from tests.ray import drill
+from tests.ray.test_deploy import DEPLOY, ROOT, VARIABLES, Cluster, cluster
+
+pytestmark = pytest.mark.ray
+
+LASTING_SECONDS = 180
+
+Change = Callable[[dict[str, Any]], None]
+
+
+@pytest.fixture(scope="module")
+def here() -> Iterator[Cluster]:
+    """A cluster that serves deploy/serve/laptop.yaml."""
+    with cluster(VARIABLES) as started:
+        send(started)
+        running(started)
+        yield started
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Folders of the bundled model: with other weights, and with files that are no model's."""
+    bundled, root = weights.locate(weights.BUNDLED).folder, tmp_path_factory.mktemp("models")
+    folders = {name: shutil.copytree(bundled, root / name) for name in ("other", "nan", "cut")}
+    folders["missing"] = root / "missing"
+    tensors = load_file(bundled / "model.safetensors")
+    name = "encoder.layer.3.output.dense.weight"
+    tensors[name] = tensors[name] * 0.9
+    save_file(tensors, folders["other"] / "model.safetensors")
+    tensors[name][5, 7] = float("nan")
+    save_file(tensors, folders["nan"] / "model.safetensors")
+    os.truncate(folders["cut"] / "model.safetensors", 1 << 20)
+    return folders
+
+
+def send(here: Cluster, change: Change = lambda _: None) -> None:
+    """Send deploy/serve/laptop.yaml, with changes to its application."""
+    configuration = yaml.safe_load((ROOT / DEPLOY.split()[-1]).read_text())
+    configuration["http_options"]["port"] = here.port
+    change(configuration["applications"][0])
+    token = (here.directory / ".ray" / "auth_token").read_text().strip()
+    httpx.put(
+        f"{here.dashboard}/api/serve/applications/",
+        json=configuration,
+        headers={"Authorization": f"Bearer {token}"},
+        timeout=30,
+    ).raise_for_status()
+
+
+def args(**settings: Any) -> Change:
+    """An application with other settings."""
+    return lambda application: application["args"].update(settings)
+
+
+def limits(**limits: Any) -> Change:
+    """An application with other limits in place."""
+    return lambda application: application["deployments"][0].update(user_config=limits)
+
+
+def running(here: Cluster) -> None:
+    """Wait until what was sent runs; a replica that leaves may still be there."""
+    here.wait(lambda found: [each["status"] for each in found.values()] == ["RUNNING"])
+
+
+def failed(here: Cluster) -> str:
+    """Wait until what was sent has failed; the last line that says why."""
+    found = here.wait(
+        lambda found: [each["status"] for each in found.values()] == ["DEPLOY_FAILED"]
+    )
+    line: str = found["headlight"]["message"].strip().splitlines()[-1]
+    return line
+
+
+def ask(here: Cluster, texts: int = 1) -> httpx.Response:
+    """Ask for what the journal's clients ask for, or for the same of several texts."""
+    body = {**json.loads(drill.BODY), "inputs": ["All is well"] * texts}
+    return httpx.post(f"{here.url}/v1/encode", json=body, timeout=30)
+
+
+def version(here: Cluster) -> tuple[str, bytes]:
+    """The weights that answer now, and their answer, as the journal keeps them."""
+    answer = ask(here)
+    assert answer.json()["weights"] == answer.headers["x-headlight-weights"]
+    return answer.headers["x-headlight-weights"], json.dumps(answer.json()["data"]).encode()
+
+
+def loaded(here: Cluster, do: Callable[[], object]) -> drill.Journal:
+    """What clients see who ask 40 times a second while something is done."""
+    return drill.during(do, here.port, kept=4, pause=0.1)
+
+
+def held(journal: drill.Journal, *versions: tuple[str, bytes]) -> None:
+    """Whether all was answered, by these weights, with what is theirs."""
+    print(f"\n{dict(journal.codes)} answers, {journal.longest:.2f} s at the longest without one")
+    assert journal.lost == [] and set(journal.codes) == {200} and journal.unconnected == 0, journal
+    assert journal.named == set(versions)
+
+
+def info(here: Cluster) -> dict[str, Any]:
+    """GET /info."""
+    found: dict[str, Any] = httpx.get(f"{here.url}/info", timeout=30).json()
+    return found
+
+
+def logged(here: Cluster, words: str) -> bool:
+    """Whether a replica's log has these words."""
+    files = (here.directory / "ray" / "session_latest" / "logs").glob("worker-*")
+    return any(words in file.read_text() for file in files)
+
+
+def test_limits_change_in_place_and_wrong_ones_change_nothing(here: Cluster) -> None:
+    """The same process takes them up for what comes next, and leaves them when the file does."""
+    replica = ask(here).headers["x-headlight-replica"]
+
+    def sequences(most: int) -> None:
+        drill.wait(lambda: info(here)["limits"]["max_sequences"] == most, f"at most {most}")
+        answer = ask(here, 3)
+        assert answer.status_code == (200 if most >= 3 else 422)
+        assert answer.headers["x-headlight-replica"] == replica
+
+    def change() -> None:
+        send(here, limits(max_sequences=2, max_body_bytes=300))
+        sequences(2)
+        assert ask(here, 30).json()["code"] == "body_too_large"  # said by the outermost layer
+        for wrong, words in (
+            ({"max_sequences": 0}, "max_sequences: Input should be greater than or equal to 1"),
+            ({"drain_seconds": 7}, "drain_seconds: not in user_config; in args, for new replicas"),
+        ):
+            send(here, limits(**wrong))
+            drill.wait(lambda words=words: logged(here, words), words)
+            sequences(2)
+        send(here)
+        sequences(2048)
+
+    before = version(here)
+    held(loaded(here, change), before)
+
+
+WRONG = {
+    "nan": "model.safetensors: encoder.layer.3.output.dense.weight holds NaN or infinity",
+    "cut": "model.safetensors is not a safetensors file",
+    "missing": "no folder",
+    "cuda": "device cuda: torch finds no CUDA device here",
+}
+
+
+@pytest.mark.parametrize("wrongs", [("nan",), pytest.param(tuple(WRONG), marks=pytest.mark.prove)])
+def test_a_wrong_update_leaves_the_old_version_and_says_why(
+    here: Cluster, models: dict[str, Path], wrongs: tuple[str, ...]
+) -> None:
+    """Each names the node and the reason; the old version answers all the while."""
+    old, took = version(here), dict[str, float]()
+
+    def update() -> None:
+        for name in wrongs:
+            began = time.monotonic()
+            wrong = {"device": "cuda"} if name == "cuda" else {"model": str(models[name])}
+            send(here, args(**wrong))
+            line = failed(here)
+            took[name] = time.monotonic() - began
+            assert line.startswith("service.probe.Unfit: node 127.0.0.1: ") and WRONG[name] in line
+
+    journal = loaded(here, update)
+
+    print(f"\n{ {name: f'{seconds:.1f} s' for name, seconds in took.items()} } until it said why")
+    held(journal, old)
+
+
+def test_a_right_update_of_one_replica_pauses_nothing(
+    here: Cluster, models: dict[str, Path]
+) -> None:
+    """Other weights start beside the old ones; every answer is right and names its own."""
+    before = after = version(here)
+
+    def update() -> None:
+        nonlocal after
+        send(here, args(model=str(models["other"])))
+        running(here)
+        drill.wait(lambda: version(here)[0] != before[0], "the new weights answer")
+        after = version(here)
+
+    journal = loaded(here, update)
+
+    assert after[0] != before[0] and after[1] != before[1]
+    held(journal, before, after)
+
+
+@pytest.mark.prove
+def test_without_room_the_old_version_goes_on_and_the_status_says_what_is_missing(
+    here: Cluster,
+) -> None:
+    """A replica that asks for every core finds none free beside the old one."""
+    old = version(here)
+
+    def large(application: dict[str, Any]) -> None:
+        application["deployments"][0]["ray_actor_options"]["num_cpus"] = 2
+
+    def message(found: dict[str, Any]) -> str:
+        said: str = found["headlight"]["deployments"].get("Encoder", {}).get("message", "")
+        return said
+
+    def update() -> None:
+        send(here, args(model=weights.BUNDLED, max_sequences=2047))
+        running(here)
+        send(here, large)
+        found = here.wait(lambda found: "to be scheduled" in message(found))
+        print(f"\n{message(found)}")
+
+    journal = loaded(here, update)
+
+    assert journal.lost == [] and set(journal.codes) == {200}, journal
+    assert old in journal.named
+
+
+@pytest.mark.prove
+def test_three_minutes_of_updates_right_and_wrong_lose_nothing(
+    here: Cluster, models: dict[str, Path]
+) -> None:
+    """Other weights and back, corrupt ones between, and other limits, one after the other."""
+    versions = {version(here)}
+
+    def update() -> None:
+        until, turn = time.monotonic() + LASTING_SECONDS, 0
+        while time.monotonic() < until:
+            turn += 1
+            names = {"model": str(models["other"])} if turn % 2 else {}
+            send(here, args(**names))
+            running(here)
+            send(here, args(model=str(models["nan"])))
+            failed(here)
+            versions.update(version(here) for _ in range(20))
+        print(f"\n{turn} updates of each kind")
+
+    journal = loaded(here, update)
+
+    assert len(versions) == 2
+    held(journal, *versions)

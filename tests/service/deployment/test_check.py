@@ -1,0 +1,444 @@
+"""`headlight config check`: each mistake that a file of deploy/ may hold is one line, by name."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from click.testing import CliRunner, Result
+
+from service.cli import main
+from service.deployment import check
+
+ROOT = Path(__file__).parent.parent.parent.parent
+LAPTOP, GPU, TWO = "serve/laptop.yaml", "serve/gpu.yaml", "serve/two-models.yaml"
+ENV, KUBERAY = "serve/ray.env", "kuberay/rayservice.yaml"
+REPLICAS = "        num_replicas: 1\n"
+
+
+class Mistake(NamedTuple):
+    """One change to a file, and what is said of it."""
+
+    file: str
+    old: str
+    new: str
+    said: str
+
+
+APPLICATION = "applications[0]"
+DEPLOYMENT = f"{APPLICATION}.deployments[0]"
+ACTOR = f"{DEPLOYMENT}.ray_actor_options"
+POD = "spec.rayClusterConfig.headGroupSpec.template.spec"
+
+MISTAKES = {
+    # keys that Ray drops without a word
+    "deployment's key": Mistake(
+        LAPTOP,
+        "num_replicas: 1",
+        "num_replica: 1",
+        f'{DEPLOYMENT}.num_replica: Ray knows no such key; did you mean "num_replicas"?',
+    ),
+    "http_options' key": Mistake(
+        LAPTOP,
+        "  port: 8000",
+        "  prot: 8000",
+        'http_options.prot: Ray knows no such key; did you mean "port"?',
+    ),
+    "actor's key": Mistake(
+        LAPTOP,
+        "num_cpus: 1",
+        "num_cpu: 1",
+        f"{ACTOR}.num_cpu: Ray knows no such key; it knows accelerator_type, ",
+    ),
+    "a limit that is none": Mistake(
+        LAPTOP,
+        "        num_replicas: 1\n",
+        "        num_replicas: 1\n        user_config: {max_sequences: 0}\n",
+        f"{DEPLOYMENT}.user_config: max_sequences: Input should be greater than or equal to 1",
+    ),
+    "a setting that is no limit": Mistake(
+        LAPTOP,
+        "        num_replicas: 1\n",
+        "        num_replicas: 1\n        user_config: {threads: 1}\n",
+        f"{DEPLOYMENT}.user_config: threads: not in user_config; in args, for new replicas",
+    ),
+    "key at the top": Mistake(
+        LAPTOP,
+        "proxy_location:",
+        "proxy_locations:",
+        'proxy_locations: Ray knows no such key; did you mean "proxy_location"?',
+    ),
+    "application's key": Mistake(
+        LAPTOP,
+        "    route_prefix: /",
+        "    route_prefx: /",
+        f'{APPLICATION}.route_prefx: Ray knows no such key; did you mean "route_prefix"?',
+    ),
+    "autoscaling's key": Mistake(
+        LAPTOP,
+        REPLICAS,
+        "        autoscaling_config: {min_replica: 1, max_replicas: 2}\n",
+        f"{DEPLOYMENT}.autoscaling_config.min_replica: Ray knows no such key; did you mean",
+    ),
+    "retries of a start, which Ray reads in code alone": Mistake(
+        LAPTOP,
+        REPLICAS,
+        f"{REPLICAS}        max_constructor_retry_count: 3\n",
+        f"{DEPLOYMENT}.max_constructor_retry_count: Ray knows no such key; it knows",
+    ),
+    "a key twice": Mistake(
+        LAPTOP,
+        "      threads: 1\n",
+        "      threads: 1\n      threads: 1\n",
+        f"{APPLICATION}.args.threads: stands twice; leave one",
+    ),
+    "not YAML": Mistake(LAPTOP, "applications:", "applications: [", "not YAML: "),
+    # bounds
+    "no replica": Mistake(
+        LAPTOP,
+        "num_replicas: 1",
+        "num_replicas: 0",
+        f"{DEPLOYMENT}.num_replicas: Input should be greater than 0, not 0",
+    ),
+    "fewest above most": Mistake(
+        LAPTOP,
+        REPLICAS,
+        "        autoscaling_config: {min_replicas: 3, max_replicas: 2}\n",
+        f"{DEPLOYMENT}.autoscaling_config: max_replicas (2) must be greater than or equal",
+    ),
+    "log level": Mistake(
+        LAPTOP, "log_level: WARNING", "log_level: WARN1", 'logging_config.log_level: Got "WARN1"'
+    ),
+    "a port that is none": Mistake(
+        LAPTOP, "port: 8000", "port: 80000", "http_options.port: a port is 1 to 65535, not 80000"
+    ),
+    "the dashboard's port": Mistake(
+        LAPTOP,
+        "port: 8000",
+        "port: 8265",
+        "http_options.port: 8265 is for Ray's dashboard; write another, such as 8000",
+    ),
+    "HAProxy's own port": Mistake(
+        LAPTOP, "port: 8000", "port: 9101", "http_options.port: 9101 is for HAProxy's own metrics"
+    ),
+    "a port of the replicas'": Mistake(
+        LAPTOP, "port: 8000", "port: 30100", "http_options.port: 30100 is among 30000 to 31000"
+    ),
+    "nobody listens": Mistake(
+        LAPTOP,
+        "proxy_location: EveryNode",
+        "proxy_location: Disabled",
+        "proxy_location: nobody would listen; write EveryNode",
+    ),
+    "no host": Mistake(
+        GPU,
+        "  host: 0.0.0.0\n",
+        "",
+        "http_options.host: is not set, and Ray would listen on 0.0.0.0; write",
+    ),
+    "one prefix for two": Mistake(
+        TWO,
+        "route_prefix: /base",
+        "route_prefix: /minilm",
+        'applications: Found duplicate applications for route prefix "/minilm"',
+    ),
+    "one name for two": Mistake(
+        TWO, "name: base", "name: minilm", "applications: Found multiple configs for application"
+    ),
+    # whose application it is
+    "import path": Mistake(
+        LAPTOP,
+        "import_path: service.app:build",
+        "import_path: service.app:biuld",
+        f"{APPLICATION}.import_path: 'service.app:biuld' is not there; write service.app:build",
+    ),
+    "somebody else's application": Mistake(
+        LAPTOP,
+        "import_path: service.app:build",
+        "import_path: other.place:thing",
+        "applications: no application is Headlight's; import_path is service.app:build",
+    ),
+    "deployment's name": Mistake(
+        LAPTOP,
+        "- name: Encoder",
+        "- name: Encodr",
+        f"{DEPLOYMENT}.name: the one deployment of service.app:build is Encoder",
+    ),
+    # settings
+    "a setting's name": Mistake(
+        LAPTOP,
+        "threads: 1",
+        "thread: 1",
+        f'{APPLICATION}.args.thread: no such setting; did you mean "threads"?',
+    ),
+    "a setting's bounds": Mistake(
+        LAPTOP,
+        "drain_seconds: 25",
+        "drain_seconds: 2500",
+        f"{APPLICATION}.args.drain_seconds: Input should be less than or equal to 600, not 2500",
+    ),
+    "two settings": Mistake(
+        LAPTOP,
+        "threads: 1",
+        "max_body_bytes: 1073741824",
+        f"{APPLICATION}.args: max_body_bytes 1073741824 must not be more than max_held_bytes",
+    ),
+    "a setting that stands elsewhere": Mistake(
+        LAPTOP,
+        "threads: 1",
+        "port: 9000",
+        f"{APPLICATION}.args.port: not here but in http_options.port",
+    ),
+    # what only goes together
+    "request_timeout_s": Mistake(
+        LAPTOP,
+        "request_timeout_s: 35",
+        "request_timeout_s: 30",
+        "http_options.request_timeout_s: 30 must be deadline_seconds + 5; write 35",
+    ),
+    "no request_timeout_s": Mistake(
+        LAPTOP,
+        "  request_timeout_s: 35",
+        "  # nothing",
+        "http_options.request_timeout_s: is not set, so that a request may take for ever",
+    ),
+    "graceful_shutdown_timeout_s": Mistake(
+        LAPTOP,
+        REPLICAS,
+        f"{REPLICAS}        graceful_shutdown_timeout_s: 20\n",
+        f"{DEPLOYMENT}.graceful_shutdown_timeout_s: 20 is less than drain_seconds + ",
+    ),
+    "deadlines of two": Mistake(
+        TWO,
+        "      max_body_bytes: 65536",
+        "      deadline_seconds: 60",
+        "applications[1].args.deadline_seconds: one HAProxy carries all, so they must agree; "
+        "here are 30 and 60",
+    ),
+    "max_ongoing_requests": Mistake(
+        LAPTOP,
+        REPLICAS,
+        f"{REPLICAS}        max_ongoing_requests: 5\n",
+        f"{DEPLOYMENT}.max_ongoing_requests: leave it out; it comes from max_waiting_requests",
+    ),
+    "a target that is never passed": Mistake(
+        LAPTOP,
+        REPLICAS,
+        "        autoscaling_config: {max_replicas: 2, target_ongoing_requests: 768}\n",
+        f"{DEPLOYMENT}.autoscaling_config.target_ongoing_requests: 768 is never passed: a "
+        "replica takes 768; write 384 or less",
+    ),
+    "more threads than processors": Mistake(
+        LAPTOP,
+        "threads: 1",
+        "threads: 2",
+        f"{ACTOR}.num_cpus: 1 is less than threads; write num_cpus: 2",
+    ),
+    "a GPU that Ray hides": Mistake(
+        GPU,
+        "          num_gpus: 1\n",
+        "",
+        f"{ACTOR}.num_gpus: device is cuda, but Ray hides every GPU; write num_gpus: 1",
+    ),
+    "a GPU for nothing": Mistake(
+        GPU,
+        "device: cuda",
+        "device: cpu",
+        f"{ACTOR}.num_gpus: device is cpu, but a replica takes 1 GPU; leave it out",
+    ),
+    "two GPUs": Mistake(
+        GPU,
+        "num_gpus: 1",
+        "num_gpus: 2",
+        f"{ACTOR}.num_gpus: a replica uses one GPU, not 2; write num_gpus: 1",
+    ),
+    # the variables of nodes
+    "a variable's name": Mistake(
+        ENV,
+        "RAY_SERVE_HAPROXY_RETRIES=3",
+        "RAY_SERVE_HAPROXY_RETRYS=3",
+        "RAY_SERVE_HAPROXY_RET",  # two lines: the one that is missing, and the one that is not
+    ),
+    "throughput without HAProxy": Mistake(
+        ENV,
+        "RAY_SERVE_ENABLE_HA_PROXY=1",
+        "RAY_SERVE_ENABLE_HA_PROXY=0",
+        "RAY_SERVE_ENABLE_HA_PROXY: is '0' beside RAY_SERVE_THROUGHPUT_OPTIMIZED=1, which sends "
+        "all through the head; write 1",
+    ),
+    "HAProxy's room": Mistake(
+        ENV,
+        "MAXCONN=3328",
+        "MAXCONN=512",
+        "RAY_SERVE_HAPROXY_MAXCONN: is '512', but HAProxy must not fill first; write at least "
+        "1024 = 768 x 1 + 256",
+    ),
+    "HAProxy's program": Mistake(
+        ENV,
+        '"$(command -v headlight-haproxy)"',
+        "/usr/sbin/haproxy",
+        "RAY_SERVE_HAPROXY_BINARY_PATH: is '/usr/sbin/haproxy', but must be the path of headlight-",
+    ),
+    "no token": Mistake(
+        ENV,
+        "RAY_AUTH_MODE=token",
+        "RAY_AUTH_MODE=disabled",
+        "RAY_AUTH_MODE: is not 'token': whoever reaches Ray could run code",
+    ),
+    "a node's drain": Mistake(
+        ENV,
+        "DRAIN_TIMEOUT_S=90",
+        "DRAIN_TIMEOUT_S=30",
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S: is 30, but a replica may take 60 s to leave",
+    ),
+    "a setting as a variable": Mistake(
+        ENV,
+        "RAY_AUTH_MODE=token",
+        "RAY_AUTH_MODE=token\nHEADLIGHT_THREAD=1",
+        'HEADLIGHT_THREAD: no such setting; did you mean "threads"?',
+    ),
+    "no variable": Mistake(
+        ENV, "RAY_AUTH_MODE=token", "RAY_AUTH_MODE=token\nnonsense", "not a variable; write NAME="
+    ),
+    # a RayService around a Serve file
+    "a key inside": Mistake(
+        KUBERAY,
+        "            num_replicas: 1\n",
+        "            num_replica: 1\n",
+        f"spec.serveConfigV2.{DEPLOYMENT}.num_replica: Ray knows no such key; did you mean",
+    ),
+    "no text inside": Mistake(
+        KUBERAY, "  serveConfigV2: |", "  serveConfigV1: |", "spec.serveConfigV2: is missing"
+    ),
+    "loopback in pods": Mistake(
+        KUBERAY,
+        "      host: 0.0.0.0",
+        "      host: 127.0.0.1",
+        "spec.serveConfigV2: host 127.0.0.1: no other pod reaches it; write 0.0.0.0",
+    ),
+    "a replica for no pod": Mistake(
+        KUBERAY,
+        "num_cpus: 2 #",
+        "num_cpus: 7 #",
+        f"spec.serveConfigV2.{ACTOR}: a replica takes CPU 7 and GPU 1; no node has more than CPU 4",
+    ),
+    "more replicas than pods": Mistake(
+        KUBERAY,
+        "            num_replicas: 1\n            ray_actor_options:\n",
+        "            num_replicas: 5\n            ray_actor_options:\n",
+        "5 replicas",
+    ),
+    "a pod's variable": Mistake(
+        KUBERAY,
+        'RAY_SERVE_HAPROXY_MAXCONN, value: "3328"',
+        'RAY_SERVE_HAPROXY_MAXCONN, value: "900"',
+        f"{POD}.containers[0].env.RAY_SERVE_HAPROXY_MAXCONN: is '900', but HAProxy must not fill",
+    ),
+    "a pod's port": Mistake(
+        KUBERAY,
+        "{name: serve, containerPort: 8000}\n                - {name: metrics, "
+        "containerPort: 8080}\n                - {name: as-metrics",
+        "{name: serve, containerPort: 8001}\n                - {name: metrics, "
+        "containerPort: 8080}\n                - {name: as-metrics",
+        f"{POD}.containers[0].ports[2].containerPort: 8001 is not http_options.port; write 8000",
+    ),
+    "a pod's grace": Mistake(
+        KUBERAY,
+        "terminationGracePeriodSeconds: 120\n          automountServiceAccountToken: true",
+        "terminationGracePeriodSeconds: 60\n          automountServiceAccountToken: true",
+        f"{POD}.terminationGracePeriodSeconds: 60 s is not more than RAY_GRACEFUL_SHUTDOWN_DRAIN",
+    ),
+    "a cluster's end": Mistake(
+        KUBERAY,
+        "rayClusterDeletionDelaySeconds: 180",
+        "rayClusterDeletionDelaySeconds: 100",
+        "spec.rayClusterDeletionDelaySeconds: a pod may take 120 s to leave; write 180",
+    ),
+    "a cluster without a token": Mistake(
+        KUBERAY,
+        "authOptions: {mode: token}",
+        "authOptions: {mode: disabled}",
+        "spec.rayClusterConfig.authOptions: whoever reaches Ray could run code",
+    ),
+}
+# One mistake, and what follows from it
+MORE = {"a variable's name": 2, "more replicas than pods": 2}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_one_line_at_its_place(name: str, tmp_path: Path) -> None:
+    """FILE:LINE: key: what is wrong; at the line that was changed, where one was."""
+    mistake = MISTAKES[name]
+    right = (ROOT / "deploy" / mistake.file).read_text()
+    assert right.count(mistake.old), "the change changes nothing"
+    wrong = right.replace(mistake.old, mistake.new, 1)
+    file = tmp_path / Path(mistake.file).name
+    file.write_text(wrong)
+
+    found, _ = check.check([file])
+
+    lines = [str(each) for each in found if not each.note]
+    assert len(lines) == MORE.get(name, 1), lines
+    assert any(mistake.said in line for line in lines), lines
+    assert all(line.startswith(f"{file}:") and "\n" not in line for line in lines)
+
+
+def test_the_line_is_the_one_in_the_file(tmp_path: Path) -> None:
+    """In a Serve file and in one within a RayService alike."""
+    for name in (LAPTOP, KUBERAY):
+        text = (ROOT / "deploy" / name).read_text().replace("num_replicas: 1", "num_replica: 1")
+        file = tmp_path / Path(name).name
+        file.write_text(text)
+
+        found, _ = check.check([file])
+
+        (finding,) = (each for each in found if not each.note)
+        assert "num_replica: 1" in text.splitlines()[finding.line - 1]
+
+
+def test_a_serve_file_is_held_against_the_variables_beside_it(tmp_path: Path) -> None:
+    """HAProxy's room, by its formula, for the replicas of all models."""
+    file = tmp_path / "laptop.yaml"
+    text = (ROOT / "deploy" / LAPTOP).read_text()
+    file.write_text(text.replace("num_replicas: 1", "num_replicas: 5"))
+
+    found, _ = check.check([file, ROOT / "deploy" / ENV])
+
+    (line,) = (str(each) for each in found if not each.note)
+    assert line.startswith(f"{ROOT / 'deploy' / ENV}:") and "write at least 4096 = 768 x 5" in line
+
+
+def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+    """In the order of their lines."""
+    file = tmp_path / "laptop.yaml"
+    text = (ROOT / "deploy" / LAPTOP).read_text()
+    text = text.replace("port: 8000", "prot: 8000").replace("num_replicas", "num_replica")
+    file.write_text(text.replace("num_cpus", "num_cpu"))
+
+    found, _ = check.check([file])
+
+    assert [each.path.rpartition(".")[2] for each in found] == ["prot", "num_replica", "num_cpu"]
+
+
+def run(*arguments: str) -> Result:
+    """Run `headlight config check`."""
+    return CliRunner().invoke(main, ["config", "check", *arguments])
+
+
+def test_the_command_exits_with_2_for_a_mistake_and_0_without(tmp_path: Path) -> None:
+    """What was right is said as well; a note changes nothing."""
+    right, wrong = ROOT / "deploy" / LAPTOP, tmp_path / "laptop.yaml"
+    wrong.write_text(right.read_text().replace("num_replicas", "num_replica"))
+
+    good, bad = run(str(right)), run(str(wrong), str(right))
+
+    assert (good.exit_code, bad.exit_code) == (0, 2)
+    assert f"{right}: ok: " in good.stdout and f"{right}: ok: " in bad.stdout
+    assert "host: note: only its own node reaches" in good.stdout
+    assert f"{wrong}: ok" not in bad.stdout
+
+
+def test_a_file_of_something_else_is_refused() -> None:
+    """A rule of Prometheus' is neither."""
+    result = run(str(ROOT / "deploy" / "kuberay" / "prometheusrule.yaml"))
+
+    assert result.exit_code == 2 and "nothing to check here" in result.stdout
