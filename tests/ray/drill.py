@@ -32,9 +32,6 @@ class Journal:
     replicas: Counter[str] = field(default_factory=Counter)
     lost: list[str] = field(default_factory=list)
     data: set[bytes] = field(default_factory=set)
-    named: set[tuple[str, bytes]] = field(default_factory=set)  # weights, and data of theirs
-    longest: float = 0.0  # seconds between two answers of 200
-    latest: float | None = None
     refusals: set[tuple[str, ...]] = field(default_factory=set)
     unconnected: int = 0
 
@@ -43,12 +40,7 @@ class Journal:
         self.codes[status] += 1
         self.replicas[headers.get("x-headlight-replica", "")] += 1
         if status == 200:
-            data = json.dumps(json.loads(body)["data"]).encode()
-            self.data.add(data)
-            self.named.add((headers["x-headlight-weights"], data))
-            now = time.monotonic()
-            self.longest = max(self.longest, now - (self.latest or now))
-            self.latest = now
+            self.data.add(json.dumps(json.loads(body)["data"]).encode())
         elif headers.get("content-type") == "application/problem+json":
             retry_after = headers.get("retry-after", "never")
             self.refusals.add((json.loads(body)["code"], retry_after))
@@ -59,8 +51,8 @@ class Journal:
 class Connection:
     """One connection at a time, kept alive."""
 
-    def __init__(self, port: int) -> None:
-        self._port = port
+    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
+        self._host, self._port = host, port
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
 
@@ -75,7 +67,7 @@ class Connection:
         """
         if self._reader is None or self._reader.at_eof():
             self.close()
-            self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
+            self._reader, self._writer = await asyncio.open_connection(self._host, self._port)
         assert self._writer is not None
         head = (
             f"POST /v1/encode HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -112,7 +104,7 @@ class Connection:
 
 
 async def client(
-    port: int, number: int, over: Callable[[], bool], journal: Journal, kept: bool, pause: float
+    port: int, number: int, over: Callable[[], bool], journal: Journal, kept: bool
 ) -> None:
     """Send the same request over and over, every third one in two parts."""
     connection, sent = Connection(port), number
@@ -127,37 +119,29 @@ async def client(
             journal.lost.append(str(error))
         if not kept:
             connection.close()
-        if pause:
-            await asyncio.sleep(pause)
     connection.close()
 
 
-async def clients(
-    port: int, over: Callable[[], bool], *, kept: int = 0, fresh: int = 0, pause: float = 0.0
-) -> Journal:
+async def clients(port: int, over: Callable[[], bool], *, kept: int = 0, fresh: int = 0) -> Journal:
     """Run clients side by side until it is over; what they saw.
 
     Args:
         kept: clients that keep their connection.
         fresh: clients that open one for each request.
-        pause: of each client after an answer, in seconds.
     """
     journal, kinds = Journal(), [True] * kept + [False] * fresh
     await asyncio.gather(
-        *(client(port, number, over, journal, kind, pause) for number, kind in enumerate(kinds))
+        *(client(port, number, over, journal, kind) for number, kind in enumerate(kinds))
     )
     return journal
 
 
-def during(
-    do: Callable[[], object], port: int, *, kept: int = 0, fresh: int = 0, pause: float = 0.0
-) -> Journal:
+def during(do: Callable[[], object], port: int, *, kept: int = 0, fresh: int = 0) -> Journal:
     """Run clients while something is done; what they saw."""
     over = threading.Event()
 
     async def both() -> Journal:
-        load = clients(port, over.is_set, kept=kept, fresh=fresh, pause=pause)
-        running = asyncio.create_task(load)
+        running = asyncio.create_task(clients(port, over.is_set, kept=kept, fresh=fresh))
         try:
             await asyncio.to_thread(do)
         finally:
@@ -182,9 +166,9 @@ def under_way(service: "Service") -> float:
     return total(service, "headlight_requests_in_flight")
 
 
-def wait(done: Callable[[], bool], what: str) -> None:
+def wait(done: Callable[[], bool], what: str, seconds: float = PATIENCE_SECONDS) -> None:
     """Wait until something is so."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + seconds
     while not done():
         assert time.monotonic() < deadline, f"in vain: {what}"
         time.sleep(0.05)
