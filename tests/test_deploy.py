@@ -15,7 +15,7 @@ from service.settings import Settings
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
-SERVE = DEPLOY / "serve"
+SERVE, KUBERAY, RULES = DEPLOY / "serve", DEPLOY / "kuberay", DEPLOY / "prometheus" / "rules"
 CONFIGURATIONS = ("laptop.yaml", "gpu.yaml", "two-models.yaml")
 
 # The cluster that deploy/serve/ray.env starts: room for so many replicas, of all models
@@ -52,7 +52,28 @@ def ray_env() -> str:
     )
 
 
-GENERATED = {SERVE / "ray.env": ray_env}
+def rules() -> str:
+    """Prometheus' rules, as its operator reads them: each file's group names are its own."""
+    said = "# deploy/prometheus/rules; made by `python tests/test_deploy.py`.\n"
+    found = [operated(path) for path in sorted(RULES.glob("*.yml"))]
+    return said + (yaml.safe_dump_all(found, sort_keys=False, width=100) if found else "")
+
+
+def operated(path: Path) -> dict[str, Any]:
+    """A file of rules as an object of Prometheus' operator."""
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PrometheusRule",
+        "metadata": {
+            "name": f"headlight-{path.stem}",
+            "namespace": "headlight",
+            "labels": {"release": "prometheus"},
+        },
+        "spec": yaml.safe_load(path.read_text()),
+    }
+
+
+GENERATED = {SERVE / "ray.env": ray_env, KUBERAY / "prometheusrule.yaml": rules}
 
 
 @pytest.mark.parametrize("path", GENERATED, ids=lambda path: path.name)
@@ -159,11 +180,105 @@ def test_a_replica_has_the_processors_it_was_promised(name: str) -> None:
         assert bool(options.get("num_gpus")) == (application["settings"].device == "cuda")
 
 
+def manifests() -> dict[str, Any]:
+    """deploy/kuberay/rayservice.yaml by kind."""
+    documents = yaml.safe_load_all((KUBERAY / "rayservice.yaml").read_text())
+    return {document["kind"]: document for document in documents}
+
+
+def templates() -> list[dict[str, Any]]:
+    """The pods of the cluster: head and workers."""
+    cluster = manifests()["RayService"]["spec"]["rayClusterConfig"]
+    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    return [group["template"]["spec"] for group in groups]
+
+
+def test_kubernetes_serves_what_gpu_yaml_says() -> None:
+    """The configuration inside is the file beside, to the last comment."""
+    spec = manifests()["RayService"]["spec"]
+
+    assert spec["serveConfigV2"] == (SERVE / "gpu.yaml").read_text()
+    (deployment,) = read("gpu.yaml")["applications"][0]["deployments"]
+    assert deployment["max_replicas_per_node"] == 1
+    assert spec["excludeHeadPodFromServeSvc"] is True
+    assert spec["rayClusterConfig"]["authOptions"] == {"mode": "token"}
+    assert spec["rayClusterConfig"]["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
+
+
+def test_every_pod_starts_with_the_variables_of_ray_env() -> None:
+    """Head and workers alike; the token's are KubeRay's."""
+    variables = ingress.clustered(Settings(replicas=REPLICAS, drain_seconds=DRAIN_SECONDS))
+    del variables["RAY_AUTH_MODE"]
+    variables[ingress.PROGRAM] = f"/opt/headlight/bin/{ingress.WRAPPER}"
+
+    for pod in templates():
+        given = {each["name"]: each["value"] for each in pod["containers"][0]["env"]}
+        assert given == {**variables, "HF_HUB_OFFLINE": "1"}
+
+
+def test_no_pod_is_told_of_other_services() -> None:
+    """Kubernetes' variables of a Service called headlight* look like settings of ours."""
+    assert [pod["enableServiceLinks"] for pod in templates()] == [False] * len(templates())
+
+
 def test_a_container_that_takes_too_much_memory_is_its_own_fault() -> None:
     """Each of the compose file's has a limit, so that none takes the machine with it."""
     services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
 
     assert all("mem_limit" in service for service in services.values())
+
+
+def test_no_pod_is_killed_before_it_has_drained() -> None:
+    """Pod 120 s > node 90 > replica 60 > request 30; a cluster outlives its pods."""
+    node = ingress.NODE_DRAIN_SECONDS
+    replica = ingress.shutdown_seconds(Settings(drain_seconds=DRAIN_SECONDS))
+    spec = manifests()["RayService"]["spec"]
+
+    for pod in templates():
+        grace = pod["terminationGracePeriodSeconds"]
+        assert spec["rayClusterDeletionDelaySeconds"] > grace > node > replica
+    assert (grace, node, replica, Settings().deadline_seconds) == (120, 90, 60, 30)
+
+
+def test_no_pod_has_more_rights_than_it_needs() -> None:
+    """A user of its own, nothing to write to but its volumes, memory that is its own."""
+    for pod in templates():
+        (container,) = pod["containers"]
+        outer, inner = pod["securityContext"], container["securityContext"]
+        resources = container["resources"]
+
+        assert outer["runAsNonRoot"] is True and outer["runAsUser"] == 1000
+        assert outer["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert inner["capabilities"] == {"drop": ["ALL"]}
+        assert inner["readOnlyRootFilesystem"] is True
+        assert inner["allowPrivilegeEscalation"] is False
+        assert resources["requests"] == resources["limits"]
+        assert {"/tmp", "/dev/shm"} <= {mount["mountPath"] for mount in container["volumeMounts"]}
+
+
+def test_the_manifests_around_it_mean_its_pods() -> None:
+    """A budget, a policy and two ways to the metrics, each by labels that the pods have."""
+    found = manifests()
+    cluster = found["RayService"]["spec"]["rayClusterConfig"]
+    workers = cluster["workerGroupSpecs"]
+    labels = [
+        group["template"]["metadata"]["labels"] for group in [cluster["headGroupSpec"], *workers]
+    ]
+
+    budget = found["PodDisruptionBudget"]["spec"]["selector"]["matchExpressions"]
+    assert {"gpu", "cpu"} == {group["groupName"] for group in workers}
+    assert {"key": "ray.io/group", "operator": "In", "values": ["gpu", "cpu"]} in budget
+    for kind, place in (("NetworkPolicy", "podSelector"), ("PodMonitor", "selector")):
+        chosen = found[kind]["spec"][place]["matchLabels"]
+        assert all(chosen.items() <= each.items() for each in labels)
+    ports = {port["name"] for pod in templates() for port in pod["containers"][0]["ports"]}
+    monitored = {end["port"] for end in found["PodMonitor"]["spec"]["podMetricsEndpoints"]}
+    assert monitored <= ports
+    (scraped,) = found["ScrapeConfig"]["spec"]["staticConfigs"]
+    assert scraped["targets"] == ["headlight-serve-svc.headlight.svc:8000"]
+    outside = [rule for rule in found["NetworkPolicy"]["spec"]["ingress"] if "ports" in rule]
+    opened = {port["port"] for rule in outside for port in rule["ports"]}
+    assert opened == {8000, 8080, 8265, 44217, 44227}
 
 
 @pytest.mark.parametrize(
