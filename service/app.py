@@ -16,10 +16,11 @@ from typing import Any
 
 import ray
 from ray import serve
+from ray.serve.context import _get_global_client
 from starlette.types import ASGIApp
 
 from service import needs, probe, settings
-from service.cluster import descriptors, ingress, relay
+from service.cluster import descriptors, ingress, nodes, relay
 from service.edge import direct
 from service.edge import routes as edge
 from service.engine import weights
@@ -64,14 +65,16 @@ def build(args: Settings) -> serve.Application:
 
     Raises:
         ValueError: a setting that the configuration says elsewhere.
-        Unsuited: the cluster was started without the variables that carry requests as promised.
+        Unsuited: this cluster's nodes cannot carry requests as promised; names them.
         ModelNotFound: the hub does not know the model.
         Unfit: a node could not run a replica; what serves goes on.
     """
     if misplaced := sorted(args.model_fields_set & ELSEWHERE.keys()):
         raise ValueError("; ".join(f"not {name} but {ELSEWHERE[name]}" for name in misplaced))
     config = settings.load(args.model_dump(include=args.model_fields_set))
-    ingress.check(config, os.environ)
+    ingress.check(config, os.environ, here())
+    if unsuited := list(nodes.unsuited(known(), host())):
+        raise ingress.Unsuited("; ".join(unsuited))
     config = config.model_copy(update={"model": weights.pin(config.model)})
     application = describe(config, TRIES_ON_A_CLUSTER)
     actor = application._bound_deployment.ray_actor_options
@@ -89,7 +92,7 @@ def describe(settings: Settings, tries: int, lines: Path | None = None) -> serve
     """
     return Encoder.options(  # type: ignore[attr-defined,no-any-return]  # made by a decorator
         **bounds.replicas(settings),
-        ray_actor_options={"num_cpus": 0, "num_gpus": gpus(settings)},
+        ray_actor_options={"num_cpus": 0, "num_gpus": gpus(settings), **nodes.DEMAND},
         max_ongoing_requests=ingress.ongoing(settings),
         # Ray counts here what came in one turn of the loop, before it looks whether there is room
         max_queued_requests=ingress.ongoing(settings),
@@ -122,8 +125,23 @@ def status() -> tuple[dict[str, int], str]:
 
 
 def resources() -> dict[str, float]:
-    """Return what the nodes of the Ray we are on have together."""
-    return dict(ray.cluster_resources())  # type: ignore[no-untyped-call]  # Ray's gap
+    """Return what the nodes that may get a replica have together."""
+    return nodes.resources(known())
+
+
+def known() -> nodes.Nodes:
+    """Return the nodes of the Ray we are on, dead ones too."""
+    return list(ray.nodes())  # type: ignore[no-untyped-call]  # Ray's gap
+
+
+def here() -> str:
+    """Return the address of this node."""
+    return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]  # Ray's gap
+
+
+def host() -> str:
+    """Return what every node listens on for clients."""
+    return str(_get_global_client().http_config.host)  # type: ignore[union-attr]  # raises instead
 
 
 @serve.deployment(name=DEPLOYMENT)
@@ -139,7 +157,9 @@ class Encoder:
         """
         context = serve.get_replica_context()
         bounds.check(settings, context._deployment_config)
-        ingress.check(bounds.counted(settings, context.world_size), os.environ)
+        ingress.check(bounds.counted(settings, context.world_size), os.environ, here())
+        for reason in nodes.apart(known(), host(), here()):
+            raise ingress.Unsuited(f"{here()} cannot serve: {reason}")
         descriptors.raise_limit()
         # Ray makes the outermost layer after this, from the environment: two models of one
         # cluster have a process each, and with it limits of their own.

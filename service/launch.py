@@ -18,8 +18,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from service.cluster import drain, ingress, ports, progress, reach, relay, room, sweep, workspace
+from service.cluster import drain, ingress, nodes, ports, progress, reach, relay, sweep, workspace
 from service.cluster.progress import StartFailed, demand, last_line
+from service.cluster.room import STORE_BYTES
 from service.engine import weights
 from service.observe import logs
 from service.settings import PREFIX, Settings
@@ -164,7 +165,7 @@ def start_ray(settings: Settings, run: Path, cores: int) -> None:
             address="local",
             num_cpus=cores,
             include_dashboard=False,
-            object_store_memory=room.STORE_BYTES[settings.ingress],
+            object_store_memory=STORE_BYTES[settings.ingress],
             log_to_driver=False,
             _temp_dir=str(run / "ray"),  # Ray opens it to all; ours stays private
         )
@@ -188,22 +189,29 @@ def cluster(settings: Settings, say: Say) -> Iterator[None]:
     with workspace.quiet(Path(os.devnull)):
         try:
             with our_sigterm(), progress.told(say, lambda: "the cluster has not answered yet"):
-                join(settings)
+                bare = join(settings)
+            for address in bare:
+                say(f"warning: {address} gets no replica: it was started {nodes.REMEDY}")
             yield
         finally:
             ray.shutdown()
 
 
-def join(settings: Settings) -> None:
-    """Join a cluster; see `cluster`."""
+def join(settings: Settings) -> list[str]:
+    """Join a cluster; see `cluster`. Gives the addresses of nodes that will get no replica."""
     import ray
 
     try:
         reach.connect(settings.address or "")
         ray.init(address=settings.address, log_to_driver=False)
-        read = ray.remote(num_cpus=0)(lambda: dict(os.environ)).remote()
-        actual = ray.get(read, timeout=JOIN_SECONDS)
-        ingress.check(settings, actual)
+        known = ray.nodes()  # type: ignore[no-untyped-call]  # Ray's gap
+        demand(nodes.unsuited(known, settings.host))
+        address = ray.util.get_node_ip_address
+        task = ray.remote(num_cpus=0, label_selector=nodes.LABEL)
+        read = task(lambda: (address(), dict(os.environ))).remote()  # type: ignore[no-untyped-call]
+        node, actual = ray.get(read, timeout=JOIN_SECONDS)
+        ingress.check(settings, actual, node)
+        return nodes.bare(known)
     except ingress.Unsuited as error:
         raise StartFailed(str(error)) from error
     except (OSError, ValueError, RuntimeError, ray.exceptions.GetTimeoutError) as error:

@@ -210,6 +210,7 @@ ROWS = (
         "drain_seconds, as Ray is told",
     ),
     Row("cluster.ingress.NODE_DRAIN_SECONDS", "the node's work is cut", "a node told to stop"),
+    Row("cluster.ingress.RECONNECT_SECONDS", "the node ends", "a node without its head"),
     # logs
     Row("observe.logs.FILE_BYTES", "the log begins anew", "a replica's log; one more is kept"),
     Row(

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from service import keys
-from service.cluster import haproxy, ports
+from service.cluster import haproxy, nodes, ports
 from service.settings import KIB, MIB, PREFIX, Settings
 
 # Requests a replica may hold beyond those that wait in our queue: running ones, probes and
@@ -57,6 +57,7 @@ AUTHENTICATED = {"RAY_AUTH_MODE": "token"}  # without it, whoever reaches Ray ru
 
 # A node told to stop hands its work over for so long; a replica's own time to leave is less.
 NODE_DRAIN_SECONDS = 90
+RECONNECT_SECONDS = 600  # a node serves on without the head; a reboot takes longer than Ray's 60
 
 
 class Unsuited(Exception):
@@ -161,6 +162,8 @@ def clustered(settings: Settings) -> dict[str, str]:
     """
     return promised(settings) | {
         **AUTHENTICATED,
+        **nodes.LABELLED,
+        "RAY_gcs_rpc_server_reconnect_timeout_s": str(RECONNECT_SECONDS),
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": str(NODE_DRAIN_SECONDS),
         **HEAP,
         **KERNELS,
@@ -179,6 +182,7 @@ def placed(settings: Settings, block: int, run: Path, cores: int) -> dict[str, s
     """
     ray = {
         **AUTHENTICATED,
+        **nodes.LABELLED,
         "RAY_AUTH_TOKEN": secrets.token_hex(32),  # of this service alone; no file in the home
         **HEAP,
         **KERNELS,
@@ -220,7 +224,7 @@ def wrapper(run: Path) -> Path:
     return script
 
 
-def check(settings: Settings, actual: Mapping[str, str]) -> None:
+def check(settings: Settings, actual: Mapping[str, str], node: str = "this cluster") -> None:
     """Check that Ray's processes on a node were started with what the promise needs.
 
     Raises:
@@ -231,7 +235,7 @@ def check(settings: Settings, actual: Mapping[str, str]) -> None:
         open_to_all = differences(AUTHENTICATED, actual)
         different += [f"{one} unless you set --insecure-cluster true" for one in open_to_all]
     if different:
-        raise Unsuited("this cluster cannot serve: " + "; ".join(different))
+        raise Unsuited(f"{node} cannot serve: " + "; ".join(different))
 
 
 def differences(promised: Mapping[str, str], actual: Mapping[str, str]) -> list[str]:

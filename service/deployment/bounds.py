@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from service import settings
-from service.cluster import ingress, reach
+from service.cluster import ingress, nodes, reach
 from service.deployment.applications import Application
 from service.deployment.faults import Fault
 from service.wording.words import listed
@@ -65,6 +65,7 @@ def of_application(ours: Application) -> Iterator[Fault]:
     yield from _limits(ours)
     yield from _shutdown(ours)
     yield from _scaling(ours)
+    yield from _label(ours)
     yield from _processors(ours)
     yield from _gpus(ours)
 
@@ -134,6 +135,14 @@ def _scaling(ours: Application) -> Iterator[Fault]:
     elif fixed is not None and ours.settings.max_replicas is not None:
         text = "leave it out; with max_replicas in args, min_replicas is the start"
         yield Fault(ours.at("num_replicas"), text)
+
+
+def _label(ours: Application) -> Iterator[Fault]:
+    """A file's ray_actor_options replace those of the code, and with them what keeps bare nodes out."""
+    at, selector = ours.at("ray_actor_options", "label_selector"), nodes.LABEL
+    if ours.actor and not selector.items() <= (ours.actor.get("label_selector") or {}).items():
+        wanted = ", ".join(f"{name}: {value}" for name, value in selector.items())
+        yield Fault(at, f"keeps replicas off nodes without ray.env; write {{{wanted}}}")
 
 
 def _processors(ours: Application) -> Iterator[Fault]:

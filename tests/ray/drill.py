@@ -59,8 +59,8 @@ class Journal:
 class Connection:
     """One connection at a time, kept alive."""
 
-    def __init__(self, port: int) -> None:
-        self._port = port
+    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
+        self._host, self._port = host, port
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
 
@@ -75,7 +75,7 @@ class Connection:
         """
         if self._reader is None or self._reader.at_eof():
             self.close()
-            self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
+            self._reader, self._writer = await asyncio.open_connection(self._host, self._port)
         assert self._writer is not None
         head = (
             f"POST /v1/encode HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -182,9 +182,9 @@ def under_way(service: "Service") -> float:
     return total(service, "headlight_requests_in_flight")
 
 
-def wait(done: Callable[[], bool], what: str) -> None:
+def wait(done: Callable[[], bool], what: str, seconds: float = PATIENCE_SECONDS) -> None:
     """Wait until something is so."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + seconds
     while not done():
         assert time.monotonic() < deadline, f"in vain: {what}"
         time.sleep(0.05)

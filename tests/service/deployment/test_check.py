@@ -238,6 +238,13 @@ MISTAKES = {
         "        autoscaling_config: {max_replicas: 2}\n",
         f"{DEPLOYMENT}.autoscaling_config: not here but min_replicas and max_replicas in args",
     ),
+    "replicas on nodes without the variables": Mistake(
+        LAPTOP,
+        "          label_selector: {headlight: serves}",
+        "          resources: {}",
+        f"{ACTOR}.label_selector: keeps replicas off nodes without ray.env; write "
+        "{headlight: serves}",
+    ),
     "more threads than processors": Mistake(
         LAPTOP,
         "threads: 1",

@@ -1,0 +1,139 @@
+"""What a cluster of three nodes does to its clients while a part of it is lost."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import load, nodes
+from tests.ray.drill import wait
+
+pytestmark = pytest.mark.prove
+
+KILLS, KILL_SECONDS = 18, 10
+CUT_SECONDS = 10
+
+Report = dict[str, load.Heard]
+
+
+def drill(cluster: nodes.Cluster, title: str, do: Callable[[], object]) -> Report:
+    """Load every node while something is done; print what each of them gave."""
+    addresses = [cluster.head.address, *(each.address for each in cluster.workers)]
+    heard = load.during(do, addresses, nodes.PORT)
+    for name, address in zip(("head", "worker 1", "worker 2"), addresses, strict=False):
+        print(f"\n{title}: {name}: {heard[address]}", end="")
+    print()
+    return heard
+
+
+def whole(heard: Report, *addresses: str) -> None:
+    """Hold that these addresses lost nothing, and gave the same bits."""
+    for address in addresses or heard:
+        assert heard[address].whole(), f"{address}: {heard[address]}"
+    assert len(set().union(*(each.journal.data for each in heard.values()))) == 1
+
+
+def test_a_worker_told_to_stop_drains(lasting: nodes.Cluster) -> None:
+    """SIGTERM, as a pod gets it: it ends within its grace, and costs its own clients alone."""
+    worker = lasting.workers[1]
+    (starter,) = worker.starters()
+
+    def stop() -> None:
+        time.sleep(3)
+        began = time.monotonic()
+        worker_shell = Path(f"/proc/{starter}")
+        os.kill(starter, signal.SIGTERM)
+        wait(lambda: not worker_shell.exists(), "the node's end", 120)
+        print(f"\nthe node ended after {time.monotonic() - began:.1f} s", end="")
+        lasting.wait(nodes.serving(2), 120)  # its supervisor has started it again
+        wait(lambda: nodes.answers(f"http://{worker.address}:{nodes.PORT}"), "ready")
+
+    heard = drill(lasting, "SIGTERM to worker 2", stop)
+    whole(heard, lasting.head.address, lasting.workers[0].address)
+    # HAProxy ends with its node: one request of each connection to it may be without an answer
+    assert len(heard[worker.address].journal.lost) <= load.CONNECTIONS
+    assert set(heard[worker.address].journal.codes) <= {200, 503}
+
+
+@pytest.mark.skipif(not nodes.redis(), reason="redis-server is not installed (Debian has it)")
+def test_a_killed_gcs_costs_the_workers_clients_nothing(lasting: nodes.Cluster) -> None:
+    """With Redis: the head starts again and finds its nodes, which served meanwhile."""
+    nodes_before = lasting.alive()
+
+    def kill() -> None:
+        time.sleep(3)
+        began = time.monotonic()
+        lasting.head.kill("gcs_server")
+        wait(lambda: not lasting.alive(), "the head gone")
+        lasting.wait(nodes.serving(2), 120)
+        wait(lambda: nodes.answers(f"http://{lasting.head.address}:{nodes.PORT}"), "ready")
+        print(f"\nthe head serves again after {time.monotonic() - began:.1f} s", end="")
+
+    before = [worker.named("ServeReplica") for worker in lasting.workers]
+    heard = drill(lasting, "gcs_server killed, with Redis", kill)
+    whole(heard, *(worker.address for worker in lasting.workers))
+    assert lasting.alive() == nodes_before
+    assert [worker.named("ServeReplica") for worker in lasting.workers] == before
+
+
+def test_a_killed_haproxy_costs_the_clients_of_its_node_alone(lasting: nodes.Cluster) -> None:
+    """Those in flight there, and then refused connections until Ray has started another."""
+    worker = lasting.workers[0]
+
+    def kill() -> None:
+        time.sleep(3)
+        began = time.monotonic()
+        for pid in worker.named("haproxy"):
+            os.kill(pid, signal.SIGKILL)
+        wait(lambda: nodes.answers(f"http://{worker.address}:{nodes.PORT}"), "ready")
+        print(f"\nHAProxy answers again after {time.monotonic() - began:.1f} s", end="")
+
+    heard = drill(lasting, "HAProxy of worker 1 killed", kill)
+    whole(heard, lasting.head.address, lasting.workers[1].address)
+    assert len(heard[worker.address].journal.lost) <= load.CONNECTIONS
+
+
+def test_a_cut_link_costs_what_was_on_it(lasting: nodes.Cluster) -> None:
+    """The other nodes answer all that reaches them; what waited for the cut replica goes on."""
+    worker = lasting.workers[1]
+
+    def cut() -> None:
+        time.sleep(3)
+        worker.run("ip link set eth0 down")
+        time.sleep(CUT_SECONDS)
+        worker.run("ip link set eth0 up")
+        lasting.wait(nodes.serving(2))
+        wait(lambda: nodes.answers(f"http://{worker.address}:{nodes.PORT}"), "ready")
+
+    heard = drill(lasting, "the link of worker 2 cut for 10 s", cut)
+    whole(heard, lasting.head.address, lasting.workers[0].address)
+
+
+def test_a_killed_controller_costs_nothing(lasting: nodes.Cluster) -> None:
+    """Ray starts another, which finds what runs."""
+
+    def kill() -> None:
+        time.sleep(3)
+        killed = lasting.head.kill("ServeController")
+        wait(lambda: lasting.head.named("ServeController") not in ([], [killed]), "another")
+        lasting.wait(nodes.serving(2))
+
+    whole(drill(lasting, "the controller killed", kill))
+
+
+def test_a_replica_killed_every_ten_seconds_costs_nothing(lasting: nodes.Cluster) -> None:
+    """Eighteen in three minutes, in turns on both workers."""
+
+    def kill() -> None:
+        for number in range(KILLS):
+            time.sleep(KILL_SECONDS)
+            worker = lasting.workers[number % 2]
+            for pid in worker.named("ServeReplica"):
+                os.kill(pid, signal.SIGKILL)
+
+    heard = drill(lasting, "a replica killed every 10 s", kill)
+    lasting.wait(nodes.serving(2))
+    whole(heard)
