@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from service.encode.aside import Aside
 from service.encode.gateway import Gateway
 from service.encode.inputs import Reader
 from service.encode.plan import Planner
-from service.encode.price import cost
+from service.encode.price import costs
 from service.engine import machine, vitals
 from service.engine.batcher import Batcher
 from service.engine.batches import Batches
@@ -168,6 +168,7 @@ class Replica:
             "revision": self.source.commit,
             "family": config.family,
             "trained": model.trained,
+            "tasks": model.tasks,
             "layers": config.layers,
             "heads": config.heads,
             "width": config.width,
@@ -242,7 +243,7 @@ def _batcher(
         lanes=len(lanes),
         budget=proof.budget,
         speed=proof.speed,
-        cost=cache(partial(cost, lanes.model.config)),
+        cost=costs(lanes.model.config),
         small=proof.small,
         most_requests=settings.max_waiting_requests,
         most_tokens=settings.max_waiting_tokens,

@@ -1,0 +1,57 @@
+"""Checkpoints with a head, of random weights, for tests that serve one."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported; nothing may call out
+
+import torch
+import transformers
+from transformers import AutoTokenizer, BertConfig, PreTrainedModel
+
+from service.engine.weights import BUNDLED, locate
+
+MOST = 37  # rows of the position table
+SIZES = {"hidden_size": 15, "num_hidden_layers": 2, "num_attention_heads": 3}
+SPLADE = {"pooling_strategy": "max", "activation_function": "relu"}
+MODULES = (
+    "base.modules.transformer.Transformer",
+    "sparse_encoder.modules.splade_pooling.SpladePooling",
+)
+
+
+def checkpoint(folder: Path, head: str, **choices: Any) -> PreTrainedModel:
+    """A small BERT with a head and the bundled model's tokenizer, saved.
+
+    Args:
+        head: what transformers calls it, such as ForSequenceClassification.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(locate(BUNDLED).folder)
+    config = BertConfig(
+        **SIZES | choices,
+        vocab_size=len(tokenizer),
+        intermediate_size=23,
+        max_position_embeddings=MOST,
+        initializer_range=0.5,
+        attn_implementation="eager",
+    )
+    torch.manual_seed(0)
+    model: PreTrainedModel = getattr(transformers, f"Bert{head}")(config).eval()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    if head == "ForMaskedLM":
+        sparse(folder)
+    return model
+
+
+def sparse(folder: Path) -> None:
+    """The modules of a SparseEncoder beside a masked language model."""
+    rows = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.{module}"}
+        for i, (path, module) in enumerate(zip(("", "1_SpladePooling"), MODULES, strict=True))
+    ]
+    (folder / "modules.json").write_text(json.dumps(rows))
+    (folder / "1_SpladePooling").mkdir()
+    (folder / "1_SpladePooling" / "config.json").write_text(json.dumps(SPLADE))
