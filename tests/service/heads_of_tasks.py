@@ -9,7 +9,12 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported; nothin
 
 import torch
 import transformers
-from transformers import AutoTokenizer, BertConfig, PreTrainedModel
+from transformers import (
+    AutoTokenizer,
+    BertConfig,
+    BertForSequenceClassification,
+    PreTrainedModel,
+)
 
 from service.engine.weights import BUNDLED, locate
 
@@ -20,6 +25,9 @@ MODULES = (
     "base.modules.transformer.Transformer",
     "sparse_encoder.modules.splade_pooling.SpladePooling",
 )
+
+ANIMALS = ("The dog barks", "A horse eats grass", "Birds build nests")
+WEATHER = ("It is raining", "The sky is grey and cold", "The sun shines today")
 
 
 def checkpoint(folder: Path, head: str, **choices: Any) -> PreTrainedModel:
@@ -44,6 +52,32 @@ def checkpoint(folder: Path, head: str, **choices: Any) -> PreTrainedModel:
     if head == "ForMaskedLM":
         sparse(folder)
     return model
+
+
+def classifier(folder: Path) -> None:
+    """The bundled encoder with a head that tells ANIMALS from WEATHER.
+
+    Its weights are the difference of the mean first-token vectors of either's sentences.
+    """
+    bundled = locate(BUNDLED).folder
+    tokenizer = AutoTokenizer.from_pretrained(bundled)
+    names = dict(enumerate(("animals", "weather")))
+    model = BertForSequenceClassification.from_pretrained(bundled, id2label=names).eval()
+    with torch.no_grad():
+        means = [
+            torch.stack(
+                [model.bert(**tokenizer(text, return_tensors="pt"))[0][0, 0] for text in texts]
+            ).mean(0)
+            for texts in (ANIMALS, WEATHER)
+        ]
+        middle = (means[0] + means[1]) / 2
+        scale = 0.1  # where tanh is nearly straight
+        model.bert.pooler.dense.weight.copy_(torch.eye(len(middle)) * scale)
+        model.bert.pooler.dense.bias.copy_(-middle * scale)
+        model.classifier.weight.copy_(torch.stack([mean - middle for mean in means]))
+        model.classifier.bias.zero_()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
 
 
 def sparse(folder: Path) -> None:

@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ import numpy as np
 import pytest
 import pytest_asyncio
 import torch
+from huggingface_hub import InferenceClient
 from safetensors.numpy import load
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedModel
 
+from headlight_client import AsyncClient
 from service.edge import guard
 from service.replica import Replica
 from service.settings import Settings
@@ -201,7 +204,7 @@ async def test_another_task_is_refused_with_those_there_are(
         (client, "/v2/rerank", {"query": "a", "documents": ["b"]}),
     ):
         answer = await http.post(path, json=body)
-        assert answer.status_code == 404 and '"encode"' in answer.text, path
+        assert answer.status_code == 404 and '"encode"' in words(answer), path
 
 
 async def test_tei_ranks_texts_best_first(served: Served) -> None:
@@ -372,6 +375,11 @@ async def test_classes_and_labels_are_no_arrays(served: Served, encoding: str) -
     assert item["classes"] == told["classes"] and header.keys() == {"__metadata__", "0.pooled"}
 
 
+def words(answer: httpx.Response) -> str:
+    """What a refusal says, whatever its shape."""
+    return " ".join(map(str, answer.json().values()))
+
+
 REFUSED = {
     "no texts": ("reranker", "/rerank", {"query": "a", "texts": []}, 400, "texts"),
     "no documents": ("reranker", "/v1/rerank", {"query": "a", "documents": []}, 422, "documents"),
@@ -418,7 +426,47 @@ async def test_a_bad_request_is_refused_at_its_place(
     """In the words of its API, by the names of its own fields."""
     answer = await served.clients[kind].post(path, json=body)
 
-    assert (answer.status_code, says in answer.text) == (status, True), answer.text
+    assert (answer.status_code, says in words(answer)) == (status, True), answer.text
     shapes = {"/v1/encode": {"code", "detail"}, "/v1/rerank": {"message", "detail", "code"}}
     shapes["/v2/rerank"] = shapes["/v1/rerank"]
     assert answer.json().keys() >= shapes.get(path, {"error", "error_type"})
+
+
+@pytest.mark.client("huggingface-hub", "text_classification")
+async def test_hugging_faces_client_classifies(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the root of TEI's routes; the best class of so many."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    client = InferenceClient(served.urls["classifier"])
+
+    plain = await asyncio.to_thread(client.text_classification, TEXTS[0])
+    sigmoid = await asyncio.to_thread(
+        partial(client.text_classification, TEXTS[0], function_to_apply="sigmoid", top_k=1)
+    )
+
+    logits = served.logits("classifier", TEXTS[0])
+    best = int(logits.argmax())
+    for told, scores in ((plain, logits.softmax(0)), (sigmoid, logits.sigmoid())):
+        assert told.label == NAMES[best]  # type: ignore[attr-defined]
+        assert told.score == pytest.approx(float(scores[best]), abs=CLOSE)  # type: ignore[attr-defined]
+
+
+async def test_our_client_answers_what_heads_make(served: Served) -> None:
+    """Classes and labels as they are, sparse vectors as arrays."""
+    told = {}
+    options = {"classifier": {"classify": True}, "tagger": {"label_tokens": True}}
+    options["sparse"] = {"sparse": True}
+    for kind, option in options.items():
+        async with AsyncClient(served.urls[kind]) as client:
+            told[kind] = (await client.encode([TEXTS[0]], pooled=False, **option)).items[0]
+
+    native = {
+        kind: (await served.encode(kind, TEXTS[0], **option))[0] for kind, option in options.items()
+    }
+    assert told["classifier"].classes == native["classifier"]["classes"]
+    assert told["tagger"].labels == native["tagger"]["labels"]
+    assert told["sparse"].sparse.indices.tolist() == native["sparse"]["sparse"]["indices"]
+    assert told["sparse"].sparse.tokens == native["sparse"]["sparse"]["tokens"]
+    values = np.array(native["sparse"]["sparse"]["values"], dtype=np.float32)
+    np.testing.assert_array_equal(told["sparse"].sparse.values, values)
