@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from service.encode.aside import Aside
 from service.encode.gateway import Gateway
 from service.encode.inputs import Reader
 from service.encode.plan import Planner
-from service.encode.price import costs
+from service.encode.price import cost, costs
 from service.engine import machine, vitals
 from service.engine.batcher import Batcher
 from service.engine.batches import Batches
@@ -238,12 +238,13 @@ def _batcher(
     settings: Settings, lanes: Lanes, proof: Proof, batches: Batches
 ) -> Batcher[Work, Result]:
     """The queue in front of the lanes, each batch counted and traced."""
+    config = lanes.model.config
     return Batcher[Work, Result](
         batches,
         lanes=len(lanes),
         budget=proof.budget,
         speed=proof.speed,
-        cost=costs(lanes.model.config),
+        cost=costs(config, cache(partial(cost, config))),
         small=proof.small,
         most_requests=settings.max_waiting_requests,
         most_tokens=settings.max_waiting_tokens,

@@ -119,8 +119,8 @@ INFER_STATUSES = {code: inference_protocol.status(code) for code in REFUSALS}
 NATIVE = Api("Headlight", Problem, {}, READING, ALL, native.problem, MEDIA_TYPE)
 OPENAI = Api("OpenAI", OpenAIError, refusals.OPENAI, ALWAYS, EMBEDDING_CODES, openai.problem)
 TEI = Api("Text Embeddings Inference", TEIError, refusals.TEI, READING, ENCODING, tei.problem)
-TEI_TASKS = TEI._replace(body_codes=TASKS)
-TEI_RERANK = TEI_TASKS._replace(problem=tei_tasks.rerank_problem)
+TEI_TASKS = Api(TEI.name, TEIError, refusals.TEI, READING, TASKS, tei.problem)
+TEI_RERANK = Api(TEI.name, TEIError, refusals.TEI, READING, TASKS, tei_tasks.rerank_problem)
 RERANK = Api(
     "Rerank (Jina, Cohere)",
     RerankError,

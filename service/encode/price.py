@@ -3,7 +3,6 @@
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 from model.config import EncoderConfig
@@ -195,12 +194,12 @@ def head_flops(works: Sequence[Work]) -> int:
     return sum(work.outputs.head.flops(len(work)) for work in works if work.outputs.head)
 
 
-def costs(config: EncoderConfig) -> Callable[[Work], float]:
-    """What a work costs, counted as `cost` counts; a vocabulary is as large as many layers."""
+def costs(config: EncoderConfig, encoding: Callable[[int], float]) -> Callable[[Work], float]:
+    """What a work costs, counted as `cost` counts; a vocabulary is as large as many layers.
 
-    @cache
-    def encoding(length: int) -> float:
-        return cost(config, length)
+    Args:
+        encoding: `cost` of a sequence's length.
+    """
 
     token = flops(config, [SHORT_TOKENS], []) / SHORT_TOKENS
 
