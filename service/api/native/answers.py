@@ -93,7 +93,13 @@ class Usage(Closed):
     attention_bytes: Annotated[
         int, about("Bytes of the attention's arrays, before they are written.")
     ]
-    answer_bytes: Annotated[int, about("Bytes of all arrays, before they are written.")]
+    answer_bytes: Annotated[
+        int,
+        about(
+            "Bytes of all arrays, before they are written; of sparse vectors, as many as they may "
+            "have."
+        ),
+    ]
     queue_ms: Annotated[float, about("Milliseconds that the request waited for the model.")]
     compute_ms: Annotated[float, about("Milliseconds that the model took.")]
 
@@ -113,7 +119,13 @@ class Priced(Closed):
     attention_bytes: Annotated[
         int, about("Bytes of the attention's arrays, before they are written.")
     ]
-    answer_bytes: Annotated[int, about("Bytes of all arrays, before they are written.")]
+    answer_bytes: Annotated[
+        int,
+        about(
+            "Bytes of all arrays, before they are written; of sparse vectors, as many as they may "
+            "have."
+        ),
+    ]
     flops: Annotated[int, about("Floating-point operations; a product and its sum are two.")]
     admitted: Annotated[bool, about("Whether the request would be answered now.")]
     code: Annotated[
