@@ -46,9 +46,7 @@ REFUSALS: dict[str, Kind] = {
         403, "A web page of another origin sent this; the setting cors_origins lists allowed ones."
     ),
     "not_found": Kind(404, "There is nothing at this path."),
-    "task_not_found": Kind(
-        404, "The model is an encoder and cannot do this task; POST /embed returns vectors."
-    ),
+    "task_not_found": Kind(404, "The model's checkpoint has no head for this task."),
     "model_not_found": Kind(404, "This service serves another model."),
     "request_timeout": Kind(408, "The body did not arrive in time."),
     "method_not_allowed": Kind(405, "This path does not support this method."),

@@ -19,7 +19,7 @@ from service.encode.aside import Aside
 from service.encode.gateway import Gateway
 from service.encode.inputs import Reader
 from service.encode.plan import Planner
-from service.encode.price import cost
+from service.encode.price import cost, costs
 from service.engine import machine, vitals
 from service.engine.batcher import Batcher
 from service.engine.batches import Batches
@@ -184,6 +184,7 @@ class Replica:
             "revision": self.source.commit,
             "family": config.family,
             "trained": model.trained,
+            "tasks": model.tasks,
             "layers": config.layers,
             "heads": config.heads,
             "width": config.width,
@@ -272,12 +273,13 @@ def _batcher(
     settings: Settings, lanes: Lanes, proof: Proof, batches: Batches
 ) -> Batcher[Work, Result]:
     """The queue in front of the lanes, each batch counted and traced."""
+    config = lanes.model.config
     return Batcher[Work, Result](
         batches,
         lanes=len(lanes),
         budget=proof.budget,
         speed=proof.speed,
-        cost=cache(partial(cost, lanes.model.config)),
+        cost=costs(config, cache(partial(cost, config))),
         small=proof.small,
         most_requests=settings.max_waiting_requests,
         most_tokens=settings.max_waiting_tokens,

@@ -258,6 +258,16 @@ FIELDS = [
         ("a layer is a float", with_field('"layers":[1.0]')),
         ("a layer is true", with_field('"layers":[true]')),
         ("model is a number", with_field('"model":1')),
+        ("classify is 1", with_field('"classify":1')),
+        ("label_tokens is a word", with_field('"label_tokens":"word"')),
+        ("sparse is a list", with_field('"sparse":[7]')),
+    ),
+    *bodies(
+        404,
+        "task_not_found",
+        ("classes of an encoder", with_field('"classify":true')),
+        ("labels of an encoder", with_field('"label_tokens":true')),
+        ("a vocabulary of an encoder", with_field('"sparse":{"k":7}')),
     ),
     *bodies(422, "batch_empty", ("no input", '{"inputs":[]}')),
     *bodies(
@@ -268,6 +278,10 @@ FIELDS = [
         ("an unknown dtype", with_field('"dtype":"float64"')),
         ("an unknown pooling", with_field('"pooled":{"mode":"sum"}')),
         ("no dimension", with_field('"pooled":{"dimensions":0}')),
+        ("an unknown score", with_field('"classify":{"activation":"tanh"}')),
+        ("a label of another thing", with_field('"label_tokens":{"level":"text"}')),
+        ("no weight", with_field('"sparse":{"k":0}')),
+        ("a weight below 0", with_field('"sparse":{"threshold":-1}')),
         ("a gate far out", with_field('"gates":[{"layer":0,"head":0,"scale":1e9}]')),
     ),
 ]
@@ -792,7 +806,38 @@ DIALECTS = [
         ("an empty text", 422, '{"inputs":""}'),
         ("an unknown prompt", 422, '{"inputs":"a","prompt_name":"x"}'),
     ),
-    *elsewhere("/rerank", ("a task of others", 404, '{"query":"a","texts":["b"]}')),
+    *elsewhere(
+        "/rerank",
+        ("a task of others", 404, '{"query":"a","texts":["b"]}'),
+        ("no text", 400, '{"query":"a","texts":[]}'),
+        ("a text of numbers", 422, '{"query":"a","texts":[1]}'),
+    ),
+    *elsewhere(
+        "/predict",
+        ("a task of others", 404, '{"inputs":[["a","b"]]}'),
+        ("three texts of a pair", 422, '{"inputs":["a","b","c"]}'),
+        ("a number of classes below 1", 422, '{"inputs":"a","parameters":{"top_k":0}}'),
+    ),
+    *elsewhere(
+        "/embed_sparse",
+        ("a task of others", 404, '{"inputs":"a"}'),
+        ("an unknown field", 422, '{"inputs":"a","normalize":true}'),
+    ),
+    *elsewhere(
+        "/v1/rerank",
+        ("a task of others", 404, '{"query":"a","documents":["b"]}'),
+        ("no query", 422, '{"documents":["b"]}'),
+        ("a document of another kind", 422, '{"query":"a","documents":[{"title":"b"}]}'),
+    ),
+    *elsewhere(
+        "/v2/rerank",
+        ("a task of others", 404, '{"query":"a","documents":["b"]}'),
+        (
+            "a query too often",
+            422,
+            json.dumps({"query": "a" * 2049, "documents": ["b"] * 1024}),
+        ),
+    ),
     *elsewhere(
         "/v2/models/all-MiniLM-L6-v2/infer",
         ("no JSON", 400, "{"),

@@ -26,7 +26,7 @@ ROWS = (
     Row("edge.guard.MOST_HEADER_BYTES", "headers_too_large", "all headers of a request"),
     Row("edge.guard.LONGEST_ID", "another id is made", "characters of X-Request-Id"),
     Row("edge.deadline.LONGEST", "out_of_range", "digits of X-Headlight-Deadline-Ms"),
-    Row("max_body_bytes", "body_too_large"),
+    Row("max_body_bytes", "body_too_large text_too_long"),
     Row("max_binary_body_bytes", "body_too_large"),
     Row("api.body.MOST_DEPTH", "json_too_deep", "objects and lists inside each other"),
     Row("edge.guard.MOST_ADDRESS", "headers_too_large", "bytes of path and query"),

@@ -79,6 +79,7 @@ ROWS = (
         headers=(("Content-Type", "text/plain"), ("Origin", "https://evil.example")),
     ),
     Row("not_found", TEXT, path="/v1/encod"),
+    Row("task_not_found", {**TEXT, "classify": True}),
     Row("task_not_found", {"query": "a", "texts": ["b"]}, path="/rerank"),
     Row("model_not_found", {**TEXT, "model": "bert-base-uncased"}),
     Row("request_timeout", TEXT, shown="(half a body)"),

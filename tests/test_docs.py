@@ -3,6 +3,7 @@
 import asyncio
 import doctest
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,10 @@ import pytest
 from click.testing import CliRunner
 
 from service.cli import main
+from service.edge.guard import Guard
+from service.replica import Replica
+from service.settings import Settings
+from tests.service.heads_of_tasks import classifier
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -48,6 +53,28 @@ async def test_every_example_gives_the_answer_shown(
     await asyncio.to_thread(doctest.DocTestRunner().run, session, out=said.append)
 
     assert len(session.examples) > 20
+    assert not said, "".join(said)
+
+
+async def test_the_page_of_questions_gives_the_answers_shown(
+    tmp_path: Path, outer: Callable[[Replica], Guard]
+) -> None:
+    """By a classifier made for it."""
+    classifier(tmp_path)
+    replica = await Replica.start(Settings(model=str(tmp_path), device="cpu", threads=1), "docs-1")
+    page = (DOCS / "questions.md").read_text("utf-8")
+    examples = "\n".join(EXAMPLES.findall(page))
+    said: list[str] = []
+    try:
+        transport = httpx.ASGITransport(outer(replica))
+        async with httpx.AsyncClient(transport=transport, base_url="http://headlight") as client:
+            names = {"client": Waiting(client)}
+            session = doctest.DocTestParser().get_doctest(examples, names, "questions.md", "", 0)
+            await asyncio.to_thread(doctest.DocTestRunner().run, session, out=said.append)
+    finally:
+        await replica.close()
+
+    assert len(session.examples) > 6
     assert not said, "".join(said)
 
 

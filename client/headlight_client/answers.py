@@ -56,6 +56,14 @@ class Attention:
     rollout: Array | None = None
 
 
+class Sparse(NamedTuple):
+    """Weights over the vocabulary: (ids,) ascending indices, (ids,) values, and their tokens."""
+
+    indices: Array
+    values: Array
+    tokens: list[str | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Item:
     """What came for one input.
@@ -66,6 +74,9 @@ class Item:
             vectors, layers or attention were asked for; None where not known.
         token_vectors: (tokens, width) where asked for.
         layers: (tokens, width) by hidden state.
+        classes: label, score and logit of each class, in the checkpoint's order.
+        labels: label and score of each token or word; None for a special token.
+        sparse: a sparse vector.
     """
 
     truncated: bool
@@ -79,6 +90,9 @@ class Item:
     token_vectors: Array | None = None
     layers: dict[int, Array] = field(default_factory=dict)
     attention: Attention | None = None
+    classes: list[dict[str, Any]] | None = None
+    labels: list[dict[str, Any] | None] | None = None
+    sparse: Sparse | None = None
 
 
 class Usage(NamedTuple):
@@ -176,7 +190,7 @@ def same(now: Mapping[str, str], before: Mapping[str, str]) -> None:
 
 def _item(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Item:
     fields = dict(facts)
-    attention = fields.pop("attention", None)
+    attention, sparse = fields.pop("attention", None), fields.pop("sparse", None)
     layers = {
         int(name.removeprefix("layers.")): array
         for name, array in arrays.items()
@@ -189,6 +203,9 @@ def _item(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Item:
         token_vectors=arrays.get("tokens"),
         layers=dict(sorted(layers.items())),
         attention=None if attention is None else _attention(attention, arrays),
+        sparse=None
+        if sparse is None
+        else Sparse(arrays["sparse.indices"], arrays["sparse.values"], sparse["tokens"]),
     )
 
 

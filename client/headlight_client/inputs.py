@@ -30,6 +30,9 @@ class Options(TypedDict, total=False):
     layers: Sequence[int]
     attention: Mapping[str, Any]
     gates: Sequence[Mapping[str, Any]]
+    classify: bool | Mapping[str, Any]
+    label_tokens: bool | Mapping[str, Any]
+    sparse: bool | Mapping[str, Any]
     dtype: Literal["float32", "float16"]
     prompt_name: str
 

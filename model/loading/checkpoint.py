@@ -21,9 +21,11 @@ from model.loading import sentence_transformers
 from model.loading.assembly import build, draw, expected
 from model.loading.families import read_config
 from model.loading.files import CONFIG, TOKENIZER, find_weights, read_json
+from model.loading.heads import Parts, read_choices, read_head
 from model.loading.sentence_transformers import Prompts
-from model.loading.tensors import open_tensors, translate
+from model.loading.tensors import by_plain_name, open_tensors, translate
 from model.pooling import Pooling
+from model.tasks.heads import Classifier, Head, Task
 from model.text.tokenizer import Tokenizer
 
 DIGEST_DIGITS = 12
@@ -40,6 +42,7 @@ class Model:
         trained: False for weights drawn at random.
         own_pooling: False where the checkpoint does not say how it is pooled, and PLAIN is taken.
         prompts: what goes before a text, by name.
+        head: what stands behind the encoder, where the checkpoint has one.
     """
 
     config: EncoderConfig
@@ -51,6 +54,17 @@ class Model:
     trained: bool = True
     own_pooling: bool = True
     prompts: Prompts = field(default_factory=Prompts)
+    head: Head | None = None
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """What requests may ask of it."""
+        return ("encode", *(self.head.tasks if self.head else ()))
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of its classes; none of a model that does not classify."""
+        return self.head.labels if isinstance(self.head, Classifier) else ()
 
 
 def read(folder: Path) -> EncoderConfig:
@@ -71,13 +85,16 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, kernels: Kernel
             tensors are missing, extra, misshapen or not finite; the message names them.
     """
     files = find_weights(folder)
-    config, family = read_config(read_json(folder / CONFIG))
+    raw = read_json(folder / CONFIG)
+    config, family = read_config(raw)
     tokenizer = _tokenizer(
         folder / TOKENIZER, config, sentence_transformers.read_lower_case(folder)
     )
     with open_tensors({path.name: path for path in files}) as tensors:
         weights = translate(tensors, expected(config), family)
         encoder = build(config, weights, device, dtype, kernels)
+        named = by_plain_name(tensors, family)
+        head = read_head(Parts(folder, raw, config, named, device, kernels))
     pooling = sentence_transformers.read_pooling(folder, config.width, device, kernels)
     max_tokens = sentence_transformers.read_max_tokens(folder, config.max_tokens)
     prompts = sentence_transformers.read_prompts(folder)
@@ -87,7 +104,8 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, kernels: Kernel
         folder / TOKENIZER,
         *sentence_transformers.dense_files(folder),
     ]
-    digest = _digest(paths, pooling, max_tokens, tokenizer.lower_case, prompts)
+    choices = read_choices(folder, head)
+    digest = _digest(paths, pooling, max_tokens, tokenizer.lower_case, prompts, choices)
     own = pooling is not sentence_transformers.PLAIN
     return Model(
         config,
@@ -98,6 +116,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, kernels: Kernel
         digest,
         own_pooling=own,
         prompts=prompts,
+        head=head,
     )
 
 
@@ -154,12 +173,18 @@ def _tokenizer(path: Path, config: EncoderConfig, lower_case: bool = False) -> T
 
 
 def _digest(
-    paths: list[Path], pooling: Pooling, max_tokens: int, lower_case: bool, prompts: Prompts
+    paths: list[Path],
+    pooling: Pooling,
+    max_tokens: int,
+    lower_case: bool,
+    prompts: Prompts,
+    choices: list[str],
 ) -> str:
     """What names a checkpoint: a digest over the files' bytes and over what is read of the others.
 
     Args:
         paths: the files that count to the byte, in a fixed order.
+        choices: of the head.
     """
     facts = {
         "files": [_sha256(path) for path in paths],
@@ -169,6 +194,7 @@ def _digest(
         "lower_case": lower_case,
         "prompts": {name: text for name, text in prompts.texts.items() if text},
         "prompt": prompts.find(None),
+        **({"head": choices} if choices else {}),
     }
     return _short(hashlib.sha256(json.dumps(facts, sort_keys=True).encode()))
 

@@ -82,10 +82,12 @@ def read_pooling(folder: Path, width: int, device: torch.device, kernels: Kernel
     Raises:
         CheckpointError: names the module or the choice that is not supported.
     """
-    modules = _modules(folder)
+    modules = read_modules(folder)
     if not modules:
         return PLAIN
     kinds = [kind for kind, _ in modules]
+    if kinds[1:] == ["SpladePooling"] or (kinds == ["Transformer"] and _scores(folder)):
+        return PLAIN  # its vectors are not what the checkpoint is for
     denses = kinds.count("Dense")
     order = ["Transformer", "Pooling", *["Dense"] * denses, "Normalize"]
     if kinds not in (order, order[:-1]):
@@ -101,7 +103,7 @@ def read_pooling(folder: Path, width: int, device: torch.device, kernels: Kernel
 
 def read_max_tokens(folder: Path, positions: int) -> int:
     """What sentence-transformers stored, in one file or, since its version 6, in the other."""
-    tokenizer = _optional(folder / TOKENIZER_CONFIG)
+    tokenizer = read_optional(folder / TOKENIZER_CONFIG)
     limit = _sentence(folder).get("max_seq_length") or tokenizer.get("model_max_length")
     return min(int(limit), positions) if limit else positions
 
@@ -112,7 +114,7 @@ def read_lower_case(folder: Path) -> bool:
     Raises:
         CheckpointError: the file says neither yes nor no.
     """
-    lower_case = _sentence(folder).get("do_lower_case", False) if _modules(folder) else False
+    lower_case = _sentence(folder).get("do_lower_case", False) if read_modules(folder) else False
     if not isinstance(lower_case, bool):
         raise CheckpointError(f"do_lower_case is neither true nor false: {lower_case!r}")
     return lower_case
@@ -125,14 +127,16 @@ def read_prompts(folder: Path) -> Prompts:
         CheckpointError: they are not texts by name, the default is none of them, or the vector
             is to be made without the prompt's tokens.
     """
-    config = _optional(folder / PROMPTS)
+    config = read_optional(folder / PROMPTS)
     texts, default = config.get("prompts") or {}, config.get("default_prompt_name")
     if not isinstance(texts, dict) or not all(isinstance(t, str | None) for t in texts.values()):
         raise CheckpointError(f"{PROMPTS}: prompts must map names to texts")
     texts = {name: text or "" for name, text in texts.items()}
     if default is not None and default not in texts:
         raise CheckpointError(f"{PROMPTS}: default_prompt_name names no prompt")
-    poolings = [read_json(path / CONFIG) for kind, path in _modules(folder) if kind == "Pooling"]
+    poolings = [
+        read_json(path / CONFIG) for kind, path in read_modules(folder) if kind == "Pooling"
+    ]
     if any(texts.values()) and any(pooling.get("include_prompt") is False for pooling in poolings):
         raise CheckpointError("pooling not supported: include_prompt false, with prompts")
     return Prompts(texts, default)
@@ -140,14 +144,14 @@ def read_prompts(folder: Path) -> Prompts:
 
 def dense_files(folder: Path) -> list[Path]:
     """The files of the Dense modules, in a fixed order."""
-    paths = [path for kind, path in _modules(folder) if kind == "Dense"]
+    paths = [path for kind, path in read_modules(folder) if kind == "Dense"]
     return [path / name for path in paths for name in (WEIGHTS, CONFIG)]
 
 
 def _sentence(folder: Path) -> Mapping[str, Any]:
     """What sentence-transformers stored of its Transformer: the first such file with content."""
     for name in SENTENCE:
-        config = _optional(folder / name)
+        config = read_optional(folder / name)
         if not isinstance(config, dict):
             raise CheckpointError(f"{name} is not a JSON object")
         if config:
@@ -155,12 +159,17 @@ def _sentence(folder: Path) -> Mapping[str, Any]:
     return {}
 
 
-def _optional(path: Path) -> Any:
+def _scores(folder: Path) -> bool:
+    """Whether a lone Transformer is a CrossEncoder's."""
+    return bool(read_optional(folder / PROMPTS).get("model_type") == "CrossEncoder")
+
+
+def read_optional(path: Path) -> Any:
     """What a JSON file holds that need not be there."""
     return read_json(path) if path.is_file() else {}
 
 
-def _modules(folder: Path) -> list[tuple[str, Path]]:
+def read_modules(folder: Path) -> list[tuple[str, Path]]:
     """The kind and the folder of every module; none in a plain folder."""
     if not (folder / MODULES).is_file():
         return []

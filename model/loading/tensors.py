@@ -20,6 +20,7 @@ SPARE = (
     "cls.",
     "lm_head.",
     "classifier.",
+    "pre_classifier.",
     "qa_outputs.",
     "vocab_",
     "discriminator_predictions.",
@@ -98,10 +99,9 @@ def translate(
     Raises:
         CheckpointError: names every tensor that is missing, extra, misshapen or not finite.
     """
-    plain = {_plain(name, family.prefixes): tensor for name, tensor in tensors.items()}
     plain = {
         name: tensor
-        for name, tensor in plain.items()
+        for name, tensor in by_plain_name(tensors, family).items()
         if not name.startswith(SPARE) and not name.endswith(SPARE_ENDS)
     }
     places = min(
@@ -116,6 +116,11 @@ def translate(
         return tensor if part is None else tensor.chunk(part[1])[part[0]]
 
     return weights
+
+
+def by_plain_name(tensors: Mapping[str, Stored], family: Family) -> dict[str, Stored]:
+    """A checkpoint's tensors by their names in a model without a head, in today's spelling."""
+    return {_plain(name, family.prefixes): tensor for name, tensor in tensors.items()}
 
 
 # our name -> the checkpoint's, and which of how many equal parts of its rows

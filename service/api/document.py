@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
-from typing import Any, Never
+from typing import Any
 
 import orjson
 from pydantic import TypeAdapter
@@ -68,7 +68,7 @@ def _schemas() -> tuple[Schemas, dict[str, Any]]:
         kind
         for operation in OPERATIONS
         for kind in (operation.request, operation.answer, operation.api.error)
-        if kind not in (None, Never)
+        if kind is not None
     )
     schemas, definitions = TypeAdapter.json_schemas(
         [(kind, "validation", TypeAdapter(kind)) for kind in types],
@@ -89,7 +89,7 @@ def _operation(
     if operation.request is not None:
         body = {JSON: {"schema": schemas[operation.request], "examples": notes["examples"]}}
         tree["requestBody"] = {"required": True, "content": body | _content(operation.media)}
-    success = {} if operation.answer is Never else {"200": _success(operation, schemas, answers)}
+    success = {"200": _success(operation, schemas, answers)}
     tree["responses"] = success | _refusals(operation, schemas, answers)
     return tree
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from importlib.resources import files
-from typing import Any, Literal, NamedTuple, Never
+from typing import Any, Literal, NamedTuple
 
 import yaml
 
@@ -32,10 +32,24 @@ from service.api.open_inference.request import InferRequest
 from service.api.openai import call as openai
 from service.api.openai.answers import EMBEDDING_CODES, EmbeddingsAnswer, Model, Models, OpenAIError
 from service.api.openai.request import EmbeddingsRequest
+from service.api.rerank import call as rerank
+from service.api.rerank.answers import RerankAnswer, RerankError
+from service.api.rerank.request import RerankRequest
 from service.api.teaching.answers import Attended, Explained
 from service.api.teaching.request import AttendBody, ExplainRequest
 from service.api.tei import call as tei
-from service.api.tei.answers import Pieces, Similarities, TEIError, Texts, TokenVectors, Vectors
+from service.api.tei import tasks as tei_tasks
+from service.api.tei.answers import (
+    Pieces,
+    Predictions,
+    Ranks,
+    Similarities,
+    SparseVectors,
+    TEIError,
+    Texts,
+    TokenVectors,
+    Vectors,
+)
 from service.api.tei.request import (
     DecodeRequest,
     EmbedAllRequest,
@@ -43,6 +57,7 @@ from service.api.tei.request import (
     SimilarityRequest,
     TokenizeRequest,
 )
+from service.api.tei.task_request import PredictRequest, RankRequest
 from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, SAFETENSORS
 from service.encode.request import EncodeRequest
 from service.observe.metrics import OPENMETRICS, TEXT
@@ -79,7 +94,7 @@ class Operation(NamedTuple):
     """One route.
 
     Args:
-        answer: the type of its JSON; None where it has none, Never where it refuses always.
+        answer: the type of its JSON; None where it has none.
         request: the type of its body's JSON; None where it takes none.
         media, answer_media: schemas of other bodies, by media type; None is not described.
         headers: of the answer.
@@ -107,11 +122,22 @@ NEVER = frozenset(  # answered to an encoding: what only other inputs and other 
     ("invalid_safetensors", "tensor_unknown", "tensor_unused", "bad_base64", "not_acceptable")
 )
 INFERRING = tuple(code for code in REFUSALS if code not in NEVER)
+TASKS = (*ENCODING, "task_not_found")
 INFER_STATUSES = {code: inference_protocol.status(code) for code in REFUSALS}
 
 NATIVE = Api("Headlight", Problem, {}, READING, ALL, native.problem, MEDIA_TYPE)
 OPENAI = Api("OpenAI", OpenAIError, refusals.OPENAI, ALWAYS, EMBEDDING_CODES, openai.problem)
 TEI = Api("Text Embeddings Inference", TEIError, refusals.TEI, READING, ENCODING, tei.problem)
+TEI_TASKS = Api(TEI.name, TEIError, refusals.TEI, READING, TASKS, tei.problem)
+TEI_RERANK = Api(TEI.name, TEIError, refusals.TEI, READING, TASKS, tei_tasks.rerank_problem)
+RERANK = Api(
+    "Rerank (Jina, Cohere)",
+    RerankError,
+    {},
+    READING,
+    (*TASKS, "model_not_found"),
+    rerank.problem,
+)
 INFER = Api(
     "Open Inference Protocol",
     InferError,
@@ -242,9 +268,40 @@ OPERATIONS = (
     Operation(
         "post", "/decode", "TEI: token ids as texts", TEI, Texts, DecodeRequest, codes=TAKING
     ),
+    Operation(
+        "post",
+        "/rerank",
+        "TEI: texts by how well they answer a query",
+        TEI_RERANK,
+        Ranks,
+        RankRequest,
+    ),
+    Operation(
+        "post",
+        "/predict",
+        "TEI: the classes of texts and pairs",
+        TEI_TASKS,
+        Predictions,
+        PredictRequest,
+    ),
+    Operation(
+        "post",
+        "/embed_sparse",
+        "TEI: a sparse vector for each input",
+        TEI_TASKS,
+        SparseVectors,
+        EmbedAllRequest,
+    ),
     *(
-        Operation("post", path, "TEI: refused, and why", TEI, Never, codes=("task_not_found",))
-        for path in tei.OTHER_TASKS
+        Operation(
+            "post",
+            path,
+            "Documents by how well they answer a query",
+            RERANK,
+            RerankAnswer,
+            RerankRequest,
+        )
+        for path in ("/v1/rerank", "/v2/rerank")
     ),
     Operation("get", "/health", "TEI: as GET /ready", TEI, public="always"),
     Operation("get", "/v2", "The server, and what it can beyond the protocol", INFER, InferServer),

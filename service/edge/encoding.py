@@ -14,7 +14,9 @@ from service.api.open_inference import call as open_inference
 from service.api.open_inference.request import VERSION
 from service.api.openai import call as openai
 from service.api.operations import INFER_MODEL, VERSION_PART
+from service.api.rerank import call as rerank
 from service.api.tei import call as tei
+from service.api.tei import tasks as tei_tasks
 from service.edge.beside import Beside
 from service.edge.deadline import in_time, seconds
 from service.edge.pieces import InPieces
@@ -43,16 +45,33 @@ class Encoding:
     def handlers(self) -> dict[tuple[str, str], Handler]:
         """What each path and method does."""
         infer = self._handler(self._parse_infer)
+        most = self._replica.settings.max_body_bytes
+        tei_rerank = partial(tei_tasks.rerank, most=most)
+        ranking = self._plain(partial(rerank.parse, most=most))
         return {
             ("/v1/encode", "post"): self._handler(self._parse_native, priced=True),
             ("/v1/embeddings", "post"): self._plain(openai.parse),
-            ("/", "post"): self._plain(tei.embed),
+            ("/", "post"): self._plain(self._main(tei_rerank)),
             ("/embed", "post"): self._plain(tei.embed),
             ("/embed_all", "post"): self._plain(tei.embed_all),
             ("/similarity", "post"): self._plain(tei.similarity),
+            ("/rerank", "post"): self._plain(tei_rerank),
+            ("/predict", "post"): self._plain(tei_tasks.predict),
+            ("/embed_sparse", "post"): self._plain(tei_tasks.embed_sparse),
+            ("/v1/rerank", "post"): ranking,
+            ("/v2/rerank", "post"): ranking,
             (f"{INFER_MODEL}/infer", "post"): infer,
             (f"{INFER_MODEL}{VERSION_PART}/infer", "post"): infer,
         }
+
+    def _main(self, tei_rerank: Callable[[bytes], Call]) -> Callable[[bytes], Call]:
+        """What TEI's POST / does: what the checkpoint is for."""
+        tasks = self._replica.lanes.model.tasks
+        if "rerank" in tasks:
+            return tei_rerank
+        if "classify" in tasks:
+            return tei_tasks.predict
+        return tei_tasks.embed_sparse if "sparse" in tasks else tei.embed
 
     def _plain(self, parse: Callable[[bytes], Call]) -> Handler:
         """A route that takes JSON, of which the body says all."""

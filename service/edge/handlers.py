@@ -82,7 +82,6 @@ class Handlers:
             ("/v2/health/live", "get"): self.server_live,
             ("/v2/health/ready", "get"): self.server_ready,
         }
-        handlers |= {(path, "post"): self.other_task for path in tei.OTHER_TASKS}
         for path in (INFER_MODEL, INFER_MODEL + VERSION_PART):
             handlers |= {(path, "get"): self.metadata, (f"{path}/ready", "get"): self.model_ready}
         return handlers
@@ -112,8 +111,9 @@ class Handlers:
 
     async def info(self, request: Request) -> Response:
         """GET /info: the model and the limits, and what other APIs' clients look for."""
-        info = self._replica.info()
-        return _json({**info, **tei.info(info, workers=len(os.sched_getaffinity(0)))})
+        info, workers = self._replica.info(), len(os.sched_getaffinity(0))
+        classes = self._replica.lanes.model.classes
+        return _json({**info, **tei.info(info, classes, workers)})
 
     async def metrics(self, request: Request) -> Response:
         """GET /metrics: every replica's metrics, or this one's."""
@@ -181,10 +181,6 @@ class Handlers:
         """GET /health: what GET /ready says, with no body."""
         self._replica.check_ready()
         return Response()
-
-    async def other_task(self, request: Request) -> Response:
-        """What a dense encoder cannot answer."""
-        raise Refused("task_not_found")
 
     async def server(self, request: Request) -> Response:
         """GET /v2: the server and what it can beyond the protocol."""

@@ -29,7 +29,6 @@ from service.api.operations import (
     VERSION_PART,
     Operation,
 )
-from service.api.tei import call as tei
 from service.edge.auth import Keys, own_path
 from service.edge.beside import Beside
 from service.edge.deadline import DEADLINE
@@ -214,9 +213,7 @@ def _endpoint(row: Operation, handler: Handler, replica: Replica) -> Handler:
 
 
 def _label(path: str, method: str = "post") -> str:
-    """How metrics name a route: what is alike has one name, what cannot be answered none."""
-    if path in tei.OTHER_TASKS:
-        return UNKNOWN
+    """How metrics name a route: what is alike has one name."""
     return ALIKE.get((method, path), path).replace(VERSION_PART, "")
 
 

@@ -14,6 +14,8 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from service.encode.tasks.shown import Shown
+
 JSON, SAFETENSORS = "application/json", "application/vnd.safetensors"
 OCTETS = "application/octet-stream"
 INFERENCE_HEADER = "inference-header-content-length"  # bytes of JSON before those of arrays
@@ -60,6 +62,7 @@ class Item:
         layers: (tokens, width) by hidden state.
         attention: what it says of itself, as it goes into JSON; None where none was asked for.
         maps: its arrays as JSON nests them, and arrays: as safetensors names them.
+        task: what the checkpoint's head made of it.
     """
 
     tokens_run: int
@@ -70,6 +73,7 @@ class Item:
     attention: Mapping[str, Any] | None = None
     maps: Mapping[str, Any] = field(default_factory=dict)
     arrays: Mapping[str, Array] = field(default_factory=dict)
+    task: Shown | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +142,7 @@ def as_safetensors(encoded: Encoded) -> Iterator[bytes]:
     data = []
     for index, item in enumerate(encoded.items):
         tensors |= {f"{index}.{name}": array for name, array in _arrays(item)}
-        data.append({**item.facts, **({"attention": item.attention} if item.attention else {})})
+        data.append(_facts(item))
     metadata = orjson.dumps({**encoded.head, "data": data, "usage": encoded.usage}).decode()
     header: dict[str, Any] = {"__metadata__": {METADATA: metadata}}
     arrays = sorted(tensors.items(), key=lambda entry: -entry[1].itemsize)
@@ -192,6 +196,12 @@ async def collect(pieces: Iterator[bytes], turn: asyncio.Lock) -> list[bytes]:
             turn.release()
 
 
+def _facts(item: Item) -> dict[str, Any]:
+    """What of one sequence is no array."""
+    facts = dict(item.facts) | (item.task.facts() if item.task else {})
+    return {**facts, "attention": item.attention} if item.attention else facts
+
+
 def _arrays(item: Item) -> Iterator[tuple[str, Array]]:
     """The arrays of one sequence by the names they have in a safetensors answer."""
     if item.pooled is not None:
@@ -200,6 +210,8 @@ def _arrays(item: Item) -> Iterator[tuple[str, Array]]:
         yield "tokens", item.tokens
     for layer, vectors in item.layers.items():
         yield f"layers.{layer}", vectors
+    if item.task is not None:
+        yield from item.task.arrays()
     yield from item.arrays.items()
 
 
@@ -212,6 +224,8 @@ def _tree(item: Item) -> dict[str, Any]:
         tree["token_vectors"] = item.tokens
     if item.layers:
         tree["layers"] = {str(layer): vectors for layer, vectors in item.layers.items()}
+    if item.task is not None:
+        tree |= item.task.tree()
     if item.attention is not None:
         tree["attention"] = {**item.attention, **item.maps}
     return tree

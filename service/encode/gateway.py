@@ -15,7 +15,7 @@ from service.encode.answer import Encoded, Identity
 from service.encode.estimate import Estimate, characters, waits
 from service.encode.layout import Layout
 from service.encode.plan import Plan, Planner
-from service.encode.price import HALF, SINGLE, Price, flops
+from service.encode.price import HALF, SINGLE, Price, flops, head_flops
 from service.encode.request import EncodeRequest
 from service.engine.fair.line import Timing
 from service.engine.work import Result
@@ -95,7 +95,7 @@ class Gateway:
             "tokens": sum(plan.lengths),
             "attention_bytes": price.parts["attention"],
             "answer_bytes": price.total,
-            "flops": flops(self._config, plan.lengths, plan.attention()),
+            "flops": flops(self._config, plan.lengths, plan.attention()) + head_flops(plan.works),
         }
         try:
             price.check(self._settings)
@@ -134,6 +134,11 @@ def _item(request: EncodeRequest, plan: Plan, index: int, result: Result) -> ans
         tokens=None if result.tokens is None else cast(result.tokens),
         layers={layer: cast(array, layer) for layer, array in result.hidden.items()},
     )
+    if plan.task:
+        made = {
+            name: cast(array) if name == "values" else array for name, array in result.task.items()
+        }
+        item = replace(item, task=plan.task.show(source.facts, made))
     if selection is None or result.attention is None:
         return item
     return replace(

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, NamedTuple, get_args
 
-Part = Literal["pooled", "tokens", "layers", "attention"]  # of an answer, made of arrays
+Part = Literal["pooled", "tokens", "layers", "attention", "task"]  # of an answer, made of arrays
 PARTS: frozenset[Part] = frozenset(get_args(Part))
 
 

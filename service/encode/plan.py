@@ -18,6 +18,8 @@ from service.encode.indices import (
 )
 from service.encode.inputs import THREAD_CHARACTERS, ModelInput, Reader
 from service.encode.request import Attention, EncodeRequest, Pooled
+from service.encode.tasks import task as tasks
+from service.encode.tasks.task import Task
 from service.engine.work import Outputs, Work
 from service.observe.record import Record
 from service.refusals import Refused
@@ -34,6 +36,7 @@ class Plan:
 
     inputs: Sequence[ModelInput]
     works: Sequence[Work]
+    task: Task | None = None
 
     @property
     def lengths(self) -> list[int]:
@@ -70,9 +73,13 @@ class Planner:
             Refused: what is asked for does not exist, or an input cannot be read.
         """
         outputs, heads, gates = self._outputs(request), self._heads(request), self._gates(request)
+        if task := tasks.find(request, self._model):
+            outputs = replace(outputs, head=task.head)
         with record.stage("tokenize"):
             inputs = await self._read(request, deadline)
             named = await self._named(request, inputs, deadline)
+        if task:
+            task.check(inputs)
         record.sequences, record.tokens = len(inputs), sum(len(i.sequence) for i in inputs)
         works = []
         for index, one in enumerate(inputs):
@@ -83,7 +90,7 @@ class Planner:
                 selection = self._selection(request.attention, heads, index, one, places)
                 wanted = replace(outputs, attention=selection)
             works.append(Work(sequence, wanted, record))
-        return Plan(inputs, works)
+        return Plan(inputs, works, task)
 
     def check_tokens(self, tokens: int) -> None:
         """Refuse more tokens than a request may hold."""
@@ -148,7 +155,8 @@ class Planner:
             raise Refused("batch_too_large", detail=detail, limit=limit)
         # before any is looked at, whatever is cut of them
         self.check_tokens(sum(len(item.token_ids or ()) for item in request.items))
-        facts = bool(request.tokens or request.layers or request.attention)
+        shown = (request.tokens, request.layers, request.attention, request.label_tokens)
+        facts = any(map(bool, shown))
         inputs = await self._reader.read(
             request.items,
             request.truncate,

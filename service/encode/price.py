@@ -1,7 +1,7 @@
 """What an answer will weigh and cost, known before it is computed, and what would fit."""
 
 from bisect import bisect_right
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -117,6 +117,7 @@ class Price:
             "tokens": rows * self._outputs.tokens,
             "layers": rows * len(self._outputs.hidden),
             "attention": attention_bytes(_selections(works)),
+            "task": sum(work.outputs.head.bytes(len(work)) for work in works if work.outputs.head),
         }
 
     def _padded(self, works: Sequence[Work]) -> Sequence[Work]:
@@ -186,6 +187,27 @@ def flops(config: EncoderConfig, lengths: Sequence[int], selections: Sequence[Se
         for layer, heads in one.heads.items()
     ]
     return linear + 4 * width * sum(cells) + 2 * config.head * sum(scores)
+
+
+def head_flops(works: Sequence[Work]) -> int:
+    """Floating-point operations of the checkpoint's head, where it is asked."""
+    return sum(work.outputs.head.flops(len(work)) for work in works if work.outputs.head)
+
+
+def costs(config: EncoderConfig, encoding: Callable[[int], float]) -> Callable[[Work], float]:
+    """What a work costs, counted as `cost` counts; a vocabulary is as large as many layers.
+
+    Args:
+        encoding: `cost` of a sequence's length.
+    """
+
+    token = flops(config, [SHORT_TOKENS], []) / SHORT_TOKENS
+
+    def of(work: Work) -> float:
+        head = work.outputs.head
+        return encoding(len(work)) + (head.flops(len(work)) / token if head else 0)
+
+    return of
 
 
 def cost(config: EncoderConfig, length: int) -> float:

@@ -22,7 +22,9 @@ from typing_extensions import TypeAliasType
 
 from model.config import Mode
 from model.maps.choices import HEAD, Form, Level, Specials, Weight, by_layer
+from model.tasks.heads import Task
 from model.text.tokenizer import Truncate
+from service.encode.tasks.request import ClassifyField, LabelTokensField, SparseField
 from service.wire import Wire
 
 Floats = Literal["float32", "float16"]
@@ -277,6 +279,13 @@ class EncodeRequest(Wire):
     """What to show of the attention; left out or null: nothing, and nothing is computed for it."""
     gates: Gates = []
     """Heads to scale or drop, in this request alone."""
+    classify: ClassifyField = False
+    """Whether to answer the classes of each input, pairs included, of a checkpoint that has
+    them: "classify" stands in `tasks` of GET /info."""
+    label_tokens: LabelTokensField = False
+    """Whether to answer a label for each token or word; "label_tokens" in `tasks`."""
+    sparse: SparseField = False
+    """Whether to answer weights over the vocabulary; "sparse" in `tasks`."""
     prompt_name: str | None = None
     """The checkpoint's prompt that goes before each text; left out: `default_prompt_name` of
     GET /info."""
@@ -284,6 +293,16 @@ class EncodeRequest(Wire):
     """How arrays are written: as JSON numbers, or each as one base64 string."""
     dtype: Floats = "float32"
     """Number format of vectors; `attention` has its own."""
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """What it asks of the checkpoint's head."""
+        switches: dict[Task, object] = {
+            "classify": self.classify,
+            "label_tokens": self.label_tokens,
+            "sparse": self.sparse,
+        }
+        return tuple(task for task, how in switches.items() if how is not False)
 
     @cached_property
     def items(self) -> list[Item | Text]:

@@ -36,7 +36,7 @@ class Batcher(Generic[Work, Result]):
         lanes: how many batches may run at once, each on one core. A lone sequence gets all.
         budget: tokens of all lanes' batches together.
         speed: tokens per second to believe in until measured.
-        cost: for a sequence's length, how many tokens of short sequences take as long.
+        cost: of a work: how many tokens of short sequences take as long.
         small: tokens up to which a batch takes the same time; see Queue.
         most_requests, most_tokens: how much may wait.
         limits: of each key, by its name.
@@ -52,7 +52,7 @@ class Batcher(Generic[Work, Result]):
         most_requests: int,
         most_tokens: int,
         limits: Mapping[str, Limits] | None = None,
-        cost: Callable[[int], float] = float,
+        cost: Callable[[Work], float] = len,
         small: int = SMALL,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -185,7 +185,7 @@ class Batcher(Generic[Work, Result]):
 
     def _costs(self, works: Sequence[Work]) -> list[float]:
         """The cost of each work, in tokens of short sequences."""
-        return [self._cost(len(work)) for work in works]
+        return [self._cost(work) for work in works]
 
     def _fail(self, job: Job[Work, Result], error: Exception) -> None:
         if not job.future.done():

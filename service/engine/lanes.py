@@ -163,6 +163,7 @@ class Lanes:
             hidden={layer: states[layer][index] for layer in sorted(outputs.hidden)},
             attention=self._maps(encoded, rows, outputs.attention),
             steps=self._explain(encoded, rows, outputs),
+            task=self._task(encoded.last[rows], outputs) if outputs.head else {},
         )
 
     def _maps(self, encoded: Encoded, rows: slice, selection: Selection | None) -> Maps | None:
@@ -172,6 +173,17 @@ class Lanes:
         shown = show(encoded.traces, rows, selection)
         heads = {layer: _arrays(tensors) for layer, tensors in shown.heads.items()}
         return Maps(self.model.encoder.kernels.path, heads, _arrays(shown.whole))
+
+    def _task(self, tokens: torch.Tensor, outputs: Outputs) -> dict[str, Array]:
+        """What the head makes of one sequence.
+
+        Raises:
+            NonFiniteOutput: NaN or infinity, of which no hidden state is to blame.
+        """
+        parts = outputs.head(tokens) if outputs.head else {}
+        if not all(bool(part.isfinite().all()) for part in parts.values()):
+            raise NonFiniteOutput(self.model.encoder.config.layers)
+        return {name: array(part) for name, part in parts.items()}
 
     def _explain(self, encoded: Encoded, rows: slice, outputs: Outputs) -> dict[str, Array]:
         """Every step of one sequence through the layer asked for."""

@@ -1,7 +1,7 @@
 """What a lane is given for one sequence, and what comes out."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from numpy.typing import NDArray
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from model import packing
 from model.maps.forms import Selection
 from model.pooling import Pooling
+from model.tasks.heads import Head
 from service.observe.record import Record
 
 Array = NDArray[Any]
@@ -23,6 +24,7 @@ class Outputs:
         attention: what to show of it.
         explained: the layer to return every step of.
         weights: whether with the weights that make them.
+        head: the checkpoint's, as the request wants it, where it is asked.
     """
 
     pooling: Pooling | None = None
@@ -31,6 +33,7 @@ class Outputs:
     attention: Selection | None = None
     explained: int | None = None
     weights: bool = False
+    head: Head | None = None
 
     @property
     def states(self) -> frozenset[int]:
@@ -81,6 +84,7 @@ class Result:
         tokens: (tokens, width).
         hidden: (tokens, width) by hidden state.
         steps: the explained layer's and its weights, by name; see model/lessons/explain.py.
+        task: what the head made of it, by name; see model/tasks/heads.py.
     """
 
     pooled: Array | None
@@ -88,3 +92,4 @@ class Result:
     hidden: dict[int, Array]
     attention: Maps | None
     steps: dict[str, Array]
+    task: dict[str, Array] = field(default_factory=dict)

@@ -4,11 +4,35 @@ from typing import Annotated, Any, Literal
 
 from typing_extensions import TypeAliasType, TypedDict
 
+from model.tasks.heads import Task
 from service.api.native.attention import AttentionAnswer, Characters, Rows, Tokens, Vector
 from service.api.tei.answers import TEIInfo
 from service.api.types import Closed, Provenance, about, one_of
 from service.encode.request import Floats
 from service.refusals import REFUSALS
+
+
+class Class(Closed):
+    """One class of an input."""
+
+    label: Annotated[str, about("Its name.", "joy")]
+    score: Annotated[float, about("What the activation makes of the logit.", 0.93)]
+    logit: Annotated[float, about("What the head gives.", 2.58)]
+
+
+class Label(Closed):
+    """The best label of a token or word."""
+
+    label: Annotated[str, about("Its name.", "B-PER")]
+    score: Annotated[float, about("Its probability.", 0.98)]
+
+
+class SparseVector(Closed):
+    """Weights of the vocabulary's tokens, those above the threshold."""
+
+    indices: Annotated[Vector, about("Places in the vocabulary, ascending.", [2035, 2092])]
+    values: Annotated[Vector, about("The weight of each.", [0.5, 1.25])]
+    tokens: Annotated[list[str | None], about("The token of each.", ["all", "well"])]
 
 
 class Requested(Closed, total=False):
@@ -46,6 +70,12 @@ class Requested(Closed, total=False):
             "Hidden states, each (tokens, width), keyed by their number; -1 comes as the last's."
         ),
     ]
+    classes: Annotated[list[Class], about("The classes, in the checkpoint's order.")]
+    labels: Annotated[
+        list[Label | None],
+        about("The label of each token, null for a special one; or of each word, in order."),
+    ]
+    sparse: Annotated[SparseVector, about("Weights over the vocabulary.")]
     attention: Annotated[AttentionAnswer, about("The attention, in the form of the request.")]
 
 
@@ -63,7 +93,13 @@ class Usage(Closed):
     attention_bytes: Annotated[
         int, about("Bytes of the attention's arrays, before they are written.")
     ]
-    answer_bytes: Annotated[int, about("Bytes of all arrays, before they are written.")]
+    answer_bytes: Annotated[
+        int,
+        about(
+            "Bytes of all arrays, before they are written; of sparse vectors, as many as they may "
+            "have."
+        ),
+    ]
     queue_ms: Annotated[float, about("Milliseconds that the request waited for the model.")]
     compute_ms: Annotated[float, about("Milliseconds that the model took.")]
 
@@ -83,7 +119,13 @@ class Priced(Closed):
     attention_bytes: Annotated[
         int, about("Bytes of the attention's arrays, before they are written.")
     ]
-    answer_bytes: Annotated[int, about("Bytes of all arrays, before they are written.")]
+    answer_bytes: Annotated[
+        int,
+        about(
+            "Bytes of all arrays, before they are written; of sparse vectors, as many as they may "
+            "have."
+        ),
+    ]
     flops: Annotated[int, about("Floating-point operations; a product and its sum are two.")]
     admitted: Annotated[bool, about("Whether the request would be answered now.")]
     code: Annotated[
@@ -183,6 +225,9 @@ class Info(Provenance, TEIInfo):
     dtype: Annotated[str, about("Number format that the model runs in.")]
     revision: Annotated[str | None, about("Commit of the hub; null of a folder.")]
     family: Annotated[str, about("The checkpoint's architecture.")]
+    tasks: Annotated[
+        list[Task], about("What requests may ask of the model; all but encode take a head.")
+    ]
     trained: Annotated[bool, about("false: the weights are random, of a preset.")]
     layers: Annotated[int, about("How many layers it has.")]
     heads: Annotated[int, about("How many heads each layer has.")]
@@ -279,6 +324,9 @@ class ProblemFacts(TypedDict, total=False):
     ]
     deadline_ms: Annotated[
         int, about("Of deadline_unreachable: milliseconds that it may take.", 30000)
+    ]
+    tasks: Annotated[
+        list[str], about("Of task_not_found: what the model can do.", ["encode", "classify"])
     ]
     prompts: Annotated[
         list[str], about("Of prompt_not_found: the names there are.", ["document", "query"])

@@ -56,10 +56,23 @@ class EmbeddingModel(Closed):
     pooling: Annotated[str, about("As `pooling` of GET /info.")]
 
 
-class ModelType(Closed):
-    """What the model is for."""
+class ClassifyingModel(Closed):
+    """The classes of a model."""
 
-    embedding: Annotated[EmbeddingModel, about("It makes embeddings.")]
+    id2label: Annotated[
+        dict[str, str], about("Name of each class by its place.", {"0": "anger", "1": "joy"})
+    ]
+    label2id: Annotated[
+        dict[str, int], about("Place of each class by its name.", {"anger": 0, "joy": 1})
+    ]
+
+
+class ModelType(Closed, total=False):
+    """What the model is for: one of these."""
+
+    embedding: Annotated[EmbeddingModel, about("It makes embeddings, dense or sparse (splade).")]
+    classifier: Annotated[ClassifyingModel, about("It classifies; POST /predict.")]
+    reranker: Annotated[ClassifyingModel, about("It has one class; POST /rerank.")]
 
 
 class TEIInfo(Closed):
@@ -86,6 +99,45 @@ class TEIInfo(Closed):
     version: Annotated[str, about("Version of Headlight.")]
     sha: Annotated[None, about("For TEI's clients; not known here.")]
     docker_label: Annotated[None, about("For TEI's clients; not known here.")]
+
+
+class Prediction(Closed):
+    """One class's score."""
+
+    score: Annotated[float, about("Between 0 and 1, or the logit.", 0.93)]
+    label: Annotated[str, about("Name of the class.", "joy")]
+
+
+class Ranked(Closed):
+    """One text's place and score."""
+
+    index: Annotated[int, about("Its place among the texts, counted from 0.", 1)]
+    score: Annotated[float, about("Between 0 and 1, or the logit.", 0.93)]
+
+
+class Rank(Ranked, total=False):
+    """One text's rank."""
+
+    text: Annotated[str, about("The text, where the request asks for it.", "All is well")]
+
+
+class SparseValue(Closed):
+    """One weight of a sparse vector."""
+
+    index: Annotated[int, about("Place of the token in the vocabulary.", 2092)]
+    value: Annotated[float, about("Its weight, more than 0.", 1.25)]
+
+
+Ranks = TypeAliasType("Ranks", Annotated[list[Rank], about("The texts, best first.")])
+Classes = Annotated[list[Prediction], about("The classes, best first.")]
+Predictions = TypeAliasType(
+    "Predictions",
+    Annotated[Classes | list[Classes], about("The classes of the input, or of each of a list.")],
+)
+SparseVectors = TypeAliasType(
+    "SparseVectors",
+    Annotated[list[list[SparseValue]], about("The weights of each input, by ascending index.")],
+)
 
 
 class TEIError(Closed):

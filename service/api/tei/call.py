@@ -4,7 +4,7 @@ What differs from it on purpose: token ids are encoded as given, where TEI makes
 tokenizes that; unknown fields are refused; a prompt by name before token ids is refused.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,8 +21,6 @@ from service.encode.layout import Layout
 from service.encode.request import EncodeRequest, Pooled
 from service.refusals import TEI, Refused
 
-# what TEI serves of other kinds of model
-OTHER_TASKS = ("/rerank", "/predict", "/embed_sparse", "/embed_splade")
 NAMES = {"pooled": "dimensions"}
 
 
@@ -60,13 +58,13 @@ def embed(body: bytes) -> Call:
     """
     request = EmbedRequest.model_validate_json(body)
     pooled = Pooled(normalize=request.normalize, dimensions=request.dimensions)
-    return Call(request=_request(request, request.inputs, pooled=pooled))
+    return Call(request=native(request, request.inputs, pooled=pooled))
 
 
 def embed_all(body: bytes) -> Call:
     """Read a request of POST /embed_all; raises as `embed` does."""
     request = EmbedAllRequest.model_validate_json(body)
-    return Call(request=_request(request, request.inputs, pooled=False, tokens=True))
+    return Call(request=native(request, request.inputs, pooled=False, tokens=True))
 
 
 def similarity(body: bytes) -> Call:
@@ -76,35 +74,47 @@ def similarity(body: bytes) -> Call:
         detail = "expected one sentence or more, received none"
         raise Refused.at("batch_empty", "inputs", "sentences", detail=detail)
     texts = [comparison.inputs.source_sentence, *comparison.inputs.sentences]
-    request = _request(comparison.parameters or Cut(), texts, pooled=Pooled(normalize=True))
+    request = native(comparison.parameters or Cut(), texts, pooled=Pooled(normalize=True))
     return Comparison(request=request, layout=Layout(numbers=()))  # the vectors stay here
 
 
-def info(native: Mapping[str, Any], workers: int) -> dict[str, Any]:
+def info(own: Mapping[str, Any], classes: Sequence[str], workers: int) -> dict[str, Any]:
     """What TEI's clients look for in GET /info.
 
     Args:
-        native: our own GET /info.
+        own: our own GET /info.
+        classes: their names, where the model has any.
         workers: threads that tokenize.
     """
-    limits = native["limits"]
+    limits = own["limits"]
     return {
-        "model_id": native["model"],
-        "model_sha": native["revision"],
-        "model_dtype": native["dtype"],
-        "served_model_name": native["model"],
-        "model_type": {"embedding": {"pooling": native["pooling"]}},
+        "model_id": own["model"],
+        "model_sha": own["revision"],
+        "model_dtype": own["dtype"],
+        "served_model_name": own["model"],
+        "model_type": _model_type(own, classes),
         "max_concurrent_requests": limits["max_waiting_requests"],
-        "max_input_length": native["max_tokens"],
+        "max_input_length": own["max_tokens"],
         "max_batch_tokens": limits["batch_tokens"],
         "max_batch_requests": None,
         "max_client_batch_size": limits["max_sequences"],
         "auto_truncate": True,
         "tokenization_workers": workers,
-        "version": native["versions"]["headlight"],
+        "version": own["versions"]["headlight"],
         "sha": None,
         "docker_label": None,
     }
+
+
+def _model_type(own: Mapping[str, Any], classes: Sequence[str]) -> dict[str, Any]:
+    """What TEI takes a model for."""
+    if "classify" not in own["tasks"]:
+        return {"embedding": {"pooling": "splade" if "sparse" in own["tasks"] else own["pooling"]}}
+    names = {
+        "id2label": {str(place): label for place, label in enumerate(classes)},
+        "label2id": {label: place for place, label in enumerate(classes)},
+    }
+    return {"reranker" if "rerank" in own["tasks"] else "classifier": names}
 
 
 def problem(refused: Refused, request_id: str) -> Problem:
@@ -114,7 +124,7 @@ def problem(refused: Refused, request_id: str) -> Problem:
     return Problem(TEI.get(refused.code, refused.status), body, JSON)
 
 
-def _request(cut: Cut, inputs: str | list[Any], **more: Any) -> EncodeRequest:
+def native(cut: Cut, inputs: str | list[Any], **more: Any) -> EncodeRequest:
     """The native request."""
     side: Truncate = "left" if cut.truncation_direction in ("Left", "left") else "right"
     fields = {

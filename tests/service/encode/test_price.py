@@ -2,13 +2,21 @@
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import httpx
 import pytest
+import torch
 
+from model import kernels
+from model.config import TRANSFORMER_BASE
+from model.packing import Sequence as Tokens
+from model.tasks.heads import Splade
+from model.tasks.projection import Projection
 from service.encode.answer import SAFETENSORS
-from service.engine.work import Result, Work
+from service.encode.price import cost, costs, flops
+from service.engine.work import Outputs, Result, Work
 from service.replica import Replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -355,3 +363,16 @@ async def test_a_dry_run_says_that_memory_is_short(
     assert (told["admitted"], told["code"], told["retry_after_s"]) == (False, "overloaded", 1)
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
     assert not computed and small.status_code == 200
+
+
+async def test_a_vocabulary_counts_in_what_a_sequence_costs() -> None:
+    """Admission plans with the time that it takes beside the layers'."""
+    linear = kernels.PLAIN.linear(torch.zeros(7, 5), None)
+    head = Splade(Projection(None, linear, outputs=7, weights=11_000_003), "max", twice=False)
+    plain, sparse = (Work(Tokens([1] * 64), Outputs(head=one)) for one in (None, head))
+
+    of = costs(TRANSFORMER_BASE, partial(cost, TRANSFORMER_BASE))
+
+    beside = 2 * 11_000_003 * 64 / flops(TRANSFORMER_BASE, [64], [])
+    assert of(plain) == 64
+    assert of(sparse) == pytest.approx(64 * (1 + beside))

@@ -1,0 +1,185 @@
+"""A checkpoint folder's head, where it has one that is computed here.
+
+config.json                         architectures, id2label, problem_type
+config_sentence_transformers.json   a CrossEncoder's activation
+1_SpladePooling/config.json         how logits over the vocabulary become weights
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from model.config import EncoderConfig
+from model.errors import CheckpointError
+from model.kernels import ACTIVATIONS, Affine, Kernels
+from model.loading import configs, recipes
+from model.loading.files import CONFIG, WEIGHTS, read_json
+from model.loading.recipes import Recipe
+from model.loading.sentence_transformers import PROMPTS, read_modules, read_optional
+from model.loading.tensors import Shape, Stored, check
+from model.tasks.heads import Activation, Classifier, Head, Splade, Tagger
+from model.tasks.projection import Projection, Transform
+
+TABLES = {
+    "ForSequenceClassification": recipes.CLASSIFIERS,
+    "ForTokenClassification": recipes.TAGGERS,
+    "ForMaskedLM": recipes.VOCABULARIES,
+}
+# what a CrossEncoder stores, by its class in torch.nn
+STORED: dict[str, Activation] = {"Sigmoid": "sigmoid", "Identity": "none", "Softmax": "softmax"}
+BY_PROBLEM: dict[str, Activation] = {
+    "regression": "none",
+    "multi_label_classification": "sigmoid",
+    "single_label_classification": "softmax",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a head is made of.
+
+    Args:
+        raw: config.json.
+        config: what the encoder makes of it.
+        tensors: the checkpoint's, by their names without the family's prefix.
+    """
+
+    folder: Path
+    raw: Mapping[str, Any]
+    config: EncoderConfig
+    tensors: Mapping[str, Stored]
+    device: torch.device
+    kernels: Kernels
+
+
+def read_head(parts: Parts) -> Head | None:
+    """The head of a folder; None where it has none, or one of a family that has none here.
+
+    Raises:
+        CheckpointError: a part of it is missing, misshapen or not finite, or is not supported.
+    """
+    names = parts.raw.get("architectures") or [""]
+    kind = next((kind for kind in TABLES if str(names[0]).endswith(kind)), None)
+    recipe = TABLES[kind].get(parts.config.family) if kind else None
+    if kind is None or recipe is None:
+        return None
+    if kind == "ForMaskedLM":
+        return _splade(parts, recipe)
+    if f"{recipe.output}.weight" not in parts.tensors:
+        return None
+    outputs = parts.tensors[f"{recipe.output}.weight"].shape[0]
+    project, labels = _project(parts, recipe, outputs), _labels(parts.raw, outputs)
+    if kind == "ForTokenClassification":
+        return Tagger(labels, project)
+    pooling = parts.raw.get("classifier_pooling", "cls")
+    if pooling not in ("cls", "mean"):
+        raise CheckpointError(f"not supported: classifier_pooling {pooling!r}")
+    return Classifier(labels, pooling, project, _activation(parts, outputs))
+
+
+def read_choices(folder: Path, head: Head | None) -> list[str]:
+    """What a head takes of other files than config.json and the weights, for the digest."""
+    if isinstance(head, Classifier) and (folder / PROMPTS).is_file():
+        return [head.activation]
+    return [head.pooling, str(head.twice)] if isinstance(head, Splade) else []
+
+
+def _splade(parts: Parts, recipe: Recipe) -> Splade | None:
+    """The head of a SparseEncoder; a masked language model without its module has none."""
+    folders = [path for kind, path in read_modules(parts.folder) if kind == "SpladePooling"]
+    if not folders:
+        return None
+    config = read_json(folders[0] / CONFIG)
+    pooling, activation = config.get("pooling_strategy"), config.get("activation_function", "relu")
+    if pooling not in ("max", "sum") or activation not in ("relu", "log1p_relu"):
+        wrong = f"pooling_strategy {pooling!r}, activation_function {activation!r}"
+        raise CheckpointError(f"SpladePooling: not supported: {wrong}")
+    project = _project(parts, recipe, parts.config.vocabulary)
+    return Splade(project, pooling, activation == "log1p_relu")
+
+
+def _project(parts: Parts, recipe: Recipe, outputs: int) -> Projection:
+    """The layers of a head, with so many outputs."""
+    shapes, tensors, linear = _shapes(parts, recipe, outputs), parts.tensors, parts.kernels.linear
+    check({name: tensors[name] for name in shapes if name in tensors}, shapes, WEIGHTS)
+
+    def affine(weight: str, bias: str) -> Affine:
+        return read(weight), read(bias) if bias in shapes else None
+
+    def read(name: str) -> Tensor:
+        return tensors[name].read().float().to(parts.device)
+
+    weight, *_ = shapes
+    output, transform = linear(*affine(weight, _bias(recipe))), None
+    if recipe.dense:
+        dense = linear(*affine(f"{recipe.dense}.weight", f"{recipe.dense}.bias"))
+        norm = affine(f"{recipe.norm}.weight", f"{recipe.norm}.bias") if recipe.norm else None
+        transform = Transform(dense, _function(parts.raw, recipe), norm, parts.config.norm_eps)
+    weights = sum(math.prod(shape) for shape in shapes.values() if len(shape) > 1)
+    return Projection(transform, output, outputs, weights)
+
+
+def _shapes(parts: Parts, recipe: Recipe, outputs: int) -> dict[str, Shape]:
+    """The tensors of a head, the last linear's weight first."""
+    of_words, width = recipe in recipes.VOCABULARIES.values(), parts.config.width
+    inner = parts.config.embedding_width if of_words else width
+    weight = f"{recipe.output}.weight"
+    if of_words and parts.raw.get("tie_word_embeddings", True):
+        weight = next(name for name in parts.tensors if name.endswith(recipes.WORDS))
+    shapes: dict[str, Shape] = {weight: (outputs, inner), _bias(recipe): (outputs,)}
+    if recipe.dense:
+        shapes |= {f"{recipe.dense}.weight": (inner, width), f"{recipe.dense}.bias": (inner,)}
+    if recipe.norm:
+        shapes |= {f"{recipe.norm}.weight": (inner,), f"{recipe.norm}.bias": (inner,)}
+    absent = [name for name, (key, own) in recipe.optional.items() if not parts.raw.get(key, own)]
+    return {name: shape for name, shape in shapes.items() if name not in absent}
+
+
+def _bias(recipe: Recipe) -> str:
+    return recipe.bias or f"{recipe.output}.bias"
+
+
+def _function(raw: Mapping[str, Any], recipe: Recipe) -> Callable[[Tensor], Tensor]:
+    """The activation behind a head's dense layer."""
+    name = raw.get(recipe.key, recipe.activation) if recipe.key else recipe.activation
+    if name == "tanh":
+        return torch.tanh
+    if not isinstance(name, str) or name not in configs.ACTIVATIONS:
+        raise CheckpointError(f"not supported: {recipe.key} {name!r}")
+    return ACTIVATIONS[configs.ACTIVATIONS[name]]
+
+
+def _labels(raw: Mapping[str, Any], outputs: int) -> tuple[str, ...]:
+    """A name for each output; transformers leaves out the two that it gives by itself."""
+    stored = raw.get("id2label")
+    if stored is None:
+        return tuple(f"LABEL_{i}" for i in range(outputs))
+    names = {str(i) for i in range(outputs)}
+    if not isinstance(stored, Mapping) or stored.keys() != names:
+        raise CheckpointError(f"config.json: id2label does not name the head's {outputs} outputs")
+    return tuple(str(stored[str(i)]) for i in range(outputs))
+
+
+def _activation(parts: Parts, classes: int) -> Activation:
+    """What makes scores: a CrossEncoder's own, else what transformers' pipeline takes."""
+    raw, stored = parts.raw, read_optional(parts.folder / PROMPTS).get("activation_fn")
+    of_config = (raw.get("sentence_transformers") or {}).get("activation_fn")
+    stored = stored or of_config or raw.get("sbert_ce_default_activation_function")
+    if stored is not None:
+        name = str(stored).removeprefix("torch.nn.").rpartition(".")[2]
+        if name not in STORED or not str(stored).startswith("torch.nn."):
+            raise CheckpointError(f"not supported: activation_fn {stored!r}")
+        return STORED[name]
+    problem = raw.get("problem_type")
+    if problem is None:
+        return "sigmoid" if classes == 1 else "softmax"
+    if problem not in BY_PROBLEM:
+        raise CheckpointError(f"not supported: problem_type {problem!r}")
+    # as the pipeline does: one class has no softmax
+    own = BY_PROBLEM[problem]
+    return "sigmoid" if classes == 1 and own == "softmax" else own

@@ -1,0 +1,159 @@
+"""A checkpoint's head: what it makes of one sequence's token vectors.
+
+    Classifier  a logit for each class of a text or pair; of one class it ranks
+    Tagger      a logit for each label of each token
+    Splade      a weight for each token of the vocabulary (Formal et al. 2021, "SPLADE v2")
+
+A sequence is computed alone, so that it has the same bits in any batch. What a request may choose
+is a field, to be replaced: activation, k, threshold.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from model.tasks.projection import Projection
+
+Activation = Literal["softmax", "sigmoid", "none"]  # logits -> scores
+Task = Literal["encode", "classify", "rerank", "label_tokens", "sparse"]
+
+TILE_ROWS = 64  # of tokens whose logits over the vocabulary are in memory at once
+NUMBER = 4  # bytes of an index or a float32
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Classifier:
+    """Classes of a whole sequence.
+
+    Args:
+        labels: a name for each class, in the checkpoint's order.
+        pooling: which vector is classified: the first token's, or the mean of all.
+        activation: what makes scores of logits.
+    """
+
+    labels: tuple[str, ...]
+    pooling: Literal["cls", "mean"]
+    project: Projection
+    activation: Activation
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """What it is asked for; of one class it says how well two texts go together."""
+        return ("classify", "rerank") if len(self.labels) == 1 else ("classify",)
+
+    def __call__(self, tokens: Tensor) -> dict[str, Tensor]:
+        """(tokens, width) -> logits and scores, (classes,) each."""
+        vector = tokens[:1] if self.pooling == "cls" else tokens.float().mean(0, keepdim=True)
+        logits = self.project(vector)[0]
+        return {"logits": logits, "scores": scores(logits, self.activation)}
+
+    def bytes(self, tokens: int) -> int:
+        """What the answer holds for a sequence of so many tokens: two numbers and a name each."""
+        return sum(2 * NUMBER + len(label) for label in self.labels)
+
+    def flops(self, tokens: int) -> int:
+        """Floating-point operations for a sequence of so many tokens."""
+        return self.project.flops(1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tagger:
+    """A label for every token.
+
+    Args:
+        labels: their names, in the checkpoint's order.
+    """
+
+    labels: tuple[str, ...]
+    project: Projection
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """What it is asked for."""
+        return ("label_tokens",)
+
+    def __call__(self, tokens: Tensor) -> dict[str, Tensor]:
+        """(tokens, width) -> the best label's place and its probability, (tokens,) each."""
+        probabilities, labels = self.project(tokens).softmax(-1).max(-1)
+        return {"labels": labels.int(), "scores": probabilities}
+
+    def bytes(self, tokens: int) -> int:
+        """What the answer holds at most for so many tokens: a number and a name each."""
+        return tokens * (NUMBER + max(map(len, self.labels)))
+
+    def flops(self, tokens: int) -> int:
+        """Floating-point operations for so many tokens."""
+        return self.project.flops(tokens)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Splade:
+    """Weights of the vocabulary's tokens: max or sum over the text's tokens of log(1 + relu).
+
+    Args:
+        pooling: over the text's tokens.
+        twice: log(1 + log(1 + relu)), as OpenSearch's models have it.
+        k: the largest so many weights; None: all.
+        threshold: weights above it alone.
+    """
+
+    project: Projection
+    pooling: Literal["max", "sum"]
+    twice: bool
+    k: int | None = None
+    threshold: float = 0.0
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """What it is asked for."""
+        return ("sparse",)
+
+    def __call__(self, tokens: Tensor) -> dict[str, Tensor]:
+        """(tokens, width) -> the ids with a weight, ascending, and their weights, (ids,) each."""
+        weights = self.weights(tokens)
+        indices = (weights > self.threshold).nonzero()[:, 0]
+        if self.k is not None and len(indices) > self.k:
+            # of equal weights the lower id stays, on any machine
+            order = weights[indices].sort(descending=True, stable=True).indices[: self.k]
+            indices = indices[order].sort().values
+        return {"indices": indices.int(), "values": weights[indices]}
+
+    def weights(self, tokens: Tensor) -> Tensor:
+        """Of all the vocabulary, (vocabulary,); a tile of tokens at a time."""
+        tiles = (self.project(tile) for tile in _tiles(tokens))
+        if self.pooling == "sum":
+            return torch.stack([self._weigh(tile).sum(0) for tile in tiles]).sum(0)
+        most = next(tiles).amax(0)
+        for tile in tiles:
+            most = torch.maximum(most, tile.amax(0))
+        return self._weigh(most)  # it grows with the logit: the largest gives the largest
+
+    def bytes(self, tokens: int) -> int:
+        """What the answer holds at most, whatever the tokens: an id and a weight each."""
+        return 2 * NUMBER * min(self.k or self.project.outputs, self.project.outputs)
+
+    def flops(self, tokens: int) -> int:
+        """Floating-point operations for so many tokens."""
+        return self.project.flops(tokens)
+
+    def _weigh(self, logits: Tensor) -> Tensor:
+        weights = logits.relu().log1p()
+        return weights.log1p() if self.twice else weights
+
+
+Head = Classifier | Tagger | Splade
+
+
+def _tiles(tokens: Tensor) -> Iterator[Tensor]:
+    """The rows, so many at a time."""
+    return (tokens[first : first + TILE_ROWS] for first in range(0, len(tokens), TILE_ROWS))
+
+
+def scores(logits: Tensor, activation: Activation) -> Tensor:
+    """What an activation makes of logits, (classes,)."""
+    if activation == "softmax":
+        return logits.softmax(-1)
+    return logits.sigmoid() if activation == "sigmoid" else logits

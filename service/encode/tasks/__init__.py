@@ -1,0 +1,1 @@
+"""What a request asks of a checkpoint's head, and how it is answered."""

@@ -1,0 +1,38 @@
+"""The parts of a request that ask a checkpoint's head."""
+
+from typing import Annotated, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from model.maps.choices import Level
+from service.wire import Wire
+
+
+class Classify(Wire):
+    """How classes are scored."""
+
+    activation: Literal["default", "softmax", "sigmoid", "none"] = "default"
+    """What makes scores of logits; "default" is the checkpoint's own."""
+
+
+class LabelTokens(Wire):
+    """What labels stand for."""
+
+    level: Level = "token"
+    """Whether each token has a label, or each word: that of its first token."""
+
+
+class Sparse(Wire):
+    """Which weights of a sparse vector are answered."""
+
+    k: Annotated[int, Field(ge=1)] | None = None
+    """The largest so many; left out or null: all."""
+    threshold: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Weights above it alone."""
+
+
+BY_KIND = Discriminator(lambda value: "<switch>" if isinstance(value, bool) else "<how>")
+Switch = Annotated[bool, Tag("<switch>")]
+ClassifyField = Annotated[Switch | Annotated[Classify, Tag("<how>")], BY_KIND]
+LabelTokensField = Annotated[Switch | Annotated[LabelTokens, Tag("<how>")], BY_KIND]
+SparseField = Annotated[Switch | Annotated[Sparse, Tag("<how>")], BY_KIND]

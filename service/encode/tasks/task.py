@@ -1,0 +1,87 @@
+"""A request -> what is wanted of the checkpoint's head, or a refusal."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from model.loading.checkpoint import Model
+from model.tasks.heads import Classifier, Head, Splade, Tagger
+from model.text.tokenizer import Tokenizer
+from service.encode.inputs import ModelInput
+from service.encode.request import EncodeRequest
+from service.encode.tasks import shown
+from service.encode.tasks.request import Classify, LabelTokens, Sparse
+from service.encode.tasks.shown import Classes, Shown, Weights
+from service.engine.work import Array
+from service.refusals import Refused
+from service.wording.words import quoted
+
+Arrays = Mapping[str, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is wanted of the head.
+
+    Args:
+        head: as the request wants it.
+        show: what it made of a sequence, and facts of that one's tokens -> as it is answered.
+        words: whether it takes words.
+    """
+
+    head: Head
+    show: Callable[[Mapping[str, Any], Arrays], Shown]
+    words: bool = False
+
+    def check(self, inputs: Sequence[ModelInput]) -> None:
+        """Refuse inputs that do not have what it takes."""
+        for index, source in enumerate(inputs):
+            if self.words and source.facts["words"] is None:
+                detail = '"level": "word" needs a text, and this input is not one'
+                raise Refused.at("words_unknown", "inputs", index, detail=detail)
+
+
+def find(request: EncodeRequest, model: Model) -> Task | None:
+    """What a request asks of a model's head; None where it asks nothing.
+
+    Raises:
+        Refused: the checkpoint has no head for it.
+    """
+    if not request.tasks:
+        return None
+    for task in request.tasks:
+        if task not in model.tasks:
+            has = f"this model has {quoted(list(model.tasks), 'and')}"
+            detail = f'"{task}" was requested, and {has}'
+            raise Refused("task_not_found", detail=detail, tasks=list(model.tasks))
+    match model.head:
+        case Classifier() as head:
+            return _classify(head, request.classify)
+        case Tagger() as head:
+            how = request.label_tokens
+            level = how.level if isinstance(how, LabelTokens) else "token"
+            show = partial(shown.labels, head.labels, level=level)
+            return Task(head, show, words=level == "word")
+        case Splade() as head:
+            return _sparse(head, request.sparse, model.tokenizer)
+    raise RuntimeError("a task without a head: this is a bug")
+
+
+def _classify(head: Classifier, how: bool | Classify) -> Task:
+    def show(facts: Mapping[str, Any], arrays: Arrays) -> Classes:
+        return Classes(head.labels, arrays["logits"], arrays["scores"])
+
+    if isinstance(how, Classify) and how.activation != "default":
+        head = replace(head, activation=how.activation)
+    return Task(head, show)
+
+
+def _sparse(head: Splade, how: bool | Sparse, tokenizer: Tokenizer) -> Task:
+    def show(facts: Mapping[str, Any], arrays: Arrays) -> Weights:
+        tokens = [tokenizer.token(index) for index in arrays["indices"].tolist()]
+        return Weights(arrays["indices"], arrays["values"], tokens)
+
+    if isinstance(how, Sparse):
+        head = replace(head, k=how.k, threshold=how.threshold)
+    return Task(head, show)

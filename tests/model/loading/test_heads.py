@@ -1,0 +1,359 @@
+"""Heads of every family against transformers and sentence-transformers, random weights."""
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from sentence_transformers import CrossEncoder, SparseEncoder
+from sentence_transformers.sparse_encoder.modules import SpladePooling
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from model import kernels
+from model.errors import CheckpointError
+from model.loading import checkpoint
+from model.loading.checkpoint import Model
+from model.packing import Sequence
+from model.tasks.heads import TILE_ROWS, Classifier, Splade, Tagger
+from tests.model.loading.test_families import CPU, FAMILIES, FEW, MOST, VOCABULARY
+
+NAMES = [family for family in FAMILIES if family != "nomic_bert"]  # transformers has no such heads
+CLOSE = 1e-5
+LENGTHS = (1, 2, 5, 9, 9, 17, 23, MOST)
+LABELS = {0: "anger", 1: "joy", 2: "neither"}
+KINDS = ("ForSequenceClassification", "ForTokenClassification", "ForMaskedLM")
+
+Made = Callable[..., tuple[PreTrainedModel, Model]]
+
+
+def theirs(family: str, kind: str, **choices: Any) -> PreTrainedModel:
+    """transformers' model with a head and random weights."""
+    made = FAMILIES[family]
+    config = getattr(transformers, made.config)(**made.sizes | choices)
+    config._attn_implementation = "eager"
+    torch.manual_seed(0)
+    name = made.model.removesuffix("Model") + kind
+    model: PreTrainedModel = getattr(transformers, name)(config).eval()
+    with torch.no_grad():
+        for parameter_name, parameter in model.named_parameters():
+            norm = parameter.dim() == 1 and parameter_name.endswith("weight")
+            parameter.copy_(torch.randn_like(parameter) * 0.1 + norm)
+    return model
+
+
+def loaded(folder: Path) -> Model:
+    """A folder's model as we load it."""
+    shutil.copy(FEW, folder / "tokenizer.json")
+    return checkpoint.load(folder, CPU, torch.float32, kernels.choose(CPU, torch.float32))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """A model with a head as transformers runs it, and as we load it."""
+
+    def make(family: str, kind: str, **choices: Any) -> tuple[PreTrainedModel, Model]:
+        model, folder = theirs(family, kind, **choices), tmp_path_factory.mktemp(family)
+        model.save_pretrained(folder)
+        if kind == "ForMaskedLM":
+            splade(folder)
+        return model, loaded(folder)
+
+    return make
+
+
+def splade(folder: Path, **choices: Any) -> None:
+    """The modules of a SparseEncoder beside a masked language model."""
+    modules = ["base.modules.transformer.Transformer"]
+    modules += ["sparse_encoder.modules.splade_pooling.SpladePooling"]
+    rows = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.{module}"}
+        for i, (path, module) in enumerate(zip(("", "1_SpladePooling"), modules, strict=True))
+    ]
+    (folder / "modules.json").write_text(json.dumps(rows))
+    (folder / "1_SpladePooling").mkdir()
+    pooling = {"pooling_strategy": "max", "activation_function": "relu"} | choices
+    (folder / "1_SpladePooling" / "config.json").write_text(json.dumps(pooling))
+
+
+def drawn(lengths: tuple[int, ...] = LENGTHS) -> list[list[int]]:
+    """Random token ids of some lengths."""
+    random = torch.Generator().manual_seed(3)
+    # without the padding ids, which transformers' mean would count and ours too
+    return [torch.randint(3, VOCABULARY, (n,), generator=random).tolist() for n in lengths]
+
+
+@torch.inference_mode()
+def ours(model: Model, batch: list[list[int]]) -> list[dict[str, Tensor]]:
+    """What the head makes of each sequence of a batch."""
+    assert model.head is not None
+    encoded = model.encoder(model.encoder.pack([Sequence(ids) for ids in batch]))
+    return [model.head(encoded.last[encoded.packed.rows(i)]) for i in range(len(batch))]
+
+
+def logits(model: PreTrainedModel, ids: list[int]) -> Tensor:
+    """What transformers' head makes of a sequence alone."""
+    with torch.inference_mode():
+        given = torch.tensor([ids])
+        found: Tensor = model(input_ids=given, attention_mask=torch.ones_like(given)).logits[0]
+    return found
+
+
+@pytest.mark.parametrize("family", NAMES)
+def test_classes_are_transformers(made: Made, family: str) -> None:
+    """Logits of three classes, and their softmax, of every sequence of a mixed batch."""
+    reference, model = made(family, KINDS[0], id2label=LABELS)
+
+    assert model.tasks == ("encode", "classify")
+    assert isinstance(model.head, Classifier) and model.head.labels == tuple(LABELS.values())
+    for ids, found in zip(drawn(), ours(model, drawn()), strict=True):
+        expected = logits(reference, ids)
+        torch.testing.assert_close(found["logits"], expected, rtol=0, atol=CLOSE)
+        torch.testing.assert_close(found["scores"], expected.softmax(-1), rtol=0, atol=CLOSE)
+
+
+@pytest.mark.parametrize("bias", [False, True], ids=["as it is", "with biases"])
+def test_modernbert_classifies_the_mean_where_its_config_says_so(made: Made, bias: bool) -> None:
+    """With the biases that its config switches on."""
+    choices = {"classifier_pooling": "mean", "classifier_bias": bias, "num_labels": 2}
+    reference, model = made("modernbert", KINDS[0], **choices)
+
+    for ids, found in zip(drawn(), ours(model, drawn()), strict=True):
+        torch.testing.assert_close(found["logits"], logits(reference, ids), rtol=0, atol=CLOSE)
+
+
+@pytest.mark.parametrize("family", NAMES)
+def test_labels_of_tokens_are_transformers(made: Made, family: str) -> None:
+    """The best label of every token, and its probability."""
+    reference, model = made(family, KINDS[1], id2label=LABELS)
+
+    assert model.tasks == ("encode", "label_tokens") and isinstance(model.head, Tagger)
+    for ids, found in zip(drawn(), ours(model, drawn()), strict=True):
+        expected = logits(reference, ids).softmax(-1).max(-1)
+        assert found["labels"].tolist() == expected.indices.tolist()
+        torch.testing.assert_close(found["scores"], expected.values, rtol=0, atol=CLOSE)
+
+
+@pytest.mark.parametrize("family", NAMES)
+def test_weights_of_the_vocabulary_are_sentence_transformers(made: Made, family: str) -> None:
+    """Those that are not 0, by SpladePooling of transformers' logits."""
+    reference, model = made(family, KINDS[2])
+
+    assert model.tasks == ("encode", "sparse") and isinstance(model.head, Splade)
+    for ids, found in zip(drawn(), ours(model, drawn()), strict=True):
+        expected = pooled(SpladePooling("max"), logits(reference, ids))
+        assert found["indices"].tolist() == expected.nonzero()[:, 0].tolist()
+        values = expected[found["indices"]]
+        torch.testing.assert_close(found["values"], values, rtol=0, atol=CLOSE)
+
+
+def pooled(pooling: SpladePooling, logits: Tensor) -> Tensor:
+    """What sentence-transformers makes of logits."""
+    features = {
+        "token_embeddings": logits.clone()[None],
+        "attention_mask": torch.ones(1, len(logits)),
+    }
+    vector: Tensor = pooling.eval()(features)["sentence_embedding"][0]
+    return vector
+
+
+@pytest.mark.parametrize("pooling", ["max", "sum"])
+@pytest.mark.parametrize("activation", ["relu", "log1p_relu"])
+def test_weights_are_the_same_over_tiles(tmp_path: Path, pooling: Any, activation: Any) -> None:
+    """Of more tokens than have their logits in memory at once; both poolings, both activations."""
+    reference = theirs("distilbert", KINDS[2], max_position_embeddings=3 * TILE_ROWS)
+    reference.save_pretrained(tmp_path)
+    splade(tmp_path, pooling_strategy=pooling, activation_function=activation)
+    model, (ids,) = loaded(tmp_path), drawn((2 * TILE_ROWS + 7,))
+
+    (found,) = ours(model, [ids])
+
+    expected = pooled(SpladePooling(pooling, activation), logits(reference, ids))[found["indices"]]
+    torch.testing.assert_close(found["values"], expected, rtol=1e-5, atol=CLOSE)
+
+
+def test_the_largest_weights_above_a_threshold_stay(made: Made) -> None:
+    """By id again; of equal ones the lower id."""
+    _, model = made("bert", KINDS[2])
+    assert isinstance(model.head, Splade)
+    (ids,) = drawn((7,))
+    (whole,) = ours(model, [ids])
+    order = whole["values"].argsort(descending=True)
+
+    cut = [found(model, ids, k=3), found(model, ids, threshold=float(whole["values"][order[5]]))]
+
+    assert cut[0]["indices"].tolist() == sorted(whole["indices"][order[:3]].tolist())
+    assert cut[1]["indices"].tolist() == sorted(whole["indices"][order[:5]].tolist())
+
+
+def found(model: Model, ids: list[int], **choices: Any) -> dict[str, Tensor]:
+    """What the head makes of a sequence under a request's choices."""
+    assert model.head is not None
+    other = dataclasses.replace(model, head=dataclasses.replace(model.head, **choices))
+    return ours(other, [ids])[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("family", NAMES)
+def test_a_head_gives_the_same_bits_alone_and_in_any_batch(
+    made: Made, threads: Callable[[int], None], family: str, kind: str
+) -> None:
+    """At every place of random batches, on one core and on two."""
+    _, model = made(family, kind)
+    batch = drawn()
+    alone = [ours(model, [ids])[0] for ids in batch]
+
+    for seed, cores in ((0, 1), (1, 2), (2, 2)):
+        threads(cores)
+        order = torch.randperm(len(batch), generator=torch.Generator().manual_seed(seed)).tolist()
+        for i, together in zip(order, ours(model, [batch[i] for i in order]), strict=True):
+            assert {name: torch.equal(part, alone[i][name]) for name, part in together.items()} == (
+                dict.fromkeys(alone[i], True)
+            )
+
+
+@pytest.mark.parametrize(
+    ("choices", "activation"),
+    [
+        ({"num_labels": 1}, "sigmoid"),
+        ({"num_labels": 3}, "softmax"),
+        ({"num_labels": 1, "problem_type": "regression"}, "none"),
+        ({"num_labels": 3, "problem_type": "multi_label_classification"}, "sigmoid"),
+        ({"num_labels": 2, "problem_type": "single_label_classification"}, "softmax"),
+        ({"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}, "none"),
+        ({"sentence_transformers": {"activation_fn": "torch.nn.Sigmoid"}}, "sigmoid"),
+    ],
+    ids=str,
+)
+def test_scores_come_by_the_checkpoints_activation(
+    made: Made, choices: dict[str, Any], activation: str
+) -> None:
+    """A CrossEncoder's own, or what transformers' pipeline makes of the problem's type."""
+    _, model = made("bert", KINDS[0], **choices)
+
+    assert isinstance(model.head, Classifier)
+    assert model.head.activation == activation
+    assert ("rerank" in model.tasks) == (choices.get("num_labels") == 1)
+
+
+@pytest.mark.parametrize(("function", "name"), [(None, "sigmoid"), ("Identity", "none")])
+def test_a_cross_encoder_is_read_as_it_was_saved(
+    tmp_path: Path, folder: Path, function: str | None, name: str
+) -> None:
+    """Its scores, its activation, its longest input."""
+    base, saved = tmp_path / "base", tmp_path / "saved"
+    sizes = {"vocab_size": 30522, "max_position_embeddings": 41, "num_labels": 1}
+    theirs("bert", KINDS[0], **sizes).save_pretrained(base)
+    transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(base)
+    activation = None if function is None else getattr(torch.nn, function)()
+    reference = CrossEncoder(str(base), device="cpu", max_length=19, activation_fn=activation)
+    reference.save_pretrained(str(saved))
+    model = checkpoint.load(saved, CPU, torch.float32, kernels.choose(CPU, torch.float32))
+    pairs = [("Why is it here?", "A dog ate the food"), ("What?", "word " * 30)]
+
+    tokenized = model.tokenizer(pairs, model.max_tokens, "right")
+    sequences = [Sequence(one.token_ids, one.types) for one in tokenized]
+    with torch.inference_mode():
+        encoded = model.encoder(model.encoder.pack(sequences))
+        assert isinstance(model.head, Classifier)
+        rows = [encoded.last[encoded.packed.rows(i)] for i in range(2)]
+        scores = [float(model.head(each)["scores"]) for each in rows]
+
+    assert (model.head.activation, model.max_tokens, len(tokenized[1].token_ids)) == (name, 19, 19)
+    np.testing.assert_allclose(scores, reference.predict(pairs), rtol=0, atol=CLOSE)
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert"])
+def test_a_sparse_encoder_is_read_as_it_was_saved(
+    tmp_path: Path, folder: Path, family: str
+) -> None:
+    """Weights of a text, by sentence-transformers' own class."""
+    base, saved = tmp_path / "base", tmp_path / "saved"
+    theirs(family, KINDS[2], vocab_size=30522).save_pretrained(base)
+    transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(base)
+    reference = SparseEncoder(str(base), device="cpu")
+    reference.save_pretrained(str(saved))
+    model = checkpoint.load(saved, CPU, torch.float32, kernels.choose(CPU, torch.float32))
+    text = "A dog ate the food because it was hungry"
+
+    (tokenized,) = model.tokenizer([(text,)], model.max_tokens)
+    (sparse,) = ours(model, [tokenized.token_ids])
+
+    expected = reference.encode(text, convert_to_sparse_tensor=False)
+    vector = torch.zeros(30522)
+    vector[sparse["indices"]] = sparse["values"]
+    torch.testing.assert_close(vector, expected, rtol=0, atol=CLOSE)
+    assert sparse["indices"].tolist() == sorted(sparse["indices"].tolist())
+
+
+def broken(folder: Path, *lost: str, **config: Any) -> None:
+    """Take tensors out of a saved checkpoint, and change its config.json."""
+    tensors = load_file(folder / "model.safetensors")
+    save_file(
+        {name: t for name, t in tensors.items() if name not in lost}, folder / "model.safetensors"
+    )
+    stored = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(stored | config))
+
+
+@pytest.mark.parametrize(
+    ("family", "lost", "config", "message"),
+    [
+        ("bert", "classifier.bias", {}, "missing classifier.bias"),
+        ("distilbert", "pre_classifier.weight", {}, "missing pre_classifier.weight"),
+        ("bert", "", {"id2label": {"0": "a"}}, "id2label does not name the head's 3 outputs"),
+        ("bert", "", {"problem_type": "ranking"}, "not supported: problem_type 'ranking'"),
+        (
+            "modernbert",
+            "",
+            {"classifier_pooling": "max"},
+            "not supported: classifier_pooling 'max'",
+        ),
+        (
+            "modernbert",
+            "",
+            {"classifier_activation": "mish"},
+            "not supported: classifier_activation",
+        ),
+        ("bert", "", {"sentence_transformers": {"activation_fn": "x.Y"}}, "activation_fn 'x.Y'"),
+    ],
+)
+def test_a_head_that_is_not_whole_or_not_computed_here_is_refused(
+    tmp_path: Path, family: str, lost: str, config: dict[str, Any], message: str
+) -> None:
+    """By name, when it is loaded."""
+    theirs(family, KINDS[0], id2label=LABELS).save_pretrained(tmp_path)
+    broken(tmp_path, lost, **config)
+
+    with pytest.raises(CheckpointError, match=message):
+        loaded(tmp_path)
+
+
+@pytest.mark.parametrize(("family", "kind"), [("bert", KINDS[2]), ("nomic_bert", "Model")])
+def test_a_model_without_a_head_of_ours_encodes_alone(
+    tmp_path: Path, family: str, kind: str
+) -> None:
+    """A masked language model that no SparseEncoder was made of is an encoder, as before."""
+    theirs(family, kind).save_pretrained(tmp_path)
+
+    model = loaded(tmp_path)
+
+    assert (model.head, model.tasks) == (None, ("encode",))
+
+
+def test_what_a_head_takes_of_other_files_names_the_weights(tmp_path: Path) -> None:
+    """Two sums of the same vocabulary are two models."""
+    theirs("distilbert", KINDS[2]).save_pretrained(tmp_path)
+    splade(tmp_path)
+    first = loaded(tmp_path).digest
+    shutil.rmtree(tmp_path / "1_SpladePooling")
+    splade(tmp_path, pooling_strategy="sum")
+
+    assert loaded(tmp_path).digest != first

@@ -1,0 +1,91 @@
+"""Checkpoints with a head, of random weights, for tests that serve one."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported; nothing may call out
+
+import torch
+import transformers
+from transformers import (
+    AutoTokenizer,
+    BertConfig,
+    BertForSequenceClassification,
+    PreTrainedModel,
+)
+
+from service.engine.weights import BUNDLED, locate
+
+MOST = 37  # rows of the position table
+SIZES = {"hidden_size": 15, "num_hidden_layers": 2, "num_attention_heads": 3}
+SPLADE = {"pooling_strategy": "max", "activation_function": "relu"}
+MODULES = (
+    "base.modules.transformer.Transformer",
+    "sparse_encoder.modules.splade_pooling.SpladePooling",
+)
+
+ANIMALS = ("The dog barks", "A horse eats grass", "Birds build nests")
+WEATHER = ("It is raining", "The sky is grey and cold", "The sun shines today")
+
+
+def checkpoint(folder: Path, head: str, **choices: Any) -> PreTrainedModel:
+    """A small BERT with a head and the bundled model's tokenizer, saved.
+
+    Args:
+        head: what transformers calls it, such as ForSequenceClassification.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(locate(BUNDLED).folder)
+    config = BertConfig(
+        **SIZES | choices,
+        vocab_size=len(tokenizer),
+        intermediate_size=23,
+        max_position_embeddings=MOST,
+        initializer_range=0.5,
+        attn_implementation="eager",
+    )
+    torch.manual_seed(0)
+    model: PreTrainedModel = getattr(transformers, f"Bert{head}")(config).eval()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    if head == "ForMaskedLM":
+        sparse(folder)
+    return model
+
+
+def classifier(folder: Path) -> None:
+    """The bundled encoder with a head that tells ANIMALS from WEATHER.
+
+    Its weights are the difference of the mean first-token vectors of either's sentences.
+    """
+    bundled = locate(BUNDLED).folder
+    tokenizer = AutoTokenizer.from_pretrained(bundled)
+    names = dict(enumerate(("animals", "weather")))
+    model = BertForSequenceClassification.from_pretrained(bundled, id2label=names).eval()
+    with torch.no_grad():
+        means = [
+            torch.stack(
+                [model.bert(**tokenizer(text, return_tensors="pt"))[0][0, 0] for text in texts]
+            ).mean(0)
+            for texts in (ANIMALS, WEATHER)
+        ]
+        middle = (means[0] + means[1]) / 2
+        scale = 0.1  # where tanh is nearly straight
+        model.bert.pooler.dense.weight.copy_(torch.eye(len(middle)) * scale)
+        model.bert.pooler.dense.bias.copy_(-middle * scale)
+        model.classifier.weight.copy_(torch.stack([mean - middle for mean in means]))
+        model.classifier.bias.zero_()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def sparse(folder: Path) -> None:
+    """The modules of a SparseEncoder beside a masked language model."""
+    rows = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.{module}"}
+        for i, (path, module) in enumerate(zip(("", "1_SpladePooling"), MODULES, strict=True))
+    ]
+    (folder / "modules.json").write_text(json.dumps(rows))
+    (folder / "1_SpladePooling").mkdir()
+    (folder / "1_SpladePooling" / "config.json").write_text(json.dumps(SPLADE))
