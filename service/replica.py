@@ -20,6 +20,7 @@ from service.encode.gateway import Gateway
 from service.encode.inputs import Reader
 from service.encode.plan import Planner
 from service.encode.price import cost
+from service.encode.questions.comparison import Comparer
 from service.engine import machine, vitals
 from service.engine.batcher import Batcher
 from service.engine.batches import Batches
@@ -124,7 +125,15 @@ class Replica:
             proof=proof,
             batcher=batcher,
             reader=reader,
-            gateway=Gateway(identity, model.config, planner, admission, settings, metrics),
+            gateway=Gateway(
+                identity,
+                model.config,
+                planner,
+                admission,
+                settings,
+                metrics,
+                Comparer(model.pooling, settings.max_waiting_requests),
+            ),
             lessons=Lessons(
                 identity.head("float32"), reader, admission, settings.max_answer_json_bytes
             ),

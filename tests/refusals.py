@@ -165,6 +165,12 @@ ROWS = (
         shown='{"inputs": [{"embeddings": [[0.0, ...]]}], "attention": {"specials": "drop"}}',
     ),
     Row("nothing_left", {"inputs": [IDS], "attention": {"specials": "drop"}}),
+    Row(
+        "similarity_not_explainable",
+        {"left": "All is well", "right": ["All is good"]},
+        path="/v1/similarity",
+        under="pooled by the first token",
+    ),
     Row("prompt_not_found", {**TEXT, "prompt_name": "querry"}, under="with prompts"),
     Row("prompt_without_text", {"inputs": [IDS], "prompt_name": "query"}, under="with prompts"),
     Row("deadline_unreachable", TEXT, headers=(("X-Headlight-Deadline-Ms", "0"),)),

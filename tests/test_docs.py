@@ -51,6 +51,20 @@ async def test_every_example_gives_the_answer_shown(
     assert not said, "".join(said)
 
 
+async def test_the_questions_page_gives_the_answers_shown(client: httpx.AsyncClient) -> None:
+    """As one session, too."""
+    page = DOCS / "questions.md"
+    examples = "\n".join(EXAMPLES.findall(page.read_text("utf-8")))
+    names = {"client": Waiting(client)}
+    session = doctest.DocTestParser().get_doctest(examples, names, page.name, str(page), 0)
+    said: list[str] = []
+
+    await asyncio.to_thread(doctest.DocTestRunner().run, session, out=said.append)
+
+    assert len(session.examples) > 9
+    assert not said, "".join(said)
+
+
 async def test_the_clients_page_gives_the_answers_shown(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from service.api.open_inference import call as open_inference
 from service.api.open_inference.request import VERSION
 from service.api.openai import call as openai
 from service.api.operations import INFER_MODEL, VERSION_PART
+from service.api.questions import call as questions
 from service.api.tei import call as tei
 from service.edge.beside import Beside
 from service.edge.deadline import in_time, seconds
@@ -45,6 +46,7 @@ class Encoding:
         infer = self._handler(self._parse_infer)
         return {
             ("/v1/encode", "post"): self._handler(self._parse_native, priced=True),
+            ("/v1/similarity", "post"): self._handler(self._parse_similarity, priced=True),
             ("/v1/embeddings", "post"): self._plain(openai.parse),
             ("/", "post"): self._plain(tei.embed),
             ("/embed", "post"): self._plain(tei.embed),
@@ -92,6 +94,11 @@ class Encoding:
         media_type = media.content_type(request, JSON, SAFETENSORS)
         accept = media.answer_type(request.headers.get("accept", "*/*"))
         return native.parse(body, media_type, accept, self._replica.settings.max_body_bytes)
+
+    def _parse_similarity(self, request: Request, body: bytes) -> Call:
+        media_type = media.content_type(request, JSON, SAFETENSORS)
+        accept = media.answer_type(request.headers.get("accept", "*/*"))
+        return questions.similarity(body, media_type, accept, self._replica.settings.max_body_bytes)
 
     def _parse_infer(self, request: Request, body: bytes) -> Call:
         check_model(request, self._replica)

@@ -49,6 +49,11 @@ class Price:
         return sum(self.parts.values())
 
     @property
+    def made(self) -> int:
+        """Bytes of the arrays that a request holds until its answer is written."""
+        return self.total
+
+    @property
     def written(self) -> int:
         """About how many bytes they are as they are written."""
         text = self._sum(self.parts, self.layout.numbers)

@@ -1,5 +1,6 @@
 """The native wire: request models, strict."""
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, LiteralString, NamedTuple
 
@@ -24,6 +25,7 @@ from model.config import Mode
 from model.maps.choices import HEAD, Form, Level, Specials, Weight, by_layer
 from model.text.tokenizer import Truncate
 from service.wire import Wire
+from service.wording.fault import Loc
 
 Floats = Literal["float32", "float16"]
 MOST_SCALE = 100.0  # of a gate; much more makes numbers that nothing can hold
@@ -251,6 +253,26 @@ class Attention(Wire):
         return rows
 
 
+class Side(NamedTuple):
+    """Inputs of a request that one prompt goes before.
+
+    Args:
+        first: where among all inputs they begin.
+    """
+
+    items: Sequence[Item | Text]
+    prompt_name: str | None
+    first: int = 0
+
+    def place(self, loc: Loc) -> Loc:
+        """The place of a fault among all inputs, of its place among these."""
+        match loc:
+            case ("inputs", int(index), *rest):
+                return ("inputs", self.first + index, *rest)
+            case _:
+                return loc
+
+
 class EncodeRequest(Wire):
     """The body of POST /v1/encode."""
 
@@ -289,3 +311,12 @@ class EncodeRequest(Wire):
     def items(self) -> list[Item | Text]:
         """Every input in its long form."""
         return [Text(value) if isinstance(value, str) else value for value in self.inputs]
+
+    @property
+    def sides(self) -> tuple[Side, ...]:
+        """The inputs, by the prompt that goes before them."""
+        return (Side(self.items, self.prompt_name),)
+
+    def place(self, loc: Loc) -> Loc:
+        """Where in the body stands what has this place here."""
+        return loc

@@ -24,10 +24,13 @@ CODES: dict[str, str] = {
     "weight_and_form": "out_of_range",
     "index_out_of_range": "index_out_of_range",
     "literal_error": "out_of_range",
+    "batch_empty": "batch_empty",
+    "batch_too_large": "batch_too_large",
+    "pair_in_comparison": "unknown_field",
 }
 # those that a model of ours raises, with a message of ours
 OURS = {"exactly_one_input", "number_and_form", "rows_and_form", "weight_and_form"}
-OURS |= {"index_out_of_range"}
+OURS |= {"index_out_of_range", "batch_empty", "batch_too_large", "pair_in_comparison"}
 PATTERN = 'integers separated by commas, such as "0,3,-1"'  # the one pattern there is
 
 

@@ -11,8 +11,8 @@ from service.encode.request import Floats
 from service.refusals import REFUSALS
 
 
-class Requested(Closed, total=False):
-    """What was asked for of one input; tokens come with their vectors, layers and attention."""
+class InputTokens(Closed, total=False):
+    """The tokens of one input."""
 
     tokens: Annotated[
         list[str | None] | None, about("The tokens, special ones included; null of embeddings.")
@@ -34,10 +34,15 @@ class Requested(Closed, total=False):
             "is no text."
         ),
     ]
-    segments: Annotated[list[int], about("Of a pair: which text each token is of, 0 or 1.")]
     special: Annotated[
         list[bool] | None, about("Whether each token is a special one; null of embeddings.")
     ]
+
+
+class Requested(InputTokens, total=False):
+    """What was asked for of one input; tokens come with their vectors, layers and attention."""
+
+    segments: Annotated[list[int], about("Of a pair: which text each token is of, 0 or 1.")]
     pooled: Annotated[Vector, about("One vector for the input, (width,) or (dimensions,).")]
     token_vectors: Annotated[Rows, about("The last layer's vector of each token, (tokens, width).")]
     layers: Annotated[
