@@ -785,6 +785,44 @@ def compared(status: int, code: str, *rows: tuple[str, str]) -> Iterable[Row]:
         yield Row(f"a similarity: {name}", body.encode, status, code, path="/v1/similarity")
 
 
+def spans(given: str) -> str:
+    """A text of 11 characters with spans."""
+    return item(f'{{"text":"All is well","spans":{given}}}')
+
+
+SPANS = [
+    *bodies(
+        422,
+        "invalid_type",
+        ("spans by name", spans('"sentences"')),
+        ("one span alone", spans("[0,3]")),
+        ("a span of fractions", spans("[[0.5,3]]")),
+        ("a span of words", spans('["All"]')),
+    ),
+    *bodies(
+        422,
+        "out_of_range",
+        ("a span of one number", spans("[[3]]")),
+        ("a span of three numbers", spans("[[0,3,7]]")),
+        ("a span backwards", spans("[[3,0]]")),
+        ("a span before the text", spans("[[-1,3]]")),
+        ("a span behind the text", spans("[[4,12]]")),
+        ("a span of 19 digits", spans(f"[[0,{'9' * 18}]]")),
+        ("spans in another order", spans("[[4,6],[0,3]]")),
+    ),
+    *bodies(
+        422,
+        "span_empty",
+        ("a span of nothing", spans("[[3,3]]")),
+        ("a span of a space", spans("[[3,4]]")),
+    ),
+    *bodies(
+        422,
+        "exactly_one_input",
+        ("spans of ids", item('{"token_ids":[7],"spans":[[0,1]]}')),
+        ("spans of a pair", item('{"text":"a","pair":"b","spans":[[0,1]]}')),
+    ),
+]
 RIGHT, RIGHTS = '"right":["b"]', ['"b"'] * 257
 SIMILARITIES = [
     *compared(422, "missing_field", ("no left", RIGHT), ("no right", '"left":"a"')),
@@ -802,6 +840,7 @@ SIMILARITIES = [
         422,
         "unknown_field",
         ("a pair on the left", f'"left":{{"text":"a","pair":"b"}},{RIGHT}'),
+        ("spans on the left", f'"left":{{"text":"a","spans":[[0,1]]}},{RIGHT}'),
         ("a pair on the right", '"left":"a","right":[{"text":"a","pair":"b"}]'),
         ("inputs", f'"left":"a",{RIGHT},"inputs":["a"]'),
         ("a prompt of another side", f'"left":"a",{RIGHT},"prompt_name":{{"top":"query"}}'),
@@ -874,6 +913,7 @@ ROWS: dict[str, list[Row]] = {
     "names": NAMES,
     "headers": HEADERS,
     "similarities": SIMILARITIES,
+    "spans": SPANS,
     "paths": PATHS,
     "files": FILES,
     "dialects": DIALECTS,

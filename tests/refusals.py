@@ -110,6 +110,7 @@ ROWS = (
     Row("bad_host", TEXT, headers=(("Host", "evil.example"),), under="with allowed hosts"),
     Row("invalid_type", {**TEXT, "layers": 0}),
     Row("invalid_type", {"inputs": "All is well"}),
+    Row("invalid_type", {"inputs": [{"text": "All is well", "spans": "sentences"}]}),
     Row("out_of_range", {**TEXT, "truncate": "rigth"}),
     Row("out_of_range", attention(layers=0)),
     Row("out_of_range", attention(form="rows")),
@@ -165,6 +166,7 @@ ROWS = (
         shown='{"inputs": [{"embeddings": [[0.0, ...]]}], "attention": {"specials": "drop"}}',
     ),
     Row("nothing_left", {"inputs": [IDS], "attention": {"specials": "drop"}}),
+    Row("span_empty", {"inputs": [{"text": "All is well", "spans": [[0, 3], [3, 4]]}]}),
     Row(
         "similarity_not_explainable",
         {"left": "All is well", "right": ["All is good"]},

@@ -79,6 +79,11 @@ CASES: dict[str, dict[str, Any]] = {
         layers=[0, -1],
         encoding="base64",
     ),
+    "encode spans": encoded(inputs=[{"text": WELL, "spans": [[0, 6], [1, 11]]}, "Yes"]),
+    "encode spans as safetensors": encoded(
+        inputs=[{"text": WELL, "spans": [[0, 6], [1, 11]]}], pooled=False, layers=[-1]
+    )
+    | {"headers": SAFETENSORS},
     "encode with gates": encoded(gates=[{"layer": 5, "head": 11, "scale": 0.5}]),
     "encode, cut": encoded(inputs=["word " * 300], truncate="left"),
     **{

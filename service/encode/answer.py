@@ -58,6 +58,7 @@ class Item:
         pooled: (width,) or None.
         tokens: (tokens, width) or None.
         layers: (tokens, width) by hidden state.
+        parts: (spans, width), of the spans that the facts name.
         attention: what it says of itself, as it goes into JSON; None where none was asked for.
         maps: its arrays as JSON nests them, and arrays: as safetensors names them.
     """
@@ -67,6 +68,7 @@ class Item:
     pooled: Array | None = None
     tokens: Array | None = None
     layers: Mapping[int, Array] = field(default_factory=dict)
+    parts: Array | None = None
     attention: Mapping[str, Any] | None = None
     maps: Mapping[str, Any] = field(default_factory=dict)
     arrays: Mapping[str, Array] = field(default_factory=dict)
@@ -221,6 +223,8 @@ def _arrays(item: Item) -> Iterator[tuple[str, Array]]:
         yield "tokens", item.tokens
     for layer, vectors in item.layers.items():
         yield f"layers.{layer}", vectors
+    if item.parts is not None:
+        yield "spans", item.parts
     yield from item.arrays.items()
 
 
@@ -233,6 +237,9 @@ def _tree(item: Item) -> dict[str, Any]:
         tree["token_vectors"] = item.tokens
     if item.layers:
         tree["layers"] = {str(layer): vectors for layer, vectors in item.layers.items()}
+    if item.parts is not None:
+        spans = zip(item.facts["spans"], item.parts, strict=True)
+        tree["spans"] = Objects([{**span, "pooled": vector} for span, vector in spans])
     if item.attention is not None:
         tree["attention"] = {**item.attention, **item.maps}
     return tree

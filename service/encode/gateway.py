@@ -139,13 +139,16 @@ def _item(request: EncodeRequest, plan: Plan, index: int, result: Result) -> ans
         except answer.NotFinite:
             raise Refused("nonfinite_output", layer=layer, dtype=request.dtype) from None
 
+    spans = [span.facts() for span in plan.spans.get(index, ())]
     source, selection = plan.inputs[index], plan.works[index].outputs.attention
     item = answer.Item(
         len(source.sequence),
-        facts={**source.facts, "truncated": source.truncated, "length": source.length},
+        facts={**source.facts, "truncated": source.truncated, "length": source.length}
+        | ({"spans": spans} if spans else {}),
         pooled=None if result.pooled is None else cast(result.pooled),
         tokens=None if result.tokens is None else cast(result.tokens),
         layers={layer: cast(array, layer) for layer, array in result.hidden.items()},
+        parts=None if result.parts is None else cast(result.parts),
     )
     if selection is None or result.attention is None:
         return item

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from model.loading.checkpoint import Model
 from model.maps.choices import Level, Specials
@@ -20,14 +20,20 @@ from service.encode.indices import (
 )
 from service.encode.inputs import THREAD_CHARACTERS, ModelInput, Reader
 from service.encode.questions.request import Comparison
+from service.encode.questions.spans import Span, locate
 from service.encode.request import Attention, EncodeRequest, Pooled
-from service.engine.work import Outputs, Work
+from service.engine.work import Outputs, Parts, Work
 from service.observe.record import Record
 from service.refusals import Refused
 from service.settings import Settings
 from service.wording.fault import Loc
 
 MOST_KEYS, MOST_BLOCKS = 8, 32  # where a request does not say
+
+FIRST = (
+    'expected a pooling that a part can have: "cls" takes the first token, which is a special one; '
+    '"pooled": {"mode": "mean"} goes with spans'
+)
 
 Heads = Mapping[int, tuple[int, ...]]  # by layer
 
@@ -38,11 +44,13 @@ class Plan:
 
     Args:
         units: of a comparison that shows shares, the rows or columns of each.
+        spans: those that get a vector of their own, by sequence.
     """
 
     inputs: Sequence[ModelInput]
     works: Sequence[Work]
     units: Sequence[Units] = ()
+    spans: Mapping[int, Sequence[Span]] = field(default_factory=dict)
 
     @property
     def lengths(self) -> list[int]:
@@ -87,7 +95,7 @@ class Planner:
             inputs = await self._read(request, deadline)
             named = await self._named(request, inputs, deadline)
         record.sequences, record.tokens = len(inputs), sum(len(i.sequence) for i in inputs)
-        works = []
+        spans, works = self._spans(request, inputs), []
         for index, one in enumerate(inputs):
             sequence = replace(one.sequence, gates=gates) if gates else one.sequence
             wanted = outputs
@@ -95,8 +103,10 @@ class Planner:
                 places = named[index] if named else {}
                 selection = self._selection(request.attention, heads, index, one, places)
                 wanted = replace(outputs, attention=selection)
+            if index in spans:
+                wanted = replace(wanted, parts=self._parts(request.pooled, spans[index]))
             works.append(Work(sequence, wanted, record))
-        return Plan(inputs, works, _compared(request, inputs))
+        return Plan(inputs, works, _compared(request, inputs), spans)
 
     def check_tokens(self, tokens: int) -> None:
         """Refuse more tokens than a request may hold."""
@@ -131,6 +141,23 @@ class Planner:
             raise Refused.at("out_of_range", "pooled", "dimensions", detail=detail, limit=size)
         return replace(pooling, normalize=normalize, dimensions=pooled.dimensions)
 
+    def _spans(self, request: EncodeRequest, inputs: Sequence[ModelInput]) -> dict[int, list[Span]]:
+        """The spans of each input that has some."""
+        pooling, found = self._pooling(request.pooled) or self._model.pooling, {}
+        for index, (item, source) in enumerate(zip(request.items, inputs, strict=True)):
+            if item.spans and item.text is not None:
+                if "cls" in pooling.modes:
+                    raise Refused.at("out_of_range", "inputs", index, "spans", detail=FIRST)
+                facts = source.facts
+                found[index] = locate(
+                    item.spans, item.text, facts["offsets"], facts["special"], index
+                )
+        return found
+
+    def _parts(self, pooled: bool | Pooled, spans: Sequence[Span]) -> Parts:
+        pooling = self._pooling(pooled) or self._model.pooling
+        return Parts([span.tokens for span in spans], pooling)
+
     def _heads(self, request: EncodeRequest) -> Heads:
         """The heads to show."""
         limits = self._limits()
@@ -161,7 +188,8 @@ class Planner:
             raise Refused("batch_too_large", detail=detail, limit=limit)
         # before any is looked at, whatever is cut of them
         self.check_tokens(sum(len(item.token_ids or ()) for item in request.items))
-        facts = bool(request.tokens or request.layers or request.attention)
+        spans = any(item.spans for item in request.items)
+        facts = bool(request.tokens or request.layers or request.attention or spans)
         inputs: list[ModelInput] = []
         for side in request.sides:
             with _placed(side.place):

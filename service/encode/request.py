@@ -24,6 +24,7 @@ from typing_extensions import TypeAliasType
 from model.config import Mode
 from model.maps.choices import HEAD, Form, Level, Specials, Weight, by_layer
 from model.text.tokenizer import Truncate
+from service.encode.questions.spans import Spans
 from service.wire import Wire
 from service.wording.fault import Loc
 
@@ -79,13 +80,18 @@ class Item(Wire):
     embeddings: Embeddings | None = None
     """A vector for each token, which replaces the look-up in the table of words, (tokens,
     embedding_width); the model adds positions and the rest."""
+    spans: Spans | None = None
+    """Parts of `text`, each [start, end) in characters, in the order of their starts, that get a
+    vector each: pooled as the whole is, over their own tokens, none of which is special."""
 
     @model_validator(mode="after")
     def _exactly_one(self) -> "Item":
         kinds = [self.text, self.token_ids, self.embeddings]
         lone_pair = self.pair is not None and self.text is None
         lone_types = self.token_type_ids is not None and self.token_ids is None
-        if sum(value is not None for value in kinds) != 1 or lone_pair or lone_types:
+        lone_spans = self.spans is not None and (self.text is None or self.pair is not None)
+        wrong = lone_pair or lone_types or lone_spans
+        if sum(value is not None for value in kinds) != 1 or wrong:
             raise PydanticCustomError("exactly_one_input", self._kinds())
         return self
 
@@ -95,6 +101,10 @@ class Item(Wire):
             return 'a "pair" goes with a "text"'
         if self.token_ids is None and self.token_type_ids is not None:
             return '"token_type_ids" go with "token_ids"'
+        if self.text is not None and self.pair is not None and self.spans is not None:
+            return '"spans" go with a "text" without a "pair"'
+        if self.text is None and self.spans is not None:
+            return '"spans" go with a "text"'
         return 'expected exactly one of "text", "token_ids" and "embeddings"'
 
     @property
@@ -113,6 +123,7 @@ class Text(NamedTuple):
     token_ids: None = None
     token_type_ids: None = None
     embeddings: None = None
+    spans: None = None
 
 
 Input = Annotated[

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from typing_extensions import TypedDict
 
-from service.api.native.attention import AttentionAnswer, Characters, Rows, Tokens, Vector
+from service.api.native.attention import AttentionAnswer, Characters, Rows, Span, Tokens, Vector
 from service.api.tei.answers import TEIInfo
 from service.api.types import Closed, Provenance, about, one_of
 from service.encode.request import Floats
@@ -39,12 +39,25 @@ class InputTokens(Closed, total=False):
     ]
 
 
+class SpanVector(Closed):
+    """One span of a text."""
+
+    characters: Annotated[Characters, about("The span as it was sent, [start, end).")]
+    tokens: Annotated[Span, about("Its tokens, [first, last): each that has a character in it.")]
+    extent: Annotated[
+        Characters,
+        about("The characters of these tokens: more than the span where an edge is inside one."),
+    ]
+    pooled: Annotated[Vector, about("One vector for these tokens, (width,) or (dimensions,).")]
+
+
 class Requested(InputTokens, total=False):
     """What was asked for of one input; tokens come with their vectors, layers and attention."""
 
     segments: Annotated[list[int], about("Of a pair: which text each token is of, 0 or 1.")]
     pooled: Annotated[Vector, about("One vector for the input, (width,) or (dimensions,).")]
     token_vectors: Annotated[Rows, about("The last layer's vector of each token, (tokens, width).")]
+    spans: Annotated[list[SpanVector], about("The spans of this input, in its order.")]
     layers: Annotated[
         dict[str, Tokens],
         about(

@@ -18,7 +18,7 @@ MOST_RIGHT = 256  # texts that one is compared with
 Comparing = Literal["full", "top", "score"]
 Kept = Literal["keep", "drop"]
 
-PAIR: LiteralString = 'a similarity compares texts one by one: no "pair" here'
+PAIR: LiteralString = 'a similarity compares texts one by one: no "pair" and no "spans" here'
 SCORE: LiteralString = '"level" and "specials" go with "form": "full" or "top"'
 TOP: LiteralString = '"k" goes with "form": "top"'
 NONE: LiteralString = "expected one input or more"
@@ -26,7 +26,7 @@ MANY: LiteralString = "it holds {count}, and the limit is {most}"
 
 
 def _single(value: str | Item) -> str | Item:
-    if isinstance(value, Item) and value.pair is not None:
+    if isinstance(value, Item) and (value.pair, value.spans) != (None, None):
         raise PydanticCustomError("pair_in_comparison", PAIR)
     return value
 
