@@ -56,6 +56,19 @@ class Attention:
     rollout: Array | None = None
 
 
+class Span(NamedTuple):
+    """One span of a text, with its vector: (width or dimensions,).
+
+    characters is the span as it was sent, tokens are its tokens, extent the characters of these;
+    each [first, last).
+    """
+
+    characters: tuple[int, int]
+    tokens: tuple[int, int]
+    extent: tuple[int, int]
+    pooled: Array
+
+
 @dataclass(frozen=True, slots=True)
 class Item:
     """What came for one input.
@@ -66,6 +79,7 @@ class Item:
             vectors, layers or attention were asked for; None where not known.
         token_vectors: (tokens, width) where asked for.
         layers: (tokens, width) by hidden state.
+        spans: those of the input, in their order.
     """
 
     truncated: bool
@@ -79,6 +93,7 @@ class Item:
     token_vectors: Array | None = None
     layers: dict[int, Array] = field(default_factory=dict)
     attention: Attention | None = None
+    spans: list[Span] = field(default_factory=list)
 
 
 class Usage(NamedTuple):
@@ -177,6 +192,10 @@ def same(now: Mapping[str, str], before: Mapping[str, str]) -> None:
 def _item(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Item:
     fields = dict(facts)
     attention = fields.pop("attention", None)
+    spans = [
+        Span(_ends(span["characters"]), _ends(span["tokens"]), _ends(span["extent"]), vector)
+        for span, vector in zip(fields.pop("spans", ()), arrays.get("spans", ()), strict=True)
+    ]
     layers = {
         int(name.removeprefix("layers.")): array
         for name, array in arrays.items()
@@ -189,7 +208,13 @@ def _item(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Item:
         token_vectors=arrays.get("tokens"),
         layers=dict(sorted(layers.items())),
         attention=None if attention is None else _attention(attention, arrays),
+        spans=spans,
     )
+
+
+def _ends(pair: Sequence[int]) -> tuple[int, int]:
+    first, last = pair
+    return first, last
 
 
 def _attention(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Attention:

@@ -86,13 +86,14 @@ class Linear:
             tokens: vectors of the last layer, (tokens, width).
         """
         rows, count = tokens.double(), len(tokens)
-        rows = torch.cat([rows * _weights(mode, count)[:, None] for mode in self._modes], 1)
-        each = _summed(rows, units)
+        weighted = [rows * _weights(mode, count)[:, None] for mode in self._modes]
+        each = _summed(weighted[0] if len(weighted) == 1 else torch.cat(weighted, 1), units)
         each = each if self._map is None else each @ self._map.T
         total = each.sum(0) if self.bias is None else each.sum(0) + self.bias
-        left_out = sorted({*range(len(units.spans))} - {*units.axis})
-        shown = each[list(units.axis)] if left_out else each
-        return Side(shown, each[left_out].sum(0), float(total.norm()))
+        if len(units.axis) == len(each):
+            return Side(each, torch.zeros_like(total), float(total.norm()))
+        left_out = sorted({*range(len(each))} - {*units.axis})
+        return Side(each[list(units.axis)], each[left_out].sum(0), float(total.norm()))
 
     def shares(self, left: Side, right: Side) -> Shares:
         """What makes the cosine of two texts; of a vector of length 0, nothing."""

@@ -19,6 +19,7 @@ from service.encode.request import EncodeRequest, Floats
 from service.engine.work import Result
 from service.refusals import Refused
 
+STEP_CELLS = 1 << 14  # of matrices between two pauses, some milliseconds with those around them
 ANSWERED = '"form": "score" is answered, and a model pooled by the mean is explained'
 
 
@@ -80,8 +81,9 @@ def _scores(plan: Plan, results: Sequence[Result]) -> Steps[list[Item]]:
 def _explained(
     linear: Linear, request: ComparisonRequest, plan: Plan, results: Sequence[Result]
 ) -> Steps[list[Item]]:
-    """Scores and what makes them, a text on the right a step."""
+    """Scores and what makes them, in steps of some texts on the right."""
     torch.set_num_threads(1)  # of this thread, so that it opens no OpenMP region; see lanes.py
+    cells = 0  # since the last pause
     left, items = _side(linear, plan, results, 0), [_item(plan, 0, _axes(plan.units[0]))]
     for index in range(1, len(results)):
         shares = linear.shares(left, _side(linear, plan, results, index))
@@ -96,7 +98,10 @@ def _explained(
         if request.form == "top":
             facts["rest"] += float(shares.matrix.sum()) - float(arrays["pairs.shares"].sum())
         items.append(_item(plan, index, facts, _cast(arrays, request.dtype)))
-        yield
+        cells += shares.matrix.numel()
+        if cells >= STEP_CELLS:
+            cells = 0
+            yield
     return items
 
 
@@ -122,9 +127,9 @@ def _cast(arrays: dict[str, Tensor], dtype: Floats) -> dict[str, Array]:
 
     Here and not in numpy, which takes many times as long where numbers are near float16's least.
     """
-    kind = torch.float16 if dtype == "float16" else torch.float32
+    kind = torch.float16 if dtype == "float16" else torch.float32  # which holds every share
     cast = {name: one.to(kind) if one.is_floating_point() else one for name, one in arrays.items()}
-    if not all(bool(one.isfinite().all()) for one in cast.values()):
+    if kind is torch.float16 and not all(bool(one.isfinite().all()) for one in cast.values()):
         raise Refused("nonfinite_output", layer=-1, dtype=dtype)
     return {name: one.numpy() for name, one in cast.items()}
 
