@@ -18,6 +18,11 @@ from model.config import Mode
 from model.kernels import Linear
 
 
+def identity(x: Tensor) -> Tensor:
+    """The activation of a Dense layer that has none."""
+    return x
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Dense:
     """A layer behind the reduction, of one vector; float32, whatever the encoder's dtype.

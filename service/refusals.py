@@ -112,6 +112,10 @@ REFUSALS: dict[str, Kind] = {
     ),
     "prompt_not_found": Kind(422, "The model has no prompt of that name."),
     "prompt_without_text": Kind(422, "A prompt needs texts, and an input is not a text."),
+    "span_empty": Kind(422, "A span of a text holds no token."),
+    "similarity_not_explainable": Kind(
+        422, "The model's vectors are no sum over tokens, so a similarity has no shares of tokens."
+    ),
     "deadline_unreachable": Kind(
         422,
         "The request takes longer than its deadline, even on an idle service.",

@@ -20,6 +20,7 @@ from service.encode.gateway import Gateway
 from service.encode.inputs import Reader
 from service.encode.plan import Planner
 from service.encode.price import cost, costs
+from service.encode.questions.comparison import Comparer
 from service.engine import machine, vitals
 from service.engine.batcher import Batcher
 from service.engine.batches import Batches
@@ -260,7 +261,8 @@ def _gateway(
     metrics: Metrics,
 ) -> Gateway:
     planner = Planner(identity.model, model, reader, settings)
-    return Gateway(identity, model.config, planner, admission, settings, metrics)
+    comparer = Comparer(model.pooling, settings.max_waiting_requests)
+    return Gateway(identity, model.config, planner, admission, settings, metrics, comparer)
 
 
 def _lessons(

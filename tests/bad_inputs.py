@@ -792,6 +792,101 @@ def elsewhere(path: str, *rows: tuple[str, int, str]) -> Iterable[Row]:
         yield Row(f"{path}: {name}", body.encode, status, None, path=path)
 
 
+def compared(status: int, code: str, *rows: tuple[str, str]) -> Iterable[Row]:
+    """Rows of POST /v1/similarity that differ in their body alone."""
+    for name, fields in rows:
+        body = f"{{{fields}}}"
+        yield Row(f"a similarity: {name}", body.encode, status, code, path="/v1/similarity")
+
+
+def spans(given: str) -> str:
+    """A text of 11 characters with spans."""
+    return item(f'{{"text":"All is well","spans":{given}}}')
+
+
+SPANS = [
+    *bodies(
+        422,
+        "invalid_type",
+        ("spans by name", spans('"sentences"')),
+        ("one span alone", spans("[0,3]")),
+        ("a span of fractions", spans("[[0.5,3]]")),
+        ("a span of words", spans('["All"]')),
+    ),
+    *bodies(
+        422,
+        "out_of_range",
+        ("a span of one number", spans("[[3]]")),
+        ("a span of three numbers", spans("[[0,3,7]]")),
+        ("a span backwards", spans("[[3,0]]")),
+        ("a span before the text", spans("[[-1,3]]")),
+        ("a span behind the text", spans("[[4,12]]")),
+        ("a span of 19 digits", spans(f"[[0,{'9' * 18}]]")),
+        ("spans in another order", spans("[[4,6],[0,3]]")),
+    ),
+    *bodies(
+        422,
+        "span_empty",
+        ("a span of nothing", spans("[[3,3]]")),
+        ("a span of a space", spans("[[3,4]]")),
+    ),
+    *bodies(
+        422,
+        "exactly_one_input",
+        ("spans of ids", item('{"token_ids":[7],"spans":[[0,1]]}')),
+        ("spans of a pair", item('{"text":"a","pair":"b","spans":[[0,1]]}')),
+    ),
+]
+RIGHT, RIGHTS = '"right":["b"]', ['"b"'] * 257
+SIMILARITIES = [
+    *compared(422, "missing_field", ("no left", RIGHT), ("no right", '"left":"a"')),
+    *compared(
+        422,
+        "invalid_type",
+        ("a list on the left", f'"left":["a"],{RIGHT}'),
+        ("a text on the right", '"left":"a","right":"b"'),
+        ("a number on the right", '"left":"a","right":[7]'),
+        ("a prompt that is a list", f'"left":"a",{RIGHT},"prompt_name":["query"]'),
+    ),
+    *compared(422, "batch_empty", ("nothing on the right", '"left":"a","right":[]')),
+    *compared(422, "batch_too_large", ("257 on the right", f'"left":"a","right":[{LIST(RIGHTS)}]')),
+    *compared(
+        422,
+        "unknown_field",
+        ("a pair on the left", f'"left":{{"text":"a","pair":"b"}},{RIGHT}'),
+        ("spans on the left", f'"left":{{"text":"a","spans":[[0,1]]}},{RIGHT}'),
+        ("a pair on the right", '"left":"a","right":[{"text":"a","pair":"b"}]'),
+        ("inputs", f'"left":"a",{RIGHT},"inputs":["a"]'),
+        ("a prompt of another side", f'"left":"a",{RIGHT},"prompt_name":{{"top":"query"}}'),
+    ),
+    *compared(
+        422,
+        "out_of_range",
+        ("a form of attention's", f'"left":"a",{RIGHT},"form":"stats"'),
+        ("no pairs", f'"left":"a",{RIGHT},"form":"top","k":0'),
+        ("k without top", f'"left":"a",{RIGHT},"k":2'),
+        ("words of a score", f'"left":"a",{RIGHT},"form":"score","level":"word"'),
+        ("specials renormalized", f'"left":"a",{RIGHT},"specials":"renormalize"'),
+    ),
+    *compared(422, "sequence_empty", ("an empty text", '"left":"a","right":["b",""]')),
+    *compared(422, "sequence_too_long", ("a long text", f'"left":"{"a " * 300}",{RIGHT}')),
+    *compared(
+        422, "words_unknown", ("words of ids", f'"left":{{"token_ids":[7]}},{RIGHT},"level":"word"')
+    ),
+    *compared(
+        422,
+        "nothing_left",
+        ("special tokens alone", f'"left":{{"token_ids":[101]}},{RIGHT},"specials":"drop"'),
+    ),
+    *compared(422, "prompt_not_found", ("a prompt", f'"left":"a",{RIGHT},"prompt_name":"x"')),
+    *compared(
+        422,
+        "index_out_of_range",
+        ("a gate", f'"left":"a",{RIGHT},"gates":[{{"layer":9,"head":0,"scale":0}}]'),
+    ),
+    *compared(404, "model_not_found", ("another model", f'"left":"a",{RIGHT},"model":"gpt"')),
+]
+
 DIALECTS = [
     *elsewhere(
         "/v1/embeddings",
@@ -862,6 +957,8 @@ ROWS: dict[str, list[Row]] = {
     "attention": ATTENTION,
     "names": NAMES,
     "headers": HEADERS,
+    "similarities": SIMILARITIES,
+    "spans": SPANS,
     "paths": PATHS,
     "files": FILES,
     "dialects": DIALECTS,

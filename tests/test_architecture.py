@@ -360,6 +360,7 @@ ABSENCES = {
             "service.api.document",
             "service.edge.routes",
             "service.api.teaching.mechanism",
+            "service.encode.questions.comparison",
             "service.engine",
             "service.heads.survey",
             "service.observe.logs",

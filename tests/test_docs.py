@@ -56,20 +56,34 @@ async def test_every_example_gives_the_answer_shown(
     assert not said, "".join(said)
 
 
-async def test_the_page_of_questions_gives_the_answers_shown(
+async def test_the_questions_page_gives_the_answers_shown(client: httpx.AsyncClient) -> None:
+    """As one session, too."""
+    page = DOCS / "questions.md"
+    examples = "\n".join(EXAMPLES.findall(page.read_text("utf-8")))
+    names = {"client": Waiting(client)}
+    session = doctest.DocTestParser().get_doctest(examples, names, page.name, str(page), 0)
+    said: list[str] = []
+
+    await asyncio.to_thread(doctest.DocTestRunner().run, session, out=said.append)
+
+    assert len(session.examples) > 9
+    assert not said, "".join(said)
+
+
+async def test_the_page_of_tasks_gives_the_answers_shown(
     tmp_path: Path, outer: Callable[[Replica], Guard]
 ) -> None:
     """By a classifier made for it."""
     classifier(tmp_path)
     replica = await Replica.start(Settings(model=str(tmp_path), device="cpu", threads=1), "docs-1")
-    page = (DOCS / "questions.md").read_text("utf-8")
+    page = (DOCS / "tasks.md").read_text("utf-8")
     examples = "\n".join(EXAMPLES.findall(page))
     said: list[str] = []
     try:
         transport = httpx.ASGITransport(outer(replica))
         async with httpx.AsyncClient(transport=transport, base_url="http://headlight") as client:
             names = {"client": Waiting(client)}
-            session = doctest.DocTestParser().get_doctest(examples, names, "questions.md", "", 0)
+            session = doctest.DocTestParser().get_doctest(examples, names, "tasks.md", "", 0)
             await asyncio.to_thread(doctest.DocTestRunner().run, session, out=said.append)
     finally:
         await replica.close()

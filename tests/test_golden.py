@@ -79,6 +79,11 @@ CASES: dict[str, dict[str, Any]] = {
         layers=[0, -1],
         encoding="base64",
     ),
+    "encode spans": encoded(inputs=[{"text": WELL, "spans": [[0, 6], [1, 11]]}, "Yes"]),
+    "encode spans as safetensors": encoded(
+        inputs=[{"text": WELL, "spans": [[0, 6], [1, 11]]}], pooled=False, layers=[-1]
+    )
+    | {"headers": SAFETENSORS},
     "encode with gates": encoded(gates=[{"layer": 5, "head": 11, "scale": 0.5}]),
     "encode, cut": encoded(inputs=["word " * 300], truncate="left"),
     **{
@@ -93,6 +98,21 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "a safetensors answer": encoded(attention=SOME, tokens=True) | {"headers": SAFETENSORS},
     "a dry run": encoded(attention=SOME) | {"path": "/v1/encode?dry_run=true"},
+    "similarity": {"path": "/v1/similarity", "json": {"left": WELL, "right": [DOG, IDS]}},
+    "similarity, words": {
+        "path": "/v1/similarity",
+        "json": {"left": WELL, "right": [DOG, "Yes"], "level": "word", "specials": "drop"}
+        | {"form": "top", "k": 3, "encoding": "base64"},
+    },
+    "similarity, a safetensors answer": {
+        "path": "/v1/similarity",
+        "json": {"left": WELL, "right": [EMBEDDED, DOG]},
+        "headers": SAFETENSORS,
+    },
+    "similarity, a dry run": {
+        "path": "/v1/similarity?dry_run=true",
+        "json": {"left": WELL, "right": [DOG]},
+    },
     "attend": {
         "path": "/v1/attend",
         "json": {"query": [[1, 2, 3, 4]], "key": [[1, 0, 1, 0]] * 3, "value": [[1, 2, 3, 4]] * 3}

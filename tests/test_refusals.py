@@ -20,7 +20,9 @@ import pytest
 from starlette.types import ASGIApp
 
 from model.loading.sentence_transformers import Prompts
+from model.pooling import Pooling
 from service.edge import reading
+from service.encode.questions.comparison import Comparer
 from service.keys import Key
 from service.refusals import REFUSALS
 from service.replica import Replica
@@ -98,6 +100,8 @@ def state(replica: Replica, row: Row) -> Iterator[Replica]:
     other.gateway = copy.copy(replica.gateway)
     other.gateway._planner = copy.copy(replica.gateway._planner)
     other.gateway._planner._reader = reader
+    if row.under == "pooled by the first token":
+        other.gateway._comparer = Comparer(Pooling(("cls",), normalize=True), most=1)
     health.batches.fault = "wrong" if row.under == "known to be wrong" else None
     if row.code == "request_timeout":
         reading.BODY_SECONDS = 0.01

@@ -3,7 +3,7 @@
 Read call.py first; docs/client.md shows how it is used.
 """
 
-from headlight_client.answers import Attention, Dominance, Edges, Encoded, Item, Usage
+from headlight_client.answers import Attention, Dominance, Edges, Encoded, Item, Span, Usage
 from headlight_client.call import AsyncClient
 from headlight_client.errors import HeadlightError, ModelChanged, NoAnswer, RequestRefused
 from headlight_client.inputs import Input, Options
@@ -23,5 +23,6 @@ __all__ = [
     "NoAnswer",
     "Options",
     "RequestRefused",
+    "Span",
     "Usage",
 ]

@@ -64,6 +64,19 @@ class Sparse(NamedTuple):
     tokens: list[str | None]
 
 
+class Span(NamedTuple):
+    """One span of a text, with its vector: (width or dimensions,).
+
+    characters is the span as it was sent, tokens are its tokens, extent the characters of these;
+    each [first, last).
+    """
+
+    characters: tuple[int, int]
+    tokens: tuple[int, int]
+    extent: tuple[int, int]
+    pooled: Array
+
+
 @dataclass(frozen=True, slots=True)
 class Item:
     """What came for one input.
@@ -77,6 +90,7 @@ class Item:
         classes: label, score and logit of each class, in the checkpoint's order.
         labels: label and score of each token or word; None for a special token.
         sparse: a sparse vector.
+        spans: those of the input, in their order.
     """
 
     truncated: bool
@@ -93,6 +107,7 @@ class Item:
     classes: list[dict[str, Any]] | None = None
     labels: list[dict[str, Any] | None] | None = None
     sparse: Sparse | None = None
+    spans: list[Span] = field(default_factory=list)
 
 
 class Usage(NamedTuple):
@@ -191,6 +206,10 @@ def same(now: Mapping[str, str], before: Mapping[str, str]) -> None:
 def _item(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Item:
     fields = dict(facts)
     attention, sparse = fields.pop("attention", None), fields.pop("sparse", None)
+    spans = [
+        Span(_ends(span["characters"]), _ends(span["tokens"]), _ends(span["extent"]), vector)
+        for span, vector in zip(fields.pop("spans", ()), arrays.get("spans", ()), strict=True)
+    ]
     layers = {
         int(name.removeprefix("layers.")): array
         for name, array in arrays.items()
@@ -206,7 +225,13 @@ def _item(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Item:
         sparse=None
         if sparse is None
         else Sparse(arrays["sparse.indices"], arrays["sparse.values"], sparse["tokens"]),
+        spans=spans,
     )
+
+
+def _ends(pair: Sequence[int]) -> tuple[int, int]:
+    first, last = pair
+    return first, last
 
 
 def _attention(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Attention:

@@ -21,7 +21,7 @@ from model.errors import CheckpointError
 from model.kernels import Affine, Kernels
 from model.loading.files import CONFIG, PICKLES, WEIGHTS, differences, read_json
 from model.loading.tensors import Shape, check, open_tensors
-from model.pooling import Dense, Pooling
+from model.pooling import Dense, Pooling, identity
 
 MODULES = "modules.json"
 SENTENCE = tuple(  # what sentence-transformers reads, and in this order
@@ -42,7 +42,7 @@ FLAGS = {
 PLAIN = Pooling(("mean",), normalize=False)  # of a folder without modules
 OURS = {"lasttoken": "last", "mean_sqrt_len_tokens": "mean_sqrt_len"}
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "torch.nn.modules.linear.Identity": lambda x: x,
+    "torch.nn.modules.linear.Identity": identity,
     "torch.nn.modules.activation.Tanh": torch.tanh,
     "torch.nn.modules.activation.ReLU": F.relu,
     "torch.nn.modules.activation.GELU": F.gelu,

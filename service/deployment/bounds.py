@@ -138,7 +138,7 @@ def _scaling(ours: Application) -> Iterator[Fault]:
 
 
 def _label(ours: Application) -> Iterator[Fault]:
-    """A file's ray_actor_options replace those of the code, and with them what keeps bare nodes out."""
+    """What a file says of its actors replaces what the code does, and what keeps bare nodes out."""
     at, selector = ours.at("ray_actor_options", "label_selector"), nodes.LABEL
     if ours.actor and not selector.items() <= (ours.actor.get("label_selector") or {}).items():
         wanted = ", ".join(f"{name}: {value}" for name, value in selector.items())

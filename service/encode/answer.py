@@ -6,7 +6,7 @@ can let other requests in between.
 
 import asyncio
 import base64
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,6 +60,7 @@ class Item:
         pooled: (width,) or None.
         tokens: (tokens, width) or None.
         layers: (tokens, width) by hidden state.
+        parts: (spans, width), of the spans that the facts name.
         attention: what it says of itself, as it goes into JSON; None where none was asked for.
         maps: its arrays as JSON nests them, and arrays: as safetensors names them.
         task: what the checkpoint's head made of it.
@@ -70,6 +71,7 @@ class Item:
     pooled: Array | None = None
     tokens: Array | None = None
     layers: Mapping[int, Array] = field(default_factory=dict)
+    parts: Array | None = None
     attention: Mapping[str, Any] | None = None
     maps: Mapping[str, Any] = field(default_factory=dict)
     arrays: Mapping[str, Array] = field(default_factory=dict)
@@ -98,8 +100,18 @@ class Records:
     columns: Mapping[str, Array]
 
     def rows(self) -> list[dict[str, Any]]:
-        columns = [array.tolist() for array in self.columns.values()]
-        return [dict(zip(self.columns, row, strict=True)) for row in zip(*columns, strict=True)]
+        return [dict(zip(self.columns, row, strict=True)) for row in self.lists()]
+
+    def lists(self) -> list[tuple[Any, ...]]:
+        """The rows without the names of their columns."""
+        return [*zip(*(array.tolist() for array in self.columns.values()), strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """Objects with arrays in them, which JSON shows as a list."""
+
+    each: Sequence[Mapping[str, Any]]
 
 
 def cast(array: Array, dtype: str) -> Array:
@@ -127,24 +139,35 @@ def as_json(encoded: Encoded, encoding: str) -> Iterator[bytes]:
     yield b'],"usage":' + orjson.dumps(encoded.usage) + b"}"
 
 
-def as_numbers(tree: Mapping[str, Any]) -> Iterator[bytes]:
-    """Facts and arrays by name as JSON, in pieces; what is not finite is null."""
-    yield from _object(tree, numbers)
+def as_numbers(tree: Mapping[str, Any], encoding: str = "json") -> Iterator[bytes]:
+    """Facts and arrays by name as JSON, in pieces; what is not finite is null.
+
+    Args:
+        encoding: base64, where arrays are to be written so.
+    """
+    yield from _object(tree, _base64 if encoding == "base64" else numbers)
 
 
 def as_safetensors(encoded: Encoded) -> Iterator[bytes]:
-    """An answer as one safetensors file, in pieces; its JSON stands in the metadata.
-
-    The library's own writer copies every array three times. Source of the layout: safetensors'
-    README, "Format"; wider numbers stand first, so that all are aligned.
-    """
+    """An answer as one safetensors file, in pieces; its JSON stands in the metadata."""
     tensors: dict[str, Array] = {}
     data = []
     for index, item in enumerate(encoded.items):
         tensors |= {f"{index}.{name}": array for name, array in _arrays(item)}
         data.append(_facts(item))
-    metadata = orjson.dumps({**encoded.head, "data": data, "usage": encoded.usage}).decode()
-    header: dict[str, Any] = {"__metadata__": {METADATA: metadata}}
+    yield from as_file({**encoded.head, "data": data, "usage": encoded.usage}, tensors)
+
+
+def as_file(told: Mapping[str, Any], tensors: Mapping[str, Array]) -> Iterator[bytes]:
+    """A safetensors file, in pieces.
+
+    The library's own writer copies every array three times. Source of the layout: safetensors'
+    README, "Format"; wider numbers stand first, so that all are aligned.
+
+    Args:
+        told: what stands as JSON in its metadata.
+    """
+    header: dict[str, Any] = {"__metadata__": {METADATA: orjson.dumps(told).decode()}}
     arrays = sorted(tensors.items(), key=lambda entry: -entry[1].itemsize)
     end = 0
     for name, array in arrays:
@@ -212,6 +235,8 @@ def _arrays(item: Item) -> Iterator[tuple[str, Array]]:
         yield f"layers.{layer}", vectors
     if item.task is not None:
         yield from item.task.arrays()
+    if item.parts is not None:
+        yield "spans", item.parts
     yield from item.arrays.items()
 
 
@@ -226,6 +251,9 @@ def _tree(item: Item) -> dict[str, Any]:
         tree["layers"] = {str(layer): vectors for layer, vectors in item.layers.items()}
     if item.task is not None:
         tree |= item.task.tree()
+    if item.parts is not None:
+        spans = zip(item.facts["spans"], item.parts, strict=True)
+        tree["spans"] = Objects([{**span, "pooled": vector} for span, vector in spans])
     if item.attention is not None:
         tree["attention"] = {**item.attention, **item.maps}
     return tree
@@ -243,9 +271,20 @@ def _object(tree: Mapping[str, Any], encode: Any) -> Iterator[bytes]:
             yield from encode(value)
         elif isinstance(value, Records):
             yield orjson.dumps(value.rows())
+        elif isinstance(value, Objects):
+            yield from _list(value.each, encode)
         else:
             yield orjson.dumps(value)
     yield b"{}" if opening == b"{" else b"}"
+
+
+def _list(objects: Sequence[Mapping[str, Any]], encode: Any) -> Iterator[bytes]:
+    """Dicts as a JSON list in pieces."""
+    yield b"["
+    for index, tree in enumerate(objects):
+        yield b"," if index else b""
+        yield from _object(tree, encode)
+    yield b"]"
 
 
 def numbers(array: Array) -> Iterator[bytes]:

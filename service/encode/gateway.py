@@ -4,7 +4,7 @@
 before `admission.run` is refusal without work.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,9 @@ from service.encode.estimate import Estimate, characters, waits
 from service.encode.layout import Layout
 from service.encode.plan import Plan, Planner
 from service.encode.price import HALF, SINGLE, Price, flops, head_flops
+from service.encode.questions.comparison import Comparer
+from service.encode.questions.price import ComparisonPrice
+from service.encode.questions.request import Comparison
 from service.encode.request import EncodeRequest
 from service.engine.fair.line import Timing
 from service.engine.work import Result
@@ -40,9 +43,11 @@ class Gateway:
         admission: Admission,
         settings: Settings,
         metrics: Metrics,
+        comparer: Comparer,
     ) -> None:
         self._identity, self._config, self._settings = identity, config, settings
         self._planner, self._admission, self._metrics = planner, admission, metrics
+        self._comparer = comparer
         self._estimate = Estimate(planner.longest, settings.max_request_tokens)
 
     async def encode(
@@ -62,6 +67,7 @@ class Gateway:
             Refused: says why it cannot be answered.
         """
         record.input = _kind(request)
+        self._comparer.check(request)
         sizes = characters(request.inputs)
         tokens = self._estimate.tokens(request.inputs, sizes)
         with self._admission.foreseen(tokens, deadline, record, aside=waits(sizes)):
@@ -71,13 +77,17 @@ class Gateway:
             self._planner.check_tokens(len(plan.works) * max(plan.lengths))
         price = self._price(request, plan, layout)
         price.check(self._settings)
-        self._admission.reserve(record, arrays=price.total, answers=price.written)
+        self._admission.reserve(record, arrays=price.made, answers=price.written)
         results, timing = await self._admission.run(plan.works, deadline, record)
         if request.attention:
             heads = sum(len(h) for one in plan.attention() for h in one.heads.values())
             self._metrics.shown(request.attention.form, heads, price.parts["attention"])
-        items = (_item(request, plan, index, result) for index, result in enumerate(results))
         usage = _usage(plan, price, timing)
+        items: Iterable[answer.Item] = (
+            _item(request, plan, index, result) for index, result in enumerate(results)
+        )
+        if isinstance(request, Comparison):
+            items = await self._comparer.compare(request.compared, plan, results, deadline)
         return Encoded(self._identity.head(request.dtype), items, usage)
 
     async def dry_run(
@@ -89,6 +99,7 @@ class Gateway:
             Refused: the request would never be answered.
         """
         record.input = _kind(request)
+        self._comparer.check(request)
         plan = await self._planner.plan(request, deadline, record)
         price = self._price(request, plan, layout)
         cost = {
@@ -99,15 +110,17 @@ class Gateway:
         }
         try:
             price.check(self._settings)
-            self._admission.reserve(record, arrays=price.total, answers=price.written)
+            self._admission.reserve(record, arrays=price.made, answers=price.written)
             self._admission.check(plan.works, deadline, record)
         except Refused as refused:
             after = refused.retry_after
             return {**cost, "admitted": False, "code": refused.code, "retry_after_s": after}
         return {**cost, "admitted": True, "code": None, "retry_after_s": None}
 
-    def _price(self, request: EncodeRequest, plan: Plan, layout: Layout) -> Price:
+    def _price(self, request: EncodeRequest, plan: Plan, layout: Layout) -> Price | ComparisonPrice:
         number = HALF if request.dtype == "float16" else SINGLE
+        if isinstance(request, Comparison):
+            return ComparisonPrice(request.compared, plan, self._config.width, number, layout)
         return Price(plan.works, self._config, number, layout)
 
 
@@ -126,13 +139,16 @@ def _item(request: EncodeRequest, plan: Plan, index: int, result: Result) -> ans
         except answer.NotFinite:
             raise Refused("nonfinite_output", layer=layer, dtype=request.dtype) from None
 
+    spans = [span.facts() for span in plan.spans.get(index, ())]
     source, selection = plan.inputs[index], plan.works[index].outputs.attention
     item = answer.Item(
         len(source.sequence),
-        facts={**source.facts, "truncated": source.truncated, "length": source.length},
+        facts={**source.facts, "truncated": source.truncated, "length": source.length}
+        | ({"spans": spans} if spans else {}),
         pooled=None if result.pooled is None else cast(result.pooled),
         tokens=None if result.tokens is None else cast(result.tokens),
         layers={layer: cast(array, layer) for layer, array in result.hidden.items()},
+        parts=None if result.parts is None else cast(result.parts),
     )
     if plan.task:
         made = {
@@ -149,7 +165,7 @@ def _item(request: EncodeRequest, plan: Plan, index: int, result: Result) -> ans
     )
 
 
-def _usage(plan: Plan, price: Price, timing: Timing) -> Mapping[str, Any]:
+def _usage(plan: Plan, price: Price | ComparisonPrice, timing: Timing) -> Mapping[str, Any]:
     return {
         "tokens": sum(plan.lengths),
         "attention_bytes": price.parts["attention"],

@@ -1,9 +1,11 @@
 """A request -> what the model is to do for each of its sequences, or a refusal."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
 from model.loading.checkpoint import Model
+from model.maps.choices import Level, Specials
 from model.maps.forms import Selection
 from model.maps.units import Units, divide
 from model.pooling import Pooling
@@ -17,25 +19,40 @@ from service.encode.indices import (
     row_numbers,
 )
 from service.encode.inputs import THREAD_CHARACTERS, ModelInput, Reader
+from service.encode.questions.request import Comparison
+from service.encode.questions.spans import Span, locate
 from service.encode.request import Attention, EncodeRequest, Pooled
 from service.encode.tasks import task as tasks
 from service.encode.tasks.task import Task
-from service.engine.work import Outputs, Work
+from service.engine.work import Outputs, Parts, Work
 from service.observe.record import Record
 from service.refusals import Refused
 from service.settings import Settings
+from service.wording.fault import Loc
 
 MOST_KEYS, MOST_BLOCKS = 8, 32  # where a request does not say
+
+FIRST = (
+    'expected a pooling that a part can have: "cls" takes the first token, which is a special one; '
+    '"pooled": {"mode": "mean"} goes with spans'
+)
 
 Heads = Mapping[int, tuple[int, ...]]  # by layer
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The sequences of a request and what is wanted of each, in its order."""
+    """The sequences of a request and what is wanted of each, in its order.
+
+    Args:
+        units: of a comparison that shows shares, the rows or columns of each.
+        spans: those that get a vector of their own, by sequence.
+    """
 
     inputs: Sequence[ModelInput]
     works: Sequence[Work]
+    units: Sequence[Units] = ()
+    spans: Mapping[int, Sequence[Span]] = field(default_factory=dict)
     task: Task | None = None
 
     @property
@@ -72,6 +89,10 @@ class Planner:
         Raises:
             Refused: what is asked for does not exist, or an input cannot be read.
         """
+        with _placed(request.place):
+            return await self._plan(request, deadline, record)
+
+    async def _plan(self, request: EncodeRequest, deadline: float, record: Record) -> Plan:
         outputs, heads, gates = self._outputs(request), self._heads(request), self._gates(request)
         if task := tasks.find(request, self._model):
             outputs = replace(outputs, head=task.head)
@@ -81,7 +102,7 @@ class Planner:
         if task:
             task.check(inputs)
         record.sequences, record.tokens = len(inputs), sum(len(i.sequence) for i in inputs)
-        works = []
+        spans, works = self._spans(request, inputs), []
         for index, one in enumerate(inputs):
             sequence = replace(one.sequence, gates=gates) if gates else one.sequence
             wanted = outputs
@@ -89,8 +110,10 @@ class Planner:
                 places = named[index] if named else {}
                 selection = self._selection(request.attention, heads, index, one, places)
                 wanted = replace(outputs, attention=selection)
+            if index in spans:
+                wanted = replace(wanted, parts=self._parts(request.pooled, spans[index]))
             works.append(Work(sequence, wanted, record))
-        return Plan(inputs, works, task)
+        return Plan(inputs, works, _compared(request, inputs), spans, task)
 
     def check_tokens(self, tokens: int) -> None:
         """Refuse more tokens than a request may hold."""
@@ -125,6 +148,23 @@ class Planner:
             raise Refused.at("out_of_range", "pooled", "dimensions", detail=detail, limit=size)
         return replace(pooling, normalize=normalize, dimensions=pooled.dimensions)
 
+    def _spans(self, request: EncodeRequest, inputs: Sequence[ModelInput]) -> dict[int, list[Span]]:
+        """The spans of each input that has some."""
+        pooling, found = self._pooling(request.pooled) or self._model.pooling, {}
+        for index, (item, source) in enumerate(zip(request.items, inputs, strict=True)):
+            if item.spans and item.text is not None:
+                if "cls" in pooling.modes:
+                    raise Refused.at("out_of_range", "inputs", index, "spans", detail=FIRST)
+                facts = source.facts
+                found[index] = locate(
+                    item.spans, item.text, facts["offsets"], facts["special"], index
+                )
+        return found
+
+    def _parts(self, pooled: bool | Pooled, spans: Sequence[Span]) -> Parts:
+        pooling = self._pooling(pooled) or self._model.pooling
+        return Parts([span.tokens for span in spans], pooling)
+
     def _heads(self, request: EncodeRequest) -> Heads:
         """The heads to show."""
         limits = self._limits()
@@ -155,16 +195,20 @@ class Planner:
             raise Refused("batch_too_large", detail=detail, limit=limit)
         # before any is looked at, whatever is cut of them
         self.check_tokens(sum(len(item.token_ids or ()) for item in request.items))
+        spans = any(item.spans for item in request.items)
         shown = (request.tokens, request.layers, request.attention, request.label_tokens)
-        facts = any(map(bool, shown))
-        inputs = await self._reader.read(
-            request.items,
-            request.truncate,
-            deadline,
-            facts=facts,
-            counted=request.counted,
-            prompt_name=request.prompt_name,
-        )
+        facts = spans or any(map(bool, shown))
+        inputs: list[ModelInput] = []
+        for side in request.sides:
+            with _placed(side.place):
+                inputs += await self._reader.read(
+                    side.items,
+                    request.truncate,
+                    deadline,
+                    facts=facts,
+                    counted=request.counted,
+                    prompt_name=side.prompt_name,
+                )
         self.check_tokens(sum(len(one.sequence) for one in inputs))
         return inputs
 
@@ -186,7 +230,8 @@ class Planner:
         self, attention: Attention, heads: Heads, index: int, source: ModelInput, named: Named
     ) -> Selection:
         """What is to be shown of one sequence's attention."""
-        facts, units = source.facts, _units(attention, index, source)
+        facts = source.facts
+        units = _units(attention.level, attention.specials, index, source)
         rows = row_numbers(attention.rows, named, index, units)
         if not set(rows) <= set(units.axis):
             detail = _missing_row(attention, index, units)
@@ -207,25 +252,43 @@ class Planner:
         )
 
 
-def _units(attention: Attention, index: int, source: ModelInput) -> Units:
+@contextmanager
+def _placed(place: Callable[[Loc], Loc]) -> Iterator[None]:
+    """Say where in the request stands what is refused."""
+    try:
+        yield
+    except Refused as error:
+        error.faults = [replace(fault, loc=place(fault.loc)) for fault in error.faults]
+        raise
+
+
+def _compared(request: EncodeRequest, inputs: Sequence[ModelInput]) -> list[Units]:
+    """The rows or columns of each text of a comparison that shows shares."""
+    if not isinstance(request, Comparison) or request.compared.form == "score":
+        return []
+    how = request.compared
+    return [_units(how.level, how.specials, index, one) for index, one in enumerate(inputs)]
+
+
+def _units(level: Level, specials: Specials, index: int, source: ModelInput) -> Units:
     """The rows and columns of one sequence's maps."""
     facts = source.facts
-    if attention.level == "word" and facts["words"] is None:
+    if level == "word" and facts["words"] is None:
         detail = '"level": "word" needs a text, and this input is not one'
         raise Refused.at("words_unknown", "inputs", index, detail=detail)
-    if attention.specials != "keep" and facts["special"] is None:
+    if specials != "keep" and facts["special"] is None:
         detail = 'embeddings take "specials": "keep" alone'
         raise Refused.at("specials_unknown", "inputs", index, detail=detail)
     units = divide(
         len(source.sequence),
-        level=attention.level,
-        specials=attention.specials,
+        level=level,
+        specials=specials,
         words=facts["words"] or (),
         segments=facts.get("segments", ()),
         special=facts["special"] or (),
     )
     if not units.axis:
-        detail = f'"specials": "{attention.specials}" leaves nothing of its special tokens'
+        detail = f'"specials": "{specials}" leaves nothing of its special tokens'
         raise Refused.at("nothing_left", "inputs", index, detail=detail)
     return units
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from model.config import EncoderConfig
 from model.maps.forms import Selection, price
+from model.pooling import Pooling
 from service.encode.layout import PARTS, Layout, Part
 from service.engine.work import Work
 from service.refusals import Refused
@@ -47,6 +48,11 @@ class Price:
     def total(self) -> int:
         """Bytes of the raw arrays of the whole answer."""
         return sum(self.parts.values())
+
+    @property
+    def made(self) -> int:
+        """Bytes of the arrays that a request holds until its answer is written."""
+        return self.total
 
     @property
     def written(self) -> int:
@@ -111,9 +117,11 @@ class Price:
         works = self._padded(works)
         width, pooling = self._config.width, self._outputs.pooling
         rows = number * width * sum(map(len, works))
-        vector = (pooling.dimensions or pooling.size(width)) if pooling else 0
+        vectors = _numbers(pooling, width) * len(works)
+        for parts in (work.outputs.parts for work in works):
+            vectors += _numbers(parts.pooling, width) * len(parts.tokens) if parts else 0
         return {
-            "pooled": number * vector * len(works),
+            "pooled": number * vectors,
             "tokens": rows * self._outputs.tokens,
             "layers": rows * len(self._outputs.hidden),
             "attention": attention_bytes(_selections(works)),
@@ -126,6 +134,11 @@ class Price:
 
     def _sum(self, sizes: Mapping[Part, int], parts: Collection[Part]) -> int:
         return sum(sizes[part] for part in parts)
+
+
+def _numbers(pooling: Pooling | None, width: int) -> int:
+    """How many numbers a vector has."""
+    return (pooling.dimensions or pooling.size(width)) if pooling else 0
 
 
 def attention_bytes(selections: Sequence[Selection]) -> int:

@@ -1,5 +1,6 @@
 """The native wire: request models, strict."""
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, LiteralString, NamedTuple
 
@@ -24,8 +25,10 @@ from model.config import Mode
 from model.maps.choices import HEAD, Form, Level, Specials, Weight, by_layer
 from model.tasks.heads import Task
 from model.text.tokenizer import Truncate
+from service.encode.questions.spans import Spans
 from service.encode.tasks.request import ClassifyField, LabelTokensField, SparseField
 from service.wire import Wire
+from service.wording.fault import Loc
 
 Floats = Literal["float32", "float16"]
 MOST_SCALE = 100.0  # of a gate; much more makes numbers that nothing can hold
@@ -79,13 +82,18 @@ class Item(Wire):
     embeddings: Embeddings | None = None
     """A vector for each token, which replaces the look-up in the table of words, (tokens,
     embedding_width); the model adds positions and the rest."""
+    spans: Spans | None = None
+    """Parts of `text`, each [start, end) in characters, in the order of their starts, that get a
+    vector each: pooled as the whole is, over their own tokens, none of which is special."""
 
     @model_validator(mode="after")
     def _exactly_one(self) -> "Item":
         kinds = [self.text, self.token_ids, self.embeddings]
         lone_pair = self.pair is not None and self.text is None
         lone_types = self.token_type_ids is not None and self.token_ids is None
-        if sum(value is not None for value in kinds) != 1 or lone_pair or lone_types:
+        lone_spans = self.spans is not None and (self.text is None or self.pair is not None)
+        wrong = lone_pair or lone_types or lone_spans
+        if sum(value is not None for value in kinds) != 1 or wrong:
             raise PydanticCustomError("exactly_one_input", self._kinds())
         return self
 
@@ -95,6 +103,10 @@ class Item(Wire):
             return 'a "pair" goes with a "text"'
         if self.token_ids is None and self.token_type_ids is not None:
             return '"token_type_ids" go with "token_ids"'
+        if self.text is not None and self.pair is not None and self.spans is not None:
+            return '"spans" go with a "text" without a "pair"'
+        if self.text is None and self.spans is not None:
+            return '"spans" go with a "text"'
         return 'expected exactly one of "text", "token_ids" and "embeddings"'
 
     @property
@@ -113,6 +125,7 @@ class Text(NamedTuple):
     token_ids: None = None
     token_type_ids: None = None
     embeddings: None = None
+    spans: None = None
 
 
 Input = Annotated[
@@ -253,6 +266,26 @@ class Attention(Wire):
         return rows
 
 
+class Side(NamedTuple):
+    """Inputs of a request that one prompt goes before.
+
+    Args:
+        first: where among all inputs they begin.
+    """
+
+    items: Sequence[Item | Text]
+    prompt_name: str | None
+    first: int = 0
+
+    def place(self, loc: Loc) -> Loc:
+        """The place of a fault among all inputs, of its place among these."""
+        match loc:
+            case ("inputs", int(index), *rest):
+                return ("inputs", self.first + index, *rest)
+            case _:
+                return loc
+
+
 class EncodeRequest(Wire):
     """The body of POST /v1/encode."""
 
@@ -308,3 +341,12 @@ class EncodeRequest(Wire):
     def items(self) -> list[Item | Text]:
         """Every input in its long form."""
         return [Text(value) if isinstance(value, str) else value for value in self.inputs]
+
+    @property
+    def sides(self) -> tuple[Side, ...]:
+        """The inputs, by the prompt that goes before them."""
+        return (Side(self.items, self.prompt_name),)
+
+    def place(self, loc: Loc) -> Loc:
+        """Where in the body stands what has this place here."""
+        return loc

@@ -23,7 +23,7 @@ from model.lessons.explain import explain, weights
 from model.loading.checkpoint import Model
 from model.maps.forms import Selection, show
 from model.pooling import Pooling
-from service.engine.work import Array, Maps, Outputs, Result, Work
+from service.engine.work import Array, Maps, Outputs, Parts, Result, Work
 
 logger = logging.getLogger(__name__)
 
@@ -164,7 +164,15 @@ class Lanes:
             attention=self._maps(encoded, rows, outputs.attention),
             steps=self._explain(encoded, rows, outputs),
             task=self._task(encoded.last[rows], outputs) if outputs.head else {},
+            parts=self._parts(encoded, rows, outputs.parts),
         )
+
+    def _parts(self, encoded: Encoded, rows: slice, parts: Parts | None) -> Array | None:
+        """The vectors of a sequence's parts."""
+        if parts is None:
+            return None
+        places = [slice(rows.start + first, rows.start + last) for first, last in parts.tokens]
+        return array(self.model.encoder.pool(encoded.last, places, parts.pooling))
 
     def _maps(self, encoded: Encoded, rows: slice, selection: Selection | None) -> Maps | None:
         """What is to be shown of one sequence's attention."""

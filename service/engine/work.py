@@ -1,6 +1,6 @@
 """What a lane is given for one sequence, and what comes out."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,18 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
+class Parts:
+    """Parts of a sequence that get a vector each.
+
+    Args:
+        tokens: of each part, [first, last).
+    """
+
+    tokens: Sequence[tuple[int, int]]
+    pooling: Pooling
+
+
+@dataclass(frozen=True, slots=True)
 class Outputs:
     """What to return of one sequence; by default nothing.
 
@@ -24,6 +36,7 @@ class Outputs:
         attention: what to show of it.
         explained: the layer to return every step of.
         weights: whether with the weights that make them.
+        parts: parts to pool by themselves.
         head: the checkpoint's, as the request wants it, where it is asked.
     """
 
@@ -33,6 +46,7 @@ class Outputs:
     attention: Selection | None = None
     explained: int | None = None
     weights: bool = False
+    parts: Parts | None = None
     head: Head | None = None
 
     @property
@@ -84,6 +98,7 @@ class Result:
         tokens: (tokens, width).
         hidden: (tokens, width) by hidden state.
         steps: the explained layer's and its weights, by name; see model/lessons/explain.py.
+        parts: (parts, width or dimensions).
         task: what the head made of it, by name; see model/tasks/heads.py.
     """
 
@@ -92,4 +107,5 @@ class Result:
     hidden: dict[int, Array]
     attention: Maps | None
     steps: dict[str, Array]
+    parts: Array | None = None
     task: dict[str, Array] = field(default_factory=dict)

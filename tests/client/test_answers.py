@@ -105,3 +105,19 @@ async def test_answers_of_two_models_are_not_joined(client: httpx.AsyncClient) -
 
     with pytest.raises(ModelChanged, match="model changed from all-MiniLM-L6-v2 to m"):
         join([one, other])
+
+
+async def test_spans_come_with_their_vectors(client: httpx.AsyncClient) -> None:
+    """As the service's JSON has them; an input without any has none."""
+    item = {"text": "All is well", "spans": [[0, 3], [2, 11]]}
+    body = {"inputs": [item, "Yes"]}
+    binary = await client.post("/v1/encode", json=body, headers=ACCEPT)
+    told = (await client.post("/v1/encode", json=body)).json()["data"][0]["spans"]
+
+    spanned, plain = read(binary.content).items
+
+    for span, shown in zip(spanned.spans, told, strict=True):
+        assert [*span.characters, *span.tokens] == [*shown["characters"], *shown["tokens"]]
+        assert list(span.extent) == shown["extent"]
+        np.testing.assert_array_equal(span.pooled, np.float32(shown["pooled"]))
+    assert plain.spans == []

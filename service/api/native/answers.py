@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from typing_extensions import TypeAliasType, TypedDict
 
 from model.tasks.heads import Task
-from service.api.native.attention import AttentionAnswer, Characters, Rows, Tokens, Vector
+from service.api.native.attention import AttentionAnswer, Characters, Rows, Span, Tokens, Vector
 from service.api.tei.answers import TEIInfo
 from service.api.types import Closed, Provenance, about, one_of
 from service.encode.request import Floats
@@ -35,8 +35,8 @@ class SparseVector(Closed):
     tokens: Annotated[list[str | None], about("The token of each.", ["all", "well"])]
 
 
-class Requested(Closed, total=False):
-    """What was asked for of one input; tokens come with their vectors, layers and attention."""
+class InputTokens(Closed, total=False):
+    """The tokens of one input."""
 
     tokens: Annotated[
         list[str | None] | None, about("The tokens, special ones included; null of embeddings.")
@@ -58,12 +58,30 @@ class Requested(Closed, total=False):
             "is no text."
         ),
     ]
-    segments: Annotated[list[int], about("Of a pair: which text each token is of, 0 or 1.")]
     special: Annotated[
         list[bool] | None, about("Whether each token is a special one; null of embeddings.")
     ]
+
+
+class SpanVector(Closed):
+    """One span of a text."""
+
+    characters: Annotated[Characters, about("The span as it was sent, [start, end).")]
+    tokens: Annotated[Span, about("Its tokens, [first, last): each that has a character in it.")]
+    extent: Annotated[
+        Characters,
+        about("The characters of these tokens: more than the span where an edge is inside one."),
+    ]
+    pooled: Annotated[Vector, about("One vector for these tokens, (width,) or (dimensions,).")]
+
+
+class Requested(InputTokens, total=False):
+    """What was asked for of one input; tokens come with their vectors, layers and attention."""
+
+    segments: Annotated[list[int], about("Of a pair: which text each token is of, 0 or 1.")]
     pooled: Annotated[Vector, about("One vector for the input, (width,) or (dimensions,).")]
     token_vectors: Annotated[Rows, about("The last layer's vector of each token, (tokens, width).")]
+    spans: Annotated[list[SpanVector], about("The spans of this input, in its order.")]
     layers: Annotated[
         dict[str, Tokens],
         about(

@@ -36,7 +36,7 @@ def parse(body: bytes, media_type: str, accept: str, most_json: int) -> Call:
         Refused, ValidationError: what service/refusals.py gives a status.
     """
     if media_type == SAFETENSORS:
-        request = tensor_file.parse(body, most_json)
+        request = tensor_file.parse(body, most_json, EncodeRequest)
     else:
         request = EncodeRequest.model_validate_json(body)
     layout = NUMBERS if accept == JSON and request.encoding == "json" else BYTES

@@ -1,7 +1,7 @@
 """A request as a safetensors file: JSON in the metadata, whose inputs name tensors of the file."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import orjson
@@ -10,11 +10,13 @@ from safetensors import SafetensorError, deserialize
 
 from service.api.body import LENGTH_BYTES, header_bytes
 from service.encode.answer import METADATA, Array
-from service.encode.request import EncodeRequest
 from service.refusals import Refused, unreadable
+from service.wire import Wire
+from service.wording.fault import Loc
 from service.wording.words import counted, listed, received
 
 Kinds = Mapping[str, np.dtype[Any]]
+Request = TypeVar("Request", bound=Wire)
 
 FILE = (
     "expected 8 bytes with the length of the header, the header, and the bytes of all tensors, "
@@ -24,6 +26,8 @@ HEADER = "the file's header is larger than the {:,} bytes of JSON that are read"
 
 FLOATS: Kinds = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2")}
 INTEGERS: Kinds = {"I32": np.dtype("<i4"), "I64": np.dtype("<i8")}
+# the fields of a request that hold inputs, one or a list
+INPUTS = {"inputs", "left", "right"}
 # the fields of an input that may name a tensor: which numbers it may hold, in how many axes
 FIELDS: dict[str, tuple[Kinds, int]] = {
     "embeddings": (FLOATS, 2),
@@ -32,13 +36,14 @@ FIELDS: dict[str, tuple[Kinds, int]] = {
 }
 
 
-def parse(body: bytes, most_json: int) -> EncodeRequest:
+def parse(body: bytes, most_json: int, kind: type[Request]) -> Request:
     """Read a request.
 
     Each tensor belongs to one input: a file cannot stand for more numbers than it holds.
 
     Args:
         most_json: bytes of header, and so of JSON, that are read.
+        kind: of the request.
 
     Raises:
         Refused: the file is damaged, or its tensors are not what its inputs name.
@@ -51,10 +56,13 @@ def parse(body: bytes, most_json: int) -> EncodeRequest:
     except SafetensorError:
         raise Refused("invalid_safetensors", detail=FILE) from None
     fields = _metadata(body)
-    inputs = fields.get("inputs")
-    if isinstance(inputs, list):
-        fields["inputs"] = [_input(item, index, tensors) for index, item in enumerate(inputs)]
-    request = EncodeRequest.model_validate(fields)
+    for name in INPUTS & fields.keys():
+        value = fields[name]
+        if isinstance(value, list):
+            fields[name] = [_input(item, (name, i), tensors) for i, item in enumerate(value)]
+        else:
+            fields[name] = _input(value, (name,), tensors)
+    request = kind.model_validate(fields)
     if tensors:
         detail = f"it holds {counted(len(tensors), 'tensor')} too many"
         raise Refused("tensor_unused", detail=detail)
@@ -81,7 +89,7 @@ def _metadata(body: bytes) -> dict[str, Any]:
     return fields
 
 
-def _input(item: Any, index: int, tensors: dict[str, Mapping[str, Any]]) -> Any:
+def _input(item: Any, place: Loc, tensors: dict[str, Mapping[str, Any]]) -> Any:
     """An input with the tensors that it names, each of which leaves those of the file."""
     if not isinstance(item, dict):
         return item
@@ -90,7 +98,7 @@ def _input(item: Any, index: int, tensors: dict[str, Mapping[str, Any]]) -> Any:
         reference = item.get(field)
         if not isinstance(reference, dict) or "tensor" not in reference:
             continue
-        loc = ("inputs", index, field)
+        loc = (*place, field)
         if reference.keys() != {"tensor"}:
             detail = f'expected the field "tensor" alone, received {received(reference)}'
             raise Refused.at("unknown_field", *loc, detail=detail)

@@ -1,0 +1,1 @@
+"""What makes a number that is answered, token by token."""

@@ -1,0 +1,141 @@
+"""The cosine of two pooled vectors as a sum over pairs of their tokens, exactly.
+
+Where every step of the pooling is linear, a vector is a sum over tokens and a bias,
+u = sum_i c_i + b: c_i is token i's last vector, weighted as the reduction weighs it and sent
+through the Dense layers without their biases. Normalising divides by |u|, which the cosine does
+anyway. So
+
+    cos(u, v) = (sum_ij <c_i, c'_j>  +  <u - b, b> + <b, v - b> + <b, b>) / (|u| |v|)
+
+The first sum is the matrix; what holds b is the bias's share. Both are in float64.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from model.config import Mode
+from model.maps.maps import strongest
+from model.maps.units import Units
+from model.pooling import Pooling, identity
+
+
+class NotLinear(Exception):
+    """A pooling that is no sum over tokens; the message names the step that is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One text of a comparison, float64.
+
+    Args:
+        shown: what each unit shown adds to the vector, (units, size).
+        dropped: what all others add, (size,).
+        length: of the whole vector.
+    """
+
+    shown: Tensor
+    dropped: Tensor
+    length: float
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """What makes a cosine.
+
+    Args:
+        matrix: the share of each pair of units, (left, right) float64.
+        dropped: the share of the pairs that the matrix lacks.
+        bias: the share of what the Dense layers add to every text.
+    """
+
+    matrix: Tensor
+    dropped: float
+    bias: float
+
+
+class Linear:
+    """A pooling as one linear map of weighted token vectors.
+
+    Raises:
+        NotLinear: it is none.
+    """
+
+    def __init__(self, how: Pooling) -> None:
+        for mode in how.modes:
+            _weights(mode, 1)
+        self._modes = how.modes
+        self._map: Tensor | None = None  # (size, modes * width)
+        self.bias: Tensor | None = None  # (size,)
+        for dense in how.dense:
+            if dense.activation is not identity:
+                raise NotLinear("a Dense layer with an activation")
+            weight, bias = dense.linear.weight().cpu().double(), dense.linear.bias
+            self._map = weight if self._map is None else weight @ self._map
+            self.bias = None if self.bias is None else weight @ self.bias
+            if bias is not None:
+                bias = bias.cpu().double()
+                self.bias = bias if self.bias is None else self.bias + bias
+
+    def side(self, tokens: Tensor, units: Units) -> Side:
+        """One text of a comparison.
+
+        Args:
+            tokens: vectors of the last layer, (tokens, width).
+        """
+        rows, count = tokens.double(), len(tokens)
+        weighted = [rows * _weights(mode, count)[:, None] for mode in self._modes]
+        each = _summed(weighted[0] if len(weighted) == 1 else torch.cat(weighted, 1), units)
+        each = each if self._map is None else each @ self._map.T
+        total = each.sum(0) if self.bias is None else each.sum(0) + self.bias
+        if len(units.axis) == len(each):
+            return Side(each, torch.zeros_like(total), float(total.norm()))
+        left_out = sorted({*range(len(each))} - {*units.axis})
+        return Side(each[list(units.axis)], each[left_out].sum(0), float(total.norm()))
+
+    def shares(self, left: Side, right: Side) -> Shares:
+        """What makes the cosine of two texts; of a vector of length 0, nothing."""
+        scale = 1 / (left.length * right.length or math.inf)
+        sums = left.shown.sum(0), right.shown.sum(0)
+        whole = sums[1] + right.dropped
+        dropped = left.dropped @ whole + sums[0] @ right.dropped
+        bias = 0.0
+        if self.bias is not None:
+            bias = float((sums[0] + left.dropped + whole + self.bias) @ self.bias)
+        return Shares(left.shown @ right.shown.T * scale, float(dropped) * scale, bias * scale)
+
+
+def _weights(mode: Mode, tokens: int) -> Tensor:
+    """What a reduction multiplies each token's vector by, (tokens,); see pooling.pool."""
+    match mode:
+        case "mean":
+            return torch.full((tokens,), 1 / tokens, dtype=torch.float64)
+        case "mean_sqrt_len":
+            return torch.full((tokens,), 1 / math.sqrt(tokens), dtype=torch.float64)
+        case "weightedmean":
+            places = torch.arange(1, tokens + 1, dtype=torch.float64)
+            return places / places.sum()
+        case "cls" | "last" | "max":
+            raise NotLinear(f'pooling "{mode}"')
+
+
+def _summed(rows: Tensor, units: Units) -> Tensor:
+    """The sum of each unit's rows, (all units, size)."""
+    if len(units.spans) == len(rows):
+        return rows
+    lengths = torch.tensor([last - first for first, last in units.spans])
+    places = torch.arange(len(lengths)).repeat_interleave(lengths)
+    return rows.new_zeros(len(lengths), rows.shape[1]).index_add_(0, places, rows)
+
+
+def strongest_pairs(matrix: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The shares of the largest size, of either sign, largest first; equal ones in their order.
+
+    Returns:
+        Their rows, columns and shares, (k,) or fewer where there are no more.
+    """
+    flat = matrix.flatten()
+    places = strongest(flat.abs().float(), min(k, len(flat)))
+    return places // matrix.shape[1], places % matrix.shape[1], flat[places]

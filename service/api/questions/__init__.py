@@ -1,0 +1,1 @@
+"""Our own API of questions: POST /v1/similarity."""

@@ -1,0 +1,70 @@
+"""What POST /v1/similarity answers, as types for the document of the API."""
+
+from typing import Annotated
+
+from service.api.native.answers import InputTokens, Usage
+from service.api.native.attention import EncodedArray, Rows, Units, Vector
+from service.api.types import Closed, Provenance, about
+from service.encode.request import Floats
+
+Indices = list[int] | EncodedArray
+
+
+class LeftText(InputTokens, Units):
+    """The left text; its tokens come with shares."""
+
+    truncated: Annotated[bool, about("Whether the input was cut.")]
+    length: Annotated[int, about("Tokens before it was cut.")]
+
+
+class PairColumns(Closed):
+    """The strongest pairs as columns, where the request's encoding is base64."""
+
+    left: Annotated[Indices, about("The token or word of the left text, counted from 0.")]
+    right: Annotated[Indices, about("The token or word of the right text, counted from 0.")]
+    shares: Annotated[Vector, about("What the pair adds to the score.")]
+
+
+class Shown(Closed, total=False):
+    """What makes a score; the form says what comes."""
+
+    matrix: Annotated[
+        Rows,
+        about("Of the form full: what each pair adds to the score, (left, right)."),
+    ]
+    pairs: Annotated[
+        list[tuple[int, int, float]] | PairColumns,
+        about("Of the form top: the pairs of the largest shares, [left, right, share]."),
+    ]
+    left_share: Annotated[
+        Vector, about("What each row adds to the score, over all columns, (left,).")
+    ]
+    right_share: Annotated[
+        Vector, about("What each column adds to the score, over all rows, (right,).")
+    ]
+    rest: Annotated[
+        float, about("The part of the score that the matrix, or the pairs listed, do not hold.")
+    ]
+    bias: Annotated[
+        float,
+        about(
+            "Of a model with Dense layers: the part of `rest` that their bias adds, whatever the "
+            "texts say.",
+            0.0021,
+        ),
+    ]
+
+
+class RightText(LeftText, Shown):
+    """One text that the left one is compared with."""
+
+    score: Annotated[float, about("The cosine of the two pooled vectors.")]
+
+
+class Compared(Provenance):
+    """What POST /v1/similarity answers."""
+
+    dtype: Annotated[Floats, about("Number format of the shares.")]
+    left: Annotated[LeftText, about("The left text.")]
+    right: Annotated[list[RightText], about("One entry for each text on the right, in order.")]
+    usage: Annotated[Usage, about("What the request took.")]

@@ -1,0 +1,67 @@
+"""POST /v1/similarity: our own wire, JSON or safetensors."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from service.api.dialect import InPieces
+from service.api.native import tensor_file
+from service.api.native.call import BYTES, NUMBERS
+from service.encode import answer
+from service.encode.answer import JSON, SAFETENSORS, Encoded, Item, Objects, Records
+from service.encode.questions.request import Comparison, ComparisonRequest
+
+PAIRS = "pairs."  # how the names of the arrays of one table begin
+
+
+class Call(InPieces):
+    """A request of POST /v1/similarity."""
+
+    def pieces(self, encoded: Encoded) -> Iterator[bytes]:
+        left, *right = encoded.items
+        if self.media_type == SAFETENSORS:
+            facts = {"left": left.facts, "right": [item.facts for item in right]}
+            told = {**encoded.head, **facts, "usage": encoded.usage}
+            return answer.as_file(told, dict(_tensors(right)))
+        trees = [_tree(item, self.request.encoding) for item in right]
+        told = {**encoded.head, "left": dict(left.facts), "right": Objects(trees)}
+        return answer.as_numbers({**told, "usage": dict(encoded.usage)}, self.request.encoding)
+
+
+def similarity(body: bytes, media_type: str, accept: str, most_json: int) -> Call:
+    """Read a request.
+
+    Args:
+        media_type: of the body, JSON or safetensors.
+        accept: the media type to answer in.
+        most_json: bytes of JSON that are read.
+
+    Raises:
+        Refused, ValidationError: what service/refusals.py gives a status.
+    """
+    if media_type == SAFETENSORS:
+        request = tensor_file.parse(body, most_json, ComparisonRequest)
+    else:
+        request = ComparisonRequest.model_validate_json(body)
+    layout = NUMBERS if accept == JSON and request.encoding == "json" else BYTES
+    return Call(request=Comparison.of(request), layout=layout, media_type=accept)
+
+
+def _tensors(right: list[Item]) -> Iterator[tuple[str, answer.Array]]:
+    """The arrays of each text on the right, by its number."""
+    for index, item in enumerate(right):
+        for name, array in item.arrays.items():
+            yield f"{index}.{name}", array
+
+
+def _tree(item: Item, encoding: str) -> dict[str, Any]:
+    """One text on the right as nested dicts with arrays as leaves."""
+    tree: dict[str, Any] = {**item.facts}
+    tree |= {name: array for name, array in item.arrays.items() if not name.startswith(PAIRS)}
+    columns = {
+        name.removeprefix(PAIRS): array
+        for name, array in item.arrays.items()
+        if name.startswith(PAIRS)
+    }
+    if columns:
+        tree["pairs"] = columns if encoding == "base64" else Records(columns).lists()
+    return tree

@@ -1,0 +1,1 @@
+"""Requests that ask why, beside what."""

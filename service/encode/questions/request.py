@@ -1,0 +1,143 @@
+"""The wire of POST /v1/similarity: request models, strict, and the encoding that they ask for."""
+
+from typing import Annotated, Literal, LiteralString
+
+from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic.types import FailFast
+from pydantic_core import PydanticCustomError
+from typing_extensions import TypeAliasType
+
+from model.maps.choices import Level
+from model.text.tokenizer import Truncate
+from service.encode.request import EncodeRequest, Floats, Gates, Input, Item, Side
+from service.wire import Wire
+from service.wording.fault import Loc
+
+MOST_RIGHT = 256  # texts that one is compared with
+
+Comparing = Literal["full", "top", "score"]
+Kept = Literal["keep", "drop"]
+
+PAIR: LiteralString = 'a similarity compares texts one by one: no "pair" and no "spans" here'
+SCORE: LiteralString = '"level" and "specials" go with "form": "full" or "top"'
+TOP: LiteralString = '"k" goes with "form": "top"'
+NONE: LiteralString = "expected one input or more"
+MANY: LiteralString = "it holds {count}, and the limit is {most}"
+
+
+def _single(value: str | Item) -> str | Item:
+    if isinstance(value, Item) and (value.pair, value.spans) != (None, None):
+        raise PydanticCustomError("pair_in_comparison", PAIR)
+    return value
+
+
+Single = Annotated[Input, AfterValidator(_single)]
+Singles = TypeAliasType("Singles", Annotated[list[Single], FailFast()])
+
+
+class PromptNames(Wire):
+    """A prompt for each side."""
+
+    left: str | None = None
+    """The prompt that goes before `left`; left out: `default_prompt_name` of GET /info."""
+    right: str | None = None
+    """The prompt that goes before each of `right`; left out: the same default."""
+
+
+PromptName = Annotated[
+    Annotated[str, Tag("<both>")] | Annotated[PromptNames, Tag("<each>")],
+    Discriminator(lambda value: "<each>" if isinstance(value, dict | Wire) else "<both>"),
+]
+
+
+class ComparisonRequest(Wire):
+    """The body of POST /v1/similarity."""
+
+    model: str | None = None
+    """The model you expect; another name than the served one is refused."""
+    left: Single
+    """A text, token ids or embeddings, as an input of POST /v1/encode."""
+    right: Singles
+    """What it is compared with: 1 to 256 of the same."""
+    form: Comparing = "full"
+    """What to answer beside the score: the matrix of all pairs, the strongest pairs, or nothing."""
+    k: Annotated[int, Field(ge=1)] | None = None
+    """Of the form top: how many pairs to show; 16 where left out."""
+    level: Level = "token"
+    """What a row and a column are; a word's share is the sum of its tokens' shares."""
+    specials: Kept = "keep"
+    """What happens to special tokens, which carry a share too: "drop" leaves out their rows and
+    columns, and counts them in `rest`."""
+    prompt_name: PromptName | None = None
+    """The checkpoint's prompt that goes before the texts: one for both sides, or one for each, as
+    models for retrieval need it; left out: `default_prompt_name` of GET /info."""
+    truncate: Truncate = "refuse"
+    """What happens to a sequence of more than `max_tokens` tokens: it is refused, or cut on this
+    side."""
+    gates: Gates = []
+    """Heads to scale or drop, in this request alone, on both sides."""
+    encoding: Literal["json", "base64"] = "json"
+    """How arrays are written: as JSON numbers, or each as one base64 string."""
+    dtype: Floats = "float32"
+    """Number format of the arrays."""
+
+    @field_validator("right")
+    @classmethod
+    def _some(cls, right: list[str | Item]) -> list[str | Item]:
+        if not right:
+            raise PydanticCustomError("batch_empty", NONE)
+        if len(right) > MOST_RIGHT:
+            size = {"count": f"{len(right):,}", "most": MOST_RIGHT}
+            raise PydanticCustomError("batch_too_large", MANY, size)
+        return right
+
+    @model_validator(mode="after")
+    def _of_its_form(self) -> "ComparisonRequest":
+        """What a form does not read is refused, as in Attention."""
+        if self.k is not None and self.form != "top":
+            raise PydanticCustomError("number_and_form", TOP)
+        if self.form == "score" and (self.level, self.specials) != ("token", "keep"):
+            raise PydanticCustomError("number_and_form", SCORE)
+        return self
+
+    def names(self) -> tuple[str | None, str | None]:
+        """The prompt of each side."""
+        if isinstance(self.prompt_name, PromptNames):
+            return self.prompt_name.left, self.prompt_name.right
+        return self.prompt_name, self.prompt_name
+
+
+class Comparison(EncodeRequest):
+    """A comparison as the encoding that it takes: the left text first, then those on the right."""
+
+    compared: ComparisonRequest
+
+    @classmethod
+    def of(cls, request: ComparisonRequest) -> "Comparison":
+        """What a request takes: the pooled vectors, and for more than a score those of tokens."""
+        return cls.model_construct(
+            model=request.model,
+            inputs=[request.left, *request.right],
+            truncate=request.truncate,
+            tokens=request.form != "score",
+            gates=request.gates,
+            encoding=request.encoding,
+            dtype=request.dtype,
+            compared=request,
+        )
+
+    @property
+    def sides(self) -> tuple[Side, ...]:
+        """Left and right, which may have prompts of their own."""
+        left, right = self.compared.names()
+        return Side(self.items[:1], left), Side(self.items[1:], right, first=1)
+
+    def place(self, loc: Loc) -> Loc:
+        """inputs[0] is left, and inputs[i + 1] is right[i]."""
+        match loc:
+            case ("inputs", 0, *rest):
+                return ("left", *rest)
+            case ("inputs", int(index), *rest):
+                return ("right", index - 1, *rest)
+            case _:
+                return loc

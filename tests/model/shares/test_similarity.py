@@ -1,0 +1,136 @@
+"""model/shares/similarity.py"""
+
+import math
+from collections.abc import Callable
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from model.config import Mode
+from model.kernels import PLAIN
+from model.maps.units import Units, divide
+from model.pooling import Dense, Pooling, identity, pool
+from model.shares.similarity import Linear, NotLinear, strongest_pairs
+
+LEFT, RIGHT, WIDTH, INNER, SIZE = 5, 7, 11, 13, 3
+WORDS = [None, 0, 0, 1, 1, 1, None]  # of the right text
+SPECIAL = [True, False, False, False, False, False, True]
+
+
+def texts() -> tuple[Tensor, Tensor]:
+    """The token vectors of two texts."""
+    generator = torch.Generator().manual_seed(2)
+    return tuple(torch.randn(count, WIDTH, generator=generator) for count in (LEFT, RIGHT))
+
+
+def dense(inputs: int, outputs: int, activation: Callable[[Tensor], Tensor] = identity) -> Dense:
+    """A random layer with a bias."""
+    generator = torch.Generator().manual_seed(outputs)
+    weight = torch.randn(outputs, inputs, generator=generator)
+    bias = torch.randn(outputs, generator=generator)
+    return Dense(PLAIN.linear(weight, bias), activation, outputs)
+
+
+def cosine(how: Pooling) -> float:
+    """Of the two texts' vectors, as the service pools them."""
+    return float(F.cosine_similarity(*(pool(text, how) for text in texts()), dim=0))
+
+
+def whole(tokens: int) -> Units:
+    """Every token a unit of its own."""
+    return divide(tokens)
+
+
+SUMS = {
+    "mean, normalised": Pooling(("mean",), normalize=True),
+    "mean": Pooling(("mean",), normalize=False),
+    "sum by the root": Pooling(("mean_sqrt_len",), normalize=True),
+    "weighted mean": Pooling(("weightedmean",), normalize=True),
+    "two means": Pooling(("mean", "weightedmean"), normalize=True),
+    "dense": Pooling(("mean",), normalize=True, dense=(dense(WIDTH, SIZE),)),
+    "two dense": Pooling(
+        ("mean",), normalize=True, dense=(dense(WIDTH, INNER), dense(INNER, SIZE))
+    ),
+}
+
+
+@pytest.mark.parametrize("how", SUMS.values(), ids=SUMS)
+def test_the_shares_of_all_pairs_and_of_the_bias_sum_to_the_cosine(how: Pooling) -> None:
+    """Of every pooling that is a weighted sum, and of Dense layers behind it."""
+    linear, (left, right) = Linear(how), texts()
+
+    shares = linear.shares(linear.side(left, whole(LEFT)), linear.side(right, whole(RIGHT)))
+
+    assert shares.matrix.shape == (LEFT, RIGHT)
+    assert float(shares.matrix.sum()) + shares.bias == pytest.approx(cosine(how), abs=1e-6)
+    assert shares.dropped == 0
+    assert (shares.bias != 0) == bool(how.dense)
+
+
+def test_the_matrix_is_the_product_of_each_pair_by_hand() -> None:
+    """<h_i, h_j'> / (n m |u| |v|), in float64."""
+    linear, (left, right) = Linear(SUMS["mean, normalised"]), texts()
+    u, v = left.double().mean(0), right.double().mean(0)
+    length = u.norm() * v.norm() * LEFT * RIGHT
+
+    shares = linear.shares(linear.side(left, whole(LEFT)), linear.side(right, whole(RIGHT)))
+
+    for i, j in product(range(LEFT), range(RIGHT)):
+        by_hand = left[i].double() @ right[j].double() / length
+        assert math.isclose(shares.matrix[i, j], by_hand, abs_tol=1e-15)
+
+
+def test_a_word_has_the_share_of_its_tokens_and_what_is_dropped_is_told() -> None:
+    """The columns of a word sum; without special tokens the rest is what they carry."""
+    linear, (left, right) = Linear(SUMS["two dense"]), texts()
+    side = linear.side(left, whole(LEFT))
+    tokens = linear.shares(side, linear.side(right, whole(RIGHT)))
+    units = divide(RIGHT, level="word", specials="drop", words=WORDS, special=SPECIAL)
+
+    words = linear.shares(side, linear.side(right, units))
+
+    columns = [tokens.matrix[:, 1:3].sum(1), tokens.matrix[:, 3:6].sum(1)]
+    torch.testing.assert_close(words.matrix, torch.stack(columns, 1))
+    dropped = float(tokens.matrix[:, [0, 6]].sum())
+    assert words.dropped == pytest.approx(dropped, abs=1e-12)
+    assert words.bias == pytest.approx(tokens.bias, abs=1e-12)
+
+
+@pytest.mark.parametrize("mode", ["cls", "last", "max"])
+def test_a_pooling_that_is_no_sum_is_refused_by_name(mode: Mode) -> None:
+    """Also beside one that is."""
+    with pytest.raises(NotLinear, match=f'pooling "{mode}"'):
+        Linear(Pooling(("mean", mode), normalize=True))
+
+
+def test_a_dense_layer_with_an_activation_is_refused() -> None:
+    """What it makes of a sum is no sum."""
+    with pytest.raises(NotLinear, match="activation"):
+        Linear(Pooling(("mean",), normalize=True, dense=(dense(WIDTH, SIZE, torch.tanh),)))
+
+
+def test_a_vector_without_length_has_no_shares() -> None:
+    """The cosine is 0 then, as the service answers it."""
+    linear, (left, right) = Linear(SUMS["mean, normalised"]), texts()
+
+    shares = linear.shares(linear.side(left * 0, whole(LEFT)), linear.side(right, whole(RIGHT)))
+
+    assert shares.matrix.abs().sum() == 0
+
+
+def test_the_strongest_pairs_are_the_largest_of_either_sign() -> None:
+    """Equal ones in the order of the matrix; no more than there are."""
+    matrix = torch.tensor([[0.5, -2.0, 0.5], [1.0, 0.0, -0.25]], dtype=torch.float64)
+
+    rows, columns, values = strongest_pairs(matrix, 4)
+
+    assert [*zip(rows.tolist(), columns.tolist(), values.tolist(), strict=True)] == [
+        (0, 1, -2.0),
+        (1, 0, 1.0),
+        (0, 0, 0.5),
+        (0, 2, 0.5),
+    ]
+    assert len(strongest_pairs(matrix, 99)[0]) == 6

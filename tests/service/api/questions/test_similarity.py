@@ -1,0 +1,231 @@
+"""Why texts are alike, through POST /v1/similarity: exact, and like any other work."""
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import load, save
+
+from model.pooling import Pooling
+from service.encode.questions.comparison import Comparer
+from service.replica import Replica
+from tests.conftest import application, connected
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+TEXTS = (Path(__file__).parents[3] / "model" / "texts.txt").read_text("utf-8").splitlines()
+PAIRS = 200
+DOG, CAT = "A dog ate the food because it was hungry", "Unbelievable headlights"
+IDS = {"token_ids": [101, 2035, 2003, 102]}
+FILE = "application/vnd.safetensors"
+Array = NDArray[Any]
+
+
+def array(told: dict[str, Any]) -> Array:
+    """An array that was sent as base64."""
+    data = base64.b64decode(told["data"])
+    return np.frombuffer(data, np.dtype(told["dtype"]).newbyteorder("<")).reshape(told["shape"])
+
+
+async def ask(client: httpx.AsyncClient, left: Any, *right: Any, **fields: Any) -> dict[str, Any]:
+    """What POST /v1/similarity answers."""
+    body = {"left": left, "right": right, **fields}
+    answer = await client.post("/v1/similarity", json=body)
+    assert answer.status_code == 200, answer.text
+    told: dict[str, Any] = answer.json()
+    return told
+
+
+async def encoded(client: httpx.AsyncClient, *inputs: Any, **fields: Any) -> list[dict[str, Any]]:
+    """What POST /v1/encode answers to each input, its vectors float64."""
+    body = {"inputs": inputs, "tokens": True, "encoding": "base64", **fields}
+    told = (await client.post("/v1/encode", json=body)).json()["data"]
+    return [
+        {name: array(one[name]).astype(np.float64) for name in ("pooled", "token_vectors")}
+        for one in told
+    ]
+
+
+def cosine(u: Array, v: Array) -> float:
+    """Of two vectors, float64."""
+    return float(u @ v / (np.linalg.norm(u) * np.linalg.norm(v)))
+
+
+@pytest.mark.parametrize("level", ["token", "word"])
+async def test_the_matrix_of_200_pairs_sums_to_their_cosines(
+    client: httpx.AsyncClient, level: str
+) -> None:
+    """Of the vectors of /v1/encode, within 1e-6; they are the same to the bit."""
+    lefts, worst = PAIRS // 40, 0.0
+    rights = [text for text in TEXTS if text.strip() and len(text) < 400][:40]
+    vectors = [one["pooled"] for one in await encoded(client, *rights)]
+
+    for left in range(lefts):
+        told = await ask(client, rights[left], *rights, level=level, encoding="base64")
+        for v, one in zip(vectors, told["right"], strict=True):
+            assert one["score"] == cosine(vectors[left], v)
+            matrix = array(one["matrix"]).astype(np.float64)
+            worst = max(worst, abs(matrix.sum() + one["rest"] - one["score"]))
+
+    assert len(rights) * lefts == PAIRS
+    assert worst < 1e-6
+
+
+async def test_each_share_is_what_brute_force_finds(client: httpx.AsyncClient) -> None:
+    """From the token vectors of /v1/encode, in float64."""
+    left, right = (one["token_vectors"] for one in await encoded(client, DOG, CAT))
+    lengths = np.linalg.norm(left.mean(0)) * np.linalg.norm(right.mean(0))
+    expected = left @ right.T / (len(left) * len(right) * lengths)
+
+    (one,) = (await ask(client, DOG, CAT, encoding="base64"))["right"]
+
+    np.testing.assert_allclose(array(one["matrix"]), expected, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(array(one["left_share"]), expected.sum(1), rtol=0, atol=1e-7)
+    np.testing.assert_allclose(array(one["right_share"]), expected.sum(0), rtol=0, atol=1e-7)
+
+
+async def test_what_is_left_out_is_in_the_rest(client: httpx.AsyncClient) -> None:
+    """Special tokens that are dropped, and pairs that are not listed."""
+    (whole,) = (await ask(client, DOG, CAT))["right"]
+    (bare,) = (await ask(client, DOG, CAT, specials="drop"))["right"]
+    (best,) = (await ask(client, DOG, CAT, specials="drop", form="top", k=3))["right"]
+    matrix = np.array(whole["matrix"])
+
+    assert bare["axis"] == [1, 2]
+    np.testing.assert_allclose(bare["matrix"], matrix[1:-1, 1:-1], rtol=0, atol=1e-8)
+    assert whole["rest"] == 0
+    assert bare["rest"] == pytest.approx(whole["score"] - matrix[1:-1, 1:-1].sum(), abs=1e-6)
+    shares = sorted(matrix[1:-1, 1:-1].flatten(), key=abs, reverse=True)[:3]
+    assert [share for *_, share in best["pairs"]] == pytest.approx(shares)
+    assert all(matrix[i, j] == pytest.approx(share) for i, j, share in best["pairs"])
+    assert best["rest"] == pytest.approx(best["score"] - sum(shares), abs=1e-6)
+    assert sum(best["left_share"]) == pytest.approx(matrix[1:-1, 1:-1].sum(), abs=1e-6)
+
+
+async def test_a_text_is_compared_the_same_among_others(client: httpx.AsyncClient) -> None:
+    """To the bit, whatever it shares its batches with; gates hold on both sides."""
+    for fields in ({}, {"gates": [{"layer": 5, "head": 11, "scale": 0.0}]}):
+        alone = await ask(client, DOG, CAT, **fields)
+        among = await ask(client, DOG, "Yes", IDS, CAT, *TEXTS[:5], **fields, truncate="right")
+
+        assert among["right"][2] == alone["right"][0]
+
+
+async def test_a_gate_changes_the_score_as_it_changes_the_vectors(
+    client: httpx.AsyncClient,
+) -> None:
+    """To the vectors' own cosine."""
+    gates = [{"layer": 5, "head": 11, "scale": 0.0}]
+    u, v = (one["pooled"] for one in await encoded(client, DOG, CAT, gates=gates))
+
+    (one,) = (await ask(client, DOG, CAT, gates=gates))["right"]
+
+    assert one["score"] == cosine(u, v)
+
+
+async def test_safetensors_and_base64_hold_what_json_shows(client: httpx.AsyncClient) -> None:
+    """The same numbers, in the formats of /v1/encode."""
+    body = {"left": DOG, "right": [CAT, IDS], "form": "top", "k": 2}
+    told = await ask(client, DOG, CAT, IDS, form="top", k=2)
+    based = await ask(client, DOG, CAT, IDS, form="top", k=2, encoding="base64")
+    answer = await client.post("/v1/similarity", json=body, headers={"accept": FILE})
+    arrays = load(answer.content)
+    size = int.from_bytes(answer.content[:8], "little")
+    facts = json.loads(json.loads(answer.content[8 : 8 + size])["__metadata__"]["headlight"])
+
+    for index, (one, other) in enumerate(zip(told["right"], based["right"], strict=True)):
+        pairs = [array(other["pairs"][name]).tolist() for name in ("left", "right", "shares")]
+        assert one["pairs"] == [list(pair) for pair in zip(*pairs, strict=True)]
+        for name in ("left", "right", "shares"):
+            filed = arrays[f"{index}.pairs.{name}"]
+            np.testing.assert_array_equal(filed, array(other["pairs"][name]))
+        assert facts["right"][index]["score"] == one["score"]
+    assert facts["left"] == told["left"]
+
+
+async def test_a_safetensors_request_may_bring_tensors_for_both_sides(
+    client: httpx.AsyncClient,
+) -> None:
+    """As /v1/encode takes them."""
+    ids = {"a": np.array([101, 7, 102]), "b": np.array([101, 9, 102])}
+    left, right = ({"token_ids": {"tensor": name}} for name in "ab")
+    body = save(ids, {"headlight": json.dumps({"left": left, "right": [DOG, right]})})
+
+    answer = await client.post("/v1/similarity", content=body, headers={"content-type": FILE})
+
+    plain = await ask(client, {"token_ids": [101, 7, 102]}, DOG, {"token_ids": [101, 9, 102]})
+    assert answer.json()["right"] == plain["right"]
+
+
+async def test_each_side_may_have_a_prompt_of_its_own(
+    prompted: Replica,
+) -> None:
+    """As texts that begin with it; its tokens are the text's own."""
+    async with connected(application(prompted)) as client:
+        named = {"left": "query", "right": "document"}
+        told = await ask(client, "well", "well", prompt_name=named, form="score")
+        plain = {"left": "document", "right": "document"}
+        spelt = await ask(client, "search for: well", "well", prompt_name=plain, form="score")
+        both = await ask(client, "well", "well", prompt_name="query", form="score")
+
+    assert told["right"][0]["score"] == spelt["right"][0]["score"] < 0.99
+    assert told["left"]["length"] > told["right"][0]["length"]
+    assert both["right"][0]["score"] == pytest.approx(1)
+
+
+async def test_what_is_no_sum_is_refused_but_for_its_score(replica: Replica) -> None:
+    """With what is answered instead, before any work."""
+    client, gateway = connected(application(replica)), replica.gateway
+    comparer, gateway._comparer = (
+        gateway._comparer,
+        Comparer(Pooling(("max",), normalize=True), most=1),
+    )
+    try:
+        body = {"left": DOG, "right": [CAT]}
+        refused = await client.post("/v1/similarity", json=body)
+        dry = await client.post("/v1/similarity?dry_run=true", json=body)
+        scored = await client.post("/v1/similarity", json={**body, "form": "score"})
+    finally:
+        gateway._comparer = comparer
+
+    assert (refused.status_code, refused.json()["code"]) == (422, "similarity_not_explainable")
+    assert 'pooling "max"' in refused.json()["detail"]
+    assert dry.json()["code"] == refused.json()["code"]
+    assert scored.status_code == 200
+
+
+async def test_an_answer_too_large_is_refused_with_what_fits(client: httpx.AsyncClient) -> None:
+    """Each of which then fits; a dry run says the bytes that the answer says."""
+    long = {"token_ids": [7] * 250}
+    body: dict[str, Any] = {"left": long, "right": [long] * 37}
+
+    refused = await client.post("/v1/similarity?dry_run=true", json=body)
+    answer = await client.post("/v1/similarity", json=body)
+
+    assert refused.json()["code"] == answer.json()["code"] == "answer_too_large"
+    fits = answer.json()["fits"]
+    assert [fit.get("form", "") for fit in fits][:2] == ["score", "top"]
+    for fit in fits[1:3]:
+        change = {name: value for name, value in fit.items() if name not in ("bytes",)}
+        if most := change.pop("right_at_most", None):
+            change["right"] = [long] * most
+        dry = await client.post("/v1/similarity?dry_run=true", json={**body, **change})
+        assert (dry.json()["answer_bytes"], dry.json()["admitted"]) == (fit["bytes"], True)
+
+
+async def test_a_dry_run_says_what_the_answer_weighs(client: httpx.AsyncClient) -> None:
+    """To the byte, in every form."""
+    for fields in ({}, {"form": "top", "k": 5}, {"form": "score"}, {"dtype": "float16"}):
+        body = {"left": DOG, "right": [CAT, IDS], **fields}
+        dry = (await client.post("/v1/similarity?dry_run=true", json=body)).json()
+        answer = await client.post("/v1/similarity", json=body, headers={"accept": FILE})
+        usage = (await ask(client, DOG, CAT, IDS, **fields))["usage"]
+
+        size = sum(each.nbytes for each in load(answer.content).values())
+        assert dry["answer_bytes"] == usage["answer_bytes"] == size
+        assert dry["tokens"] == usage["tokens"]
