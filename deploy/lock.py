@@ -17,7 +17,8 @@ ROOT = Path(__file__).parent.parent
 BUILD = ("setuptools>=77", "pip", "./client")  # besides what pyproject.toml declares
 # The SBOM's tool wants them so that jsonschema knows one more format. jsonschema would read them in
 # each of Ray's processes, which takes 2.5 s: a service would start in 44 s instead of 23.
-LEFT_OUT = ("rfc3987-syntax", "lark")
+# Of axe-playwright-python only axe.min.js is used: a browser is driven over chromedriver.
+LEFT_OUT = ("rfc3987-syntax", "lark", "playwright", "pyee")
 OF_TORCH = re.compile(r"torch|triton|nvidia-.*|cuda-.*")
 ELSEWHERE = re.compile(r"sys_platform == '(?!linux)")  # no service runs there
 

@@ -63,6 +63,7 @@ from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, SAFETENSORS
 from service.encode.questions.request import ComparisonRequest
 from service.encode.request import EncodeRequest
 from service.observe.metrics import OPENMETRICS, TEXT
+from service.page import site
 from service.refusals import MEDIA_TYPE, REFUSALS
 
 # what no type says: examples, parameters, longer descriptions
@@ -170,6 +171,7 @@ def _model(path: str) -> tuple[Operation, ...]:
 
 
 INFER_MODEL, VERSION_PART = "/v2/models/{model}", "/versions/{version}"
+PART = "/page/"  # above the attention page's files
 
 OPERATIONS = (
     Operation(
@@ -333,5 +335,9 @@ OPERATIONS = (
 PAGES = (
     Operation("get", "/docs", "The API for people", NATIVE, public="public_docs"),
     Operation("get", "/openapi.json", "The API for programs", NATIVE, public="public_docs"),
-    Operation("get", "/", "Leads to GET /docs", TEI, public="always"),
+    Operation("get", "/", "What every head attends to, for people", TEI, public="always"),
+    *(
+        Operation("get", PART + name, "A part of GET /", TEI, public="always")
+        for name in site.PARTS
+    ),
 )

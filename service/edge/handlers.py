@@ -1,27 +1,24 @@
 """What the routes answer that do not encode."""
 
 import asyncio
-import base64
 import os
-import re
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
-from hashlib import sha256
 from importlib.metadata import version
-from importlib.resources import files
 from typing import Any, TypeVar
 
 import orjson
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from service.api import media, query
 from service.api.document import document
 from service.api.open_inference import metadata
 from service.api.openai import call as openai
-from service.api.operations import INFER_MODEL, VERSION_PART
+from service.api.operations import INFER_MODEL, PART, VERSION_PART
 from service.api.tei import call as tei
 from service.api.tei.request import DecodeRequest, TokenizeRequest
+from service.edge.auth import own_path
 from service.edge.beside import Beside
 from service.edge.deadline import in_time, seconds
 from service.edge.encoding import Handler, check_model
@@ -30,11 +27,9 @@ from service.encode.answer import JSON, collect
 from service.observe.metrics import OPENMETRICS, TEXT
 from service.observe.record import Record
 from service.observe.scrape import join
+from service.page import site
 from service.refusals import Refused
 from service.replica import Replica
-
-HTML = "text/html; charset=utf-8"
-INLINE = re.compile(rb"<(?:style|script)>(.*?)</(?:style|script)>", re.DOTALL)
 
 SCOPES = ("all", "replica")  # of a page of metrics
 
@@ -72,7 +67,7 @@ class Handlers:
             ("/metrics/targets", "get"): self.targets,
             ("/docs", "get"): self.docs,
             ("/openapi.json", "get"): self.openapi,
-            ("/", "get"): self.home,
+            ("/", "get"): self.page,
             ("/v1/models", "get"): self.models,
             ("/v1/models/{id}", "get"): self.model,
             ("/tokenize", "post"): self.tokenize,
@@ -82,6 +77,7 @@ class Handlers:
             ("/v2/health/live", "get"): self.server_live,
             ("/v2/health/ready", "get"): self.server_ready,
         }
+        handlers |= {(PART + name, "get"): self.part for name in site.PARTS}
         for path in (INFER_MODEL, INFER_MODEL + VERSION_PART):
             handlers |= {(path, "get"): self.metadata, (f"{path}/ready", "get"): self.model_ready}
         return handlers
@@ -134,13 +130,19 @@ class Handlers:
         return _json([{"targets": await self._targets(), "labels": labels}])
 
     async def docs(self, request: Request) -> Response:
-        """GET /docs: the API for people, from a file of ours."""
-        page = files("service").joinpath("page/docs.html").read_bytes()
-        return Response(page, 200, {"content-security-policy": _policy(page)}, HTML)
+        """GET /docs: the API for people."""
+        page, policy = site.docs()
+        return Response(page, 200, {"content-security-policy": policy}, site.HTML)
 
-    async def home(self, request: Request) -> Response:
-        """GET /: leads a browser to the API for people."""
-        return RedirectResponse(f"{request.scope.get('root_path', '')}/docs")
+    async def page(self, request: Request) -> Response:
+        """GET /: what every head attends to, for people."""
+        page = site.attention(request.scope.get("root_path", ""))
+        return Response(page, 200, {"content-security-policy": site.POLICY}, site.HTML)
+
+    async def part(self, request: Request) -> Response:
+        """GET /page/...: a file of that page."""
+        body, kind = site.part(own_path(request.scope).removeprefix(PART))
+        return Response(body, 200, {"cache-control": "no-cache"}, kind)
 
     async def openapi(self, request: Request) -> Response:
         """GET /openapi.json: the API for programs."""
@@ -235,16 +237,6 @@ class Handlers:
 
 def _json(body: Any) -> Response:
     return Response(orjson.dumps(body), media_type=JSON)
-
-
-def _policy(page: bytes) -> str:
-    """What a page of ours may do: run its own script and style, and ask this service."""
-    hashes = [base64.b64encode(sha256(part).digest()).decode() for part in INLINE.findall(page)]
-    style, script = (f"'sha256-{digest}'" for digest in hashes)
-    return (
-        f"default-src 'none'; style-src {style}; script-src {script}; connect-src 'self';"
-        " img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    )
 
 
 def _prefers_openmetrics(accept: str) -> bool:

@@ -26,6 +26,7 @@ from service.api.operations import (
     NATIVE,
     OPERATIONS,
     PAGES,
+    PART,
     VERSION_PART,
     Operation,
 )
@@ -214,6 +215,8 @@ def _endpoint(row: Operation, handler: Handler, replica: Replica) -> Handler:
 
 def _label(path: str, method: str = "post") -> str:
     """How metrics name a route: what is alike has one name."""
+    if path.startswith(PART):
+        return "/docs"  # the pages for people are one
     return ALIKE.get((method, path), path).replace(VERSION_PART, "")
 
 

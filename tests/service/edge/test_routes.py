@@ -322,23 +322,26 @@ async def test_below_a_prefix_every_route_is_where_the_cluster_put_it(app: guard
 
 
 @pytest.mark.parametrize("prefix", ["", "/minilm"], ids=["at the root", "below a prefix"])
-async def test_the_bare_address_leads_to_the_docs(app: guard.Guard, prefix: str) -> None:
-    """By GET and HEAD; POST stays the embeddings' route, and so does the shape of a refusal."""
+async def test_the_bare_address_is_the_attention_page(app: guard.Guard, prefix: str) -> None:
+    """By GET and HEAD, with all its files; POST stays the embeddings' route, and so do refusals."""
     transport = httpx.ASGITransport(app, root_path=prefix)
     async with httpx.AsyncClient(transport=transport, base_url="http://headlight") as client:
-        for method in ("GET", "HEAD"):
-            answer = await client.request(method, f"{prefix}/")
-            assert answer.status_code == 307, answer.text
-            assert answer.headers["location"] == f"{prefix}/docs"
-        page = await client.get(f"{prefix}/", follow_redirects=True)
+        head = await client.head(f"{prefix}/")
+        page = await client.get(f"{prefix}/")
+        named = re.findall(r'(?:href|src)="([^"]+)"', page.text)
+        parts = [await client.get(path) for path in named if not path.startswith("data:")]
         vectors = await client.post(f"{prefix}/", json={"inputs": "All is well"})
         refused = await client.delete(f"{prefix}/")
+        missing = await client.get(f"{prefix}/page/../settings.py")
         counted = (await client.get(f"{prefix}/metrics")).text
 
-    assert page.text.startswith("<!doctype html>")
+    assert head.status_code == 200 and page.text.startswith("<!doctype html>")
+    assert all(path.startswith((f"{prefix}/", "data:")) for path in named) and len(parts) == 4
+    assert {part.status_code for part in parts} == {200}
     assert len(vectors.json()[0]) == 384
     assert refused.status_code == 405 and refused.json().keys() == {"error", "error_type"}
-    assert re.search('requests_total{code="307",.*route="/docs"', counted)
+    assert missing.status_code == 404
+    assert re.search('requests_total{code="200",.*route="/docs"', counted)
 
 
 async def test_info_names_the_model_and_its_limits(client: httpx.AsyncClient) -> None:

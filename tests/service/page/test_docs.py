@@ -1,87 +1,12 @@
-"""GET /docs in a real browser: Chromium, driven over chromedriver's own HTTP (W3C WebDriver)."""
-
-import asyncio
-import shutil
-import time
-from asyncio.subprocess import PIPE
-from collections.abc import AsyncIterator
-from typing import Any
+"""GET /docs in a real browser."""
 
 import httpx
 import pytest
 import pytest_asyncio
 
-pytestmark = [
-    pytest.mark.asyncio(loop_scope="session"),
-    pytest.mark.skipif(
-        shutil.which("chromedriver") is None,
-        reason="chromedriver is not installed (Debian: chromium-driver)",
-    ),
-]
+from tests.service.page.browser import NEEDED, Page
 
-ARGUMENTS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
-PATIENCE_SECONDS = 30.0
-
-
-class Page:
-    """A page in a browser.
-
-    Args:
-        http: a client of chromedriver's session.
-    """
-
-    def __init__(self, http: httpx.AsyncClient) -> None:
-        self._http = http
-
-    async def open(self, url: str) -> None:
-        """Go to an address; it returns when the page is loaded."""
-        await self._call("url", {"url": url})
-
-    async def run(self, script: str) -> Any:
-        """What a function's body returns, run in the page."""
-        return await self._call("execute/sync", {"script": script, "args": []})
-
-    async def wait(self, script: str) -> Any:
-        """The first thing that is true of what a function's body returns."""
-        until = time.monotonic() + PATIENCE_SECONDS
-        while not (found := await self.run(script)):
-            assert time.monotonic() < until, script
-            await asyncio.sleep(0.02)
-        return found
-
-    async def complaints(self) -> list[str]:
-        """The errors on its console: scripts that failed, what the policy forbade."""
-        entries = await self._call("se/log", {"type": "browser"})
-        return [entry["message"] for entry in entries if entry["level"] == "SEVERE"]
-
-    async def _call(self, what: str, body: dict[str, Any]) -> Any:
-        answer = (await self._http.post(what, json=body)).json()["value"]
-        assert not (isinstance(answer, dict) and "error" in answer), answer
-        return answer
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def browser() -> AsyncIterator[Page]:
-    """A browser without windows."""
-    driver = await asyncio.create_subprocess_exec("chromedriver", "--port=0", stdout=PIPE)
-    try:
-        assert driver.stdout
-        while b"successfully on port " not in (line := await driver.stdout.readline()):
-            assert line, "chromedriver did not start"
-        port = line.decode().rpartition(" ")[2].rstrip(".\n")
-        options = {"args": ARGUMENTS}
-        wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
-        async with httpx.AsyncClient(
-            base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_SECONDS
-        ) as http:
-            body = {"capabilities": {"alwaysMatch": wanted}}
-            session = (await http.post("/session", json=body)).json()["value"]["sessionId"]
-            http.base_url = http.base_url.join(f"/session/{session}/")
-            yield Page(http)
-            await http.delete(str(http.base_url).rstrip("/"))  # the browser ends
-    finally:
-        driver.terminate()
-        await driver.wait()
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), NEEDED]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

@@ -1,0 +1,42 @@
+// One ramp of lightness, from the paper's to a strong blue-green: it reads without hue.
+
+const LIGHT = [[255, 255, 255], [199, 220, 240], [108, 168, 210], [33, 104, 168], [8, 41, 92]];
+const DARK = [[20, 24, 30], [27, 58, 97], [44, 107, 163], [110, 176, 219], [233, 246, 255]];
+
+const dark = matchMedia("(prefers-color-scheme: dark)");
+
+/** Calls back when the reader's theme changes. */
+export const onTheme = (redraw) => dark.addEventListener("change", redraw);
+
+/** The colour of a share from 0 to 1, as [red, green, blue]. */
+export function colour(share) {
+  const ramp = dark.matches ? DARK : LIGHT;
+  const place = Math.min(1, Math.max(0, share || 0)) * (ramp.length - 1);
+  const low = Math.min(ramp.length - 2, Math.floor(place));
+  return ramp[low].map((from, i) => Math.round(from + (ramp[low + 1][i] - from) * (place - low)));
+}
+
+/** Colours a cell of a table, with ink that can be read on it. */
+export function shade(element, share) {
+  const [red, green, blue] = colour(share);
+  element.style.background = `rgb(${red} ${green} ${blue})`;
+  element.style.color = luminance(red, green, blue) > 0.179 ? "#000" : "#fff";
+}
+
+/** Relative luminance, by WCAG 2.2: above 0.179 black is read more easily than white. */
+function luminance(...channels) {
+  const [red, green, blue] = channels.map((value) => (value <= 10 ? value / 3295 : ((value / 255 + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+}
+
+/** Paints a matrix into a canvas, one pixel a value; the square root of a share shows small ones, too. */
+export function paint(canvas, { values, rows, columns }, scale = Math.sqrt) {
+  canvas.width = columns;
+  canvas.height = rows;
+  const image = new ImageData(columns, rows);
+  for (let i = 0; i < values.length; i++) {
+    const [red, green, blue] = colour(scale(Math.max(0, values[i])));
+    image.data.set([red, green, blue, 255], 4 * i);
+  }
+  canvas.getContext("2d").putImageData(image, 0, 0);
+}

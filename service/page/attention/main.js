@@ -1,0 +1,199 @@
+// The page as a whole: the form, what is shown, and what happens between the parts.
+
+import { ask, Refused, useKey } from "./api.js";
+import { onTheme } from "./colours.js";
+import { at, choice, make } from "./dom.js";
+import { Head } from "./views/head.js";
+import { Overview } from "./views/overview.js";
+import { Pipeline } from "./views/pipeline.js";
+import { open } from "./session.js";
+import * as alike from "./views/alike.js";
+import * as dominance from "./views/dominance.js";
+import * as exports from "./views/exports.js";
+import * as state from "./state.js";
+import * as texts from "./views/texts.js";
+import { ofEncoding, ofPair } from "./worth.js";
+
+const EXAMPLES = [
+  ["All is well", ""],
+  ["A dog ate the food because it was hungry", "A dog ate the food because it was tasty"],
+  ["The animal didn't cross the street because it was too tired", "The animal didn't cross the street because it was too wide"],
+];
+const MOST_HEADS = 4; // open at once
+
+const shown = { ...state.read(), open: [], focus: { place: 1 }, session: null, alike: null, of: "text" };
+const overview = new Overview(at("overview"), toggle);
+const pipeline = new Pipeline(at("pipeline"), failed);
+let asked = 0; // of the presses of Show; what an earlier one brings is not drawn
+let refocusDominance = () => {};
+
+const say = (text, bad = false) => {
+  at("status").textContent = text;
+  at("status").classList.toggle("bad", bad);
+};
+
+function failed(error) {
+  if (!(error instanceof Refused)) throw error;
+  if (error.status === 401) {
+    at("keys").hidden = false;
+    at("key").focus();
+  }
+  say(error.message, true);
+}
+
+/** Names the model, and offers what it can do; a service with keys says so only to who has one. */
+async function introduce() {
+  try {
+    const info = await ask("info");
+    at("model").textContent = `${info.model}: ${info.layers} layers of ${info.heads} heads, width ${info.width}`;
+    texts.draw(at("texts"), info.tasks ?? [], failed);
+  } catch (error) {
+    failed(error);
+  }
+}
+
+async function show() {
+  const turn = ++asked;
+  Object.assign(shown, { text: at("text").value, other: at("other").value, together: together().value });
+  useKey(at("key").value);
+  if (!at("texts").hasChildNodes()) introduce();
+  const { text, other } = shown, pair = other && shown.together === "pair";
+  if (!text) return say("Write a text first.", true);
+  state.write(shown);
+  say("Asking\u2026");
+  const began = performance.now();
+  shown.of = "text";
+  try {
+    const session = open(pair ? { text, pair: other } : { text });
+    const why = other && !pair ? alike.show(at("alike"), { text }, { text: other }, shown.view, carried) : null;
+    at("alike").hidden = !why;
+    const [opened, explained] = await Promise.all([session, why]);
+    if (turn !== asked) return;
+    Object.assign(shown, { session: opened, alike: explained });
+    draw();
+    say(`${opened.sequence.tokens.length} tokens, ${opened.all.length} heads, ${Math.round(performance.now() - began)} ms.`);
+  } catch (error) {
+    if (turn === asked) failed(error);
+  }
+}
+
+function draw() {
+  const { session } = shown;
+  at("views").hidden = false;
+  shown.focus.place = Math.min(shown.focus.place, session.names.length - 1);
+  shown.heads = shown.heads.filter((name) => session.all.some((head) => head.name === name));
+  const worth = make("button", { type: "button", onclick: () => rank(ofEncoding(session, progress), "moves the encoding") }, "What each head is worth");
+  overview.show(session, shown.heads, [...(shown.alike ? [ofWhich()] : []), worth]);
+  pipeline.show(session);
+  refocusDominance = dominance.draw(at("dominance"), session, shown.focus, failed);
+  shown.open = [];
+  details();
+  exports.draw(at("exports"), () => ({ heads: shown.open, answers: { ...session.answers, alike: shown.alike } }), say);
+}
+
+/** Which of two compared texts the heads are shown of. */
+function ofWhich() {
+  return choice("Heads of", [["text", "the text"], ["other", "the other text"]], shown.of, async (which) => {
+    const turn = ++asked;
+    try {
+      const session = await open({ text: shown[which] });
+      if (turn !== asked) return;
+      Object.assign(shown, { session, of: which });
+      draw();
+    } catch (error) {
+      failed(error);
+    }
+  });
+}
+
+/** Opens the heads that are chosen, and only those. */
+function details() {
+  const kept = shown.open.filter(({ name }) => shown.heads.includes(name));
+  const fresh = shown.heads.filter((name) => !kept.some((head) => head.name === name));
+  const actions = { close: (name) => toggle(name), refocus, failed };
+  const made = fresh.map((name) => new Head(name, shown.session, shown.focus, actions));
+  shown.open = shown.heads.map((name) => [...kept, ...made].find((head) => head.name === name));
+  at("looks").replaceChildren(...(shown.open.length ? [looks()] : []));
+  at("details").replaceChildren(...shown.open.map(({ region }) => region));
+  for (const head of made) head.load(shown.view);
+}
+
+/** How all open heads are looked at. */
+function looks() {
+  const set = (field) => (value) => {
+    shown.view[field] = value;
+    state.write(shown);
+    for (const head of shown.open) head.load(shown.view);
+  };
+  const { direction, weight, specials, level } = shown.view;
+  return make("div", { className: "bar", role: "group", "aria-label": "How heads are shown" },
+    choice("The token", [["to", "attends to"], ["by", "is attended by"]], direction, set("direction")),
+    choice("Weight", [["probability", "probability"], ["value_norm", "value norm"]], weight, set("weight")),
+    choice("Special tokens", [["keep", "shown"], ["drop", "hidden: rows sum to less than 1"], ["renormalize", "left out, the rest shared out again"]], specials, set("specials")),
+    choice("Level", [["token", "tokens"], ["word", "words"]], level, set("level")));
+}
+
+function toggle(name, beside = false, always = false) {
+  const open = shown.heads.includes(name) && !always;
+  if (open) shown.heads = shown.heads.filter((other) => other !== name);
+  else shown.heads = beside ? [...shown.heads, name].slice(-MOST_HEADS) : [name];
+  state.write(shown);
+  overview.choose(shown.heads);
+  details();
+}
+
+function refocus(place) {
+  shown.focus.place = place;
+  for (const head of shown.open) if (head.map) head.draw();
+  refocusDominance();
+}
+
+const progress = (done, all) => say(`Asking without each head: ${done} of ${all}.`);
+
+/** Orders the heads by a number for each; what it is called stands beside it. */
+async function rank(asking, title) {
+  const turn = asked;
+  try {
+    const worth = await asking;
+    if (turn !== asked) return false;
+    overview.rank(worth, title);
+    say(`The heads stand in the order of what each ${title}.`);
+    overview.cells[0].focus();
+    return true;
+  } catch (error) {
+    failed(error);
+    return false;
+  }
+}
+
+/** Leads from a pair of words to the heads that carry it: those without which it adds less. */
+async function carried({ pair, name, place }) {
+  const { session, alike } = shown;
+  if (!(await rank(ofPair(session.all, alike.request, pair, progress), `adds to ${name}`))) return;
+  shown.focus.place = place;
+  toggle(overview.cells[0].dataset.head, false, true);
+  at("overview").scrollIntoView();
+}
+
+const together = () => document.querySelector("input[name=together]:checked");
+
+function fill({ text, other, together }) {
+  at("text").value = text;
+  at("other").value = other;
+  document.querySelector(`input[name=together][value=${together}]`).checked = true;
+}
+
+at("ask").onsubmit = (event) => {
+  event.preventDefault();
+  show();
+};
+for (const [text, other] of EXAMPLES) {
+  const example = make("button", { type: "button", onclick: () => (fill({ text, other, together: "compare" }), show()) }, text.split(" ").slice(0, 3).join(" ") + (text.split(" ").length > 3 ? "\u2026" : ""));
+  example.title = other ? `${text} / ${other}` : text;
+  at("examples").append(example);
+}
+document.querySelector("button[type=submit]").disabled = false;
+onTheme(() => shown.session && draw());
+fill(shown);
+if (shown.text) say("This address holds a text. Press Show to send it to this service.");
+introduce();

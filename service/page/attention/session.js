@@ -1,0 +1,70 @@
+// What was asked with one press of Show, and what the service answered for its heads.
+
+import { arrays, ask } from "./api.js";
+import { names } from "./words.js";
+
+export const headName = (layer, head) => `L${layer}H${head}`;
+
+/** Splits "L5H11" into [5, 11]. */
+export const place = (name) => name.slice(1).split("H").map(Number);
+
+/** All heads' small maps, statistics and measured roles for one input. */
+export async function open(item) {
+  const attention = { form: "blocks", size: 32, dtype: "float16" };
+  const [blocks, stats, heads] = await Promise.all([
+    arrays("v1/encode", { inputs: [item], pooled: true, attention }),
+    ask("v1/encode", { inputs: [item], pooled: false, attention: { form: "stats" } }),
+    ask("v1/heads"),
+  ]);
+  const sequence = blocks.answer.data[0];
+  const { fields, values } = stats.data[0].attention.stats;
+  const all = heads.heads.map(({ layer, head, role, score, measures }) => {
+    const { shape, values: map } = blocks.tensors[`0.attention.${layer}.${head}`];
+    const of = Object.fromEntries(fields.map((field, i) => [field, values[layer][head][i]]));
+    return { name: headName(layer, head), layer, head, role, score, measures, stats: of, map: { rows: shape[0], columns: shape[1], values: map } };
+  });
+  return { item, sequence, names: names(item, sequence), pooled: blocks.tensors["0.pooled"].values, all, answers: { blocks: blocks.answer, stats } };
+}
+
+/** One head's exact map for a view: its values, its axis' names, and the request it came by. */
+export async function mapOf({ item, sequence }, name, view) {
+  const [layer, head] = place(name);
+  const common = { layers: [layer], heads: [head], level: view.level, specials: view.specials };
+  const normed = view.weight === "value_norm";
+  const form = normed ? { form: "top", weight: "value_norm", k: sequence.tokens.length } : { form: "full" };
+  const request = { inputs: [item], pooled: false, attention: { ...form, ...common } };
+  const { answer, tensors } = await arrays("v1/encode", request);
+  const about = answer.data[0].attention;
+  const labels = names(item, answer.data[0], about);
+  const values = normed ? spread(tensors, `0.attention.${layer}.${head}`, about.axis, labels.length) : tensors[`0.attention.${layer}.${head}`].values;
+  return { names: labels, size: labels.length, values, request };
+}
+
+/** The strongest keys of every row, all of them, as a matrix. */
+function spread(tensors, name, axis, size) {
+  const keys = tensors[`${name}.keys`], values = new Float32Array(size * size);
+  const column = new Map((axis ?? Array.from({ length: size }, (_, i) => i)).map((key, i) => [key, i]));
+  const width = keys.shape[1];
+  keys.values.forEach((key, i) => (values[Math.floor(i / width) * size + column.get(key)] = tensors[`${name}.values`].values[i]));
+  return values;
+}
+
+/** Who dominates each token in each head, by value norm. */
+export async function dominance({ item, all }) {
+  const { answer, tensors } = await arrays("v1/encode", { inputs: [item], pooled: false, attention: { form: "dominance" } });
+  const of = (name, kind) => tensors[`0.dominance.${place(name).join(".")}.${kind}`].values;
+  const heads = all.map(({ name }) => ({ name, dominant: of(name, "dominant"), share: of(name, "share"), own: of(name, "own") }));
+  return { heads, wins: tensors["0.dominance.wins"].values, sequence: answer.data[0] };
+}
+
+/** The pooled vector with some heads scaled. */
+export async function gated({ item }, gates) {
+  const { tensors } = await arrays("v1/encode", { inputs: [item], gates });
+  return tensors["0.pooled"].values;
+}
+
+export function cosine(a, b) {
+  let ab = 0, aa = 0, bb = 0;
+  for (let i = 0; i < a.length; i++) { ab += a[i] * b[i]; aa += a[i] * a[i]; bb += b[i] * b[i]; }
+  return ab / Math.sqrt(aa * bb);
+}

@@ -1,0 +1,64 @@
+// Why two texts are alike: the cosine of their vectors, shared out over pairs of words, exactly.
+
+import { ask } from "../api.js";
+import { fixed, folded, make, table, token } from "../dom.js";
+import { shade } from "../colours.js";
+import { names, numbered, places } from "../words.js";
+
+const TOP = 10;
+const MOST_IN_TABLE = 60;
+
+/** Asks why, and draws it; `focus` is called with a pair: its places in the matrix, its name, and the token it begins with. */
+export async function show(section, left, right, view, focus) {
+  const look = { level: "word", specials: view.specials === "drop" ? "drop" : "keep" };
+  const common = { left, right: [right], ...look };
+  let answer, reason = null;
+  try {
+    answer = await ask("v1/similarity", { ...common, form: "full" });
+  } catch (error) {
+    if (error.code !== "similarity_not_explainable") throw error;
+    reason = error.message;
+    answer = await ask("v1/similarity", { ...common, form: "score" });
+  }
+  draw(section, answer, { left, right, look }, reason, focus);
+  return { request: { ...common, form: reason ? "score" : "full" }, answer };
+}
+
+function draw(section, answer, { left, right, look }, reason, focus) {
+  const [found] = answer.right;
+  const score = make("output", { "aria-label": "Similarity", className: "score" }, fixed(found.score));
+  section.hidden = false;
+  section.replaceChildren(make("h2", {}, "Why alike"), make("p", {}, score, "cosine of the two vectors"));
+  if (reason) return section.append(make("p", { className: "note" }, reason));
+  const [rows, columns] = [[left, answer.left], [right, found]].map(([item, sequence]) => numbered(names(item, sequence, places(sequence, look))));
+  const first = places(answer.left, look);
+  const lead = (i, j) => focus({ pair: [i, j], name: `${rows[i]} \u00b7 ${columns[j]}`, place: first.spans[first.axis[i]][0] });
+  section.append(
+    make("p", { className: "note" }, "Each cell is what a pair of words adds to the score; all cells and the rest sum to it. It is shared out over words in their context: a word's vector holds what it took from the others."),
+    make("div", { className: "look" }, matrix(found, rows, columns), pairs(found, rows, columns, lead)), shares(found, rows, columns));
+}
+
+function pairs({ matrix }, rows, columns, focus) {
+  const all = matrix.flatMap((row, i) => row.map((share, j) => [share, i, j])).sort((a, b) => b[0] - a[0]).slice(0, TOP);
+  const list = all.map(([share, i, j]) => {
+    const open = make("button", { type: "button", onclick: () => focus(i, j) }, "Which heads?");
+    open.setAttribute("aria-label", `Which heads carry ${rows[i]} and ${columns[j]}?`);
+    return [make("span", {}, token(rows[i]), " \u00b7 ", token(columns[j])), fixed(share), make("td", {}, open)];
+  });
+  return table("The pairs that add most", ["Pair", "adds", "carried by"], list);
+}
+
+function matrix({ matrix, rest }, rows, columns) {
+  const most = Math.max(...matrix.flat().map(Math.abs));
+  const fill = () => table(`What each pair adds; rest ${fixed(rest)}`, ["Text", ...columns], matrix.map((row, i) => [rows[i], ...row.map((share) => {
+    const cell = make("td", { className: "shade" }, fixed(share));
+    shade(cell, share / most);
+    return cell;
+  })]));
+  return rows.length * columns.length <= MOST_IN_TABLE ** 2 ? fill() : folded("All pairs as a table", fill);
+}
+
+function shares({ left_share: left, right_share: right }, rows, columns) {
+  const list = [...rows.map((name, i) => [name, "text", fixed(left[i])]), ...columns.map((name, i) => [name, "other text", fixed(right[i])])];
+  return folded("What each word adds, over all pairs", () => table("What each word adds", ["Word", "in", "adds"], list));
+}

@@ -1,0 +1,75 @@
+// What the page shows, taken away: numbers, pictures, the request, a page that stands alone.
+
+import { at, make } from "../dom.js";
+import { curl } from "../api.js";
+
+/** Draws the buttons; `taken` gives {heads: [Head], answers, alike} of what is shown now. */
+export function draw(section, taken, say) {
+  const button = (title, act) => make("button", { type: "button", onclick: act }, title);
+  const first = () => taken().heads.find((head) => head.map);
+  const needs = (act) => () => (first() ? act(first()) : say("Open a head first."));
+  section.hidden = false;
+  section.replaceChildren(make("h2", {}, "Take it away"), make("div", { className: "bar" },
+    button("PNG of the matrix", needs((head) => head.canvas.toBlob((blob) => save(blob, `${head.name}.png`)))),
+    button("SVG of the lines", needs((head) => save(new Blob([picture(head)], { type: "image/svg+xml" }), `${head.name}.svg`))),
+    button("CSV of the matrix", needs((head) => save(new Blob([csv(head)], { type: "text/csv" }), `${head.name}.csv`))),
+    button("JSON of the answers", () => save(new Blob([JSON.stringify(taken().answers, null, 1)], { type: "application/json" }), "headlight.json")),
+    button("HTML that stands alone", async () => save(new Blob([await standalone()], { type: "text/html" }), "headlight.html")),
+    button("Copy curl", needs(async (head) => {
+      await navigator.clipboard.writeText(curl("v1/encode", head.map.request));
+      say("The curl command is on the clipboard.");
+    }))));
+}
+
+function save(blob, name) {
+  const link = make("a", { href: URL.createObjectURL(blob), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
+const quoted = (text) => `"${text.replaceAll('"', '""')}"`;
+
+function csv({ labels, map }) {
+  const rows = labels.map((label, i) => [quoted(label), ...map.values.slice(i * map.size, (i + 1) * map.size)].join(","));
+  return [["", ...labels.map(quoted)].join(","), ...rows].join("\r\n");
+}
+
+/** The lines of a head with their words, in a file of its own. */
+function picture(head) {
+  const drawing = head.svg.cloneNode(true), height = Number(drawing.getAttribute("height"));
+  drawing.setAttribute("xmlns", "http://www.w3.org/2000/svg");
+  drawing.setAttribute("viewBox", `-100 0 300 ${height}`);
+  drawing.setAttribute("width", 600);
+  drawing.setAttribute("preserveAspectRatio", "xMidYMid meet");
+  for (const line of drawing.querySelectorAll("line")) line.setAttribute("stroke", "#1f5fae");
+  const step = height / head.labels.length;
+  head.map.names.forEach((name, i) => {
+    for (const [x, anchor] of [[-3, "end"], [103, "start"]]) {
+      const text = document.createElementNS("http://www.w3.org/2000/svg", "text");
+      for (const [key, value] of Object.entries({ x, y: step * (i + 0.65), "text-anchor": anchor, "font-size": 12, "font-family": "monospace" })) text.setAttribute(key, value);
+      text.textContent = name;
+      drawing.append(text);
+    }
+  });
+  return new XMLSerializer().serializeToString(drawing);
+}
+
+/** The views as they stand: tables, matrices as pictures, no script. */
+async function standalone() {
+  const copy = at("views").cloneNode(true);
+  const canvases = [...at("views").querySelectorAll("canvas")];
+  [...copy.querySelectorAll("canvas")].forEach((canvas, i) => {
+    const image = make("img", { src: canvases[i].toDataURL(), alt: canvas.getAttribute("aria-label") ?? "" });
+    image.className = "copied";
+    canvas.replaceWith(image);
+  });
+  for (const details of copy.querySelectorAll("details")) details.open = true;
+  for (const control of copy.querySelectorAll("select, input, .bar button, [role=status]")) control.remove();
+  const style = await (await fetch(new URL("../style.css", import.meta.url))).text();
+  const extra = ".copied { image-rendering: pixelated; width: 60px; height: 60px } .matrix .copied { width: 24rem; height: 24rem }";
+  const page = document.implementation.createHTMLDocument("Headlight");
+  page.head.append(make("meta", { charset: "utf-8" }));
+  page.body.append(page.adoptNode(copy));
+  const text = page.documentElement.outerHTML.replace("</head>", `<style>${style}${extra}</style></head>`);
+  return `<!doctype html>\n${text}`;
+}

@@ -1,0 +1,94 @@
+// One layer, step by step: every intermediate that POST /v1/explain gives, with its shape and values.
+
+import { choice, fixed, make, table } from "../dom.js";
+import { ask } from "../api.js";
+import { colour } from "../colours.js";
+import { numbered } from "../words.js";
+
+const STEPS = [
+  ["x", "X'", "What enters the layer: the embedding with its position, or the layer below."],
+  ["q", "Q", "Each head's queries: X' times its W_Q."],
+  ["k", "K", "Each head's keys: X' times its W_K."],
+  ["v", "V", "Each head's values: X' times its W_V."],
+  ["scores", "Scores", "Each query times each key, divided by the square root of the head's width."],
+  ["probabilities", "Softmax", "Each row of scores as shares that sum to 1."],
+  ["z", "Z", "Each head's output: the values, mixed by those shares."],
+  ["concat", "Concat", "All heads' outputs side by side."],
+  ["projected", "W_O", "Concat times W_O."],
+  ["normed", "Add & norm", "The attention's result is added to what entered, and normalised."],
+  ["feed_forward", "Feed-forward", "What the two linear maps with their activation make of it."],
+  ["output", "Output", "Added and normalised again: what the next layer gets."],
+];
+const PREFIX = 8; // columns of a row that the table shows
+
+export class Pipeline {
+  constructor(section, failed) {
+    Object.assign(this, { section, failed, layer: 0, head: 0, step: "x" });
+  }
+
+  show(session) {
+    this.session = session;
+    this.layers = new Set(session.all.map(({ layer }) => layer)).size;
+    this.explained = null;
+    this.draw();
+  }
+
+  async load() {
+    const { item } = this.session;
+    try {
+      this.explained = await ask("v1/explain", { text: item.text, layer: this.layer });
+    } catch (error) {
+      return this.failed(error);
+    }
+    this.draw();
+  }
+
+  draw() {
+    const heading = make("h2", {}, "One layer, step by step");
+    if (this.session.item.pair) return this.section.replaceChildren(heading, make("p", { className: "note" }, "This view takes one text without a pair."));
+    const layers = Array.from({ length: this.layers }, (_, i) => [String(i), String(i)]);
+    const bar = make("div", { className: "bar" }, choice("Layer", layers, String(this.layer), (value) => ((this.layer = Number(value)), this.load())));
+    if (!this.explained) {
+      bar.append(make("button", { type: "button", onclick: () => this.load() }, "Walk through it"));
+      return this.section.replaceChildren(heading, bar);
+    }
+    const steps = STEPS.filter(([name]) => name in this.explained.shapes);
+    const here = Math.max(0, steps.findIndex(([name]) => name === this.step));
+    const go = (i) => () => ((this.step = steps[i][0]), this.draw());
+    const list = make("ol", { className: "steps" }, ...steps.map(([, title], i) => {
+      const button = make("button", { type: "button", onclick: go(i) }, title);
+      if (i === here) button.setAttribute("aria-current", "step");
+      return make("li", {}, button);
+    }));
+    bar.append(
+      make("button", { type: "button", onclick: go(Math.max(0, here - 1)), disabled: here === 0 }, "Previous step"),
+      make("button", { type: "button", onclick: go(Math.min(steps.length - 1, here + 1)), disabled: here === steps.length - 1 }, "Next step"));
+    this.section.replaceChildren(heading, bar, list, ...this.values(steps[here]));
+  }
+
+  values([name, title, sentence]) {
+    const shape = this.explained.shapes[name], byHead = shape.length === 3;
+    const rows = byHead ? this.explained[name][this.head] : this.explained[name];
+    const labels = numbered(this.explained.tokens), square = byHead && shape[1] === shape[2];
+    const columns = square ? labels : Array.from({ length: Math.min(PREFIX, shape.at(-1)) }, (_, i) => String(i));
+    const parts = [make("p", {}, `${sentence} Shape ${shape.join(" \u00d7 ")}.`)];
+    if (byHead) {
+      const heads = Array.from({ length: shape[0] }, (_, i) => [String(i), String(i)]);
+      parts.push(make("div", { className: "bar" }, choice("Head", heads, String(this.head), (value) => ((this.head = Number(value)), this.draw()))));
+    }
+    const cut = !square && shape.at(-1) > PREFIX ? `, the first ${PREFIX} of ${shape.at(-1)} numbers of each token` : "";
+    parts.push(picture(rows, title), table(`${title}${byHead ? ` of head ${this.head}` : ""}${cut}`, ["Token", ...columns], rows.map((row, i) => [labels[i], ...row.slice(0, columns.length).map((value) => fixed(value))])));
+    return parts;
+  }
+}
+
+/** All of a step's numbers as a picture, from the least to the largest. */
+function picture(rows, title) {
+  const flat = rows.flat().filter((value) => value !== null), low = Math.min(...flat), high = Math.max(...flat);
+  const canvas = make("canvas", { role: "img", width: rows[0].length, height: rows.length, "aria-label": `${title}: all its numbers, from ${fixed(low)} to ${fixed(high)}` });
+  const image = new ImageData(rows[0].length, rows.length);
+  rows.flat().forEach((value, i) => image.data.set([...colour((value - low) / (high - low || 1)), 255], 4 * i));
+  canvas.getContext("2d").putImageData(image, 0, 0);
+  canvas.className = "strip";
+  return canvas;
+}

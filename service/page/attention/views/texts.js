@@ -1,0 +1,49 @@
+// Several texts: how alike each is to each; and where a reranker is served, in which order they answer a query.
+
+import { arrays, ask } from "../api.js";
+import { fixed, folded, make, table } from "../dom.js";
+import { shade } from "../colours.js";
+import { cosine } from "../session.js";
+
+const MOST = 32;
+
+/** Draws the fold; `tasks` are what the checkpoint can. */
+export function draw(section, tasks, failed) {
+  section.replaceChildren(folded("Compare several texts", () => {
+    const box = make("textarea", { id: "several", rows: 5, dir: "auto" }), result = make("div", { "aria-live": "polite" });
+    const button = (title, most, least, act) => make("button", { type: "button", onclick: async () => {
+      const lines = box.value.split("\n").filter((text) => text.trim());
+      if (lines.length < least || lines.length > most) return result.replaceChildren(make("p", { className: "bad" }, `Write ${least} to ${most} texts, one a line.`));
+      try {
+        result.replaceChildren(await act(lines));
+      } catch (error) {
+        failed(error);
+      }
+    } }, title);
+    const parts = [make("div", { className: "field" }, make("label", { htmlFor: "several" }, "Texts, one a line"), box), make("p", {}, button("Compare", MOST, 2, compare))];
+    if (tasks.includes("rerank")) {
+      const query = make("textarea", { id: "query", rows: 1, dir: "auto" });
+      parts.push(make("div", { className: "field" }, make("label", { htmlFor: "query" }, "Query"), query), make("p", {}, button("Rank", MOST, 1, (lines) => ranked(query.value, lines))));
+    }
+    return make("div", {}, ...parts, result);
+  }));
+}
+
+async function compare(lines) {
+  const { tensors } = await arrays("v1/encode", { inputs: lines });
+  return heat(lines, lines.map((_, i) => tensors[`${i}.pooled`].values));
+}
+
+async function ranked(query, documents) {
+  const { results } = await ask("v1/rerank", { query, documents });
+  return table("The texts in the order in which they answer the query", ["Text", "score"], results.map(({ index, relevance_score }) => [documents[index], fixed(relevance_score)]));
+}
+
+function heat(lines, vectors) {
+  const rows = vectors.map((a, i) => [`${i + 1}. ${lines[i]}`, ...vectors.map((b) => {
+    const value = cosine(a, b), cell = make("td", { className: "shade" }, fixed(value));
+    shade(cell, value);
+    return cell;
+  })]);
+  return table("Cosine of each pair of texts", ["Text", ...lines.map((_, i) => String(i + 1))], rows);
+}

@@ -1,0 +1,102 @@
+"""A real browser: Chromium, driven over chromedriver's own HTTP (W3C WebDriver)."""
+
+import asyncio
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+NEEDED = pytest.mark.skipif(
+    shutil.which("chromedriver") is None,
+    reason="chromedriver is not installed (Debian: chromium-driver)",
+)
+ARGUMENTS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
+PATIENCE_SECONDS = 30.0
+# WebDriver's names of keys that write nothing
+KEYS = {"tab": "\ue004", "enter": "\ue007", "right": "\ue014", "down": "\ue015"}
+
+
+class Page:
+    """A page in a browser.
+
+    Args:
+        http: a client of chromedriver's session.
+    """
+
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        self._http = http
+
+    async def open(self, url: str) -> None:
+        """Go to an address; it returns when the page is loaded."""
+        await self._call("url", {"url": url})
+
+    async def run(self, script: str) -> Any:
+        """What a function's body returns, run in the page."""
+        return await self._call("execute/sync", {"script": script, "args": []})
+
+    async def press(self, *keys: str) -> None:
+        """Press keys one after the other, wherever the focus is; a key may be a whole text."""
+        strokes = [
+            {"type": kind, "value": stroke}
+            for key in keys
+            for stroke in ([key] if key in KEYS.values() else key)
+            for kind in ("keyDown", "keyUp")
+        ]
+        await self._call(
+            "actions", {"actions": [{"type": "key", "id": "keyboard", "actions": strokes}]}
+        )
+
+    async def click(self, element: str, at: tuple[float, float] = (0.5, 0.5)) -> None:
+        """Click with the mouse on what a script's expression gives, at a part of its box."""
+        x, y = await self.run(
+            f"""const element = {element};
+            element.scrollIntoView({{ block: "center" }});
+            const box = element.getBoundingClientRect();
+            return [box.x + {at[0]} * box.width, box.y + {at[1]} * box.height]"""
+        )
+        here = {"type": "pointerMove", "x": round(x), "y": round(y)}
+        press = [{"type": kind, "button": 0} for kind in ("pointerDown", "pointerUp")]
+        mouse = {"type": "pointer", "id": "mouse", "actions": [here, *press]}
+        await self._call("actions", {"actions": [mouse]})
+
+    async def wait(self, script: str) -> Any:
+        """The first thing that is true of what a function's body returns."""
+        until = time.monotonic() + PATIENCE_SECONDS
+        while not (found := await self.run(script)):
+            assert time.monotonic() < until, script
+            await asyncio.sleep(0.02)
+        return found
+
+    async def downloads(self, folder: Path) -> None:
+        """Keep what is downloaded in a folder."""
+        params = {"behavior": "allow", "downloadPath": str(folder)}
+        body = {"cmd": "Browser.setDownloadBehavior", "params": params}
+        await self._call("goog/cdp/execute", body)
+
+    async def heap(self) -> int:
+        """The bytes that the page's scripts hold."""
+        await self._call("goog/cdp/execute", {"cmd": "Performance.enable", "params": {}})
+        body = {"cmd": "Performance.getMetrics", "params": {}}
+        metrics = (await self._call("goog/cdp/execute", body))["metrics"]
+        return int(next(one["value"] for one in metrics if one["name"] == "JSHeapUsedSize"))
+
+    async def until(self, done: Callable[[], bool]) -> None:
+        """Wait for what is seen outside of the page."""
+        end = time.monotonic() + PATIENCE_SECONDS
+        while not done():
+            assert time.monotonic() < end
+            await asyncio.sleep(0.02)
+
+    async def complaints(self) -> list[str]:
+        """The errors on its console: scripts that failed, what the policy forbade."""
+        entries = await self._call("se/log", {"type": "browser"})
+        return [entry["message"] for entry in entries if entry["level"] == "SEVERE"]
+
+    async def _call(self, what: str, body: dict[str, Any]) -> Any:
+        answer = (await self._http.post(what, json=body)).json()["value"]
+        assert not (isinstance(answer, dict) and "error" in answer), answer
+        return answer

@@ -1,0 +1,491 @@
+"""GET / in a real browser: what every head attends to."""
+
+import json
+import re
+from dataclasses import replace
+from importlib.metadata import files
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+from transformers import AutoTokenizer, BertConfig, BertModel
+
+from service import keys
+from service.engine.weights import BUNDLED, locate
+from service.replica import Replica
+from service.settings import Settings
+from tests.conftest import application, listening
+from tests.service.page.browser import KEYS, NEEDED, Page
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), NEEDED]
+
+DOG = "A dog ate the food because it was hungry"
+SHOWN = "return document.getElementById('status').textContent.includes(' heads, ')"
+FORM = "[aria-label='Head L5H11']"
+SETTLED = f"return document.querySelector(`{FORM}`).ariaBusy === 'false'"
+AXE = next(
+    Path(file.locate())
+    for file in files("axe-playwright-python") or []
+    if file.name == "axe.min.js"
+)
+
+
+def labelled(name: str) -> str:
+    """The element of an accessible name, as an expression of the page."""
+    return f"""document.querySelector('[aria-label="{name}"]')"""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def page(browser: Page, address: str) -> Page:
+    """The page, with the sentence of the source texts and one head open."""
+    await ask(browser, address, DOG)
+    await browser.run(f"{labelled('L5H11')}.click()")
+    await browser.wait(f"return document.querySelector(`{FORM} table`)")
+    return browser
+
+
+async def fresh(browser: Page, address: str, fragment: str = "") -> None:
+    """Open the page anew."""
+    await browser.open("about:blank")
+    await browser.open(f"{address}/{fragment}")
+    await browser.wait("return !document.querySelector('button[type=submit]').disabled")
+
+
+async def ask(browser: Page, address: str, text: str, other: str = "") -> None:
+    """Open the page anew, write the texts and press Show."""
+    await fresh(browser, address)
+    await browser.run(
+        f"""document.getElementById("text").value = {json.dumps(text)};
+        document.getElementById("other").value = {json.dumps(other)};
+        document.querySelector("button[type=submit]").click()"""
+    )
+    await browser.wait(SHOWN)
+
+
+async def encode(client: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
+    """What the API says of the first input."""
+    answer = await client.post("/v1/encode", json=body)
+    first: dict[str, Any] = answer.raise_for_status().json()["data"][0]
+    return first
+
+
+async def test_every_number_of_a_heads_table_is_the_apis(
+    page: Page, client: httpx.AsyncClient
+) -> None:
+    """Rows and columns by the tokens' names."""
+    shown = await page.run(
+        f"""return [...document.querySelectorAll(`{FORM} tbody tr`)].map(
+          (row) => [...row.querySelectorAll("td")].map((cell) => Number(cell.textContent)))"""
+    )
+    attention = {"form": "full", "layers": [5], "heads": [11]}
+    first = await encode(client, inputs=[DOG], pooled=False, attention=attention)
+
+    maps = first["attention"]["maps"]["5"]["11"]
+    assert shown == [[round(value, 4) for value in row] for row in maps]
+
+
+async def test_every_number_of_the_overviews_table_is_the_apis(
+    page: Page, client: httpx.AsyncClient
+) -> None:
+    """Of all heads; a head's role is the measured one."""
+    await page.run("""[...document.querySelectorAll("#overview details")].at(-1).open = true""")
+    rows = await page.wait(
+        """const rows = [...document.querySelectorAll("#overview tbody tr")];
+        const texts = (row) => [...row.children].map((cell) => cell.textContent);
+        return rows.length && rows.map(texts)"""
+    )
+    stats = (await encode(client, inputs=[DOG], pooled=False, attention={"form": "stats"}))[
+        "attention"
+    ]["stats"]
+    heads = (await client.get("/v1/heads")).json()["heads"]
+
+    columns = ("contribution", "entropy", "previous", "next", "self", "cls", "sep", "distance")
+    for (name, role, *values), head in zip(rows, heads, strict=True):
+        of = stats["values"][str(head["layer"])][str(head["head"])]
+        by_name = dict(zip(stats["fields"], of, strict=True))
+        assert name == f"L{head['layer']}H{head['head']}" and role == (head["role"] or "none")
+        assert values == [f"{by_name[column]:.4f}" for column in columns]
+
+
+@pytest.mark.parametrize(
+    ("weight", "specials", "level"),
+    [
+        ("value_norm", "keep", "token"),
+        ("probability", "drop", "word"),
+        ("value_norm", "drop", "word"),
+        ("probability", "renormalize", "token"),
+    ],
+)
+async def test_each_way_to_look_at_a_head_shows_the_apis_numbers(
+    page: Page, client: httpx.AsyncClient, weight: str, specials: str, level: str
+) -> None:
+    """Weight, special tokens and level, chosen on the page."""
+    for label, value in (("Weight", weight), ("Special tokens", specials), ("Level", level)):
+        await page.run(
+            f"""const select = [...document.querySelectorAll("#looks label")].find(
+              (label) => label.textContent.startsWith("{label}")).querySelector("select");
+            select.value = "{value}"; select.onchange()"""
+        )
+    form = (
+        {"form": "full"} if weight == "probability" else {"form": "top", "k": 11, "weight": weight}
+    )
+    attention = {**form, "layers": [5], "heads": [11], "specials": specials, "level": level}
+    told = (await encode(client, inputs=[DOG], pooled=False, attention=attention))["attention"]
+
+    await page.wait(SETTLED)
+    shown = await page.run(
+        f"""return [...document.querySelectorAll(`{FORM} tbody tr`)].map(
+          (row) => [...row.querySelectorAll("td")].map((cell) => Number(cell.textContent)))"""
+    )
+    assert shown == matrix(told)
+
+
+def matrix(told: dict[str, Any]) -> list[list[float]]:
+    """A head's map, whichever form it came in, as the page rounds it."""
+    if "maps" in told:
+        return [[round(value, 4) for value in row] for row in told["maps"]["5"]["11"]]
+    edges = told["edges"]["5"]["11"]
+    axis = told.get("axis") or list(range(len(edges["keys"])))
+    rows = [
+        dict(zip(*pair, strict=True)) for pair in zip(edges["keys"], edges["values"], strict=True)
+    ]
+    return [[round(row[key], 4) for key in axis] for row in rows]
+
+
+async def test_a_click_on_the_matrix_chooses_its_row(page: Page) -> None:
+    """The token of the row is in focus in columns, equation and lines."""
+    await page.run(
+        """for (const select of document.querySelectorAll("#looks select")) {
+          select.selectedIndex = 0; select.onchange() }"""
+    )
+    await page.wait(SETTLED)
+    await page.click(f"document.querySelector(`{FORM} canvas`)", at=(0.5, 7.5 / 11))
+
+    equation = await page.run(f"return document.querySelector(`{FORM} .equation`).textContent")
+    assert equation.startswith("Z_it = 0.60 V_dog")
+
+
+async def test_a_scaled_head_moves_the_encoding_as_the_api_says(
+    page: Page, client: httpx.AsyncClient
+) -> None:
+    """The slider at 0 is the gate at 0."""
+    await page.run(
+        f"""const slider = document.querySelector(`{FORM} input[type=range]`);
+        slider.value = 0; slider.onchange()"""
+    )
+    shown = await page.wait(
+        """const text = document.querySelector("[aria-label='Cosine without L5H11']").textContent;
+        return text !== "1.0000" && text"""
+    )
+    gates = [{"layer": 5, "head": 11, "scale": 0.0}]
+    plain = (await encode(client, inputs=[DOG]))["pooled"]
+    gated = (await encode(client, inputs=[DOG], gates=gates))["pooled"]
+
+    assert abs(float(shown) - sum(a * b for a, b in zip(plain, gated, strict=True))) < 1e-4
+
+
+async def test_the_pipeline_shows_every_step_of_a_layer(
+    page: Page, client: httpx.AsyncClient
+) -> None:
+    """One step at a time, each with its shape and the API's numbers."""
+    await page.click("document.querySelector('#pipeline .bar button')")
+    await page.wait("return document.querySelector('#pipeline .steps')")
+    told = (await client.post("/v1/explain", json={"text": DOG, "layer": 0})).json()
+
+    for name, shape in told["shapes"].items():
+        text = await page.run("return document.querySelector('#pipeline').textContent")
+        assert f"Shape {' × '.join(map(str, shape))}." in text, name
+        first = told[name][0][0]
+        values = first if isinstance(first, list) else told[name][0]
+        shown = await page.run(
+            """return [...document.querySelectorAll("#pipeline tbody tr:first-child td")].map(
+              (cell) => cell.textContent)"""
+        )
+        assert shown == [f"{value:.4f}" for value in values[: len(shown)]], name
+        await page.run(
+            """[...document.querySelectorAll("#pipeline button")].find(
+              (button) => button.textContent === "Next step").click()"""
+        )
+
+
+async def test_who_dominates_whom_is_the_apis(page: Page, client: httpx.AsyncClient) -> None:
+    """How often each token's value is the largest part of another's."""
+    await page.run("document.querySelector('#dominance details').open = true")
+    shown = await page.wait(
+        """const rows = [...document.querySelectorAll("#dominance tbody tr")].slice(0, 11);
+        return rows.length && rows.map((row) => Number(row.lastChild.textContent))"""
+    )
+    told = await encode(client, inputs=[DOG], pooled=False, attention={"form": "dominance"})
+
+    assert shown == told["attention"]["wins"]
+
+
+async def test_several_texts_show_their_cosines(page: Page, client: httpx.AsyncClient) -> None:
+    """Each with each."""
+    texts = [DOG, "All is well", "The cat sleeps"]
+    await page.run("document.querySelector('#texts details').open = true")
+    await page.wait("return document.getElementById('several')")
+    await page.run(
+        f"""document.getElementById("several").value = {json.dumps(chr(10).join(texts))};
+        document.querySelector("#texts button").click()"""
+    )
+    shown = await page.wait(
+        """const cells = [...document.querySelectorAll("#texts td")];
+        return cells.length === 9 && cells.map((cell) => Number(cell.textContent))"""
+    )
+    body = {"inputs": texts}
+    vectors = [one["pooled"] for one in (await client.post("/v1/encode", json=body)).json()["data"]]
+
+    cosines = [sum(a * b for a, b in zip(u, v, strict=True)) for u in vectors for v in vectors]
+    assert shown == pytest.approx(cosines, abs=1e-4)
+
+
+async def test_what_is_shown_can_be_taken_away(page: Page, tmp_path: Path) -> None:
+    """CSV, SVG, PNG, JSON and a page that stands alone."""
+    await page.downloads(tmp_path)
+    for title in ("PNG", "SVG", "CSV", "JSON", "HTML"):
+        await page.run(
+            f"""[...document.querySelectorAll("#exports button")].find(
+              (button) => button.textContent.startsWith("{title}")).click()"""
+        )
+    equation = await page.run(f"return document.querySelector(`{FORM} .equation`).textContent")
+    names = {"L5H11.png", "L5H11.svg", "L5H11.csv", "headlight.json", "headlight.html"}
+    await page.until(lambda: names <= {file.name for file in tmp_path.iterdir()})
+
+    lines = (tmp_path / "L5H11.csv").read_text().splitlines()
+    assert len(lines) == 12 and lines[8].startswith('"it",0.13')
+    assert (tmp_path / "L5H11.png").read_bytes().startswith(b"\x89PNG")
+    assert ">hungry</text>" in (tmp_path / "L5H11.svg").read_text()
+    assert json.loads((tmp_path / "headlight.json").read_text())["blocks"]["data"][0]["tokens"]
+    alone = (tmp_path / "headlight.html").read_text()
+    assert equation in alone and "<script" not in alone and not re.search(r"https?://", alone)
+
+
+async def test_the_page_keeps_to_its_policy(page: Page, client: httpx.AsyncClient) -> None:
+    """No script or style but its files', no address but the service's; it is small."""
+    answer = await client.get("/")
+    policy = answer.headers["content-security-policy"]
+    parts = re.findall(r'="(/page/[^"]+)"', answer.text)
+
+    assert "default-src 'none'" in policy and "unsafe" not in policy and "http" not in policy
+    assert not re.search(r"https?://", answer.text) and len(parts) == 2
+    assert await page.complaints() == []
+
+
+async def test_the_page_is_used_with_the_keyboard_alone(browser: Page, address: str) -> None:
+    """Write, show, walk to a head with the arrows, open it, and look at another token."""
+    await fresh(browser, address)
+    await browser.run("document.getElementById('text').focus()")
+    await browser.press("All is well", KEYS["tab"], KEYS["tab"], KEYS["tab"], KEYS["enter"])
+    await browser.wait(SHOWN)
+
+    await browser.run("document.querySelector('[role=gridcell][tabindex=\"0\"]').focus()")
+    await browser.press(*[KEYS["right"]] * 5, KEYS["enter"])
+    await browser.wait("return document.querySelector(`[aria-label='Head L0H5'] .equation`)")
+    await browser.run(
+        """[...document.querySelectorAll("[aria-label='Head L0H5'] .lines button")][3].focus()"""
+    )
+    await browser.press(KEYS["enter"])
+
+    equation = await browser.wait(
+        """const text = document.querySelector("[aria-label='Head L0H5'] .equation").textContent;
+        return text.startsWith("Z_well") && text"""
+    )
+    assert equation.startswith("Z_well = 0.62 V_all")
+
+
+async def test_why_two_texts_are_alike_is_the_apis(
+    browser: Page, address: str, client: httpx.AsyncClient
+) -> None:
+    """The score, every pair of words, what each word adds, and the pairs in order."""
+    left, right = "unbelievable dogs bark", "A dog barks unbelievably"
+    await ask(browser, address, left, right)
+    told = (
+        await client.post("/v1/similarity", json={"left": left, "right": [right], "level": "word"})
+    ).json()["right"][0]
+    score = await browser.run(f"return {labelled('Similarity')}.textContent")
+    cells, pairs = await browser.run(
+        """return [...document.querySelectorAll("#alike table")].map(({ rows }) =>
+          [...rows].slice(1).map(({ cells }) => [...cells].map((cell) => cell.textContent)))"""
+    )
+
+    assert score == f"{told['score']:.4f}"
+    assert [row[1:] for row in cells] == [[f"{x:.4f}" for x in row] for row in told["matrix"]]
+    assert [row[0] for row in cells] == ["[CLS]", "unbelievable", "dogs", "bark", "[SEP]"]
+    strongest = max((x, i, j) for i, row in enumerate(told["matrix"]) for j, x in enumerate(row))
+    assert pairs[0][1] == f"{strongest[0]:.4f}"
+    assert pairs[0][0].startswith(cells[strongest[1]][0])
+
+
+async def test_a_pair_of_words_leads_to_the_heads_that_carry_it(
+    browser: Page, address: str, client: httpx.AsyncClient
+) -> None:
+    """They stand in the order of what the pair loses without each."""
+    left, right = "All is well", "Well done"
+    await ask(browser, address, left, right)
+    pair = await browser.run("return document.querySelector('#alike td button').ariaLabel")
+    await browser.click("document.querySelector('#alike td button')")
+    await browser.wait("return document.getElementById('status').textContent.includes('order')")
+    first = await browser.run("return document.querySelector('[role=gridcell]').dataset.head")
+    said = await browser.run("return document.querySelector('[role=gridcell]').title")
+
+    layer, head = map(int, first[1:].split("H"))
+    body = {"left": left, "right": [right], "level": "word"}
+    gates = [{"layer": layer, "head": head, "scale": 0}]
+    whole, without = [
+        (await client.post("/v1/similarity", json=body | more)).json()["right"][0]["matrix"]
+        for more in ({}, {"gates": gates})
+    ]
+    names = [["[CLS]", "all", "is", "well", "[SEP]"], ["[CLS]", "well", "done", "[SEP]"]]
+    i, j = (
+        axis.index(name)
+        for axis, name in zip(names, re.findall(r"carry (.*) and (.*)\?", pair)[0], strict=True)
+    )
+    assert said.endswith(f" {whole[i][j] - without[i][j]:.4f}.")
+    assert await browser.run(f"return !!{labelled(f'Head {first}')}")
+
+
+async def test_what_each_head_is_worth_is_the_apis(
+    browser: Page, address: str, client: httpx.AsyncClient
+) -> None:
+    """How far the encoding moves without each, in order."""
+    await ask(browser, address, DOG)
+    await browser.run(
+        """[...document.querySelectorAll("#overview button")].find(
+          (button) => button.textContent === "What each head is worth").click()"""
+    )
+    await browser.wait("return document.getElementById('status').textContent.includes('order')")
+    title = await browser.run("return document.querySelector('[role=gridcell]').title")
+
+    plain = (await encode(client, inputs=[DOG]))["pooled"]
+    gates = [{"layer": 5, "head": 11, "scale": 0.0}]
+    gated = (await encode(client, inputs=[DOG], gates=gates))["pooled"]
+    moved = 1 - sum(a * b for a, b in zip(plain, gated, strict=True))
+    assert title.startswith("L5H11:") and abs(float(title[:-1].split()[-1]) - moved) < 1e-4
+
+
+async def test_markup_and_odd_characters_are_shown_as_text(browser: Page, address: str) -> None:
+    """Nothing that people type becomes part of the page."""
+    hostile = "<img src=x onerror=document.title='taken'> \u202egnp.exe</bdi><script>1</script>"
+    await ask(browser, address, hostile, hostile)
+    await browser.run(f"{labelled('L0H0')}.click()")
+    await browser.wait("return document.querySelector(`[aria-label='Head L0H0'] table`)")
+
+    assert (
+        await browser.run("return document.querySelectorAll('main img, main script').length") == 0
+    )
+    assert await browser.run("return document.title") == "Headlight: what every head attends to"
+    assert [line for line in await browser.complaints() if "422" not in line] == []
+
+
+async def test_a_text_that_is_too_long_is_refused_in_words(browser: Page, address: str) -> None:
+    """What the service says stands on the page."""
+    await fresh(browser, address)
+    await browser.run(
+        """document.getElementById("text").value = "word ".repeat(10000);
+        document.querySelector("button[type=submit]").click()"""
+    )
+
+    said = await browser.wait("return document.querySelector('#status.bad')?.textContent")
+    assert "10002" in said.replace(",", "") and "256" in said
+    await browser.complaints()
+
+
+async def test_opening_a_permalink_sends_no_text(browser: Page, address: str) -> None:
+    """It fills the boxes, and waits until the reader agrees."""
+    await fresh(browser, address, "#text=A+secret+text&heads=L5H11&level=word")
+    await browser.wait("return document.getElementById('text').value === 'A secret text'")
+
+    asked = "return performance.getEntriesByType('resource').map(({ name }) => name)"
+    await browser.wait("return document.getElementById('model').textContent.includes('6 layers')")
+    assert not [name for name in await browser.run(asked) if "/v1/" in name]
+
+    await browser.click("document.querySelector('button[type=submit]')")
+    await browser.wait("return document.querySelector(`[aria-label='Head L5H11'] table`)")
+    assert all(name.startswith(f"{address}/") for name in await browser.run(asked))
+
+
+async def test_a_service_with_keys_asks_for_one(browser: Page, replica: Replica) -> None:
+    """The page is public, its calls are not; the key stays in memory."""
+    settings = replica.settings.model_copy(update={"api_keys": keys.read("a-key-of-a-reader")})
+    async with listening(application(replace(replica, settings=settings))) as url:
+        await browser.open(f"{url}/")
+        await browser.wait("return !document.getElementById('keys').hidden")
+        await browser.run(
+            """document.getElementById("key").value = "a-key-of-a-reader";
+            document.getElementById("text").value = "All is well";
+            document.querySelector("button[type=submit]").click()"""
+        )
+        await browser.wait(SHOWN)
+        stored = "return JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])"
+        assert await browser.run(stored) == '[{},{},""]'
+        await browser.open("about:blank")
+    await browser.complaints()  # of the 401 that made it ask
+
+
+async def test_axe_finds_no_violation(browser: Page, address: str) -> None:
+    """Names, roles, contrast, order: Deque's rules, all of them, with every view open."""
+    await ask(browser, address, "All is well")
+    await browser.run(f"{labelled('L5H11')}.click()")
+    await browser.run(
+        """for (const details of document.querySelectorAll("details")) details.open = true;
+        document.querySelector("#pipeline .bar button").click()"""
+    )
+    await browser.wait("return document.querySelector('#pipeline table')")
+    await browser.wait("return document.querySelector('#dominance table')")
+    await browser.run(AXE.read_text())
+    await browser.run("axe.run().then((found) => (window.found = found))")
+
+    found = await browser.wait("return window.found")
+    assert [(one["id"], one["nodes"][0]["html"]) for one in found["violations"]] == []
+    assert len(found["passes"]) > 20
+
+
+@pytest.mark.prove
+async def test_a_long_text_in_a_large_model_is_drawn_at_once(browser: Page, tmp_path: Path) -> None:
+    """512 tokens, 12 layers of 12 heads: the overview, another head, and what it all holds."""
+    tokenizer = AutoTokenizer.from_pretrained(locate(BUNDLED).folder)
+    sizes = {"hidden_size": 192, "num_hidden_layers": 12, "num_attention_heads": 12}
+    config = BertConfig(vocab_size=len(tokenizer), intermediate_size=384, **sizes)
+    BertModel(config).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    settings = Settings(model=str(tmp_path), device="cpu", threads=1)
+    large = await Replica.start(settings, "replica-1")
+    try:
+        async with listening(application(large)) as url:
+            await browser.open("about:blank")
+            await browser.open(f"{url}/")
+            await browser.run(WATCH_OVERVIEW)
+            await browser.wait("return window.drawn")
+            drawn = await browser.run(
+                """const answers = performance.getEntriesByType("resource");
+                return window.drawn - Math.max(...answers.map((one) => one.responseEnd))"""
+            )
+            switches = [await browser.run(SWITCH % layer) for layer in range(12)]
+            await browser.wait("return document.querySelector('.head').ariaBusy === 'false'")
+            heap = await browser.heap()
+            await browser.open("about:blank")
+    finally:
+        await large.close()
+
+    print(f"overview {drawn:.0f} ms, a head {max(switches):.1f} ms at most, {heap / 2**20:.0f} MiB")
+    assert drawn < 500 and max(switches) < 50 and heap < 100 * 2**20
+
+
+WATCH_OVERVIEW = """
+new MutationObserver(() => {
+  if (document.querySelectorAll("[role=gridcell]").length === 144 && !window.drawn)
+    requestAnimationFrame(() => setTimeout(() => (window.drawn = performance.now())));
+}).observe(document.getElementById("overview"), { childList: true });
+document.getElementById("text").value = "dog ".repeat(510);
+document.querySelector("button[type=submit]").click();
+"""
+# The time until a head's first picture is painted; its exact map comes from the service after it
+SWITCH = """
+const began = performance.now();
+document.querySelector("[aria-label=L%dH7]").click();
+document.querySelector(".head canvas").getBoundingClientRect();
+return performance.now() - began;
+"""
