@@ -1,0 +1,125 @@
+"""What a replica needs: memory and tokens per second, for models of three sizes.
+
+    python benchmarks/sizing.py
+
+Each model is loaded in a process of its own, as a replica loads it: the bundled MiniLM, and BERT's
+base and large sizes with random weights. Token ids are random and no batch is repeated. Memory is
+the resident set after loading and proving nothing, and the peak while batches of 512 and of 4,096
+tokens run. The service around it (Ray, HAProxy) is what benchmarks/idle.py measures.
+"""
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from model.packing import Sequence
+from service.engine.lanes import Lanes
+from service.engine.loading import accelerate, load
+from service.engine.weights import BUNDLED, locate
+from service.engine.work import Outputs, Work
+
+CORES = len(os.sched_getaffinity(0))
+ROUNDS, SECONDS = 5, 1.5
+MIB = 1024**2
+LENGTHS = {"16 x 32 tokens": (32, 16), "2 x 256 tokens": (256, 2), "8 x 512 tokens": (512, 8)}
+SIZES = {  # layers, heads, width, inner width
+    "MiniLM, 22 M": None,
+    "BERT base, 110 M": (12, 12, 768, 3072),
+    "BERT large, 335 M": (24, 16, 1024, 4096),
+}
+
+
+def checkpoint(sizes: tuple[int, int, int, int], folder: Path) -> None:
+    """Save a BERT with random weights, and the bundled model's tokenizer."""
+    from transformers import AutoTokenizer, BertConfig, BertModel
+
+    layers, heads, width, inner = sizes
+    config = BertConfig(
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        hidden_size=width,
+        intermediate_size=inner,
+    )
+    BertModel(config).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(locate(BUNDLED).folder).save_pretrained(folder)
+
+
+def memory(field: str) -> float:
+    """A field of this process's status, in MiB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(field))
+
+
+def run(lanes: Lanes, length: int, count: int, threads: int, chance: random.Random) -> float:
+    """Run one batch; return its seconds."""
+    wanted = Outputs(pooling=lanes.model.pooling)
+    works = [
+        Work(Sequence([chance.randrange(1000, 30000) for _ in range(length)]), wanted)
+        for _ in range(count)
+    ]
+    start = time.perf_counter()
+    lanes.run(works, threads)
+    return time.perf_counter() - start
+
+
+def rate(lanes: Lanes, length: int, count: int, threads: int) -> float:
+    """Tokens per second, the median of some rounds."""
+    chance, rates = random.Random(length), []
+    for _ in range(ROUNDS):
+        spent = tokens = 0.0
+        while spent < SECONDS:
+            spent += run(lanes, length, count, threads, chance)
+            tokens += length * count
+        rates.append(tokens / spent)
+    return statistics.median(rates)
+
+
+def peak(lanes: Lanes, length: int, count: int) -> float:
+    """What the process came to hold at most while a batch runs, beyond what it held, in MiB."""
+    before = memory("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")
+    run(lanes, length, count, CORES, random.Random(0))
+    return memory("VmHWM") - before
+
+
+def measure(model: str) -> dict[str, float]:
+    """Every figure of one model, in this process."""
+    source, device = locate(model), torch.device("cpu")
+    bare = memory("VmRSS")
+    lanes = Lanes(accelerate(load(source, device, torch.float32)), 1)
+    figures = {"loaded MiB": memory("VmRSS") - bare}
+    longest = lanes.model.config.max_positions
+    figures["8 x 512 tokens MiB"] = peak(lanes, min(512, longest), 8 if longest >= 512 else 16)
+    for name, (length, count) in LENGTHS.items():
+        if length <= longest:
+            for threads in {1, CORES}:
+                figures[f"{name}, {threads} threads"] = rate(lanes, length, count, threads)
+    return figures
+
+
+def main() -> None:
+    """Print a row for each model."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", help="measure this one alone, as JSON")
+    if model := parser.parse_args().model:
+        return print(json.dumps(measure(model)))
+    for name, sizes in SIZES.items():
+        with tempfile.TemporaryDirectory() as folder:
+            if sizes:
+                checkpoint(sizes, Path(folder))
+            command = [sys.executable, __file__, "--model", folder if sizes else BUNDLED]
+            figures = json.loads(subprocess.check_output(command).splitlines()[-1])
+        print(name, *(f"{key}: {value:,.0f}" for key, value in figures.items()), sep="; ")
+
+
+if __name__ == "__main__":
+    main()
