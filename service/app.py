@@ -121,7 +121,8 @@ def status() -> tuple[dict[str, int], str]:
     deployment = application.deployments.get(DEPLOYMENT) if application else None
     if deployment is None:
         return {}, ""
-    return {state.value: n for state, n in deployment.replica_states.items()}, deployment.message
+    found = deployment.replica_states.items()  # by Ray's enumeration, or by its names
+    return {getattr(state, "value", state): n for state, n in found}, deployment.message
 
 
 def resources() -> dict[str, float]:

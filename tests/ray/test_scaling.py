@@ -80,7 +80,8 @@ def reach(service: "Service", number: int, seen: list[tuple[float, int]]) -> flo
     return time.monotonic() - began
 
 
-@pytest.mark.parametrize("most", [2, pytest.param(3, marks=pytest.mark.prove)])
+@pytest.mark.prove
+@pytest.mark.parametrize("most", [2, 3])
 def test_a_crowd_brings_replicas_which_leave_after_it(start: "Start", most: int) -> None:
     """From one to the bound and back by load alone, while one passes by: no request fails."""
     crowd, passer, seen = drill.Journal(), drill.Journal(), list[tuple[float, int]]()

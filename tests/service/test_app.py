@@ -1,0 +1,33 @@
+"""What the deployment says of itself, asked where no Ray runs."""
+
+import warnings
+from enum import StrEnum
+from types import SimpleNamespace
+
+import pytest
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # Ray's own age
+    from service import app
+
+
+class State(StrEnum):
+    """As Ray's."""
+
+    STARTING = "STARTING"
+
+
+@pytest.mark.parametrize("state", [State.STARTING, "STARTING"], ids=["a member", "a name"])
+def test_states_of_replicas_are_named_however_ray_gives_them(
+    state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some come as Ray's enumeration, some as its names."""
+    deployment = SimpleNamespace(replica_states={state: 2}, message="not yet")
+    application = SimpleNamespace(deployments={app.DEPLOYMENT: deployment})
+    status = SimpleNamespace(applications={app.APPLICATION: application})
+    monkeypatch.setattr(app.serve, "status", lambda: status)
+
+    states, message = app.status()
+
+    assert (dict(states), message) == ({"STARTING": 2}, "not yet")
+    assert type(next(iter(states))) is str
