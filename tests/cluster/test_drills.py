@@ -1,13 +1,19 @@
 """What a cluster of three nodes does to its clients while a part of it is lost."""
 
 import os
+import shutil
 import signal
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
+from safetensors.torch import load_file, save_file
 
+from service.engine import weights
 from tests.cluster import load, nodes
 from tests.ray.drill import wait
 
@@ -137,3 +143,69 @@ def test_a_replica_killed_every_ten_seconds_costs_nothing(lasting: nodes.Cluster
     heard = drill(lasting, "a replica killed every 10 s", kill)
     lasting.wait(nodes.serving(2))
     whole(heard)
+
+
+@pytest.fixture
+def models() -> Iterator[dict[str, Path]]:
+    """The bundled model with other weights, and with a NaN, where every node finds them."""
+    root = Path(tempfile.mkdtemp(dir="/var/tmp"))  # /tmp is each node's own
+    bundled, name = weights.locate(weights.BUNDLED).folder, "encoder.layer.3.output.dense.weight"
+    folders = {kind: shutil.copytree(bundled, root / kind) for kind in ("other", "nan")}
+    tensors = load_file(bundled / "model.safetensors")
+    tensors[name] = tensors[name] * 0.9
+    save_file(tensors, folders["other"] / "model.safetensors")
+    tensors[name][5, 7] = float("nan")
+    save_file(tensors, folders["nan"] / "model.safetensors")
+    yield folders
+    shutil.rmtree(root)
+
+
+def test_other_weights_come_beside_the_old_and_wrong_ones_change_nothing(
+    lasting: nodes.Cluster, models: dict[str, Path]
+) -> None:
+    """One replica, with room for its successor on the other worker; then weights that are NaN."""
+    lasting.deploy("laptop.yaml", nodes.replicated(1))
+    lasting.wait(nodes.serving(1))
+    old, said = served(lasting), ""
+
+    def update() -> None:
+        time.sleep(3)
+        lasting.deploy("laptop.yaml", model(models["other"]))
+        wait(lambda: served(lasting) != old, "the new weights", 120)
+        lasting.wait(nodes.serving(1), 120)
+
+    heard = drill(lasting, "other weights", update)
+    named = set().union(*(each.journal.named for each in heard.values()))
+    assert len(named) == 2 and {name for name, _ in named} == {old, served(lasting)}
+    assert all(each.sent == each.journal.codes[200] > 0 for each in heard.values())
+
+    def wrong() -> None:
+        nonlocal said
+        time.sleep(3)
+        began = time.monotonic()
+        lasting.deploy("laptop.yaml", model(models["nan"]))
+        failed = "DEPLOY_FAILED"
+        found = lasting.wait(lambda now: failed in [one["status"] for one in now.values()])
+        said = next(iter(found.values()))["message"]
+        print(f"\nrefused after {time.monotonic() - began:.1f} s", end="")
+
+    whole(drill(lasting, "weights that are NaN", wrong))
+    assert "holds NaN or infinity" in said and "node 10." in said
+    assert served(lasting) != old
+
+
+def served(cluster: nodes.Cluster) -> str:
+    """The digest of the weights that answer at the head."""
+    found = httpx.get(f"http://{cluster.head.address}:{nodes.PORT}/info").json()["weights"]
+    return str(found)
+
+
+def model(folder: Path) -> Callable[[dict[str, Any]], None]:
+    """A configuration of one replica that serves a folder."""
+
+    def change(configuration: dict[str, Any]) -> None:
+        application = configuration["applications"][0]
+        application["args"]["model"] = str(folder)
+        application["deployments"][0]["num_replicas"] = 1
+
+    return change
