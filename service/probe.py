@@ -69,7 +69,10 @@ def prove(config: Settings, args: Settings, deployment: str, defaults: Mapping[s
             raise Unfit(f"no node has what a replica asks for: {_wanted(actor)}")
         if not nodes:  # nodes may join later, as on Kubernetes
             logger.warning("no node to probe", extra={"reason": _wanted(actor)})
-        beside = not running or options["max_surge_percent"] > 0
+        # beside an old one, unless the file keeps it off their nodes or wants the old one gone
+        beside = not running or (
+            options["max_surge_percent"] > 0 and not options.get("max_replicas_per_node")
+        )
         judge(dict(_ask(nodes, config)), beside=beside)
 
 

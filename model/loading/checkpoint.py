@@ -25,7 +25,8 @@ from model.loading.heads import Parts, read_choices, read_head
 from model.loading.sentence_transformers import Prompts
 from model.loading.tensors import by_plain_name, open_tensors, translate
 from model.pooling import Pooling
-from model.tasks.heads import Classifier, Head, Task
+from model.tasks.choices import Task
+from model.tasks.heads import Classifier, Head
 from model.text.tokenizer import Tokenizer
 
 DIGEST_DIGITS = 12

@@ -22,7 +22,8 @@ from model.loading.files import CONFIG, WEIGHTS, read_json
 from model.loading.recipes import Recipe
 from model.loading.sentence_transformers import PROMPTS, read_modules, read_optional
 from model.loading.tensors import Shape, Stored, check
-from model.tasks.heads import Activation, Classifier, Head, Splade, Tagger
+from model.tasks.choices import Activation
+from model.tasks.heads import Classifier, Head, Splade, Tagger
 from model.tasks.projection import Projection, Transform
 
 TABLES = {

@@ -15,10 +15,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from model.tasks.choices import Activation, Task
 from model.tasks.projection import Projection
-
-Activation = Literal["softmax", "sigmoid", "none"]  # logits -> scores
-Task = Literal["encode", "classify", "rerank", "label_tokens", "sparse"]
 
 TILE_ROWS = 64  # of tokens whose logits over the vocabulary are in memory at once
 NUMBER = 4  # bytes of an index or a float32
@@ -114,7 +112,7 @@ class Splade:
     def __call__(self, tokens: Tensor) -> dict[str, Tensor]:
         """(tokens, width) -> the ids with a weight, ascending, and their weights, (ids,) each."""
         weights = self.weights(tokens)
-        indices = (weights > self.threshold).nonzero()[:, 0]
+        indices = (~(weights <= self.threshold)).nonzero()[:, 0]  # NaN stays, to be found
         if self.k is not None and len(indices) > self.k:
             # of equal weights the lower id stays, on any machine
             order = weights[indices].sort(descending=True, stable=True).indices[: self.k]

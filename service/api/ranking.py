@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
-from model.tasks.heads import Task
+from model.tasks.choices import Task
 from service.encode.answer import Item as Answered
 from service.encode.request import EncodeRequest, Item
 from service.encode.tasks.shown import Classes

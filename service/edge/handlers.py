@@ -18,7 +18,6 @@ from service.api.openai import call as openai
 from service.api.operations import INFER_MODEL, PART, VERSION_PART
 from service.api.tei import call as tei
 from service.api.tei.request import DecodeRequest, TokenizeRequest
-from service.edge.auth import own_path
 from service.edge.beside import Beside
 from service.edge.deadline import in_time, seconds
 from service.edge.encoding import Handler, check_model
@@ -77,7 +76,7 @@ class Handlers:
             ("/v2/health/live", "get"): self.server_live,
             ("/v2/health/ready", "get"): self.server_ready,
         }
-        handlers |= {(PART + name, "get"): self.part for name in site.PARTS}
+        handlers |= {(PART + name, "get"): partial(self.part, name) for name in site.PARTS}
         for path in (INFER_MODEL, INFER_MODEL + VERSION_PART):
             handlers |= {(path, "get"): self.metadata, (f"{path}/ready", "get"): self.model_ready}
         return handlers
@@ -139,9 +138,9 @@ class Handlers:
         page = site.attention(request.scope.get("root_path", ""))
         return Response(page, 200, {"content-security-policy": site.POLICY}, site.HTML)
 
-    async def part(self, request: Request) -> Response:
+    async def part(self, name: str, request: Request) -> Response:
         """GET /page/...: a file of that page."""
-        body, kind = site.part(own_path(request.scope).removeprefix(PART))
+        body, kind = site.part(name)
         return Response(body, 200, {"cache-control": "no-cache"}, kind)
 
     async def openapi(self, request: Request) -> Response:

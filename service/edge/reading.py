@@ -16,7 +16,8 @@ from service.memory import Hold, NoRoom
 from service.observe.families import OVERLOADED
 from service.settings import Settings
 
-INFERENCE = "/v2/"  # routes where a header may announce bytes, often without a media type
+INFERENCE = "/v2/"  # routes of the Open Inference Protocol, but for the reranker's
+INFER = "/v2/models/"  # those where a header may announce bytes, often without a media type
 BODY_SECONDS = 10.0  # for the whole body to come; HAProxy's own limit for it is the same
 
 
@@ -49,7 +50,7 @@ class Bodies:
         media_type = headers.get("content-type", JSON).partition(";")[0].strip().lower()
         if media_type == SAFETENSORS:
             return body.check_file(content, self._json, self._bounds)
-        if not path.startswith(INFERENCE):
+        if not path.startswith(INFER):
             return body.check(content, self._bounds) if media_type == JSON else None
         length = headers.get(INFERENCE_HEADER, "")
         announced = length.isdecimal() and len(length) < 10
@@ -64,7 +65,7 @@ def announces(headers: Mapping[str, str]) -> bool:
 
 def _binary(path: str, headers: Mapping[str, str]) -> bool:
     """Whether a body may hold arrays as bytes; how much of it is JSON is the route's to check."""
-    announced = INFERENCE_HEADER in headers and path.startswith(INFERENCE)
+    announced = INFERENCE_HEADER in headers and path.startswith(INFER)
     return announced or headers.get("content-type", "").lower().startswith((OCTETS, SAFETENSORS))
 
 

@@ -60,10 +60,10 @@ class Item:
         pooled: (width,) or None.
         tokens: (tokens, width) or None.
         layers: (tokens, width) by hidden state.
-        parts: (spans, width), of the spans that the facts name.
         attention: what it says of itself, as it goes into JSON; None where none was asked for.
         maps: its arrays as JSON nests them, and arrays: as safetensors names them.
         task: what the checkpoint's head made of it.
+        parts: (spans, width), of the spans that the facts name.
     """
 
     tokens_run: int
@@ -71,11 +71,11 @@ class Item:
     pooled: Array | None = None
     tokens: Array | None = None
     layers: Mapping[int, Array] = field(default_factory=dict)
-    parts: Array | None = None
     attention: Mapping[str, Any] | None = None
     maps: Mapping[str, Any] = field(default_factory=dict)
     arrays: Mapping[str, Array] = field(default_factory=dict)
     task: Shown | None = None
+    parts: Array | None = None
 
 
 @dataclass(frozen=True, slots=True)

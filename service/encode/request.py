@@ -23,7 +23,7 @@ from typing_extensions import TypeAliasType
 
 from model.config import Mode
 from model.maps.choices import HEAD, Form, Level, Specials, Weight, by_layer
-from model.tasks.heads import Task
+from model.tasks.choices import Task
 from model.text.tokenizer import Truncate
 from service.encode.questions.spans import Spans
 from service.encode.tasks.request import ClassifyField, LabelTokensField, SparseField

@@ -97,6 +97,7 @@ def test_weights_of_any_size_and_of_the_hub_cost_a_bounded_time(
 ) -> None:
     """Numbers of larger ones are left to the replica, sizes are not; nothing is fetched."""
     monkeypatch.setattr(needs, "PROBED_BYTES", 0)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)  # others set it
     holed(folder)
 
     assert needs.of_node(Settings(model=str(folder), device="cpu")) == Node()

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from typing_extensions import TypeAliasType, TypedDict
 
-from model.tasks.heads import Task
+from model.tasks.choices import Task
 from service.api.native.attention import AttentionAnswer, Characters, Rows, Span, Tokens, Vector
 from service.api.tei.answers import TEIInfo
 from service.api.types import Closed, Provenance, about, one_of

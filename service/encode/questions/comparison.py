@@ -28,7 +28,7 @@ class Comparer:
 
     Args:
         pooling: the checkpoint's own.
-        most: comparisons at once. The model admits no more, so none is refused behind it.
+        most: comparisons that may wait for their arithmetic; beyond it they are refused.
     """
 
     def __init__(self, pooling: Pooling, most: int) -> None:

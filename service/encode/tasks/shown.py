@@ -4,10 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import orjson
+from numpy.typing import NDArray
 
-from service.engine.work import Array
-
+Array = NDArray[np.generic]
 Row = dict[str, Any]
 
 

@@ -19,7 +19,6 @@ const EXAMPLES = [
   ["A dog ate the food because it was hungry", "A dog ate the food because it was tasty"],
   ["The animal didn't cross the street because it was too tired", "The animal didn't cross the street because it was too wide"],
 ];
-const MOST_HEADS = 4; // open at once
 
 const shown = { ...state.read(), open: [], focus: { place: 1 }, session: null, alike: null, of: "text" };
 const overview = new Overview(at("overview"), toggle);
@@ -136,7 +135,7 @@ function looks() {
 function toggle(name, beside = false, always = false) {
   const open = shown.heads.includes(name) && !always;
   if (open) shown.heads = shown.heads.filter((other) => other !== name);
-  else shown.heads = beside ? [...shown.heads, name].slice(-MOST_HEADS) : [name];
+  else shown.heads = beside ? [...shown.heads, name].slice(-state.MOST_HEADS) : [name];
   state.write(shown);
   overview.choose(shown.heads);
   details();

@@ -5,7 +5,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -357,3 +357,12 @@ def test_what_a_head_takes_of_other_files_names_the_weights(tmp_path: Path) -> N
     splade(tmp_path, pooling_strategy="sum")
 
     assert loaded(tmp_path).digest != first
+
+
+def test_a_weight_that_is_no_number_is_not_dropped() -> None:
+    """What is not finite must reach the check of answers."""
+    head = Splade(cast("Any", lambda rows: rows), "max", twice=False)
+
+    shown = head(torch.tensor([[1.0, torch.nan, 0.0]]))
+
+    assert shown["indices"].tolist() == [0, 1] and shown["values"].isnan().tolist() == [False, True]

@@ -26,7 +26,7 @@ from service.replica import Replica
 
 Samples = Mapping[tuple[str, tuple[tuple[str, str], ...]], float]
 
-MOST_SERIES = 1200  # some 1,000 before any request, and a few for each route, input and code
+MOST_SERIES = 1500  # some 1,200 before any request, and a few for each route, input and code
 ASIDE = {"/docs", "/openapi.json"}  # routes that the document of the API leaves out
 # (method, path, JSON body, status); refused for many reasons, or answered
 TRAFFIC = [

@@ -49,7 +49,7 @@ function pairs({ matrix }, rows, columns, focus) {
 }
 
 function matrix({ matrix, rest }, rows, columns) {
-  const most = Math.max(...matrix.flat().map(Math.abs));
+  const most = matrix.flat().reduce((a, b) => Math.max(a, Math.abs(b)), 0);
   const fill = () => table(`What each pair adds; rest ${fixed(rest)}`, ["Text", ...columns], matrix.map((row, i) => [rows[i], ...row.map((share) => {
     const cell = make("td", { className: "shade" }, fixed(share));
     shade(cell, share / most);

@@ -84,7 +84,7 @@ export class Pipeline {
 
 /** All of a step's numbers as a picture, from the least to the largest. */
 function picture(rows, title) {
-  const flat = rows.flat().filter((value) => value !== null), low = Math.min(...flat), high = Math.max(...flat);
+  const flat = rows.flat().filter((value) => value !== null), low = flat.reduce((a, b) => Math.min(a, b)), high = flat.reduce((a, b) => Math.max(a, b));
   const canvas = make("canvas", { role: "img", width: rows[0].length, height: rows.length, "aria-label": `${title}: all its numbers, from ${fixed(low)} to ${fixed(high)}` });
   const image = new ImageData(rows[0].length, rows.length);
   rows.flat().forEach((value, i) => image.data.set([...colour((value - low) / (high - low || 1)), 255], 4 * i));
