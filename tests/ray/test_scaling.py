@@ -1,8 +1,8 @@
 """Replicas that follow the load: of one service, from one to more and back."""
 
 import asyncio
-import os
 import json
+import os
 import re
 import threading
 import time
