@@ -29,14 +29,22 @@ function luminance(...channels) {
   return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
 }
 
+const LEVELS = 255;
+let levels = null; // each level's colour as a pixel, of the theme that is shown
+dark.addEventListener("change", () => (levels = null));
+
+function pixels() {
+  const bytes = new Uint8ClampedArray(4 * (LEVELS + 1));
+  for (let level = 0; level <= LEVELS; level++) bytes.set([...colour(level / LEVELS), 255], 4 * level);
+  return new Uint32Array(bytes.buffer);
+}
+
 /** Paints a matrix into a canvas, one pixel a value; the square root of a share shows small ones, too. */
 export function paint(canvas, { values, rows, columns }, scale = Math.sqrt) {
+  levels ??= pixels();
   canvas.width = columns;
   canvas.height = rows;
-  const image = new ImageData(columns, rows);
-  for (let i = 0; i < values.length; i++) {
-    const [red, green, blue] = colour(scale(Math.max(0, values[i])));
-    image.data.set([red, green, blue, 255], 4 * i);
-  }
+  const image = new ImageData(columns, rows), out = new Uint32Array(image.data.buffer);
+  for (let i = 0; i < values.length; i++) out[i] = levels[Math.round(LEVELS * Math.min(1, Math.max(0, scale(values[i]) || 0)))];
   canvas.getContext("2d").putImageData(image, 0, 0);
 }

@@ -112,7 +112,8 @@ function details() {
   const actions = { close: (name) => toggle(name), refocus, failed };
   const made = fresh.map((name) => new Head(name, shown.session, shown.focus, actions));
   shown.open = shown.heads.map((name) => [...kept, ...made].find((head) => head.name === name));
-  at("looks").replaceChildren(...(shown.open.length ? [looks()] : []));
+  if (!shown.open.length) at("looks").replaceChildren();
+  else if (!at("looks").hasChildNodes()) at("looks").append(looks());
   at("details").replaceChildren(...shown.open.map(({ region }) => region));
   for (const head of made) head.load(shown.view);
 }

@@ -17,6 +17,7 @@ from service.engine.weights import BUNDLED, locate
 from service.replica import Replica
 from service.settings import Settings
 from tests.conftest import application, listening
+from tests.service.heads_of_tasks import checkpoint
 from tests.service.page.browser import KEYS, NEEDED, Page
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), NEEDED]
@@ -364,6 +365,37 @@ async def test_what_each_head_is_worth_is_the_apis(
     gated = (await encode(client, inputs=[DOG], gates=gates))["pooled"]
     moved = 1 - sum(a * b for a, b in zip(plain, gated, strict=True))
     assert title.startswith("L5H11:") and abs(float(title[:-1].split()[-1]) - moved) < 1e-4
+
+
+async def test_a_reranker_orders_texts_by_a_query(browser: Page, tmp_path: Path) -> None:
+    """Where the checkpoint has that head; the scores are the API's."""
+    checkpoint(tmp_path, head="ForSequenceClassification", num_labels=1)
+    settings = Settings(model=str(tmp_path), device="cpu", threads=1)
+    ranker = await Replica.start(settings, "ranker-1")
+    texts = ["All is well", "A dog ate the food"]
+    try:
+        async with listening(application(ranker)) as url, httpx.AsyncClient(base_url=url) as client:
+            await fresh(browser, url)
+            await browser.wait("return document.querySelector('#texts details')")
+            await browser.run("document.querySelector('#texts details').open = true")
+            await browser.wait("return document.getElementById('query')")
+            await browser.run(
+                f"""document.getElementById("query").value = "Why is the dog here?";
+                document.getElementById("several").value = {json.dumps(chr(10).join(texts))};
+                document.querySelectorAll("#texts button")[1].click()"""
+            )
+            shown = await browser.wait(
+                """const rows = [...document.querySelectorAll("#texts tbody tr")];
+                const texts = ({ cells }) => [...cells].map((cell) => cell.textContent);
+                return rows.length && rows.map(texts)"""
+            )
+            body = {"query": "Why is the dog here?", "documents": texts}
+            ranks = (await client.post("/v1/rerank", json=body)).json()["results"]
+            await browser.open("about:blank")
+    finally:
+        await ranker.close()
+
+    assert shown == [[texts[one["index"]], f"{one['relevance_score']:.4f}"] for one in ranks]
 
 
 async def test_markup_and_odd_characters_are_shown_as_text(browser: Page, address: str) -> None:

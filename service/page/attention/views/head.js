@@ -48,7 +48,7 @@ export class Head {
     this.region.ariaBusy = "true";
     try {
       const map = await mapOf(this.session, this.name, asked);
-      if (this.view !== asked) return; // another view has been chosen meanwhile
+      if (this.view !== asked || !this.region.isConnected) return; // another view, or closed meanwhile
       this.map = map;
       this.labels = numbered(map.names);
       this.draw();

@@ -33,8 +33,9 @@ export class Overview {
   }
 
   choose(chosen) {
+    const changed = new Set([...this.chosen, ...chosen]);
     this.chosen = chosen;
-    for (const cell of this.cells ?? []) cell.setAttribute("aria-selected", chosen.includes(cell.dataset.head));
+    for (const cell of this.cells) if (changed.has(cell.dataset.head)) cell.setAttribute("aria-selected", chosen.includes(cell.dataset.head));
   }
 
   /** Orders the heads by what they are worth: a number for each head's name, largest first. */

@@ -2,7 +2,7 @@
 
 import { choice, fixed, make, table } from "../dom.js";
 import { ask } from "../api.js";
-import { colour } from "../colours.js";
+import { paint } from "../colours.js";
 import { numbered } from "../words.js";
 
 const STEPS = [
@@ -85,10 +85,8 @@ export class Pipeline {
 /** All of a step's numbers as a picture, from the least to the largest. */
 function picture(rows, title) {
   const flat = rows.flat().filter((value) => value !== null), low = flat.reduce((a, b) => Math.min(a, b)), high = flat.reduce((a, b) => Math.max(a, b));
-  const canvas = make("canvas", { role: "img", width: rows[0].length, height: rows.length, "aria-label": `${title}: all its numbers, from ${fixed(low)} to ${fixed(high)}` });
-  const image = new ImageData(rows[0].length, rows.length);
-  rows.flat().forEach((value, i) => image.data.set([...colour((value - low) / (high - low || 1)), 255], 4 * i));
-  canvas.getContext("2d").putImageData(image, 0, 0);
+  const canvas = make("canvas", { role: "img", "aria-label": `${title}: all its numbers, from ${fixed(low)} to ${fixed(high)}` });
+  paint(canvas, { values: rows.flat(), rows: rows.length, columns: rows[0].length }, (value) => (value - low) / (high - low || 1));
   canvas.className = "strip";
   return canvas;
 }
