@@ -823,6 +823,7 @@ SPANS = [
         ("a span behind the text", spans("[[4,12]]")),
         ("a span of 19 digits", spans(f"[[0,{'9' * 18}]]")),
         ("spans in another order", spans("[[4,6],[0,3]]")),
+        ("2,049 spans", spans(f"[{LIST(['[0,3]'] * 2049)}]")),
     ),
     *bodies(
         422,

@@ -49,6 +49,11 @@ ROWS = (
         "batch_too_large",
         "texts on the right of POST /v1/similarity",
     ),
+    Row(
+        "encode.questions.spans.MOST_SPANS",
+        "out_of_range",
+        "spans of a request, whose tokens max_request_tokens bounds",
+    ),
     Row("max_text_characters", "text_too_long"),
     Row("max_tokens", "sequence_too_long"),
     Row("max_request_tokens", "too_many_tokens"),
