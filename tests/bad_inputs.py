@@ -865,6 +865,7 @@ SIMILARITIES = [
         "out_of_range",
         ("a form of attention's", f'"left":"a",{RIGHT},"form":"stats"'),
         ("no pairs", f'"left":"a",{RIGHT},"form":"top","k":0'),
+        ("65,537 pairs", f'"left":"a",{RIGHT},"form":"top","k":65537'),
         ("k without top", f'"left":"a",{RIGHT},"k":2'),
         ("words of a score", f'"left":"a",{RIGHT},"form":"score","level":"word"'),
         ("specials renormalized", f'"left":"a",{RIGHT},"specials":"renormalize"'),

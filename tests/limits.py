@@ -253,7 +253,7 @@ NO_LIMITS = {
     "api.open_inference.request.MOST_UNSIGNED",
     "api.teaching.mechanism.NUMBER_BYTES", "encode.request.MOST_SCALE", "encode.request.MOST_WORD",
     "encode.plan.MOST_KEYS", "encode.plan.MOST_BLOCKS", "encode.answer.PIECE_BYTES",
-    "encode.questions.price.MOST_PAIRS",
+    "encode.questions.price.MOST_PAIRS", "encode.questions.request.MOST_K",
     "edge.tenants.turns.LATELY_SECONDS", "edge.tenants.turns.LONG_SECONDS",
     "edge.tenants.turns.LONGEST_PAUSE_SECONDS",
     "api.body.MOST_HEADS", "edge.beside.LARGE_BYTES", "encode.answer.BASE64_BYTES",
