@@ -62,11 +62,6 @@ class Shares:
     dropped: float
     bias: float
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(left, right)."""
-        return len(self.left), len(self.right)
-
     def blocks(self) -> Iterator[Tensor]:
         """The share of each pair of units, some rows after the other, (rows, right) float64."""
         rows = max(1, BLOCK_CELLS // len(self.right))

@@ -13,7 +13,9 @@ from safetensors.numpy import load, save
 
 from model.pooling import Pooling
 from model.shares import similarity
+from service.api.questions import call
 from service.encode import aside
+from service.encode.answer import PIECE_BYTES, Encoded, Item
 from service.encode.questions import comparison
 from service.encode.questions.comparison import Comparer
 from service.replica import Replica
@@ -274,3 +276,32 @@ async def test_what_a_comparison_holds_is_reserved(
     tokens, doubles, cells = 101 + 31 + 211, 101 + 2 * 211, 101 * 211
     held = 384 * (4 * tokens + 8 * doubles) + 16 * cells
     assert reserved == [told["usage"]["answer_bytes"] + held]
+
+
+async def test_pairs_are_written_in_pieces_one_text_after_the_other() -> None:
+    """No text is looked at before those before it are written, nor many rows at once."""
+    rows, looked = 6007, list[int]()
+
+    class Columns(dict[str, Array]):
+        """The arrays of a text, which tell when they are read."""
+
+        def items(self) -> Any:
+            looked.append(id(self))
+            return super().items()
+
+    places = np.arange(rows, dtype=np.int32)
+    columns = {"pairs.left": places, "pairs.right": places, "pairs.shares": places / np.float32(7)}
+    texts = [Item(1, {"score": 1.0}, arrays=Columns(columns)) for _ in range(3)]
+    asked = call.similarity(b'{"left":"a","right":["b"],"form":"top"}', call.JSON, call.JSON, 99)
+
+    pieces = asked.pieces(Encoded({"model": "m"}, [Item(1, {}), *texts], {"tokens": 3}))
+    whole = [next(pieces)]
+    while b'"pairs"' not in whole[-1]:
+        whole.append(next(pieces))
+
+    assert set(looked) == {id(texts[0].arrays)}
+    whole += pieces
+    assert max(map(len, whole)) < 2 * PIECE_BYTES
+    pairs = [list(row) for row in zip(*(each.tolist() for each in columns.values()), strict=True)]
+    told = json.loads(b"".join(whole))
+    assert told["right"] == [{"score": 1.0, "pairs": pairs}] * 3
