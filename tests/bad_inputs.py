@@ -823,6 +823,7 @@ SPANS = [
         ("a span behind the text", spans("[[4,12]]")),
         ("a span of 19 digits", spans(f"[[0,{'9' * 18}]]")),
         ("spans in another order", spans("[[4,6],[0,3]]")),
+        ("2,049 spans", spans(f"[{LIST(['[0,3]'] * 2049)}]")),
     ),
     *bodies(
         422,
@@ -864,6 +865,7 @@ SIMILARITIES = [
         "out_of_range",
         ("a form of attention's", f'"left":"a",{RIGHT},"form":"stats"'),
         ("no pairs", f'"left":"a",{RIGHT},"form":"top","k":0'),
+        ("65,537 pairs", f'"left":"a",{RIGHT},"form":"top","k":65537'),
         ("k without top", f'"left":"a",{RIGHT},"k":2'),
         ("words of a score", f'"left":"a",{RIGHT},"form":"score","level":"word"'),
         ("specials renormalized", f'"left":"a",{RIGHT},"specials":"renormalize"'),

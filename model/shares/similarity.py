@@ -11,6 +11,7 @@ The first sum is the matrix; what holds b is the bias's share. Both are in float
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +21,8 @@ from model.config import Mode
 from model.maps.maps import strongest
 from model.maps.units import Units
 from model.pooling import Pooling, identity
+
+BLOCK_CELLS = 1 << 18  # of a matrix at once: a few MiB, some ten ms of work
 
 
 class NotLinear(Exception):
@@ -43,17 +46,27 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """What makes a cosine.
+    """What makes a cosine: the matrix of products of two sides' units, scaled, and the rest.
 
     Args:
-        matrix: the share of each pair of units, (left, right) float64.
+        left: what each unit on the left adds to its vector, (left, size).
+        right: the same on the right, (right, size).
+        scale: of each product.
         dropped: the share of the pairs that the matrix lacks.
         bias: the share of what the Dense layers add to every text.
     """
 
-    matrix: Tensor
+    left: Tensor
+    right: Tensor
+    scale: float
     dropped: float
     bias: float
+
+    def blocks(self) -> Iterator[Tensor]:
+        """The share of each pair of units, some rows after the other, (rows, right) float64."""
+        rows = max(1, BLOCK_CELLS // len(self.right))
+        for first in range(0, len(self.left), rows):
+            yield self.left[first : first + rows] @ self.right.T * self.scale
 
 
 class Linear:
@@ -87,7 +100,9 @@ class Linear:
         """
         rows, count = tokens.double(), len(tokens)
         weighted = [rows * _weights(mode, count)[:, None] for mode in self._modes]
+        del rows
         each = _summed(weighted[0] if len(weighted) == 1 else torch.cat(weighted, 1), units)
+        del weighted
         each = each if self._map is None else each @ self._map.T
         total = each.sum(0) if self.bias is None else each.sum(0) + self.bias
         if len(units.axis) == len(each):
@@ -104,7 +119,7 @@ class Linear:
         bias = 0.0
         if self.bias is not None:
             bias = float((sums[0] + left.dropped + whole + self.bias) @ self.bias)
-        return Shares(left.shown @ right.shown.T * scale, float(dropped) * scale, bias * scale)
+        return Shares(left.shown, right.shown, scale, float(dropped) * scale, bias * scale)
 
 
 def _weights(mode: Mode, tokens: int) -> Tensor:
@@ -130,12 +145,33 @@ def _summed(rows: Tensor, units: Units) -> Tensor:
     return rows.new_zeros(len(lengths), rows.shape[1]).index_add_(0, places, rows)
 
 
-def strongest_pairs(matrix: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The shares of the largest size, of either sign, largest first; equal ones in their order.
+class Strongest:
+    """The shares of the largest size, of either sign, of a matrix that comes in blocks of rows.
 
-    Returns:
-        Their rows, columns and shares, (k,) or fewer where there are no more.
+    Args:
+        k: how many; fewer where the matrix has no more.
     """
-    flat = matrix.flatten()
-    places = strongest(flat.abs().float(), min(k, len(flat)))
-    return places // matrix.shape[1], places % matrix.shape[1], flat[places]
+
+    def __init__(self, k: int) -> None:
+        self._k, self._cells, self._columns = k, 0, 1
+        self._places, self._shares = torch.empty(0, dtype=torch.int64), torch.empty(0).double()
+
+    def add(self, block: Tensor) -> None:
+        """Look at further rows, (rows, columns) float64."""
+        flat = block.flatten()
+        best = _largest(flat, self._k)
+        places = torch.cat([self._places, best + self._cells])
+        shares = torch.cat([self._shares, flat[best]])
+        # of equal ones those of earlier rows stand first, and `strongest` keeps them first
+        best = _largest(shares, self._k)
+        self._places, self._shares = places[best], shares[best]
+        self._cells, self._columns = self._cells + len(flat), block.shape[1]
+
+    def pairs(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Their rows, columns and shares, largest first; equal ones in their order."""
+        return self._places // self._columns, self._places % self._columns, self._shares
+
+
+def _largest(shares: Tensor, k: int) -> Tensor:
+    """The places of those of the largest size, (k,) or fewer."""
+    return strongest(shares.abs().float(), min(k, len(shares)))

@@ -6,7 +6,7 @@ can let other requests in between.
 
 import asyncio
 import base64
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from service.encode.tasks.shown import Shown
 JSON, SAFETENSORS = "application/json", "application/vnd.safetensors"
 OCTETS = "application/octet-stream"
 INFERENCE_HEADER = "inference-header-content-length"  # bytes of JSON before those of arrays
+PIECE_ROWS = 2048  # of records, a millisecond
 PIECE_BYTES = 64 * 1024  # as numbers some 200 KiB, half a millisecond
 BASE64_BYTES = 3 * 16 * 1024  # of array in a piece of base64: whole threes, and whole numbers
 METADATA = "headlight"  # where a safetensors answer holds its JSON
@@ -95,23 +96,29 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Columns of equal length that JSON shows as one object a row."""
+    """Columns of equal length that JSON shows as one object a row.
+
+    Args:
+        named: whether a row has the columns' names; else it is a list.
+    """
 
     columns: Mapping[str, Array]
+    named: bool = True
 
-    def rows(self) -> list[dict[str, Any]]:
-        return [dict(zip(self.columns, row, strict=True)) for row in self.lists()]
-
-    def lists(self) -> list[tuple[Any, ...]]:
-        """The rows without the names of their columns."""
-        return [*zip(*(array.tolist() for array in self.columns.values()), strict=True)]
+    def pieces(self) -> Iterator[list[Any]]:
+        """The rows, some at a time."""
+        for first in range(0, len(next(iter(self.columns.values()))), PIECE_ROWS):
+            columns = (array[first : first + PIECE_ROWS] for array in self.columns.values())
+            rows = zip(*(column.tolist() for column in columns), strict=True)
+            named = self.named
+            yield [dict(zip(self.columns, row, strict=True)) if named else row for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """Objects with arrays in them, which JSON shows as a list."""
+    """Objects with arrays in them, which JSON shows as a list; each is taken in its turn."""
 
-    each: Sequence[Mapping[str, Any]]
+    each: Iterable[Mapping[str, Any]]
 
 
 def cast(array: Array, dtype: str) -> Array:
@@ -270,7 +277,7 @@ def _object(tree: Mapping[str, Any], encode: Any) -> Iterator[bytes]:
         elif isinstance(value, np.ndarray):
             yield from encode(value)
         elif isinstance(value, Records):
-            yield orjson.dumps(value.rows())
+            yield from _records(value)
         elif isinstance(value, Objects):
             yield from _list(value.each, encode)
         else:
@@ -278,13 +285,22 @@ def _object(tree: Mapping[str, Any], encode: Any) -> Iterator[bytes]:
     yield b"{}" if opening == b"{" else b"}"
 
 
-def _list(objects: Sequence[Mapping[str, Any]], encode: Any) -> Iterator[bytes]:
+def _list(objects: Iterable[Mapping[str, Any]], encode: Any) -> Iterator[bytes]:
     """Dicts as a JSON list in pieces."""
     yield b"["
     for index, tree in enumerate(objects):
         yield b"," if index else b""
         yield from _object(tree, encode)
     yield b"]"
+
+
+def _records(records: Records) -> Iterator[bytes]:
+    """Rows as a JSON list in pieces."""
+    opening = b"["
+    for rows in records.pieces():
+        yield opening + orjson.dumps(rows)[1:-1]
+        opening = b","
+    yield b"[]" if opening == b"[" else b"]"
 
 
 def numbers(array: Array) -> Iterator[bytes]:

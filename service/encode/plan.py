@@ -20,7 +20,7 @@ from service.encode.indices import (
 )
 from service.encode.inputs import THREAD_CHARACTERS, ModelInput, Reader
 from service.encode.questions.request import Comparison
-from service.encode.questions.spans import Span, locate
+from service.encode.questions.spans import MOST_SPANS, Span, locate
 from service.encode.request import Attention, EncodeRequest, Pooled
 from service.encode.tasks import task as tasks
 from service.encode.tasks.task import Task
@@ -115,11 +115,11 @@ class Planner:
             works.append(Work(sequence, wanted, record))
         return Plan(inputs, works, _compared(request, inputs), spans, task)
 
-    def check_tokens(self, tokens: int) -> None:
+    def check_tokens(self, tokens: int, holds: str = "it holds") -> None:
         """Refuse more tokens than a request may hold."""
         limit = self._settings.max_request_tokens
         if tokens > limit:
-            detail = f"it holds {tokens:,}, and the limit is {limit:,}"
+            detail = f"{holds} {tokens:,}, and the limit is {limit:,}"
             raise Refused("too_many_tokens", detail=detail, tokens=tokens, limit=limit)
 
     def _outputs(self, request: EncodeRequest) -> Outputs:
@@ -159,11 +159,13 @@ class Planner:
                 found[index] = locate(
                     item.spans, item.text, facts["offsets"], facts["special"], index
                 )
+        spanned = (last - first for spans in found.values() for first, last in _places(spans))
+        self.check_tokens(sum(spanned), "its spans hold")
         return found
 
     def _parts(self, pooled: bool | Pooled, spans: Sequence[Span]) -> Parts:
         pooling = self._pooling(pooled) or self._model.pooling
-        return Parts([span.tokens for span in spans], pooling)
+        return Parts(_places(spans), pooling)
 
     def _heads(self, request: EncodeRequest) -> Heads:
         """The heads to show."""
@@ -195,9 +197,12 @@ class Planner:
             raise Refused("batch_too_large", detail=detail, limit=limit)
         # before any is looked at, whatever is cut of them
         self.check_tokens(sum(len(item.token_ids or ()) for item in request.items))
-        spans = any(item.spans for item in request.items)
+        spans = sum(len(item.spans or ()) for item in request.items)
+        if spans > MOST_SPANS:
+            detail = f"they hold {spans:,} spans, and the limit is {MOST_SPANS:,}"
+            raise Refused.at("out_of_range", "inputs", detail=detail, limit=MOST_SPANS)
         shown = (request.tokens, request.layers, request.attention, request.label_tokens)
-        facts = spans or any(map(bool, shown))
+        facts = bool(spans) or any(map(bool, shown))
         inputs: list[ModelInput] = []
         for side in request.sides:
             with _placed(side.place):
@@ -260,6 +265,11 @@ def _placed(place: Callable[[Loc], Loc]) -> Iterator[None]:
     except Refused as error:
         error.faults = [replace(fault, loc=place(fault.loc)) for fault in error.faults]
         raise
+
+
+def _places(spans: Sequence[Span]) -> list[tuple[int, int]]:
+    """The tokens of each span, [first, last)."""
+    return [span.tokens for span in spans]
 
 
 def _compared(request: EncodeRequest, inputs: Sequence[ModelInput]) -> list[Units]:

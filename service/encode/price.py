@@ -21,6 +21,7 @@ CHEAPER: tuple[Mapping[str, Any], ...] = (
     {"form": "top", "k": 8, "rows": ()},
 )
 SHORT_TOKENS = 64  # of the sequences that a speed counts; service/engine/proof.py measures it
+SPAN_FLOPS = 3_000_000  # that take a core as long as pooling a span: mostly calls, some 40 us
 LEFT_OUT = frozenset({"weight", "rows"})
 NUMBERS = {"top": "k", "blocks": "size"}  # what one form alone reads, and others refuse
 TEXT_BYTES = 3  # of JSON for a byte of float32, in the mean; base64 takes 4 for 3
@@ -217,8 +218,10 @@ def costs(config: EncoderConfig, encoding: Callable[[int], float]) -> Callable[[
     token = flops(config, [SHORT_TOKENS], []) / SHORT_TOKENS
 
     def of(work: Work) -> float:
-        head = work.outputs.head
-        return encoding(len(work)) + (head.flops(len(work)) / token if head else 0)
+        head, parts = work.outputs.head, work.outputs.parts
+        beside = head.flops(len(work)) if head else 0
+        beside += SPAN_FLOPS * len(parts.tokens) if parts else 0
+        return encoding(len(work)) + beside / token
 
     return of
 

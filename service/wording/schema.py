@@ -28,13 +28,14 @@ CODES: dict[str, str] = {
     "batch_too_large": "batch_too_large",
     "pair_in_comparison": "unknown_field",
     "spans_by_name": "invalid_type",
+    "span_count": "out_of_range",
     "span_ends": "out_of_range",
     "span_empty": "span_empty",
 }
 # those that a model of ours raises, with a message of ours
 OURS = {"exactly_one_input", "number_and_form", "rows_and_form", "weight_and_form"}
 OURS |= {"index_out_of_range", "batch_empty", "batch_too_large", "pair_in_comparison"}
-OURS |= {"spans_by_name", "span_ends", "span_empty"}
+OURS |= {"spans_by_name", "span_count", "span_ends", "span_empty"}
 PATTERN = 'integers separated by commas, such as "0,3,-1"'  # the one pattern there is
 
 

@@ -22,7 +22,7 @@ class Call(InPieces):
             facts = {"left": left.facts, "right": [item.facts for item in right]}
             told = {**encoded.head, **facts, "usage": encoded.usage}
             return answer.as_file(told, dict(_tensors(right)))
-        trees = [_tree(item, self.request.encoding) for item in right]
+        trees = (_tree(item, self.request.encoding) for item in right)
         told = {**encoded.head, "left": dict(left.facts), "right": Objects(trees)}
         return answer.as_numbers({**told, "usage": dict(encoded.usage)}, self.request.encoding)
 
@@ -63,5 +63,5 @@ def _tree(item: Item, encoding: str) -> dict[str, Any]:
         if name.startswith(PAIRS)
     }
     if columns:
-        tree["pairs"] = columns if encoding == "base64" else Records(columns).lists()
+        tree["pairs"] = columns if encoding == "base64" else Records(columns, named=False)
     return tree

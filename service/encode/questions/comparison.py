@@ -5,17 +5,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from model.maps.units import Units
 from model.pooling import Pooling
-from model.shares.similarity import Linear, NotLinear, Shares, Side, strongest_pairs
+from model.shares.similarity import Linear, NotLinear, Side
 from service.encode.answer import Array, Item
 from service.encode.aside import Aside, Steps
 from service.encode.plan import Plan
-from service.encode.questions.price import MOST_PAIRS
 from service.encode.questions.request import Comparison, ComparisonRequest
-from service.encode.request import EncodeRequest, Floats
+from service.encode.questions.table import Table
+from service.encode.request import EncodeRequest
 from service.engine.work import Result
 from service.refusals import Refused
 
@@ -81,57 +80,29 @@ def _scores(plan: Plan, results: Sequence[Result]) -> Steps[list[Item]]:
 def _explained(
     linear: Linear, request: ComparisonRequest, plan: Plan, results: Sequence[Result]
 ) -> Steps[list[Item]]:
-    """Scores and what makes them, in steps of some texts on the right."""
+    """Scores and what makes them, in steps of some texts on the right, or of rows of one."""
     torch.set_num_threads(1)  # of this thread, so that it opens no OpenMP region; see lanes.py
     cells = 0  # since the last pause
     left, items = _side(linear, plan, results, 0), [_item(plan, 0, _axes(plan.units[0]))]
     for index in range(1, len(results)):
         shares = linear.shares(left, _side(linear, plan, results, index))
+        table = Table(request, plan.units[0], plan.units[index])
+        for block in shares.blocks():
+            table.add(block)
+            cells += block.numel()
+            if cells >= STEP_CELLS:
+                cells = 0
+                yield
+        arrays, unlisted = table.arrays()
         facts = {
             **_axes(plan.units[index]),
             "score": _cosine(_pooled(results[0]), _pooled(results[index])),
-            "rest": shares.dropped + shares.bias,
+            "rest": shares.dropped + shares.bias + unlisted,
         }
         if linear.bias is not None:
             facts["bias"] = shares.bias
-        arrays = _arrays(request, shares, plan.units[0], plan.units[index])
-        if request.form == "top":
-            facts["rest"] += float(shares.matrix.sum()) - float(arrays["pairs.shares"].sum())
-        items.append(_item(plan, index, facts, _cast(arrays, request.dtype)))
-        cells += shares.matrix.numel()
-        if cells >= STEP_CELLS:
-            cells = 0
-            yield
+        items.append(_item(plan, index, facts, arrays))
     return items
-
-
-def _arrays(
-    request: ComparisonRequest, shares: Shares, left: Units, right: Units
-) -> dict[str, Tensor]:
-    """What is shown of one comparison, by the names that a safetensors answer has."""
-    matrix = shares.matrix
-    sums = {"left_share": matrix.sum(1), "right_share": matrix.sum(0)}
-    if request.form == "full":
-        return {"matrix": matrix, **sums}
-    rows, columns, values = strongest_pairs(matrix, request.k or MOST_PAIRS)
-    return {
-        "pairs.left": torch.tensor(left.axis, dtype=torch.int32)[rows],
-        "pairs.right": torch.tensor(right.axis, dtype=torch.int32)[columns],
-        "pairs.shares": values,
-        **sums,
-    }
-
-
-def _cast(arrays: dict[str, Tensor], dtype: Floats) -> dict[str, Array]:
-    """The arrays in the format of the answer.
-
-    Here and not in numpy, which takes many times as long where numbers are near float16's least.
-    """
-    kind = torch.float16 if dtype == "float16" else torch.float32  # which holds every share
-    cast = {name: one.to(kind) if one.is_floating_point() else one for name, one in arrays.items()}
-    if kind is torch.float16 and not all(bool(one.isfinite().all()) for one in cast.values()):
-        raise Refused("nonfinite_output", layer=-1, dtype=dtype)
-    return {name: one.numpy() for name, one in cast.items()}
 
 
 def _axes(units: Units) -> dict[str, Any]:

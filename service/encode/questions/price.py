@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from model.shares.similarity import BLOCK_CELLS
 from service.encode.layout import Layout
 from service.encode.plan import Plan
 from service.encode.price import HALF, SINGLE, TEXT_BYTES
@@ -13,6 +14,7 @@ from service.refusals import Refused
 from service.settings import Settings
 
 MOST_PAIRS = 16  # where a request does not say
+DOUBLE = 8  # bytes of a float64
 INDEX = 4  # bytes of the number of a row or a column
 
 # forms that say less in less
@@ -32,14 +34,14 @@ class ComparisonPrice:
     ) -> None:
         self._request, self._number, self.layout = request, number, layout
         self._sizes = [len(units.axis) for units in plan.units]
-        self._tokens = SINGLE * width * sum(plan.lengths)
+        self._held = 0 if request.form == "score" else self._hold(width, *plan.lengths)
         self.parts = {"attention": 0}
         self.total = self._weigh(request.form, request.k, number)
 
     @property
     def made(self) -> int:
-        """Bytes of the arrays that it holds until the answer is written, token vectors too."""
-        return self.total + (0 if self._request.form == "score" else self._tokens)
+        """Bytes of the arrays that it holds until the answer is written, and while it is made."""
+        return self.total + self._held
 
     @property
     def written(self) -> int:
@@ -73,6 +75,16 @@ class ComparisonPrice:
         most = bisect_right(range(1, len(self._sizes)), limit, key=weigh)
         offers += [{"right_at_most": most, "bytes": weigh(most)}] if most else []
         return (offer for offer in offers if offer["bytes"] <= limit)
+
+    def _hold(self, width: int, left: int, *rights: int) -> int:
+        """Bytes beside the answer: token vectors, and what a step makes of them in float64.
+
+        That is those of the left text; of one on the right twice, as they are weighted; and a
+        block of shares twice.
+        """
+        longest, (units, *others) = max(rights), self._sizes
+        tokens = SINGLE * (left + sum(rights)) + DOUBLE * (left + 2 * longest)
+        return width * tokens + 2 * DOUBLE * min(units * max(others), BLOCK_CELLS)
 
     def _weigh(self, form: str, k: int | None, number: int, most: int | None = None) -> int:
         """Bytes of the raw arrays, of the first so many texts on the right."""

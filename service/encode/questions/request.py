@@ -13,6 +13,7 @@ from service.encode.request import EncodeRequest, Floats, Gates, Input, Item, Si
 from service.wire import Wire
 from service.wording.fault import Loc
 
+MOST_K = 1 << 16  # pairs of a text: all of two texts of 256 tokens
 MOST_RIGHT = 256  # texts that one is compared with
 
 Comparing = Literal["full", "top", "score"]
@@ -61,8 +62,8 @@ class ComparisonRequest(Wire):
     """What it is compared with: 1 to 256 of the same."""
     form: Comparing = "full"
     """What to answer beside the score: the matrix of all pairs, the strongest pairs, or nothing."""
-    k: Annotated[int, Field(ge=1)] | None = None
-    """Of the form top: how many pairs to show; 16 where left out."""
+    k: Annotated[int, Field(ge=1, le=MOST_K)] | None = None
+    """Of the form top: how many pairs to show, at most 65,536; 16 where left out."""
     level: Level = "token"
     """What a row and a column are; a word's share is the sum of its tokens' shares."""
     specials: Kept = "keep"

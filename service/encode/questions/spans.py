@@ -1,5 +1,6 @@
 """Spans of a text in characters -> its tokens, each span of which gets a vector of its own."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, LiteralString
@@ -11,17 +12,24 @@ from typing_extensions import TypeAliasType
 
 from service.refusals import Refused
 
+MOST_SPANS = 2048  # of a request; each is a vector, as a sequence is
+
 CUT: LiteralString = (
     "expected spans in characters, such as [[0, 120], [120, 260]]; the service cuts no text itself"
 )
 ENDS: LiteralString = "expected [start, end] of each span, from 0 on, the start before the end"
+MANY: LiteralString = "it holds {count} spans, and the limit is {most}"
 EMPTY: LiteralString = "a span ends where it starts"
 ORDER: LiteralString = "expected spans in the order of their starts; they may overlap"
 
 
-def _no_words(value: Any) -> Any:
+def _few(value: Any) -> Any:
+    """Refuse words, and what is too much to look at."""
     if isinstance(value, str):
         raise PydanticCustomError("spans_by_name", CUT)
+    if isinstance(value, list) and len(value) > MOST_SPANS:
+        size = {"count": f"{len(value):,}", "most": f"{MOST_SPANS:,}"}
+        raise PydanticCustomError("span_count", MANY, size)
     return value
 
 
@@ -42,7 +50,7 @@ Spans = TypeAliasType(
         list[Ends],
         FailFast(),
         AfterValidator(_in_order),
-        BeforeValidator(_no_words, json_schema_input_type=list[list[int]]),
+        BeforeValidator(_few, json_schema_input_type=list[list[int]]),
     ],
 )
 
@@ -77,7 +85,7 @@ def locate(
     """The tokens of each span of a text.
 
     Args:
-        offsets: of each token, characters, [start, end).
+        offsets: of each token, characters, [start, end); neither starts nor ends go back.
         special: whether each token is special; no span holds such a one.
         index: of the input.
 
@@ -89,15 +97,16 @@ def locate(
         for token, ((start, end), added) in enumerate(zip(offsets, special, strict=True))
         if end > start and not added
     ]
+    starts, ends = [start for _, start, _ in places], [end for _, _, end in places]
     located = []
     for number, (first, last) in enumerate(spans):
         loc = ("inputs", index, "spans", number)
         if last > len(text):
             detail = f"the text has {len(text):,} characters, and the span ends behind them"
             raise Refused.at("out_of_range", *loc, detail=detail)
-        inside = [place for place in places if place[1] < last and place[2] > first]
-        if not inside:
+        opening, closing = bisect_right(ends, first), bisect_left(starts, last)
+        if opening >= closing:
             raise Refused.at("span_empty", *loc, detail="no token of the text is in it")
-        (begin, start, _), (end, _, stop) = inside[0], inside[-1]
+        (begin, start, _), (end, _, stop) = places[opening], places[closing - 1]
         located.append(Span((first, last), (begin, end + 1), (start, stop)))
     return located

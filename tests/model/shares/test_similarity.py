@@ -13,7 +13,7 @@ from model.config import Mode
 from model.kernels import PLAIN
 from model.maps.units import Units, divide
 from model.pooling import Dense, Pooling, identity, pool
-from model.shares.similarity import Linear, NotLinear, strongest_pairs
+from model.shares.similarity import BLOCK_CELLS, Linear, NotLinear, Shares, Strongest
 
 LEFT, RIGHT, WIDTH, INNER, SIZE = 5, 7, 11, 13, 3
 WORDS = [None, 0, 0, 1, 1, 1, None]  # of the right text
@@ -44,6 +44,11 @@ def whole(tokens: int) -> Units:
     return divide(tokens)
 
 
+def matrix(shares: Shares) -> Tensor:
+    """All of it."""
+    return torch.cat([*shares.blocks()])
+
+
 SUMS = {
     "mean, normalised": Pooling(("mean",), normalize=True),
     "mean": Pooling(("mean",), normalize=False),
@@ -64,8 +69,8 @@ def test_the_shares_of_all_pairs_and_of_the_bias_sum_to_the_cosine(how: Pooling)
 
     shares = linear.shares(linear.side(left, whole(LEFT)), linear.side(right, whole(RIGHT)))
 
-    assert shares.matrix.shape == (LEFT, RIGHT)
-    assert float(shares.matrix.sum()) + shares.bias == pytest.approx(cosine(how), abs=1e-6)
+    assert matrix(shares).shape == (LEFT, RIGHT)
+    assert float(matrix(shares).sum()) + shares.bias == pytest.approx(cosine(how), abs=1e-6)
     assert shares.dropped == 0
     assert (shares.bias != 0) == bool(how.dense)
 
@@ -80,7 +85,7 @@ def test_the_matrix_is_the_product_of_each_pair_by_hand() -> None:
 
     for i, j in product(range(LEFT), range(RIGHT)):
         by_hand = left[i].double() @ right[j].double() / length
-        assert math.isclose(shares.matrix[i, j], by_hand, abs_tol=1e-15)
+        assert math.isclose(matrix(shares)[i, j], by_hand, abs_tol=1e-15)
 
 
 def test_a_word_has_the_share_of_its_tokens_and_what_is_dropped_is_told() -> None:
@@ -92,9 +97,9 @@ def test_a_word_has_the_share_of_its_tokens_and_what_is_dropped_is_told() -> Non
 
     words = linear.shares(side, linear.side(right, units))
 
-    columns = [tokens.matrix[:, 1:3].sum(1), tokens.matrix[:, 3:6].sum(1)]
-    torch.testing.assert_close(words.matrix, torch.stack(columns, 1))
-    dropped = float(tokens.matrix[:, [0, 6]].sum())
+    columns = [matrix(tokens)[:, 1:3].sum(1), matrix(tokens)[:, 3:6].sum(1)]
+    torch.testing.assert_close(matrix(words), torch.stack(columns, 1))
+    dropped = float(matrix(tokens)[:, [0, 6]].sum())
     assert words.dropped == pytest.approx(dropped, abs=1e-12)
     assert words.bias == pytest.approx(tokens.bias, abs=1e-12)
 
@@ -118,19 +123,44 @@ def test_a_vector_without_length_has_no_shares() -> None:
 
     shares = linear.shares(linear.side(left * 0, whole(LEFT)), linear.side(right, whole(RIGHT)))
 
-    assert shares.matrix.abs().sum() == 0
+    assert matrix(shares).abs().sum() == 0
 
 
 def test_the_strongest_pairs_are_the_largest_of_either_sign() -> None:
     """Equal ones in the order of the matrix; no more than there are."""
-    matrix = torch.tensor([[0.5, -2.0, 0.5], [1.0, 0.0, -0.25]], dtype=torch.float64)
+    rows = torch.tensor([[0.5, -2.0, 0.5], [1.0, 0.0, -0.25]], dtype=torch.float64)
 
-    rows, columns, values = strongest_pairs(matrix, 4)
-
-    assert [*zip(rows.tolist(), columns.tolist(), values.tolist(), strict=True)] == [
+    assert pairs(4, rows) == [
         (0, 1, -2.0),
         (1, 0, 1.0),
         (0, 0, 0.5),
         (0, 2, 0.5),
     ]
-    assert len(strongest_pairs(matrix, 99)[0]) == 6
+    assert len(pairs(99, rows)) == 6
+
+
+def pairs(k: int, *blocks: Tensor) -> list[tuple[int, int, float]]:
+    """The strongest of a matrix in blocks."""
+    strongest = Strongest(k)
+    for block in blocks:
+        strongest.add(block)
+    return [*zip(*(column.tolist() for column in strongest.pairs()), strict=True)]
+
+
+@pytest.mark.parametrize("k", [1, 7, 31, 999])
+def test_blocks_of_rows_change_nothing_of_the_strongest_pairs(k: int) -> None:
+    """Many of which are equal."""
+    generator = torch.Generator().manual_seed(3)
+    rows = torch.randint(-3, 4, (17, 5), generator=generator).double()
+
+    assert pairs(k, *rows.split(2)) == pairs(k, rows)
+
+
+def test_a_block_holds_so_many_cells_whatever_the_texts() -> None:
+    """A few rows of long texts; all of short ones, whose bits are those of one product."""
+    ones = torch.ones(2003, 1).double()
+    long, short = (Shares(ones[:left], ones, 0.5, 0.0, 0.0) for left in (2003, 130))
+
+    assert max(block.numel() for block in long.blocks()) <= BLOCK_CELLS
+    assert torch.equal(matrix(long), ones @ ones.T * 0.5)
+    assert len([*short.blocks()]) == 1

@@ -12,11 +12,12 @@ import torch
 from model import kernels
 from model.config import TRANSFORMER_BASE
 from model.packing import Sequence as Tokens
+from model.pooling import Pooling
 from model.tasks.heads import Splade
 from model.tasks.projection import Projection
 from service.encode.answer import SAFETENSORS
-from service.encode.price import cost, costs, flops
-from service.engine.work import Outputs, Result, Work
+from service.encode.price import SPAN_FLOPS, cost, costs, flops
+from service.engine.work import Outputs, Parts, Result, Work
 from service.replica import Replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -376,3 +377,14 @@ async def test_a_vocabulary_counts_in_what_a_sequence_costs() -> None:
     beside = 2 * 11_000_003 * 64 / flops(TRANSFORMER_BASE, [64], [])
     assert of(plain) == 64
     assert of(sparse) == pytest.approx(64 * (1 + beside))
+
+
+async def test_spans_count_in_what_a_sequence_costs() -> None:
+    """Each is pooled by itself, and the lane's time for it says nothing of the layers' speed."""
+    parts = Parts([(0, 5)] * 11, Pooling(("mean",), normalize=True))
+    work = Work(Tokens([1] * 64), Outputs(parts=parts))
+
+    of = costs(TRANSFORMER_BASE, partial(cost, TRANSFORMER_BASE))
+
+    beside = 11 * SPAN_FLOPS / flops(TRANSFORMER_BASE, [64], [])
+    assert of(work) == pytest.approx(64 * (1 + beside))

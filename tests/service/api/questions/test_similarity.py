@@ -12,6 +12,11 @@ from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
 from model.pooling import Pooling
+from model.shares import similarity
+from service.api.questions import call
+from service.encode import aside
+from service.encode.answer import PIECE_BYTES, Encoded, Item
+from service.encode.questions import comparison
 from service.encode.questions.comparison import Comparer
 from service.replica import Replica
 from tests.conftest import application, connected
@@ -229,3 +234,74 @@ async def test_a_dry_run_says_what_the_answer_weighs(client: httpx.AsyncClient) 
         size = sum(each.nbytes for each in load(answer.content).values())
         assert dry["answer_bytes"] == usage["answer_bytes"] == size
         assert dry["tokens"] == usage["tokens"]
+
+
+@pytest.mark.parametrize("form", ["full", "top"])
+async def test_a_large_matrix_is_made_in_steps_of_some_rows(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """Which change nothing but the last bits of a sum, and let others in between."""
+    left, right = {"token_ids": [7, 9, 11] * 67}, {"token_ids": [8, 10] * 101}
+    whole = (await ask(client, left, right, form=form))["right"][0]
+    steps, step = [], aside._step
+
+    def counted(work: Any) -> Any:
+        steps.append(work)
+        return step(work)
+
+    monkeypatch.setattr(aside, "_step", counted)
+    monkeypatch.setattr(similarity, "BLOCK_CELLS", 5000, raising=False)
+    monkeypatch.setattr(comparison, "STEP_CELLS", 4000)
+    told = (await ask(client, left, right, form=form))["right"][0]
+
+    assert len(steps) == 9
+    for name in {"matrix", "pairs", "left_share", "right_share", "rest"} & told.keys():
+        np.testing.assert_allclose(told[name], whole[name], rtol=1e-6, atol=1e-12)
+
+
+async def test_what_a_comparison_holds_is_reserved(
+    client: httpx.AsyncClient, replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Token vectors, their float64 of the left text and twice of one on the right, a block."""
+    reserved, reserve = list[int](), replica.gateway._admission.reserve
+
+    def watched(record: Any, *, arrays: int, answers: int) -> None:
+        reserved.append(arrays)
+        reserve(record, arrays=arrays, answers=answers)
+
+    monkeypatch.setattr(replica.gateway._admission, "reserve", watched)
+    left, short, long = ({"token_ids": [7] * tokens} for tokens in (101, 31, 211))
+    told = await ask(client, left, short, long, form="top", k=1)
+
+    tokens, doubles, cells = 101 + 31 + 211, 101 + 2 * 211, 101 * 211
+    held = 384 * (4 * tokens + 8 * doubles) + 16 * cells
+    assert reserved == [told["usage"]["answer_bytes"] + held]
+
+
+async def test_pairs_are_written_in_pieces_one_text_after_the_other() -> None:
+    """No text is looked at before those before it are written, nor many rows at once."""
+    rows, looked = 6007, list[int]()
+
+    class Columns(dict[str, Array]):
+        """The arrays of a text, which tell when they are read."""
+
+        def items(self) -> Any:
+            looked.append(id(self))
+            return super().items()
+
+    places = np.arange(rows, dtype=np.int32)
+    columns = {"pairs.left": places, "pairs.right": places, "pairs.shares": places / np.float32(7)}
+    texts = [Item(1, {"score": 1.0}, arrays=Columns(columns)) for _ in range(3)]
+    asked = call.similarity(b'{"left":"a","right":["b"],"form":"top"}', call.JSON, call.JSON, 99)
+
+    pieces = asked.pieces(Encoded({"model": "m"}, [Item(1, {}), *texts], {"tokens": 3}))
+    whole = [next(pieces)]
+    while b'"pairs"' not in whole[-1]:
+        whole.append(next(pieces))
+
+    assert set(looked) == {id(texts[0].arrays)}
+    whole += pieces
+    assert max(map(len, whole)) < 2 * PIECE_BYTES
+    pairs = [list(row) for row in zip(*(each.tolist() for each in columns.values()), strict=True)]
+    told = json.loads(b"".join(whole))
+    assert told["right"] == [{"score": 1.0, "pairs": pairs}] * 3

@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load
 
+from service.encode.questions.spans import MOST_SPANS, locate
 from service.replica import Replica
 from tests.conftest import application, connected
 
@@ -159,3 +160,49 @@ async def test_characters_count_in_the_text_behind_its_prompt(prompted: Replica)
     ]
     assert words[0] == words[1] == [["yes"], ["it", "is"]]
     assert named["spans"][0]["tokens"] != bare["spans"][0]["tokens"]
+
+
+async def test_the_spans_of_all_inputs_are_bounded_together(client: httpx.AsyncClient) -> None:
+    """Before any is looked for: the last would be refused for its end."""
+    half = [[0, 1]] * (MOST_SPANS // 2)
+    inputs = [{"text": "a", "spans": half}, {"text": "b", "spans": [*half, [0, 99]]}]
+
+    refused = await client.post("/v1/encode", json={"inputs": inputs})
+
+    assert (refused.status_code, refused.json()["code"]) == (422, "out_of_range")
+    assert "2,049 spans, and the limit is 2,048" in refused.json()["detail"]
+
+
+async def test_tokens_of_spans_count_as_often_as_a_span_has_them(
+    client: httpx.AsyncClient,
+) -> None:
+    """A dry run refuses what would pool more tokens than a request may hold."""
+    item = {"text": "a " * 250, "spans": [[0, 500]] * 262}
+    fits = await client.post("/v1/encode?dry_run=true", json={"inputs": [item]})
+    more = {"inputs": [item, {"text": TEXT, "spans": [[0, 70]] * 3}]}
+
+    refused = await client.post("/v1/encode?dry_run=true", json=more)
+
+    assert fits.json()["admitted"] is True
+    assert (refused.status_code, refused.json()["code"]) == (413, "too_many_tokens")
+    assert "spans hold 65,542, and the limit is 65,536" in refused.json()["detail"]
+
+
+async def test_a_span_has_the_tokens_that_a_look_at_each_finds(
+    client: httpx.AsyncClient,
+) -> None:
+    """Every span of a text whose tokens touch, overlap, or stand for nothing."""
+    text = "Café naïve 👩‍🚀 日本 un\u0301believable"
+    (told,) = await ask(client, text, tokens=True)
+    offsets, special = told["offsets"], told["special"]
+
+    for first in range(len(text)):
+        for last in range(first + 1, len(text) + 1):
+            inside = [
+                token
+                for token, (start, end) in enumerate(offsets)
+                if end > start and not special[token] and start < last and end > first
+            ]
+            if inside:
+                (span,) = locate([[first, last]], text, offsets, special, 0)
+                assert span.tokens == (inside[0], inside[-1] + 1)
