@@ -22,7 +22,12 @@ from tests.ray.conftest import command, title
 
 UNSHARE = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 # bash as first process: reaps whoever is left behind, and ends with the pipe to its maker
-FIRST = "mount -t tmpfs none /tmp && mount -t tmpfs none /dev/shm && ip link set lo up && read -r"
+ROOT = shlex.quote(str(Path(__file__).parent.parent.parent))  # which may itself lie in /tmp
+FIRST = (
+    f"mount --bind {ROOT} /mnt && mount -t tmpfs none /tmp && mount -t tmpfs none /dev/shm"
+    f" && mkdir -p {ROOT} && mount --bind /mnt {ROOT} && umount /mnt"
+    " && ip link set lo up && read -r"
+)
 SYS_ADMIN = 21  # <linux/capability.h>
 START_SECONDS = 10
 
