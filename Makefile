@@ -12,6 +12,7 @@ IMAGE := grep -o 'headlight-client==[0-9.]*' pyproject.toml; cat deploy/requirem
 SBOM := PYTHONWARNINGS=ignore $(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible
 # The build goes on without a compiler; make operator and make wheel then fail and say why.
 LOADS := $(BIN)/python -c 'from model.native import library; library.load()'
+PROPERTIES = $$(grep --recursive --files-with-matches "^from hypothesis" tests --include="test_*.py")
 # What is seldom imported: pip would compile it with the rest, on one core.
 UNCOMPILED := /tests/|/torch/testing/|/transformers/models/|/ray/rllib/
 
@@ -52,7 +53,8 @@ bench: $(ENV) ## measure encodings per second beside sentence-transformers
 bench-http: $(ENV) ## the same over HTTP, beside other servers; installs them
 	$(BIN)/python benchmarks/over_http.py $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX))
 
-prove: $(ENV) ## run the long drills: kills, floods, restarts
+prove: $(ENV) ## run the long drills: kills, floods, restarts, examples never tried
+	$(BIN)/pytest -m "not ray and not prove" --hypothesis-profile others $(PROPERTIES)
 	$(BIN)/pytest -m prove
 
 operator: $(ENV) ## build the compiled forward pass again, for the torch that is installed
