@@ -15,6 +15,7 @@ import resource
 import shutil
 import signal
 import sys
+import time
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
@@ -44,6 +45,16 @@ BUSY = answer(
 # A file beside the configuration, empty until the service stops; then it holds its own name, and
 # HAProxy is told so (drain.py). A file, since a reload on the way must not forget it.
 FLAG = "stopping"
+
+# What Ray writes once the node is to go, or has no replica any more. It ends HAProxy after so many
+# seconds, when nothing is on its way there for a moment. Until then every answer has its client
+# connect anew, maybe elsewhere; at the end nobody is let in, so that nobody is cut off.
+DRAINING = "This node is being drained."
+DRAIN_SECONDS, SHUT_SECONDS = 30.0, 5.0  # Ray's least, and of these those without new connections
+DRAIN = "RAY_SERVE_PROXY_MIN_DRAINING_PERIOD_S"
+SINCE = "draining"  # a file beside the configuration, as old as the drain
+CLOSE = "    http-after-response set-header Connection close"
+PAUSE = f'    lua-load "{Path(__file__).with_name("pause.lua")}"'
 
 # A request whose head and body came whole can be replayed on another replica, even when
 # the client sent them apart; and no client may take for ever to send one. HTTP/2 in clear text
@@ -93,7 +104,13 @@ REFUSAL = f"    http-request return {UNREADY} hdr Connection close"
 PRIVATE = ("frontend prometheus", "listen stats")
 
 
-def rewrite(config: str, flag: Path, descriptors: int, per_source: int | None = None) -> str:
+def rewrite(
+    config: str,
+    flag: Path,
+    descriptors: int,
+    per_source: int | None = None,
+    pause: float | None = None,
+) -> str:
     """Give Ray's configuration what it lacks; a second time changes nothing.
 
     Args:
@@ -101,6 +118,7 @@ def rewrite(config: str, flag: Path, descriptors: int, per_source: int | None = 
         flag: the file that says whether the service stops.
         descriptors: most that HAProxy may have open.
         per_source: most connections of one client; None: all but OTHERS.
+        pause: seconds until nobody is let in any more; None: the node does not drain.
 
     Raises:
         ValueError: a section is missing, so this is not Ray's configuration.
@@ -112,13 +130,15 @@ def rewrite(config: str, flag: Path, descriptors: int, per_source: int | None = 
     doors = limits(most, per_source or most - min(OTHERS, most // 2))
     stopping = f' if {{ str({FLAG}) -f "{flag}" }}'
     choice = CHOICE + stopping
-    ours = {LEAVE, *DEFAULTS, *doors, choice, REFUSAL, REFUSAL + stopping}
-    rays = [line for line in config.splitlines() if line not in ours]
+    ours = {LEAVE, CLOSE, *DEFAULTS, *doors, choice, REFUSAL, REFUSAL + stopping}
+    written = (line for line in config.splitlines() if line not in ours)
+    rays = [line for line in written if not line.startswith(PAUSE)]
+    drains = pause is not None
     routed = any(line.startswith("    use_backend ") for line in rays)
     headed = {
-        "global": (LEAVE,),
+        "global": (LEAVE, f"{PAUSE} {pause:.1f}") if drains else (LEAVE,),
         "defaults": DEFAULTS,
-        "frontend http_frontend": doors,
+        "frontend http_frontend": (*doors, CLOSE) if drains else doors,
         "backend default_backend": (REFUSAL + stopping if routed else REFUSAL,),
     }
     lines: list[str] = []
@@ -202,6 +222,22 @@ def descriptors() -> int:
     return sys.maxsize if most == resource.RLIM_INFINITY else most
 
 
+def pause(config: str, since: Path) -> float | None:
+    """Return after how many seconds nobody is let in any more; None while the node does not drain.
+
+    Args:
+        config: as Ray wrote it.
+        since: the file that is as old as the drain; a reload on the way must not begin it anew.
+    """
+    if DRAINING not in config:
+        since.unlink(missing_ok=True)
+        return None
+    if not since.exists():
+        since.touch()
+    whole = float(os.environ.get(DRAIN) or DRAIN_SECONDS) - SHUT_SECONDS
+    return max(since.stat().st_mtime + whole - time.time(), 0.0)
+
+
 def die_with_parent() -> None:
     """Have the kernel end this process when Ray's manager dies.
 
@@ -223,8 +259,10 @@ def main() -> None:
         path = Path(arguments[arguments.index("-f") + 1])
         flag = path.with_name(FLAG)
         flag.touch()
-        per_source = int(os.environ.get(PER_SOURCE) or 0)
-        path.write_text(rewrite(path.read_text(), flag, descriptors(), per_source or None))
+        per_source = int(os.environ.get(PER_SOURCE) or 0) or None
+        config = path.read_text()
+        shut = pause(config, path.with_name(SINCE))
+        path.write_text(rewrite(config, flag, descriptors(), per_source, shut))
         die_with_parent()
     haproxy = binary()
     os.execv(haproxy, [haproxy, *arguments])

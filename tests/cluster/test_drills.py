@@ -19,6 +19,7 @@ from tests.ray.drill import wait
 
 pytestmark = pytest.mark.prove
 
+BEFORE_SECONDS = 3  # of load alone
 KILLS, KILL_SECONDS = 18, 10
 CUT_SECONDS = 10
 
@@ -26,9 +27,14 @@ Report = dict[str, load.Heard]
 
 
 def drill(cluster: nodes.Cluster, title: str, do: Callable[[], object]) -> Report:
-    """Load every node while something is done; print what each of them gave."""
+    """Load every node while something is done after a while; print what each of them gave."""
     addresses = [cluster.head.address, *(each.address for each in cluster.workers)]
-    heard = load.during(do, addresses, nodes.PORT)
+
+    def later() -> None:
+        time.sleep(BEFORE_SECONDS)
+        do()
+
+    heard = load.during(later, addresses, nodes.PORT)
     for name, address in zip(("head", "worker 1", "worker 2"), addresses, strict=False):
         print(f"\n{title}: {name}: {heard[address]}", end="")
     print()
@@ -48,7 +54,6 @@ def test_a_worker_told_to_stop_drains(lasting: nodes.Cluster) -> None:
     (starter,) = worker.starters()
 
     def stop() -> None:
-        time.sleep(3)
         began = time.monotonic()
         worker_shell = Path(f"/proc/{starter}")
         os.kill(starter, signal.SIGTERM)
@@ -59,8 +64,7 @@ def test_a_worker_told_to_stop_drains(lasting: nodes.Cluster) -> None:
 
     heard = drill(lasting, "SIGTERM to worker 2", stop)
     whole(heard, lasting.head.address, lasting.workers[0].address)
-    # HAProxy ends with its node: one request of each connection to it may be without an answer
-    assert len(heard[worker.address].journal.lost) <= load.CONNECTIONS
+    assert not heard[worker.address].journal.lost  # it is left; or refuses, till it serves again
     assert set(heard[worker.address].journal.codes) <= {200, 503}
 
 
@@ -70,7 +74,6 @@ def test_a_killed_gcs_costs_the_workers_clients_nothing(lasting: nodes.Cluster) 
     nodes_before = lasting.alive()
 
     def kill() -> None:
-        time.sleep(3)
         began = time.monotonic()
         lasting.head.kill("gcs_server")
         wait(lambda: not lasting.alive(), "the head gone")
@@ -90,7 +93,6 @@ def test_a_killed_haproxy_costs_the_clients_of_its_node_alone(lasting: nodes.Clu
     worker = lasting.workers[0]
 
     def kill() -> None:
-        time.sleep(3)
         began = time.monotonic()
         for pid in worker.named("haproxy"):
             os.kill(pid, signal.SIGKILL)
@@ -107,7 +109,6 @@ def test_a_cut_link_costs_what_was_on_it(lasting: nodes.Cluster) -> None:
     worker = lasting.workers[1]
 
     def cut() -> None:
-        time.sleep(3)
         worker.run("ip link set eth0 down")
         time.sleep(CUT_SECONDS)
         worker.run("ip link set eth0 up")
@@ -122,7 +123,6 @@ def test_a_killed_controller_costs_nothing(lasting: nodes.Cluster) -> None:
     """Ray starts another, which finds what runs."""
 
     def kill() -> None:
-        time.sleep(3)
         killed = lasting.head.kill("ServeController")
         wait(lambda: lasting.head.named("ServeController") not in ([], [killed]), "another")
         lasting.wait(nodes.serving(2))
@@ -131,11 +131,15 @@ def test_a_killed_controller_costs_nothing(lasting: nodes.Cluster) -> None:
 
 
 def test_a_replica_killed_every_ten_seconds_costs_nothing(lasting: nodes.Cluster) -> None:
-    """Eighteen in three minutes, in turns on both workers."""
+    """Eighteen in three minutes, in turns on both workers, while the other serves.
+
+    With the last one that serves, what it was computing is lost; what comes later waits.
+    """
 
     def kill() -> None:
         for number in range(KILLS):
             time.sleep(KILL_SECONDS)
+            lasting.wait(nodes.serving(2), 120)
             worker = lasting.workers[number % 2]
             for pid in worker.named("ServeReplica"):
                 os.kill(pid, signal.SIGKILL)
@@ -169,7 +173,6 @@ def test_other_weights_come_beside_the_old_and_wrong_ones_change_nothing(
     old, said = served(lasting), ""
 
     def update() -> None:
-        time.sleep(3)
         lasting.deploy("laptop.yaml", model(models["other"]))
         wait(lambda: served(lasting) != old, "the new weights", 120)
         lasting.wait(nodes.serving(1), 120)
@@ -177,14 +180,13 @@ def test_other_weights_come_beside_the_old_and_wrong_ones_change_nothing(
     heard = drill(lasting, "other weights", update)
     named = set().union(*(each.journal.named for each in heard.values()))
     assert len(named) == 2 and {name for name, _ in named} == {old, served(lasting)}
-    # where the old one was the last, HAProxy leaves with it: one request of each connection at most
-    left = [each for each in heard.values() if each.sent != each.journal.codes[200]]
-    assert len(left) <= 1 and sum(len(each.journal.lost) for each in left) <= load.CONNECTIONS
-    assert heard[lasting.head.address] not in left
+    # where the old one was the last, HAProxy leaves with it
+    assert not [each for each in heard.values() if each.journal.lost]
+    head = heard[lasting.head.address]
+    assert head.sent == head.journal.codes[200]
 
     def wrong() -> None:
         nonlocal said
-        time.sleep(3)
         began = time.monotonic()
         lasting.deploy("laptop.yaml", model(models["nan"]))
         failed = "DEPLOY_FAILED"
@@ -192,7 +194,9 @@ def test_other_weights_come_beside_the_old_and_wrong_ones_change_nothing(
         said = next(iter(found.values()))["message"]
         print(f"\nrefused after {time.monotonic() - began:.1f} s", end="")
 
-    whole(drill(lasting, "weights that are NaN", wrong))
+    heard = drill(lasting, "weights that are NaN", wrong)
+    whole(heard, *(address for address, each in heard.items() if each.sent))
+    assert heard[lasting.head.address].sent
     assert "holds NaN or infinity" in said and "node 10." in said
     assert served(lasting) != old
 

@@ -1,10 +1,12 @@
 """HAProxy as it runs, told to refuse and to shut."""
 
 import json
+import os
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from http.client import HTTPConnection
@@ -57,20 +59,28 @@ class Running(NamedTuple):
     process: subprocess.Popen[bytes]
 
 
-@pytest.fixture
-def running(tmp_path: Path, replica: socket.socket) -> Iterator[Running]:
-    """HAProxy as it runs, its files where Ray keeps them."""
+@contextmanager
+def started(directory: Path, replica: socket.socket, added: str = "") -> Iterator[Running]:
+    """HAProxy with its files where Ray keeps them, and with a rule more."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    directory = tmp_path / "node"
     directory.mkdir()
     ports = {"port": port, "replica": replica.getsockname()[1]}
     config = CONFIG.format(admin=directory / "admin", **ports)
-    (directory / "haproxy.cfg").write_text(config)
+    (directory / "haproxy.cfg").write_text(
+        config.replace("    use_backend", f"{added}    use_backend")
+    )
     with wrapped(directory) as process:
         while not (directory / "admin").exists():
             assert process.poll() is None
         yield Running(port, process)
+
+
+@pytest.fixture
+def running(tmp_path: Path, replica: socket.socket) -> Iterator[Running]:
+    """HAProxy as it runs."""
+    with started(tmp_path / "node", replica) as here:
+        yield here
 
 
 @contextmanager
@@ -131,6 +141,50 @@ def test_a_reload_does_not_forget_that_the_service_stops(tmp_path: Path, running
 
         with asked(running.port) as late:
             assert late.getresponse().status == 503
+
+
+def test_a_node_that_drains_sends_its_clients_elsewhere_and_then_lets_nobody_in(
+    tmp_path: Path, replica: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray ends HAProxy once nothing is on its way there, which with kept connections is a guess."""
+    monkeypatch.setenv(haproxy.DRAIN, str(haproxy.SHUT_SECONDS + 0.3))
+    probe = f'status 503 content-type text/plain string "{haproxy.DRAINING}"'
+    rule = f"    http-request return {probe} if {{ path /-/healthz }}\n"
+    with (
+        started(tmp_path / "node", replica, rule) as node,
+        asked(node.port) as admitted,
+        replica.accept()[0] as taken,
+    ):
+        while not refused(node.port):
+            pass
+        taken.recv(1 << 16)
+        taken.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nright")
+
+        answer = admitted.getresponse()
+
+        assert (answer.read(), answer.headers["connection"]) == (b"right", "close")
+
+
+def refused(port: int) -> bool:
+    """Whether nobody accepts a connection."""
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_a_drain_is_as_old_as_its_first_configuration(tmp_path: Path) -> None:
+    """A replica that goes meanwhile reloads HAProxy; a node that stays after all begins anew."""
+    since, draining = tmp_path / haproxy.SINCE, f'string "{haproxy.DRAINING}"'
+    whole = haproxy.DRAIN_SECONDS - haproxy.SHUT_SECONDS
+
+    first = haproxy.pause(draining, since)
+    os.utime(since, (time.time() - 20, time.time() - 20))
+    second = haproxy.pause(draining, since)
+
+    assert first == pytest.approx(whole, abs=2) and second == pytest.approx(whole - 20, abs=2)
+    os.utime(since, (0, 0))
+    assert haproxy.pause(draining, since) == 0
+    assert haproxy.pause("", since) is None
+    assert haproxy.pause(draining, since) == pytest.approx(whole, abs=2)
 
 
 def test_without_haproxy_there_is_nothing_to_drain(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,15 @@ def test_a_path_is_unknown_only_where_an_application_is_known() -> None:
     assert haproxy.REFUSAL in rewrite(alone).splitlines()
 
 
+def test_only_a_node_that_drains_closes_its_connections() -> None:
+    """And lets nobody in after a time; undone, nothing of it is left."""
+    drains = haproxy.rewrite(CONFIG, FLAG, 20_000, pause=4.25)
+
+    assert haproxy.CLOSE in drains.splitlines() and f"{haproxy.PAUSE} 4.2" in drains.splitlines()
+    assert haproxy.CLOSE not in rewrite(CONFIG) and haproxy.PAUSE not in rewrite(CONFIG)
+    assert rewrite(drains) == rewrite(CONFIG)
+
+
 def test_a_service_that_stops_chooses_no_replica() -> None:
     """HAProxy takes the first choice whose condition holds."""
     lines = rewrite(CONFIG).splitlines()
@@ -240,6 +250,15 @@ def test_the_installed_rays_template_has_what_is_rewritten() -> None:
         "http-check expect status 200",
         "server s h:3 check observe layer4 error-limit 1 on-error mark-down",
     }
+
+
+def test_a_drain_is_known_by_rays_own_words() -> None:
+    """They stand in the configuration of a node that drains, and Ray's period is ours."""
+    with warnings.catch_warnings(action="ignore"):  # of Ray's age
+        from ray.serve._private import constants
+
+    assert haproxy.DRAINING == constants.DRAINING_MESSAGE
+    assert haproxy.DRAIN_SECONDS == constants.PROXY_MIN_DRAINING_PERIOD_S
 
 
 def test_the_wrapper_becomes_haproxy(tmp_path: Path) -> None:

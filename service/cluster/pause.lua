@@ -1,0 +1,7 @@
+-- Run inside the HAProxy of a node that drains: after so many seconds nobody is let in any more. Who
+-- was let in before is answered.
+local seconds = tonumber(...)
+core.register_task(function()
+  core.msleep(math.floor(seconds * 1000))
+  core.frontends["http_frontend"]:pause()
+end)
