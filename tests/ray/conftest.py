@@ -20,6 +20,8 @@ import httpx
 import pytest
 import yaml
 
+from tests.ray import drill
+
 ROOT = Path(__file__).parent.parent.parent
 PATIENCE_SECONDS = 60
 
@@ -89,6 +91,13 @@ class Prometheus:
     """A running Prometheus."""
 
     url: str
+
+    def ready(self) -> bool:
+        """Whether it answers."""
+        try:
+            return httpx.get(f"{self.url}/-/ready").is_success
+        except httpx.TransportError:
+            return False
 
     def ask(self, query: str) -> list[dict[str, Any]]:
         """What a query gives now."""
@@ -259,7 +268,9 @@ def watching(tmp_path_factory: pytest.TempPathFactory) -> Watching:
         ]
         with (tmp_path / "log").open("w") as log, subprocess.Popen(command, stderr=log) as process:
             try:
-                yield Prometheus(f"http://{address}")
+                prometheus = Prometheus(f"http://{address}")
+                drill.wait(prometheus.ready, "Prometheus")
+                yield prometheus
             finally:
                 process.terminate()
 

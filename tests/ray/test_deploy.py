@@ -20,7 +20,7 @@ import httpx
 import pytest
 import yaml
 
-from service.cluster import ingress, ports, workspace
+from service.cluster import ingress, nodes, ports, workspace
 from service.settings import Settings
 
 pytestmark = pytest.mark.prove
@@ -241,7 +241,7 @@ def option(name: str, value: object) -> Change:
 WRONG: dict[str, tuple[Change, int, str]] = {
     "typo": (option("num_replica", 2), 2, "num_replica: Ray knows no such key; did you mean"),
     "no such node": (
-        option("ray_actor_options", {"num_cpus": 3}),
+        option("ray_actor_options", {"num_cpus": 3, "label_selector": nodes.LABEL}),
         2,
         "a replica takes CPU 3; no node has more than CPU 2",
     ),
@@ -350,7 +350,7 @@ def test_a_cluster_without_ray_env_refuses_and_names_the_variables() -> None:
 
         missing = ingress.promised(Settings()).keys() - here.environment.keys()
         assert (status, said.count("\n")) == (1, 0) and said.endswith("; nothing served before")
-        assert "this cluster cannot serve: RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH" in said
+        assert "127.0.0.1 cannot serve: RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH" in said
         assert missing and all(
             name in said for name in missing if name != "RAY_USAGE_STATS_ENABLED"
         )
