@@ -908,6 +908,7 @@ DIALECTS = [
         ("a task of others", 404, '{"query":"a","texts":["b"]}'),
         ("no text", 400, '{"query":"a","texts":[]}'),
         ("a text of numbers", 422, '{"query":"a","texts":[1]}'),
+        ("no rank", 422, '{"query":"a","texts":["b"],"top_n":0}'),
     ),
     *elsewhere(
         "/predict",
@@ -925,6 +926,7 @@ DIALECTS = [
         ("a task of others", 404, '{"query":"a","documents":["b"]}'),
         ("no query", 422, '{"documents":["b"]}'),
         ("a document of another kind", 422, '{"query":"a","documents":[{"title":"b"}]}'),
+        ("less of a document", 422, '{"query":"a","documents":["b"],"max_tokens_per_doc":255}'),
     ),
     *elsewhere(
         "/v2/rerank",

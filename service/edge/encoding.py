@@ -48,7 +48,8 @@ class Encoding:
         infer = self._handler(self._parse_infer)
         most = self._replica.settings.max_body_bytes
         tei_rerank = partial(tei_tasks.rerank, most=most)
-        ranking = self._plain(partial(rerank.parse, most=most))
+        longest = self._replica.reader.max_tokens
+        ranking = self._plain(partial(rerank.parse, most=most, longest=longest))
         return {
             ("/v1/encode", "post"): self._handler(self._parse_native, priced=True),
             ("/v1/similarity", "post"): self._handler(self._parse_similarity, priced=True),

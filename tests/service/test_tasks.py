@@ -259,6 +259,30 @@ async def test_documents_are_ranked_by_the_checkpoints_activation(
     assert best["results"] == [row | own for row, own in zip(rows[:2], documents, strict=False)]
 
 
+@pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank"])
+async def test_cohere_may_bound_a_document_by_no_less_than_the_model_does(
+    served: Served, path: str
+) -> None:
+    """Haystack's client of it always sends 4,096; what would cut a document is refused."""
+    given = {"query": QUERY, "documents": TEXTS}
+    plain = await served.post("reranker", path, **given)
+    bounded = await served.post("reranker", path, **given, max_tokens_per_doc=MOST)
+    http = served.clients["reranker"]
+    refused = await http.post(path, json={**given, "max_tokens_per_doc": MOST - 1})
+
+    assert bounded == plain
+    assert refused.status_code == 422 and "expected 37 or more" in words(refused)
+
+
+async def test_teis_ranks_may_be_only_the_best(served: Served) -> None:
+    """LiteLLM's client asks for so many."""
+    given = {"query": QUERY, "texts": TEXTS}
+    ranks = await served.post("reranker", "/rerank", **given)
+
+    assert await served.post("reranker", "/rerank", **given, top_n=2) == ranks[:2]
+    assert await served.post("reranker", "/rerank", **given, top_n=7) == ranks
+
+
 async def test_tei_predicts_texts_pairs_and_lists_of_them(served: Served) -> None:
     """Best class first; a list around it where a list of lists was sent."""
     one = await served.post("classifier", "/predict", inputs=TEXTS[0])

@@ -41,16 +41,20 @@ class Call(InPieces):
         yield b'],"usage":' + orjson.dumps(usage) + b"}"
 
 
-def parse(body: bytes, most: int) -> Call:
+def parse(body: bytes, most: int, longest: int) -> Call:
     """Read a request.
 
     Args:
         most: characters of the query, as often as there are documents.
+        longest: tokens of a query and a document together, at most.
 
     Raises:
         Refused, ValidationError: what service/refusals.py gives a status.
     """
     request = RerankRequest.model_validate_json(body)
+    if (request.max_tokens_per_doc or longest) < longest:
+        detail = f"expected {longest:,} or more: a document is cut together with its query"
+        raise Refused.at("out_of_range", "max_tokens_per_doc", detail=detail, limit=longest)
     texts = [entry if isinstance(entry, str) else entry.text for entry in request.documents]
     fields = {
         "model": request.model,

@@ -43,6 +43,9 @@ class RerankRequest(Wire):
     """How many to answer, the best ones; left out or null, or more than there are: all."""
     return_documents: bool = False
     """Whether each result comes with its document."""
+    max_tokens_per_doc: Annotated[int, Field(ge=1)] | None = None
+    """Of Cohere's clients: the tokens of a document, at most. `max_tokens` or more, which changes
+    nothing, since a document is cut together with its query; less is refused."""
     truncate: bool = True
     """Whether a query and a document of more than `max_tokens` tokens together are cut on the
     right, the longer first; false: they are refused."""

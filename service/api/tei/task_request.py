@@ -60,3 +60,6 @@ class RankRequest(CutPair):
     """Whether scores are the logits themselves."""
     return_text: bool = False
     """Whether each rank comes with its text."""
+    top_n: Annotated[int, Field(ge=1)] | None = None
+    """How many to answer, the best ones; left out or null, or more than there are: all. LiteLLM
+    sends it; TEI ignores it."""

@@ -58,15 +58,17 @@ class Ranks(InPieces):
     """A request of POST /rerank.
 
     Args:
+        most: ranks to answer.
         raw: whether scores are logits.
         texts: those to answer with their ranks, if any.
     """
 
+    most: int | None
     raw: bool
     texts: Sequence[str]
 
     def pieces(self, encoded: Encoded) -> Iterator[bytes]:
-        ranks = ranking.ranked(encoded.items)
+        ranks = ranking.ranked(encoded.items)[: self.most]
         logits = np.array([rank.logit for rank in ranks], dtype=np.float32)
         scores = numbers(logits if self.raw else _sigmoid(logits))
         for place, (rank, score) in enumerate(zip(ranks, scores, strict=True)):
@@ -125,7 +127,7 @@ def rerank(body: bytes, most: int) -> Ranks:
     inputs = ranking.pairs(request.query, request.texts, "texts", most)
     texts = request.texts if request.return_text else ()
     native = _request(ranking.PLAIN, request, inputs=inputs)
-    return Ranks(request=native, raw=request.raw_scores, texts=texts)
+    return Ranks(request=native, most=request.top_n, raw=request.raw_scores, texts=texts)
 
 
 def embed_sparse(body: bytes) -> SparseVectors:
