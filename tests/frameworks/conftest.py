@@ -1,0 +1,35 @@
+"""What docs/frameworks.md has its examples ask: the bundled model, a reranker, a classifier."""
+
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+import pytest_asyncio
+
+from service.edge import guard
+from service.replica import Replica
+from service.settings import Settings
+from tests.service.heads_of_tasks import checkpoint
+
+CLASSES = {0: "anger", 1: "joy", 2: "neither"}
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
+async def services(
+    replica: Replica,
+    tmp_path_factory: pytest.TempPathFactory,
+    outer: Callable[[Replica], guard.Guard],
+) -> AsyncIterator[dict[str, guard.Guard]]:
+    """By the part of the page."""
+    others = {
+        "Rerank": ("my-reranker", {"num_labels": 1}),
+        "Classes": ("my-classifier", {"id2label": CLASSES}),
+    }
+    started = {"Embeddings": replica}
+    for part, (name, choices) in others.items():
+        folder = tmp_path_factory.mktemp(name)
+        checkpoint(folder, "ForSequenceClassification", **choices)
+        settings = Settings(model=str(folder), device="cpu", threads=1, served_model_name=name)
+        started[part] = await Replica.start(settings, f"{name}-1")
+    yield {part: outer(one) for part, one in started.items()}
+    for part in others:
+        await started[part].close()

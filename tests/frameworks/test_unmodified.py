@@ -1,0 +1,113 @@
+"""Other people's clients, unmodified, in an environment of their own; `prove`: pip fetches them.
+
+`--write-golden` records what they send, for test_recorded.py.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from service.edge import guard
+from tests.frameworks.page import ADDRESS, NAMES, Example, examples, refusals
+from tests.frameworks.recording import STORED, Recorder
+
+pytestmark = [pytest.mark.prove, pytest.mark.asyncio(loop_scope="session")]
+
+HERE = Path(__file__).parent
+HOME = HERE.parent.parent / "build" / "frameworks"
+REQUIREMENTS = HERE / "requirements.txt"
+QUERY, TEXTS = NAMES["query"], NAMES["texts"]
+EMPTY = [""]  # refused by every route
+# nothing may call out
+QUIET = {"HAYSTACK_TELEMETRY_ENABLED": "False", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+
+Listen = Callable[..., AbstractAsyncContextManager[str]]
+
+
+@pytest.fixture(scope="module")
+def python() -> Path:
+    """The interpreter of an environment with all of them, made once."""
+    python, done = HOME / "bin" / "python", HOME / "installed"
+    if not (done.exists() and done.read_text() == REQUIREMENTS.read_text()):
+        subprocess.run([sys.executable, "-m", "venv", "--clear", HOME], check=True)
+        pip = [python, "-m", "pip", "install", "-q", "--no-compile", "--no-deps"]
+        subprocess.run([*pip, "--requirement", REQUIREMENTS], check=True)
+        done.write_text(REQUIREMENTS.read_text())
+    return python
+
+
+@pytest.mark.parametrize("example", examples(), ids=lambda one: one.title)
+async def test_an_unmodified_client_is_answered_exactly_and_told_of_a_refusal(
+    python: Path,
+    services: dict[str, guard.Guard],
+    listen: Listen,
+    pytestconfig: pytest.Config,
+    example: Example,
+) -> None:
+    """As the page shows it; it sends what is recorded, and raises what the page says."""
+    recorder = Recorder(services[example.part])
+    async with listen(recorder) as url:
+        told, refused = await asyncio.to_thread(said, python, example, url)
+    expected = await native(services[example.part])
+
+    for name, answer in told.items():
+        np.testing.assert_allclose(answer, expected[name][: len(answer)], rtol=0, atol=1e-6)
+    assert told and refused["error"] == refusals()[example.title], refused
+    record(example, recorder.requests, pytestconfig.getoption("--write-golden"))
+
+
+def said(python: Path, example: Example, url: str) -> list[dict[str, Any]]:
+    """What the example makes of TEXTS, and of what is refused."""
+    code = example.code.replace(ADDRESS, url)
+    given = json.dumps([{"query": QUERY, "texts": texts} for texts in (TEXTS, EMPTY)])
+    command = [python, "-I", HERE / "session.py", code, given]
+    environment = {k: v for k, v in os.environ.items() if k != "HF_HUB_OFFLINE"} | QUIET
+    done = subprocess.run(
+        command, env=environment, check=True, capture_output=True, text=True, timeout=180
+    )
+    told: list[dict[str, Any]] = json.loads(done.stdout)
+    for name in ("ranked", "classes"):
+        if name in told[0]:
+            told[0][name] = [score for _, score in told[0][name]]
+    return told
+
+
+async def native(app: guard.Guard) -> dict[str, Any]:
+    """The same answers from our own route, by their names on the page."""
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app), base_url="http://headlight"
+    ) as http:
+        tasks = (await http.get("/info")).json()["tasks"]
+        inputs: list[Any] = [QUERY, *TEXTS]
+        if "rerank" in tasks:
+            inputs = [{"text": QUERY, "pair": text} for text in TEXTS]
+        asked = {"inputs": inputs, "classify": "classify" in tasks}
+        items = (await http.post("/v1/encode", json=asked)).json()["data"]
+    if "rerank" in tasks:
+        return {"ranked": sorted((item["classes"][0]["score"] for item in items), reverse=True)}
+    if "classify" in tasks:
+        return {"classes": [max(row["score"] for row in items[1]["classes"])]}
+    query, *vectors = (item["pooled"] for item in items)
+    return {"vectors": vectors, "similarities": np.array(vectors) @ query}
+
+
+def record(example: Example, requests: list[dict[str, Any]], write: bool) -> None:
+    """Hold what was sent against what is recorded, or record it."""
+    recorded = json.loads(STORED.read_text())
+    if write:
+        recorded[example.title] = requests
+        order = [one.title for one in examples()]
+        kept = {title: recorded[title] for title in order if title in recorded}
+        STORED.write_text(json.dumps(kept, indent=1) + "\n")
+    else:
+        assert requests == recorded[example.title]
