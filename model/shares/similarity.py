@@ -160,11 +160,13 @@ class Strongest:
         """Look at further rows, (rows, columns) float64."""
         flat = block.flatten()
         best = _largest(flat, self._k)
-        places = torch.cat([self._places, best + self._cells])
-        shares = torch.cat([self._shares, flat[best]])
-        # of equal ones those of earlier rows stand first, and `strongest` keeps them first
-        best = _largest(shares, self._k)
-        self._places, self._shares = places[best], shares[best]
+        places, shares = best + self._cells, flat[best]
+        if self._cells:
+            places, shares = torch.cat([self._places, places]), torch.cat([self._shares, shares])
+            # of equal ones those of earlier rows stand first, and `strongest` keeps them first
+            best = _largest(shares, self._k)
+            places, shares = places[best], shares[best]
+        self._places, self._shares = places, shares
         self._cells, self._columns = self._cells + len(flat), block.shape[1]
 
     def pairs(self) -> tuple[Tensor, Tensor, Tensor]:

@@ -84,6 +84,7 @@ def _explained(
     torch.set_num_threads(1)  # of this thread, so that it opens no OpenMP region; see lanes.py
     cells = 0  # since the last pause
     left, items = _side(linear, plan, results, 0), [_item(plan, 0, _axes(plan.units[0]))]
+    pooled = _pooled(results[0])
     for index in range(1, len(results)):
         shares = linear.shares(left, _side(linear, plan, results, index))
         table = Table(request, plan.units[0], plan.units[index])
@@ -96,7 +97,7 @@ def _explained(
         arrays, unlisted = table.arrays()
         facts = {
             **_axes(plan.units[index]),
-            "score": _cosine(_pooled(results[0]), _pooled(results[index])),
+            "score": _cosine(pooled, _pooled(results[index])),
             "rest": shares.dropped + shares.bias + unlisted,
         }
         if linear.bias is not None:
