@@ -4,6 +4,8 @@ What they need is imported once they run, so that --help is quick.
 """
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -80,15 +82,24 @@ def encode_file(
     if file is None or out is None or flags["attention"] or flags["plot"]:
         refuse("give a TEXT, or --file and --out without --attention and --plot", USAGE)
     texts = lines.File.of(file, flags["format"], flags["column"])
-    try:
+    with resumable():
         count = job.encode(url, key, texts, out, truncate=flags["truncate"] or "refuse")
-    except job.Unusable as error:
+    tell(sys.stdout, f"{count} vectors in {out}")
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Leave with a line where a job over a file ends early."""
+    from service.commands.bulk.service import Stopped, Unusable
+
+    try:
+        yield
+    except Unusable as error:
         refuse(str(error), USAGE)
-    except job.Stopped as error:
+    except Stopped as error:
         refuse(str(error), FAILED)
     except KeyboardInterrupt:
         refuse("stopped; the same command goes on from here", INTERRUPTED)
-    tell(sys.stdout, f"{count} vectors in {out}")
 
 
 @click.command()
