@@ -8,6 +8,7 @@ import click
 from click.shell_completion import CompletionItem
 from pydantic.fields import FieldInfo
 
+from model.maps.choices import FIELDS
 from service import keys
 from service.settings import Settings
 
@@ -18,12 +19,44 @@ CONFIG = click.option(
     type=PRESENT,
     help="YAML file of settings; flags and HEADLIGHT_* variables override it",
 )
-URL = click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="the service")
+HERE = "http://127.0.0.1:8000"
+URL = click.option("--url", default=HERE, show_default=True, help="the service")
 KEY_FILE = click.option(
     "--key-file",
     type=FILE,
     help="file with an API key; from the service's own key file, the first key is used",
 )
+FORMAT = click.option(
+    "--format",
+    type=click.Choice(["jsonl", "txt", "csv", "tsv"]),
+    help="how a file holds texts  [default: as its name ends, or jsonl]",
+)
+COLUMN = click.option(
+    "--column", help="of csv and tsv: its name in the first row, or its number from 1"
+)
+TRUNCATE = click.option(
+    "--truncate",
+    type=click.Choice(["refuse", "right", "left"]),
+    help="where long texts of a file are cut  [default: refuse]",
+)
+RANKING = (
+    click.option("--head", metavar="L5H11", help="rank the texts of --corpus by this head"),
+    click.option("--statistic", type=click.Choice(FIELDS), help="with --head: by what of it"),
+    click.option("--lowest", is_flag=True, help="the smallest values, not the largest"),
+    click.option("--top", type=click.IntRange(1, 1000), help="how many texts  [default: 50]"),
+    FORMAT,
+    COLUMN,
+    TRUNCATE,
+    click.option("--url", help=f"with --head: the service  [default: {HERE}]"),
+    KEY_FILE,
+)
+
+
+def of_ranking(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of a ranking, each None or False where it is left out."""
+    for add in reversed(RANKING):
+        command = add(command)
+    return command
 
 
 def option(name: str, field: FieldInfo) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -12,7 +12,20 @@ from typing import Any
 import click
 
 from service.commands.ending import FAILED, INTERRUPTED, USAGE, refuse, tell
-from service.commands.options import FILE, KEY_FILE, URL, read_key
+from service.commands.options import (
+    COLUMN,
+    FILE,
+    FORMAT,
+    HERE,
+    KEY_FILE,
+    TRUNCATE,
+    URL,
+    of_ranking,
+    read_key,
+)
+from service.settings import Settings
+
+BUNDLED = Settings.model_fields["model"].default
 
 
 @click.command()
@@ -20,18 +33,10 @@ from service.commands.options import FILE, KEY_FILE, URL, read_key
 @click.option("--attention", metavar="L5H11", help="also show what this head attends to")
 @click.option("--plot", type=FILE, help="with --attention: also draw that map, .png or .svg")
 @click.option("--file", type=FILE, help="instead of TEXT: a file of texts; - reads stdin")
-@click.option(
-    "--format",
-    type=click.Choice(["jsonl", "txt", "csv", "tsv"]),
-    help="with --file: how it holds texts  [default: as its name ends, or jsonl]",
-)
-@click.option("--column", help="of csv and tsv: its name in the first row, or its number from 1")
+@FORMAT
+@COLUMN
 @click.option("--out", type=FILE, help="with --file: what to write, .safetensors or .npy")
-@click.option(
-    "--truncate",
-    type=click.Choice(["refuse", "right", "left"]),
-    help="with --file: where long texts are cut  [default: refuse]",
-)
+@TRUNCATE
 @URL
 @KEY_FILE
 def encode(text: str | None, url: str, key_file: Path | None, **flags: Any) -> None:
@@ -103,24 +108,77 @@ def resumable() -> Iterator[None]:
 
 
 @click.command()
-@click.option("--model", default="all-MiniLM-L6-v2", show_default=True, help="as for serve")
+@click.option("--model", help=f"as for serve  [default: {BUNDLED}]")
 @click.option("--corpus", type=FILE, help="sentences as JSON lines; default: the bundled ones")
 @click.option("--threshold", multiple=True, metavar="ROLE=NUMBER", help="a role's lowest score")
 @click.option("--plot", type=FILE, help="also draw the grid to this .png or .svg")
-@click.option("--json", "saved", type=FILE, help="also write the answer of GET /v1/heads")
+@click.option("--json", "saved", type=FILE, help="also write what is found, as JSON")
 @click.option("--ablate", metavar="TEXT", help="show only how far TEXT moves without each head")
-def heads(model: str, ablate: str | None, **flags: Any) -> None:
-    """Measure what each head of a model does, and print it."""
+@of_ranking
+def heads(head: str | None, corpus: Path | None, saved: Path | None, **flags: Any) -> None:
+    """Measure what each head of a model does, and print it.
+
+    With --head, --statistic and --corpus, a file of texts as for `headlight encode`: have a
+    running service find the texts in which that head's statistic is highest. Interrupted, the
+    command goes on where it stopped when it is given again.
+    """
+    survey = {name: flags.pop(name) for name in ("model", "threshold", "plot", "ablate")}
+    try:
+        if head is None and any(flags.values()):
+            refuse("--statistic, --url and what else a ranking takes go with --head", USAGE)
+        elif head is None:
+            survey_heads(corpus=corpus, saved=saved, **survey)
+        elif any(survey.values()):
+            refuse("--head goes without --model, --threshold, --plot and --ablate", USAGE)
+        else:
+            rank_texts(head, corpus, saved, **flags)
+    except ValueError as error:
+        refuse(str(error), USAGE)
+    except BrokenPipeError:
+        raise  # as in encode
+    except OSError as error:
+        refuse(str(error), FAILED)
+
+
+def survey_heads(model: str | None, ablate: str | None, **flags: Any) -> None:
+    """Print what each head does, on a corpus or to a text."""
     from service.commands import heads
 
     try:
         if ablate is None:
-            heads.measure(model, **flags)
+            heads.measure(model or BUNDLED, **flags)
         elif any(flags.values()):
             refuse("--ablate can be combined only with --model", USAGE)
         else:
-            heads.ablate(model, ablate)
+            heads.ablate(model or BUNDLED, ablate)
     except heads.Unusable as error:
         refuse(str(error), USAGE)
-    except OSError as error:
-        refuse(str(error), FAILED)
+
+
+def rank_texts(
+    name: str,
+    file: Path | None,
+    saved: Path | None,
+    url: str | None,
+    key_file: Path | None,
+    **flags: Any,
+) -> None:
+    """Print the texts of a file in which a head does most of something."""
+    from service.commands import encode
+    from service.commands.bulk import lines, ranking
+    from service.commands.bulk.question import TOP, Question
+
+    if file is None or flags["statistic"] is None:
+        refuse("--head goes with a --corpus of texts and a --statistic", USAGE)
+    texts = lines.File.of(file, flags["format"], flags["column"])
+    layer, head = encode.head(name)
+    question = Question(
+        layer,
+        head,
+        flags["statistic"],
+        top=flags["top"] or TOP,
+        lowest=flags["lowest"],
+        truncate=flags["truncate"] or "refuse",
+    )
+    with resumable():
+        ranking.rank(url or HERE, read_key(key_file), texts, question, saved)

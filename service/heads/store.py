@@ -6,8 +6,6 @@ come with this package.
 
 import asyncio
 import logging
-import os
-import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -27,7 +25,7 @@ from model.maps.units import divide
 from model.text.frame import Tokenized
 from service.engine.fair.line import Timing
 from service.engine.work import Outputs, Result, Work
-from service.heads import sentences
+from service.heads import cache, sentences
 from service.heads.survey import measure
 from service.refusals import Refused
 
@@ -124,10 +122,7 @@ def keep(survey: dict[str, Any]) -> Path:
         OSError: the folder cannot be written.
     """
     path = _cached(survey["weights"])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        file.write(serialize(survey))
-    os.replace(file.name, path)
+    cache.write(path, serialize(survey))
     return path
 
 
@@ -145,12 +140,7 @@ def _holds(survey: dict[str, Any], digest: str) -> bool:
 
 
 def _cached(digest: str) -> Path:
-    folder = os.environ.get("XDG_CACHE_HOME")
-    try:
-        root = Path(folder) if folder else Path.home() / ".cache"
-    except RuntimeError as error:  # a user without a home, as in many containers
-        raise OSError(str(error)) from error
-    return root / "headlight" / f"heads-{_hex(digest)}.json"
+    return cache.folder() / f"heads-{_hex(digest)}.json"
 
 
 def _shipped(digest: str) -> Traversable:

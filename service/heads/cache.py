@@ -1,0 +1,31 @@
+"""Our folder in the user's cache, and files that are whole there or not at all."""
+
+import os
+import tempfile
+from pathlib import Path
+
+
+def folder() -> Path:
+    """The folder, which need not exist.
+
+    Raises:
+        OSError: the user has no home.
+    """
+    cache = os.environ.get("XDG_CACHE_HOME")
+    try:
+        root = Path(cache) if cache else Path.home() / ".cache"
+    except RuntimeError as error:  # a user without a home, as in many containers
+        raise OSError(str(error)) from error
+    return root / "headlight"
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a file, and its folder where there is none.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(content)
+    os.replace(file.name, path)
