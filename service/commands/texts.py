@@ -35,7 +35,16 @@ BUNDLED = Settings.model_fields["model"].default
 @click.option("--file", type=FILE, help="instead of TEXT: a file of texts; - reads stdin")
 @FORMAT
 @COLUMN
-@click.option("--out", type=FILE, help="with --file: what to write, .safetensors or .npy")
+@click.option(
+    "--export",
+    type=click.Choice(["bertviz", "arrays"]),
+    help="write all maps of TEXT: a page of BertViz's views, or arrays for BertViz and CircuitsVis",
+)
+@click.option(
+    "--out",
+    type=FILE,
+    help="what to write: with --file .safetensors or .npy, with --export .html or .npz",
+)
 @TRUNCATE
 @URL
 @KEY_FILE
@@ -45,7 +54,9 @@ def encode(text: str | None, url: str, key_file: Path | None, **flags: Any) -> N
     With --file and --out, an interrupted command goes on where it stopped when it is given again.
     """
     try:
-        if text is not None:
+        if text is not None and flags["export"]:
+            export_text(url, read_key(key_file), text, **flags)
+        elif text is not None:
             encode_text(url, read_key(key_file), text, **flags)
         else:
             encode_file(url, read_key(key_file), **flags)
@@ -67,7 +78,7 @@ def encode_text(
     from service.commands.pictures.formats import CannotDraw
 
     if any(flags.values()):
-        refuse("TEXT goes without --file and what goes with it", USAGE)
+        refuse("TEXT goes without --file and what goes with it; --out needs --export", USAGE)
     if plot and not attention:
         refuse("--plot draws one head's map: name it by --attention, such as L0H5", USAGE)
     try:
@@ -78,13 +89,31 @@ def encode_text(
         refuse(str(error), FAILED)
 
 
+def export_text(
+    url: str, key: str | None, text: str, export: str, out: Path | None, **flags: Any
+) -> None:
+    """Write all maps of a text for other tools."""
+    from service.commands import export as maps
+    from service.commands.encode import Unreachable
+
+    if out is None or any(flags.values()):
+        refuse("--export goes with a TEXT and --out alone", USAGE)
+    try:
+        maps.export(url, key, text, export, out)
+    except maps.CannotExport as error:
+        refuse(str(error), USAGE)
+    except Unreachable as error:
+        refuse(str(error), FAILED)
+    tell(sys.stdout, f"all maps in {out}")
+
+
 def encode_file(
     url: str, key: str | None, file: Path | None, out: Path | None, **flags: Any
 ) -> None:
     """Write the vectors of a file's texts, showing how far it is."""
     from service.commands.bulk import job, lines
 
-    if file is None or out is None or flags["attention"] or flags["plot"]:
+    if file is None or out is None or flags["attention"] or flags["plot"] or flags["export"]:
         refuse("give a TEXT, or --file and --out without --attention and --plot", USAGE)
     texts = lines.File.of(file, flags["format"], flags["column"])
     with resumable():
