@@ -22,7 +22,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = DOCS / "attention.md"
-COMMAND = re.compile(r"^```console\n\$ headlight (.*)\n(.*\n)```$", re.MULTILINE)
+COMMAND = re.compile(r"^```console\n\$ headlight (.*)\n((?:(?!```).*\n)+)```$", re.MULTILINE)
 EXAMPLES = re.compile(r"^```pycon\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -56,15 +56,27 @@ async def test_every_example_gives_the_answer_shown(
     assert not said, "".join(said)
 
 
-async def test_the_questions_page_gives_the_answers_shown(client: httpx.AsyncClient) -> None:
-    """As one session, too."""
+async def test_the_questions_page_gives_the_answers_shown(
+    client: httpx.AsyncClient, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one session, too, its commands over real HTTP."""
+
+    def headlight(line: str) -> None:
+        result = CliRunner().invoke(main, line.replace("http://127.0.0.1:8000", address).split())
+        print(result.stdout if result.exit_code == 0 else result.output, end="")
+
     page = DOCS / "questions.md"
-    examples = "\n".join(EXAMPLES.findall(page.read_text("utf-8")))
-    names = {"client": Waiting(client)}
+    runnable = COMMAND.sub(r'```pycon\n>>> headlight("\1")\n\2\n```', page.read_text("utf-8"))
+    examples = "\n".join(EXAMPLES.findall(runnable))
+    names = {"client": Waiting(client), "headlight": headlight}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     session = doctest.DocTestParser().get_doctest(examples, names, page.name, str(page), 0)
+    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)  # a table's edge
     said: list[str] = []
 
-    await asyncio.to_thread(doctest.DocTestRunner().run, session, out=said.append)
+    await asyncio.to_thread(runner.run, session, out=said.append)
 
     assert len(session.examples) > 9
     assert not said, "".join(said)
