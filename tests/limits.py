@@ -220,6 +220,12 @@ ROWS = (
         "drain_seconds, as Ray is told",
     ),
     Row("cluster.ingress.NODE_DRAIN_SECONDS", "the node's work is cut", "a node told to stop"),
+    Row(
+        "cluster.haproxy.DRAIN_SECONDS",
+        "HAProxy ends when nothing is on its way",
+        "the least drain of a node's HAProxy",
+    ),
+    Row("cluster.haproxy.SHUT_SECONDS", "new ones find nobody", "of these, without connections"),
     Row("cluster.ingress.RECONNECT_SECONDS", "the node ends", "a node without its head"),
     # logs
     Row("observe.logs.FILE_BYTES", "the log begins anew", "a replica's log; one more is kept"),
