@@ -29,6 +29,7 @@ from model.positions import Rotation, hidden
 TILE = 128  # queries at a time, where not all keys are needed or not all maps fit
 
 Gates = Sequence[tuple[slice, Mapping[int, float]]]  # of these rows, what a head is multiplied by
+Biases = Sequence[Tensor | None]  # added to the scores of each group; None: nothing
 
 
 class HeadWeights(NamedTuple):
@@ -53,7 +54,7 @@ class Trace:
             head).
         z: the mixed values, as W^O reads them, (rows, width).
         normalisers: per group, the log of each softmax row's sum, (sequences, heads, tokens).
-        biases: what was added to the scores, (heads, query, key) by length; empty: nothing.
+        biases: what was added to each group's scores, (1 or heads, query, key) or None.
         spread: the normalisers of all rows, (heads, rows), if one call returned them.
     """
 
@@ -64,16 +65,26 @@ class Trace:
     z: Tensor
     groups: tuple[Group, ...]
     normalisers: tuple[Tensor, ...]
-    biases: Mapping[int, Tensor]
+    biases: Biases
     spread: Tensor | None = None
 
     def normaliser(self, rows: slice) -> Tensor:
         """The log of each softmax row's sum for one sequence, (heads, tokens)."""
+        place = self._place(rows)
+        if self.spread is not None:
+            return self.spread[:, rows]
+        group = self.groups[place]
+        return self.normalisers[place][(rows.start - group.start) // group.length]
+
+    def bias(self, rows: slice) -> Tensor | None:
+        """What was added to the scores of one sequence, (1 or heads, query, key)."""
+        return self.biases[self._place(rows)]
+
+    def _place(self, rows: slice) -> int:
+        """The group of one sequence."""
         for place, group in enumerate(self.groups):
             if group.rows.start <= rows.start < group.rows.stop:
-                if self.spread is not None:
-                    return self.spread[:, rows]
-                return self.normalisers[place][(rows.start - group.start) // group.length]
+                return place
         raise RuntimeError("rows outside every group: this is a bug")
 
 
@@ -109,14 +120,14 @@ class MultiHeadAttention:
         x: Tensor,
         residual: Tensor,
         packed: Packed,
-        biases: Mapping[int, Tensor],
+        biases: Biases,
         gates: Gates = (),
     ) -> tuple[Tensor, Trace]:
         """Mix each row with the rows of its own sequence, then add `residual`.
 
         Args:
             x, residual: (rows, width).
-            biases: added to the scores, (heads, query, key) by length of sequence.
+            biases: added to each group's scores, (1 or heads, query, key) or None.
             gates: factors for some heads' mixed values in some rows, applied before W^O.
 
         Returns:
@@ -126,7 +137,7 @@ class MultiHeadAttention:
         q, k, v = self.project(x).view(len(x), 3, self.heads, self.head).unbind(1)
         if self.rotation is not None:
             q, k = self.rotation(q, packed.positions), self.rotation(k, packed.positions)
-        if self.kernels.spread is not None and not biases:
+        if self.kernels.spread is not None and all(bias is None for bias in biases):
             mixed, spread = self.kernels.spread(q, k, v, packed, self.scale, self.window)
             z, normalisers = mixed.flatten(1), list[Tensor]()
         else:
@@ -139,16 +150,16 @@ class MultiHeadAttention:
         return self.output.add(z, residual), trace
 
     def _grouped(
-        self, q: Tensor, k: Tensor, v: Tensor, packed: Packed, biases: Mapping[int, Tensor]
+        self, q: Tensor, k: Tensor, v: Tensor, packed: Packed, biases: Biases
     ) -> tuple[Tensor, list[Tensor]]:
         """The mixed rows, (rows, width), and each group's normaliser, one call a group."""
         mixed, normalisers = [], []
-        for group in packed.groups:
+        for group, bias in zip(packed.groups, biases, strict=True):
             shape = (group.count, group.length, self.heads, self.head)
             queries, keys, values = (
                 part[group.rows].view(shape).transpose(1, 2) for part in (q, k, v)
             )
-            z, normaliser = self._attend(queries, keys, values, biases.get(group.length))
+            z, normaliser = self._attend(queries, keys, values, bias)
             mixed.append(z.transpose(1, 2).reshape(-1, self.heads * self.head))
             normalisers.append(normaliser)
         return _join(mixed, len(q)), normalisers

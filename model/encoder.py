@@ -4,7 +4,7 @@ Sources: Vaswani et al. 2017, section 3.1 (post-norm); Xiong et al. 2020 (pre-no
 Shazeer 2020, "GLU Variants Improve Transformer" (gated feed-forward).
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,13 +12,15 @@ import torch
 from torch import Tensor
 
 from model import packing
-from model.attention import Gates, MultiHeadAttention, Trace
+from model.attention import Biases, Gates, MultiHeadAttention, Trace
 from model.config import EncoderConfig
 from model.embeddings import Embeddings
 from model.kernels import ACTIVATIONS, Affine, Kernels, Linear, normalise
-from model.packing import Packed
+from model.packing import Group, Packed
 from model.pooling import Pooling, pool_each, pool_together
 from model.positions import buckets
+
+NEVER = -1e30  # added to a score that counts for nothing; finite, since 0 times infinity is NaN
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class Layer:
         self.attention_norm, self.feed_forward_norm = attention_norm, feed_forward_norm
 
     def __call__(
-        self, x: Tensor, packed: Packed, biases: Mapping[int, Tensor], gates: Gates
+        self, x: Tensor, packed: Packed, biases: Biases, gates: Gates
     ) -> tuple[Tensor, Trace]:
         """Return the next residual stream, (rows, width), and the attention's trace."""
         if self.config.pre_norm:
@@ -178,15 +180,35 @@ class Encoder:
             return pool_each(last, rows, how)
         return self.native.pool(last, rows, how)
 
-    def biases(self, packed: Packed) -> dict[int, Tensor]:
-        """What distance adds to the scores, (heads, query, key), for every length in the batch."""
+    def biases(self, packed: Packed) -> list[Tensor | None]:
+        """What is added to each group's scores, (1 or heads, query, key); None: nothing."""
         if self.distances is None:
-            return {}
-        lengths = {group.length for group in packed.groups}
+            return [_unseen(group, self.embeddings.word) for group in packed.groups]
+        longest = max(group.length for group in packed.groups)
         widest = self._widest
-        if widest is None or widest.shape[1] < max(lengths):  # lanes that meet may make one each
-            widest = self._widest = _biases(self.distances, max(lengths))
-        return {length: widest[:, :length, :length].contiguous() for length in lengths}
+        if widest is None or widest.shape[1] < longest:  # lanes that meet may make one each
+            widest = self._widest = _biases(self.distances, longest)
+        return [_near(group, widest) for group in packed.groups]
+
+
+def _near(group: Group, widest: Tensor) -> Tensor:
+    """What is added to the scores of a group where distance counts, (heads, query, key)."""
+    own = widest[:, : group.length, : group.length].contiguous()
+    hidden = _unseen(group, widest)
+    return own if hidden is None else own + hidden
+
+
+def _unseen(group: Group, like: Tensor) -> Tensor | None:
+    """What keeps all tokens of a group from its last ones, (1, query, key); None: nothing does.
+
+    Args:
+        like: of the dtype and on the device of the scores.
+    """
+    if not group.unseen:
+        return None
+    hidden = like.new_zeros(1, group.length, group.length)
+    hidden[:, :, -group.unseen :] = max(NEVER, torch.finfo(like.dtype).min)
+    return hidden
 
 
 def _biases(table: Tensor, tokens: int) -> Tensor:

@@ -34,12 +34,14 @@ class Sequence:
         types: (tokens,) token types (segments); None means all 0.
         embeddings: (tokens, embedding width) float, or None with token ids.
         gates: what heads' mixed values are multiplied by, by layer and head; 1 where none.
+        unseen: how many of its last tokens no token looks at; they look at the others.
     """
 
     token_ids: Many[int] | None = None
     types: Many[int] | None = None
     embeddings: Tensor | None = None
     gates: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
+    unseen: int = 0
 
     def __len__(self) -> int:
         inputs = self.token_ids if self.embeddings is None else self.embeddings
@@ -48,11 +50,16 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """`count` sequences of `length` tokens each, from row `start` on."""
+    """`count` sequences of `length` tokens each, from row `start` on.
+
+    Args:
+        unseen: how many of each one's last tokens no token looks at.
+    """
 
     start: int
     count: int
     length: int
+    unseen: int = 0
 
     @property
     def rows(self) -> slice:
@@ -99,7 +106,8 @@ def pack(sequences: Many[Sequence], device: torch.device, pad: int | None = None
         ((2, 0), [101, 102, 101, 7, 102])
     """
     lengths = tuple(len(sequence) for sequence in sequences)
-    order = sorted(range(len(sequences)), key=lengths.__getitem__)
+    kinds = [(length, one.unseen) for length, one in zip(lengths, sequences, strict=True)]
+    order = sorted(range(len(sequences)), key=kinds.__getitem__)
     starts = [0] * len(sequences)
     ids, positions, types = array("q"), array("q"), array("q")  # int64, as torch reads them
     embeddings: list[tuple[slice, Tensor]] = []
@@ -114,7 +122,7 @@ def pack(sequences: Many[Sequence], device: torch.device, pad: int | None = None
             embeddings.append((rows, sequence.embeddings))
         if sequence.gates:
             gates.append((rows, sequence.gates))
-    groups = _group([lengths[index] for index in order])
+    groups = _group([kinds[index] for index in order])
     fill = _zeros(filled(len(ids), device) - len(ids))
     columns = ids + fill + positions + fill + types + fill
     table = torch.frombuffer(columns, dtype=torch.int64).view(3, -1).to(device)
@@ -149,11 +157,11 @@ def _positions(sequence: Sequence, pad: int | None) -> Many[int]:
     return [-1 if token_id == pad else count - 1 for token_id, count in pairs]
 
 
-def _group(ordered: list[int]) -> tuple[Group, ...]:
-    """Runs of equal length in an ordered list of lengths."""
+def _group(ordered: list[tuple[int, int]]) -> tuple[Group, ...]:
+    """Runs of equal kind in an ordered list of lengths and of how many tokens are unseen."""
     groups: list[Group] = []
     start = 0
-    for length, run in groupby(ordered):
-        groups.append(Group(start, len(list(run)), length))
+    for (length, unseen), run in groupby(ordered):
+        groups.append(Group(start, len(list(run)), length, unseen))
         start = groups[-1].rows.stop
     return tuple(groups)

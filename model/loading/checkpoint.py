@@ -8,7 +8,7 @@ assembly.py and sentence_transformers.py.
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -17,16 +17,18 @@ from model.config import EncoderConfig
 from model.encoder import Encoder
 from model.errors import CheckpointError
 from model.kernels import Kernels
-from model.loading import sentence_transformers
+from model.loading import sentence_transformers, vectors
 from model.loading.assembly import build, draw, expected
 from model.loading.families import read_config
 from model.loading.files import CONFIG, TOKENIZER, find_weights, read_json
 from model.loading.heads import Parts, read_choices, read_head
+from model.loading.modules import dense_files
 from model.loading.sentence_transformers import Prompts
 from model.loading.tensors import by_plain_name, open_tensors, translate
 from model.pooling import Pooling
 from model.tasks.choices import Task
 from model.tasks.heads import Classifier, Head
+from model.tasks.vectors import Vectors
 from model.text.tokenizer import Tokenizer
 
 DIGEST_DIGITS = 12
@@ -91,19 +93,24 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, kernels: Kernel
     tokenizer = _tokenizer(
         folder / TOKENIZER, config, sentence_transformers.read_lower_case(folder)
     )
+    roles = vectors.read_roles(folder, raw, config, tokenizer)
+    if roles and kernels.spread and roles["query"].filling and not roles["query"].attended:
+        kernels = replace(kernels, name="grouped", spread=None)  # which knows no tokens unseen
     with open_tensors({path.name: path for path in files}) as tensors:
-        weights = translate(tensors, expected(config), family)
+        weights = translate(vectors.encoders(raw, tensors), expected(config), family)
         encoder = build(config, weights, device, dtype, kernels)
-        named = by_plain_name(tensors, family)
-        head = read_head(Parts(folder, raw, config, named, device, kernels))
+        parts = Parts(folder, raw, config, by_plain_name(tensors, family), device, kernels)
+        head = vectors.read_vectors(parts, roles) if roles else read_head(parts)
     pooling = sentence_transformers.read_pooling(folder, config.width, device, kernels)
     max_tokens = sentence_transformers.read_max_tokens(folder, config.max_tokens)
+    if isinstance(head, Vectors):  # whatever PyLate left in that file, it takes these
+        max_tokens = head.longest
     prompts = sentence_transformers.read_prompts(folder)
     paths = [
         *files,
         folder / CONFIG,
         folder / TOKENIZER,
-        *sentence_transformers.dense_files(folder),
+        *dense_files(folder),
     ]
     choices = read_choices(folder, head)
     digest = _digest(paths, pooling, max_tokens, tokenizer.lower_case, prompts, choices)

@@ -19,12 +19,13 @@ from model.errors import CheckpointError
 from model.kernels import ACTIVATIONS, Affine, Kernels
 from model.loading import configs, recipes
 from model.loading.files import CONFIG, WEIGHTS, read_json
+from model.loading.modules import PROMPTS, read_modules, read_optional
 from model.loading.recipes import Recipe
-from model.loading.sentence_transformers import PROMPTS, read_modules, read_optional
 from model.loading.tensors import Shape, Stored, check
 from model.tasks.choices import Activation
 from model.tasks.heads import Classifier, Head, Splade, Tagger
 from model.tasks.projection import Projection, Transform
+from model.tasks.vectors import Vectors
 
 TABLES = {
     "ForSequenceClassification": recipes.CLASSIFIERS,
@@ -87,6 +88,8 @@ def read_choices(folder: Path, head: Head | None) -> list[str]:
     """What a head takes of other files than config.json and the weights, for the digest."""
     if isinstance(head, Classifier) and (folder / PROMPTS).is_file():
         return [head.activation]
+    if isinstance(head, Vectors):
+        return [f"{side} {role.choices()}" for side, role in sorted(head.roles.items())]
     return [head.pooling, str(head.twice)] if isinstance(head, Splade) else []
 
 

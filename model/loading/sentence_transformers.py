@@ -20,16 +20,15 @@ from model.config import Mode
 from model.errors import CheckpointError
 from model.kernels import Affine, Kernels
 from model.loading.files import CONFIG, PICKLES, WEIGHTS, differences, read_json
+from model.loading.modules import MODULES, PROMPTS, read_modules, read_optional, token_layers
 from model.loading.tensors import Shape, check, open_tensors
 from model.pooling import Dense, Pooling, identity
 
-MODULES = "modules.json"
 SENTENCE = tuple(  # what sentence-transformers reads, and in this order
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 TOKENIZER_CONFIG = "tokenizer_config.json"
-PROMPTS = "config_sentence_transformers.json"
 # in the order in which several are joined
 FLAGS = {
     "pooling_mode_cls_token": "cls",
@@ -86,7 +85,8 @@ def read_pooling(folder: Path, width: int, device: torch.device, kernels: Kernel
     if not modules:
         return PLAIN
     kinds = [kind for kind, _ in modules]
-    if kinds[1:] == ["SpladePooling"] or (kinds == ["Transformer"] and _scores(folder)):
+    scores = kinds == ["Transformer"] and _scores(folder)
+    if kinds[1:] == ["SpladePooling"] or scores or token_layers(folder):
         return PLAIN  # its vectors are not what the checkpoint is for
     denses = kinds.count("Dense")
     order = ["Transformer", "Pooling", *["Dense"] * denses, "Normalize"]
@@ -142,12 +142,6 @@ def read_prompts(folder: Path) -> Prompts:
     return Prompts(texts, default)
 
 
-def dense_files(folder: Path) -> list[Path]:
-    """The files of the Dense modules, in a fixed order."""
-    paths = [path for kind, path in read_modules(folder) if kind == "Dense"]
-    return [path / name for path in paths for name in (WEIGHTS, CONFIG)]
-
-
 def _sentence(folder: Path) -> Mapping[str, Any]:
     """What sentence-transformers stored of its Transformer: the first such file with content."""
     for name in SENTENCE:
@@ -162,30 +156,6 @@ def _sentence(folder: Path) -> Mapping[str, Any]:
 def _scores(folder: Path) -> bool:
     """Whether a lone Transformer is a CrossEncoder's."""
     return bool(read_optional(folder / PROMPTS).get("model_type") == "CrossEncoder")
-
-
-def read_optional(path: Path) -> Any:
-    """What a JSON file holds that need not be there."""
-    return read_json(path) if path.is_file() else {}
-
-
-def read_modules(folder: Path) -> list[tuple[str, Path]]:
-    """The kind and the folder of every module; none in a plain folder."""
-    if not (folder / MODULES).is_file():
-        return []
-    try:
-        entries = [(entry["type"], folder / entry["path"]) for entry in read_json(folder / MODULES)]
-    except (KeyError, TypeError) as error:
-        raise CheckpointError(f"{MODULES} has an entry without type and path") from error
-    inside = folder.absolute()
-    for _, path in entries:
-        if ".." in path.parts or not path.absolute().is_relative_to(inside):
-            raise CheckpointError(f"{MODULES} names a folder outside: {path}")
-    return [
-        # another library's class of the same name may compute anything
-        (kind.rpartition(".")[2] if kind.startswith("sentence_transformers.") else kind, path)
-        for kind, path in entries
-    ]
 
 
 def _modes(config: Mapping[str, Any]) -> tuple[Mode, ...]:
@@ -219,11 +189,11 @@ def _dense(folder: Path, inputs: int, device: torch.device, kernels: Kernels) ->
     return Dense(kernels.linear(weight, bias), ACTIVATIONS[activation], len(weight))
 
 
-def _affine(folder: Path, inputs: int, device: torch.device, *, biased: bool) -> Affine:
-    """Weight and bias of a Dense module, float32.
+def dense_weights(folder: Path) -> tuple[Path, str]:
+    """The file of a Dense module's weights, and what a refusal calls it.
 
     Raises:
-        CheckpointError: the file is missing, a pickle or broken, or tensors do not fit.
+        CheckpointError: there is none, or a pickle.
     """
     path, pickle = folder / WEIGHTS, folder / PICKLES[0]
     where = f"{folder.name}/{WEIGHTS}"
@@ -233,6 +203,16 @@ def _affine(folder: Path, inputs: int, device: torch.device, *, biased: bool) ->
         raise CheckpointError(f"{name} is a pickle, which can run code; {advice}")
     if not path.is_file():
         raise CheckpointError(f"{folder.parent} lacks {where}")
+    return path, where
+
+
+def _affine(folder: Path, inputs: int, device: torch.device, *, biased: bool) -> Affine:
+    """Weight and bias of a Dense module, float32.
+
+    Raises:
+        CheckpointError: the file is missing, a pickle or broken, or tensors do not fit.
+    """
+    path, where = dense_weights(folder)
     with open_tensors({where: path}) as tensors:
         shape = tensors["linear.weight"].shape if "linear.weight" in tensors else ()
         outputs = shape[0] if shape else 0

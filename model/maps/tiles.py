@@ -74,7 +74,7 @@ class Look:
         self.k = trace.k[rows, self.index].float().permute(1, 2, 0)
         self.shift = trace.normaliser(rows)[self.index].unsqueeze(-1).mul(-LOG2E)
         self.scale, self.window = attention.scale * LOG2E, attention.window
-        self.bias = trace.biases.get(self.units.tokens)
+        self.bias = trace.bias(rows)
         self.norms: Tensor | None = None
         if weight == "value_norm":
             values = trace.v[rows].float().transpose(0, 1)
@@ -92,7 +92,8 @@ class Look:
         out = _shaped(scratch, len(q), q.shape[1], k.shape[2])
         logs = torch.baddbmm(shift, q, k, alpha=self.scale, out=out)
         if self.bias is not None:
-            logs += self.bias[:, queries][:, :, keys][self.index].float() * LOG2E
+            bias = self.bias[:, queries][:, :, keys].float() * LOG2E
+            logs += bias[self.index] if len(bias) > 1 else bias
         if self.window is not None:
             logs.masked_fill_(self._far(queries, keys), NEVER)
         return logs

@@ -14,7 +14,8 @@ from model.native.stack import Stack
 from model.pooling import Pooling, pool_each
 
 MODES = get_args(Mode)
-LENGTHS = (1, 3, 40, 40)  # tokens
+LENGTHS = (1, 3, 40, 40, 40)  # tokens
+UNSEEN = 4  # place of the one whose last tokens no token looks at
 SEVERAL_TILES = 2 * TILE + 1  # tokens of one more, where a window makes tiles
 
 
@@ -48,7 +49,7 @@ def left(encoded: Encoded) -> list[Tensor]:
 
 
 def _sequences(config: EncoderConfig) -> Iterator[packing.Sequence]:
-    """One of each length, the second of vectors, the third with a gate in every layer."""
+    """One of each length: the second of vectors, the third gated, the fifth with an unseen end."""
     random = torch.Generator().manual_seed(0)
     lengths = (*LENGTHS, SEVERAL_TILES) if any(config.windows) else LENGTHS
     for place, length in enumerate(min(length, config.max_tokens) for length in lengths):
@@ -60,5 +61,7 @@ def _sequences(config: EncoderConfig) -> Iterator[packing.Sequence]:
         elif place == 2:
             gates = {layer: {config.heads - 1: 0.5} for layer in range(config.layers)}
             yield packing.Sequence(ids, types, gates=gates)
+        elif place == UNSEEN:
+            yield packing.Sequence(ids, types, unseen=length // 2)
         else:
             yield packing.Sequence(ids, types)

@@ -52,7 +52,7 @@ struct Affine {
 // `count` sequences of `length` tokens each, from row `start` on; as packing.Group.
 struct Group {
   int64_t start, count, length;
-  Maybe bias;  // what distance adds to the scores, (heads, query, key)
+  Maybe bias;  // what is added to the scores, (1 or heads, query, key)
 };
 
 // What multiplies a head's mixed values in some rows.
@@ -269,7 +269,7 @@ struct Stack : torch::CustomClassHolder {
 
   // Encode a packed batch; as encoder.Encoder.
   //
-  // groups: start, count and length of each, biases: of each, or empty. gates: layer, first row,
+  // groups: start, count and length of each, biases: of each, empty where none. gates: layer, first row,
   // last row and head of each, scales: of each. hidden, traces: which to keep, in rising order.
   // Returns the last state, those kept, of each layer kept q, k, v, z and a normaliser a group;
   // and whether all of the last state is finite.
@@ -324,7 +324,7 @@ struct Stack : torch::CustomClassHolder {
   static std::vector<Group> grouped(const Ints& numbers, const Tensors& biases) {
     std::vector<Group> groups;
     for (size_t i = 0; i < numbers.size(); i += 3) {
-      const auto bias = biases.empty() ? Maybe() : Maybe(biases[i / 3]);
+      const auto bias = biases[i / 3].numel() ? Maybe(biases[i / 3]) : Maybe();
       groups.push_back({numbers[i], numbers[i + 1], numbers[i + 2], bias});
     }
     return groups;

@@ -4,9 +4,10 @@ from collections.abc import Iterator, Sequence, Set
 from itertools import chain, islice
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from model.attention import TILE, Trace
+from model.attention import TILE, Biases, Trace
 from model.encoder import Encoded, Encoder, Layer
 from model.kernels import FUSED_NAMES, Affine, Kernels, PackedLinear, attend_fused
 from model.packing import Packed
@@ -29,7 +30,7 @@ class Stack:
     """
 
     def __init__(self, encoder: Encoder, operator: Any) -> None:
-        self._encoder = encoder
+        self._encoder, self._nothing = encoder, torch.empty(0)
         config, attention = encoder.config, encoder.layers[0].attention
         self._stack = operator(
             attention.heads,
@@ -50,7 +51,7 @@ class Stack:
 
     def __call__(self, packed: Packed, hidden: Set[int], traces: Set[int]) -> Encoded:
         """What Encoder.loop gives, to the bit; and whether it is finite."""
-        by_length, states, layers = self._encoder.biases(packed), sorted(hidden), sorted(traces)
+        biases, states, layers = self._encoder.biases(packed), sorted(hidden), sorted(traces)
         gates = list(_gates(packed))
         tensors, finite = self._stack.run(
             packed.token_ids,
@@ -59,7 +60,7 @@ class Stack:
             [rows.start for rows, _ in packed.embeddings],
             [vectors for _, vectors in packed.embeddings],
             [n for group in packed.groups for n in (group.start, group.count, group.length)],
-            [by_length[group.length] for group in packed.groups] if by_length else [],
+            [self._nothing if bias is None else bias for bias in biases],
             [place for *places, _ in gates for place in places],
             [scale for *_, scale in gates],
             states,
@@ -68,7 +69,7 @@ class Stack:
         left = iter(tensors)
         last = next(left)
         kept = dict(zip(states, left, strict=False))
-        by_layer = {i: self._trace(i, left, packed, by_length) for i in layers}
+        by_layer = {i: self._trace(i, left, packed, biases) for i in layers}
         return Encoded(packed, last, kept, by_layer, finite)
 
     def pool(self, last: Tensor, rows: Sequence[slice], how: Pooling) -> Tensor:
@@ -78,9 +79,7 @@ class Stack:
         vectors: Tensor = self._stack.pool(last, places, modes, how.normalize, most)
         return vectors
 
-    def _trace(
-        self, i: int, left: Iterator[Tensor], packed: Packed, biases: dict[int, Tensor]
-    ) -> Trace:
+    def _trace(self, i: int, left: Iterator[Tensor], packed: Packed, biases: Biases) -> Trace:
         """The next of the tensors that the operator left, as layer i's trace."""
         q, k, v, z, *normalisers = islice(left, 4 + len(packed.groups))
         attention = self._encoder.layers[i].attention

@@ -3,4 +3,5 @@
 from typing import Literal
 
 Activation = Literal["softmax", "sigmoid", "none"]  # logits -> scores
-Task = Literal["encode", "classify", "rerank", "label_tokens", "sparse"]
+Task = Literal["encode", "classify", "rerank", "label_tokens", "sparse", "multi_vector"]
+Side = Literal["query", "document"]  # of a late interaction

@@ -3,6 +3,7 @@
     Classifier  a logit for each class of a text or pair; of one class it ranks
     Tagger      a logit for each label of each token
     Splade      a weight for each token of the vocabulary (Formal et al. 2021, "SPLADE v2")
+    Vectors     a vector for each token that is kept; see vectors.py
 
 A sequence is computed alone, so that it has the same bits in any batch. What a request may choose
 is a field, to be replaced: activation, k, threshold.
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from model.tasks.choices import Activation, Task
 from model.tasks.projection import Projection
+from model.tasks.vectors import Vectors
 
 TILE_ROWS = 64  # of tokens whose logits over the vocabulary are in memory at once
 NUMBER = 4  # bytes of an index or a float32
@@ -142,7 +144,7 @@ class Splade:
         return weights.log1p() if self.twice else weights
 
 
-Head = Classifier | Tagger | Splade
+Head = Classifier | Tagger | Splade | Vectors
 
 
 def _tiles(tokens: Tensor) -> Iterator[Tensor]:

@@ -146,6 +146,15 @@ class Tokenizer:
         """The token of an id, None for an id that the vocabulary lacks."""
         return self._library.id_to_token(token_id)
 
+    def find(self, token: str) -> int | None:
+        """The id of a token, None for one that the vocabulary lacks."""
+        return self._library.token_to_id(token)
+
+    @property
+    def unknown(self) -> str | None:
+        """The token that the vocabulary itself names for what it lacks."""
+        return getattr(self._library.model, "unk_token", None)
+
     def highest(self) -> tuple[int, int]:
         """The highest token id and the highest token type that texts can get."""
         framed = [self._library.encode(""), self._library.encode("", "")]

@@ -194,7 +194,7 @@ def test_not_asking_runs_no_operator_more_than_the_layers_do(model: Model, seque
     def bare() -> None:
         x = model.encoder.embeddings(packed)
         for layer in model.encoder.layers:
-            x, _ = layer(x, packed, {}, [])
+            x, _ = layer(x, packed, model.encoder.biases(packed), [])
 
     assert operators(lambda: model.encoder(packed)) == operators(bare)
 

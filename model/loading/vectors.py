@@ -1,0 +1,239 @@
+"""A checkpoint folder's many vectors: PyLate's files, or those of Stanford's ColBERT.
+
+PyLate     modules.json                       Transformer, Dense .., each token by itself
+           config_sentence_transformers.json  markers, lengths, filling, skiplist
+Stanford   config.json                        architectures: HF_ColBERT
+           model.safetensors                  linear.weight beside the encoder's
+           artifact.metadata                  the same choices by other names
+
+Sources: PyLate 1.6, models/colbert.py and models/Dense.py; ColBERT 0.2, modeling/ and
+infra/config/settings.py.
+"""
+
+import string
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from model.config import EncoderConfig
+from model.errors import CheckpointError
+from model.loading.files import CONFIG, WEIGHTS, differences, read_json
+from model.loading.heads import Parts
+from model.loading.modules import PROMPTS, read_optional, token_layers
+from model.loading.sentence_transformers import ACTIVATIONS, TOKENIZER_CONFIG, dense_weights
+from model.loading.tensors import Shape, Stored, check, open_tensors
+from model.pooling import identity
+from model.tasks.choices import Side
+from model.tasks.vectors import TokenDense, Vectors
+from model.text.role import Role, Token
+from model.text.tokenizer import Tokenizer
+
+METADATA = "artifact.metadata"
+LINEAR = "linear.weight"  # of Stanford's files, beside the encoder's tensors
+SPECIALS = "special_tokens_map.json"
+QUERY_LENGTH, DOCUMENT_LENGTH = 32, 180  # where PyLate's file does not say
+STANFORD_LENGTH = 220  # of a document, where Stanford's does not
+SHORTEST = 4  # tokens: the special ones, the marker, and one of the text
+MASKS = ("[MASK]", "<mask>")  # of a tokenizer whose files do not name it
+SCORED = {"similarity": "cosine", "interaction": "colbert"}  # alone, of what Stanford's may say
+
+Roles = Mapping[Side, Role]
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What either kind of file says.
+
+    Args:
+        file: that says it.
+        markers, lengths: of a query and of a document; no marker is "".
+        expand: whether queries are filled up.
+        attend: whether other tokens look at the filling.
+        skiplist: words without a vector in documents.
+    """
+
+    file: str
+    markers: tuple[str, str]
+    lengths: tuple[int, int]
+    expand: bool
+    attend: bool
+    skiplist: list[str]
+
+
+def read_roles(
+    folder: Path, raw: Mapping[str, Any], config: EncoderConfig, tokenizer: Tokenizer
+) -> Roles | None:
+    """How the texts of either side are read; None of a folder without many vectors.
+
+    Raises:
+        CheckpointError: a choice is malformed or not supported, or the vocabulary lacks a token.
+    """
+    if token_layers(folder):
+        choices = _pylate(read_optional(folder / PROMPTS))
+    elif _stanford(raw):
+        choices = _colbert(read_optional(folder / METADATA))
+    else:
+        return None
+    _check(choices, config)
+    query, document = (_marker(choices, name, tokenizer) for name in choices.markers)
+    filling = _mask(folder, tokenizer) if choices.expand else None
+    attended = choices.expand and choices.attend
+    length = min(choices.lengths[1], config.max_tokens)
+    return {
+        "query": Role(choices.lengths[0], query, filling, attended),
+        "document": Role(length, document, skipped=_skipped(choices.skiplist, folder, tokenizer)),
+    }
+
+
+def read_vectors(parts: Parts, roles: Roles) -> Vectors:
+    """The layers behind each token.
+
+    Raises:
+        CheckpointError: a part of them is missing, misshapen or not finite, or is not supported.
+    """
+    layers: list[TokenDense] = []
+    inputs = parts.config.width
+    for folder in token_layers(parts.folder):
+        layers.append(_layer(parts, folder, inputs))
+        inputs = layers[-1].outputs
+    return Vectors(tuple(layers) or (_linear(parts, inputs),), roles)
+
+
+def encoders(raw: Mapping[str, Any], tensors: Mapping[str, Stored]) -> Mapping[str, Stored]:
+    """A file's tensors without Stanford's linear."""
+    return {name: one for name, one in tensors.items() if name != LINEAR or not _stanford(raw)}
+
+
+def _stanford(raw: Mapping[str, Any]) -> bool:
+    return "HF_ColBERT" in (raw.get("architectures") or [])
+
+
+def _pylate(config: Mapping[str, Any]) -> Choices:
+    def of(key: str, own: Any) -> Any:
+        value = config.get(key)
+        return own if value is None else value
+
+    return Choices(
+        PROMPTS,
+        (of("query_prefix", "[Q] "), of("document_prefix", "[D] ")),
+        (of("query_length", QUERY_LENGTH), of("document_length", DOCUMENT_LENGTH)),
+        of("do_query_expansion", True),
+        of("attend_to_expansion_tokens", False),
+        of("skiplist_words", list(string.punctuation)),
+    )
+
+
+def _colbert(config: Mapping[str, Any]) -> Choices:
+    if wrong := differences(config, SCORED):
+        raise CheckpointError(f"{METADATA}: not supported: {', '.join(wrong)}")
+    mask = config.get("mask_punctuation", True)
+    return Choices(
+        METADATA,
+        (config.get("query_token_id", "[unused0]"), config.get("doc_token_id", "[unused1]")),
+        (config.get("query_maxlen", QUERY_LENGTH), config.get("doc_maxlen", STANFORD_LENGTH)),
+        True,
+        config.get("attend_to_mask_tokens", False),
+        list(string.punctuation) if mask else [],
+    )
+
+
+def _check(choices: Choices, config: EncoderConfig) -> None:
+    """Refuse choices of the wrong kind, and queries that this encoder cannot read."""
+    texts = [*choices.markers, *(choices.skiplist if isinstance(choices.skiplist, list) else [0])]
+    switches = (choices.expand, choices.attend)
+    if not all(isinstance(one, str) for one in texts) or not all(
+        isinstance(one, bool) for one in switches
+    ):
+        raise CheckpointError(f"{choices.file}: expected texts as markers and words, and switches")
+    if not all(type(one) is int and one >= SHORTEST for one in choices.lengths):
+        told = f"expected {SHORTEST} or more tokens of a query and a document"
+        raise CheckpointError(f"{choices.file}: {told}, received {choices.lengths}")
+    length, windows = choices.lengths[0], [w for w in config.windows if w is not None]
+    if length > config.max_tokens:
+        most = f"the model takes {config.max_tokens}"
+        raise CheckpointError(f"{choices.file}: queries of {length} tokens, and {most}")
+    if choices.expand and not choices.attend and any(length > w + 1 for w in windows):
+        told = f"filling that no token looks at, beyond a window of {min(windows)}"
+        raise CheckpointError(f"{choices.file}: not supported: {told}")
+
+
+def _marker(choices: Choices, name: str, tokenizer: Tokenizer) -> Token | None:
+    if not name:
+        return None
+    if (id := tokenizer.find(name)) is None:
+        # PyLate would add it, with a vector that nobody has trained
+        raise CheckpointError(f"{choices.file}: the tokenizer lacks the marker {name!r}")
+    return Token(id, name)
+
+
+def _mask(folder: Path, tokenizer: Tokenizer) -> Token:
+    """What fills a query up."""
+    names = [name] if (name := _special(folder, "mask_token")) else MASKS
+    for one in names:
+        if (id := tokenizer.find(one)) is not None:
+            return Token(id, one)
+    raise CheckpointError("queries are to be filled up, and the tokenizer has no mask token")
+
+
+def _skipped(words: list[str], folder: Path, tokenizer: Tokenizer) -> frozenset[int]:
+    """The ids of the skiplist; of a word that the vocabulary lacks, as in PyLate, the unknown's."""
+    ids = {tokenizer.find(word) for word in words}
+    if None in ids:
+        name = _special(folder, "unk_token") or tokenizer.unknown
+        unknown = tokenizer.find(name) if name else None
+        if unknown is None:
+            lacking = next(word for word in words if tokenizer.find(word) is None)
+            raise CheckpointError(f"skiplist_words: the tokenizer lacks {lacking!r}")
+        ids.add(unknown)
+    return frozenset(id for id in ids if id is not None)
+
+
+def _special(folder: Path, kind: str) -> str | None:
+    """What a tokenizer's files call a special token."""
+    for name in (TOKENIZER_CONFIG, SPECIALS):
+        token = read_optional(folder / name).get(kind)
+        token = token.get("content") if isinstance(token, Mapping) else token
+        if isinstance(token, str):
+            return token
+    return None
+
+
+def _layer(parts: Parts, folder: Path, inputs: int) -> TokenDense:
+    """One of PyLate's Dense modules, or of sentence-transformers' that it converts."""
+    config = read_json(folder / CONFIG)
+    name, added = config.get("activation_function"), config.get("use_residual", False)
+    if name not in ACTIVATIONS:
+        raise CheckpointError(f"{folder.name}: not supported: activation_function {name!r}")
+    path, where = dense_weights(folder)
+    with open_tensors({where: path}) as tensors:
+        shape = tensors[LINEAR].shape if LINEAR in tensors else ()
+        outputs = shape[0] if shape else 0
+        shapes: dict[str, Shape] = {LINEAR: (outputs, inputs)}
+        shapes |= {"linear.bias": (outputs,)} if config.get("bias", True) else {}
+        turned = added and outputs != inputs
+        shapes |= {"residual.weight": (outputs, inputs)} if turned else {}
+        check(tensors, shapes, where)
+        read = {name: _read(parts, tensors[name]) for name in shapes}
+    linear = parts.kernels.linear(read[LINEAR], read.get("linear.bias"))
+    residual: Callable[[Tensor], Tensor] | None = identity if added else None
+    if turned:
+        residual = parts.kernels.linear(read["residual.weight"], None)
+    return TokenDense(linear, ACTIVATIONS[name], residual, outputs, outputs * inputs * (1 + turned))
+
+
+def _linear(parts: Parts, inputs: int) -> TokenDense:
+    """Stanford's one linear, which has no bias."""
+    if LINEAR not in parts.tensors:
+        raise CheckpointError(f"{WEIGHTS}: missing {LINEAR}")
+    stored = parts.tensors[LINEAR]
+    outputs = stored.shape[0] if stored.shape else 0
+    check({LINEAR: stored}, {LINEAR: (outputs, inputs)}, WEIGHTS)
+    linear = parts.kernels.linear(_read(parts, stored), None)
+    return TokenDense(linear, identity, None, outputs, outputs * inputs)
+
+
+def _read(parts: Parts, stored: Stored) -> Tensor:
+    return stored.read().float().to(parts.device)
