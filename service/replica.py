@@ -21,6 +21,7 @@ from service.encode.inputs import Reader
 from service.encode.plan import Planner
 from service.encode.price import cost, costs
 from service.encode.questions.comparison import Comparer
+from service.encode.questions.matches import Matcher
 from service.engine import machine, vitals
 from service.engine.batcher import Batcher
 from service.engine.batches import Batches
@@ -241,6 +242,7 @@ class Replica:
 def _reader(settings: Settings, model: Model, aside: Aside) -> Reader:
     """What reads inputs, within the model's positions."""
     machine.positions(settings, model.config)
+    machine.filled(settings, model.head)
     return Reader(
         model.tokenizer,
         model.config,
@@ -262,7 +264,8 @@ def _gateway(
 ) -> Gateway:
     planner = Planner(identity.model, model, reader, settings)
     comparer = Comparer(model.pooling, settings.max_waiting_requests)
-    return Gateway(identity, model.config, planner, admission, settings, metrics, comparer)
+    matcher = Matcher(settings.max_waiting_requests)
+    return Gateway(identity, model.config, planner, admission, settings, metrics, comparer, matcher)
 
 
 def _lessons(

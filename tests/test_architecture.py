@@ -361,6 +361,7 @@ ABSENCES = {
             "service.edge.routes",
             "service.api.teaching.mechanism",
             "service.encode.questions.comparison",
+            "service.encode.questions.matches",
             "service.engine",
             "service.heads.survey",
             "service.observe.logs",

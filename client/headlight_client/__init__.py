@@ -3,10 +3,20 @@
 Read call.py first; docs/client.md shows how it is used.
 """
 
-from headlight_client.answers import Attention, Dominance, Edges, Encoded, Item, Span, Usage
+from headlight_client.answers import (
+    Attention,
+    Dominance,
+    Edges,
+    Encoded,
+    Item,
+    Span,
+    Usage,
+    Vectors,
+)
 from headlight_client.call import AsyncClient
 from headlight_client.errors import HeadlightError, ModelChanged, NoAnswer, RequestRefused
-from headlight_client.inputs import Input, Options
+from headlight_client.inputs import Input, Options, ScoreOptions
+from headlight_client.scores import Score, Scored
 from headlight_client.waiting import Client
 
 __all__ = [
@@ -23,6 +33,10 @@ __all__ = [
     "NoAnswer",
     "Options",
     "RequestRefused",
+    "Score",
+    "ScoreOptions",
+    "Scored",
     "Span",
     "Usage",
+    "Vectors",
 ]

@@ -64,6 +64,13 @@ class Sparse(NamedTuple):
     tokens: list[str | None]
 
 
+class Vectors(NamedTuple):
+    """Many vectors: (kept, size), and the places of their tokens, (kept,)."""
+
+    vectors: Array
+    kept: Array
+
+
 class Span(NamedTuple):
     """One span of a text, with its vector: (width or dimensions,).
 
@@ -90,6 +97,7 @@ class Item:
         classes: label, score and logit of each class, in the checkpoint's order.
         labels: label and score of each token or word; None for a special token.
         sparse: a sparse vector.
+        vectors: many vectors.
         spans: those of the input, in their order.
     """
 
@@ -107,6 +115,7 @@ class Item:
     classes: list[dict[str, Any]] | None = None
     labels: list[dict[str, Any] | None] | None = None
     sparse: Sparse | None = None
+    vectors: Vectors | None = None
     spans: list[Span] = field(default_factory=list)
 
 
@@ -158,7 +167,7 @@ def read(body: bytes) -> Encoded:
         for name, array in arrays.items():
             index, _, own = name.partition(".")
             by_item[int(index)][own] = array
-        items = [_item(facts, own) for facts, own in zip(answer["data"], by_item, strict=True)]
+        items = [item(facts, own) for facts, own in zip(answer["data"], by_item, strict=True)]
         pooled = [own["pooled"] for own in by_item if "pooled" in own]
         head = {name: answer[name] for name in ("model", "weights", "numerics", "dtype")}
         return Encoded(
@@ -203,7 +212,8 @@ def same(now: Mapping[str, str], before: Mapping[str, str]) -> None:
             raise ModelChanged(f"the service's {name} changed from {before[name]} to {value}")
 
 
-def _item(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Item:
+def item(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Item:
+    """One input's share of an answer, of what is no array and of its arrays by name."""
     fields = dict(facts)
     attention, sparse = fields.pop("attention", None), fields.pop("sparse", None)
     spans = [
@@ -225,6 +235,7 @@ def _item(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Item:
         sparse=None
         if sparse is None
         else Sparse(arrays["sparse.indices"], arrays["sparse.values"], sparse["tokens"]),
+        vectors=Vectors(arrays["vectors"], arrays["kept"]) if "vectors" in arrays else None,
         spans=spans,
     )
 

@@ -14,12 +14,22 @@ from typing import Any, Self, Unpack
 
 import httpx
 
-from headlight_client import answers
+from headlight_client import answers, scores
 from headlight_client.answers import Encoded
 from headlight_client.errors import NoAnswer, RequestRefused
 from headlight_client.formats import loads
-from headlight_client.inputs import Input, Limits, Options, Request, limits, requests
+from headlight_client.inputs import (
+    Input,
+    Limits,
+    Options,
+    Request,
+    ScoreOptions,
+    limits,
+    requests,
+    scoring,
+)
 from headlight_client.patience import pause
+from headlight_client.scores import Scored
 
 JSON, SAFETENSORS = "application/json", "application/vnd.safetensors"
 CONNECT_SECONDS = 5.0
@@ -130,7 +140,7 @@ class AsyncClient:
         Inputs are read as requests are sent. At most `concurrency` requests are in flight, or
         answered and waiting for their turn.
         """
-        _check(inputs, options)
+        _check(inputs, options, Options)
         until = None if deadline is None else time.monotonic() + deadline
         waiting: deque[asyncio.Task[Encoded]] = deque()
         try:
@@ -144,6 +154,30 @@ class AsyncClient:
             for task in waiting:
                 task.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
+
+    async def maxsim(
+        self,
+        query: Input,
+        documents: Sequence[Input],
+        *,
+        deadline: float | None = None,
+        **options: Unpack[ScoreOptions],
+    ) -> Scored:
+        """Score documents by their many vectors, in one request.
+
+        Args:
+            query, documents: a text, token ids, embeddings or an item, as of `encode`, no pairs.
+            deadline: seconds for the call; default: patience_seconds.
+
+        Raises:
+            RequestRefused: the service refused, after any retries that could help.
+            NoAnswer: nobody answered in time.
+            TypeError: an input of another type, or an unknown option.
+        """
+        _check(documents, options, ScoreOptions)
+        until = time.monotonic() + (self._patience if deadline is None else deadline)
+        answer = await self._send("POST", "/v1/maxsim", until, scoring(query, documents, options))
+        return scores.read(answer.content)
 
     async def _known(self, until: float | None) -> Limits:
         """The service's limits, asked for once."""
@@ -228,10 +262,10 @@ def authorization(key: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"}
 
 
-def _check(inputs: Iterable[Input], options: Options) -> None:
+def _check(inputs: Iterable[Input], options: Mapping[str, Any], known: type) -> None:
     """Refuse a lone input and unknown options, which would be misread or ignored."""
     if isinstance(inputs, str | Mapping):
         raise TypeError("inputs must be a list, even if there is only one")
-    unknown = options.keys() - Options.__annotations__.keys()
+    unknown = options.keys() - known.__annotations__.keys()
     if unknown:
         raise TypeError(f"unknown option: {', '.join(sorted(unknown))}")

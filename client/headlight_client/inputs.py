@@ -33,8 +33,18 @@ class Options(TypedDict, total=False):
     classify: bool | Mapping[str, Any]
     label_tokens: bool | Mapping[str, Any]
     sparse: bool | Mapping[str, Any]
+    multi_vector: bool | Mapping[str, Any]
     dtype: Literal["float32", "float16"]
     prompt_name: str
+
+
+class ScoreOptions(TypedDict, total=False):
+    """What may be asked of scores; the names and defaults of POST /v1/maxsim."""
+
+    model: str
+    truncate: Literal["refuse", "right", "left"]
+    gates: Sequence[Mapping[str, Any]]
+    prompt_name: str | Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +119,15 @@ def requests(inputs: Iterable[Input], most: Limits) -> Iterator[Request]:
         items.append(item)
         tokens, size = tokens + its, size + len(item) + 1
     yield Request(first, items)
+
+
+def scoring(query: Input, documents: Iterable[Input], options: ScoreOptions) -> bytes:
+    """The body that scores documents.
+
+    Raises:
+        TypeError: an input is of no kind that can be encoded.
+    """
+    return dumps({**options, "query": _item(query), "documents": [_item(one) for one in documents]})
 
 
 def _as_json(entry: Input, index: int) -> tuple[bytes, int]:

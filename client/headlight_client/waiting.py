@@ -10,7 +10,8 @@ from typing import Any, Self, TypeVar, Unpack
 
 from headlight_client.answers import Encoded
 from headlight_client.call import AsyncClient, Progress
-from headlight_client.inputs import Input, Options
+from headlight_client.inputs import Input, Options, ScoreOptions
+from headlight_client.scores import Scored
 
 Value = TypeVar("Value")
 
@@ -70,6 +71,17 @@ class Client:
         return self._run(
             self._client.encode(inputs, deadline=deadline, progress=progress, **options)
         )
+
+    def maxsim(
+        self,
+        query: Input,
+        documents: Sequence[Input],
+        *,
+        deadline: float | None = None,
+        **options: Unpack[ScoreOptions],
+    ) -> Scored:
+        """Score documents by their many vectors; see AsyncClient.maxsim."""
+        return self._run(self._client.maxsim(query, documents, deadline=deadline, **options))
 
     def stream(
         self, inputs: Iterable[Input], *, deadline: float | None = None, **options: Unpack[Options]

@@ -32,7 +32,7 @@ from service.api.open_inference.request import InferRequest
 from service.api.openai import call as openai
 from service.api.openai.answers import EMBEDDING_CODES, EmbeddingsAnswer, Model, Models, OpenAIError
 from service.api.openai.request import EmbeddingsRequest
-from service.api.questions.answers import Compared
+from service.api.questions.answers import Compared, Matched
 from service.api.rerank import call as rerank
 from service.api.rerank.answers import RerankAnswer, RerankError
 from service.api.rerank.request import RerankRequest
@@ -60,6 +60,7 @@ from service.api.tei.request import (
 )
 from service.api.tei.task_request import PredictRequest, RankRequest
 from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, SAFETENSORS
+from service.encode.questions.maxsim import MaxsimRequest
 from service.encode.questions.request import ComparisonRequest
 from service.encode.request import EncodeRequest
 from service.observe.metrics import OPENMETRICS, TEXT
@@ -191,6 +192,16 @@ OPERATIONS = (
         NATIVE,
         Compared | Priced,
         ComparisonRequest,
+        media={SAFETENSORS: FILE},
+        answer_media={SAFETENSORS: BYTES},
+    ),
+    Operation(
+        "post",
+        "/v1/maxsim",
+        "Many vectors: how well each document answers a query, and which tokens match",
+        NATIVE,
+        Matched | Priced,
+        MaxsimRequest,
         media={SAFETENSORS: FILE},
         answer_media={SAFETENSORS: BYTES},
     ),

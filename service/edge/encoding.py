@@ -15,6 +15,7 @@ from service.api.open_inference.request import VERSION
 from service.api.openai import call as openai
 from service.api.operations import INFER_MODEL, VERSION_PART
 from service.api.questions import call as questions
+from service.api.questions import maxsim
 from service.api.rerank import call as rerank
 from service.api.tei import call as tei
 from service.api.tei import tasks as tei_tasks
@@ -53,6 +54,7 @@ class Encoding:
         return {
             ("/v1/encode", "post"): self._handler(self._parse_native, priced=True),
             ("/v1/similarity", "post"): self._handler(self._parse_similarity, priced=True),
+            ("/v1/maxsim", "post"): self._handler(self._parse_maxsim, priced=True),
             ("/v1/embeddings", "post"): self._plain(openai.parse),
             ("/", "post"): self._plain(self._main(tei_rerank)),
             ("/embed", "post"): self._plain(tei.embed),
@@ -119,6 +121,11 @@ class Encoding:
         media_type = media.content_type(request, JSON, SAFETENSORS)
         accept = media.answer_type(request.headers.get("accept", "*/*"))
         return questions.similarity(body, media_type, accept, self._replica.settings.max_body_bytes)
+
+    def _parse_maxsim(self, request: Request, body: bytes) -> Call:
+        media_type = media.content_type(request, JSON, SAFETENSORS)
+        accept = media.answer_type(request.headers.get("accept", "*/*"))
+        return maxsim.parse(body, media_type, accept, self._replica.settings.max_body_bytes)
 
     def _parse_infer(self, request: Request, body: bytes) -> Call:
         check_model(request, self._replica)

@@ -17,6 +17,8 @@ from service.encode.layout import Layout
 from service.encode.plan import Plan, Planner
 from service.encode.price import HALF, SINGLE, Price, flops, head_flops
 from service.encode.questions.comparison import Comparer
+from service.encode.questions.matches import Matcher, MatchPrice
+from service.encode.questions.maxsim import Matching
 from service.encode.questions.price import ComparisonPrice
 from service.encode.questions.request import Comparison
 from service.encode.request import EncodeRequest
@@ -26,6 +28,9 @@ from service.observe.metrics import Metrics
 from service.observe.record import Record
 from service.refusals import Refused
 from service.settings import Settings
+
+AnyPrice = Price | ComparisonPrice | MatchPrice
+REAL = ("values", "vectors")  # of a head's arrays, those in the format of the request
 
 
 class Gateway:
@@ -44,10 +49,11 @@ class Gateway:
         settings: Settings,
         metrics: Metrics,
         comparer: Comparer,
+        matcher: Matcher,
     ) -> None:
         self._identity, self._config, self._settings = identity, config, settings
         self._planner, self._admission, self._metrics = planner, admission, metrics
-        self._comparer = comparer
+        self._comparer, self._matcher = comparer, matcher
         self._estimate = Estimate(planner.longest, settings.max_request_tokens)
 
     async def encode(
@@ -88,6 +94,8 @@ class Gateway:
         )
         if isinstance(request, Comparison):
             items = await self._comparer.compare(request.compared, plan, results, deadline)
+        if isinstance(request, Matching):
+            items = await self._matcher.match(plan, results, deadline)
         return Encoded(self._identity.head(request.dtype), items, usage)
 
     async def dry_run(
@@ -117,10 +125,12 @@ class Gateway:
             return {**cost, "admitted": False, "code": refused.code, "retry_after_s": after}
         return {**cost, "admitted": True, "code": None, "retry_after_s": None}
 
-    def _price(self, request: EncodeRequest, plan: Plan, layout: Layout) -> Price | ComparisonPrice:
+    def _price(self, request: EncodeRequest, plan: Plan, layout: Layout) -> AnyPrice:
         number = HALF if request.dtype == "float16" else SINGLE
         if isinstance(request, Comparison):
             return ComparisonPrice(request.compared, plan, self._config.width, number, layout)
+        if isinstance(request, Matching):
+            return MatchPrice(plan.works, layout)
         return Price(plan.works, self._config, number, layout)
 
 
@@ -151,9 +161,7 @@ def _item(request: EncodeRequest, plan: Plan, index: int, result: Result) -> ans
         parts=None if result.parts is None else cast(result.parts),
     )
     if plan.task:
-        made = {
-            name: cast(array) if name == "values" else array for name, array in result.task.items()
-        }
+        made = {name: cast(array) if name in REAL else array for name, array in result.task.items()}
         item = replace(item, task=plan.task.show(source.facts, made))
     if selection is None or result.attention is None:
         return item
@@ -165,7 +173,7 @@ def _item(request: EncodeRequest, plan: Plan, index: int, result: Result) -> ans
     )
 
 
-def _usage(plan: Plan, price: Price | ComparisonPrice, timing: Timing) -> Mapping[str, Any]:
+def _usage(plan: Plan, price: AnyPrice, timing: Timing) -> Mapping[str, Any]:
     return {
         "tokens": sum(plan.lengths),
         "attention_bytes": price.parts["attention"],

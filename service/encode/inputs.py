@@ -17,6 +17,7 @@ from model.errors import SequenceTooLong
 from model.loading.sentence_transformers import Prompts
 from model.text.frame import Tokenized
 from model.text.pieces import Reading, exhaust
+from model.text.role import Role
 from model.text.tokenizer import Tokenizer, Truncate
 from service.encode.aside import Aside
 from service.encode.request import Base64Array, Item, Text
@@ -40,11 +41,13 @@ class ModelInput:
     Args:
         length: tokens before truncation; if they are not counted, at least so many.
         facts: its tokens as the answer shows them.
+        role: the side of a late interaction that it was read for.
     """
 
     sequence: packing.Sequence
     length: int
     facts: Mapping[str, Any]
+    role: Role | None = None
 
     @property
     def truncated(self) -> bool:
@@ -80,11 +83,13 @@ class Reader:
         facts: bool,
         counted: bool = True,
         prompt_name: str | None = None,
+        role: Role | None = None,
     ) -> list[ModelInput]:
         """Tokenize the texts, check the rest; in the order given.
 
         Args:
             prompt_name: of what goes before each text; None: the checkpoint's default.
+            role: the side of a late interaction that they are read for.
             deadline: when the answer must be there, on time.monotonic's clock.
             facts: whether the answer shows the tokens; else their facts stay empty.
             counted: whether it shows how long texts are that are cut; see Tokenizer.reading.
@@ -101,19 +106,22 @@ class Reader:
         for index in texts:
             self._check_text(items[index], index)
         pairs = [_pair(items[index]) for index in texts]
+        limit, added = self.max_tokens, 0
+        if role is not None:
+            limit, added = min(role.length, limit), role.added
         reading = self.tokenizer.reading(
-            pairs, self.max_tokens, truncate, prompt, counted=counted or facts, facts=facts
+            pairs, limit - added, truncate, prompt, counted=counted or facts, facts=facts
         )
         characters = sum(len(prompt) + len(part) for pair in pairs for part in pair)
         try:
             sequences = await self._tokenize(reading, characters, deadline)
         except SequenceTooLong as error:
-            _refuse_length(error.length, error.limit, texts[error.index])
+            _refuse_length(error.length + added, limit, texts[error.index])
         tokenized = dict(zip(texts, sequences, strict=True))
         return [
-            self._of_text(tokenized[index], item.pair is not None, facts)
+            self._of_text(tokenized[index], item.pair is not None, facts, role)
             if index in tokenized
-            else self._of_numbers(item, index, truncate, facts)
+            else self._of_numbers(item, index, truncate, facts, limit, role)
             for index, item in enumerate(items)
         ]
 
@@ -150,28 +158,38 @@ class Reader:
                 loc = ("inputs", index, name)
                 raise Refused.at("text_too_long", *loc, length=len(text), limit=most)
 
-    def _of_text(self, text: Tokenized, paired: bool, facts: bool) -> ModelInput:
+    def _of_text(self, text: Tokenized, paired: bool, facts: bool, role: Role | None) -> ModelInput:
+        unseen = 0
+        if role is not None:
+            unseen, text = role.unseen(text), role.frame(text)
         # a table of one row tells no segments apart, whatever types the tokenizer gives a pair
         types = text.types if self.config.types > 1 else None
         names = (*FACTS, "segments") if paired else FACTS
         shown = {name: getattr(text, name) for name in names} if facts else {}
-        return ModelInput(packing.Sequence(text.token_ids, types), text.length, shown)
+        sequence = packing.Sequence(text.token_ids, types, unseen=unseen)
+        return ModelInput(sequence, text.length, shown, role)
 
     def _of_numbers(
-        self, item: Item | Text, index: int, truncate: Truncate, facts: bool
+        self,
+        item: Item | Text,
+        index: int,
+        truncate: Truncate,
+        facts: bool,
+        limit: int,
+        role: Role | None,
     ) -> ModelInput:
         if item.token_ids is not None:
             ids, types = item.token_ids, item.token_type_ids
             types = [0] * len(ids) if types is None else types
-            cut = self._cut(len(ids), index, truncate)
+            cut = _cut(len(ids), index, truncate, limit)
             self._check_ids(ids, types, index)
             shown = self._facts(ids[cut]) if facts else {}
-            return ModelInput(packing.Sequence(ids[cut], types[cut]), len(ids), shown)
+            return ModelInput(packing.Sequence(ids[cut], types[cut]), len(ids), shown, role)
         if item.embeddings is None:
             raise RuntimeError("an input of no kind: this is a bug")
         vectors = _vectors(item.embeddings, index)
         self._check_vectors(vectors, index)
-        cut = self._cut(len(vectors), index, truncate)
+        cut = _cut(len(vectors), index, truncate, limit)
         sequence = packing.Sequence(embeddings=torch.from_numpy(vectors[cut]))
         return ModelInput(sequence, len(vectors), dict.fromkeys(FACTS) if facts else {})
 
@@ -203,14 +221,6 @@ class Reader:
             detail = f"expected numbers from -{self.max_embedding:g} to {self.max_embedding:g}"
             raise Refused.at("out_of_range", *loc, detail=detail)
 
-    def _cut(self, length: int, index: int, truncate: Truncate) -> slice:
-        """What is left of a sequence that is used as given."""
-        if length <= self.max_tokens:
-            return slice(None)
-        if truncate == "refuse":
-            _refuse_length(length, self.max_tokens, index)
-        return slice(self.max_tokens) if truncate == "right" else slice(-self.max_tokens, None)
-
     def _facts(self, ids: Sequence[int]) -> dict[str, Any]:
         special = self.tokenizer.special_ids
         return {
@@ -220,6 +230,15 @@ class Reader:
             "words": None,
             "special": [token_id in special for token_id in ids],
         }
+
+
+def _cut(length: int, index: int, truncate: Truncate, limit: int) -> slice:
+    """What is left of a sequence that is used as given."""
+    if length <= limit:
+        return slice(None)
+    if truncate == "refuse":
+        _refuse_length(length, limit, index)
+    return slice(limit) if truncate == "right" else slice(-limit, None)
 
 
 def _check_table(numbers: Sequence[int], size: int, index: int, field: str) -> None:

@@ -112,6 +112,8 @@ class Planner:
                 wanted = replace(outputs, attention=selection)
             if index in spans:
                 wanted = replace(wanted, parts=self._parts(request.pooled, spans[index]))
+            if task and task.fit:
+                wanted = replace(wanted, head=task.fit(one))
             works.append(Work(sequence, wanted, record))
         return Plan(inputs, works, _compared(request, inputs), spans, task)
 
@@ -202,7 +204,7 @@ class Planner:
             detail = f"they hold {spans:,} spans, and the limit is {MOST_SPANS:,}"
             raise Refused.at("out_of_range", "inputs", detail=detail, limit=MOST_SPANS)
         shown = (request.tokens, request.layers, request.attention, request.label_tokens)
-        facts = bool(spans) or any(map(bool, shown))
+        facts = bool(spans) or any(map(bool, shown)) or request.multi_vector is not False
         inputs: list[ModelInput] = []
         for side in request.sides:
             with _placed(side.place):
@@ -213,6 +215,7 @@ class Planner:
                     facts=facts,
                     counted=request.counted,
                     prompt_name=side.prompt_name,
+                    role=tasks.role(side, self._model),
                 )
         self.check_tokens(sum(len(one.sequence) for one in inputs))
         return inputs

@@ -8,6 +8,8 @@ from typing import Any
 from model.config import EncoderConfig
 from model.maps.forms import Selection, price
 from model.pooling import Pooling
+from model.tasks.heads import Head
+from model.tasks.vectors import Vectors
 from service.encode.layout import PARTS, Layout, Part
 from service.engine.work import Work
 from service.refusals import Refused
@@ -126,7 +128,7 @@ class Price:
             "tokens": rows * self._outputs.tokens,
             "layers": rows * len(self._outputs.hidden),
             "attention": attention_bytes(_selections(works)),
-            "task": sum(work.outputs.head.bytes(len(work)) for work in works if work.outputs.head),
+            "task": sum(_of_head(work.outputs.head, len(work), number) for work in works),
         }
 
     def _padded(self, works: Sequence[Work]) -> Sequence[Work]:
@@ -135,6 +137,13 @@ class Price:
 
     def _sum(self, sizes: Mapping[Part, int], parts: Collection[Part]) -> int:
         return sum(sizes[part] for part in parts)
+
+
+def _of_head(head: Head | None, tokens: int, number: int) -> int:
+    """Bytes of what a head makes of so many tokens."""
+    if isinstance(head, Vectors):
+        return head.bytes(tokens, number)
+    return head.bytes(tokens) if head else 0
 
 
 def _numbers(pooling: Pooling | None, width: int) -> int:

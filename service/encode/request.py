@@ -23,10 +23,17 @@ from typing_extensions import TypeAliasType
 
 from model.config import Mode
 from model.maps.choices import HEAD, Form, Level, Specials, Weight, by_layer
+from model.tasks.choices import Side as Role
 from model.tasks.choices import Task
 from model.text.tokenizer import Truncate
 from service.encode.questions.spans import Spans
-from service.encode.tasks.request import ClassifyField, LabelTokensField, SparseField
+from service.encode.tasks.request import (
+    ClassifyField,
+    LabelTokensField,
+    MultiVector,
+    MultiVectorField,
+    SparseField,
+)
 from service.wire import Wire
 from service.wording.fault import Loc
 
@@ -271,11 +278,13 @@ class Side(NamedTuple):
 
     Args:
         first: where among all inputs they begin.
+        role: the side of a late interaction that they are read for.
     """
 
     items: Sequence[Item | Text]
     prompt_name: str | None
     first: int = 0
+    role: Role | None = None
 
     def place(self, loc: Loc) -> Loc:
         """The place of a fault among all inputs, of its place among these."""
@@ -319,6 +328,9 @@ class EncodeRequest(Wire):
     """Whether to answer a label for each token or word; "label_tokens" in `tasks`."""
     sparse: SparseField = False
     """Whether to answer weights over the vocabulary; "sparse" in `tasks`."""
+    multi_vector: MultiVectorField = False
+    """Whether to answer a vector for each token that is kept, of inputs read as documents or as
+    queries; "multi_vector" in `tasks`."""
     prompt_name: str | None = None
     """The checkpoint's prompt that goes before each text; left out: `default_prompt_name` of
     GET /info."""
@@ -334,6 +346,7 @@ class EncodeRequest(Wire):
             "classify": self.classify,
             "label_tokens": self.label_tokens,
             "sparse": self.sparse,
+            "multi_vector": self.multi_vector,
         }
         return tuple(task for task, how in switches.items() if how is not False)
 
@@ -345,7 +358,10 @@ class EncodeRequest(Wire):
     @property
     def sides(self) -> tuple[Side, ...]:
         """The inputs, by the prompt that goes before them."""
-        return (Side(self.items, self.prompt_name),)
+        role: Role | None = "document" if self.multi_vector is True else None
+        if isinstance(self.multi_vector, MultiVector):
+            role = self.multi_vector.role
+        return (Side(self.items, self.prompt_name, role=role),)
 
     def place(self, loc: Loc) -> Loc:
         """Where in the body stands what has this place here."""

@@ -7,6 +7,8 @@ import os
 import torch
 
 from model.config import EncoderConfig
+from model.tasks.heads import Head
+from model.tasks.vectors import Vectors
 from service.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -38,6 +40,19 @@ def device(settings: Settings) -> torch.device:
 def gpus() -> int:
     """The GPUs that torch finds."""
     return torch.cuda.device_count()
+
+
+def filled(settings: Settings, head: Head | None) -> None:
+    """Hold the longest sequence against the queries that a model of many vectors fills up.
+
+    Raises:
+        Unservable: they are longer.
+    """
+    query = head.roles["query"] if isinstance(head, Vectors) else None
+    if query and query.filling and (settings.max_tokens or query.length) < query.length:
+        raise Unservable(
+            f"max_tokens {settings.max_tokens} is less than the {query.length} tokens of each query"
+        )
 
 
 def positions(settings: Settings, config: EncoderConfig) -> None:

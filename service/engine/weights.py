@@ -21,6 +21,8 @@ FILES = (
     "config.json",
     "tokenizer.json",
     "tokenizer_config.json",
+    "special_tokens_map.json",
+    "artifact.metadata",
     "model.safetensors",
     "model.safetensors.index.json",
     "model-*.safetensors",

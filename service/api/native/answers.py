@@ -94,6 +94,12 @@ class Requested(InputTokens, total=False):
         about("The label of each token, null for a special one; or of each word, in order."),
     ]
     sparse: Annotated[SparseVector, about("Weights over the vocabulary.")]
+    vectors: Annotated[
+        Rows, about("Of many vectors: one of length 1 for each token kept, (kept, size).")
+    ]
+    kept: Annotated[
+        Vector, about("The token of each of `vectors`, counted from 0.", [0, 1, 2, 3, 5])
+    ]
     attention: Annotated[AttentionAnswer, about("The attention, in the form of the request.")]
 
 

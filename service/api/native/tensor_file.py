@@ -27,7 +27,7 @@ HEADER = "the file's header is larger than the {:,} bytes of JSON that are read"
 FLOATS: Kinds = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2")}
 INTEGERS: Kinds = {"I32": np.dtype("<i4"), "I64": np.dtype("<i8")}
 # the fields of a request that hold inputs, one or a list
-INPUTS = {"inputs", "left", "right"}
+INPUTS = {"inputs", "left", "right", "query", "documents"}
 # the fields of an input that may name a tensor: which numbers it may hold, in how many axes
 FIELDS: dict[str, tuple[Kinds, int]] = {
     "embeddings": (FLOATS, 2),

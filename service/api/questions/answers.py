@@ -1,4 +1,4 @@
-"""What POST /v1/similarity answers, as types for the document of the API."""
+"""What POST /v1/similarity and POST /v1/maxsim answer, as types for the document of the API."""
 
 from typing import Annotated
 
@@ -67,4 +67,42 @@ class Compared(Provenance):
     dtype: Annotated[Floats, about("Number format of the shares.")]
     left: Annotated[LeftText, about("The left text.")]
     right: Annotated[list[RightText], about("One entry for each text on the right, in order.")]
+    usage: Annotated[Usage, about("What the request took.")]
+
+
+class MatchText(InputTokens):
+    """A text of a late interaction, and its tokens, those of its marker and filling included."""
+
+    truncated: Annotated[bool, about("Whether the input was cut.")]
+    length: Annotated[int, about("Tokens before it was cut.")]
+
+
+class MatchColumns(Closed):
+    """The matches as columns, where the request's encoding is base64."""
+
+    query: Annotated[Indices, about("The token of the query, counted from 0.")]
+    document: Annotated[Indices, about("The token of the document, counted from 0.")]
+    values: Annotated[Vector, about("The product of their vectors.")]
+
+
+class Result(MatchText):
+    """One document's score, and what makes it."""
+
+    index: Annotated[int, about("Its place among the documents, counted from 0.", 1)]
+    score: Annotated[float, about("The sum of the values of its matches.", 23.4)]
+    matches: Annotated[
+        list[tuple[int, int, float]] | MatchColumns,
+        about(
+            "The document's token that is most like each token of the query, [query token, "
+            "document token, value]; of equal ones the first."
+        ),
+    ]
+
+
+class Matched(Provenance):
+    """What POST /v1/maxsim answers."""
+
+    dtype: Annotated[Floats, about("Number format of the values.")]
+    query: Annotated[MatchText, about("The query.")]
+    results: Annotated[list[Result], about("The documents, best first.")]
     usage: Annotated[Usage, about("What the request took.")]

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Discriminator, Field, Tag
 
 from model.maps.choices import Level
+from model.tasks.choices import Side
 from service.wire import Wire
 
 
@@ -31,8 +32,17 @@ class Sparse(Wire):
     """Weights above it alone."""
 
 
+class MultiVector(Wire):
+    """How inputs are read that get many vectors."""
+
+    role: Side = "document"
+    """Which side of a late interaction: texts get its marker and its longest length; queries are
+    filled up, and documents have no vector for the tokens of the checkpoint's skiplist."""
+
+
 BY_KIND = Discriminator(lambda value: "<switch>" if isinstance(value, bool) else "<how>")
 Switch = Annotated[bool, Tag("<switch>")]
 ClassifyField = Annotated[Switch | Annotated[Classify, Tag("<how>")], BY_KIND]
 LabelTokensField = Annotated[Switch | Annotated[LabelTokens, Tag("<how>")], BY_KIND]
 SparseField = Annotated[Switch | Annotated[Sparse, Tag("<how>")], BY_KIND]
+MultiVectorField = Annotated[Switch | Annotated[MultiVector, Tag("<how>")], BY_KIND]

@@ -93,6 +93,29 @@ class Weights:
         yield "values", self.values
 
 
+@dataclass(frozen=True, slots=True)
+class TokenVectors:
+    """Many vectors of a sequence.
+
+    Args:
+        vectors: of the tokens kept, (kept, size).
+        kept: their places, (kept,) int32.
+    """
+
+    vectors: Array
+    kept: Array
+
+    def tree(self) -> dict[str, Any]:
+        return dict(self.arrays())
+
+    def facts(self) -> dict[str, Any]:
+        return {}
+
+    def arrays(self) -> Iterator[tuple[str, Array]]:
+        yield "vectors", self.vectors
+        yield "kept", self.kept
+
+
 def labels(
     names: Sequence[str], facts: Mapping[str, Any], arrays: Mapping[str, Array], level: str
 ) -> Labels:

@@ -7,17 +7,22 @@ from typing import Any
 
 from model.loading.checkpoint import Model
 from model.tasks.heads import Classifier, Head, Splade, Tagger
+from model.tasks.vectors import Vectors
+from model.text.role import Role
 from model.text.tokenizer import Tokenizer
 from service.encode.inputs import ModelInput
-from service.encode.request import EncodeRequest
+from service.encode.questions.maxsim import Matching
+from service.encode.request import EncodeRequest, Side
 from service.encode.tasks import shown
 from service.encode.tasks.request import Classify, LabelTokens, Sparse
-from service.encode.tasks.shown import Classes, Shown, Weights
+from service.encode.tasks.shown import Classes, Shown, TokenVectors, Weights
 from service.engine.work import Array
 from service.refusals import Refused
 from service.wording.words import quoted
 
 Arrays = Mapping[str, Array]
+
+SKIPPED = "it keeps no token: all of them are in the checkpoint's skiplist"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +33,15 @@ class Task:
         head: as the request wants it.
         show: what it made of a sequence, and facts of that one's tokens -> as it is answered.
         words: whether it takes words.
+        fit: the head for one input, where it depends on its tokens.
+        filled: whether each input must have a token that is kept.
     """
 
     head: Head
     show: Callable[[Mapping[str, Any], Arrays], Shown]
     words: bool = False
+    fit: Callable[[ModelInput], Vectors] | None = None
+    filled: bool = False
 
     def check(self, inputs: Sequence[ModelInput]) -> None:
         """Refuse inputs that do not have what it takes."""
@@ -40,6 +49,8 @@ class Task:
             if self.words and source.facts["words"] is None:
                 detail = '"level": "word" needs a text, and this input is not one'
                 raise Refused.at("words_unknown", "inputs", index, detail=detail)
+            if self.filled and self.fit and self.fit(source).kept == []:
+                raise Refused.at("nothing_left", "inputs", index, detail=SKIPPED)
 
 
 def find(request: EncodeRequest, model: Model) -> Task | None:
@@ -65,7 +76,26 @@ def find(request: EncodeRequest, model: Model) -> Task | None:
             return Task(head, show, words=level == "word")
         case Splade() as head:
             return _sparse(head, request.sparse, model.tokenizer)
+        case Vectors() as head:
+            return _vectors(head, request)
     raise RuntimeError("a task without a head: this is a bug")
+
+
+def role(side: Side, model: Model) -> Role | None:
+    """How the inputs of one side are read; None of what is no late interaction."""
+    head = model.head
+    return head.roles[side.role] if isinstance(head, Vectors) and side.role else None
+
+
+def _vectors(head: Vectors, request: EncodeRequest) -> Task:
+    def show(facts: Mapping[str, Any], arrays: Arrays) -> TokenVectors:
+        return TokenVectors(arrays["vectors"], arrays["kept"])
+
+    def fit(source: ModelInput) -> Vectors:
+        side, ids = source.role, source.sequence.token_ids
+        return head if side is None or ids is None else replace(head, kept=side.kept(ids))
+
+    return Task(head, show, fit=fit, filled=isinstance(request, Matching))
 
 
 def _classify(head: Classifier, how: bool | Classify) -> Task:

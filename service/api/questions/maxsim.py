@@ -1,0 +1,60 @@
+"""POST /v1/maxsim: our own wire, JSON or safetensors."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from service.api.dialect import InPieces
+from service.api.native import tensor_file
+from service.api.native.call import BYTES, NUMBERS
+from service.encode import answer
+from service.encode.answer import JSON, SAFETENSORS, Encoded, Item, Objects, Records
+from service.encode.questions.maxsim import Matching, MaxsimRequest
+
+MATCHES = "matches."  # how the names of the arrays of one document begin
+
+
+class Call(InPieces):
+    """A request of POST /v1/maxsim."""
+
+    def pieces(self, encoded: Encoded) -> Iterator[bytes]:
+        query, *documents = encoded.items
+        told = {**encoded.head, "query": dict(query.facts)}
+        if self.media_type == SAFETENSORS:
+            facts = {"results": [item.facts for item in documents], "usage": encoded.usage}
+            return answer.as_file({**told, **facts}, dict(_tensors(documents)))
+        trees = (_tree(item, self.request.encoding) for item in documents)
+        told |= {"results": Objects(trees), "usage": dict(encoded.usage)}
+        return answer.as_numbers(told, self.request.encoding)
+
+
+def parse(body: bytes, media_type: str, accept: str, most_json: int) -> Call:
+    """Read a request.
+
+    Args:
+        media_type: of the body, JSON or safetensors.
+        accept: the media type to answer in.
+        most_json: bytes of JSON that are read.
+
+    Raises:
+        Refused, ValidationError: what service/refusals.py gives a status.
+    """
+    if media_type == SAFETENSORS:
+        request = tensor_file.parse(body, most_json, MaxsimRequest)
+    else:
+        request = MaxsimRequest.model_validate_json(body)
+    layout = NUMBERS if accept == JSON and request.encoding == "json" else BYTES
+    return Call(request=Matching.of(request), layout=layout, media_type=accept)
+
+
+def _tensors(documents: list[Item]) -> Iterator[tuple[str, answer.Array]]:
+    """The arrays of each document, by its number in the request."""
+    for item in documents:
+        for name, array in item.arrays.items():
+            yield f"{item.facts['index']}.{name}", array
+
+
+def _tree(item: Item, encoding: str) -> dict[str, Any]:
+    """One document as nested dicts with arrays as leaves."""
+    columns = {name.removeprefix(MATCHES): array for name, array in item.arrays.items()}
+    matches = columns if encoding == "base64" else Records(columns, named=False)
+    return {**item.facts, "matches": matches}
