@@ -92,30 +92,11 @@ class Late:
 def pylate(folder: Path, residual: bool = False, **choices: Any) -> Late:
     """A checkpoint as PyLate saves it, of two Dense layers, the first with a bias."""
     model, tokenizer = _encoder(folder, ("[Q] ", "[D] "))
-    (inner, size), modules = SIZES, ["sentence_transformers.models.Transformer"]
+    inner, size = SIZES
     layers: list[Affine] = [(torch.randn(inner, WIDTH), torch.randn(inner))]
     layers.append((torch.randn(size, inner), None))
     own = torch.randn(inner, WIDTH) if residual else None
-    for place, (weight, bias) in enumerate(layers):
-        (folder / f"{place + 1}_Dense").mkdir()
-        of_first = own if place == 0 else None
-        tensors = {"linear.weight": weight, "linear.bias": bias, "residual.weight": of_first}
-        held = {name: one for name, one in tensors.items() if one is not None}
-        save_file(held, folder / f"{place + 1}_Dense" / "model.safetensors")
-        _write(
-            folder / f"{place + 1}_Dense" / "config.json",
-            in_features=weight.shape[1],
-            out_features=len(weight),
-            bias=bias is not None,
-            activation_function="torch.nn.modules.linear.Identity",
-            use_residual=of_first is not None,
-        )
-        modules.append("pylate.models.Dense.Dense")
-    rows = [
-        {"idx": i, "name": str(i), "path": f"{i}_Dense" if i else "", "type": kind}
-        for i, kind in enumerate(modules)
-    ]
-    (folder / "modules.json").write_text(json.dumps(rows))
+    _modules(folder, layers, own)
     _write(folder / "sentence_bert_config.json", max_seq_length=QUERY - 1, do_lower_case=False)
     own_choices = {**CHOICES, **choices}
     _write(folder / "config_sentence_transformers.json", model_type="ColBERT", **own_choices)
@@ -140,6 +121,49 @@ def stanford(folder: Path, **metadata: Any) -> Late:
         "skiplist_words": CHOICES["skiplist_words"] if own.get("mask_punctuation", True) else [],
     }
     return Late(folder, model, tokenizer, [(weight, None)], choices)
+
+
+def bundled(folder: Path) -> Late:
+    """The bundled encoder's own token vectors, in PyLate's files; not trained for this."""
+    source = locate(BUNDLED).folder
+    tokenizer, model = AutoTokenizer.from_pretrained(source), BertModel.from_pretrained(source)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    layers: list[Affine] = [(torch.eye(model.config.hidden_size), None)]
+    markers = {"query_prefix": "[unused0]", "document_prefix": "[unused1]"}
+    choices = {**CHOICES, **markers, "query_length": 32, "document_length": 180}
+    _modules(folder, layers, None)
+    _write(folder / "config_sentence_transformers.json", **choices)
+    return Late(folder, model.eval(), tokenizer, layers, choices)
+
+
+def _modules(folder: Path, layers: list[Affine], own: Tensor | None) -> None:
+    """PyLate's Dense modules behind a Transformer.
+
+    Args:
+        own: what the first adds of its input.
+    """
+    modules = ["sentence_transformers.models.Transformer"]
+    for place, (weight, bias) in enumerate(layers):
+        (folder / f"{place + 1}_Dense").mkdir()
+        of_first = own if place == 0 else None
+        tensors = {"linear.weight": weight, "linear.bias": bias, "residual.weight": of_first}
+        held = {name: one for name, one in tensors.items() if one is not None}
+        save_file(held, folder / f"{place + 1}_Dense" / "model.safetensors")
+        _write(
+            folder / f"{place + 1}_Dense" / "config.json",
+            in_features=weight.shape[1],
+            out_features=len(weight),
+            bias=bias is not None,
+            activation_function="torch.nn.modules.linear.Identity",
+            use_residual=of_first is not None,
+        )
+        modules.append("pylate.models.Dense.Dense")
+    rows = [
+        {"idx": i, "name": str(i), "path": f"{i}_Dense" if i else "", "type": kind}
+        for i, kind in enumerate(modules)
+    ]
+    (folder / "modules.json").write_text(json.dumps(rows))
 
 
 def _encoder(folder: Path, markers: tuple[str, ...]) -> tuple[BertModel, Any]:

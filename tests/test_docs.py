@@ -16,6 +16,7 @@ from service.cli import main
 from service.edge.guard import Guard
 from service.replica import Replica
 from service.settings import Settings
+from tests.late_interaction import bundled
 from tests.service.heads_of_tasks import classifier
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -82,20 +83,21 @@ async def test_the_questions_page_gives_the_answers_shown(
     assert not said, "".join(said)
 
 
-async def test_the_page_of_tasks_gives_the_answers_shown(
-    tmp_path: Path, outer: Callable[[Replica], Guard]
+@pytest.mark.parametrize(("name", "make"), [("tasks.md", classifier), ("vectors.md", bundled)])
+async def test_the_pages_of_heads_give_the_answers_shown(
+    name: str, make: Callable[[Path], object], tmp_path: Path, outer: Callable[[Replica], Guard]
 ) -> None:
-    """By a classifier made for it."""
-    classifier(tmp_path)
+    """By a checkpoint made for each."""
+    make(tmp_path)
     replica = await Replica.start(Settings(model=str(tmp_path), device="cpu", threads=1), "docs-1")
-    page = (DOCS / "tasks.md").read_text("utf-8")
+    page = (DOCS / name).read_text("utf-8")
     examples = "\n".join(EXAMPLES.findall(page))
     said: list[str] = []
     try:
         transport = httpx.ASGITransport(outer(replica))
         async with httpx.AsyncClient(transport=transport, base_url="http://headlight") as client:
             names = {"client": Waiting(client)}
-            session = doctest.DocTestParser().get_doctest(examples, names, "tasks.md", "", 0)
+            session = doctest.DocTestParser().get_doctest(examples, names, name, "", 0)
             await asyncio.to_thread(doctest.DocTestRunner().run, session, out=said.append)
     finally:
         await replica.close()
