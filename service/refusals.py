@@ -107,9 +107,7 @@ REFUSALS: dict[str, Kind] = {
     "index_out_of_range": Kind(422, "A layer, head or row does not exist, or is named twice."),
     "words_unknown": Kind(422, "Token ids and embeddings have no words."),
     "specials_unknown": Kind(422, "Embeddings do not say which tokens are special."),
-    "nothing_left": Kind(
-        422, "A sequence has only special tokens, and the request leaves them out."
-    ),
+    "nothing_left": Kind(422, "A sequence has no token left: all of them are left out."),
     "prompt_not_found": Kind(422, "The model has no prompt of that name."),
     "prompt_without_text": Kind(422, "A prompt needs texts, and an input is not a text."),
     "span_empty": Kind(422, "A span of a text holds no token."),

@@ -261,6 +261,7 @@ FIELDS = [
         ("classify is 1", with_field('"classify":1')),
         ("label_tokens is a word", with_field('"label_tokens":"word"')),
         ("sparse is a list", with_field('"sparse":[7]')),
+        ("many vectors by a word", with_field('"multi_vector":"query"')),
     ),
     *bodies(
         404,
@@ -268,6 +269,7 @@ FIELDS = [
         ("classes of an encoder", with_field('"classify":true')),
         ("labels of an encoder", with_field('"label_tokens":true')),
         ("a vocabulary of an encoder", with_field('"sparse":{"k":7}')),
+        ("many vectors of an encoder", with_field('"multi_vector":true')),
     ),
     *bodies(422, "batch_empty", ("no input", '{"inputs":[]}')),
     *bodies(
@@ -281,6 +283,7 @@ FIELDS = [
         ("an unknown score", with_field('"classify":{"activation":"tanh"}')),
         ("a label of another thing", with_field('"label_tokens":{"level":"text"}')),
         ("no weight", with_field('"sparse":{"k":0}')),
+        ("an unknown side", with_field('"multi_vector":{"role":"passage"}')),
         ("a weight below 0", with_field('"sparse":{"threshold":-1}')),
         ("a gate far out", with_field('"gates":[{"layer":0,"head":0,"scale":1e9}]')),
     ),
@@ -799,6 +802,12 @@ def compared(status: int, code: str, *rows: tuple[str, str]) -> Iterable[Row]:
         yield Row(f"a similarity: {name}", body.encode, status, code, path="/v1/similarity")
 
 
+def scored(status: int, code: str, *rows: tuple[str, str]) -> Iterable[Row]:
+    """Rows of POST /v1/maxsim that differ in their body alone."""
+    for name, fields in rows:
+        yield Row(f"a score: {name}", f"{{{fields}}}".encode, status, code, path="/v1/maxsim")
+
+
 def spans(given: str) -> str:
     """A text of 11 characters with spans."""
     return item(f'{{"text":"All is well","spans":{given}}}')
@@ -888,6 +897,26 @@ SIMILARITIES = [
     ),
     *compared(404, "model_not_found", ("another model", f'"left":"a",{RIGHT},"model":"gpt"')),
 ]
+SCORES = [
+    *scored(422, "missing_field", ("no query", '"documents":["b"]'), ("no text", '"query":"a"')),
+    *scored(
+        422,
+        "invalid_type",
+        ("a list as the query", '"query":["a"],"documents":["b"]'),
+        ("a text as documents", '"query":"a","documents":"b"'),
+        ("a number as a document", '"query":"a","documents":["b",7]'),
+    ),
+    *scored(422, "batch_empty", ("no document", '"query":"a","documents":[]')),
+    *scored(
+        422,
+        "unknown_field",
+        ("a pair as a document", '"query":"a","documents":[{"text":"a","pair":"b"}]'),
+        ("a form", '"query":"a","documents":["b"],"form":"top"'),
+        ("a prompt of no side", '"query":"a","documents":["b"],"prompt_name":{"left":"x"}'),
+    ),
+    *scored(404, "task_not_found", ("of an encoder", '"query":"a","documents":["b"]')),
+    *scored(404, "model_not_found", ("another", '"query":"a","documents":["b"],"model":"gpt"')),
+]
 
 DIALECTS = [
     *elsewhere(
@@ -962,6 +991,7 @@ ROWS: dict[str, list[Row]] = {
     "names": NAMES,
     "headers": HEADERS,
     "similarities": SIMILARITIES,
+    "scores": SCORES,
     "spans": SPANS,
     "paths": PATHS,
     "files": FILES,

@@ -145,6 +145,7 @@ CASES: dict[str, dict[str, Any]] = {
     "rerank, no such task": {"path": "/v1/rerank", "json": {"query": "a", "documents": ["b"]}},
     "rerank by the other path": {"path": "/v2/rerank", "json": {"query": "a", "documents": ["b"]}},
     "encode, no such task": encoded(sparse={"k": 7}),
+    "maxsim, no such task": {"path": "/v1/maxsim", "json": {"query": "a", "documents": ["b"]}},
     "the protocol": {"path": "/v2"},
     "the protocol's model": {"path": "/v2/models/all-MiniLM-L6-v2"},
     "the protocol's readiness": {"path": "/v2/models/all-MiniLM-L6-v2/ready"},

@@ -95,7 +95,11 @@ class Requested(InputTokens, total=False):
     ]
     sparse: Annotated[SparseVector, about("Weights over the vocabulary.")]
     vectors: Annotated[
-        Rows, about("Of many vectors: one of length 1 for each token kept, (kept, size).")
+        Rows,
+        about(
+            "Of many vectors: one of length 1 for each token kept, (kept, size).",
+            [[0.6, 0.8], [1.0, 0.0]],
+        ),
     ]
     kept: Annotated[
         Vector, about("The token of each of `vectors`, counted from 0.", [0, 1, 2, 3, 5])

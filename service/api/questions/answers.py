@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from service.api.native.answers import InputTokens, Usage
-from service.api.native.attention import EncodedArray, Rows, Units, Vector
+from service.api.native.attention import Characters, EncodedArray, Rows, Units, Vector
 from service.api.types import Closed, Provenance, about
 from service.encode.request import Floats
 
@@ -70,19 +70,42 @@ class Compared(Provenance):
     usage: Annotated[Usage, about("What the request took.")]
 
 
-class MatchText(InputTokens):
+class MatchText(Closed):
     """A text of a late interaction, and its tokens, those of its marker and filling included."""
 
-    truncated: Annotated[bool, about("Whether the input was cut.")]
-    length: Annotated[int, about("Tokens before it was cut.")]
+    tokens: Annotated[
+        list[str | None] | None,
+        about("The tokens; null of embeddings.", ["[CLS]", "[D] ", "well", "[SEP]"]),
+    ]
+    token_ids: Annotated[
+        list[int] | None,
+        about("Each token's place in the vocabulary; null of embeddings.", [101, 2, 2092, 102]),
+    ]
+    offsets: Annotated[
+        list[Characters] | None,
+        about(
+            "Where each token stands in its text, [start, end); null where the input is no text.",
+            [[0, 0], [0, 0], [0, 4], [0, 0]],
+        ),
+    ]
+    words: Annotated[
+        list[int | None] | None,
+        about("The word of each token; null for a special token.", [None, None, 0, None]),
+    ]
+    special: Annotated[
+        list[bool] | None,
+        about("Whether each token is a special one.", [True, True, False, True]),
+    ]
+    truncated: Annotated[bool, about("Whether the input was cut.", False)]
+    length: Annotated[int, about("Tokens before it was cut.", 4)]
 
 
 class MatchColumns(Closed):
     """The matches as columns, where the request's encoding is base64."""
 
-    query: Annotated[Indices, about("The token of the query, counted from 0.")]
-    document: Annotated[Indices, about("The token of the document, counted from 0.")]
-    values: Annotated[Vector, about("The product of their vectors.")]
+    query: Annotated[Indices, about("The token of the query, counted from 0.", [0, 1])]
+    document: Annotated[Indices, about("The token of the document, counted from 0.", [0, 2])]
+    values: Annotated[Vector, about("The product of their vectors.", [0.93, 0.71])]
 
 
 class Result(MatchText):
@@ -94,7 +117,8 @@ class Result(MatchText):
         list[tuple[int, int, float]] | MatchColumns,
         about(
             "The document's token that is most like each token of the query, [query token, "
-            "document token, value]; of equal ones the first."
+            "document token, value]; of equal ones the first.",
+            [[0, 0, 0.93], [1, 2, 0.71]],
         ),
     ]
 
@@ -102,7 +126,7 @@ class Result(MatchText):
 class Matched(Provenance):
     """What POST /v1/maxsim answers."""
 
-    dtype: Annotated[Floats, about("Number format of the values.")]
+    dtype: Annotated[Floats, about("Number format of the values.", "float32")]
     query: Annotated[MatchText, about("The query.")]
     results: Annotated[list[Result], about("The documents, best first.")]
     usage: Annotated[Usage, about("What the request took.")]
