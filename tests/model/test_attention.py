@@ -31,6 +31,7 @@ def numbers(*shape: int, seed: int) -> Tensor:
 QKV = numbers(3 * WIDTH, WIDTH, seed=0) / WIDTH**0.5, numbers(3 * WIDTH, seed=1)
 OUTPUT = numbers(WIDTH, WIDTH, seed=2) / WIDTH**0.5, numbers(WIDTH, seed=3)
 PACKED = pack([Sequence([0] * length) for length in BATCH], CPU)
+PLAINLY = [None] * len(PACKED.groups)  # nothing is added to the scores
 X = numbers(sum(BATCH), WIDTH, seed=4)
 
 
@@ -48,7 +49,7 @@ def by_torch(x: Tensor) -> tuple[Tensor, Tensor]:
 @either
 def test_each_sequence_is_mixed_as_by_torchs_own_layer(chosen: Kernels) -> None:
     """x + MultiHead(x), for every sequence by itself, though all lie in one matrix."""
-    mixed, _ = MultiHeadAttention(QKV, OUTPUT, HEADS, chosen)(X, X, PACKED, {})
+    mixed, _ = MultiHeadAttention(QKV, OUTPUT, HEADS, chosen)(X, X, PACKED, PLAINLY)
 
     for i in range(len(BATCH)):
         x = X[PACKED.rows(i)]
@@ -62,7 +63,7 @@ def test_a_token_moves_nothing_in_another_sequence(chosen: Kernels) -> None:
     other, changed = X.clone(), PACKED.rows(2)
     other[changed] += 1
 
-    before, after = attention(X, X, PACKED, {})[0], attention(other, other, PACKED, {})[0]
+    before, after = attention(X, X, PACKED, PLAINLY)[0], attention(other, other, PACKED, PLAINLY)[0]
 
     moved = (before != after).any(-1)
     assert moved[changed].all()
@@ -83,7 +84,7 @@ def test_the_heads_one_by_one_make_the_layer(chosen: Kernels) -> None:
         z = (q @ k.T / HEAD**0.5).softmax(-1) @ v
         total = total + z @ head.output
 
-    mixed = attention(X, X, PACKED, {})[0][PACKED.rows(3)]
+    mixed = attention(X, X, PACKED, PLAINLY)[0][PACKED.rows(3)]
     torch.testing.assert_close(total, mixed, rtol=0, atol=1e-5)
 
 
@@ -119,13 +120,18 @@ def test_the_real_heads_one_by_one_make_the_real_layer(
         )
         total[rows] += (q @ k.T / 32**0.5).softmax(-1) @ v @ head.output
 
-    torch.testing.assert_close(total[rows], attention(x, x, packed, {})[0][rows], rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        total[rows],
+        attention(x, x, packed, [None] * len(packed.groups))[0][rows],
+        rtol=0,
+        atol=1e-5,
+    )
 
 
 @either
 def test_a_trace_holds_the_queries_keys_and_normalisers_of_each_sequence(chosen: Kernels) -> None:
     """They give back torch's own maps, whichever group a sequence lies in."""
-    _, trace = MultiHeadAttention(QKV, OUTPUT, HEADS, chosen)(X, X, PACKED, {})
+    _, trace = MultiHeadAttention(QKV, OUTPUT, HEADS, chosen)(X, X, PACKED, PLAINLY)
 
     for i in range(len(BATCH)):
         rows = PACKED.rows(i)
@@ -139,7 +145,7 @@ def test_rows_of_no_sequence_are_a_bug_and_said_to_be_one() -> None:
     """A trace does not make up a normaliser."""
     nothing = torch.zeros(3, HEADS, HEAD)
     attention = MultiHeadAttention(QKV, OUTPUT, HEADS, PLAIN)
-    trace = Trace(attention, nothing, nothing, nothing, nothing, (), (), {})
+    trace = Trace(attention, nothing, nothing, nothing, nothing, (), (), ())
 
     with pytest.raises(RuntimeError, match="bug"):
         trace.normaliser(slice(0, 3))
@@ -151,7 +157,9 @@ def test_fill_mixes_nothing(chosen: Kernels) -> None:
     packed = pack([Sequence([0] * 5)], CPU)
     x = numbers(len(packed.token_ids), WIDTH, seed=5)
 
-    mixed, _ = MultiHeadAttention(QKV, OUTPUT, HEADS, chosen)(x, x, packed, {})
+    mixed, _ = MultiHeadAttention(QKV, OUTPUT, HEADS, chosen)(
+        x, x, packed, [None] * len(packed.groups)
+    )
 
     torch.testing.assert_close(mixed[5:], x[5:] + OUTPUT[1], rtol=0, atol=1e-6)
 
@@ -166,7 +174,7 @@ def test_sequences_of_one_length_are_attended_to_together() -> None:
         seen.append(tuple(q.shape))  # (sequences, heads, tokens, head)
         return PLAIN.attend(q, k, v, scale, bias)
 
-    MultiHeadAttention(QKV, OUTPUT, HEADS, replace(PLAIN, attend=recorded))(X, X, PACKED, {})
+    MultiHeadAttention(QKV, OUTPUT, HEADS, replace(PLAIN, attend=recorded))(X, X, PACKED, PLAINLY)
 
     assert seen == [(1, HEADS, 2, HEAD), (2, HEADS, 7, HEAD), (1, HEADS, 11, HEAD)]
 
@@ -193,7 +201,7 @@ def test_one_call_for_all_sequences_gives_what_a_call_for_each_length_gives(
 
     ways = [replace(PLAIN, spread=spread), PLAIN]
     layers = [MultiHeadAttention(QKV, OUTPUT, HEADS, way, window=window) for way in ways]
-    (one, left), (each, right) = (layer(X, X, PACKED, {}) for layer in layers)
+    (one, left), (each, right) = (layer(X, X, PACKED, PLAINLY) for layer in layers)
 
     torch.testing.assert_close(one, each, rtol=0, atol=1e-5)
     for i in range(len(BATCH)):
