@@ -19,6 +19,7 @@ import torch
 
 from headlight_client import Client, HeadlightError, Item
 from headlight_client.formats import Array
+from service.commands.bulk.service import INFO_SECONDS
 from service.commands.encode import TIMEOUT_SECONDS, Unreachable
 
 ENDINGS = {"arrays": ".npz", "bertviz": ".html"}
@@ -59,6 +60,7 @@ def export(url: str, key: str | None, text: str, form: str, path: Path) -> None:
     bertviz = _bertviz() if form == "bertviz" else None
     try:
         with Client(url, key=key, patience_seconds=TIMEOUT_SECONDS) as client:
+            client.info(deadline=INFO_SECONDS)
             encoded = client.encode([text], pooled=False, attention={})
     except HeadlightError as error:
         raise Unreachable(str(error)) from error
