@@ -30,6 +30,7 @@ TILE = 128  # queries at a time, where not all keys are needed or not all maps f
 
 Gates = Sequence[tuple[slice, Mapping[int, float]]]  # of these rows, what a head is multiplied by
 Biases = Sequence[Tensor | None]  # added to the scores of each group; None: nothing
+Patches = Sequence[tuple[slice, Mapping[int, Tensor]]]  # and what it is replaced by, (tokens, head)
 
 
 class HeadWeights(NamedTuple):
@@ -122,13 +123,14 @@ class MultiHeadAttention:
         packed: Packed,
         biases: Biases,
         gates: Gates = (),
+        patches: Patches = (),
     ) -> tuple[Tensor, Trace]:
         """Mix each row with the rows of its own sequence, then add `residual`.
 
         Args:
             x, residual: (rows, width).
             biases: added to each group's scores, (1 or heads, query, key) or None.
-            gates: factors for some heads' mixed values in some rows, applied before W^O.
+            gates, patches: of some heads' mixed values in some rows; see `edit`.
 
         Returns:
             residual + MultiHead(x), (rows, width), and the trace. Rows past the last sequence
@@ -143,11 +145,25 @@ class MultiHeadAttention:
         else:
             z, normalisers = self._grouped(q, k, v, packed, biases)
             spread = None
-        for rows, scales in gates:
-            for head, scale in scales.items():
-                z[rows, head * self.head : (head + 1) * self.head] *= scale
+        self.edit(z, gates, patches)
         trace = Trace(self, q, k, v, z, packed.groups, tuple(normalisers), biases, spread)
         return self.output.add(z, residual), trace
+
+    def edit(self, z: Tensor, gates: Gates, patches: Patches) -> None:
+        """Replace, then scale some heads' mixed values, before W^O reads them.
+
+        Args:
+            z: all mixed values, (rows, width), changed in place.
+        """
+        for rows, values in patches:
+            for head, value in values.items():
+                z[rows, self._channels(head)] = value
+        for rows, scales in gates:
+            for head, scale in scales.items():
+                z[rows, self._channels(head)] *= scale
+
+    def _channels(self, head: int) -> slice:
+        return slice(head * self.head, (head + 1) * self.head)
 
     def _grouped(
         self, q: Tensor, k: Tensor, v: Tensor, packed: Packed, biases: Biases

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from model import packing
-from model.attention import Biases, Gates, MultiHeadAttention, Trace
+from model.attention import Biases, Gates, MultiHeadAttention, Patches, Trace
 from model.config import EncoderConfig
 from model.embeddings import Embeddings
 from model.kernels import ACTIVATIONS, Affine, Kernels, Linear, normalise
-from model.packing import Group, Packed
+from model.packing import Entry, Group, Packed
 from model.pooling import Pooling, pool_each, pool_together
 from model.positions import buckets
 
@@ -66,16 +66,30 @@ class Layer:
         self.attention_norm, self.feed_forward_norm = attention_norm, feed_forward_norm
 
     def __call__(
-        self, x: Tensor, packed: Packed, biases: Biases, gates: Gates
+        self,
+        x: Tensor,
+        packed: Packed,
+        biases: Biases,
+        gates: Gates,
+        patches: Patches = (),
     ) -> tuple[Tensor, Trace]:
         """Return the next residual stream, (rows, width), and the attention's trace."""
+        entered = self._norm(x, self.attention_norm) if self.config.pre_norm else x
+        a, trace = self.attention(entered, x, packed, biases, gates, patches)
+        return self._after(a), trace
+
+    def resume(self, entry: Entry, gates: Gates, patches: Patches) -> Tensor:
+        """The next residual stream, (rows, width), from mixed values that are known."""
+        z = entry.mixed.clone()
+        self.attention.edit(z, gates, patches)
+        return self._after(self.attention.output.add(z, entry.residual))
+
+    def _after(self, a: Tensor) -> Tensor:
+        """What follows the attention and its residual."""
         if self.config.pre_norm:
-            entered = self._norm(x, self.attention_norm)
-            a, trace = self.attention(entered, x, packed, biases, gates)
-            return self._feed_forward(self._norm(a, self.feed_forward_norm), a), trace
-        a, trace = self.attention(x, x, packed, biases, gates)
+            return self._feed_forward(self._norm(a, self.feed_forward_norm), a)
         a = self._norm(a, self.attention_norm)
-        return self._norm(self._feed_forward(a, a), self.feed_forward_norm), trace
+        return self._norm(self._feed_forward(a, a), self.feed_forward_norm)
 
     def _feed_forward(self, x: Tensor, residual: Tensor) -> Tensor:
         """residual + down(activation(up x)), gated where the family is."""
@@ -151,19 +165,27 @@ class Encoder:
             hidden: which hidden states to keep, counted as Hugging Face's hidden_states:
                 0 = embeddings, i = after i layers; of the last one, after the final norm.
             traces: which layers' attention to keep, counted from 0.
+
+        Of a batch that begins in a layer, no state before that layer's output is there to keep,
+        nor its attention.
         """
         return (self.native or self.loop)(packed, hidden, traces)
 
     def loop(self, packed: Packed, hidden: Set[int], traces: Set[int]) -> Encoded:
         """Encode as `__call__` does, layer by layer."""
-        x, biases = self.embeddings(packed), self.biases(packed)
-        states: dict[int, Tensor] = {0: x} if 0 in hidden else {}
+        entry, biases = packed.entry, self.biases(packed)
+        x = self.embeddings(packed) if entry is None else entry.residual
+        states: dict[int, Tensor] = {0: x} if 0 in hidden and entry is None else {}
         by_layer: dict[int, Trace] = {}
-        for index, layer in enumerate(self.layers):
+        for index in range(entry.layer if entry else 0, len(self.layers)):
             gates = [(rows, scales[index]) for rows, scales in packed.gates if index in scales]
-            x, trace = layer(x, packed, biases, gates)
-            if index in traces:
-                by_layer[index] = trace
+            patches = [(rows, heads[index]) for rows, heads in packed.patches if index in heads]
+            if entry is not None and index == entry.layer:
+                x = self.layers[index].resume(entry, gates, patches)
+            else:
+                x, trace = self.layers[index](x, packed, biases, gates, patches)
+                if index in traces:
+                    by_layer[index] = trace
             if index + 1 in hidden:
                 states[index + 1] = x
         if self.norm is not None:

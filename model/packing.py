@@ -26,6 +26,21 @@ FEWEST_APART = 4
 
 
 @dataclass(frozen=True, slots=True)
+class Entry:
+    """Where a pass begins that does not begin at the embeddings: in a layer, before its W^O.
+
+    Args:
+        layer: counted from 0.
+        residual: what enters the layer, (tokens, width); of a batch, (rows, width).
+        mixed: the mixed values of its heads, of the same shape.
+    """
+
+    layer: int
+    residual: Tensor
+    mixed: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class Sequence:
     """One item of a batch: token ids, or embeddings that stand in for their look-up.
 
@@ -35,6 +50,8 @@ class Sequence:
         embeddings: (tokens, embedding width) float, or None with token ids.
         gates: what heads' mixed values are multiplied by, by layer and head; 1 where none.
         unseen: how many of its last tokens no token looks at; they look at the others.
+        patches: what replaces heads' mixed values, (tokens, head), by layer and head.
+        entry: where its pass begins; None: at the embeddings.
     """
 
     token_ids: Many[int] | None = None
@@ -42,6 +59,8 @@ class Sequence:
     embeddings: Tensor | None = None
     gates: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
     unseen: int = 0
+    patches: Mapping[int, Mapping[int, Tensor]] = field(default_factory=dict)
+    entry: Entry | None = None
 
     def __len__(self) -> int:
         inputs = self.token_ids if self.embeddings is None else self.embeddings
@@ -78,6 +97,8 @@ class Packed:
     starts: tuple[int, ...]
     lengths: tuple[int, ...]
     gates: tuple[tuple[slice, Mapping[int, Mapping[int, float]]], ...] = ()  # of which rows
+    patches: tuple[tuple[slice, Mapping[int, Mapping[int, Tensor]]], ...] = ()  # of which rows
+    entry: Entry | None = None
 
     def rows(self, index: int) -> slice:
         """The rows of the sequence given as number `index`."""
@@ -97,6 +118,7 @@ def pack(sequences: Many[Sequence], device: torch.device, pad: int | None = None
     """Lay sequences end to end, ordered by length, filled up as `filled` says.
 
     Args:
+        sequences: those whose passes begin in one place.
         pad: a token id that has no position and does not advance the others' (RoBERTa's rule,
             for ids used as given; embeddings are counted one by one).
 
@@ -112,6 +134,7 @@ def pack(sequences: Many[Sequence], device: torch.device, pad: int | None = None
     ids, positions, types = array("q"), array("q"), array("q")  # int64, as torch reads them
     embeddings: list[tuple[slice, Tensor]] = []
     gates: list[tuple[slice, Mapping[int, Mapping[int, float]]]] = []
+    patches: list[tuple[slice, Mapping[int, Mapping[int, Tensor]]]] = []
     for index in order:
         sequence, length, start = sequences[index], lengths[index], len(ids)
         starts[index], rows = start, slice(start, start + length)
@@ -122,13 +145,30 @@ def pack(sequences: Many[Sequence], device: torch.device, pad: int | None = None
             embeddings.append((rows, sequence.embeddings))
         if sequence.gates:
             gates.append((rows, sequence.gates))
+        if sequence.patches:
+            patches.append((rows, sequence.patches))
     groups = _group([kinds[index] for index in order])
     fill = _zeros(filled(len(ids), device) - len(ids))
     columns = ids + fill + positions + fill + types + fill
     table = torch.frombuffer(columns, dtype=torch.int64).view(3, -1).to(device)
-    rest = tuple(embeddings), groups, tuple(starts), lengths, tuple(gates)
+    edits = tuple(gates), tuple(patches)
+    entry = _entry([sequences[index].entry for index in order], len(fill))
     token_ids, places, segments = table.unbind()
+    rest = tuple(embeddings), groups, tuple(starts), lengths, *edits, entry
     return Packed(token_ids, places, segments, *rest)
+
+
+def _entry(entries: Many[Entry | None], fill: int) -> Entry | None:
+    """Where a batch begins, of its sequences in the order of their rows; fill is zeros there."""
+    inside = [entry for entry in entries if entry is not None]
+    layers = {entry.layer for entry in inside}
+    if len(layers) > 1 or 0 < len(inside) < len(entries):
+        raise ValueError("a batch begins in one place")
+    if not inside:
+        return None
+    zeros = inside[0].residual.new_zeros(fill, inside[0].residual.shape[1])
+    residual = torch.cat([*(entry.residual for entry in inside), zeros])
+    return Entry(layers.pop(), residual, torch.cat([*(entry.mixed for entry in inside), zeros]))
 
 
 def _zeros(count: int) -> "array[int]":

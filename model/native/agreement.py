@@ -1,6 +1,7 @@
 """The compiled operator is held to the loop over layers, to the bit, before it runs for it."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import get_args
 
 import torch
@@ -24,7 +25,12 @@ def agrees(encoder: Encoder, stack: Stack) -> bool:
     every = frozenset(range(encoder.config.layers))
     states, batch = every | {encoder.config.layers}, list(_sequences(encoder.config))
     alone, together = encoder.pack(batch[:1]), encoder.pack(batch)
-    trials = [(alone, frozenset[int](), frozenset[int]()), (together, states, every)]
+    inside = encoder.pack([_inside(encoder, batch[0])])
+    trials = [
+        (alone, frozenset[int](), frozenset[int]()),
+        (together, states, every),
+        (inside, states, every),
+    ]
     passes = all(equal(encoder.loop(*trial), stack(*trial)) for trial in trials)
     last, rows = encoder.loop(*trials[0]).last, [alone.rows(0)]
     ways = (Pooling((mode,), normalize) for mode in MODES for normalize in (False, True))
@@ -49,7 +55,7 @@ def left(encoded: Encoded) -> list[Tensor]:
 
 
 def _sequences(config: EncoderConfig) -> Iterator[packing.Sequence]:
-    """One of each length: the second of vectors, the third gated, the fifth with an unseen end."""
+    """One of each length: the second of vectors, the third edited, the fifth with an unseen end."""
     random = torch.Generator().manual_seed(0)
     lengths = (*LENGTHS, SEVERAL_TILES) if any(config.windows) else LENGTHS
     for place, length in enumerate(min(length, config.max_tokens) for length in lengths):
@@ -60,8 +66,19 @@ def _sequences(config: EncoderConfig) -> Iterator[packing.Sequence]:
             yield packing.Sequence(embeddings=vectors)
         elif place == 2:
             gates = {layer: {config.heads - 1: 0.5} for layer in range(config.layers)}
-            yield packing.Sequence(ids, types, gates=gates)
+            value = torch.randn(length, config.head, generator=random)
+            patches = {layer: {0: value} for layer in range(config.layers)}
+            yield packing.Sequence(ids, types, gates=gates, patches=patches)
         elif place == UNSEEN:
             yield packing.Sequence(ids, types, unseen=length // 2)
         else:
             yield packing.Sequence(ids, types)
+
+
+def _inside(encoder: Encoder, sequence: packing.Sequence) -> packing.Sequence:
+    """A sequence that begins in the first layer, with a gate there and in the last."""
+    encoded = encoder.loop(encoder.pack([sequence]), frozenset({0}), frozenset({0}))
+    rows = encoded.packed.rows(0)
+    entry = packing.Entry(0, encoded.hidden[0][rows], encoded.traces[0].z[rows])
+    gates = {layer: {0: 0.5} for layer in {0, encoder.config.layers - 1}}
+    return replace(sequence, gates=gates, entry=entry)

@@ -61,6 +61,18 @@ struct Gate {
   double scale;
 };
 
+// What replaces a head's mixed values in some rows.
+struct Patch {
+  int64_t start, stop, head;
+  Tensor value;  // (tokens, head)
+};
+
+// What is done to the mixed values of one layer's heads.
+struct Edits {
+  std::vector<Gate> gates;
+  std::vector<Patch> patches;
+};
+
 // What is common to all layers; as config.EncoderConfig and attention.MultiHeadAttention.
 struct Shape {
   int64_t heads, head;
@@ -144,19 +156,40 @@ struct Layer {
 
   // The next residual stream, (rows, width); as encoder.Layer.
   Tensor operator()(const Shape& shape, const Tensor& x, const Tensor& positions,
-                    const std::vector<Group>& groups, const std::vector<Gate>& gates,
-                    Trace& trace) const {
-    if (shape.pre_norm) {
-      const auto entered = normalise(x, attention_norm, shape.eps);
-      const auto a = attend(shape, entered, x, positions, groups, gates, trace);
-      return feed_forward(shape, normalise(a, feed_forward_norm, shape.eps), a);
-    }
-    auto a = attend(shape, x, x, positions, groups, gates, trace);
-    a = normalise(a, attention_norm, shape.eps);
-    return normalise(feed_forward(shape, a, a), feed_forward_norm, shape.eps);
+                    const std::vector<Group>& groups, const Edits& edits, Trace& trace) const {
+    const auto entered = shape.pre_norm ? normalise(x, attention_norm, shape.eps) : x;
+    return after(shape, attend(shape, entered, x, positions, groups, edits, trace));
+  }
+
+  // The same from mixed values that are known, (rows, width); as encoder.Layer.resume.
+  Tensor resume(const Shape& shape, const Tensor& x, const Tensor& mixed,
+                const Edits& edits) const {
+    auto z = mixed.clone();
+    edit(shape, z, edits);
+    return after(shape, add(z, output, x));
   }
 
  private:
+  // What follows the attention and its residual.
+  Tensor after(const Shape& shape, const Tensor& attended) const {
+    if (shape.pre_norm) {
+      return feed_forward(shape, normalise(attended, feed_forward_norm, shape.eps), attended);
+    }
+    const auto a = normalise(attended, attention_norm, shape.eps);
+    return normalise(feed_forward(shape, a, a), feed_forward_norm, shape.eps);
+  }
+
+  // Replace, then scale some heads' mixed values, (rows, width), in place.
+  static void edit(const Shape& shape, Tensor& z, const Edits& edits) {
+    const auto part = [&](int64_t start, int64_t stop, int64_t head) {
+      return z.slice(0, start, stop).narrow(1, head * shape.head, shape.head);
+    };
+    for (const auto& each : edits.patches) {
+      part(each.start, each.stop, each.head).copy_(each.value);
+    }
+    for (const auto& each : edits.gates) part(each.start, each.stop, each.head).mul_(each.scale);
+  }
+
   Tensor feed_forward(const Shape& shape, const Tensor& x, const Tensor& residual) const {
     if (!shape.gated) {
       return add(linear(x, up, shape.activation, shape.algorithm), down, residual);
@@ -168,7 +201,7 @@ struct Layer {
   // residual + MultiHead(x); as attention.MultiHeadAttention.
   Tensor attend(const Shape& shape, const Tensor& x, const Tensor& residual,
                 const Tensor& positions, const std::vector<Group>& groups,
-                const std::vector<Gate>& gates, Trace& trace) const {
+                const Edits& edits, Trace& trace) const {
     auto qkv = linear(x, project).view({x.size(0), 3, shape.heads, shape.head}).unbind(1);
     if (cos) {
       qkv[0] = rotate(qkv[0], positions);
@@ -192,11 +225,7 @@ struct Layer {
       mixed.push_back(at::zeros({x.size(0) - rows, mixed[0].size(1)}, mixed[0].options()));
     }
     trace.z = mixed.size() == 1 ? mixed[0] : at::cat(mixed);
-    for (const auto& gate : gates) {
-      trace.z.slice(0, gate.start, gate.stop)
-          .narrow(1, gate.head * shape.head, shape.head)
-          .mul_(gate.scale);
-    }
+    edit(shape, trace.z, edits);
     return add(trace.z, output, residual);
   }
 
@@ -269,29 +298,35 @@ struct Stack : torch::CustomClassHolder {
 
   // Encode a packed batch; as encoder.Encoder.
   //
-  // groups: start, count and length of each, biases: of each, empty where none. gates: layer, first row,
-  // last row and head of each, scales: of each. hidden, traces: which to keep, in rising order.
-  // Returns the last state, those kept, of each layer kept q, k, v, z and a normaliser a group;
-  // and whether all of the last state is finite.
+  // groups: start, count and length of each, biases: of each, empty where none. gates, patches:
+  // layer, first row, last row and head of each, scales, values: of each. first: the layer to begin
+  // in, with its residual and mixed values in entry; empty begins at the embeddings. hidden, traces:
+  // which to keep, in rising order. Returns the last state, those kept, of each layer kept q, k, v,
+  // z and a normaliser a group; and whether all of the last state is finite.
   std::tuple<Tensors, bool> run(const Tensor& ids, const Tensor& positions, const Tensor& segments,
                                 const Ints& starts, const Tensors& vectors, const Ints& groups,
                                 const Tensors& biases, const Ints& gates,
-                                const std::vector<double>& scales, const Ints& hidden,
-                                const Ints& traces) const {
+                                const std::vector<double>& scales, const Ints& patches,
+                                const Tensors& values, int64_t first, const Tensors& entry,
+                                const Ints& hidden, const Ints& traces) const {
     const auto batch = grouped(groups, biases);
-    const auto by_layer = gated(gates, scales);
+    const auto edits = edited(gates, scales, patches, values);
+    const bool inside = !entry.empty();
     const std::set<int64_t> wanted(hidden.begin(), hidden.end());
     const std::set<int64_t> kept(traces.begin(), traces.end());
-    auto x = embeddings_(ids, positions, segments, starts, vectors, shape_.eps);
+    auto x = inside ? entry[0]
+                    : embeddings_(ids, positions, segments, starts, vectors, shape_.eps);
     Tensors states, traced;
-    if (wanted.count(0)) states.push_back(x);
+    if (wanted.count(0) && !inside) states.push_back(x);
     const auto count = static_cast<int64_t>(layers_.size());
-    for (int64_t i = 0; i < count; ++i) {
+    for (int64_t i = first; i < count; ++i) {
+      const bool known = inside && i == first;
       Trace trace;
-      x = layers_[i](shape_, x, positions, batch, by_layer[i], trace);
+      x = known ? layers_[i].resume(shape_, x, entry[1], edits[i])
+                : layers_[i](shape_, x, positions, batch, edits[i], trace);
       if (i + 1 == count) x = normalise(x, norm_, shape_.eps);
       if (wanted.count(i + 1)) states.push_back(x);
-      if (!kept.count(i)) continue;
+      if (known || !kept.count(i)) continue;
       traced.insert(traced.end(), {trace.q, trace.k, trace.v, trace.z});
       traced.insert(traced.end(), trace.normalisers.begin(), trace.normalisers.end());
     }
@@ -330,14 +365,19 @@ struct Stack : torch::CustomClassHolder {
     return groups;
   }
 
-  std::vector<std::vector<Gate>> gated(const Ints& numbers,
-                                       const std::vector<double>& scales) const {
-    std::vector<std::vector<Gate>> gates(layers_.size());
+  // Gates and patches by layer; four numbers of each: layer, first row, last row, head.
+  std::vector<Edits> edited(const Ints& gates, const std::vector<double>& scales,
+                            const Ints& patches, const Tensors& values) const {
+    std::vector<Edits> edits(layers_.size());
     for (size_t i = 0; i < scales.size(); ++i) {
-      const auto* each = &numbers[4 * i];  // layer, first row, last row, head
-      gates[each[0]].push_back({each[1], each[2], each[3], scales[i]});
+      const auto* each = &gates[4 * i];
+      edits[each[0]].gates.push_back({each[1], each[2], each[3], scales[i]});
     }
-    return gates;
+    for (size_t i = 0; i < values.size(); ++i) {
+      const auto* each = &patches[4 * i];
+      edits[each[0]].patches.push_back({each[1], each[2], each[3], values[i]});
+    }
+    return edits;
   }
 
   static bool finite(const Tensor& rows) {

@@ -52,7 +52,7 @@ class Stack:
     def __call__(self, packed: Packed, hidden: Set[int], traces: Set[int]) -> Encoded:
         """What Encoder.loop gives, to the bit; and whether it is finite."""
         biases, states, layers = self._encoder.biases(packed), sorted(hidden), sorted(traces)
-        gates = list(_gates(packed))
+        gates, patches, entry = list(_gates(packed)), list(_patches(packed)), packed.entry
         tensors, finite = self._stack.run(
             packed.token_ids,
             packed.positions,
@@ -63,9 +63,16 @@ class Stack:
             [self._nothing if bias is None else bias for bias in biases],
             [place for *places, _ in gates for place in places],
             [scale for *_, scale in gates],
+            [place for *places, _ in patches for place in places],
+            [value for *_, value in patches],
+            entry.layer if entry else 0,
+            [entry.residual, entry.mixed] if entry else [],
             states,
             layers,
         )
+        if entry:  # nothing before is there
+            states = [state for state in states if state > entry.layer]
+            layers = [layer for layer in layers if layer > entry.layer]
         left = iter(tensors)
         last = next(left)
         kept = dict(zip(states, left, strict=False))
@@ -110,3 +117,11 @@ def _gates(packed: Packed) -> Iterator[tuple[int, int, int, int, float]]:
         for layer, scales in by_layer.items():
             for head, scale in scales.items():
                 yield layer, rows.start, rows.stop, head, float(scale)
+
+
+def _patches(packed: Packed) -> Iterator[tuple[int, int, int, int, Tensor]]:
+    """Layer, first row, last row, head and values of each patch."""
+    for rows, by_layer in packed.patches:
+        for layer, values in by_layer.items():
+            for head, value in values.items():
+                yield layer, rows.start, rows.stop, head, value
