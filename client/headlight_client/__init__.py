@@ -14,8 +14,9 @@ from headlight_client.answers import (
     Vectors,
 )
 from headlight_client.call import AsyncClient
+from headlight_client.comparisons import Compared, Pairs, Similar
 from headlight_client.errors import HeadlightError, ModelChanged, NoAnswer, RequestRefused
-from headlight_client.inputs import Input, Options, ScoreOptions
+from headlight_client.inputs import ComparisonOptions, Input, Options, ScoreOptions
 from headlight_client.scores import Score, Scored
 from headlight_client.waiting import Client
 
@@ -23,6 +24,8 @@ __all__ = [
     "AsyncClient",
     "Attention",
     "Client",
+    "Compared",
+    "ComparisonOptions",
     "Dominance",
     "Edges",
     "Encoded",
@@ -32,10 +35,12 @@ __all__ = [
     "ModelChanged",
     "NoAnswer",
     "Options",
+    "Pairs",
     "RequestRefused",
     "Score",
     "ScoreOptions",
     "Scored",
+    "Similar",
     "Span",
     "Usage",
     "Vectors",

@@ -99,6 +99,8 @@ class Item:
         sparse: a sparse vector.
         vectors: many vectors.
         spans: those of the input, in their order.
+        cosine: of a sweep, by head: the vector with the head scaled and the untouched one.
+        logits: of a sweep, by head: how each class's logit changes.
     """
 
     truncated: bool
@@ -117,6 +119,8 @@ class Item:
     sparse: Sparse | None = None
     vectors: Vectors | None = None
     spans: list[Span] = field(default_factory=list)
+    cosine: dict[Head, float] = field(default_factory=dict)
+    logits: dict[Head, list[float]] = field(default_factory=dict)
 
 
 class Usage(NamedTuple):
@@ -216,6 +220,7 @@ def item(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Item:
     """One input's share of an answer, of what is no array and of its arrays by name."""
     fields = dict(facts)
     attention, sparse = fields.pop("attention", None), fields.pop("sparse", None)
+    sweep = fields.pop("sweep", {})
     spans = [
         Span(_ends(span["characters"]), _ends(span["tokens"]), _ends(span["extent"]), vector)
         for span, vector in zip(fields.pop("spans", ()), arrays.get("spans", ()), strict=True)
@@ -229,6 +234,8 @@ def item(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Item:
         fields["offsets"] = [(start, end) for start, end in fields["offsets"]]
     return Item(
         **fields,
+        cosine=by_head(sweep.get("cosine", {})),
+        logits=by_head(sweep.get("logits", {})),
         token_vectors=arrays.get("tokens"),
         layers=dict(sorted(layers.items())),
         attention=None if attention is None else _attention(attention, arrays),
@@ -238,6 +245,15 @@ def item(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Item:
         vectors=Vectors(arrays["vectors"], arrays["kept"]) if "vectors" in arrays else None,
         spans=spans,
     )
+
+
+def by_head(told: Mapping[str, Mapping[str, Any]]) -> dict[Head, Any]:
+    """What a sweep says of each head."""
+    return {
+        (int(layer), int(head)): value
+        for layer, heads in told.items()
+        for head, value in heads.items()
+    }
 
 
 def _ends(pair: Sequence[int]) -> tuple[int, int]:

@@ -14,16 +14,19 @@ from typing import Any, Self, Unpack
 
 import httpx
 
-from headlight_client import answers, scores
+from headlight_client import answers, comparisons, scores
 from headlight_client.answers import Encoded
+from headlight_client.comparisons import Compared
 from headlight_client.errors import NoAnswer, RequestRefused
 from headlight_client.formats import loads
 from headlight_client.inputs import (
+    ComparisonOptions,
     Input,
     Limits,
     Options,
     Request,
     ScoreOptions,
+    comparison,
     limits,
     requests,
     scoring,
@@ -179,6 +182,46 @@ class AsyncClient:
         answer = await self._send("POST", "/v1/maxsim", until, scoring(query, documents, options))
         return scores.read(answer.content)
 
+    async def similarity(
+        self,
+        left: Input,
+        right: Sequence[Input],
+        *,
+        deadline: float | None = None,
+        **options: Unpack[ComparisonOptions],
+    ) -> Compared:
+        """Compare a text with others: scores, and what makes them.
+
+        Args:
+            left: a text, token ids, embeddings or an item; and `right`: any number of them.
+            deadline: seconds for the whole call; default: patience_seconds for each request.
+
+        Raises:
+            RequestRefused, NoAnswer, ModelChanged, TypeError: as `encode`.
+        """
+        _check(right, options, ComparisonOptions)
+        until = None if deadline is None else time.monotonic() + deadline
+        item, request = comparison(left, right)
+        return await self._compare(item, request, until, options)
+
+    async def _compare(
+        self, left: bytes, request: Request, until: float | None, options: ComparisonOptions
+    ) -> Compared:
+        """Send a comparison, or halves of what is on the right where it is too large as it is."""
+        by = time.monotonic() + self._patience if until is None else until
+        try:
+            body = request.comparison(left, options)
+            answer = await self._send("POST", "/v1/similarity", by, body)
+        except RequestRefused as refused:
+            if refused.code not in TOO_LARGE or len(request) < 2 or request.whole:
+                raise refused.counted_from(request.first) from None
+        else:
+            return comparisons.read(answer.content)
+        halves = request.halves()
+        return comparisons.join(
+            [await self._compare(left, half, until, options) for half in halves]
+        )
+
     async def _known(self, until: float | None) -> Limits:
         """The service's limits, asked for once."""
         if self._limits is None:
@@ -193,7 +236,7 @@ class AsyncClient:
         try:
             answer = await self._send("POST", "/v1/encode", by, request.body(options))
         except RequestRefused as refused:
-            if refused.code not in TOO_LARGE or len(request) < 2:
+            if refused.code not in TOO_LARGE or len(request) < 2 or request.whole:
                 raise refused.counted_from(request.first) from None
         else:
             return answers.read(answer.content)

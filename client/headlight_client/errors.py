@@ -15,7 +15,7 @@ import httpx
 
 from headlight_client.formats import loads
 
-INPUT = re.compile(r"\binputs\[([0-9]+)\]")  # as a detail names one
+INPUT = re.compile(r"\b(inputs|right)\[([0-9]+)\]")  # as a detail names one
 FIELDS = {"type", "title", "status", "code", "detail", "request_id", "errors"}
 
 
@@ -46,8 +46,8 @@ class Fault:
     def counted_from(self, first: int) -> "Fault":
         """The same of a request whose first input is the caller's input `first`."""
         match self.loc:
-            case ("inputs", int(index), *rest):
-                return Fault(("inputs", first + index, *rest), self.code)
+            case ("inputs" | "right" as side, int(index), *rest):
+                return Fault((side, first + index, *rest), self.code)
         return self
 
 
@@ -94,5 +94,5 @@ class RequestRefused(HeadlightError):
     def counted_from(self, first: int) -> Self:
         """The same of a request whose first input is the caller's input `first`."""
         errors = [fault.counted_from(first) for fault in self.errors]
-        detail = INPUT.sub(lambda match: f"inputs[{int(match[1]) + first}]", self.detail)
+        detail = INPUT.sub(lambda match: f"{match[1]}[{int(match[2]) + first}]", self.detail)
         return type(self)(self.status, self.code, detail, errors, self.request_id, self.facts)

@@ -30,6 +30,7 @@ class Options(TypedDict, total=False):
     layers: Sequence[int]
     attention: Mapping[str, Any]
     gates: Sequence[Mapping[str, Any]]
+    sweep: str | Mapping[str, Any]
     classify: bool | Mapping[str, Any]
     label_tokens: bool | Mapping[str, Any]
     sparse: bool | Mapping[str, Any]
@@ -45,6 +46,21 @@ class ScoreOptions(TypedDict, total=False):
     truncate: Literal["refuse", "right", "left"]
     gates: Sequence[Mapping[str, Any]]
     prompt_name: str | Mapping[str, str]
+
+
+class ComparisonOptions(TypedDict, total=False):
+    """What may be asked of a comparison; the names and defaults of POST /v1/similarity."""
+
+    model: str
+    form: Literal["full", "top", "score"]
+    k: int
+    level: Literal["token", "word"]
+    specials: Literal["keep", "drop"]
+    prompt_name: str | Mapping[str, Any]
+    truncate: Literal["refuse", "right", "left"]
+    gates: Sequence[Mapping[str, Any]]
+    sweep: str | Mapping[str, Any]
+    dtype: Literal["float32", "float16"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,24 +81,34 @@ class Request:
     Args:
         first: the caller's index of the first of them.
         items: each as JSON.
+        whole: whether they cannot be sent apart: patches name other inputs of their request.
     """
 
     first: int
     items: list[bytes]
+    whole: bool = False
 
     def __len__(self) -> int:
         return len(self.items)
 
     def body(self, options: Options) -> bytes:
         """The JSON that is sent."""
-        head = dumps(options)[:-1]
-        return head + (b"," if options else b"") + b'"inputs":[' + b",".join(self.items) + b"]}"
+        return _body(options, b'"inputs":[' + b",".join(self.items) + b"]")
+
+    def comparison(self, left: bytes, options: ComparisonOptions) -> bytes:
+        """The JSON that is sent of texts to compare with `left`."""
+        return _body(options, b'"left":' + left + b',"right":[' + b",".join(self.items) + b"]")
 
     def halves(self) -> tuple["Request", "Request"]:
         """Two requests for the same inputs."""
         half = len(self) // 2
         left, right = replace(self, items=self.items[:half]), self.items[half:]
         return left, Request(self.first + half, right)
+
+
+def _body(options: Mapping[str, Any], rest: bytes) -> bytes:
+    """Options and further fields as one object."""
+    return dumps(options)[:-1] + (b"," if options else b"") + rest + b"}"
 
 
 def limits(info: Mapping[str, Any]) -> Limits:
@@ -106,19 +132,37 @@ def requests(inputs: Iterable[Input], most: Limits) -> Iterator[Request]:
 
     Raises:
         TypeError: an input is of no kind that can be encoded.
+        ValueError: an input has a patch, and one request cannot hold all inputs.
     """
     items: list[bytes] = []
     first = tokens = size = 0
+    patched = False
     for index, entry in enumerate(inputs):
+        patched = patched or (isinstance(entry, Mapping) and bool(entry.get("patch")))
         item, its = _as_json(entry, index)
         its = min(its, most.sequence_tokens)
         full = len(items) == most.sequences or tokens + its > most.tokens
-        if items and (full or size + len(item) + 1 > most.body_bytes):
+        full = bool(items) and (full or size + len(item) + 1 > most.body_bytes)
+        if patched and (first or full):
+            raise ValueError("inputs with patches must fit into one request")
+        if full:
             yield Request(first, items)
             items, first, tokens, size = [], index, 0, 0
         items.append(item)
         tokens, size = tokens + its, size + len(item) + 1
-    yield Request(first, items)
+    yield Request(first, items, patched)
+
+
+def comparison(left: Input, right: Sequence[Input]) -> tuple[bytes, Request]:
+    """The two sides of a comparison.
+
+    Raises:
+        TypeError: a text or other input is of no kind that can be encoded.
+    """
+    items = [left, *right]
+    first, *rest = (_as_json(entry, index)[0] for index, entry in enumerate(items))
+    patched = any(isinstance(entry, Mapping) and bool(entry.get("patch")) for entry in items)
+    return first, Request(0, rest, patched)
 
 
 def scoring(query: Input, documents: Iterable[Input], options: ScoreOptions) -> bytes:

@@ -10,7 +10,8 @@ from typing import Any, Self, TypeVar, Unpack
 
 from headlight_client.answers import Encoded
 from headlight_client.call import AsyncClient, Progress
-from headlight_client.inputs import Input, Options, ScoreOptions
+from headlight_client.comparisons import Compared
+from headlight_client.inputs import ComparisonOptions, Input, Options, ScoreOptions
 from headlight_client.scores import Scored
 
 Value = TypeVar("Value")
@@ -97,6 +98,17 @@ class Client:
         except GeneratorExit:  # whoever reads has enough
             self._run(_close(answers))
             raise
+
+    def similarity(
+        self,
+        left: Input,
+        right: Sequence[Input],
+        *,
+        deadline: float | None = None,
+        **options: Unpack[ComparisonOptions],
+    ) -> Compared:
+        """Compare a text with others; see AsyncClient.similarity."""
+        return self._run(self._client.similarity(left, right, deadline=deadline, **options))
 
     async def _end(self) -> None:
         """End what still runs, close the connections."""

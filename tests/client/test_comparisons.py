@@ -1,0 +1,123 @@
+"""What heads are worth, and why texts are alike, asked by both clients over real HTTP."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from headlight_client import AsyncClient, Client, Compared, RequestRefused
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+DOG, CAT = "A dog ate it", "A cat saw me"
+TEXTS = [f"a text of number {i}" for i in range(13)]
+Compare = Callable[..., Awaitable[Compared]]
+
+
+async def by_waiting(url: str, *texts: Any, **options: Any) -> Compared:
+    """Compare with Client."""
+
+    def wait() -> Compared:
+        with Client(url) as client:
+            return client.similarity(*texts, **options)
+
+    return await asyncio.to_thread(wait)
+
+
+async def by_awaiting(url: str, *texts: Any, **options: Any) -> Compared:
+    """Compare with AsyncClient."""
+    async with AsyncClient(url) as client:
+        return await client.similarity(*texts, **options)
+
+
+@pytest.fixture(params=[by_waiting, by_awaiting], ids=["Client", "AsyncClient"])
+def compare(request: pytest.FixtureRequest) -> Compare:
+    """Compare texts with either client."""
+    chosen: Compare = request.param
+    return chosen
+
+
+async def test_a_comparison_comes_typed(
+    compare: Compare, client: httpx.AsyncClient, address: str
+) -> None:
+    """The numbers of the JSON, as arrays; what another form has is None."""
+    sweep = {"heads": {"5": [11], "0": [3]}}
+    body = {"left": DOG, "right": [CAT, DOG]}
+
+    full = await compare(address, DOG, [CAT, {"text": DOG}], sweep=sweep)
+    top = await compare(address, DOG, [CAT], form="top", k=3)
+
+    told = (await client.post("/v1/similarity", json={**body, "sweep": sweep})).json()
+    for one, expected in zip(full.right, told["right"], strict=True):
+        assert one.score == expected["score"] and one.pairs is None
+        assert one.matrix is not None and one.left_share is not None
+        np.testing.assert_allclose(one.matrix, expected["matrix"], atol=1e-7)
+        np.testing.assert_allclose(one.left_share, expected["left_share"], atol=1e-7)
+        changes = expected["sweep"]["change"]
+        assert one.change == {(0, 3): changes["0"]["3"], (5, 11): changes["5"]["11"]}
+    assert full.left["tokens"] == told["left"]["tokens"] == full.right[1].facts["tokens"]
+    assert full.head == {name: told[name] for name in ("model", "weights", "numerics")}
+    pairs = top.right[0].pairs
+    assert pairs is not None and pairs.shares.shape == pairs.left.shape == (3,)
+    assert top.right[0].matrix is None and top.right[0].change == {}
+
+
+async def test_a_comparison_too_large_as_a_whole_is_sent_in_halves(
+    compare: Compare, address: str
+) -> None:
+    """Joined in order; a fault keeps the caller's count."""
+    sweep = {"heads": "all"}
+    texts = [f"{i}" for i in range(61)]
+
+    whole = await compare(address, DOG, texts, form="score", sweep=sweep)
+
+    one = await compare(address, DOG, texts[40:41], form="score", sweep=sweep)
+    assert len(whole.right) == 61 and whole.right[40] == one.right[0]
+    with pytest.raises(RequestRefused) as refused:
+        await compare(address, DOG, [*texts, ""], form="score", sweep=sweep)
+    assert refused.value.errors[0].loc == ("right", 61, "text")
+    assert refused.value.detail.startswith("right[61].text: ")
+
+
+async def test_an_option_of_another_call_is_refused(compare: Compare, address: str) -> None:
+    """Before anything is sent, and so is a lone text."""
+    with pytest.raises(TypeError, match="unknown option: tokens"):
+        await compare(address, DOG, [CAT], tokens=True)
+    with pytest.raises(TypeError, match="must be a list"):
+        await compare(address, DOG, CAT)
+
+
+async def test_an_encoding_has_its_sweep_and_its_patches(
+    encode: Any, client: httpx.AsyncClient, address: str
+) -> None:
+    """By head; an input's own gates and patches go as they are."""
+    patched = {"text": DOG, "patch": [{"layer": 2, "head": 3, "from": 0}]}
+    sweep = {"layers": [5], "heads": [11, 2]}
+
+    told = await encode(address, [CAT, patched], sweep=sweep)
+
+    body = {"inputs": [CAT, patched], "sweep": sweep}
+    expected = (await client.post("/v1/encode", json=body)).json()["data"]
+    for item, one in zip(told.items, expected, strict=True):
+        cosines = one["sweep"]["cosine"]["5"]
+        assert item.cosine == {(5, 2): cosines["2"], (5, 11): cosines["11"]} and not item.logits
+
+
+async def test_patches_are_never_sent_apart_from_their_sources(
+    encode: Any, stumbling: Any, listen: Any
+) -> None:
+    """Their numbers name inputs of one request."""
+    patched = {"text": DOG, "patch": [{"layer": 2, "head": 3, "from": 0}]}
+    little = {"max_sequences": 5}
+
+    async with listen(stumbling(limits=little)) as url:
+        for inputs in ([DOG, patched, *TEXTS], [*TEXTS, patched], [DOG] * 5 + [patched]):
+            with pytest.raises(ValueError, match="inputs with patches must fit into one request"):
+                await encode(url, inputs)
+    async with listen(stumbling()) as url:
+        with pytest.raises(RequestRefused, match="too_many_tokens"):
+            long = "well " * 240
+            await encode(url, [*[long] * 7, {**patched, "text": long}], sweep="heads")
