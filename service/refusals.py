@@ -110,6 +110,7 @@ REFUSALS: dict[str, Kind] = {
     "nothing_left": Kind(422, "A sequence has no token left: all of them are left out."),
     "prompt_not_found": Kind(422, "The model has no prompt of that name."),
     "prompt_without_text": Kind(422, "A prompt needs texts, and an input is not a text."),
+    "patch_mismatch": Kind(422, "A patch takes values from an input of another length."),
     "span_empty": Kind(422, "A span of a text holds no token."),
     "similarity_not_explainable": Kind(
         422, "The model's vectors are no sum over tokens, so a similarity has no shares of tokens."

@@ -3,6 +3,7 @@
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic.fields import FieldInfo
 
 FIELDS: set[str] = set()  # every name of every request, as the models are defined
 BODIES: dict[str, Any] = {}  # the types of requests, by what their errors call them
@@ -21,8 +22,13 @@ class Wire(BaseModel):
     @classmethod
     def __pydantic_init_subclass__(cls, **options: Any) -> None:
         super().__pydantic_init_subclass__(**options)
-        FIELDS.update(cls.model_fields)
+        FIELDS.update(cls.named_fields())
         BODIES[cls.__name__] = cls
+
+    @classmethod
+    def named_fields(cls) -> dict[str, FieldInfo]:
+        """Its fields by the names that requests have for them."""
+        return {field.alias or name: field for name, field in cls.model_fields.items()}
 
 
 def body(kind: Any) -> TypeAdapter[Any]:

@@ -847,6 +847,104 @@ SPANS = [
         ("spans of a pair", item('{"text":"a","pair":"b","spans":[[0,1]]}')),
     ),
 ]
+
+
+def edited(*items: str) -> str:
+    """Inputs "a", and "b" with each of these fields."""
+    each = (f'{{"text":"b",{fields}}}' for fields in items)
+    return f'{{"inputs":["a",{LIST(each)}]}}'
+
+
+def swept(how: str, more: str = "") -> str:
+    """A sweep of one text."""
+    return f'{{"inputs":["a"],"sweep":{how}{more}}}'
+
+
+TEXT = '"a"'
+PATCHED = '{"layer":5,"head":11,"from":0}'
+PATCH, GATE = '"layer":5,"head":11', '{"layer":5,"head":11,"scale":0}'
+INTERVENTIONS = [
+    *bodies(
+        422,
+        "invalid_type",
+        ("a gate of an input that is text", edited(f'"gates":{GATE}')),
+        ("a patch that is no list", edited(f'"patch":{{{PATCH},"from":0}}')),
+        ("a patch from a name", edited(f'"patch":[{{{PATCH},"from":"a"}}]')),
+        ("a patch from a fraction", edited(f'"patch":[{{{PATCH},"from":0.5}}]')),
+        ("a sweep with a scale in words", swept('{"scale":"0"}')),
+        ("a sweep with a scale of null", swept('{"scale":null}')),
+        ("a sweep that is a list", swept('{"heads":[["L0H5"]]}')),
+    ),
+    *bodies(
+        422,
+        "out_of_range",
+        ("a sweep of all", swept('"all"')),
+        ("a sweep that is true", swept("true")),
+        ("a sweep far out", swept('{"scale":-100.5}')),
+        ("a sweep by 1e999", swept('{"scale":1e999}')),
+        ("a sweep of nothing", swept('"heads"', ',"pooled":false')),
+    ),
+    *bodies(400, "invalid_json", ("a sweep by NaN", swept('{"scale":nan}'))),
+    *bodies(
+        422,
+        "unknown_field",
+        ("a patch of a source", edited(f'"patch":[{{{PATCH},"from":0,"source":0}}]')),
+        ("a patch of a request", f'{{"inputs":["a"],"patch":[{{{PATCH},"from":0}}]}}'),
+        ("a sweep of an input", edited('"sweep":"heads"')),
+        ("a sweep with rows", swept('{"rows":[1]}')),
+    ),
+    *bodies(422, "missing_field", ("a patch from nowhere", edited(f'"patch":[{{{PATCH}}}]'))),
+    *bodies(
+        422,
+        "index_out_of_range",
+        ("a gate twice on an input", edited(f'"gates":[{GATE},{GATE}]')),
+        ("a gate of an input on no head", edited('"gates":[{"layer":5,"head":12,"scale":0}]')),
+        ("a patch twice", edited(f'"patch":[{PATCHED},{PATCHED}]')),
+        ("a patch on no layer", edited('"patch":[{"layer":-1,"head":0,"from":0}]')),
+        ("a patch from itself", edited(f'"patch":[{{{PATCH},"from":1}}]')),
+        ("a patch from behind the last", edited(f'"patch":[{{{PATCH},"from":2}}]')),
+        ("a patch from before the first", edited(f'"patch":[{{{PATCH},"from":-1}}]')),
+        ("a head gated and patched", edited(f'"gates":[{GATE}],"patch":[{{{PATCH},"from":0}}]')),
+        (
+            "a patch of what is patched",
+            edited(f'"patch":[{{{PATCH},"from":0}}]', f'"patch":[{{{PATCH},"from":1}}]'),
+        ),
+        ("a sweep of no head", swept('{"heads":[12]}')),
+        ("a sweep of a head twice", swept('{"heads":[3,3]}')),
+        ("a sweep of no layer", swept('{"layers":[]}')),
+    ),
+    *bodies(
+        422,
+        "patch_mismatch",
+        ("a patch of another length", edited(f'"patch":[{{{PATCH},"from":0}}],"pair":"c"')),
+    ),
+    *made(
+        422,
+        "batch_too_large",
+        ("57 sweeps", lambda: f'{{"inputs":[{LIST([TEXT] * 57)}],"sweep":"heads"}}'),
+    ),
+    *made(
+        413,
+        "too_many_tokens",
+        (
+            "sweeps of 7 long texts",
+            lambda: f'{{"inputs":[{LIST([SEQUENCE] * 7)}],"sweep":"heads"}}',
+        ),
+    ),
+    *made(
+        413,
+        "too_many_values",
+        (
+            "20,000 patches",
+            lambda: edited(f'"patch":[{LIST([PATCHED] * 20_000)}]'),
+        ),
+    ),
+    *made(
+        422,
+        "index_out_of_range",
+        ("10,000 patches", lambda: edited(f'"patch":[{LIST([PATCHED] * 10_000)}]')),
+    ),
+]
 RIGHT, RIGHTS = '"right":["b"]', ['"b"'] * 257
 SIMILARITIES = [
     *compared(422, "missing_field", ("no left", RIGHT), ("no right", '"left":"a"')),
@@ -993,6 +1091,7 @@ ROWS: dict[str, list[Row]] = {
     "similarities": SIMILARITIES,
     "scores": SCORES,
     "spans": SPANS,
+    "interventions": INTERVENTIONS,
     "paths": PATHS,
     "files": FILES,
     "dialects": DIALECTS,

@@ -60,6 +60,8 @@ def file(**tensors: list[int]) -> bytes:
     return save(arrays, {"headlight": json.dumps(NAMED)})
 
 
+HEAD = {"layer": 5, "head": 11}
+PATCH = {**HEAD, "from": 0}
 ROWS = (
     Row("invalid_json", '{"inputs": ["All is well",]}'),
     Row("invalid_json", "{'inputs': ['All is well']}"),
@@ -123,6 +125,11 @@ ROWS = (
     Row("exactly_one_input", {"inputs": [{"text": "a", "token_ids": [101, 102]}]}),
     Row("batch_empty", {"inputs": []}),
     Row("batch_too_large", {"inputs": ["a"] * 2049}, shown='{"inputs": [(2,049 texts)]}'),
+    Row(
+        "batch_too_large",
+        {"inputs": ["a"] * 57, "sweep": "heads"},
+        shown='{"inputs": [(57 texts)], "sweep": "heads"}',
+    ),
     Row("sequence_empty", {"inputs": ["All is well", ""]}),
     Row(
         "sequence_too_long",
@@ -167,6 +174,8 @@ ROWS = (
         shown='{"inputs": [{"embeddings": [[0.0, ...]]}], "attention": {"specials": "drop"}}',
     ),
     Row("nothing_left", {"inputs": [IDS], "attention": {"specials": "drop"}}),
+    Row("index_out_of_range", {"inputs": [{"text": "a", "patch": [{**HEAD, "from": 0}]}, "b"]}),
+    Row("patch_mismatch", {"inputs": ["All is well", {"text": "No", "patch": [PATCH]}]}),
     Row("span_empty", {"inputs": [{"text": "All is well", "spans": [[0, 3], [3, 4]]}]}),
     Row(
         "similarity_not_explainable",

@@ -85,6 +85,15 @@ CASES: dict[str, dict[str, Any]] = {
     )
     | {"headers": SAFETENSORS},
     "encode with gates": encoded(gates=[{"layer": 5, "head": 11, "scale": 0.5}]),
+    "encode with gates and a patch of inputs": encoded(
+        inputs=[
+            {"text": WELL, "gates": [{"layer": 2, "head": 3, "scale": -1.0}]},
+            {"text": "All is lost", "patch": [{"layer": 2, "head": 3, "from": 0}]},
+        ],
+        gates=[{"layer": 5, "head": 11, "scale": 0.5}],
+    ),
+    "encode with a sweep": encoded(inputs=[WELL, IDS], sweep="heads"),
+    "encode with a sweep, a dry run": encoded(sweep="heads") | {"path": "/v1/encode?dry_run=true"},
     "encode, cut": encoded(inputs=["word " * 300], truncate="left"),
     **{
         f"attention, {name}": encoded(inputs=[DOG], attention={"form": name, **SOME, **form})
@@ -103,6 +112,11 @@ CASES: dict[str, dict[str, Any]] = {
         "path": "/v1/similarity",
         "json": {"left": WELL, "right": [DOG, "Yes"], "level": "word", "specials": "drop"}
         | {"form": "top", "k": 3, "encoding": "base64"},
+    },
+    "similarity, a sweep": {
+        "path": "/v1/similarity",
+        "json": {"left": WELL, "right": [DOG], "form": "score"}
+        | {"sweep": {"heads": {"5": [11], "0": [1, 5]}, "scale": 2.0}},
     },
     "similarity, a safetensors answer": {
         "path": "/v1/similarity",

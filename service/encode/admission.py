@@ -3,10 +3,12 @@
 import asyncio
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TypeVar
 
+from service.encode.interventions.course import Course, Outcome
 from service.engine.batcher import Batcher
 from service.engine.fair.line import Timing
 from service.engine.fair.queue import DeadlinePassed, Overloaded
@@ -16,6 +18,8 @@ from service.memory import NoRoom
 from service.observe.metrics import Metrics
 from service.observe.record import Record
 from service.refusals import Refused
+
+T = TypeVar("T")
 
 
 class Admission:
@@ -43,10 +47,47 @@ class Admission:
         if record is None:
             record = Record("own")
             works = [replace(work, record=record) for work in works]
+        submitted = self._batcher.submit(works, deadline, record.key)
+        return await self._wait(submitted, works, deadline, record)
+
+    async def follow(
+        self, course: Course, deadline: float, record: Record
+    ) -> tuple[Outcome, Timing]:
+        """The same for works that follow from others' results; all are admitted, or none.
+
+        Args:
+            record: of the request, which the works carry.
+        """
+        works = [*course.works, *course.copies]  # as Plan.every
+        followed = self._follow(course, works, deadline, record.key)
+        return await self._wait(followed, works, deadline, record)
+
+    async def _follow(
+        self, course: Course, works: Sequence[Work], deadline: float, key: str
+    ) -> tuple[Outcome, Timing]:
+        """One step after the other; while one runs, the next ones count as coming."""
+        self._batcher.check(works, deadline, key)
+        steps, left = course.steps(), sum(map(len, works))
+        step, first, timings = next(steps), True, list[Timing]()
+        while True:
+            left -= sum(map(len, step))
+            with self._batcher.coming(left, key):
+                results, timing = await self._batcher.submit(step, deadline, key, bounded=first)
+            timings.append(timing)
+            try:
+                step, first = steps.send(results), False
+            except StopIteration as end:
+                queued, computed = (t.queued for t in timings), (t.computed for t in timings)
+                return end.value, Timing(sum(queued), sum(computed))
+
+    async def _wait(
+        self, running: Awaitable[T], works: Sequence[Work], deadline: float, record: Record
+    ) -> T:
+        """Wait for works in time; how they end, as clients are told."""
         try:
             with record.batched(), self._wording(works, deadline, record):
                 async with asyncio.timeout(deadline - time.monotonic()):
-                    results = await self._batcher.submit(works, deadline, record.key)
+                    results = await running
         except asyncio.CancelledError:
             self._metrics.cancelled("forward" if record.began else "queue")
             raise

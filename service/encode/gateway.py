@@ -4,7 +4,7 @@
 before `admission.run` is refusal without work.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,9 +13,11 @@ from service.encode import answer, maps
 from service.encode.admission import Admission
 from service.encode.answer import Encoded, Identity
 from service.encode.estimate import Estimate, characters, waits
+from service.encode.interventions import worth
+from service.encode.interventions.course import Course
 from service.encode.layout import Layout
 from service.encode.plan import Plan, Planner
-from service.encode.price import HALF, SINGLE, Price, flops, head_flops
+from service.encode.price import HALF, SINGLE, Price, copy_flops, flops, head_flops
 from service.encode.questions.comparison import Comparer
 from service.encode.questions.matches import Matcher, MatchPrice
 from service.encode.questions.maxsim import Matching
@@ -83,8 +85,12 @@ class Gateway:
             self._planner.check_tokens(len(plan.works) * max(plan.lengths))
         price = self._price(request, plan, layout)
         price.check(self._settings)
-        self._admission.reserve(record, arrays=price.made, answers=price.written)
-        results, timing = await self._admission.run(plan.works, deadline, record)
+        self._admission.reserve(record, arrays=price.made + plan.held, answers=price.written)
+        course, copies = plan.course, list[list[Result]]()
+        if course is None:
+            results, timing = await self._admission.run(plan.works, deadline, record)
+        else:
+            (results, copies), timing = await self._admission.follow(course, deadline, record)
         if request.attention:
             heads = sum(len(h) for one in plan.attention() for h in one.heads.values())
             self._metrics.shown(request.attention.form, heads, price.parts["attention"])
@@ -96,6 +102,9 @@ class Gateway:
             items = await self._comparer.compare(request.compared, plan, results, deadline)
         if isinstance(request, Matching):
             items = await self._matcher.match(plan, results, deadline)
+        if copies and course:
+            swept = _swept(request, course, results, copies)
+            items = (_with(item, more) for item, more in zip(items, swept, strict=True))
         return Encoded(self._identity.head(request.dtype), items, usage)
 
     async def dry_run(
@@ -116,10 +125,12 @@ class Gateway:
             "answer_bytes": price.total,
             "flops": flops(self._config, plan.lengths, plan.attention()) + head_flops(plan.works),
         }
+        if plan.course:
+            cost["flops"] += copy_flops(self._config, plan.course.copies)
         try:
             price.check(self._settings)
-            self._admission.reserve(record, arrays=price.made, answers=price.written)
-            self._admission.check(plan.works, deadline, record)
+            self._admission.reserve(record, arrays=price.made + plan.held, answers=price.written)
+            self._admission.check(plan.every, deadline, record)
         except Refused as refused:
             after = refused.retry_after
             return {**cost, "admitted": False, "code": refused.code, "retry_after_s": after}
@@ -171,6 +182,25 @@ def _item(request: EncodeRequest, plan: Plan, index: int, result: Result) -> ans
         maps=maps.tree(selection, result.attention, request.encoding),
         arrays=dict(maps.tensors(selection, result.attention)),
     )
+
+
+def _swept(
+    request: EncodeRequest, course: Course, results: Sequence[Result], copies: Sequence[Any]
+) -> Iterator[dict[str, Any]]:
+    """What each item says of a sweep; the left text of a comparison says nothing."""
+    if isinstance(request, Comparison):
+        yield {}
+        left = results[0]
+        for index in range(1, len(results)):
+            change = worth.changed(course.heads, left, results[index], copies[0], copies[index])
+            yield {"sweep": change}
+    else:
+        for result, own in zip(results, copies, strict=True):
+            yield {"sweep": worth.moved(course.heads, result, own)}
+
+
+def _with(item: answer.Item, more: Mapping[str, Any]) -> answer.Item:
+    return replace(item, facts={**item.facts, **more})
 
 
 def _usage(plan: Plan, price: AnyPrice, timing: Timing) -> Mapping[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from model.maps.units import Units
 from service.encode.aside import Steps
 from service.encode.inputs import ModelInput
+from service.encode.interventions.request import Gate, Patch, Sweep
 from service.encode.request import MOST_WORD, Attention, EncodeRequest, Item, Text
 from service.refusals import Refused
 
@@ -23,7 +24,9 @@ def hidden_states(request: EncodeRequest, layers: int) -> frozenset[int]:
     return frozenset(_from_last(request.layers, layers + 1, "entry {}", "hidden state"))
 
 
-def heads_by_layer(attention: Attention, layers: int, heads: int) -> dict[int, tuple[int, ...]]:
+def heads_by_layer(
+    attention: Attention | Sweep, layers: int, heads: int
+) -> dict[int, tuple[int, ...]]:
     """The heads asked for, by layer, in the order of the model; of layers, -1 is the last.
 
     Raises:
@@ -50,21 +53,41 @@ def heads_by_layer(attention: Attention, layers: int, heads: int) -> dict[int, t
     return resolved
 
 
-def gate_scales(request: EncodeRequest, layers: int, heads: int) -> dict[int, dict[int, float]]:
+def gate_scales(gates: Sequence[Gate], layers: int, heads: int) -> dict[int, dict[int, float]]:
     """What heads are multiplied by, by layer and head.
 
     Raises:
         IndexError: a head that does not exist, or is named twice; the message says which.
     """
+    _check_heads([(gate.layer, gate.head) for gate in gates], layers, heads, "gates")
     scales: dict[int, dict[int, float]] = {}
-    for index, gate in enumerate(request.gates):
-        _ordered([gate.layer], layers, f"gates[{index}].layer", "layer")
-        _ordered([gate.head], heads, f"gates[{index}].head", "head")
-        of_layer = scales.setdefault(gate.layer, {})
-        if gate.head in of_layer:
-            raise IndexError(f"gates[{index}] names the head of an earlier one")
-        of_layer[gate.head] = gate.scale
+    for gate in gates:
+        scales.setdefault(gate.layer, {})[gate.head] = gate.scale
     return scales
+
+
+def patch_sources(patches: Sequence[Patch], layers: int, heads: int) -> dict[int, dict[int, int]]:
+    """Which input each head's values are taken from, by layer and head.
+
+    Raises:
+        IndexError: a head that does not exist, or is named twice; the message says which.
+    """
+    _check_heads([(patch.layer, patch.head) for patch in patches], layers, heads, "patch")
+    sources: dict[int, dict[int, int]] = {}
+    for patch in patches:
+        sources.setdefault(patch.layer, {})[patch.head] = patch.source
+    return sources
+
+
+def _check_heads(named: Sequence[tuple[int, int]], layers: int, heads: int, field: str) -> None:
+    """Refuse a layer and head that do not exist, or stand twice."""
+    seen: set[tuple[int, int]] = set()
+    for index, (layer, head) in enumerate(named):
+        _ordered([layer], layers, f"{field}[{index}].layer", "layer")
+        _ordered([head], heads, f"{field}[{index}].head", "head")
+        if (layer, head) in seen:
+            raise IndexError(f"{field}[{index}] names the head of an earlier one")
+        seen.add((layer, head))
 
 
 def named_rows(

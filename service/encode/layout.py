@@ -3,7 +3,8 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, NamedTuple, get_args
 
-Part = Literal["pooled", "tokens", "layers", "attention", "task"]  # of an answer, made of arrays
+# of an answer, made of arrays or of as many numbers
+Part = Literal["pooled", "tokens", "layers", "attention", "task", "sweep"]
 PARTS: frozenset[Part] = frozenset(get_args(Part))
 
 

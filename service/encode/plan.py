@@ -12,13 +12,14 @@ from model.pooling import Pooling
 from model.text.pieces import exhaust
 from service.encode.indices import (
     Named,
-    gate_scales,
     heads_by_layer,
     hidden_states,
     named_rows,
     row_numbers,
 )
 from service.encode.inputs import THREAD_CHARACTERS, ModelInput, Reader
+from service.encode.interventions.course import Course
+from service.encode.interventions.plan import Interventions
 from service.encode.questions.request import Comparison
 from service.encode.questions.spans import MOST_SPANS, Span, locate
 from service.encode.request import Attention, EncodeRequest, Pooled
@@ -47,6 +48,7 @@ class Plan:
     Args:
         units: of a comparison that shows shares, the rows or columns of each.
         spans: those that get a vector of their own, by sequence.
+        course: how the works follow from each other, where they do.
     """
 
     inputs: Sequence[ModelInput]
@@ -54,6 +56,17 @@ class Plan:
     units: Sequence[Units] = ()
     spans: Mapping[int, Sequence[Span]] = field(default_factory=dict)
     task: Task | None = None
+    course: Course | None = None
+
+    @property
+    def held(self) -> int:
+        """Bytes that it keeps beside the answer."""
+        return self.course.held if self.course else 0
+
+    @property
+    def every(self) -> Sequence[Work]:
+        """All that it runs."""
+        return [*self.works, *self.course.copies] if self.course else self.works
 
     @property
     def lengths(self) -> list[int]:
@@ -93,18 +106,18 @@ class Planner:
             return await self._plan(request, deadline, record)
 
     async def _plan(self, request: EncodeRequest, deadline: float, record: Record) -> Plan:
-        outputs, heads, gates = self._outputs(request), self._heads(request), self._gates(request)
+        outputs, heads = self._outputs(request), self._heads(request)
         if task := tasks.find(request, self._model):
             outputs = replace(outputs, head=task.head)
+        changes = Interventions.of(request, outputs, self._model.config)
         with record.stage("tokenize"):
             inputs = await self._read(request, deadline)
             named = await self._named(request, inputs, deadline)
         if task:
             task.check(inputs)
-        record.sequences, record.tokens = len(inputs), sum(len(i.sequence) for i in inputs)
+        changes.check(inputs, self.check_tokens)
         spans, works = self._spans(request, inputs), []
         for index, one in enumerate(inputs):
-            sequence = replace(one.sequence, gates=gates) if gates else one.sequence
             wanted = outputs
             if request.attention:
                 places = named[index] if named else {}
@@ -114,8 +127,12 @@ class Planner:
                 wanted = replace(wanted, parts=self._parts(request.pooled, spans[index]))
             if task and task.fit:
                 wanted = replace(wanted, head=task.fit(one))
-            works.append(Work(sequence, wanted, record))
-        return Plan(inputs, works, _compared(request, inputs), spans, task)
+            works.append(Work(one.sequence, wanted, record))
+        works = changes.applied(works)
+        compared, course = _compared(request, inputs), changes.course(works)
+        plan = Plan(inputs, works, compared, spans, task, course)
+        record.sequences, record.tokens = len(plan.every), sum(map(len, plan.every))
+        return plan
 
     def check_tokens(self, tokens: int, holds: str = "it holds") -> None:
         """Refuse more tokens than a request may hold."""
@@ -177,15 +194,6 @@ class Planner:
         except IndexError as error:
             detail = str(error)
             raise Refused.at("index_out_of_range", "attention", detail=detail, **limits) from None
-
-    def _gates(self, request: EncodeRequest) -> dict[int, dict[int, float]]:
-        """The heads to scale, by layer."""
-        limits = self._limits()
-        try:
-            return gate_scales(request, **limits)
-        except IndexError as error:
-            detail = str(error)
-            raise Refused.at("index_out_of_range", "gates", detail=detail, **limits) from None
 
     def _limits(self) -> dict[str, int]:
         return {"layers": self._model.config.layers, "heads": self._model.config.heads}

@@ -1,6 +1,7 @@
 """What an answer will weigh and cost, known before it is computed, and what would fit."""
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -27,7 +28,7 @@ SPAN_FLOPS = 3_000_000  # that take a core as long as pooling a span: mostly cal
 LEFT_OUT = frozenset({"weight", "rows"})
 NUMBERS = {"top": "k", "blocks": "size"}  # what one form alone reads, and others refuse
 TEXT_BYTES = 3  # of JSON for a byte of float32, in the mean; base64 takes 4 for 3
-HALF, SINGLE = 2, 4  # bytes of a float16 and of a float32
+HALF, SINGLE, DOUBLE = 2, 4, 8  # bytes of a float16, of a float32 and of a float64
 
 
 class Price:
@@ -129,6 +130,7 @@ class Price:
             "layers": rows * len(self._outputs.hidden),
             "attention": attention_bytes(_selections(works)),
             "task": sum(_of_head(work.outputs.head, len(work), number) for work in works),
+            "sweep": DOUBLE * sum(work.outputs.swept for work in works),
         }
 
     def _padded(self, works: Sequence[Work]) -> Sequence[Work]:
@@ -199,10 +201,8 @@ def flops(config: EncoderConfig, lengths: Sequence[int], selections: Sequence[Se
     Linears and attention of the forward pass, and the scores of the heads whose attention is
     shown; norms, activations and softmax are left out, as they usually are.
     """
-    width, inner = config.width, config.feed_forward
-    weights = 4 * width**2 + (3 if config.gated else 2) * width * inner
-    linear = 2 * weights * config.layers * sum(lengths)
-    windows = config.windows or (None,) * config.layers
+    width, windows = config.width, config.windows or (None,) * config.layers
+    linear = 2 * _weights(config) * config.layers * sum(lengths)
     cells = [_cells(length, window) for length in lengths for window in windows]
     scores = [
         len(heads) * _cells(one.units.tokens, windows[layer])
@@ -212,16 +212,39 @@ def flops(config: EncoderConfig, lengths: Sequence[int], selections: Sequence[Se
     return linear + 4 * width * sum(cells) + 2 * config.head * sum(scores)
 
 
+def entered_flops(config: EncoderConfig, length: int, layer: int) -> int:
+    """Floating-point operations of a pass that begins in a layer, before its W^O."""
+    width, windows = config.width, config.windows or (None,) * config.layers
+    weights = _weights(config) * (config.layers - layer) - 3 * width**2
+    cells = sum(_cells(length, window) for window in windows[layer + 1 :])
+    return 2 * weights * length + 4 * width * cells
+
+
+def copy_flops(config: EncoderConfig, copies: Sequence[Work]) -> int:
+    """Floating-point operations of works whose passes begin in a layer."""
+    counts = Counter((len(work), work.entered or 0) for work in copies)
+    passes = sum(entered_flops(config, *kind) * count for kind, count in counts.items())
+    return passes + head_flops(copies)
+
+
+def _weights(config: EncoderConfig) -> int:
+    """Of the linears of one layer."""
+    gated = 3 if config.gated else 2
+    return 4 * config.width**2 + gated * config.width * config.feed_forward
+
+
 def head_flops(works: Sequence[Work]) -> int:
     """Floating-point operations of the checkpoint's head, where it is asked."""
     return sum(work.outputs.head.flops(len(work)) for work in works if work.outputs.head)
 
 
-def costs(config: EncoderConfig, encoding: Callable[[int], float]) -> Callable[[Work], float]:
+def costs(
+    config: EncoderConfig, encoding: Callable[[int, int | None], float]
+) -> Callable[[Work], float]:
     """What a work costs, counted as `cost` counts; a vocabulary is as large as many layers.
 
     Args:
-        encoding: `cost` of a sequence's length.
+        encoding: `cost` of a sequence's length, and of the layer in which its pass begins.
     """
 
     token = flops(config, [SHORT_TOKENS], []) / SHORT_TOKENS
@@ -230,17 +253,22 @@ def costs(config: EncoderConfig, encoding: Callable[[int], float]) -> Callable[[
         head, parts = work.outputs.head, work.outputs.parts
         beside = head.flops(len(work)) if head else 0
         beside += SPAN_FLOPS * len(parts.tokens) if parts else 0
-        return encoding(len(work)) + beside / token
+        return encoding(len(work), work.entered) + beside / token
 
     return of
 
 
-def cost(config: EncoderConfig, length: int) -> float:
+def cost(config: EncoderConfig, length: int, entered: int | None = None) -> float:
     """How many tokens of short sequences take as long as a sequence of so many.
 
     More than its own: what attention takes grows with the square of a length.
+
+    Args:
+        entered: the layer in which its pass begins; None: at the embeddings.
     """
-    return SHORT_TOKENS * flops(config, [length], []) / flops(config, [SHORT_TOKENS], [])
+    whole = flops(config, [length], [])
+    own = whole if entered is None else entered_flops(config, length, entered)
+    return SHORT_TOKENS * own / flops(config, [SHORT_TOKENS], [])
 
 
 def _cells(length: int, window: int | None) -> int:

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import (
     AfterValidator,
-    BeforeValidator,
     Discriminator,
     Field,
     InstanceOf,
@@ -22,10 +21,18 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import TypeAliasType
 
 from model.config import Mode
-from model.maps.choices import HEAD, Form, Level, Specials, Weight, by_layer
+from model.maps.choices import Form, Level, Specials, Weight
 from model.tasks.choices import Side as Role
 from model.tasks.choices import Task
 from model.text.tokenizer import Truncate
+from service.encode.interventions.request import (
+    Gates,
+    Heads,
+    Indices,
+    Integers,
+    Patches,
+    SweepField,
+)
 from service.encode.questions.spans import Spans
 from service.encode.tasks.request import (
     ClassifyField,
@@ -38,10 +45,8 @@ from service.wire import Wire
 from service.wording.fault import Loc
 
 Floats = Literal["float32", "float16"]
-MOST_SCALE = 100.0  # of a gate; much more makes numbers that nothing can hold
 MOST_WORD = 100  # characters of a row's word; BERT's tokenizer reads no longer one
 # Lists that stop at their first error: a million errors would cost more than the request
-Integers = TypeAliasType("Integers", Annotated[list[int], FailFast()])
 Numbers = TypeAliasType("Numbers", Annotated[list[float], FailFast()])
 Rows = TypeAliasType("Rows", Annotated[list[Numbers], FailFast()])
 
@@ -92,6 +97,12 @@ class Item(Wire):
     spans: Spans | None = None
     """Parts of `text`, each [start, end) in characters, in the order of their starts, that get a
     vector each: pooled as the whole is, over their own tokens, none of which is special."""
+    gates: Gates | None = None
+    """Heads to scale or drop in this input: beside the request's, and in place of those of the
+    same heads."""
+    patch: Patches | None = None
+    """Heads whose output is taken from another input of the request, in place of the request's
+    gates of the same heads."""
 
     @model_validator(mode="after")
     def _exactly_one(self) -> "Item":
@@ -133,6 +144,8 @@ class Text(NamedTuple):
     token_type_ids: None = None
     embeddings: None = None
     spans: None = None
+    gates: None = None
+    patch: None = None
 
 
 Input = Annotated[
@@ -154,35 +167,6 @@ class Pooled(Wire):
     """How many numbers to keep, the first ones, at most `width`; the vector is cut, then scaled."""
 
 
-All = Annotated[Literal["all"], Tag("<all>")]
-Listed = Annotated[Integers, Tag("<list>")]
-ByLayer = Annotated[dict[str, Integers], Tag("<by layer>")]
-Indices = Annotated[
-    All | Listed, Discriminator(lambda value: "<list>" if isinstance(value, list) else "<all>")
-]
-
-
-def _heads_tag(value: object) -> str:
-    if isinstance(value, dict):
-        return "<by layer>"
-    return "<list>" if isinstance(value, list) else "<all>"
-
-
-HeadName = Annotated[str, Field(pattern=f"^{HEAD.pattern}$")]
-Heads = Annotated[
-    All | Listed | ByLayer,
-    Discriminator(_heads_tag),
-    BeforeValidator(
-        by_layer,
-        json_schema_input_type=Literal["all"]
-        | HeadName
-        | list[int]
-        | list[HeadName]
-        | dict[str, list[int]],
-    ),
-]
-
-
 def _of_a_text(word: str) -> str:
     if not 0 < len(word) <= MOST_WORD:
         size = {"most": MOST_WORD}
@@ -196,20 +180,6 @@ Row = Annotated[
     Discriminator(lambda value: "<word>" if isinstance(value, str) else "<number>"),
 ]
 RowNames = TypeAliasType("RowNames", Annotated[list[Row], FailFast()])
-
-
-class Gate(Wire):
-    """What one head's mixed values are multiplied by before W_O; 0 drops the head."""
-
-    layer: int
-    """The layer, counted from 0."""
-    head: int
-    """The head of that layer, counted from 0."""
-    scale: Annotated[float, Field(ge=-MOST_SCALE, le=MOST_SCALE)]
-    """The factor: 0 drops the head, 1 changes nothing."""
-
-
-Gates = TypeAliasType("Gates", Annotated[list[Gate], FailFast()])
 
 
 FORM_ROWS: LiteralString = '"rows" goes with "form": "rows"'
@@ -321,6 +291,9 @@ class EncodeRequest(Wire):
     """What to show of the attention; left out or null: nothing, and nothing is computed for it."""
     gates: Gates = []
     """Heads to scale or drop, in this request alone."""
+    sweep: SweepField | None = None
+    """Heads to scale one at a time, "heads" for all of them: how far each moves the vector, and
+    with `classify` the logits."""
     classify: ClassifyField = False
     """Whether to answer the classes of each input, pairs included, of a checkpoint that has
     them: "classify" stands in `tasks` of GET /info."""

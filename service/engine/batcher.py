@@ -207,7 +207,7 @@ class Batcher(Generic[Work, Result]):
         """Fail jobs that are late, and, while others wait, jobs that are bound to be."""
         now, jobs = self._clock(), self._queue.jobs
         pace = 1 / self.speed if len(jobs) > 1 else 0.0  # seconds for a token, at least
-        for job in [job for job in jobs if job.deadline <= now + job.tokens * pace]:
+        for job in [job for job in jobs if job.deadline <= now + min(job.tokens, job.cost) * pace]:
             self._fail(job, DeadlinePassed())
 
     def _start(self, most: int, lanes: list[int]) -> None:

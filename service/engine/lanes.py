@@ -112,6 +112,16 @@ class Lanes:
         return self._attempt(works[:half]) + self._attempt(works[half:])
 
     def _encode(self, works: Sequence[Work]) -> list[Result | Exception]:
+        """Run works, those whose passes begin in one place together."""
+        by_start = defaultdict[int | None, list[int]](list)
+        for place, work in enumerate(works):
+            by_start[work.entered].append(place)
+        results: dict[int, Result | Exception] = {}
+        for places in by_start.values():
+            results |= zip(places, self._pass([works[place] for place in places]), strict=True)
+        return [results[place] for place in range(len(works))]
+
+    def _pass(self, works: Sequence[Work]) -> list[Result]:
         packed = self.model.encoder.pack([work.sequence for work in works])
         encoded = self.model.encoder(
             packed,
@@ -144,7 +154,7 @@ class Lanes:
         """The first hidden state that is not finite, of a batch whose last is not."""
         last = self.model.encoder.config.layers
         hidden = self.model.encoder(packed, hidden=frozenset(range(last + 1))).hidden
-        wrong = (state for state in range(last) if not finite(hidden[state]))
+        wrong = (state for state in sorted(hidden) if not finite(hidden[state]))
         return next(wrong, last)
 
     def _cut(
@@ -165,6 +175,7 @@ class Lanes:
             steps=self._explain(encoded, rows, outputs),
             task=self._task(encoded.last[rows], outputs) if outputs.head else {},
             parts=self._parts(encoded, rows, outputs.parts),
+            kept={layer: _entry(encoded, rows, layer) for layer in outputs.kept},
         )
 
     def _parts(self, encoded: Encoded, rows: slice, parts: Parts | None) -> Array | None:
@@ -214,6 +225,12 @@ def finite(rows: torch.Tensor) -> bool:
     """Whether no number is NaN or infinity; both ends show each, and cannot overflow as a sum."""
     least, most = rows.aminmax()
     return bool(least.isfinite() & most.isfinite())
+
+
+def _entry(encoded: Encoded, rows: slice, layer: int) -> packing.Entry:
+    """Where another pass of a sequence may begin; copies, since a batch is larger."""
+    residual, mixed = encoded.hidden[layer][rows], encoded.traces[layer].z[rows]
+    return packing.Entry(layer, residual.clone(), mixed.clone())
 
 
 def _states(encoded: Encoded, outputs: Sequence[Outputs]) -> dict[int | None, dict[int, Array]]:

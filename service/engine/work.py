@@ -38,6 +38,8 @@ class Outputs:
         weights: whether with the weights that make them.
         parts: parts to pool by themselves.
         head: the checkpoint's, as the request wants it, where it is asked.
+        kept: layers that other works are to enter or to take values from.
+        swept: numbers that the answer has of its copies.
     """
 
     pooling: Pooling | None = None
@@ -48,16 +50,19 @@ class Outputs:
     weights: bool = False
     parts: Parts | None = None
     head: Head | None = None
+    kept: frozenset[int] = frozenset()
+    swept: int = 0
 
     @property
     def states(self) -> frozenset[int]:
         """The hidden states it takes, returned or not."""
-        return self.hidden if self.explained is None else self.hidden | {self.explained}
+        states = self.hidden | self.kept
+        return states if self.explained is None else states | {self.explained}
 
     @property
     def traces(self) -> Collection[int]:
-        """The layers whose attention it shows."""
-        return self.attention.heads if self.attention else ()
+        """The layers whose attention it takes, shown or not."""
+        return self.kept.union(self.attention.heads if self.attention else ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +71,13 @@ class Work:
 
     Args:
         record: the request it is of, for those who count and trace; None where nobody asked.
+        entered: the layer in which its pass begins; None: at the embeddings.
     """
 
     sequence: packing.Sequence
     outputs: Outputs
     record: Record | None = None
+    entered: int | None = None
 
     def __len__(self) -> int:
         return len(self.sequence)
@@ -100,6 +107,7 @@ class Result:
         steps: the explained layer's and its weights, by name; see model/lessons/explain.py.
         parts: (parts, width or dimensions).
         task: what the head made of it, by name; see model/tasks/heads.py.
+        kept: where other passes may begin, by layer.
     """
 
     pooled: Array | None
@@ -109,3 +117,4 @@ class Result:
     steps: dict[str, Array]
     parts: Array | None = None
     task: dict[str, Array] = field(default_factory=dict)
+    kept: dict[int, packing.Entry] = field(default_factory=dict)

@@ -43,7 +43,7 @@ def expected(kinds: list[Any]) -> str:
 def fields(kinds: list[Any]) -> list[str]:
     """The fields of those that are objects."""
     objects = [kind for kind in kinds if _is_wire(kind)]
-    return list(dict.fromkeys(name for kind in objects for name in kind.model_fields))
+    return list(dict.fromkeys(name for kind in objects for name in kind.named_fields()))
 
 
 def choices(kinds: list[Any]) -> list[str]:
@@ -68,8 +68,8 @@ def _plain(kind: Any) -> Iterator[Any]:
 
 def _within(kind: Any, part: str | int) -> Iterator[Any]:
     """What stands at one step into a plain type."""
-    if _is_wire(kind) and part in kind.model_fields:
-        yield from _plain(kind.model_fields[part].annotation)
+    if _is_wire(kind) and part in kind.named_fields():
+        yield from _plain(kind.named_fields()[part].annotation)
     elif isinstance(part, int) == (get_origin(kind) is list) and get_origin(kind) in (list, dict):
         yield from _plain(get_args(kind)[-1])
 

@@ -5,7 +5,15 @@ from typing import Annotated, Any, Literal
 from typing_extensions import TypeAliasType, TypedDict
 
 from model.tasks.choices import Task
-from service.api.native.attention import AttentionAnswer, Characters, Rows, Span, Tokens, Vector
+from service.api.native.attention import (
+    AttentionAnswer,
+    Characters,
+    Rows,
+    Span,
+    SweptInput,
+    Tokens,
+    Vector,
+)
 from service.api.tei.answers import TEIInfo
 from service.api.types import Closed, Provenance, about, one_of
 from service.encode.request import Floats
@@ -104,6 +112,7 @@ class Requested(InputTokens, total=False):
     kept: Annotated[
         Vector, about("The token of each of `vectors`, counted from 0.", [0, 1, 2, 3, 5])
     ]
+    sweep: Annotated[SweptInput, about("What scaling each head alone does.")]
     attention: Annotated[AttentionAnswer, about("The attention, in the form of the request.")]
 
 

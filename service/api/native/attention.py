@@ -50,6 +50,31 @@ class Units(Closed, total=False):
     ]
 
 
+class SweptInput(Closed, total=False):
+    """What each head is worth to one input, by what scaling it alone does."""
+
+    cosine: Annotated[
+        ByHead[float],
+        about(f"Of the vector with the head scaled and the untouched one, {BY_HEAD}."),
+    ]
+    logits: Annotated[
+        ByHead[list[float]],
+        about(
+            f"With `classify`: how each class's logit changes, {BY_HEAD}.",
+            {"1": {"2": [-0.0312, 0.0107]}},
+        ),
+    ]
+
+
+class SweptScore(Closed):
+    """What each head is worth to a similarity."""
+
+    change: Annotated[
+        ByHead[float],
+        about(f"Of the score, when the head is scaled in both texts, {BY_HEAD}."),
+    ]
+
+
 class Form(Units):
     """What every form of attention says of itself."""
 

@@ -1,9 +1,16 @@
 """What POST /v1/similarity and POST /v1/maxsim answer, as types for the document of the API."""
 
-from typing import Annotated
+from typing import Annotated, NotRequired
 
 from service.api.native.answers import InputTokens, Usage
-from service.api.native.attention import Characters, EncodedArray, Rows, Units, Vector
+from service.api.native.attention import (
+    Characters,
+    EncodedArray,
+    Rows,
+    SweptScore,
+    Units,
+    Vector,
+)
 from service.api.types import Closed, Provenance, about
 from service.encode.request import Floats
 
@@ -59,6 +66,7 @@ class RightText(LeftText, Shown):
     """One text that the left one is compared with."""
 
     score: Annotated[float, about("The cosine of the two pooled vectors.")]
+    sweep: NotRequired[Annotated[SweptScore, about("What scaling each head alone does.")]]
 
 
 class Compared(Provenance):

@@ -12,8 +12,8 @@ from service.encode.answer import Array, Item
 from service.encode.aside import Aside, Steps
 from service.encode.layout import Layout
 from service.encode.plan import Plan
-from service.encode.price import SINGLE, TEXT_BYTES
-from service.encode.questions.price import DOUBLE, INDEX
+from service.encode.price import DOUBLE, SINGLE, TEXT_BYTES
+from service.encode.questions.price import INDEX
 from service.engine.work import Result, Work
 from service.refusals import Refused
 from service.settings import Settings

@@ -8,13 +8,12 @@ from typing import Any
 from model.shares.similarity import BLOCK_CELLS
 from service.encode.layout import Layout
 from service.encode.plan import Plan
-from service.encode.price import HALF, SINGLE, TEXT_BYTES
+from service.encode.price import DOUBLE, HALF, SINGLE, TEXT_BYTES
 from service.encode.questions.request import ComparisonRequest
 from service.refusals import Refused
 from service.settings import Settings
 
 MOST_PAIRS = 16  # where a request does not say
-DOUBLE = 8  # bytes of a float64
 INDEX = 4  # bytes of the number of a row or a column
 
 # forms that say less in less
@@ -34,6 +33,7 @@ class ComparisonPrice:
     ) -> None:
         self._request, self._number, self.layout = request, number, layout
         self._sizes = [len(units.axis) for units in plan.units]
+        self._swept = DOUBLE * sum(work.outputs.swept for work in plan.works[1:])
         self._held = 0 if request.form == "score" else self._hold(width, *plan.lengths)
         self.parts = {"attention": 0}
         self.total = self._weigh(request.form, request.k, number)
@@ -89,9 +89,9 @@ class ComparisonPrice:
     def _weigh(self, form: str, k: int | None, number: int, most: int | None = None) -> int:
         """Bytes of the raw arrays, of the first so many texts on the right."""
         if form == "score":
-            return 0
+            return self._swept
         left, *rights = self._sizes
-        return sum(_bytes(left, right, form, k, number) for right in rights[:most])
+        return self._swept + sum(_bytes(left, right, form, k, number) for right in rights[:most])
 
 
 def _bytes(left: int, right: int, form: str, k: int | None, number: int) -> int:

@@ -9,7 +9,8 @@ from typing_extensions import TypeAliasType
 
 from model.maps.choices import Level
 from model.text.tokenizer import Truncate
-from service.encode.request import EncodeRequest, Floats, Gates, Input, Item, Side
+from service.encode.interventions.request import Gates, SweepField
+from service.encode.request import EncodeRequest, Floats, Input, Item, Side
 from service.wire import Wire
 from service.wording.fault import Loc
 
@@ -77,6 +78,8 @@ class ComparisonRequest(Wire):
     side."""
     gates: Gates = []
     """Heads to scale or drop, in this request alone, on both sides."""
+    sweep: SweepField | None = None
+    """Heads to scale one at a time, in both texts at once: how each changes the score."""
     encoding: Literal["json", "base64"] = "json"
     """How arrays are written: as JSON numbers, or each as one base64 string."""
     dtype: Floats = "float32"
@@ -122,6 +125,7 @@ class Comparison(EncodeRequest):
             truncate=request.truncate,
             tokens=request.form != "score",
             gates=request.gates,
+            sweep=request.sweep,
             encoding=request.encoding,
             dtype=request.dtype,
             compared=request,

@@ -32,7 +32,7 @@ class Job(Generic[Work, Result]):
         key: name of the key that sent it.
         turn: its place among the requests of the same key.
         waiting: indices of works not yet started, longest first (taken from the end).
-        tokens: of the waiting works.
+        tokens, cost: of the waiting works.
     """
 
     works: Sequence[Work]
@@ -46,6 +46,7 @@ class Job(Generic[Work, Result]):
     computed: float = 0.0
     waiting: list[int] = field(init=False)
     tokens: int = field(init=False)
+    cost: float = field(init=False)
     results: list[Result | None] = field(init=False)
     unfinished: int = field(init=False)
 
@@ -53,7 +54,7 @@ class Job(Generic[Work, Result]):
         self.unfinished = len(self.works)
         self.results = [None] * self.unfinished
         self.waiting = sorted(range(self.unfinished), key=self.length, reverse=True)
-        self.tokens = sum(map(self.length, self.waiting))
+        self.tokens, self.cost = sum(map(self.length, self.waiting)), sum(self.costs)
 
     def length(self, index: int) -> int:
         """Tokens of one work."""
@@ -63,14 +64,11 @@ class Job(Generic[Work, Result]):
     def timing(self) -> Timing:
         return Timing(self.started - self.arrived, self.computed)
 
-    @property
-    def cost(self) -> float:
-        return sum(self.costs[index] for index in self.waiting)
-
     def pop(self) -> int:
         """The shortest work that waits, which is started; returns its index."""
         index = self.waiting.pop()
         self.tokens -= self.length(index)
+        self.cost = self.cost - self.costs[index] if self.waiting else 0.0
         return index
 
 

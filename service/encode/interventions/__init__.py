@@ -1,0 +1,1 @@
+"""Requests that change what heads write: gates, patches and sweeps of them."""
