@@ -35,6 +35,22 @@ export function table(caption, columns, rows) {
 /** A box that scrolls, reachable by keyboard. */
 export const scrolled = (name, ...children) => make("div", { className: "scroll", tabIndex: 0, role: "group", "aria-label": name }, ...children);
 
+/** Makes a place hold these elements; those that it holds in this order already are not touched. */
+export function arrange(place, elements) {
+  if (place.children.length !== elements.length || elements.some((element, i) => place.children[i] !== element)) place.replaceChildren(...elements);
+}
+
+/** Fills a place anew; the control in focus keeps it, and what was open stays open. */
+export function refill(place, ...children) {
+  const focus = place.contains(document.activeElement) && nameOf(document.activeElement);
+  const open = [...place.querySelectorAll("details[open] > summary")].map(nameOf);
+  place.replaceChildren(...children);
+  for (const summary of place.querySelectorAll("summary")) summary.parentElement.open ||= open.includes(nameOf(summary));
+  if (focus) [...place.querySelectorAll("button, select, summary")].find((control) => nameOf(control) === focus)?.focus({ preventScroll: true });
+}
+
+const nameOf = (control) => control.ariaLabel ?? control.labels?.[0]?.firstChild.textContent ?? control.textContent;
+
 /** What is hidden until it is opened; `fill` makes it then, once. */
 export function folded(title, fill) {
   const details = make("details", {}, make("summary", {}, title));

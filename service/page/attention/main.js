@@ -2,7 +2,7 @@
 
 import { ask, Refused, useKey } from "./api.js";
 import { onTheme } from "./colours.js";
-import { at, choice, make } from "./dom.js";
+import { arrange, at, choice, make } from "./dom.js";
 import { Head } from "./views/head.js";
 import { Overview } from "./views/overview.js";
 import { Pipeline } from "./views/pipeline.js";
@@ -105,17 +105,22 @@ function ofWhich() {
   });
 }
 
-/** Opens the heads that are chosen, and only those. */
+/** Opens the heads that are chosen, and only those; a head takes the place of one that goes. */
 function details() {
   const kept = shown.open.filter(({ name }) => shown.heads.includes(name));
-  const fresh = shown.heads.filter((name) => !kept.some((head) => head.name === name));
-  const actions = { close: (name) => toggle(name), refocus, failed };
-  const made = fresh.map((name) => new Head(name, shown.session, shown.focus, actions));
-  shown.open = shown.heads.map((name) => [...kept, ...made].find((head) => head.name === name));
+  const free = shown.open.filter((head) => !kept.includes(head));
+  const fresh = new Set();
+  shown.open = shown.heads.map((name) => {
+    const open = kept.find((head) => head.name === name);
+    if (open) return open;
+    const head = (free.shift() ?? new Head(shown.session, shown.focus, actions)).become(name);
+    fresh.add(head);
+    return head;
+  });
   if (!shown.open.length) at("looks").replaceChildren();
   else if (!at("looks").hasChildNodes()) at("looks").append(looks());
-  at("details").replaceChildren(...shown.open.map(({ region }) => region));
-  for (const head of made) head.load(shown.view);
+  arrange(at("details"), shown.open.map(({ region }) => region));
+  for (const head of fresh) head.load(shown.view);
 }
 
 /** How all open heads are looked at. */
@@ -131,6 +136,14 @@ function looks() {
     choice("Weight", [["probability", "probability"], ["value_norm", "value norm"]], weight, set("weight")),
     choice("Special tokens", [["keep", "shown"], ["drop", "hidden: rows sum to less than 1"], ["renormalize", "left out, the rest shared out again"]], specials, set("specials")),
     choice("Level", [["token", "tokens"], ["word", "words"]], level, set("level")));
+}
+
+const actions = { close, refocus, failed };
+
+/** Closes a head; who goes on with the keyboard is at its map again. */
+function close(name) {
+  toggle(name);
+  overview.cells.find((cell) => cell.dataset.head === name)?.focus();
 }
 
 function toggle(name, beside = false, always = false) {

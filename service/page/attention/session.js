@@ -23,11 +23,29 @@ export async function open(item) {
     const of = Object.fromEntries(fields.map((field, i) => [field, values[layer][head][i]]));
     return { name: headName(layer, head), layer, head, role, score, measures, stats: of, map: { rows: shape[0], columns: shape[1], values: map } };
   });
-  return { item, sequence, names: names(item, sequence), pooled: blocks.tensors["0.pooled"].values, all, answers: { blocks: blocks.answer, stats } };
+  return { item, sequence, names: names(item, sequence), pooled: blocks.tensors["0.pooled"].values, all, maps: new Maps(), answers: { blocks: blocks.answer, stats } };
 }
 
+const MOST_MAPS = 24; // kept; of 512 tokens one is 1 MiB
+
+/** The exact maps that were asked last, so that a head seen before is there at once. */
+class Maps {
+  kept = new Map();
+
+  get(head, view) {
+    return this.kept.get(keyOf(head, view));
+  }
+
+  keep(head, view, map) {
+    this.kept.set(keyOf(head, view), map);
+    if (this.kept.size > MOST_MAPS) this.kept.delete(this.kept.keys().next().value);
+  }
+}
+
+const keyOf = (head, { level, specials, weight }) => [head, level, specials, weight].join();
+
 /** One head's exact map for a view: its values, its axis' names, and the request it came by. */
-export async function mapOf({ item, sequence }, name, view) {
+export async function mapOf({ item, sequence, maps }, name, view) {
   const [layer, head] = place(name);
   const common = { layers: [layer], heads: [head], level: view.level, specials: view.specials };
   const normed = view.weight === "value_norm";
@@ -37,7 +55,9 @@ export async function mapOf({ item, sequence }, name, view) {
   const about = answer.data[0].attention;
   const labels = names(item, answer.data[0], about);
   const values = normed ? spread(tensors, `0.attention.${layer}.${head}`, about.axis, labels.length) : tensors[`0.attention.${layer}.${head}`].values;
-  return { names: labels, size: labels.length, values, request };
+  const map = { names: labels, size: labels.length, values, request };
+  maps.keep(name, view, map);
+  return map;
 }
 
 /** The strongest keys of every row, all of them, as a matrix. */

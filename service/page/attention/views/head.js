@@ -1,61 +1,88 @@
 // One head, close: lines from the token in focus, its matrix, its equation, and the same as a table.
 
-import { fixed, folded, make, scrolled, table, token } from "../dom.js";
+import { fixed, folded, make, table, token } from "../dom.js";
 import { paint, shade } from "../colours.js";
 import { gated, cosine, mapOf, place } from "../session.js";
 import { numbered } from "../words.js";
+import { Columns } from "./columns.js";
 
-const SVG = "http://www.w3.org/2000/svg";
-const ROW = 25.6; // of a token in the columns, in pixels: 1.6rem
 const MOST_IN_TABLE = 40; // places of which the whole matrix is a table; beyond it is that of one row
 
 export class Head {
   /**
-   * @param name such as L5H11
    * @param session what was asked
    * @param focus {place}: the token in focus, shared by all heads that are open
-   * @param actions close(), refocus(place), failed(error)
+   * @param actions close(name), refocus(place), failed(error)
    */
-  constructor(name, session, focus, actions) {
-    Object.assign(this, { name, session, focus, actions });
-    this.info = session.all.find((head) => head.name === name);
-    this.region = make("section", { className: "head", "aria-label": `Head ${name}` });
+  constructor(session, focus, actions) {
+    Object.assign(this, { session, focus, actions, view: null });
+    this.heading = make("div", { className: "bar" });
     this.canvas = make("canvas", { role: "img" });
+    this.canvas.onpointermove = (event) => this.map && this.point(event);
+    this.canvas.onclick = (event) => this.map && this.actions.refocus(this.pointed(event)[this.view.direction === "to" ? 0 : 1]);
     this.said = make("p", { className: "value" });
-    this.body = make("div");
-    this.region.append(this.title(), this.body);
+    this.columns = new Columns((place) => this.actions.refocus(place));
+    this.exact = make("div", { className: "exact" });
+    this.columns.name(session.names);
+    this.region = make("section", { className: "head" }, this.heading,
+      make("div", { className: "look" }, this.columns.box, make("div", { className: "matrix" }, this.canvas, this.said)), this.exact);
+  }
+
+  /** Shows a head, in the place of the one that was shown before: its small map until the exact one is there. */
+  become(name) {
+    this.name = name;
+    this.info = this.session.all.find((head) => head.name === name);
+    this.region.ariaLabel = `Head ${name}`;
+    this.heading.replaceChildren(...this.title());
     this.map = null;
-    this.small();
+    this.slider = this.gate();
+    return this;
   }
 
   title() {
     const close = make("button", { type: "button", onclick: () => this.actions.close(this.name), "aria-label": `Close ${this.name}` }, "Close");
     const { role, stats } = this.info;
     const about = `${role ? `Role ${role}` : "No role"} \u00b7 contribution ${fixed(stats.contribution)} \u00b7 entropy ${fixed(stats.entropy)} nats`;
-    return make("div", { className: "bar" }, make("h2", {}, this.name), make("span", { className: "note" }, about), close);
+    return [make("h2", {}, this.name), make("span", { className: "note" }, about), close];
   }
 
-  /** Shows the overview's map at once, until the exact one is there. */
   small() {
     paint(this.canvas, this.info.map);
-    this.canvas.setAttribute("aria-label", `The map of ${this.name}, pooled`);
-    this.body.replaceChildren(make("div", { className: "matrix" }, this.canvas, this.said));
+    this.canvas.ariaLabel = `The map of ${this.name}, pooled`;
+    this.said.textContent = "The map in large, while its exact values come.";
   }
 
+  /** Shows the exact map for a view; one that was here before is drawn at once. */
   async load(view) {
     const asked = { ...view };
     this.view = asked;
+    const kept = this.session.maps.get(this.name, asked);
+    if (kept) return this.show(kept);
+    this.map = null;
     this.region.ariaBusy = "true";
+    this.small();
     try {
       const map = await mapOf(this.session, this.name, asked);
-      if (this.view !== asked || !this.region.isConnected) return; // another view, or closed meanwhile
-      this.map = map;
-      this.labels = numbered(map.names);
-      this.draw();
+      if (this.view === asked && this.region.isConnected) this.show(map); // not another view, nor closed meanwhile
     } catch (error) {
       this.actions.failed(error);
     }
+  }
+
+  show(map) {
+    this.map = map;
+    this.labels = numbered(map.names);
+    this.numbers = null;
     this.region.ariaBusy = "false";
+    paint(this.canvas, { values: map.values, rows: map.size, columns: map.size });
+    this.canvas.ariaLabel = `The map of ${this.name}: queries down, keys across; the table below has its values`;
+    this.said.textContent = "Queries down, keys across. Point at a cell for its value.";
+    this.columns.name(map.names);
+    this.draw();
+  }
+
+  get svg() {
+    return this.columns.svg;
   }
 
   at(row, column) {
@@ -64,39 +91,21 @@ export class Head {
 
   /** What the token in focus attends to, or by whom it is attended. */
   row() {
-    const here = Math.min(this.focus.place, this.map.size - 1);
+    const here = this.here();
     return Array.from({ length: this.map.size }, (_, i) => (this.view.direction === "to" ? this.at(here, i) : this.at(i, here)));
   }
 
-  draw() {
-    const here = Math.min(this.focus.place, this.map.size - 1);
-    paint(this.canvas, { values: this.map.values, rows: this.map.size, columns: this.map.size });
-    this.canvas.setAttribute("aria-label", `The map of ${this.name}: queries down, keys across; the table below has its values`);
-    this.canvas.onpointermove = (event) => this.point(event);
-    this.canvas.onclick = (event) => this.actions.refocus(this.pointed(event)[this.view.direction === "to" ? 0 : 1]);
-    this.body.replaceChildren(
-      make("div", { className: "look" }, this.lines(here), make("div", { className: "matrix" }, this.canvas, this.said)),
-      this.equation(here), this.gate(), this.twin(here));
-    if (!this.said.textContent) this.said.textContent = "Queries down, keys across. Point at a cell for its value.";
+  here() {
+    return Math.min(this.focus.place, this.map.size - 1);
   }
 
-  lines(here) {
-    const row = this.row(), label = this.view.direction === "to" ? "attends to" : "is attended by";
-    const left = make("ol", { "aria-label": `Token that ${label}` }, ...this.map.names.map((name, i) =>
-      make("li", {}, make("button", { type: "button", "aria-pressed": i === here, onclick: () => this.actions.refocus(i) }, token(name)))));
-    const right = make("ol", { "aria-label": `What ${this.labels[here]} ${label}` }, ...this.map.names.map((name, i) => {
-      const cell = make("span", { title: fixed(row[i]) }, token(name));
-      shade(cell, Math.sqrt(row[i]));
-      return make("li", {}, cell);
-    }));
-    const svg = document.createElementNS(SVG, "svg");
-    svg.setAttribute("aria-hidden", "true");
-    svg.setAttribute("viewBox", `0 0 100 ${ROW * row.length}`);
-    svg.setAttribute("preserveAspectRatio", "none");
-    svg.setAttribute("height", ROW * row.length);
-    row.forEach((share, i) => share > 0.005 && svg.append(line(here, i, share)));
-    this.svg = svg;
-    return scrolled(`Lines of ${this.name}`, make("div", { className: "lines" }, left, svg, right));
+  /** Draws what depends on the token in focus. */
+  draw() {
+    const here = this.here();
+    this.columns.show(this.name, this.row(), here, this.view.direction === "to" ? "attends to" : "is attended by", this.labels[here]);
+    const whole = this.map.size <= MOST_IN_TABLE;
+    if (!whole || !this.numbers) this.numbers = this.twin(whole ? () => this.whole() : () => this.single(here), whole);
+    this.exact.replaceChildren(this.equation(here), this.slider, this.numbers);
   }
 
   pointed(event) {
@@ -137,10 +146,9 @@ export class Head {
   }
 
   /** The same as numbers. */
-  twin(here) {
-    const fill = this.map.size <= MOST_IN_TABLE ? () => this.whole() : () => this.single(here);
+  twin(fill, opened) {
     const twin = folded("As a table", fill);
-    twin.open = this.opened ?? this.map.size <= MOST_IN_TABLE;
+    twin.open = this.opened ?? opened;
     twin.addEventListener("toggle", () => (this.opened = twin.open));
     return twin;
   }
@@ -159,11 +167,4 @@ export class Head {
     const caption = `${this.name}: ${this.labels[here]} ${this.view.direction === "to" ? "attends to" : "is attended by"}`;
     return table(caption, ["Token", "share"], order.map((i) => [this.labels[i], fixed(row[i])]));
   }
-}
-
-function line(from, to, share) {
-  const line = document.createElementNS(SVG, "line");
-  const y = (place) => ROW * (place + 0.5);
-  for (const [name, value] of Object.entries({ x1: 0, x2: 100, y1: y(from), y2: y(to), "stroke-width": 0.5 + 7 * share, "stroke-opacity": 0.15 + 0.85 * Math.sqrt(share), "vector-effect": "non-scaling-stroke" })) line.setAttribute(name, value);
-  return line;
 }

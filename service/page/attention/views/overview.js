@@ -1,6 +1,6 @@
 // The grid of all heads: a small map each, its role, and what it contributes to its layer.
 
-import { choice, fixed, folded, make, table } from "../dom.js";
+import { choice, fixed, folded, make, refill, table } from "../dom.js";
 import { paint } from "../colours.js";
 
 const ORDERS = {
@@ -56,7 +56,7 @@ export class Overview {
     if (this.worth) orders.push(["worth", this.title]);
     const redraw = (field) => (value) => ((this[field] = value), this.draw());
     this.said = make("p", { className: "note" }, "Arrow keys move, Enter opens a head, Shift and Enter opens it beside the others.");
-    this.section.replaceChildren(
+    refill(this.section,
       make("h2", {}, "All heads"),
       make("div", { className: "bar" },
         choice("Order", orders, this.order, redraw("order")),

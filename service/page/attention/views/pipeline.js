@@ -1,6 +1,6 @@
 // One layer, step by step: every intermediate that POST /v1/explain gives, with its shape and values.
 
-import { choice, fixed, make, table } from "../dom.js";
+import { choice, fixed, make, refill, table } from "../dom.js";
 import { ask } from "../api.js";
 import { paint } from "../colours.js";
 import { numbered } from "../words.js";
@@ -36,7 +36,7 @@ export class Pipeline {
   async load() {
     const { item } = this.session;
     try {
-      this.explained = await ask("v1/explain", { text: item.text, layer: this.layer });
+      this.explained = await ask("v1/explain", { ...item, layer: this.layer });
     } catch (error) {
       return this.failed(error);
     }
@@ -45,12 +45,11 @@ export class Pipeline {
 
   draw() {
     const heading = make("h2", {}, "One layer, step by step");
-    if (this.session.item.pair) return this.section.replaceChildren(heading, make("p", { className: "note" }, "This view takes one text without a pair."));
     const layers = Array.from({ length: this.layers }, (_, i) => [String(i), String(i)]);
     const bar = make("div", { className: "bar" }, choice("Layer", layers, String(this.layer), (value) => ((this.layer = Number(value)), this.load())));
     if (!this.explained) {
       bar.append(make("button", { type: "button", onclick: () => this.load() }, "Walk through it"));
-      return this.section.replaceChildren(heading, bar);
+      return refill(this.section, heading, bar);
     }
     const steps = STEPS.filter(([name]) => name in this.explained.shapes);
     const here = Math.max(0, steps.findIndex(([name]) => name === this.step));
@@ -63,7 +62,7 @@ export class Pipeline {
     bar.append(
       make("button", { type: "button", onclick: go(Math.max(0, here - 1)), disabled: here === 0 }, "Previous step"),
       make("button", { type: "button", onclick: go(Math.min(steps.length - 1, here + 1)), disabled: here === steps.length - 1 }, "Next step"));
-    this.section.replaceChildren(heading, bar, list, ...this.values(steps[here]));
+    refill(this.section, heading, bar, list, ...this.values(steps[here]));
   }
 
   values([name, title, sentence]) {
