@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 from importlib.metadata import files
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import httpx
@@ -295,6 +296,43 @@ async def test_the_page_is_used_with_the_keyboard_alone(browser: Page, address: 
         return text.startsWith("Z_well") && text"""
     )
     assert equation.startswith("Z_well = 0.62 V_all")
+    await browser.press(KEYS["down"])
+    focused = "return document.activeElement.textContent"
+    assert await browser.run(focused) == "[SEP]", "the keyboard keeps its place"
+    await browser.press(*[KEYS["tab"]] * 2)
+    assert await browser.run("return !document.activeElement.closest('.lines')"), "one tab stop"
+
+
+async def test_a_control_that_redraws_a_view_keeps_the_focus(page: Page) -> None:
+    """The next step, and the step after it, are one key each."""
+    await page.run("document.querySelector('#pipeline select').onchange()")
+    next_step = """[...document.querySelectorAll('#pipeline button')].find(
+      (button) => button.textContent === 'Next step')"""
+    await page.wait(f"return {next_step}")
+    await page.run("""document.querySelector("#pipeline .steps button").click()""")
+    await page.run(f"{next_step}.focus()")
+    await page.press(KEYS["enter"], KEYS["enter"])
+    step = "return document.querySelector('#pipeline [aria-current]').textContent"
+    assert await page.run(step) == "K"
+
+
+async def test_the_pipeline_takes_a_pair(
+    browser: Page, address: str, client: httpx.AsyncClient
+) -> None:
+    """Both texts' tokens go through the layer together."""
+    await fresh(browser, address, "#text=All+is+well&other=Well+done&together=pair")
+    await browser.click("document.querySelector('button[type=submit]')")
+    await browser.wait(SHOWN)
+    await browser.click("document.querySelector('#pipeline .bar button')")
+    await browser.wait("return document.querySelector('#pipeline tbody')")
+    shown = await browser.run(
+        """return [...document.querySelectorAll("#pipeline tbody tr")].map(
+          ({ cells }) => cells[1].textContent)"""
+    )
+    body = {"text": "All is well", "pair": "Well done", "layer": 0}
+    told = (await client.post("/v1/explain", json=body)).json()
+
+    assert shown == [f"{row[0]:.4f}" for row in told["x"]] and len(shown) == 8
 
 
 async def test_why_two_texts_are_alike_is_the_apis(
@@ -495,16 +533,28 @@ async def test_a_long_text_in_a_large_model_is_drawn_at_once(browser: Page, tmp_
                 """const answers = performance.getEntriesByType("resource");
                 return window.drawn - Math.max(...answers.map((one) => one.responseEnd))"""
             )
-            switches = [await browser.run(SWITCH % layer) for layer in range(12)]
+            await browser.run(WATCH_CLICKS)
+            names = [f"L{layer}H7" for layer in range(12)]
+            fetched, kept = [[await switched(browser, name) for name in names] for _ in range(2)]
             await browser.wait("return document.querySelector('.head').ariaBusy === 'false'")
             heap = await browser.heap()
             await browser.open("about:blank")
     finally:
         await large.close()
 
-    print(f"overview {drawn:.0f} ms, a head {max(switches):.1f} ms at most, {heap / 2**20:.0f} MiB")
-    # the aim of a switch is 50 ms; docs/proof.md has what it takes
-    assert drawn < 500 and max(switches) < 250 and heap < 100 * 2**20
+    first, fetched = fetched[0], fetched[1:]
+    print(f"overview {drawn:.0f} ms, {heap / 2**20:.0f} MiB, the first head {first} ms")
+    print(f"another head: map not yet fetched {sorted(fetched)} ms, kept {sorted(kept)} ms")
+    assert drawn < 500 and heap < 100 * 2**20
+    assert max(median(fetched), median(kept)) <= 50
+
+
+async def switched(browser: Page, name: str) -> int:
+    """Milliseconds from a click on a head to the next frame that the browser presents."""
+    await browser.run("window.clicks.length = 0")
+    await browser.click(labelled(name))
+    await browser.wait("return document.querySelector('.head').ariaBusy === 'false'")
+    return int(await browser.wait("return window.clicks[0]"))
 
 
 WATCH_OVERVIEW = """
@@ -515,10 +565,10 @@ new MutationObserver(() => {
 document.getElementById("text").value = "dog ".repeat(510);
 document.querySelector("button[type=submit]").click();
 """
-# The time until a head's first picture is painted; its exact map comes from the service after it
-SWITCH = """
-const began = performance.now();
-document.querySelector("[aria-label=L%dH7]").click();
-document.querySelector(".head canvas").getBoundingClientRect();
-return performance.now() - began;
+# Event Timing: each click's time until the next frame is presented, to 8 ms
+WATCH_CLICKS = """
+window.clicks = [];
+new PerformanceObserver((list) => {
+  for (const one of list.getEntries()) if (one.name === "click") window.clicks.push(one.duration);
+}).observe({ type: "event", durationThreshold: 16 });
 """
