@@ -201,9 +201,9 @@ at("ask").onsubmit = (event) => {
   show();
 };
 for (const [text, other] of EXAMPLES) {
-  const example = make("button", { type: "button", onclick: () => (fill({ text, other, together: "compare" }), show()) }, text.split(" ").slice(0, 3).join(" ") + (text.split(" ").length > 3 ? "\u2026" : ""));
-  example.title = other ? `${text} / ${other}` : text;
-  at("examples").append(example);
+  const show = () => (fill({ text, other, together: "compare" }), at("ask").requestSubmit());
+  const swapped = other && ` / ${other.split(" ").at(-1)}`; // the source texts' pairs differ in their last word
+  at("examples").append(make("button", { type: "button", onclick: show }, text + swapped));
 }
 document.querySelector("button[type=submit]").disabled = false;
 onTheme(() => shown.session && draw());

@@ -71,6 +71,12 @@ class Page:
             await asyncio.sleep(0.02)
         return found
 
+    async def resize(self, width: int, height: int, zoom: float = 1) -> None:
+        """Lay the page out on so many CSS pixels, each of `zoom` device pixels; 0 by 0: the window."""
+        params = {"width": width, "height": height, "deviceScaleFactor": zoom, "mobile": False}
+        body = {"cmd": "Emulation.setDeviceMetricsOverride", "params": params}
+        await self._call("goog/cdp/execute", body)
+
     async def downloads(self, folder: Path) -> None:
         """Keep what is downloaded in a folder."""
         params = {"behavior": "allow", "downloadPath": str(folder)}

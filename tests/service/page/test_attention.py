@@ -513,6 +513,29 @@ async def test_axe_finds_no_violation(browser: Page, address: str) -> None:
     assert len(found["passes"]) > 20
 
 
+@pytest.mark.parametrize(("width", "zoom"), [(640, 2), (320, 4)], ids=["200 %", "400 %"])
+async def test_a_magnified_page_is_cut_nowhere(page: Page, width: int, zoom: float) -> None:
+    """WCAG 1.4.4 and 1.4.10, on a window of 1280 pixels: tables scroll in their boxes, never the page."""
+    await page.run("for (const one of document.querySelectorAll('details')) one.open = true")
+    await page.resize(width, 512, zoom)
+    try:
+        wide = await page.run(WIDE)
+    finally:
+        await page.resize(0, 0)
+
+    assert wide == []
+
+
+# What reaches beyond the window, or holds more than it shows, but for boxes that scroll
+WIDE = """
+const edge = document.documentElement.clientWidth + 1;
+const wide = (one) => one.getBoundingClientRect().right > edge
+  || (one.clientWidth && one.scrollWidth > one.clientWidth + 1);
+return [document.documentElement, ...document.querySelectorAll("body *")]
+  .filter((one) => !one.closest(".scroll, [role=grid]") && wide(one)).map((one) => one.outerHTML);
+"""
+
+
 @pytest.mark.prove
 async def test_a_long_text_in_a_large_model_is_drawn_at_once(browser: Page, tmp_path: Path) -> None:
     """512 tokens, 12 layers of 12 heads: the overview, another head, and what it all holds."""
