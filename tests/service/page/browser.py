@@ -72,7 +72,7 @@ class Page:
         return found
 
     async def resize(self, width: int, height: int, zoom: float = 1) -> None:
-        """Lay the page out on so many CSS pixels, each of `zoom` device pixels; 0 by 0: the window."""
+        """Give the page so many CSS pixels of `zoom` device pixels each; 0 by 0: the window's."""
         params = {"width": width, "height": height, "deviceScaleFactor": zoom, "mobile": False}
         body = {"cmd": "Emulation.setDeviceMetricsOverride", "params": params}
         await self._call("goog/cdp/execute", body)

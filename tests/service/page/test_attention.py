@@ -515,7 +515,7 @@ async def test_axe_finds_no_violation(browser: Page, address: str) -> None:
 
 @pytest.mark.parametrize(("width", "zoom"), [(640, 2), (320, 4)], ids=["200 %", "400 %"])
 async def test_a_magnified_page_is_cut_nowhere(page: Page, width: int, zoom: float) -> None:
-    """WCAG 1.4.4 and 1.4.10, on a window of 1280 pixels: tables scroll in their boxes, never the page."""
+    """WCAG 1.4.4 and 1.4.10, in a window of 1280 pixels: tables scroll, the page does not."""
     await page.run("for (const one of document.querySelectorAll('details')) one.open = true")
     await page.resize(width, 512, zoom)
     try:

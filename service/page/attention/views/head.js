@@ -6,6 +6,8 @@ import { gated, cosine, mapOf, place } from "../session.js";
 import { numbered } from "../words.js";
 import { Columns } from "./columns.js";
 
+const painted = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+
 const MOST_IN_TABLE = 40; // places of which the whole matrix is a table; beyond it is that of one row
 
 export class Head {
@@ -22,10 +24,14 @@ export class Head {
     this.canvas.onclick = (event) => this.map && this.actions.refocus(this.pointed(event)[this.view.direction === "to" ? 0 : 1]);
     this.said = make("p", { className: "value" });
     this.columns = new Columns((place) => this.actions.refocus(place));
+    this.mark = make("i", { className: "mark" });
+    this.mixture = make("div", { className: "mixture exact" });
     this.exact = make("div", { className: "exact" });
     this.columns.name(session.names);
     this.region = make("section", { className: "head" }, this.heading,
-      make("div", { className: "look" }, this.columns.box, make("div", { className: "matrix" }, this.canvas, this.said)), this.exact);
+      make("div", { className: "look" }, this.columns.box,
+        make("div", { className: "matrix" }, make("div", { className: "frame" }, this.canvas, this.mark), this.said), this.mixture),
+      this.exact);
   }
 
   /** Shows a head, in the place of the one that was shown before: its small map until the exact one is there. */
@@ -61,6 +67,8 @@ export class Head {
     this.map = null;
     this.region.ariaBusy = "true";
     this.small();
+    await painted(); // first the picture, then what it takes of the processor to ask for the exact one
+    if (this.view !== asked) return;
     try {
       const map = await mapOf(this.session, this.name, asked);
       if (this.view === asked && this.region.isConnected) this.show(map); // not another view, nor closed meanwhile
@@ -105,7 +113,16 @@ export class Head {
     this.columns.show(this.name, this.row(), here, this.view.direction === "to" ? "attends to" : "is attended by", this.labels[here]);
     const whole = this.map.size <= MOST_IN_TABLE;
     if (!whole || !this.numbers) this.numbers = this.twin(whole ? () => this.whole() : () => this.single(here), whole);
-    this.exact.replaceChildren(this.equation(here), this.slider, this.numbers);
+    this.mixture.replaceChildren(this.equation(here), this.slider);
+    this.exact.replaceChildren(this.numbers);
+    this.outline(here);
+  }
+
+  /** Marks the row of the token in focus in the matrix; its column, if it is looked at. */
+  outline(here) {
+    const [from, size] = [`${(100 * here) / this.map.size}%`, `${100 / this.map.size}%`], whole = ["0", "100%"];
+    const [[top, height], [left, width]] = this.view.direction === "to" ? [[from, size], whole] : [whole, [from, size]];
+    Object.assign(this.mark.style, { top, height, left, width });
   }
 
   pointed(event) {
