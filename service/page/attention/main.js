@@ -62,19 +62,37 @@ async function show() {
   say("Asking\u2026");
   const began = performance.now();
   shown.of = "text";
-  try {
-    const session = open(pair ? { text, pair: other } : { text });
-    const why = other && !pair ? alike.show(at("alike"), { text }, { text: other }, shown.view, carried) : null;
-    at("alike").hidden = !why;
-    const [opened, explained] = await Promise.all([session, why]);
+  const session = open(pair ? { text, pair: other } : { text });
+  const why = other && !pair ? alike.why({ text }, { text: other }, shown.view).then(unveil(turn)) : null;
+  at("alike").hidden ||= !why;
+  busy(true);
+  shown.drawn = Promise.all([session, why]).then(([opened, explained]) => {
     if (turn !== asked) return;
-    Object.assign(shown, { session: opened, alike: explained });
+    Object.assign(shown, { session: opened, alike: explained ?? null });
     draw();
     say(`${opened.sequence.tokens.length} tokens, ${opened.all.length} heads, ${Math.round(performance.now() - began)} ms.`);
+  });
+  try {
+    await shown.drawn;
   } catch (error) {
     if (turn === asked) failed(error);
   }
+  if (turn === asked) busy(false);
 }
+
+function busy(yes) {
+  for (const id of ["alike", "overview"]) at(id).ariaBusy = yes;
+}
+
+/** Why two texts are alike is there before the heads are, which a model may have to be surveyed for. */
+const unveil = (turn) => (found) => {
+  if (turn === asked) {
+    alike.draw(at("alike"), found, carried);
+    at("alike").ariaBusy = "false";
+    at("views").hidden = false;
+  }
+  return found;
+};
 
 function draw() {
   const { session } = shown;
@@ -181,6 +199,11 @@ async function rank(asking, title) {
 
 /** Leads from a pair of words to the heads that carry it: those without which it adds less. */
 async function carried({ pair, name, place }) {
+  try {
+    await shown.drawn;
+  } catch {
+    return; // it is said already
+  }
   const { session, alike } = shown;
   if (!(await rank(ofPair(session.all, alike.request, pair, progress), `adds to ${name}`))) return;
   shown.focus.place = place;

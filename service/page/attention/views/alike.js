@@ -8,30 +8,28 @@ import { names, numbered, places } from "../words.js";
 const TOP = 10;
 const MOST_IN_TABLE = 60;
 
-/** Asks why, and draws it; `focus` is called with a pair: its places in the matrix, its name, and the token it begins with. */
-export async function show(section, left, right, view, focus) {
+/** Asks why two texts are alike; where that cannot be said, how alike they are, and the reason. */
+export async function why(left, right, view) {
   const look = { level: "word", specials: view.specials === "drop" ? "drop" : "keep" };
-  const common = { left, right: [right], ...look };
-  let answer, reason = null;
+  const request = { left, right: [right], ...look, form: "full" };
   try {
-    answer = await ask("v1/similarity", { ...common, form: "full" });
+    return { request, answer: await ask("v1/similarity", request) };
   } catch (error) {
     if (error.code !== "similarity_not_explainable") throw error;
-    reason = error.message;
-    answer = await ask("v1/similarity", { ...common, form: "score" });
+    request.form = "score";
+    return { request, answer: await ask("v1/similarity", request), reason: error.message };
   }
-  draw(section, answer, { left, right, look }, reason, focus);
-  return { request: { ...common, form: reason ? "score" : "full" }, answer };
 }
 
-function draw(section, answer, { left, right, look }, reason, focus) {
-  const [found] = answer.right;
+/** Draws it; `focus` is called with a pair: its places in the matrix, its name, and the token it begins with. */
+export function draw(section, { request, answer, reason }, focus) {
+  const { left, right: [right] } = request, [found] = answer.right;
   const score = make("output", { "aria-label": "Similarity", className: "score" }, fixed(found.score));
   section.hidden = false;
   section.replaceChildren(make("h2", {}, "Why alike"), make("p", {}, score, "cosine of the two vectors"));
   if (reason) return section.append(make("p", { className: "note" }, reason));
-  const [rows, columns] = [[left, answer.left], [right, found]].map(([item, sequence]) => numbered(names(item, sequence, places(sequence, look))));
-  const first = places(answer.left, look);
+  const [rows, columns] = [[left, answer.left], [right, found]].map(([item, sequence]) => numbered(names(item, sequence, places(sequence, request))));
+  const first = places(answer.left, request);
   const lead = (i, j) => focus({ pair: [i, j], name: `${rows[i]} \u00b7 ${columns[j]}`, place: first.spans[first.axis[i]][0] });
   section.append(
     make("p", { className: "note" }, "Each cell is what a pair of words adds to the score; all cells and the rest sum to it. It is shared out over words in their context: a word's vector holds what it took from the others."),
