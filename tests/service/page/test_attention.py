@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from dataclasses import replace
 from importlib.metadata import files
 from pathlib import Path
@@ -258,11 +259,30 @@ async def test_what_is_shown_can_be_taken_away(page: Page, tmp_path: Path) -> No
 
     lines = (tmp_path / "L5H11.csv").read_text().splitlines()
     assert len(lines) == 12 and lines[8].startswith('"it",0.13')
-    assert (tmp_path / "L5H11.png").read_bytes().startswith(b"\x89PNG")
+    png = (tmp_path / "L5H11.png").read_bytes()
+    assert png.startswith(b"\x89PNG") and int.from_bytes(png[16:20]) >= 512, "its width"
     assert ">hungry</text>" in (tmp_path / "L5H11.svg").read_text()
     assert json.loads((tmp_path / "headlight.json").read_text())["blocks"]["data"][0]["tokens"]
     alone = (tmp_path / "headlight.html").read_text()
     assert equation in alone and "<script" not in alone and not re.search(r"https?://", alone)
+    assert f'<blockquote dir="auto">{DOG}<' in alone and not re.search("<(button|select)", alone)
+
+
+async def test_the_command_asks_for_the_map_that_is_shown(
+    page: Page, client: httpx.AsyncClient
+) -> None:
+    """It stands on the page where there is no clipboard; what it asks for is the head's map."""
+    await page.run(
+        """navigator.clipboard.writeText = () => Promise.reject(new Error());
+        [...document.querySelectorAll("#exports button")].at(-1).click()"""
+    )
+    command = shlex.split(
+        await page.wait("return document.querySelector('#exports pre').innerText")
+    )
+    first = (await client.post(command[1], json=json.loads(command[-1]))).json()["data"][0]
+
+    assert command[0] == "curl" and command[2:4] == ["-H", "Content-Type: application/json"]
+    assert first["attention"]["maps"]["5"]["11"][7][2] == pytest.approx(0.5993, abs=1e-4)
 
 
 async def test_the_page_keeps_to_its_policy(page: Page, client: httpx.AsyncClient) -> None:

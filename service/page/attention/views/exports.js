@@ -1,6 +1,6 @@
 // What the page shows, taken away: numbers, pictures, the request, a page that stands alone.
 
-import { at, make } from "../dom.js";
+import { at, make, scrolled } from "../dom.js";
 import { curl } from "../api.js";
 
 /** Draws the buttons; `taken` gives {heads: [Head], answers, alike} of what is shown now. */
@@ -8,17 +8,42 @@ export function draw(section, taken, say) {
   const button = (title, act) => make("button", { type: "button", onclick: act }, title);
   const first = () => taken().heads.find((head) => head.map);
   const needs = (act) => () => (first() ? act(first()) : say("Open a head first."));
+  const command = make("pre"), box = scrolled("The curl command", command);
+  box.hidden = true;
   section.hidden = false;
   section.replaceChildren(make("h2", {}, "Take it away"), make("div", { className: "bar" },
-    button("PNG of the matrix", needs((head) => head.canvas.toBlob((blob) => save(blob, `${head.name}.png`)))),
+    button("PNG of the matrix", needs((head) => enlarged(head.canvas).toBlob((blob) => save(blob, `${head.name}.png`)))),
     button("SVG of the lines", needs((head) => save(new Blob([picture(head)], { type: "image/svg+xml" }), `${head.name}.svg`))),
     button("CSV of the matrix", needs((head) => save(new Blob([csv(head)], { type: "text/csv" }), `${head.name}.csv`))),
     button("JSON of the answers", () => save(new Blob([JSON.stringify(taken().answers, null, 1)], { type: "application/json" }), "headlight.json")),
     button("HTML that stands alone", async () => save(new Blob([await standalone()], { type: "text/html" }), "headlight.html")),
     button("Copy curl", needs(async (head) => {
-      await navigator.clipboard.writeText(curl("v1/encode", head.map.request));
-      say("The curl command is on the clipboard.");
-    }))));
+      command.textContent = curl("v1/encode", head.map.request);
+      box.hidden = false;
+      say((await copied(command.textContent)) ? "The curl command is on the clipboard." : "The curl command stands below the buttons.");
+    }))), box);
+}
+
+/** Browsers give a clipboard to pages of https and of this machine alone. */
+async function copied(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+const LEAST_PIXELS = 512; // of a picture's side
+
+/** The matrix with each value as a square of pixels: of 11 tokens it has 11 x 11. */
+function enlarged(canvas) {
+  const times = Math.ceil(LEAST_PIXELS / canvas.width);
+  const large = make("canvas", { width: times * canvas.width, height: times * canvas.height });
+  const context = large.getContext("2d");
+  context.imageSmoothingEnabled = false;
+  context.drawImage(canvas, 0, 0, large.width, large.height);
+  return large;
 }
 
 function save(blob, name) {
@@ -54,7 +79,7 @@ function picture(head) {
   return new XMLSerializer().serializeToString(drawing);
 }
 
-/** The views as they stand: tables, matrices as pictures, no script. */
+/** The texts, and the views as they stand: tables, matrices as pictures; no script, and nothing to operate. */
 async function standalone() {
   const copy = at("views").cloneNode(true);
   const canvases = [...at("views").querySelectorAll("canvas")];
@@ -63,13 +88,17 @@ async function standalone() {
     image.className = "copied";
     canvas.replaceWith(image);
   });
-  for (const details of copy.querySelectorAll("details")) details.open = true;
-  for (const control of copy.querySelectorAll("select, input, .bar button, [role=status]")) control.remove();
+  for (const details of copy.querySelectorAll("details")) details.children.length > 1 ? (details.open = true) : details.remove();
+  for (const button of copy.querySelectorAll(".lines button")) button.replaceWith(make("span", { className: button.ariaPressed === "true" ? "chosen" : "" }, ...button.childNodes));
+  for (const control of copy.querySelectorAll(".bar:has(select, input), button, .steps")) control.remove();
+  for (const cell of copy.querySelectorAll("[tabindex='-1']")) cell.removeAttribute("tabindex");
   const style = await (await fetch(new URL("../style.css", import.meta.url))).text();
-  const extra = ".copied { image-rendering: pixelated; width: 60px; height: 60px } .matrix .copied { width: 24rem; height: 24rem }";
   const page = document.implementation.createHTMLDocument("Headlight");
-  page.head.append(make("meta", { charset: "utf-8" }));
-  page.body.append(page.adoptNode(copy));
-  const text = page.documentElement.outerHTML.replace("</head>", `<style>${style}${extra}</style></head>`);
+  page.documentElement.lang = "en";
+  page.head.append(make("meta", { charset: "utf-8" }), make("meta", { name: "viewport", content: "width=device-width, initial-scale=1" }));
+  page.body.append(make("header", {}, make("h1", {}, "Headlight"), make("p", {}, at("model").textContent)), make("main", {}, ...texts(), copy));
+  const text = page.documentElement.outerHTML.replace("</head>", `<style>${style}</style></head>`);
   return `<!doctype html>\n${text}`;
 }
+
+const texts = () => ["text", "other"].filter((id) => at(id).value).map((id) => make("blockquote", { dir: "auto" }, at(id).value));

@@ -82,7 +82,8 @@ export class Overview {
     paint(canvas, head.map);
     const meter = make("i", { className: "meter" });
     meter.style.width = `${(100 * (head.stats.contribution ?? 0)) / most}%`;
-    const label = make("span", {}, head.name), badge = make("span", { className: "badge" }, head.role ?? "");
+    const below = this.worth && this.order === "worth" ? fixed(this.worth[head.name]) : head.role ?? "";
+    const label = make("span", {}, head.name), badge = make("span", { className: "badge" }, below);
     const cell = make("div", { role: "gridcell", "aria-label": head.name, "aria-selected": this.chosen.includes(head.name), title: this.sentence(head), tabIndex: -1 }, canvas, meter, label, badge);
     cell.dataset.head = head.name;
     cell.onclick = (event) => this.open(cell, event.shiftKey || event.ctrlKey || event.metaKey);
