@@ -45,6 +45,9 @@ export function paint(canvas, { values, rows, columns }, scale = Math.sqrt) {
   canvas.width = columns;
   canvas.height = rows;
   const image = new ImageData(columns, rows), out = new Uint32Array(image.data.buffer);
-  for (let i = 0; i < values.length; i++) out[i] = levels[Math.round(LEVELS * Math.min(1, Math.max(0, scale(values[i]) || 0)))];
+  for (let i = 0; i < values.length; i++) {
+    const level = (LEVELS * scale(values[i]) + 0.5) | 0; // of NaN, 0
+    out[i] = levels[level < 0 ? 0 : level > LEVELS ? LEVELS : level];
+  }
   canvas.getContext("2d").putImageData(image, 0, 0);
 }

@@ -79,7 +79,7 @@ export class Head {
 
   show(map) {
     this.map = map;
-    this.labels = numbered(map.names);
+    this.labels = map.labels ??= numbered(map.names);
     this.numbers = null;
     this.region.ariaBusy = "false";
     paint(this.canvas, { values: map.values, rows: map.size, columns: map.size });
