@@ -40,13 +40,14 @@ export function arrange(place, elements) {
   if (place.children.length !== elements.length || elements.some((element, i) => place.children[i] !== element)) place.replaceChildren(...elements);
 }
 
-/** Fills a place anew; the control in focus keeps it, and what was open stays open. */
+/** Fills a place anew; the control in focus keeps it, or leaves it to the current step; what was open stays open. */
 export function refill(place, ...children) {
   const focus = place.contains(document.activeElement) && nameOf(document.activeElement);
   const open = [...place.querySelectorAll("details[open] > summary")].map(nameOf);
   place.replaceChildren(...children);
   for (const summary of place.querySelectorAll("summary")) summary.parentElement.open ||= open.includes(nameOf(summary));
-  if (focus) [...place.querySelectorAll("button, select, summary")].find((control) => nameOf(control) === focus)?.focus({ preventScroll: true });
+  const controls = [...place.querySelectorAll("button:not(:disabled), select, summary")];
+  if (focus) (controls.find((control) => nameOf(control) === focus) ?? place.querySelector("[aria-current]"))?.focus({ preventScroll: true });
 }
 
 const nameOf = (control) => control.ariaLabel ?? control.labels?.[0]?.firstChild.textContent ?? control.textContent;

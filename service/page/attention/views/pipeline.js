@@ -20,6 +20,7 @@ const STEPS = [
   ["output", "Output", "Added and normalised again: what the next layer gets."],
 ];
 const PREFIX = 8; // columns of a row that the table shows
+const MOST_KEYS = 40; // of a map whose table has every key
 
 export class Pipeline {
   constructor(section, failed) {
@@ -34,13 +35,15 @@ export class Pipeline {
   }
 
   async load() {
-    const { item } = this.session;
+    const { session, layer } = this;
     try {
-      this.explained = await ask("v1/explain", { ...item, layer: this.layer });
+      const explained = await ask("v1/explain", { ...session.item, layer });
+      if (session !== this.session || layer !== this.layer) return; // another text or layer meanwhile
+      this.explained = explained;
+      this.draw();
     } catch (error) {
-      return this.failed(error);
+      this.failed(error);
     }
-    this.draw();
   }
 
   draw() {
@@ -69,13 +72,13 @@ export class Pipeline {
     const shape = this.explained.shapes[name], byHead = shape.length === 3;
     const rows = byHead ? this.explained[name][this.head] : this.explained[name];
     const labels = numbered(this.explained.tokens), square = byHead && shape[1] === shape[2];
-    const columns = square ? labels : Array.from({ length: Math.min(PREFIX, shape.at(-1)) }, (_, i) => String(i));
+    const columns = square && labels.length <= MOST_KEYS ? labels : Array.from({ length: Math.min(PREFIX, shape.at(-1)) }, (_, i) => (square ? labels[i] : String(i)));
     const parts = [make("p", {}, `${sentence} Shape ${shape.join(" \u00d7 ")}.`)];
     if (byHead) {
       const heads = Array.from({ length: shape[0] }, (_, i) => [String(i), String(i)]);
       parts.push(make("div", { className: "bar" }, choice("Head", heads, String(this.head), (value) => ((this.head = Number(value)), this.draw()))));
     }
-    const cut = !square && shape.at(-1) > PREFIX ? `, the first ${PREFIX} of ${shape.at(-1)} numbers of each token` : "";
+    const cut = columns.length < shape.at(-1) ? `, the first ${PREFIX} of ${shape.at(-1)} ${square ? "keys" : "numbers"} of each token` : "";
     parts.push(picture(rows, title), table(`${title}${byHead ? ` of head ${this.head}` : ""}${cut}`, ["Token", ...columns], rows.map((row, i) => [labels[i], ...row.slice(0, columns.length).map((value) => fixed(value))])));
     return parts;
   }
