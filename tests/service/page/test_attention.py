@@ -14,7 +14,9 @@ import pytest
 import pytest_asyncio
 from transformers import AutoTokenizer, BertConfig, BertModel
 
+from model.pooling import Pooling
 from service import keys
+from service.encode.questions.comparison import Comparer
 from service.engine.weights import BUNDLED, locate
 from service.replica import Replica
 from service.settings import Settings
@@ -376,6 +378,22 @@ async def test_why_two_texts_are_alike_is_the_apis(
     strongest = max((x, i, j) for i, row in enumerate(told["matrix"]) for j, x in enumerate(row))
     assert pairs[0][1] == f"{strongest[0]:.4f}"
     assert pairs[0][0].startswith(cells[strongest[1]][0])
+
+
+async def test_a_score_that_is_no_sum_of_words_stands_alone(
+    browser: Page, address: str, replica: Replica
+) -> None:
+    """With the service's reason in place of the matrix."""
+    gateway, comparer = replica.gateway, replica.gateway._comparer
+    gateway._comparer = Comparer(Pooling(("max",), normalize=True), most=1)
+    try:
+        await ask(browser, address, "All is well", "Well done")
+    finally:
+        gateway._comparer = comparer
+    shown = await browser.run("return document.getElementById('alike').textContent")
+
+    assert re.match(r"Why alike0\.\d{4}cosine", shown) and 'pooling "max"' in shown
+    await browser.complaints()  # of the 422
 
 
 async def test_a_pair_of_words_leads_to_the_heads_that_carry_it(

@@ -11,19 +11,18 @@ const MOST_IN_TABLE = 60;
 /** Asks why two texts are alike; where that cannot be said, how alike they are, and the reason. */
 export async function why(left, right, view) {
   const look = { level: "word", specials: view.specials === "drop" ? "drop" : "keep" };
-  const request = { left, right: [right], ...look, form: "full" };
+  const texts = { left, right: [right] }, request = { ...texts, ...look, form: "full" };
   try {
-    return { request, answer: await ask("v1/similarity", request) };
+    return { texts, request, answer: await ask("v1/similarity", request) };
   } catch (error) {
     if (error.code !== "similarity_not_explainable") throw error;
-    request.form = "score";
-    return { request, answer: await ask("v1/similarity", request), reason: error.message };
+    return { texts, answer: await ask("v1/similarity", { ...texts, form: "score" }), reason: error.message };
   }
 }
 
 /** Draws it; `focus` is called with a pair: its places in the matrix, its name, and the token it begins with. */
-export function draw(section, { request, answer, reason }, focus) {
-  const { left, right: [right] } = request, [found] = answer.right;
+export function draw(section, { texts: { left, right: [right] }, request, answer, reason }, focus) {
+  const [found] = answer.right;
   const score = make("output", { "aria-label": "Similarity", className: "score" }, fixed(found.score));
   section.hidden = false;
   section.replaceChildren(make("h2", {}, "Why alike"), make("p", {}, score, "cosine of the two vectors"));
