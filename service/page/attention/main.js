@@ -12,7 +12,7 @@ import * as dominance from "./views/dominance.js";
 import * as exports from "./views/exports.js";
 import * as state from "./state.js";
 import * as texts from "./views/texts.js";
-import { ofEncoding, ofPair } from "./worth.js";
+import { ofEncoding, ofPair, ofScore } from "./worth.js";
 
 const EXAMPLES = [
   ["All is well", ""],
@@ -87,7 +87,7 @@ function busy(yes) {
 /** Why two texts are alike is there before the heads are, which a model may have to be surveyed for. */
 const unveil = (turn) => (found) => {
   if (turn === asked) {
-    alike.draw(at("alike"), found, carried);
+    alike.draw(at("alike"), found, carried, carrying);
     at("alike").ariaBusy = "false";
     at("views").hidden = false;
   }
@@ -99,7 +99,7 @@ function draw() {
   at("views").hidden = false;
   shown.focus.place = Math.min(shown.focus.place, session.names.length - 1);
   shown.heads = shown.heads.filter((name) => session.all.some((head) => head.name === name));
-  const worth = make("button", { type: "button", onclick: () => rank(ofEncoding(session, progress), "moves the encoding") }, "What each head is worth");
+  const worth = make("button", { type: "button", onclick: () => rank(ofEncoding(session), "moves the encoding") }, "What each head is worth");
   overview.show(session, shown.heads, [...(shown.alike ? [ofWhich()] : []), worth]);
   pipeline.show(session);
   refocusDominance = dominance.draw(at("dominance"), session, shown.focus, failed);
@@ -197,13 +197,18 @@ async function rank(asking, title) {
   }
 }
 
+/** Leads from the score to the heads that carry it. */
+async function carrying() {
+  if (!(await drawn())) return;
+  if (await rank(ofScore(shown.alike.texts), "adds to the score")) at("overview").scrollIntoView();
+}
+
+/** Whether the heads are there, or once they are. */
+const drawn = () => shown.drawn.then(() => true, () => false);
+
 /** Leads from a pair of words to the heads that carry it: those without which it adds less. */
 async function carried({ pair, name, place }) {
-  try {
-    await shown.drawn;
-  } catch {
-    return; // it is said already
-  }
+  if (!(await drawn())) return;
   const { session, alike } = shown;
   if (!(await rank(ofPair(session.all, alike.request, pair, progress), `adds to ${name}`))) return;
   shown.focus.place = place;

@@ -427,20 +427,53 @@ async def test_a_pair_of_words_leads_to_the_heads_that_carry_it(
 async def test_what_each_head_is_worth_is_the_apis(
     browser: Page, address: str, client: httpx.AsyncClient
 ) -> None:
-    """How far the encoding moves without each, in order."""
+    """How far the encoding moves without each, in order; the page asks once."""
     await ask(browser, address, DOG)
+    await browser.run("performance.clearResourceTimings()")
     await browser.run(
         """[...document.querySelectorAll("#overview button")].find(
           (button) => button.textContent === "What each head is worth").click()"""
     )
-    await browser.wait("return document.getElementById('status').textContent.includes('order')")
-    title = await browser.run("return document.querySelector('[role=gridcell]').title")
+    worth = await ranked(browser)
+    requests = await browser.run("return performance.getEntriesByType('resource').length")
 
     plain = (await encode(client, inputs=[DOG]))["pooled"]
     gates = [{"layer": 5, "head": 11, "scale": 0.0}]
     gated = (await encode(client, inputs=[DOG], gates=gates))["pooled"]
     moved = 1 - sum(a * b for a, b in zip(plain, gated, strict=True))
-    assert title.startswith("L5H11:") and abs(float(title[:-1].split()[-1]) - moved) < 1e-4
+    assert abs(worth["L5H11"] - moved) < 1e-4
+    assert list(worth.values()) == sorted(worth.values(), reverse=True) and requests == 1
+
+
+async def test_a_score_leads_to_the_heads_that_carry_it(
+    browser: Page, address: str, client: httpx.AsyncClient
+) -> None:
+    """They stand in the order of what the score loses without each; the page asks once."""
+    left, right = "All is well", "Well done"
+    await ask(browser, address, left, right)
+    await browser.run("performance.clearResourceTimings()")
+    await browser.click("document.querySelector('#alike .bar button')")
+    worth = await ranked(browser)
+    requests = await browser.run("return performance.getEntriesByType('resource').length")
+
+    body: dict[str, Any] = {"left": left, "right": [right], "form": "score"}
+    gates = [{"layer": 5, "head": 11, "scale": 0.0}]
+    whole, without = [
+        (await client.post("/v1/similarity", json=body | more)).json()["right"][0]["score"]
+        for more in ({}, {"gates": gates})
+    ]
+    assert abs(worth["L5H11"] - (whole - without)) < 1e-4
+    assert list(worth.values()) == sorted(worth.values(), reverse=True) and requests == 1
+
+
+async def ranked(browser: Page) -> dict[str, float]:
+    """The heads in the order of a number, with the number that each shows."""
+    await browser.wait("return document.getElementById('status').textContent.includes('order')")
+    cells = await browser.run(
+        """return [...document.querySelectorAll("[role=gridcell]")].map(
+          (cell) => [cell.dataset.head, Number(cell.querySelector(".badge").textContent)])"""
+    )
+    return dict(cells)
 
 
 async def test_a_reranker_orders_texts_by_a_query(browser: Page, tmp_path: Path) -> None:

@@ -20,12 +20,12 @@ export async function why(left, right, view) {
   }
 }
 
-/** Draws it; `focus` is called with a pair: its places in the matrix, its name, and the token it begins with. */
-export function draw(section, { texts: { left, right: [right] }, request, answer, reason }, focus) {
+/** Draws it; `focus` is called with a pair: its places in the matrix, its name, and the token it begins with; `sweep` for the score. */
+export function draw(section, { texts: { left, right: [right] }, request, answer, reason }, focus, sweep) {
   const [found] = answer.right;
   const score = make("output", { "aria-label": "Similarity", className: "score" }, fixed(found.score));
   section.hidden = false;
-  section.replaceChildren(make("h2", {}, "Why alike"), make("p", {}, score, "cosine of the two vectors"));
+  section.replaceChildren(make("h2", {}, "Why alike"), make("p", { className: "bar" }, score, "cosine of the two vectors", make("button", { type: "button", onclick: sweep }, "Which heads make them alike?")));
   if (reason) return section.append(make("p", { className: "note" }, reason));
   const [rows, columns] = [[left, answer.left], [right, found]].map(([item, sequence]) => numbered(names(item, sequence, places(sequence, request))));
   const first = places(answer.left, request);
