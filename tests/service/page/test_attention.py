@@ -534,6 +534,23 @@ async def test_a_text_that_is_too_long_is_refused_in_words(browser: Page, addres
     await browser.complaints()
 
 
+async def test_a_head_whose_map_does_not_come_shows_nothing_of_another(
+    browser: Page, address: str
+) -> None:
+    """The small map stays, and the page says why; with an answer all is there again."""
+    await ask(browser, address, "All is well")
+    await browser.run(f"{labelled('L0H0')}.click()")
+    await browser.wait("return document.querySelector('.head .equation')")
+    await browser.run("window.kept = fetch; window.fetch = () => Promise.reject(new TypeError())")
+    await browser.run(f"{labelled('L0H1')}.click()")
+    await browser.wait("return document.querySelector('#status.bad')")
+    shown = "return document.querySelector('.head').innerText"
+    assert "Z_" not in await browser.run(shown) and "did not come" in await browser.run(shown)
+
+    await browser.run(f"window.fetch = window.kept; {labelled('L0H2')}.click()")
+    await browser.wait("return document.querySelector('.head').innerText.includes('Z_all =')")
+
+
 async def test_opening_a_permalink_sends_no_text(browser: Page, address: str) -> None:
     """It fills the boxes, and waits until the reader agrees."""
     await fresh(browser, address, "#text=A+secret+text&heads=L5H11&level=word")

@@ -73,18 +73,25 @@ export class Head {
       const map = await mapOf(this.session, this.name, asked);
       if (this.view === asked && this.region.isConnected) this.show(map); // not another view, nor closed meanwhile
     } catch (error) {
+      if (this.view === asked) this.reveal(false);
       this.actions.failed(error);
     }
+  }
+
+  /** Shows what an exact map gives, or hides what is left of the head before. */
+  reveal(yes) {
+    for (const part of [this.columns.box, this.mark, this.mixture, this.exact]) part.hidden = !yes;
+    this.region.ariaBusy = "false";
+    this.said.textContent = yes ? "Queries down, keys across. Point at a cell for its value." : "This is the small map; the exact one did not come.";
   }
 
   show(map) {
     this.map = map;
     this.labels = map.labels ??= numbered(map.names);
     this.numbers = null;
-    this.region.ariaBusy = "false";
     paint(this.canvas, { values: map.values, rows: map.size, columns: map.size });
     this.canvas.ariaLabel = `The map of ${this.name}: queries down, keys across; the table below has its values`;
-    this.said.textContent = "Queries down, keys across. Point at a cell for its value.";
+    this.reveal(true);
     this.columns.name(map.names);
     this.draw();
   }
