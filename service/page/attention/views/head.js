@@ -160,8 +160,10 @@ export class Head {
     const [layer, head] = place(this.name), moved = make("output", { "aria-label": `Cosine without ${this.name}` }, "1.0000");
     const slider = make("input", { type: "range", min: 0, max: 1, step: 0.1, value: 1, "aria-label": `Scale of ${this.name}` });
     slider.onchange = async () => {
+      const { value } = slider;
       try {
-        moved.textContent = fixed(cosine(this.session.pooled, await gated(this.session, [{ layer, head, scale: Number(slider.value) }])));
+        const vector = await gated(this.session, [{ layer, head, scale: Number(value) }]);
+        if (value === slider.value) moved.textContent = fixed(cosine(this.session.pooled, vector)); // not moved on meanwhile
       } catch (error) {
         this.actions.failed(error);
       }
