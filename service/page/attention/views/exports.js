@@ -90,7 +90,9 @@ async function standalone() {
   });
   for (const details of copy.querySelectorAll("details")) details.children.length > 1 ? (details.open = true) : details.remove();
   for (const button of copy.querySelectorAll(".lines button")) button.replaceWith(make("span", { className: button.ariaPressed === "true" ? "chosen" : "" }, ...button.childNodes));
+  for (const row of copy.querySelectorAll("table:has(td > button) tr")) row.lastChild.remove();
   for (const control of copy.querySelectorAll(".bar:has(select, input), button, .steps")) control.remove();
+  for (const section of copy.querySelectorAll("section")) if (section.children.length < 2) section.remove();
   for (const cell of copy.querySelectorAll("[tabindex='-1']")) cell.removeAttribute("tabindex");
   const style = await (await fetch(new URL("../style.css", import.meta.url))).text();
   const page = document.implementation.createHTMLDocument("Headlight");
