@@ -76,7 +76,7 @@ def test_one_call_for_a_batch_gives_what_a_call_for_each_length_gives(
     x = torch.randn(len(packed.token_ids), WIDTH, generator=random)
 
     ways = [replace(PLAIN, spread=cuda.attend_spread), PLAIN]
-    results = [layer(way, window, x)(x, x, packed, {}) for way in ways]
+    results = [layer(way, window, x)(x, x, packed, [None] * len(packed.groups)) for way in ways]
     (one, left), (each, right) = results
 
     torch.testing.assert_close(one, each, rtol=0, atol=1e-5)
@@ -93,7 +93,7 @@ def test_a_full_batch_is_mixed_without_a_copy_or_a_slice(monkeypatch: pytest.Mon
     packed = replace(packed, token_ids=packed.token_ids[:27])
     way = replace(PLAIN, spread=cuda.attend_spread)
 
-    _, trace = layer(way, None, x)(x, x, packed, {})
+    _, trace = layer(way, None, x)(x, x, packed, [None] * len(packed.groups))
 
     assert trace.z.data_ptr() == mixed.data_ptr()
     assert trace.spread is normaliser and trace.normalisers == ()
@@ -104,7 +104,7 @@ def test_rows_of_no_sequence_are_a_bug_here_too() -> None:
     packed, nothing = pack([Sequence([0] * 5)], CPU), torch.zeros(16, WIDTH)
     spread = torch.zeros(HEADS, 16)
     way = replace(PLAIN, spread=lambda q, k, v, *rest: (v, spread))
-    _, trace = layer(way, None, nothing)(nothing, nothing, packed, {})
+    _, trace = layer(way, None, nothing)(nothing, nothing, packed, [None] * len(packed.groups))
 
     with pytest.raises(RuntimeError, match="bug"):
         trace.normaliser(slice(5, 16))

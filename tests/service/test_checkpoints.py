@@ -18,9 +18,9 @@ import torch
 from transformers import AutoTokenizer, BertConfig, BertModel, PreTrainedTokenizerBase
 
 from model.errors import CheckpointError
-from service.commands.bulk.job import Stopped, Unusable
 from service.commands.bulk.job import encode as encode_file
 from service.commands.bulk.lines import File
+from service.commands.bulk.service import Stopped, Unusable
 from service.edge import guard
 from service.engine.numerics import GOLDEN
 from service.engine.weights import BUNDLED, locate

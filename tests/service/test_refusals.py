@@ -76,8 +76,8 @@ def test_a_refusal_never_repeats_the_input(body: object) -> None:
         (
             {"inputs": [{"text": "a", "pairs": "b"}]},
             'inputs[0]: a field with a name of 5 characters is unknown; did you mean "pair"? '
-            'The fields are "text", "pair", "token_ids", "token_type_ids", "embeddings" and '
-            '"spans".',
+            'The fields are "text", "pair", "token_ids", "token_type_ids", "embeddings", "spans", '
+            '"gates" and "patch".',
         ),
         (
             {"pooled": {"mode": "average"}},

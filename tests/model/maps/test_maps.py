@@ -103,7 +103,7 @@ def test_a_map_mixes_the_values_to_what_the_layer_gave(model: Model, sequences: 
     ids, layer = sequences[8], model.encoder.layers[3].attention
     packed = pack([Sequence(ids)], CPU)
     x = model.encoder(packed, hidden=frozenset({3})).hidden[3]
-    given, left = layer(x, x, packed, {})
+    given, left = layer(x, x, packed, [None] * len(packed.groups))
     rows = packed.rows(0)
 
     values = layer.project(x)[rows].chunk(3, -1)[2].unflatten(-1, (12, 32)).transpose(0, 1)

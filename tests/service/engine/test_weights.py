@@ -224,6 +224,7 @@ def test_a_model_is_fetched_from_the_hub_once_and_in_part(ask: Ask, hub: Any) ->
         "model.safetensors",
         "modules.json",
         "sentence_bert_config.json",
+        "special_tokens_map.json",
         "tokenizer.json",
         "tokenizer_config.json",
         *({"config_sentence_transformers.json"} & hub.files.keys()),
