@@ -1,5 +1,6 @@
 """A ranking as people read it, and as programs do."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from service.commands.bulk.question import Question
 from service.commands.bulk.words import Pair
 
 MOST_LETTERS = 200  # of a text in the table; JSON has all of it
+CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")  # what moves a terminal, but for line ends
 
 
 class Row(NamedTuple):
@@ -50,10 +52,13 @@ class Ranking:
 def table(ranking: Ranking) -> Table:
     """A row for each text, the best first."""
     question, unit = ranking.question, ranking.file.unit
-    grid = Table(
-        title=f"{question.name} of {ranking.origin['model']}: "
+    title = (
+        f"{question.name} of {ranking.origin['model']}: "
         f"{question.order} {question.statistic}, "
-        f"{len(ranking.rows)} of {ranking.count} {unit}s of {ranking.file.name}",
+        f"{len(ranking.rows)} of {ranking.count} {unit}s of {ranking.file.name}"
+    )
+    grid = Table(
+        title=_plain(title),
         title_justify="left",
         caption=_unranked(ranking),
         caption_justify="left",
@@ -64,7 +69,7 @@ def table(ranking: Ranking) -> Table:
         grid.add_column(name)
     for row in ranking.rows:
         looks = "\n".join(f"{pair.query} > {pair.key} {pair.value:.2f}" for pair in row.pairs)
-        grid.add_row(str(row.number), f"{row.value:.4g}", Text(_short(row.texts)), Text(looks))
+        grid.add_row(str(row.number), f"{row.value:.4g}", _plain(_short(row.texts)), _plain(looks))
     return grid
 
 
@@ -105,3 +110,8 @@ def _short(texts: Texts) -> str:
     """A text, or both of a pair, with dots where it is cut."""
     text = texts if isinstance(texts, str) else " | ".join(texts)
     return text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS - 1]}\u2026"
+
+
+def _plain(text: str) -> Text:
+    """A text as it is: no markup, and nothing that a terminal obeys."""
+    return Text(CONTROL.sub("\ufffd", text))

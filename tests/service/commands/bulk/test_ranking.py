@@ -212,6 +212,20 @@ async def test_a_text_without_a_word_is_counted_and_not_ranked(
     assert none.exit_code == 0 and folder.answer["rows"] == []
 
 
+async def test_names_and_texts_are_printed_as_they_are(folder: Folder, address: str) -> None:
+    """No bracket is taken for markup, and no control character reaches the terminal."""
+    folder.corpus = folder.corpus.with_name("a[") / "b].jsonl"
+    folder.corpus.parent.mkdir()
+    folder.fill(["[/red] dog \x1b]0;owned\x07\x9b2J", "All is well"])
+
+    said = await folder.run(address)
+
+    shown = "".join(said.stdout.split())
+    assert said.exit_code == 0, said.output
+    assert f"of{folder.corpus}" in shown and "[/red]dog\ufffd]0;owned\ufffd\ufffd2J" in shown
+    assert not {"\x1b", "\x07", "\x9b"} & {*said.stdout}
+
+
 async def test_a_column_from_stdin_is_ranked_by_records(folder: Folder, address: str) -> None:
     """Long texts are cut where the command says so, and the answer says which were."""
     table = 'id,text\n7,a dog\n8,"a cat,\na dog"\n9,' + "well " * 300 + "\n"
