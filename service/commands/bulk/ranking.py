@@ -65,7 +65,9 @@ class Job:
         self.source, self._client, self._question = source, client, question
         self.origin = {name: info[name] for name in ("model", "weights", "numerics")}
         self.origin |= source.origin
-        self.bookmark = Bookmark({**self.origin, **question.facts})
+        # where texts are cut; those that fit have the same value wherever longer ones would be
+        cut = {} if question.truncate == "refuse" else {"max_tokens": info["max_tokens"]}
+        self.bookmark = Bookmark({**self.origin, **question.facts, **cut})
         state = self.bookmark.read() or {"done": 0, "unranked": 0, "best": []}
         self._done, self.unranked = state["done"], state["unranked"]
         self._best = Best(question.top, lowest=question.lowest, ranked=state["best"])

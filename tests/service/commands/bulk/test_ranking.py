@@ -196,6 +196,21 @@ async def test_each_job_has_a_bookmark_of_its_own(
     assert len(list((folder.cache / "headlight").iterdir())) == 3
 
 
+async def test_texts_cut_elsewhere_are_another_job(
+    folder: Folder, stumbling: Any, listen: Any
+) -> None:
+    """A service that cuts at another length makes other values; texts that fit keep theirs."""
+    layer = stumbling(*[(422, {})] * 4)
+
+    async with listen(layer) as url:
+        for more in ((), ("--truncate", "right")):
+            for most in (256, 17):
+                layer.says = {"max_tokens": most}
+                await folder.run(url, *more)
+
+    assert len(list((folder.cache / "headlight").iterdir())) == 1 + 2
+
+
 async def test_a_text_without_a_word_is_counted_and_not_ranked(
     folder: Folder, address: str
 ) -> None:
