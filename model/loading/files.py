@@ -26,6 +26,18 @@ def read_json(path: Path) -> Any:
         raise CheckpointError(f"{path.name} is not JSON: {error}") from error
 
 
+def read_object(path: Path) -> Mapping[str, Any]:
+    """What a JSON file holds that is to be an object.
+
+    Raises:
+        CheckpointError: the file is missing or broken, or holds something else.
+    """
+    entries = read_json(path)
+    if not isinstance(entries, Mapping):
+        raise CheckpointError(f"{path.name} is not a JSON object")
+    return entries
+
+
 def differences(config: Mapping[str, Any], supported: Mapping[str, object]) -> list[str]:
     """The keys that are there and differ, each with its value."""
     keys = [key for key in supported if config.get(key, supported[key]) != supported[key]]

@@ -18,7 +18,7 @@ from model.config import EncoderConfig
 from model.errors import CheckpointError
 from model.kernels import ACTIVATIONS, Affine, Kernels
 from model.loading import configs, recipes
-from model.loading.files import CONFIG, WEIGHTS, read_json
+from model.loading.files import CONFIG, WEIGHTS, read_object
 from model.loading.modules import PROMPTS, read_modules, read_optional
 from model.loading.recipes import Recipe
 from model.loading.tensors import Shape, Stored, check
@@ -98,7 +98,7 @@ def _splade(parts: Parts, recipe: Recipe) -> Splade | None:
     folders = [path for kind, path in read_modules(parts.folder) if kind == "SpladePooling"]
     if not folders:
         return None
-    config = read_json(folders[0] / CONFIG)
+    config = read_object(folders[0] / CONFIG)
     pooling, activation = config.get("pooling_strategy"), config.get("activation_function", "relu")
     if pooling not in ("max", "sum") or activation not in ("relu", "log1p_relu"):
         wrong = f"pooling_strategy {pooling!r}, activation_function {activation!r}"

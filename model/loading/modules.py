@@ -3,20 +3,21 @@
 modules.json   Transformer, Pooling, Dense .., Normalize, in this order; PyLate's Dense per token
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from model.errors import CheckpointError
-from model.loading.files import CONFIG, WEIGHTS, read_json
+from model.loading.files import CONFIG, WEIGHTS, read_json, read_object
 
 MODULES = "modules.json"
 PROMPTS = "config_sentence_transformers.json"
 PYLATE = "pylate.models.Dense.Dense"  # a Dense layer for each token
 
 
-def read_optional(path: Path) -> Any:
-    """What a JSON file holds that need not be there."""
-    return read_json(path) if path.is_file() else {}
+def read_optional(path: Path) -> Mapping[str, Any]:
+    """The object of a JSON file that need not be there."""
+    return read_object(path) if path.is_file() else {}
 
 
 def read_modules(folder: Path) -> list[tuple[str, Path]]:
@@ -24,18 +25,22 @@ def read_modules(folder: Path) -> list[tuple[str, Path]]:
     if not (folder / MODULES).is_file():
         return []
     try:
-        entries = [(entry["type"], folder / entry["path"]) for entry in read_json(folder / MODULES)]
-    except (KeyError, TypeError) as error:
+        entries = [
+            (_kind(entry["type"]), folder / entry["path"]) for entry in read_json(folder / MODULES)
+        ]
+    except (AttributeError, KeyError, TypeError) as error:
         raise CheckpointError(f"{MODULES} has an entry without type and path") from error
     inside = folder.absolute()
     for _, path in entries:
         if ".." in path.parts or not path.absolute().is_relative_to(inside):
             raise CheckpointError(f"{MODULES} names a folder outside: {path}")
-    return [
-        # another library's class of the same name may compute anything
-        (kind.rpartition(".")[2] if kind.startswith("sentence_transformers.") else kind, path)
-        for kind, path in entries
-    ]
+    return entries
+
+
+def _kind(name: str) -> str:
+    """A class of sentence-transformers without its place there; any other as it is."""
+    # another library's class of the same name may compute anything
+    return name.rpartition(".")[2] if name.startswith("sentence_transformers.") else name
 
 
 def token_layers(folder: Path) -> list[Path]:

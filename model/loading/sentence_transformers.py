@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from model.config import Mode
 from model.errors import CheckpointError
 from model.kernels import Affine, Kernels
-from model.loading.files import CONFIG, PICKLES, WEIGHTS, differences, read_json
+from model.loading.files import CONFIG, PICKLES, WEIGHTS, differences, read_object
 from model.loading.modules import MODULES, PROMPTS, read_modules, read_optional, token_layers
 from model.loading.tensors import Shape, check, open_tensors
 from model.pooling import Dense, Pooling, identity
@@ -92,7 +92,7 @@ def read_pooling(folder: Path, width: int, device: torch.device, kernels: Kernel
     order = ["Transformer", "Pooling", *["Dense"] * denses, "Normalize"]
     if kinds not in (order, order[:-1]):
         raise CheckpointError(f"{MODULES}: not supported: {', '.join(kinds)}")
-    modes = _modes(read_json(modules[1][1] / CONFIG))
+    modes = _modes(read_object(modules[1][1] / CONFIG))
     dense: list[Dense] = []
     inputs = len(modes) * width
     for _, path in modules[2 : 2 + denses]:
@@ -135,7 +135,7 @@ def read_prompts(folder: Path) -> Prompts:
     if default is not None and default not in texts:
         raise CheckpointError(f"{PROMPTS}: default_prompt_name names no prompt")
     poolings = [
-        read_json(path / CONFIG) for kind, path in read_modules(folder) if kind == "Pooling"
+        read_object(path / CONFIG) for kind, path in read_modules(folder) if kind == "Pooling"
     ]
     if any(texts.values()) and any(pooling.get("include_prompt") is False for pooling in poolings):
         raise CheckpointError("pooling not supported: include_prompt false, with prompts")
@@ -146,8 +146,6 @@ def _sentence(folder: Path) -> Mapping[str, Any]:
     """What sentence-transformers stored of its Transformer: the first such file with content."""
     for name in SENTENCE:
         config = read_optional(folder / name)
-        if not isinstance(config, dict):
-            raise CheckpointError(f"{name} is not a JSON object")
         if config:
             return config
     return {}
@@ -176,12 +174,12 @@ def _dense(folder: Path, inputs: int, device: torch.device, kernels: Kernels) ->
     Raises:
         CheckpointError: a choice that is not supported, or tensors that do not fit.
     """
-    config = read_json(folder / CONFIG)
+    config = read_object(folder / CONFIG)
     key = "sentence_embedding"
     supported = {"use_residual": False, "module_input_name": key, "module_output_name": key}
     wrong = differences(config, supported)
-    activation = config.get("activation_function")
-    if activation not in ACTIVATIONS:
+    activation: Any = config.get("activation_function")
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
         wrong.append(f"activation_function {activation!r}")
     if wrong:
         raise CheckpointError(f"{folder.name}: not supported: {', '.join(wrong)}")
@@ -215,7 +213,7 @@ def _affine(folder: Path, inputs: int, device: torch.device, *, biased: bool) ->
     path, where = dense_weights(folder)
     with open_tensors({where: path}) as tensors:
         shape = tensors["linear.weight"].shape if "linear.weight" in tensors else ()
-        outputs = shape[0] if shape else 0
+        outputs = max((1, *shape[:1]))
         shapes: dict[str, Shape] = {"linear.weight": (outputs, inputs)}
         shapes |= {"linear.bias": (outputs,)} if biased else {}
         check(tensors, shapes, where)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from model.config import EncoderConfig
 from model.errors import CheckpointError
-from model.loading.files import CONFIG, WEIGHTS, differences, read_json
+from model.loading.files import CONFIG, WEIGHTS, differences, read_object
 from model.loading.heads import Parts
 from model.loading.modules import PROMPTS, read_optional, token_layers
 from model.loading.sentence_transformers import ACTIVATIONS, TOKENIZER_CONFIG, dense_weights
@@ -203,14 +203,14 @@ def _special(folder: Path, kind: str) -> str | None:
 
 def _layer(parts: Parts, folder: Path, inputs: int) -> TokenDense:
     """One of PyLate's Dense modules, or of sentence-transformers' that it converts."""
-    config = read_json(folder / CONFIG)
+    config = read_object(folder / CONFIG)
     name, added = config.get("activation_function"), config.get("use_residual", False)
-    if name not in ACTIVATIONS:
+    if not isinstance(name, str) or name not in ACTIVATIONS:
         raise CheckpointError(f"{folder.name}: not supported: activation_function {name!r}")
     path, where = dense_weights(folder)
     with open_tensors({where: path}) as tensors:
         shape = tensors[LINEAR].shape if LINEAR in tensors else ()
-        outputs = shape[0] if shape else 0
+        outputs = max((1, *shape[:1]))
         shapes: dict[str, Shape] = {LINEAR: (outputs, inputs)}
         shapes |= {"linear.bias": (outputs,)} if config.get("bias", True) else {}
         turned = added and outputs != inputs
@@ -229,7 +229,7 @@ def _linear(parts: Parts, inputs: int) -> TokenDense:
     if LINEAR not in parts.tensors:
         raise CheckpointError(f"{WEIGHTS}: missing {LINEAR}")
     stored = parts.tensors[LINEAR]
-    outputs = stored.shape[0] if stored.shape else 0
+    outputs = max((1, *stored.shape[:1]))
     check({LINEAR: stored}, {LINEAR: (outputs, inputs)}, WEIGHTS)
     linear = parts.kernels.linear(_read(parts, stored), None)
     return TokenDense(linear, identity, None, outputs, outputs * inputs)

@@ -159,14 +159,35 @@ def test_choices_that_cannot_be_kept_are_refused_by_name(name: str, tmp_path: Pa
     assert words in str(refusal.value) and "\n" not in str(refusal.value)
 
 
+BROKEN: dict[str, tuple[str, Any, str]] = {
+    "choices": ("config_sentence_transformers.json", [3], "is not a JSON object"),
+    "a tokenizer": ("tokenizer_config.json", [3], "is not a JSON object"),
+    "a layer": ("1_Dense/config.json", [3], "is not a JSON object"),
+    "a module": ("modules.json", [{"type": 3, "path": ""}], "an entry without type and path"),
+    "an activation": ("1_Dense/config.json", {"activation_function": [3]}, "not supported"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_files_of_another_shape_are_refused_by_name(name: str, tmp_path: Path) -> None:
+    """In a sentence, and never by a traceback."""
+    file, content, words = BROKEN[name]
+    pylate(tmp_path)
+    (tmp_path / file).write_text(json.dumps(content))
+
+    with pytest.raises(CheckpointError, match=words):
+        load(tmp_path)
+
+
 def test_dense_layers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    """NaN, a wrong size, a missing linear, and scores that are not the sum of cosines."""
+    """NaN, a wrong size, no size, a missing linear, and scores that are not the sum of cosines."""
     pylate(tmp_path / "pylate")
     path = tmp_path / "pylate" / "1_Dense" / "model.safetensors"
     tensors = load_file(path)
     for wrong, words in (
         (tensors["linear.weight"] * torch.nan, "NaN or infinity"),
         (tensors["linear.weight"][:, 1:].contiguous(), "linear.weight is"),
+        (tensors["linear.weight"][:0], "linear.weight is"),
     ):
         save_file(tensors | {"linear.weight": wrong}, path)
         with pytest.raises(CheckpointError, match=words):
