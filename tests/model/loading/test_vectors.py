@@ -28,6 +28,7 @@ TEXTS = (
     "The dog, which was hungry, ate: the food! And then it slept until the evening came (again).",
     "a",
     "[Q] and [D] are markers; [unused0] is not a word, [MASK] is.",
+    "No vocabulary has \U0001f9ad.",  # as [UNK]
 )
 MADE: dict[str, Callable[[Path], Late]] = {
     "pylate": pylate,
