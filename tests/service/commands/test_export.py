@@ -130,6 +130,18 @@ async def test_a_text_that_no_browser_would_draw_is_refused() -> None:
         export.page(None, {}, np.zeros((1, 1, 1, 65, 65)), tokens)
 
 
+async def test_what_a_service_calls_itself_is_text_of_the_page() -> None:
+    """Its name is whatever it says."""
+    drawn = SimpleNamespace(data="")
+    bertviz = SimpleNamespace(head_view=lambda *a, **k: drawn, model_view=lambda *a, **k: drawn)
+    head = {"model": "<script>a", "weights": "b{c}", "numerics": "d&e"}
+
+    page = export.page(bertviz, head, np.zeros((1, 1, 1, 1, 1)), ["a"])
+
+    assert "<script" not in page and page.count("&lt;script&gt;a") == 2
+    assert "(b{c}, d&amp;e)" in page
+
+
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The interpreter of an environment with both packages, which sees our torch."""
