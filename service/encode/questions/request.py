@@ -20,7 +20,7 @@ MOST_RIGHT = 256  # texts that one is compared with
 Comparing = Literal["full", "top", "score"]
 Kept = Literal["keep", "drop"]
 
-PAIR: LiteralString = 'a similarity compares texts one by one: no "pair" and no "spans" here'
+PAIR: LiteralString = 'texts are compared one by one here: no "pair" and no "spans"'
 SCORE: LiteralString = '"level" and "specials" go with "form": "full" or "top"'
 TOP: LiteralString = '"k" goes with "form": "top"'
 NONE: LiteralString = "expected one input or more"
