@@ -151,6 +151,8 @@ async def test_what_was_measured_before_a_kill_is_not_measured_again(
     folder: Folder, stumbling: Any, listen: Any
 ) -> None:
     """At most the request in flight; the answer is that of a job that nobody killed."""
+    lines = [*TEXTS[:3], " ", *TEXTS[4:]]  # one without a word
+    folder.fill(lines)
     layer, killed = stumbling(limits=LITTLE), asyncio.Event()
     ours = layer.app
 
@@ -174,9 +176,10 @@ async def test_what_was_measured_before_a_kill_is_not_measured_again(
 
     assert process.returncode == -signal.SIGKILL
     assert (again.exit_code, whole.exit_code) == (0, 0)
-    assert texts == [*TEXTS[:25], *TEXTS[20:]]
-    assert resumed == folder.answer and len(resumed["rows"]) == 50
-    assert sent(layer) == [*texts, *TEXTS], "a broken bookmark begins at the first text"
+    assert texts == [*lines[:25], *lines[20:]]
+    assert resumed == folder.answer
+    assert (len(resumed["rows"]), resumed["unranked"]) == (50, 1)
+    assert sent(layer) == [*texts, *lines], "a broken bookmark begins at the first text"
     assert list((folder.cache / "headlight").iterdir()) == []
 
 
