@@ -14,6 +14,7 @@ from rich.text import Text
 from headlight_client.call import authorization
 from service.commands.pictures import heatmap
 from service.commands.pictures.formats import check
+from service.commands.plain import plain
 
 EXAMPLE = {"inputs": ["All is well"], "attention": {"layers": [0], "heads": [5]}}
 TIMEOUT_SECONDS = 60.0
@@ -85,7 +86,7 @@ def table(
     answer = ask(url, body, key)
     item = answer["data"][0]
     title = f"{answer['model']}: {len(item['pooled'])} numbers {_numbers(item['pooled'])}"
-    grid = Table(title=title, title_justify="left", caption=answer["numerics"])
+    grid = Table(title=plain(title), title_justify="left", caption=answer["numerics"])
     grid.add_column("token")
     maps = item["attention"]["maps"][str(layer)][str(number)] if name else None
     if plot and maps:
@@ -95,7 +96,7 @@ def table(
         grid.add_column(column, justify="right" if column == "with" else "left")
     for index, token in enumerate(item["tokens"]):
         most = _strongest(maps[index], item["tokens"]) if maps else []
-        grid.add_row(token, *most, _numbers(item["token_vectors"][index]))
+        grid.add_row(*map(plain, (token, *most, _numbers(item["token_vectors"][index]))))
     return Group(grid, *([heat(answer, name)] if name else []))
 
 
@@ -107,7 +108,7 @@ def heat(answer: Mapping[str, Any], name: str) -> Group:
     grid = Table.grid()
     for token, row in list(zip(item["tokens"], maps, strict=True))[:MOST_SHADES]:
         shades = "".join(_shade(share) * 2 for share in row[:MOST_SHADES])
-        grid.add_row(Text(f"{token} "), Text(shades, style="cyan"))
+        grid.add_row(plain(f"{token} "), Text(shades, style="cyan"))
     return Group(f"{name.upper()}: each token looks along its row at every token in turn", grid)
 
 

@@ -1,19 +1,17 @@
 """A ranking as people read it, and as programs do."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from rich.table import Table
-from rich.text import Text
 
 from service.commands.bulk.lines import File, Texts
 from service.commands.bulk.question import Question
 from service.commands.bulk.words import Pair
+from service.commands.plain import plain
 
 MOST_LETTERS = 200  # of a text in the table; JSON has all of it
-CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")  # what moves a terminal, but for line ends
 
 
 class Row(NamedTuple):
@@ -58,7 +56,7 @@ def table(ranking: Ranking) -> Table:
         f"{len(ranking.rows)} of {ranking.count} {unit}s of {ranking.file.name}"
     )
     grid = Table(
-        title=_plain(title),
+        title=plain(title),
         title_justify="left",
         caption=_unranked(ranking),
         caption_justify="left",
@@ -69,7 +67,7 @@ def table(ranking: Ranking) -> Table:
         grid.add_column(name)
     for row in ranking.rows:
         looks = "\n".join(f"{pair.query} > {pair.key} {pair.value:.2f}" for pair in row.pairs)
-        grid.add_row(str(row.number), f"{row.value:.4g}", _plain(_short(row.texts)), _plain(looks))
+        grid.add_row(str(row.number), f"{row.value:.4g}", plain(_short(row.texts)), plain(looks))
     return grid
 
 
@@ -110,8 +108,3 @@ def _short(texts: Texts) -> str:
     """A text, or both of a pair, with dots where it is cut."""
     text = texts if isinstance(texts, str) else " | ".join(texts)
     return text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS - 1]}\u2026"
-
-
-def _plain(text: str) -> Text:
-    """A text as it is: no markup, and nothing that a terminal obeys."""
-    return Text(CONTROL.sub("\ufffd", text))
