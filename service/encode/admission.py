@@ -58,24 +58,24 @@ class Admission:
         Args:
             record: of the request, which the works carry.
         """
-        works = [*course.works, *course.copies]  # as Plan.every
+        works = course.every
         followed = self._follow(course, works, deadline, record.key)
         return await self._wait(followed, works, deadline, record)
 
     async def _follow(
         self, course: Course, works: Sequence[Work], deadline: float, key: str
     ) -> tuple[Outcome, Timing]:
-        """One step after the other; while one runs, the next ones count as coming."""
-        self._batcher.check(works, deadline, key)
-        steps, left = course.steps(), sum(map(len, works))
-        step, first, timings = next(steps), True, list[Timing]()
+        """One step after the other; while one runs, the next ones are promised."""
+        self._batcher.admit(works, deadline, key)
+        steps, rest, timings = course.steps(), works, list[Timing]()
+        step = next(steps)
         while True:
-            left -= sum(map(len, step))
-            with self._batcher.coming(left, key):
-                results, timing = await self._batcher.submit(step, deadline, key, bounded=first)
+            rest = rest[len(step) :]
+            with self._batcher.promised(rest, key):
+                results, timing = await self._batcher.submit(step, deadline, key, bounded=False)
             timings.append(timing)
             try:
-                step, first = steps.send(results), False
+                step = steps.send(results)
             except StopIteration as end:
                 queued, computed = (t.queued for t in timings), (t.computed for t in timings)
                 return end.value, Timing(sum(queued), sum(computed))

@@ -66,7 +66,7 @@ class Plan:
     @property
     def every(self) -> Sequence[Work]:
         """All that it runs."""
-        return [*self.works, *self.course.copies] if self.course else self.works
+        return self.course.every if self.course else self.works
 
     @property
     def lengths(self) -> list[int]:

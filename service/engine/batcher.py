@@ -64,6 +64,7 @@ class Batcher(Generic[Work, Result]):
         self._running: dict[asyncio.Task[set[Job[Work, Result]]], Run] = {}
         self._speed, self._alone = Speed(speed), LoneSpeed(lanes)
         self._coming = Counter[str]()  # tokens, by key
+        self._promises = list[tuple[str, int, float]]()  # of a key: tokens and their cost
         self._starts = 0  # of batches
 
     @property
@@ -117,10 +118,8 @@ class Batcher(Generic[Work, Result]):
             DeadlinePassed: the deadline passed before the request, or its turn, came.
             Exception: the error of the first sequence that failed.
         """
-        for displaced in self.check(works, deadline, key) if bounded else ():
-            self._fail(
-                displaced, Overloaded(self._queue.delay(displaced.key) / self.speed, "share")
-            )
+        if bounded:
+            self.admit(works, deadline, key)
         future = asyncio.get_running_loop().create_future()
         job = Job[Work, Result](works, self._costs(works), deadline, self._clock(), future, key)
         self._queue.enter(job)
@@ -136,6 +135,13 @@ class Batcher(Generic[Work, Result]):
         """Return once nothing waits and nothing runs."""
         while len(self._queue) or self._running:
             await asyncio.wait([job.future for job in self._queue.jobs] or self._running.keys())
+
+    def admit(self, works: Sequence[Work], deadline: float, key: str = "") -> None:
+        """Make room for a request's works, or raise what `check` raises."""
+        for displaced in self.check(works, deadline, key):
+            self._fail(
+                displaced, Overloaded(self._queue.delay(displaced.key) / self.speed, "share")
+            )
 
     def check(
         self, works: Sequence[Work], deadline: float, key: str = ""
@@ -157,7 +163,7 @@ class Batcher(Generic[Work, Result]):
             behind: whether it comes after the requests being read.
         """
         before = self._coming[key] if behind else 0
-        if len(self._queue) or before:
+        if len(self._queue) or before or self._promises:
             self._check(tokens + before, tokens + before, deadline, key)
 
     @contextmanager
@@ -172,12 +178,28 @@ class Batcher(Generic[Work, Result]):
         finally:
             self._coming[key] -= tokens
 
+    @contextmanager
+    def promised(self, works: Sequence[Work], key: str = "") -> Iterator[None]:
+        """Count works that were admitted and wait for others' results, for `check`.
+
+        Otherwise all requests that arrive meanwhile would be admitted to the time left for one.
+        """
+        promise = key, sum(map(len, works)), sum(self._costs(works))
+        self._promises.append(promise)
+        try:
+            yield
+        finally:
+            self._promises.remove(promise)
+
     def _check(
         self, tokens: int, cost: float, deadline: float, key: str
     ) -> list[Job[Work, Result]]:
         now = self._clock()
         if deadline <= now:
             raise DeadlinePassed()
+        own = [promise for promise in self._promises if promise[0] == key]
+        tokens += sum(promise[1] for promise in own)
+        cost += sum(promise[2] for promise in own)
         seconds = deadline - now
         if self._running:
             seconds = seconds * SURE - sum(run.left(now) for run in self._running.values())

@@ -53,12 +53,18 @@ class Course:
     copies: Many[Work]
     held: int
 
+    @property
+    def every(self) -> list[Work]:
+        """All works, in the order in which the steps take them."""
+        by_turn = sorted(zip(self.works, self.edits, strict=True), key=lambda one: _late(one[1]))
+        return [*(work for work, _ in by_turn), *self.copies]
+
     def steps(self) -> Steps:
         """Yield works to run, take their results, return all."""
         sequences = [work.sequence for work in self.works]
-        free = [index for index, one in enumerate(self.edits) if not one.patches]
+        free = [index for index, one in enumerate(self.edits) if not _late(one)]
         results = dict(zip(free, (yield [self.works[index] for index in free]), strict=True))
-        if patched := [index for index, one in enumerate(self.edits) if one.patches]:
+        if patched := [index for index, one in enumerate(self.edits) if _late(one)]:
             for index in patched:
                 patches = self._values(self.edits[index], results)
                 sequences[index] = replace(sequences[index], patches=patches)
@@ -99,3 +105,8 @@ class Course:
                 gates = {layer: {head: self.scale}, **above}
                 entry = result.kept[layer]
                 yield replace(sequence, gates=gates, patches=patches, entry=entry)
+
+
+def _late(one: Edits) -> bool:
+    """Whether an input waits for the values of others."""
+    return bool(one.patches)

@@ -13,6 +13,8 @@ import pytest_asyncio
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
+from service.encode.price import cost
+from service.engine.speed import Speed
 from service.replica import Replica
 from service.settings import Settings
 from tests.conftest import application, connected
@@ -332,3 +334,35 @@ async def test_a_sweep_that_is_given_up_leaves_the_queue(
 
     assert replica.batcher.waiting_tokens == 0
     assert replica.batcher._starts - before < 4
+
+
+async def test_the_copies_of_admitted_sweeps_count_before_they_wait(
+    replica: Replica, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While one's text runs, another is admitted only if the copies of both can be done in time."""
+    config, batcher, go = replica.lanes.model.config, replica.batcher, asyncio.Event()
+    launch = batcher._launch
+
+    async def held(*batch: Any) -> Any:
+        await go.wait()
+        return await launch(*batch)
+
+    every = [cost(config, 5, layer) for layer in range(LAYERS)]
+    monkeypatch.setattr(batcher, "_launch", held)
+    monkeypatch.setattr(batcher, "_speed", Speed((cost(config, 5) + HEADS * sum(every)) / 10))
+    body, headers = {"inputs": [ALL], "sweep": "heads"}, {"x-headlight-deadline-ms": "15000"}
+
+    async def admitted() -> tuple[bool, str | None]:
+        told = await client.post("/v1/encode?dry_run=true", json=body, headers=headers)
+        return told.json()["admitted"], told.json()["code"]
+
+    alone = await admitted()
+    asked = asyncio.create_task(client.post("/v1/encode", json=body))
+    while not batcher.busy:
+        await asyncio.sleep(0)
+    beside = await admitted()
+    go.set()
+    assert (await asked).status_code == 200
+
+    assert (alone, beside) == ((True, None), (False, "overloaded"))
+    assert not batcher._promises
