@@ -28,6 +28,7 @@ SPAN_FLOPS = 3_000_000  # that take a core as long as pooling a span: mostly cal
 LEFT_OUT = frozenset({"weight", "rows"})
 NUMBERS = {"top": "k", "blocks": "size"}  # what one form alone reads, and others refuse
 TEXT_BYTES = 3  # of JSON for a byte of float32, in the mean; base64 takes 4 for 3
+TEXT: frozenset[Part] = frozenset({"sweep"})  # JSON numbers, however arrays are written
 HALF, SINGLE, DOUBLE = 2, 4, 8  # bytes of a float16, of a float32 and of a float64
 
 
@@ -46,6 +47,7 @@ class Price:
     ) -> None:
         self._works, self._config, self._number, self.layout = works, config, number, layout
         self._outputs = works[0].outputs
+        self._text = TEXT.union(layout.numbers)
         self.parts = self._weigh(works, number)
 
     @property
@@ -61,7 +63,7 @@ class Price:
     @property
     def written(self) -> int:
         """About how many bytes they are as they are written."""
-        text = self._sum(self.parts, self.layout.numbers)
+        text = self._sum(self.parts, self._text)
         return TEXT_BYTES * text + (self.total - text) * 4 // 3
 
     def check(self, settings: Settings) -> None:
@@ -71,7 +73,7 @@ class Price:
             Refused: with the bytes, the limit, and changes to the request each of which would fit.
         """
         most_json, most = settings.max_answer_json_bytes, settings.max_answer_bytes
-        for parts, limit in ((self.layout.numbers, most_json), (PARTS, most)):
+        for parts, limit in ((self._text, most_json), (PARTS, most)):
             total = self._sum(self.parts, parts)
             if total > limit:
                 fits = self._fits(parts, limit)

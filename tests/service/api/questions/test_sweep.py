@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx
@@ -315,6 +315,18 @@ async def test_a_dry_run_prices_every_copy_from_its_layer_on(client: httpx.Async
     assert (late.json()["admitted"], late.json()["code"]) == (False, "deadline_unreachable")
     none = await client.post("/v1/encode", json=body, headers=headers)
     assert none.status_code == 422 and none.json()["code"] == "deadline_unreachable"
+
+
+@pytest.mark.parametrize("most, status", [(72 * 8 - 1, 413), (72 * 8, 200)])
+async def test_a_sweeps_numbers_are_json_beside_base64_too(
+    served: Callable[..., httpx.AsyncClient], most: int, status: int
+) -> None:
+    """And so count in what an answer may have of them."""
+    body = {"inputs": [ALL], "sweep": "heads", "encoding": "base64"}
+
+    answer = await served(max_answer_json_bytes=most).post("/v1/encode", json=body)
+
+    assert answer.status_code == status, answer.text
 
 
 async def test_a_sweep_that_is_given_up_leaves_the_queue(
