@@ -193,6 +193,26 @@ async def test_a_score_is_the_sum_of_the_vectors_answered(served: Served) -> Non
             assert one["score"] == pytest.approx((rows @ vectors.T).max(1).sum(), abs=1e-12)
 
 
+async def test_a_document_takes_heads_from_the_query_or_a_document(served: Served) -> None:
+    """The query is input 0; a patch of all heads of the first layer moves the score as gates do."""
+    texts, heads = [TEXTS[0], "All is lost."], range(served.late.model.config.num_attention_heads)
+    patch = [{"layer": 0, "head": head, "from": 1} for head in heads]
+    gates = [{"layer": 0, "head": head, "scale": 0.0} for head in heads]
+    first, second = {"text": texts[0], "gates": gates}, {"text": texts[1], "gates": gates}
+
+    body = {"query": ASKED, "documents": [first, {"text": texts[1], "patch": patch}]}
+    patched = (await served.post("/v1/maxsim", **body))["results"]
+    gated = (await served.post("/v1/maxsim", query=ASKED, documents=[first, second]))["results"]
+    apart = [{"layer": 0, "head": 0, "from": 0}]
+    refused = await served.post(
+        "/v1/maxsim", 422, query=ASKED, documents=[{"text": texts[1], "patch": apart}]
+    )
+
+    assert [one["score"] for one in patched] == [one["score"] for one in gated]
+    assert refused["code"] == "patch_mismatch"
+    assert refused["errors"][0]["loc"] == ["documents", 0, "patch"]
+
+
 async def test_matches_come_in_every_encoding(served: Served) -> None:
     """Columns in base64, tensors by the document's number in safetensors."""
     body = {"query": ASKED, "documents": TEXTS}

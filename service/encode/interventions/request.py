@@ -63,7 +63,8 @@ class Patch(Wire):
     """The head of that layer, counted from 0."""
     source: int = Field(alias="from")
     """The input that they are taken from, counted from 0: one without patches, with as many
-    tokens. In POST /v1/similarity, `left` is 0 and the first on the right 1."""
+    tokens. In POST /v1/similarity, `left` is 0 and the first on the right 1; in POST /v1/maxsim,
+    `query` is 0 and the first document 1."""
 
 
 class Sweep(Wire):
