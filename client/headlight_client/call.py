@@ -147,7 +147,8 @@ class AsyncClient:
         until = None if deadline is None else time.monotonic() + deadline
         waiting: deque[asyncio.Task[Encoded]] = deque()
         try:
-            for request in requests(inputs, await self._known(until)):
+            most = await self._known(until)
+            for request in requests(inputs, most.swept() if options.get("sweep") else most):
                 waiting.append(asyncio.create_task(self._answer(request, until, options)))
                 if len(waiting) == self._concurrency:
                     yield await waiting.popleft()

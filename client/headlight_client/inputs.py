@@ -72,6 +72,14 @@ class Limits:
     body_bytes: int
     sequence_tokens: int
     deadline_seconds: float
+    heads: int
+
+    def swept(self) -> "Limits":
+        """The same where each input comes with a copy for every head.
+
+        A copy begins in its head's layer, so that all of them take half of all layers' work.
+        """
+        return replace(self, tokens=max(1, 2 * self.tokens // self.heads))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +132,7 @@ def limits(info: Mapping[str, Any]) -> Limits:
         body_bytes=max(bounds["max_body_bytes"] - SPARE_BYTES, 1),
         sequence_tokens=info["max_tokens"],
         deadline_seconds=bounds["deadline_seconds"],
+        heads=info["layers"] * info["heads"],
     )
 
 

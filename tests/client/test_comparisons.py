@@ -118,6 +118,8 @@ async def test_patches_are_never_sent_apart_from_their_sources(
             with pytest.raises(ValueError, match="inputs with patches must fit into one request"):
                 await encode(url, inputs)
     async with listen(stumbling()) as url:
-        with pytest.raises(RequestRefused, match="too_many_tokens"):
+        with pytest.raises(ValueError, match="inputs with patches must fit into one request"):
+            await encode(url, [*["well " * 240] * 2, patched], sweep="heads")
+        with pytest.raises(RequestRefused, match="attention_too_large"):  # halves are not tried
             long = "well " * 240
-            await encode(url, [*[long] * 7, {**patched, "text": long}], sweep="heads")
+            await encode(url, [*[long] * 15, {**patched, "text": long}], attention={})

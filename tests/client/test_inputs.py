@@ -8,7 +8,7 @@ import pytest
 
 from headlight_client.inputs import Limits, Request, limits, requests
 
-WIDE = Limits(100, 1000, 100_000, 64, 30.0)
+WIDE = Limits(100, 1000, 100_000, 64, 30.0, 72)
 
 
 def sizes(inputs: Any, most: Limits) -> list[int]:
@@ -20,11 +20,11 @@ def sizes(inputs: Any, most: Limits) -> list[int]:
     ("most", "expected"),
     [
         (WIDE, [10]),
-        (Limits(3, 1000, 100_000, 64, 30.0), [3, 3, 3, 1]),
-        (Limits(100, 70, 100_000, 64, 30.0), [2, 2, 2, 2, 2]),
-        (Limits(100, 1000, 500, 64, 30.0), [4, 4, 2]),
-        (Limits(100, 70, 100_000, 5, 30.0), [10]),
-        (Limits(100, 1, 100_000, 64, 30.0), [1] * 10),
+        (Limits(3, 1000, 100_000, 64, 30.0, 72), [3, 3, 3, 1]),
+        (Limits(100, 70, 100_000, 64, 30.0, 72), [2, 2, 2, 2, 2]),
+        (Limits(100, 1000, 500, 64, 30.0, 72), [4, 4, 2]),
+        (Limits(100, 70, 100_000, 5, 30.0, 72), [10]),
+        (Limits(100, 1, 100_000, 64, 30.0, 72), [1] * 10),
     ],
     ids=["all fit", "sequences", "tokens", "bytes", "short sequences", "none fits"],
 )
@@ -38,7 +38,7 @@ def test_a_request_is_full_by_whichever_limit_comes_first(
 def test_every_input_is_in_one_request_in_order() -> None:
     """Each request knows the caller's number of its first input."""
     texts = [f"{i} " + "x" * (i * 37 % 211) for i in range(97)]
-    made = list(requests(texts, Limits(7, 90, 600, 64, 30.0)))
+    made = list(requests(texts, Limits(7, 90, 600, 64, 30.0, 72)))
 
     assert [text for request in made for text in map(orjson.loads, request.items)] == texts
     assert [request.first for request in made] == [
@@ -84,7 +84,7 @@ def test_embeddings_go_as_base64_in_the_format_the_service_reads(dtype: str) -> 
 
 def test_arrays_and_ids_count_their_own_tokens() -> None:
     """Not their bytes."""
-    most = Limits(100, 50, 10_000_000, 512, 30.0)
+    most = Limits(100, 50, 10_000_000, 512, 30.0, 72)
 
     assert sizes([np.zeros((20, 384))] * 5, most) == [2, 2, 1]
     assert sizes([list(range(20))] * 5, most) == [2, 2, 1]
@@ -97,6 +97,15 @@ def test_the_services_limits_bound_a_request_and_a_few_batches_do_too() -> None:
 
     def tokens(batch: int) -> int:
         said = {**told, "max_request_tokens": 65_536, "batch_tokens": batch}
-        return limits({"limits": said, "max_tokens": 256}).tokens
+        return limits({"limits": said, "max_tokens": 256, "layers": 6, "heads": 12}).tokens
 
     assert tokens(512) == 4096 and tokens(16_384) == 65_536
+
+
+def test_a_sweep_takes_fewer_inputs_at_once() -> None:
+    """Each comes with a copy for every head, which begins in its layer."""
+    most = Limits(100, 72 * 32, 100_000, 64, 30.0, 72)
+
+    assert sizes(["x" * 120] * 10, most) == [10]
+    assert sizes(["x" * 120] * 10, most.swept()) == [2, 2, 2, 2, 2]
+    assert most.swept().swept().tokens == 1
