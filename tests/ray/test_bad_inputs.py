@@ -101,7 +101,7 @@ def started(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
 
 
-@pytest.fixture(scope="module", params=["haproxy", "proxy"])
+@pytest.fixture(scope="module", params=["haproxy", pytest.param("proxy", marks=pytest.mark.prove)])
 def stack(request: pytest.FixtureRequest, start: "Start", wires: "list[Wire]") -> Iterator[Stack]:
     """One service for all rows; who falls silent does so from the start, since it takes 10 s."""
     ingress = request.param
@@ -199,6 +199,7 @@ def send(stack: Stack, requests: Iterable[httpx.Request]) -> None:
             pass
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("stack", ["proxy"], indirect=True, scope="module")
 def test_at_last_the_python_proxy_stops_on_ctrl_c(
     stack: Stack, traceless: Callable[[set[int], int, Path], None]

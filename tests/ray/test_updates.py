@@ -183,6 +183,7 @@ def test_a_wrong_update_leaves_the_old_version_and_says_why(
     held(journal, old)
 
 
+@pytest.mark.prove
 def test_a_right_update_of_one_replica_pauses_nothing(
     here: Cluster, models: dict[str, Path]
 ) -> None:
