@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from service.api import problem as wording
 from service.api.dialect import InPieces, Problem
 from service.api.native import tensor_file
+from service.api.native.tensor_file import Request
 from service.encode import answer
 from service.encode.answer import JSON, SAFETENSORS, Encoded
 from service.encode.layout import Layout
@@ -35,12 +36,24 @@ def parse(body: bytes, media_type: str, accept: str, most_json: int) -> Call:
     Raises:
         Refused, ValidationError: what service/refusals.py gives a status.
     """
+    request = read(body, media_type, most_json, EncodeRequest)
+    return Call(request=request, layout=layout(request.encoding, accept), media_type=accept)
+
+
+def read(body: bytes, media_type: str, most_json: int, kind: type[Request]) -> Request:
+    """A request of one kind, from JSON or safetensors.
+
+    Raises:
+        Refused, ValidationError: what service/refusals.py gives a status.
+    """
     if media_type == SAFETENSORS:
-        request = tensor_file.parse(body, most_json, EncodeRequest)
-    else:
-        request = EncodeRequest.model_validate_json(body)
-    layout = NUMBERS if accept == JSON and request.encoding == "json" else BYTES
-    return Call(request=request, layout=layout, media_type=accept)
+        return tensor_file.parse(body, most_json, kind)
+    return kind.model_validate_json(body)
+
+
+def layout(encoding: str, accept: str) -> Layout:
+    """How the arrays of an answer are written."""
+    return NUMBERS if accept == JSON and encoding == "json" else BYTES
 
 
 def problem(refused: Refused, request_id: str) -> Problem:

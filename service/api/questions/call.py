@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from service.api.dialect import InPieces
-from service.api.native import tensor_file
-from service.api.native.call import BYTES, NUMBERS
+from service.api.native.call import layout, read
 from service.encode import answer
-from service.encode.answer import JSON, SAFETENSORS, Encoded, Item, Objects, Records
+from service.encode.answer import SAFETENSORS, Encoded, Item, Objects, Records
 from service.encode.questions.request import Comparison, ComparisonRequest
 
 PAIRS = "pairs."  # how the names of the arrays of one table begin
@@ -38,12 +37,9 @@ def similarity(body: bytes, media_type: str, accept: str, most_json: int) -> Cal
     Raises:
         Refused, ValidationError: what service/refusals.py gives a status.
     """
-    if media_type == SAFETENSORS:
-        request = tensor_file.parse(body, most_json, ComparisonRequest)
-    else:
-        request = ComparisonRequest.model_validate_json(body)
-    layout = NUMBERS if accept == JSON and request.encoding == "json" else BYTES
-    return Call(request=Comparison.of(request), layout=layout, media_type=accept)
+    request = read(body, media_type, most_json, ComparisonRequest)
+    written = layout(request.encoding, accept)
+    return Call(request=Comparison.of(request), layout=written, media_type=accept)
 
 
 def _tensors(right: list[Item]) -> Iterator[tuple[str, answer.Array]]:

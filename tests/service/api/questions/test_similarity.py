@@ -15,7 +15,7 @@ from model.pooling import Pooling
 from model.shares import similarity
 from service.api.questions import call
 from service.encode import aside
-from service.encode.answer import PIECE_BYTES, Encoded, Item
+from service.encode.answer import JSON, PIECE_BYTES, Encoded, Item
 from service.encode.questions import comparison
 from service.encode.questions.comparison import Comparer
 from service.replica import Replica
@@ -292,7 +292,7 @@ async def test_pairs_are_written_in_pieces_one_text_after_the_other() -> None:
     places = np.arange(rows, dtype=np.int32)
     columns = {"pairs.left": places, "pairs.right": places, "pairs.shares": places / np.float32(7)}
     texts = [Item(1, {"score": 1.0}, arrays=Columns(columns)) for _ in range(3)]
-    asked = call.similarity(b'{"left":"a","right":["b"],"form":"top"}', call.JSON, call.JSON, 99)
+    asked = call.similarity(b'{"left":"a","right":["b"],"form":"top"}', JSON, JSON, 99)
 
     pieces = asked.pieces(Encoded({"model": "m"}, [Item(1, {}), *texts], {"tokens": 3}))
     whole = [next(pieces)]
