@@ -53,7 +53,7 @@ def start_serve(settings: Settings) -> None:
         http_options={
             "host": settings.host,
             "port": settings.port,
-            "request_timeout_s": settings.deadline_seconds + 5,
+            "request_timeout_s": ingress.request_seconds(settings),
         },
         logging_config={"log_level": "WARNING", "enable_access_log": False},
     )

@@ -49,9 +49,6 @@ def ray(name: str) -> str:
     return f"ray_{name}{{{SERVICE}}}"
 
 
-ANSWERS = ray("serve_num_http_requests_total")
-
-
 def budget(title: str, name: str, share: float) -> tuple[Panel, Panel]:
     """What is left of an objective's budget, and how fast it burns."""
     left = f"1 - {ratio(name, '30d')} / {share}"
@@ -397,12 +394,6 @@ RAY_ROWS: dict[str, tuple[Panel, ...]] = {
             "s",
             "How long one turn of Ray Serve's controller takes.",
             {"{{instance}}": ray("serve_controller_control_loop_duration_s")},
-        ),
-        Panel(
-            "Requests by status, as Ray counts them",
-            "reqps",
-            "Beside our own count. A request that is only here never reached our code.",
-            {"{{status_code}}": f"sum by (status_code) (rate({ANSWERS}[$__rate_interval]))"},
         ),
     ),
     "Nodes": (

@@ -85,6 +85,11 @@ def ongoing(settings: Settings) -> int:
     return settings.max_waiting_requests + SPARE_REQUESTS
 
 
+def request_seconds(settings: Settings) -> float:
+    """Return how long a request may take whatever holds it up; our own refusal comes before."""
+    return settings.deadline_seconds + 5
+
+
 def shutdown_seconds(settings: Settings) -> float:
     """Return how long a replica may take to leave: Ray's 20 s would cut admitted work short."""
     return settings.drain_seconds + settings.deadline_seconds + 5

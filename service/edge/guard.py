@@ -87,13 +87,14 @@ class Guard:
     """Makes a request safe to pass on, or has it refused.
 
     Args:
-        way: the one that refusals take.
+        way: past Ray.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings, way: direct.Direct | None = None) -> None:
         self._app, self._keys = app, Keys(settings)
-        self._refuse = way.around(app) if way else app
+        self._answer = self._refuse = app
         if way:
+            self._answer, self._refuse = way.around(app, settings), way.refusing(app)
             way.inform(self.follow)
         self._most_held = settings.max_held_bytes
         self._sites, self._bodies = Sites(settings), Bodies(settings)
@@ -176,7 +177,7 @@ class Guard:
                     answered["connection"] = "close"
             await send(message)
 
-        app = self._app if code is None else self._refuse
+        app = self._answer if code is None else self._refuse
         await app({**scope, "headers": headers}, replay(content, receive), send_with_id)
 
     def _by_headers(self, scope: Scope, fields: Fields, key: Key | None) -> str | None:

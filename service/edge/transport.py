@@ -5,9 +5,15 @@ answer, which HAProxy cannot ask another replica for; before the head's first by
 
 uvicorn waits for as long as a reader likes, and what it has not taken stays in memory. Here it
 takes READER_BYTES a second while it is behind, or its connection ends.
+
+Whoever asked may leave. uvicorn says so to whoever waits for it in a task of its own; here the
+request's task is cancelled.
 """
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from uvicorn import config
@@ -79,6 +85,40 @@ class Reader:
         self._transport.abort()
 
 
+class Client:
+    """Whoever asks on a connection."""
+
+    def __init__(self) -> None:
+        self._left = False
+        self._tasks = set[asyncio.Task[Any]]()  # two where one ends as the next begins
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Do something for it in this task, until it has left."""
+        task: asyncio.Task[Any] = asyncio.current_task()  # type: ignore[assignment]  # a request is
+        self._tasks.add(task)
+        if self._left:
+            task.cancel()
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not self._left:
+                raise
+            task.uncancel()
+        finally:
+            self._tasks.discard(task)
+
+    def leave(self) -> None:
+        """End what is done for it."""
+        self._left = True
+        for task in self._tasks:
+            task.cancel()
+
+
+CLIENT = ContextVar[Client]("client")  # whose request a task is
+NOBODY = Client()  # of a connection that is not ours; it never leaves
+
+
 class Protocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]  # which one, uvicorn decides
     """uvicorn's own HTTP on a transport that joins, for readers who are watched."""
 
@@ -86,7 +126,13 @@ class Protocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]  # which one,
         """Start to serve a connection."""
         loop = asyncio.get_running_loop()
         self._reader = Reader(transport, loop)  # type: ignore[arg-type]  # of a connection it is one
+        self._client = Client()
         super().connection_made(JoinedWrites(transport))  # type: ignore[arg-type]  # a transport but in name
+
+    def data_received(self, data: bytes) -> None:
+        """Read; the task of each request knows whose it is."""
+        CLIENT.set(self._client)
+        super().data_received(data)
 
     def pause_writing(self) -> None:
         """Wait for the reader."""
@@ -102,6 +148,7 @@ class Protocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]  # which one,
         """Forget a connection."""
         self._reader.catches_up()
         super().connection_lost(exc)
+        self._client.leave()
 
 
 def install() -> None:

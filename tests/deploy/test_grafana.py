@@ -147,7 +147,7 @@ def test_the_services_dashboard_asks_nothing_of_ray() -> None:
         for dashboard in DASHBOARDS
     }
 
-    assert asked_of_ray == {"headlight": 0, "headlight-ray": 8}
+    assert asked_of_ray == {"headlight": 0, "headlight-ray": 7}
 
 
 # dashboard-linter
