@@ -9,6 +9,7 @@ import logging
 import os
 import runpy
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
@@ -174,6 +175,8 @@ async def log(replica: Replica, traced: Replica) -> AsyncIterator[Callable[[], s
     read()
     handler, level = logging.StreamHandler(written), ours.level
     handler.setFormatter(logs.Lines("replica-1"))
+    begun = time.time()  # other replicas tell later of what ended before
+    handler.addFilter(lambda line: line.created >= begun)
     ours.addHandler(handler)
     ours.setLevel(logging.INFO)
     yield read

@@ -29,10 +29,14 @@ BUFFER_BYTES = 128 * KIB  # a request that fits can be replayed on another repli
 CLIENT_SECONDS = 65  # above the minute for which load balancers keep idle connections
 RELOAD_SECONDS = 120  # Ray's own: how long an HAProxy replaced by a reload may finish answers
 
-# glibc's ways with freed memory: one heap for all threads, and what was freed is kept. A thread's
-# own heap gives it back at once, and to fault in tens of MiB again for every batch that shows
-# attention takes longer than to compute it (docs/decisions/0007).
+# Replicas take memory from the jemalloc that Ray comes with and else keeps from its workers: oneDNN
+# asks for some 1,400 aligned blocks in each pass, for which glibc has no short way before 2.38
+# (docs/decisions/0024). Where Ray has none, glibc's ways with freed memory: one heap for all
+# threads, and what was freed is kept. A thread's own heap gives it back at once, and to fault in
+# tens of MiB again for every batch that shows attention takes longer than to compute it
+# (docs/decisions/0007).
 HEAP = {
+    "RAY_LD_PRELOAD_ON_WORKERS": "1",
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": str(64 * MIB),
     "MALLOC_TRIM_THRESHOLD_": str(256 * MIB),

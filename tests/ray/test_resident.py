@@ -5,6 +5,7 @@ import random
 import statistics
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
@@ -64,6 +65,13 @@ def test_a_replica_grows_little_under_lengths_that_never_repeat(running: "Servic
 
     most = {pid: max(point[pid] for point in points) for pid in before}
     assert all(most[pid] < MOST_GROWTH * before[pid] for pid in before), (before, most)
+
+
+def test_replicas_take_memory_from_rays_jemalloc(running: "Service") -> None:
+    """Its own programs have it anyway; its workers only where it is told so."""
+    maps = [Path(f"/proc/{pid}/maps").read_text() for pid in replicas(running)]
+
+    assert maps and all("/libjemalloc.so" in one for one in maps)
 
 
 @pytest.mark.prove
