@@ -127,35 +127,44 @@ def pack(sequences: Many[Sequence], device: torch.device, pad: int | None = None
         >>> packed.starts, packed.token_ids[:5].tolist()
         ((2, 0), [101, 102, 101, 7, 102])
     """
-    lengths = tuple(len(sequence) for sequence in sequences)
+    lengths = tuple(map(len, sequences))
     kinds = [(length, one.unseen) for length, one in zip(lengths, sequences, strict=True)]
     order = sorted(range(len(sequences)), key=kinds.__getitem__)
     starts = [0] * len(sequences)
-    ids, positions, types = array("q"), array("q"), array("q")  # int64, as torch reads them
+    ids: list[int] = []
+    positions: list[int] = []
+    types: list[int] = []
     embeddings: list[tuple[slice, Tensor]] = []
     gates: list[tuple[slice, Mapping[int, Mapping[int, float]]]] = []
     patches: list[tuple[slice, Mapping[int, Mapping[int, Tensor]]]] = []
     for index in order:
         sequence, length, start = sequences[index], lengths[index], len(ids)
         starts[index], rows = start, slice(start, start + length)
-        ids.extend(sequence.token_ids if sequence.token_ids is not None else _zeros(length))
-        types.extend(sequence.types if sequence.types is not None else _zeros(length))
-        positions.extend(_positions(sequence, pad))
+        ids += [0] * length if sequence.token_ids is None else sequence.token_ids
+        types += [0] * length if sequence.types is None else sequence.types
+        positions += range(length) if pad is None else _positions(sequence, pad)
         if sequence.embeddings is not None:
             embeddings.append((rows, sequence.embeddings))
         if sequence.gates:
             gates.append((rows, sequence.gates))
         if sequence.patches:
             patches.append((rows, sequence.patches))
-    groups = _group([kinds[index] for index in order])
-    fill = _zeros(filled(len(ids), device) - len(ids))
-    columns = ids + fill + positions + fill + types + fill
+    fill = [0] * (filled(len(ids), device) - len(ids))
+    columns = array("q", ids + fill + positions + fill + types + fill)  # int64, as torch reads it
     table = torch.frombuffer(columns, dtype=torch.int64).view(3, -1).to(device)
-    edits = tuple(gates), tuple(patches)
-    entry = _entry([sequences[index].entry for index in order], len(fill))
     token_ids, places, segments = table.unbind()
-    rest = tuple(embeddings), groups, tuple(starts), lengths, *edits, entry
-    return Packed(token_ids, places, segments, *rest)
+    return Packed(
+        token_ids,
+        places,
+        segments,
+        tuple(embeddings),
+        _group([kinds[index] for index in order]),
+        tuple(starts),
+        lengths,
+        tuple(gates),
+        tuple(patches),
+        _entry([sequences[index].entry for index in order], len(fill)),
+    )
 
 
 def _entry(entries: Many[Entry | None], fill: int) -> Entry | None:
@@ -169,10 +178,6 @@ def _entry(entries: Many[Entry | None], fill: int) -> Entry | None:
     zeros = inside[0].residual.new_zeros(fill, inside[0].residual.shape[1])
     residual = torch.cat([*(entry.residual for entry in inside), zeros])
     return Entry(layers.pop(), residual, torch.cat([*(entry.mixed for entry in inside), zeros]))
-
-
-def _zeros(count: int) -> "array[int]":
-    return array("q", bytes(8 * count))
 
 
 def filled(tokens: int, device: torch.device) -> int:
@@ -202,6 +207,7 @@ def _group(ordered: list[tuple[int, int]]) -> tuple[Group, ...]:
     groups: list[Group] = []
     start = 0
     for (length, unseen), run in groupby(ordered):
-        groups.append(Group(start, len(list(run)), length, unseen))
-        start = groups[-1].rows.stop
+        count = len(list(run))
+        groups.append(Group(start, count, length, unseen))
+        start += count * length
     return tuple(groups)

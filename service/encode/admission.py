@@ -3,8 +3,8 @@
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TypeVar
 
@@ -20,6 +20,8 @@ from service.observe.record import Record
 from service.refusals import Refused
 
 T = TypeVar("T")
+
+LATE = (Overloaded, DeadlinePassed, TimeoutError)
 
 
 class Admission:
@@ -85,9 +87,11 @@ class Admission:
     ) -> T:
         """Wait for works in time; how they end, as clients are told."""
         try:
-            with record.batched(), self._wording(works, deadline, record):
+            with record.batched():
                 async with asyncio.timeout(deadline - time.monotonic()):
                     results = await running
+        except LATE as error:
+            raise self._wording(error, works, deadline, record) from None
         except asyncio.CancelledError:
             self._metrics.cancelled("forward" if record.began else "queue")
             raise
@@ -116,14 +120,18 @@ class Admission:
 
     def check(self, works: Sequence[Work], deadline: float, record: Record) -> None:
         """Raise what `run` would if these works would not be admitted now."""
-        with self._wording(works, deadline, record):
+        try:
             self._batcher.check(works, deadline, record.key)
+        except LATE as error:
+            raise self._wording(error, works, deadline, record) from None
 
-    @contextmanager
     def foreseen(
         self, tokens: int, deadline: float, record: Record, *, aside: bool
-    ) -> Iterator[None]:
+    ) -> AbstractContextManager[None]:
         """Refuse what would most likely not be admitted, before more is done for it.
+
+        Returns:
+            Of what is let in, a context in which it counts as coming.
 
         Args:
             tokens: about how many it holds.
@@ -139,11 +147,11 @@ class Admission:
             raise self._overloaded(error, record) from None
         except DeadlinePassed:
             raise Refused("deadline_exceeded") from None
-        with self._batcher.coming(tokens if aside else 0, record.key):
-            yield
+        return self._batcher.coming(tokens if aside else 0, record.key)
 
-    @contextmanager
-    def _wording(self, works: Sequence[Work], deadline: float, record: Record) -> Iterator[None]:
+    def _wording(
+        self, error: Exception, works: Sequence[Work], deadline: float, record: Record
+    ) -> Refused:
         """Word what the batcher does not admit, or not in time.
 
         A client may come again with what is late because others wait; what is late by itself
@@ -151,20 +159,17 @@ class Admission:
         is said of all the time it was given, at the best speed, so that neither a slow moment of
         this machine nor what reading it took makes it so.
         """
-        try:
-            yield
-        except (Overloaded, DeadlinePassed, TimeoutError) as error:
-            most = deadline - record.start
-            fewest = self._batcher.fewest_seconds(works)
-            if fewest >= most:
-                raise Refused(
-                    "deadline_unreachable",
-                    estimate_ms=math.ceil(fewest * 1000),
-                    deadline_ms=math.floor(most * 1000),
-                ) from None
-            if not isinstance(error, Overloaded):
-                raise Refused("deadline_exceeded") from None
-            raise self._overloaded(error, record) from None
+        most = deadline - record.start
+        fewest = self._batcher.fewest_seconds(works)
+        if fewest >= most:
+            return Refused(
+                "deadline_unreachable",
+                estimate_ms=math.ceil(fewest * 1000),
+                deadline_ms=math.floor(most * 1000),
+            )
+        if not isinstance(error, Overloaded):
+            return Refused("deadline_exceeded")
+        return self._overloaded(error, record)
 
     def _overloaded(self, error: Overloaded, record: Record) -> Refused:
         record.shed = error.bound

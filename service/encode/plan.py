@@ -1,7 +1,6 @@
 """A request -> what the model is to do for each of its sequences, or a refusal."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from model.loading.checkpoint import Model
@@ -102,8 +101,11 @@ class Planner:
         Raises:
             Refused: what is asked for does not exist, or an input cannot be read.
         """
-        with _placed(request.place):
+        try:
             return await self._plan(request, deadline, record)
+        except Refused as refused:
+            _place(refused, request.place)
+            raise
 
     async def _plan(self, request: EncodeRequest, deadline: float, record: Record) -> Plan:
         outputs, heads = self._outputs(request), self._heads(request)
@@ -115,7 +117,8 @@ class Planner:
             named = await self._named(request, inputs, deadline)
         if task:
             task.check(inputs)
-        changes.check(inputs, self.check_tokens)
+        if not changes.none:
+            changes.check(inputs, self.check_tokens)
         spans, works = self._spans(request, inputs), []
         for index, one in enumerate(inputs):
             wanted = outputs
@@ -128,8 +131,10 @@ class Planner:
             if task and task.fit:
                 wanted = replace(wanted, head=task.fit(one))
             works.append(Work(one.sequence, wanted, record))
-        works = changes.applied(works)
-        compared, course = _compared(request, inputs), changes.course(works)
+        compared, course = _compared(request, inputs), None
+        if not changes.none:
+            works = changes.applied(works)
+            course = changes.course(works)
         plan = Plan(inputs, works, compared, spans, task, course)
         record.sequences, record.tokens = len(plan.every), sum(map(len, plan.every))
         return plan
@@ -165,10 +170,14 @@ class Planner:
         if pooled.dimensions is not None and pooled.dimensions > size:
             detail = f"expected at most {size}, the size of this model's vectors"
             raise Refused.at("out_of_range", "pooled", "dimensions", detail=detail, limit=size)
+        if (normalize, pooled.dimensions) == (pooling.normalize, pooling.dimensions):
+            return pooling
         return replace(pooling, normalize=normalize, dimensions=pooled.dimensions)
 
     def _spans(self, request: EncodeRequest, inputs: Sequence[ModelInput]) -> dict[int, list[Span]]:
         """The spans of each input that has some."""
+        if not any([item.spans for item in request.items]):
+            return {}
         pooling, found = self._pooling(request.pooled) or self._model.pooling, {}
         for index, (item, source) in enumerate(zip(request.items, inputs, strict=True)):
             if item.spans and item.text is not None:
@@ -215,7 +224,7 @@ class Planner:
         facts = bool(spans) or any(map(bool, shown)) or request.multi_vector is not False
         inputs: list[ModelInput] = []
         for side in request.sides:
-            with _placed(side.place):
+            try:
                 inputs += await self._reader.read(
                     side.items,
                     request.truncate,
@@ -225,6 +234,9 @@ class Planner:
                     prompt_name=side.prompt_name,
                     role=tasks.role(side, self._model),
                 )
+            except Refused as refused:
+                _place(refused, side.place)
+                raise
         self.check_tokens(sum(len(one.sequence) for one in inputs))
         return inputs
 
@@ -268,14 +280,9 @@ class Planner:
         )
 
 
-@contextmanager
-def _placed(place: Callable[[Loc], Loc]) -> Iterator[None]:
+def _place(refused: Refused, place: Callable[[Loc], Loc]) -> None:
     """Say where in the request stands what is refused."""
-    try:
-        yield
-    except Refused as error:
-        error.faults = [replace(fault, loc=place(fault.loc)) for fault in error.faults]
-        raise
+    refused.faults = [replace(fault, loc=place(fault.loc)) for fault in refused.faults]
 
 
 def _places(spans: Sequence[Span]) -> list[tuple[int, int]]:

@@ -140,7 +140,7 @@ class Price:
         return [max(works, key=len)] * len(works) if self.layout.padded else works
 
     def _sum(self, sizes: Mapping[Part, int], parts: Collection[Part]) -> int:
-        return sum(sizes[part] for part in parts)
+        return sum([sizes[part] for part in parts])
 
 
 def _of_head(head: Head | None, tokens: int, number: int) -> int:

@@ -22,6 +22,7 @@ from service.keys import Limits
 # A request behind others is admitted if it fits into this share of its time: the speed varies,
 # the answer must be written too, and work that is done late is lost.
 SURE = 0.8
+PAIR = 2  # lanes, one of which a short sequence leaves to its company
 
 
 # Runs works in lane `lane` with `threads` cores; returns one result or exception for each.
@@ -33,7 +34,8 @@ class Batcher(Generic[Work, Result]):
 
     Args:
         launch: runs one batch in a lane.
-        lanes: how many batches may run at once, each on one core. A lone sequence gets all.
+        lanes: how many batches may run at once, each on one core. A lone sequence gets all, if it
+            did not wait for them.
         budget: tokens of all lanes' batches together.
         speed: tokens per second to believe in until measured.
         cost: of a work: how many tokens of short sequences take as long.
@@ -123,7 +125,7 @@ class Batcher(Generic[Work, Result]):
         future = asyncio.get_running_loop().create_future()
         job = Job[Work, Result](works, self._costs(works), deadline, self._clock(), future, key)
         self._queue.enter(job)
-        self._pump()
+        self._pump(fresh=True)
         try:
             await job.future
         finally:
@@ -197,9 +199,9 @@ class Batcher(Generic[Work, Result]):
         now = self._clock()
         if deadline <= now:
             raise DeadlinePassed()
-        own = [promise for promise in self._promises if promise[0] == key]
-        tokens += sum(promise[1] for promise in own)
-        cost += sum(promise[2] for promise in own)
+        for owner, promised, worth in self._promises:
+            if owner == key:
+                tokens, cost = tokens + promised, cost + worth
         seconds = deadline - now
         if self._running:
             seconds = seconds * SURE - sum(run.left(now) for run in self._running.values())
@@ -214,12 +216,20 @@ class Batcher(Generic[Work, Result]):
             job.future.set_exception(error)
         self._queue.leave(job)
 
-    def _pump(self) -> None:
-        """Give every idle lane a batch."""
-        self._expire()
+    def _pump(self, *, fresh: bool = False) -> None:
+        """Give every idle lane a batch.
+
+        Args:
+            fresh: whether a request has just come. A short one that waited has company, which is
+                soon back, and leaves it the other of two cores; what it does of more is not known.
+        """
         queue = self._queue
+        if len(queue):
+            self._expire()
         while len(queue) and self._idle:
-            if not self._running and len(queue) == 1 and len(queue.jobs[0].waiting) == 1:
+            greedy = fresh or self.lanes > PAIR or queue.tokens > self._small
+            alone = greedy and not self._running
+            if alone and len(queue) == 1 and len(queue.jobs[0].waiting) == 1:
                 self._start(self.budget, self._idle[-self._alone.cores(queue.tokens) :])
             else:
                 share = math.ceil(queue.tokens / len(self._idle))

@@ -113,6 +113,8 @@ class Lanes:
 
     def _encode(self, works: Sequence[Work]) -> list[Result | Exception]:
         """Run works, those whose passes begin in one place together."""
+        if len({work.entered for work in works}) == 1:
+            return self._pass(works)
         by_start = defaultdict[int | None, list[int]](list)
         for place, work in enumerate(works):
             by_start[work.entered].append(place)
@@ -121,34 +123,51 @@ class Lanes:
             results |= zip(places, self._pass([works[place] for place in places]), strict=True)
         return [results[place] for place in range(len(works))]
 
-    def _pass(self, works: Sequence[Work]) -> list[Result]:
+    def _pass(self, works: Sequence[Work]) -> list[Result | Exception]:
+        """Run works whose passes begin in one place."""
         packed = self.model.encoder.pack([work.sequence for work in works])
-        encoded = self.model.encoder(
-            packed,
-            hidden=frozenset().union(*(work.outputs.states for work in works)),
-            traces=frozenset().union(*(work.outputs.traces for work in works)),
-        )
-        if not (finite(encoded.last) if encoded.finite is None else encoded.finite):
-            raise NonFiniteOutput(self._first_wrong(packed))
-        pooled = self._pool(encoded, [work.outputs.pooling for work in works])
         outputs = [work.outputs for work in works]
-        states = _states(encoded, outputs)
+        way = outputs[0].pooling
+        if way and outputs.count(Outputs(way)) == len(outputs):  # vectors alone: most batches
+            vectors = self._vectors(self._forward(packed), range(len(outputs)), way)
+            return [Result(vector) for vector in vectors]
+        encoded = self._forward(
+            packed,
+            hidden=frozenset().union(*(each.states for each in outputs)),
+            traces=frozenset().union(*(each.traces for each in outputs)),
+        )
+        pooled, states = self._pool(encoded, outputs), _states(encoded, outputs)
         return [
             self._cut(encoded, i, each, pooled.get(i), states) for i, each in enumerate(outputs)
         ]
 
-    def _pool(self, encoded: Encoded, ways: Sequence[Pooling | None]) -> dict[int, Array]:
+    def _forward(
+        self,
+        packed: packing.Packed,
+        hidden: frozenset[int] = frozenset(),
+        traces: frozenset[int] = frozenset(),
+    ) -> Encoded:
+        """Encode a batch as Encoder does; what is not finite goes no further."""
+        encoded = self.model.encoder(packed, hidden=hidden, traces=traces)
+        if not (finite(encoded.last) if encoded.finite is None else encoded.finite):
+            raise NonFiniteOutput(self._first_wrong(packed))
+        return encoded
+
+    def _pool(self, encoded: Encoded, outputs: Sequence[Outputs]) -> dict[int, Array]:
         """The vector of each sequence that is to have one, by its place in the batch."""
         vectors: dict[int, Array] = {}
         by_way = defaultdict[Pooling, list[int]](list)
-        for place, way in enumerate(ways):
-            if way:
-                by_way[way].append(place)
+        for place, each in enumerate(outputs):
+            if each.pooling:
+                by_way[each.pooling].append(place)
         for how, places in by_way.items():
-            rows = [encoded.packed.rows(place) for place in places]
-            pooled = array(self.model.encoder.pool(encoded.last, rows, how))
-            vectors |= zip(places, pooled, strict=True)
+            vectors |= zip(places, self._vectors(encoded, places, how), strict=True)
         return vectors
+
+    def _vectors(self, encoded: Encoded, places: Sequence[int], how: Pooling) -> Array:
+        """The vectors of the sequences at some places in the batch, (places, size)."""
+        rows = [encoded.packed.rows(place) for place in places]
+        return array(self.model.encoder.pool(encoded.last, rows, how))
 
     def _first_wrong(self, packed: packing.Packed) -> int:
         """The first hidden state that is not finite, of a batch whose last is not."""

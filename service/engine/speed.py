@@ -9,6 +9,7 @@ from dataclasses import dataclass
 STALL = 4.0
 MEMORY_SECONDS = 10.0  # how much working time the measured speed looks back on
 PROBE = 64  # every so many lone sequences run on the other number of cores, to compare
+DOUBT = 8  # the same while all cores are believed slower than one: most often that has passed
 SMOOTH = 0.2  # share of a new measurement in what is believed of a lone sequence
 
 
@@ -64,20 +65,32 @@ class LoneSpeed:
 
     def __init__(self, lanes: int) -> None:
         first = {1: 0.0, lanes: math.inf}  # tokens a second, by cores
+        self._lanes = lanes
         self._speeds = defaultdict[int, dict[int, float]](first.copy)  # by octave
         self._runs = Counter[int]()  # by octave
+        self._begun = set[tuple[int, int]]()  # octaves and cores that ran
 
     def cores(self, tokens: int) -> int:
-        """The better choice, but once in PROBE runs the other, since neighbours come and go."""
+        """The better choice, but now and then the other, since neighbours come and go."""
         octave = tokens.bit_length()
+        speeds = self._speeds[octave]
         self._runs[octave] += 1
-        choose = min if self._runs[octave] % PROBE == 0 else max
-        return choose(self._speeds[octave], key=self._speeds[octave].__getitem__)
+        best = max(speeds, key=speeds.__getitem__)
+        if self._runs[octave] % (PROBE if best == self._lanes else DOUBT):
+            return best
+        return min(speeds, key=speeds.__getitem__)
 
     def record(self, cores: int, tokens: int, seconds: float) -> None:
-        """Fold one run of a lone sequence in, beside which nothing ran."""
-        speeds = self._speeds[tokens.bit_length()]
-        if cores in speeds and seconds > 0:
+        """Fold one run of a lone sequence in, beside which nothing ran.
+
+        The first on so many cores also makes matrix kernels, so it says nothing. Other lengths of
+        the octave make theirs later, which a few runs even out.
+        """
+        octave = tokens.bit_length()
+        speeds = self._speeds[octave]
+        if (octave, cores) not in self._begun:
+            self._begun.add((octave, cores))
+        elif cores in speeds and seconds > 0:
             before, speed = speeds[cores], tokens / seconds
             measured = 0 < before < math.inf
             speeds[cores] = before + (speed - before) * SMOOTH if measured else speed

@@ -110,11 +110,11 @@ class Result:
         kept: where other passes may begin, by layer.
     """
 
-    pooled: Array | None
-    tokens: Array | None
-    hidden: dict[int, Array]
-    attention: Maps | None
-    steps: dict[str, Array]
+    pooled: Array | None = None
+    tokens: Array | None = None
+    hidden: dict[int, Array] = field(default_factory=dict)
+    attention: Maps | None = None
+    steps: dict[str, Array] = field(default_factory=dict)
     parts: Array | None = None
     task: dict[str, Array] = field(default_factory=dict)
     kept: dict[int, packing.Entry] = field(default_factory=dict)

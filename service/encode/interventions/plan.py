@@ -70,6 +70,11 @@ class Interventions:
             raise Refused.at("batch_too_large", "sweep", detail=detail, limit=MOST_COPIES)
         return cls(config, each, heads, sweep.scale)
 
+    @property
+    def none(self) -> bool:
+        """Whether it changes nothing."""
+        return not self.heads and not any(one.gates or one.patches for one in self.edits)
+
     def check(self, inputs: Sequence[ModelInput], check_tokens: CheckTokens) -> None:
         """Refuse values of an input of another length, and more work or memory than may be.
 

@@ -28,7 +28,7 @@ class Job(Generic[Work, Result]):
     """One request and what has become of it.
 
     Args:
-        costs: of each work, in tokens of short sequences.
+        lengths, costs: of each work, in tokens, and in tokens of short sequences.
         key: name of the key that sent it.
         turn: its place among the requests of the same key.
         waiting: indices of works not yet started, longest first (taken from the end).
@@ -44,6 +44,7 @@ class Job(Generic[Work, Result]):
     turn: float = math.inf
     started: float = math.inf
     computed: float = 0.0
+    lengths: Sequence[int] = field(init=False)
     waiting: list[int] = field(init=False)
     tokens: int = field(init=False)
     cost: float = field(init=False)
@@ -53,12 +54,9 @@ class Job(Generic[Work, Result]):
     def __post_init__(self) -> None:
         self.unfinished = len(self.works)
         self.results = [None] * self.unfinished
-        self.waiting = sorted(range(self.unfinished), key=self.length, reverse=True)
-        self.tokens, self.cost = sum(map(self.length, self.waiting)), sum(self.costs)
-
-    def length(self, index: int) -> int:
-        """Tokens of one work."""
-        return len(self.works[index])
+        self.lengths = list(map(len, self.works))
+        self.waiting = sorted(range(self.unfinished), key=self.lengths.__getitem__, reverse=True)
+        self.tokens, self.cost = sum(self.lengths), sum(self.costs)
 
     @property
     def timing(self) -> Timing:
@@ -67,7 +65,7 @@ class Job(Generic[Work, Result]):
     def pop(self) -> int:
         """The shortest work that waits, which is started; returns its index."""
         index = self.waiting.pop()
-        self.tokens -= self.length(index)
+        self.tokens -= self.lengths[index]
         self.cost = self.cost - self.costs[index] if self.waiting else 0.0
         return index
 
@@ -77,12 +75,12 @@ Batch = list[tuple[Job[Work, Result], int]]  # works by their index
 
 def total_length(batch: Batch[Work, Result]) -> int:
     """The tokens of a batch."""
-    return sum(job.length(index) for job, index in batch)
+    return sum([job.lengths[index] for job, index in batch])
 
 
 def total_cost(batch: Batch[Work, Result]) -> float:
     """What a batch takes, in tokens of short sequences."""
-    return sum(job.costs[index] for job, index in batch)
+    return sum([job.costs[index] for job, index in batch])
 
 
 class Line(Generic[Work, Result]):
@@ -140,9 +138,9 @@ class Line(Generic[Work, Result]):
         """Start works of the next request, up to `room` tokens; it leaves with its last work."""
         job, part = self.jobs[0], Batch[Work, Result]()
         job.started = min(job.started, now)
-        while job.waiting and job.length(job.waiting[-1]) <= room:
+        while job.waiting and job.lengths[job.waiting[-1]] <= room:
             index = job.pop()
-            room -= job.length(index)
+            room -= job.lengths[index]
             part.append((job, index))
         if not job.waiting:
             self.jobs.remove(job)

@@ -138,7 +138,9 @@ class Queue(Generic[Work, Result]):
         """Works for one batch of at most `most` tokens, in turn; at least one, however long."""
         waiting = self._waiting()
         keys, head = len(waiting), min(waiting, key=DONE).jobs[0]
-        most = max(min(most, max(self._small, GROWTH * head.tokens)), head.length(head.waiting[-1]))
+        most = max(
+            min(most, max(self._small, GROWTH * head.tokens)), head.lengths[head.waiting[-1]]
+        )
         parts: dict[Line[Work, Result], Batch[Work, Result]] = {}
         batch: Batch[Work, Result] = []
         room = most
