@@ -136,10 +136,10 @@ class Cluster:
         return found
 
     def alive(self) -> set[str]:
-        """The addresses of Ray's nodes."""
+        """The addresses of Ray's nodes, of each as soon as its agent has said it."""
         with suppress(httpx.HTTPError):
             nodes = self.ask("/nodes?view=summary")["data"]["summary"]
-            return {node["ip"] for node in nodes if node["raylet"]["state"] == "ALIVE"}
+            return {node.get("ip", "") for node in nodes if node["raylet"]["state"] == "ALIVE"}
         return set()
 
     def joined(self) -> None:
