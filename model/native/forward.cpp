@@ -3,8 +3,8 @@
 //     embeddings -> layers (attention, feed-forward, residuals, LayerNorms) -> last LayerNorm
 //
 // Statement for statement the loop of embeddings.py, attention.py, encoder.py, positions.py and
-// pooling.py, over the same kernels of ATen and oneDNN, called through torch's dispatcher; no
-// arithmetic of its own. Whoever changes the one changes the other: agreement.py holds the two
+// pooling.py, over the same kernels of ATen and oneDNN, called through torch's dispatcher, but for
+// the products of few rows (linear.h); no arithmetic of its own. Whoever changes the one changes the other: agreement.py holds the two
 // together, to the bit, at every start. torch calls these methods with Python's lock released, so
 // that other threads run.
 //
@@ -20,7 +20,6 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
@@ -34,15 +33,15 @@
 #include <ATen/ops/zeros.h>
 #include <torch/custom_class.h>
 
+#include "linear.h"
+
 namespace {
 
-using at::Tensor;
 using Ints = std::vector<int64_t>;
 using Tensors = std::vector<Tensor>;
-using Maybe = std::optional<Tensor>;
 using Maybes = std::vector<Maybe>;
 
-// Weight and bias of a linear or of a LayerNorm; without a weight there is none.
+// Weight and bias of a LayerNorm; without a weight there is none.
 struct Affine {
   Maybe weight, bias;
 
@@ -82,27 +81,6 @@ struct Shape {
   int64_t tile;  // queries at a time behind a window
 };
 
-// x W^T + b, with an activation where one is named.
-Tensor linear(const Tensor& x, const Affine& by, std::string_view activation = "none",
-              std::string_view algorithm = "") {
-  using Run = Tensor(const Tensor&, const Tensor&, const Maybe&, std::string_view,
-                     c10::List<std::optional<at::Scalar>>, std::optional<std::string_view>);
-  static const auto run = c10::Dispatcher::singleton()
-                              .findSchemaOrThrow("mkldnn::_linear_pointwise", "")
-                              .typed<Run>();
-  const c10::List<std::optional<at::Scalar>> none;
-  return run.call(x, *by.weight, by.bias, activation, none, algorithm);
-}
-
-// x W^T + b + residual.
-Tensor add(const Tensor& x, const Affine& by, const Tensor& residual) {
-  using Run = Tensor(const Tensor&, const Tensor&, const Tensor&, const Maybe&, std::string_view);
-  static const auto run = c10::Dispatcher::singleton()
-                              .findSchemaOrThrow("mkldnn::_linear_pointwise", "binary")
-                              .typed<Run>();
-  return run.call(x, residual, *by.weight, by.bias, "add");
-}
-
 Tensor normalise(const Tensor& x, const Affine& norm, double eps) {
   if (!norm) return x;
   return std::get<0>(at::native_layer_norm(x, {x.size(-1)}, norm.weight, norm.bias, eps));
@@ -127,7 +105,8 @@ Tensor hide(int64_t first, int64_t last, int64_t from, int64_t to, int64_t windo
 struct Embeddings {
   Tensor word;
   Maybe position, types;
-  Affine norm, project;
+  Affine norm;
+  Linear project;
   int64_t offset;  // row of `position` for position 0
 
   Tensor operator()(const Tensor& ids, const Tensor& positions, const Tensor& segments,
@@ -139,7 +118,7 @@ struct Embeddings {
     if (types) x.add_(at::embedding(*types, segments));
     if (position) x.add_(at::embedding(*position, positions + offset));
     x = normalise(x, norm, eps);
-    return project ? linear(x, project) : x;
+    return project ? project(x) : x;
   }
 };
 
@@ -150,7 +129,8 @@ struct Trace {
 };
 
 struct Layer {
-  Affine project, output, up, down, attention_norm, feed_forward_norm;
+  Linear project, output, up, down;
+  Affine attention_norm, feed_forward_norm;
   Maybe cos, sin;  // of the rotation, (positions, head / 2)
   int64_t window;  // how far a query looks to either side; negative is everywhere
 
@@ -166,7 +146,7 @@ struct Layer {
                 const Edits& edits) const {
     auto z = mixed.clone();
     edit(shape, z, edits);
-    return after(shape, add(z, output, x));
+    return after(shape, output.add(z, x));
   }
 
  private:
@@ -192,17 +172,17 @@ struct Layer {
 
   Tensor feed_forward(const Shape& shape, const Tensor& x, const Tensor& residual) const {
     if (!shape.gated) {
-      return add(linear(x, up, shape.activation, shape.algorithm), down, residual);
+      return down.add(up(x), residual);
     }
-    const auto halves = linear(x, up).chunk(2, -1);  // the gate, then what it scales
-    return add(activate(halves[0], shape) * halves[1], down, residual);
+    const auto halves = up(x).chunk(2, -1);  // the gate, then what it scales
+    return down.add(activate(halves[0], shape) * halves[1], residual);
   }
 
   // residual + MultiHead(x); as attention.MultiHeadAttention.
   Tensor attend(const Shape& shape, const Tensor& x, const Tensor& residual,
                 const Tensor& positions, const std::vector<Group>& groups,
                 const Edits& edits, Trace& trace) const {
-    auto qkv = linear(x, project).view({x.size(0), 3, shape.heads, shape.head}).unbind(1);
+    auto qkv = project(x).view({x.size(0), 3, shape.heads, shape.head}).unbind(1);
     if (cos) {
       qkv[0] = rotate(qkv[0], positions);
       qkv[1] = rotate(qkv[1], positions);
@@ -226,7 +206,7 @@ struct Layer {
     }
     trace.z = mixed.size() == 1 ? mixed[0] : at::cat(mixed);
     edit(shape, trace.z, edits);
-    return add(trace.z, output, residual);
+    return output.add(trace.z, residual);
   }
 
   // Attention of one group, (sequences, heads, tokens, head), and its normaliser.
@@ -286,14 +266,16 @@ struct Stack : torch::CustomClassHolder {
 
   // Tables, norm and projection of the embeddings, then the LayerNorm after the last layer.
   void embed(const Maybes& t, int64_t offset) {
-    embeddings_ = {*t[0], t[1], t[2], {t[3], t[4]}, {t[5], t[6]}, offset};
+    embeddings_ = {*t[0], t[1], t[2], {t[3], t[4]}, Linear(t[5], t[6]), offset};
     norm_ = {t[7], t[8]};
   }
 
   // One more layer, in the order of Layer's fields.
   void add(const Maybes& t, int64_t window) {
-    layers_.push_back({{t[0], t[1]}, {t[2], t[3]}, {t[4], t[5]}, {t[6], t[7]}, {t[8], t[9]},
-                       {t[10], t[11]}, t[12], t[13], window});
+    const auto up = shape_.gated ? Linear(t[4], t[5])
+                                 : Linear(t[4], t[5], shape_.activation, shape_.algorithm);
+    layers_.push_back({{t[0], t[1]}, {t[2], t[3]}, up, {t[6], t[7]}, {t[8], t[9]}, {t[10], t[11]},
+                       t[12], t[13], window});
   }
 
   // Encode a packed batch; as encoder.Encoder.
