@@ -28,8 +28,8 @@ def operator() -> list[Extension]:
         include_dirs=[str(folder / "include")],
         library_dirs=[str(folder / "lib")],
         libraries=["torch_cpu", "c10"],  # found when it is loaded: torch has opened them by then
-        # as torch's own headers need it, whose OpenMP it then is, for nothing links another; without
-        # the symbols that Python's settings ask for
+        # as torch's own headers need it; without the symbols that Python's settings ask for; with
+        # OpenMP, which is torch's own then, since nothing links another
         extra_compile_args=["-std=c++20", "-O2", "-g0", "-fvisibility=hidden", "-fopenmp"],
         extra_link_args=["-Wl,--strip-all"],
         language="c++",

@@ -106,6 +106,8 @@ class Layer:
 class Native(Protocol):
     """The encoder's arithmetic in fewer calls."""
 
+    any_rows: int  # up to how many rows it takes any number of them as well
+
     def __call__(self, packed: Packed, hidden: Set[int], traces: Set[int]) -> Encoded:
         """Encoder.loop."""
 
@@ -154,7 +156,8 @@ class Encoder:
 
     def pack(self, sequences: Sequence[packing.Sequence]) -> Packed:
         """Pack sequences into this encoder's rows; see packing.pack."""
-        return packing.pack(sequences, self.device, self.config.pad)
+        any_rows = self.native.any_rows if self.native else 0
+        return packing.pack(sequences, self.device, self.config.pad, any_rows)
 
     def __call__(
         self, packed: Packed, *, hidden: Set[int] = frozenset(), traces: Set[int] = frozenset()

@@ -114,13 +114,16 @@ class Packed:
         return torch.tensor(edges, dtype=torch.int32).to(self.token_ids.device)
 
 
-def pack(sequences: Many[Sequence], device: torch.device, pad: int | None = None) -> Packed:
+def pack(
+    sequences: Many[Sequence], device: torch.device, pad: int | None = None, any_rows: int = 0
+) -> Packed:
     """Lay sequences end to end, ordered by length, filled up as `filled` says.
 
     Args:
         sequences: those whose passes begin in one place.
         pad: a token id that has no position and does not advance the others' (RoBERTa's rule,
             for ids used as given; embeddings are counted one by one).
+        any_rows: up to how many rows whatever encodes them takes any number as well.
 
     Example:
         >>> packed = pack([Sequence([101, 7, 102]), Sequence([101, 102])], torch.device("cpu"))
@@ -149,7 +152,7 @@ def pack(sequences: Many[Sequence], device: torch.device, pad: int | None = None
             gates.append((rows, sequence.gates))
         if sequence.patches:
             patches.append((rows, sequence.patches))
-    fill = [0] * (filled(len(ids), device) - len(ids))
+    fill = [0] * (filled(len(ids), device, any_rows) - len(ids))
     columns = array("q", ids + fill + positions + fill + types + fill)  # int64, as torch reads it
     table = torch.frombuffer(columns, dtype=torch.int64).view(3, -1).to(device)
     token_ids, places, segments = table.unbind()
@@ -180,13 +183,15 @@ def _entry(entries: Many[Entry | None], fill: int) -> Entry | None:
     return Entry(layers.pop(), residual, torch.cat([*(entry.mixed for entry in inside), zeros]))
 
 
-def filled(tokens: int, device: torch.device) -> int:
-    """The rows of a batch of so many tokens.
+def filled(tokens: int, device: torch.device, any_rows: int = 0) -> int:
+    """The rows of a batch of so many tokens; as many up to `any_rows`.
 
     Example:
         >>> [filled(tokens, torch.device("cpu")) for tokens in (3, 17, 41, 100, 130)]
         [16, 20, 44, 104, 144]
     """
+    if tokens <= any_rows:
+        return tokens
     if device.type != "cpu":
         return max(tokens, FEWEST_ROWS)
     octave = 1 << (tokens.bit_length() - 1)

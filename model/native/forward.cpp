@@ -4,7 +4,7 @@
 //
 // Statement for statement the loop of embeddings.py, attention.py, encoder.py, positions.py and
 // pooling.py, over the same kernels of ATen and oneDNN, called through torch's dispatcher, but for
-// the products of few rows (linear.h); no arithmetic of its own. Whoever changes the one changes the other: agreement.py holds the two
+// most products (linear.h); no arithmetic of its own. Whoever changes the one changes the other: agreement.py holds the two
 // together, to the bit, at every start. torch calls these methods with Python's lock released, so
 // that other threads run.
 //
@@ -278,6 +278,16 @@ struct Stack : torch::CustomClassHolder {
                        t[12], t[13], window});
   }
 
+  // Up to how many rows a batch may have any number of them: no linear minds.
+  int64_t any_rows() const {
+    const auto minds = [](const Layer& layer) {
+      return !layer.project.any_rows() || !layer.output.any_rows() || !layer.up.any_rows() ||
+             !layer.down.any_rows();
+    };
+    const bool free = !embeddings_.project || embeddings_.project.any_rows();
+    return free && std::none_of(layers_.begin(), layers_.end(), minds) ? Linear::MOST : 0;
+  }
+
   // Encode a packed batch; as encoder.Encoder.
   //
   // groups: start, count and length of each, biases: of each, empty where none. gates, patches:
@@ -381,6 +391,7 @@ TORCH_LIBRARY(headlight, library) {
                        int64_t>())
       .def("embed", &Stack::embed)
       .def("add", &Stack::add)
+      .def("any_rows", &Stack::any_rows)
       .def("run", &Stack::run)
       .def("pool", &Stack::pool);
 }

@@ -1,8 +1,9 @@
-// A linear of packed weight, as kernels.PackedLinear, with a shorter way for few rows.
+// A linear of packed weight, as kernels.PackedLinear, with a shorter way.
 //
-// oneDNN describes each product anew, which for few rows takes as long again as the product. There
-// its innermost kernel is called instead, a panel of the weight at a time, if that gives the same
-// bits on this processor (docs/decisions/0025-short-products.md).
+// oneDNN describes each product anew, which for few rows takes as long again as the product, and
+// makes a kernel for each number of rows. Its innermost kernel is called instead, for some rows and
+// a panel of the weight at a time, if that gives the same bits on this processor
+// (docs/decisions/0025-products-by-panels.md).
 
 #pragma once
 
@@ -53,11 +54,14 @@ struct Linear {
 
   explicit operator bool() const { return weight.has_value(); }
 
+  // Whether no bit and no kernel of its own follows from a number of rows up to MOST.
+  bool any_rows() const { return panels; }
+
   Tensor operator()(const Tensor& x) const {
     if (!brief(x)) return whole(x);
-    const auto y = product(x);
-    if (activation == "gelu") return at::gelu(y, algorithm);
-    return activation == "relu" ? at::relu(y) : y;
+    auto y = product(x);
+    if (activation == "gelu") return at::gelu_(y, algorithm);
+    return activation == "relu" ? at::relu_(y) : y;
   }
 
   // x W^T + b + residual, of a linear without activation.
@@ -66,11 +70,13 @@ struct Linear {
     return both ? product(x, residual.const_data_ptr<float>()) : whole(x, residual);
   }
 
+  static constexpr int64_t MOST = 1024;  // rows; beyond, both ways are as fast
+
  private:
   static constexpr int64_t PANEL = 64;  // outputs whose weights lie together, as AVX-512 wants them
-  static constexpr int64_t FEW = 64;  // rows; beyond, both ways are as fast
+  static constexpr int64_t PIECE = 64;  // most rows of one call of the kernel
 
-  bool brief(const Tensor& x) const { return panels && x.size(0) <= FEW && x.is_contiguous(); }
+  bool brief(const Tensor& x) const { return panels && x.size(0) <= MOST && x.is_contiguous(); }
 
   Tensor whole(const Tensor& x) const {
     using Run = Tensor(const Tensor&, const Tensor&, const Maybe&, std::string_view,
@@ -90,30 +96,39 @@ struct Linear {
     return run.call(x, residual, *weight, bias, "add");
   }
 
-  // x W^T + b, and a residual where there is one, a panel at a time.
+  // x W^T + b, and a residual where there is one, a panel and a piece of the rows at a time.
   Tensor product(const Tensor& x, const float* residual = nullptr) const {
-    const auto rows = x.size(0), inputs = weight->size(1), outputs = weight->size(0);
+    const auto rows = x.size(0), outputs = weight->size(0);
+    const auto panels = divided(outputs, PANEL), pieces = divided(rows, PIECE);
     auto y = at::empty({rows, outputs}, x.options());
-    const auto *from = x.const_data_ptr<float>(),
-               *shift = bias ? bias->const_data_ptr<float>() : nullptr;
+    const auto* from = x.const_data_ptr<float>();
     auto* to = y.mutable_data_ptr<float>();
-    at::parallel_for(0, (outputs + PANEL - 1) / PANEL, 1, [&](int64_t first, int64_t last) {
-      for (auto column = first * PANEL; column < std::min(last * PANEL, outputs); column += PANEL) {
-        const auto width = std::min(PANEL, outputs - column);
-        const auto* panel = panels + column * inputs;  // (inputs, PANEL)
-        for (int64_t input = 0; input < inputs; input += depth) {
-          at::native::cpublas::brgemm(rows, width, std::min(depth, inputs - input), inputs, PANEL,
-                                      outputs, input > 0, from + input, panel + input * PANEL,
-                                      to + column);
-        }
-        for (int64_t row = 0; row < rows; ++row) {
-          const auto start = row * outputs + column;
-          if (shift) accumulate(to + start, shift + column, width);
-          if (residual) accumulate(to + start, residual + start, width);
-        }
+    at::parallel_for(0, panels * pieces, 1, [&](int64_t first, int64_t last) {
+      for (auto i = first; i < last; ++i) {  // all rows by a panel, then all by the next
+        const auto piece = i % pieces;
+        multiply(from, rows * piece / pieces, rows * (piece + 1) / pieces, i / pieces * PANEL, to,
+                 residual);
       }
     });
     return y;
+  }
+
+  // Some rows of the product, from one row up to another, and of these one panel's outputs.
+  void multiply(const float* x, int64_t from, int64_t to, int64_t column, float* y,
+                const float* residual) const {
+    const auto inputs = weight->size(1), outputs = weight->size(0);
+    const auto width = std::min(PANEL, outputs - column);
+    const auto* panel = panels + column * inputs;  // (inputs, PANEL)
+    for (int64_t input = 0; input < inputs; input += depth) {
+      at::native::cpublas::brgemm(to - from, width, std::min(depth, inputs - input), inputs, PANEL,
+                                  outputs, input > 0, x + from * inputs + input,
+                                  panel + input * PANEL, y + from * outputs + column);
+    }
+    for (auto row = from; row < to; ++row) {
+      const auto start = row * outputs + column;
+      if (bias) accumulate(y + start, bias->const_data_ptr<float>() + column, width);
+      if (residual) accumulate(y + start, residual + start, width);
+    }
   }
 
   static void accumulate(float* sums, const float* by, int64_t count) {
@@ -121,11 +136,13 @@ struct Linear {
     for (int64_t i = 0; i < count; ++i) sums[i] += by[i];
   }
 
+  static int64_t divided(int64_t count, int64_t by) { return (count + by - 1) / by; }
+
   // The weight's own memory, where oneDNN keeps it in panels, the last filled up with zeros.
   const float* panelled() const {
     if (!weight->is_mkldnn() || weight->scalar_type() != at::kFloat) return nullptr;
     const auto outputs = weight->size(0), inputs = weight->size(1);
-    auto rows = at::zeros({(outputs + PANEL - 1) / PANEL * PANEL, inputs});
+    auto rows = at::zeros({divided(outputs, PANEL) * PANEL, inputs});
     rows.narrow(0, 0, outputs).copy_(weight->to_dense());
     const auto expected = rows.view({-1, PANEL, inputs}).transpose(1, 2).contiguous();
     const auto bytes = static_cast<int64_t>(expected.nbytes());
@@ -135,15 +152,20 @@ struct Linear {
     return same ? static_cast<const float*>(memory) : nullptr;
   }
 
-  // Whether both ways give the same bits on this processor.
+  // Whether both ways give the same bits on this processor, with any number of rows.
   bool proven() const {
     if (activation != "none" && activation != "relu" && activation != "gelu") return false;
-    for (const int64_t rows : {int64_t{4}, int64_t{19}, FEW}) {
-      const auto x = at::arange(rows * weight->size(1), at::kFloat).sin_().view({rows, -1});
-      if (!(*this)(x).equal(whole(x))) return false;
+    const auto wave = [](int64_t columns) {
+      return at::arange((PIECE + 2) * columns, at::kFloat).sin_().view({PIECE + 2, columns});
+    };
+    const auto x = wave(weight->size(1)), residual = wave(weight->size(0));
+    const auto expected = whole(x);
+    const auto sum = activation == "none" ? whole(x, residual) : expected;
+    for (const int64_t rows : {int64_t{1}, int64_t{19}, PIECE, PIECE + 2}) {
+      const auto some = x.narrow(0, 0, rows);
+      if (!(*this)(some).equal(expected.narrow(0, 0, rows))) return false;
       if (activation != "none") continue;
-      const auto residual = at::arange(rows * weight->size(0), at::kFloat).sin_().view({rows, -1});
-      if (!add(x, residual).equal(whole(x, residual))) return false;
+      if (!add(some, residual.narrow(0, 0, rows)).equal(sum.narrow(0, 0, rows))) return false;
     }
     return true;
   }

@@ -48,6 +48,7 @@ class Stack:
         for layer in encoder.layers:
             window = layer.attention.window
             self._stack.add(_weights(layer), -1 if window is None else window)
+        self.any_rows: int = self._stack.any_rows()
 
     def __call__(self, packed: Packed, hidden: Set[int], traces: Set[int]) -> Encoded:
         """What Encoder.loop gives, to the bit; and whether it is finite."""

@@ -20,7 +20,7 @@ from model.maps.tiles import Look
 from model.native import agreement, library
 from model.native.naming import module
 from model.native.stack import Stack, fits
-from model.packing import Packed, Sequence
+from model.packing import Packed, Sequence, pack
 from model.pooling import Pooling, pool_each
 
 CPU = torch.device("cpu")
@@ -253,23 +253,52 @@ OTHERS = ("_flash_attention_for_cpu", "native_layer_norm", "embedding")
 def test_the_operator_runs_the_loops_kernels_and_no_other(
     model: Model, stacked: Callable[[Encoder], Stack]
 ) -> None:
-    """Linears, attention and norms, as often as the loop."""
-    packed, native = model.encoder.pack([Sequence([101] * 65)]), stacked(model.encoder)
+    """Linears, attention and norms, as often as the loop, where there are many rows."""
+    packed, native = model.encoder.pack([Sequence([101] * 512)] * 3), stacked(model.encoder)
 
+    assert native.any_rows < len(packed.token_ids)
     assert ran(native, packed) == ran(model.encoder.loop, packed)
     assert len(ran(native, packed)) == 6 * (4 + 1 + 2) + 3 + 1
 
 
-def test_few_rows_take_the_short_way_through_every_linear(
+def test_fewer_rows_take_the_short_way_through_every_linear(
     model: Model, stacked: Callable[[Encoder], Stack]
 ) -> None:
-    """Up to 64; oneDNN describes no product."""
-    packed, native = model.encoder.pack([Sequence([101] * 64)]), stacked(model.encoder)
+    """oneDNN describes no product."""
+    packed, native = model.encoder.pack([Sequence([101] * 512)] * 2), stacked(model.encoder)
 
     found, expected = ran(native, packed), ran(model.encoder.loop, packed)
 
+    assert native.any_rows == len(packed.token_ids)
     assert found == [name for name in expected if not name.endswith(LINEAR)]
     assert len(expected) - len(found) == 6 * 4
+
+
+@pytest.mark.parametrize("rows", [*range(1, 70), 127, 128, 129, 500, 1024])
+def test_any_number_of_rows_has_the_same_bits(
+    rows: int, model: Model, stacked: Callable[[Encoder], Stack]
+) -> None:
+    """Alone, or cut into pieces of the rows, as with the fill that the loop needs."""
+    native, chance = stacked(model.encoder), random.Random(rows)
+    lengths = [min(400, rows)] * (rows // 400 or 1)
+    lengths += [rows - sum(lengths)] * (rows > sum(lengths))
+    batch = [Sequence([chance.randrange(30522) for _ in range(length)]) for length in lengths]
+    own = pack(batch, CPU, any_rows=native.any_rows)
+
+    found = native(own, NOTHING, NOTHING).last
+
+    assert len(own.token_ids) == rows
+    expected = model.encoder.loop(pack(batch, CPU), NOTHING, NOTHING).last
+    assert torch.equal(found, expected[:rows])
+
+
+def test_a_width_that_is_laid_out_otherwise_is_filled_up_as_ever(
+    stacked: Callable[[Encoder], Stack],
+) -> None:
+    """And what oneDNN computes together with its product in another way."""
+    assert stacked(made(BERT)).any_rows == 0
+    assert stacked(made(FAMILIES["silu, plain, in panels"])).any_rows == 0
+    assert stacked(made(FAMILIES["silu, gated, in panels"])).any_rows > 0
 
 
 def ran(run: Callable[..., Encoded], packed: Packed) -> list[str]:
