@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from service.engine.batcher import SURE, Batcher, Launch
+from service.engine.fair import company
 from service.engine.fair.queue import SMALL, DeadlinePassed, Overloaded
 from service.engine.speed import DOUBT, PROBE
 from service.keys import Limits
@@ -217,6 +218,106 @@ async def test_a_short_sequence_that_waited_leaves_its_company_one_of_two_cores(
         (["a"], count),
         (["b"], cores),
     ]
+
+
+class Held:
+    """Lanes each of whose batches ends when it is told to, by its first work."""
+
+    def __init__(self) -> None:
+        self.batches: list[str] = []
+        self._ends: dict[str, asyncio.Event] = {}
+
+    async def launch(self, lane: int, works: Sequence[Work], threads: int) -> Sequence[str]:
+        names = "".join(work.name for work in works)
+        self.batches.append(names)
+        self._ends[names[0]] = asyncio.Event()
+        await self._ends[names[0]].wait()
+        return names
+
+    async def end(self, first: str) -> None:
+        self._ends[first].set()
+        await settle()
+
+
+class Asking:
+    """Three whose short requests were answered together by one lane; the others still run."""
+
+    def __init__(self, held: Held, count: int) -> None:
+        self._queue, self._tasks = batcher(held.launch, count=count), list[asyncio.Task[Any]]()
+        self._held, self._lanes = held, "123"[:count]
+
+    async def ask(self, name: str, tokens: int = 10) -> None:
+        """One more request, of works with these names."""
+        works = request(name, [tokens] * len(name))
+        self._tasks.append(asyncio.create_task(self._queue.submit(works, FAR)))
+        await settle()
+
+    async def __aenter__(self) -> "Asking":
+        await self.ask(self._lanes, 200)
+        for name in "abc":
+            await self.ask(name)
+        await self._held.end("1")
+        await self._held.end("a")
+        assert sorted(self._held.batches) == [*self._lanes, "abc"]
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks)
+
+
+async def test_a_few_short_ones_wait_for_company(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those who were answered together come back one by one, and are computed together again."""
+    monkeypatch.setattr(company, "PATIENCE_SECONDS", 60)
+    held = Held()
+    async with Asking(held, 2) as asking:
+        await asking.ask("d")
+        await asking.ask("e")
+        alone = held.batches[3:]
+
+        await asking.ask("f")
+
+    assert alone == [] and held.batches[3:] == ["def"]
+
+
+async def test_company_that_does_not_come_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever came meanwhile starts without it."""
+    monkeypatch.setattr(company, "PATIENCE_SECONDS", 0.001)
+    held = Held()
+    async with Asking(held, 2) as asking:
+        await asking.ask("d")
+
+        async with asyncio.timeout(5):
+            while len(held.batches) == 3:
+                await asyncio.sleep(0.001)
+
+    assert held.batches[3:] == ["d"]
+
+
+async def test_nobody_waits_for_company_where_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither who comes then, nor who waited for it until then."""
+    monkeypatch.setattr(company, "PATIENCE_SECONDS", 60)
+    held = Held()
+    async with Asking(held, 2) as asking:
+        await asking.ask("d")
+        await held.end("2")
+        assert held.batches[3:] == ["d"]
+
+
+@pytest.mark.parametrize(("count", "tokens"), [(3, 10), (2, SMALL + 1)])
+async def test_neither_more_lanes_nor_long_ones_wait_for_company(
+    count: int, tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it does there nobody has measured; a long one fills a batch by itself."""
+    monkeypatch.setattr(company, "PATIENCE_SECONDS", 60)
+    held = Held()
+    async with Asking(held, count) as asking:
+        await asking.ask("d", tokens)
+
+    assert held.batches[count + 1 :] == ["d"]
 
 
 async def test_a_lone_sequence_gets_one_core_while_more_are_slower() -> None:
