@@ -15,14 +15,18 @@ from itertools import accumulate, groupby
 import torch
 from torch import Tensor
 
-# Below 16 rows the matrix kernels round differently; rows of no meaning fill a short batch up,
+# Below 16 rows torch's matrix kernels round differently; rows of no meaning fill a short batch up,
 # so that a sequence has the same bits alone and among others.
 FEWEST_ROWS = 16
 
-# On a processor every number of rows has matrix kernels of its own, which take 3 to 5 ms and more
-# than 2 MiB to make: rows of no meaning bring a batch up to the next of so many an octave.
+# On a processor every number of rows has matrix kernels of its own there, which take 3 to 5 ms and
+# more than 2 MiB to make: rows of no meaning bring a batch up to the next of so many an octave.
 SIZES_PER_OCTAVE = 8
 FEWEST_APART = 4
+
+# Neither is so of the compiled pass. But part of a single row is contiguous, of several it is not,
+# and torch has different kernels for the two.
+FEWEST_OF_ANY = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,14 +188,14 @@ def _entry(entries: Many[Entry | None], fill: int) -> Entry | None:
 
 
 def filled(tokens: int, device: torch.device, any_rows: int = 0) -> int:
-    """The rows of a batch of so many tokens; as many up to `any_rows`.
+    """The rows of a batch of so many tokens; as many, and at least two, up to `any_rows`.
 
     Example:
         >>> [filled(tokens, torch.device("cpu")) for tokens in (3, 17, 41, 100, 130)]
         [16, 20, 44, 104, 144]
     """
     if tokens <= any_rows:
-        return tokens
+        return max(tokens, FEWEST_OF_ANY)
     if device.type != "cpu":
         return max(tokens, FEWEST_ROWS)
     octave = 1 << (tokens.bit_length() - 1)

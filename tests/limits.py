@@ -97,6 +97,16 @@ ROWS = (
         "for a replica's metrics",
         "scrape_incomplete",
     ),
+    Row(
+        "engine.fair.company.PATIENCE_SECONDS",
+        "they start without it",
+        "that a few short requests wait for company, on two cores",
+    ),
+    Row(
+        "engine.batcher.HURRY_SECONDS",
+        "nobody waits for company",
+        "left until a waiting request's deadline",
+    ),
     Row("observe.observer.TELL_SECONDS", "it is told then", "from a request's end to its line"),
     # what a replica holds
     Row("max_waiting_requests", "overloaded", metric='shed_total{reason="queue_full"}'),

@@ -3,10 +3,10 @@
 //     embeddings -> layers (attention, feed-forward, residuals, LayerNorms) -> last LayerNorm
 //
 // Statement for statement the loop of embeddings.py, attention.py, encoder.py, positions.py and
-// pooling.py, over the same kernels of ATen and oneDNN, called through torch's dispatcher, but for
-// most products (linear.h); no arithmetic of its own. Whoever changes the one changes the other: agreement.py holds the two
-// together, to the bit, at every start. torch calls these methods with Python's lock released, so
-// that other threads run.
+// pooling.py, over the same kernels of ATen and oneDNN, called through torch's dispatcher; only most
+// products go past it (linear.h). Whoever changes the one changes the other: agreement.py holds the
+// two together, to the bit, at every start. torch calls these methods with Python's lock released,
+// so that other threads run.
 //
 // Shapes are written as there, outermost axis first; a packed weight is in oneDNN's own layout.
 

@@ -59,15 +59,23 @@ struct Linear {
 
   Tensor operator()(const Tensor& x) const {
     if (!brief(x)) return whole(x);
-    auto y = product(x);
-    if (activation == "gelu") return at::gelu_(y, algorithm);
+    const auto rows = x.size(0);
+    if (activation == "gelu") {  // torch's is oneDNN's, which keeps one for each number of rows
+      auto y = product(x, few(rows));
+      return at::gelu_(y, algorithm).narrow(0, 0, rows);
+    }
+    auto y = product(x, rows);
     return activation == "relu" ? at::relu_(y) : y;
   }
 
   // x W^T + b + residual, of a linear without activation.
   Tensor add(const Tensor& x, const Tensor& residual) const {
-    const bool both = brief(x) && residual.is_contiguous();
-    return both ? product(x, residual.const_data_ptr<float>()) : whole(x, residual);
+    if (!brief(x)) return whole(x, residual);
+    const auto rows = x.size(0), outputs = weight->size(0);
+    TORCH_CHECK(residual.dim() == 2 && residual.size(0) == rows && residual.size(1) == outputs,
+                "a residual of other shape");
+    const auto own = residual.contiguous();
+    return product(x, rows, own.const_data_ptr<float>());
   }
 
   static constexpr int64_t MOST = 1024;  // rows; beyond, both ways are as fast
@@ -76,7 +84,14 @@ struct Linear {
   static constexpr int64_t PANEL = 64;  // outputs whose weights lie together, as AVX-512 wants them
   static constexpr int64_t PIECE = 64;  // most rows of one call of the kernel
 
-  bool brief(const Tensor& x) const { return panels && x.size(0) <= MOST && x.is_contiguous(); }
+  bool brief(const Tensor& x) const { return panels && x.size(0) <= MOST; }
+
+  // So many rows or a few more: one of eight numbers in each octave, at least 4 apart.
+  static int64_t few(int64_t rows) {
+    int64_t apart = 4;
+    while (apart * 16 <= rows) apart *= 2;
+    return divided(rows, apart) * apart;
+  }
 
   Tensor whole(const Tensor& x) const {
     using Run = Tensor(const Tensor&, const Tensor&, const Maybe&, std::string_view,
@@ -96,12 +111,16 @@ struct Linear {
     return run.call(x, residual, *weight, bias, "add");
   }
 
-  // x W^T + b, and a residual where there is one, a panel and a piece of the rows at a time.
-  Tensor product(const Tensor& x, const float* residual = nullptr) const {
+  // x W^T + b, and a residual where there is one, a panel and a piece of the rows at a time; in
+  // the first rows of so many, of which the others are zero.
+  Tensor product(const Tensor& x, int64_t held, const float* residual = nullptr) const {
     const auto rows = x.size(0), outputs = weight->size(0);
+    TORCH_CHECK(x.dim() == 2 && x.size(1) == weight->size(1), "an input of other width");
     const auto panels = divided(outputs, PANEL), pieces = divided(rows, PIECE);
-    auto y = at::empty({rows, outputs}, x.options());
-    const auto* from = x.const_data_ptr<float>();
+    auto y = at::empty({held, outputs}, x.options());
+    if (held > rows) y.narrow(0, rows, held - rows).zero_();
+    const auto own = x.contiguous();
+    const auto* from = own.const_data_ptr<float>();
     auto* to = y.mutable_data_ptr<float>();
     at::parallel_for(0, panels * pieces, 1, [&](int64_t first, int64_t last) {
       for (auto i = first; i < last; ++i) {  // all rows by a panel, then all by the next
@@ -152,7 +171,7 @@ struct Linear {
     return same ? static_cast<const float*>(memory) : nullptr;
   }
 
-  // Whether both ways give the same bits on this processor, with any number of rows.
+  // Whether both ways give the same bits on this processor, up to 66 rows.
   bool proven() const {
     if (activation != "none" && activation != "relu" && activation != "gelu") return false;
     const auto wave = [](int64_t columns) {

@@ -2,8 +2,8 @@
 
 A request is admitted or refused as a whole; its sequences may run in several batches.
 
-Nothing here loops: `_pump` runs when work arrives and when a lane falls idle, so there is no
-task that could die and leave the queue standing.
+Nothing here loops: `_pump` runs when work arrives, when a lane falls idle and when company is no
+longer expected, so there is no task that could die and leave the queue standing.
 """
 
 import asyncio
@@ -23,7 +23,10 @@ from service.keys import Limits
 # A request behind others is admitted if it fits into this share of its time: the speed varies,
 # the answer must be written too, and work that is done late is lost.
 SURE = 0.8
-PAIR = 2  # lanes, one of which short sequences leave to their company, or wait for it
+# Of two lanes a short sequence leaves one to its company, and a few wait for theirs; nobody has
+# measured it with more lanes
+PAIR = 2
+HURRY_SECONDS = 0.1  # to its deadline: such a request waits for nobody
 
 
 # Runs works in lane `lane` with `threads` cores; returns one result or exception for each.
@@ -126,8 +129,8 @@ class Batcher(Generic[Work, Result]):
             self.admit(works, deadline, key)
         future = asyncio.get_running_loop().create_future()
         job = Job[Work, Result](works, self._costs(works), deadline, self._clock(), future, key)
+        self._company.arrived(first=len(self._queue) == 0)
         self._queue.enter(job)
-        self._company.arrived()
         self._pump(fresh=True)
         try:
             await job.future
@@ -244,8 +247,10 @@ class Batcher(Generic[Work, Result]):
         Else whoever is back first starts alone, all others start together, and so it goes on; and a
         batch of one takes almost half as long as a batch of four.
         """
-        short = self._queue.tokens <= self._small
-        return short and bool(self._running) and self._company.expected > 0
+        if not self._running or not self._company.expected or self._queue.tokens > self._small:
+            return False
+        soon = self._clock() + HURRY_SECONDS
+        return all(job.deadline > soon for job in self._queue.jobs)
 
     def _expire(self) -> None:
         """Fail jobs that are late, and, while others wait, jobs that are bound to be."""
@@ -274,7 +279,7 @@ class Batcher(Generic[Work, Result]):
         answered = [job for job in jobs if not job.unfinished and not job.future.done()]
         for job in answered:
             job.future.set_result(None)
-        if self.lanes == PAIR:  # with more, nobody has measured it
+        if self.lanes == PAIR:
             self._company.answered(len(answered))
         self._pump()
 

@@ -12,22 +12,31 @@ async def test_each_of_those_answered_is_expected_once() -> None:
     """Who comes beyond them was not expected, and changes nothing."""
     expected, those = [], Company(lambda: None)
     those.answered(2)
-    for _ in range(3):
+    for first in (True, False, False):
         expected.append(those.expected)
-        those.arrived()
+        those.arrived(first=first)
 
     assert [*expected, those.expected] == [2, 1, 0, 0]
 
 
-async def test_whoever_takes_too_long_is_expected_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor are those who would come after; whoever waited for them is told."""
-    monkeypatch.setattr(company, "PATIENCE_SECONDS", 0.001)
-    gone = asyncio.Event()
+@pytest.mark.parametrize("later", ["nobody", "another", "an answer to nobody"])
+async def test_whoever_takes_too_long_is_expected_no_more(
+    later: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits for them is told in time, whatever comes meanwhile."""
+    loop, gone = asyncio.get_running_loop(), asyncio.Event()
+    monkeypatch.setattr(company, "PATIENCE_SECONDS", 0.02)
     those = Company(gone.set)
-    those.answered(3)
-    those.arrived()
+    those.answered(1000)
+    those.arrived(first=True)
+    until = those._patience
+    assert until is not None
 
-    async with asyncio.timeout(5):
-        await gone.wait()
+    while not gone.is_set() and loop.time() < until.when() + 1:
+        if later == "another":
+            those.arrived(first=False)
+        elif later == "an answer to nobody":
+            those.answered(0)
+        await asyncio.sleep(0.001)
 
-    assert those.expected == 0
+    assert gone.is_set() and those._patience is None and those.expected == 0
