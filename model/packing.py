@@ -157,9 +157,7 @@ def pack(
         if sequence.patches:
             patches.append((rows, sequence.patches))
     fill = [0] * (filled(len(ids), device, any_rows) - len(ids))
-    columns = array("q", ids + fill + positions + fill + types + fill)  # int64, as torch reads it
-    table = torch.frombuffer(columns, dtype=torch.int64).view(3, -1).to(device)
-    token_ids, places, segments = table.unbind()
+    token_ids, places, segments = _columns(ids + fill + positions + fill + types + fill, device)
     return Packed(
         token_ids,
         places,
@@ -172,6 +170,12 @@ def pack(
         tuple(patches),
         _entry([sequences[index].entry for index in order], len(fill)),
     )
+
+
+def _columns(numbers: list[int], device: torch.device) -> tuple[Tensor, ...]:
+    """Three columns that lie one behind the other, (rows,) each, in one copy to the device."""
+    table = torch.frombuffer(array("q", numbers), dtype=torch.int64)  # as "q" has them
+    return table.view(3, -1).to(device).unbind()
 
 
 def _entry(entries: Many[Entry | None], fill: int) -> Entry | None:

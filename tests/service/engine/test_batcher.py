@@ -1,6 +1,7 @@
 """The batcher, driven by a lane of our own that does what each test says."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -246,10 +247,11 @@ class Asking:
         self._queue, self._tasks = batcher(held.launch, count=count), list[asyncio.Task[Any]]()
         self._held, self._lanes = held, "123"[:count]
 
-    async def ask(self, name: str, tokens: int = 10) -> None:
-        """One more request, of works with these names."""
+    async def ask(self, name: str, tokens: int = 10, seconds: float = FAR) -> None:
+        """One more request, of works with these names, to be answered in so many seconds."""
         works = request(name, [tokens] * len(name))
-        self._tasks.append(asyncio.create_task(self._queue.submit(works, FAR)))
+        deadline = time.monotonic() + seconds
+        self._tasks.append(asyncio.create_task(self._queue.submit(works, deadline)))
         await settle()
 
     async def __aenter__(self) -> "Asking":
@@ -267,10 +269,15 @@ class Asking:
         await asyncio.wait(self._tasks)
 
 
-async def test_a_few_short_ones_wait_for_company(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those who were answered together come back one by one, and are computed together again."""
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Held:
+    """Lanes that are told when to end, and company that is waited for without end."""
     monkeypatch.setattr(company, "PATIENCE_SECONDS", 60)
-    held = Held()
+    return Held()
+
+
+async def test_a_few_short_ones_wait_for_company(held: Held) -> None:
+    """Those who were answered together come back one by one, and are computed together again."""
     async with Asking(held, 2) as asking:
         await asking.ask("d")
         await asking.ask("e")
@@ -282,11 +289,10 @@ async def test_a_few_short_ones_wait_for_company(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_company_that_does_not_come_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
+    held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever came meanwhile starts without it."""
     monkeypatch.setattr(company, "PATIENCE_SECONDS", 0.001)
-    held = Held()
     async with Asking(held, 2) as asking:
         await asking.ask("d")
 
@@ -297,10 +303,8 @@ async def test_company_that_does_not_come_is_not_waited_for(
     assert held.batches[3:] == ["d"]
 
 
-async def test_nobody_waits_for_company_where_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither who comes then, nor who waited for it until then."""
-    monkeypatch.setattr(company, "PATIENCE_SECONDS", 60)
-    held = Held()
+async def test_nobody_waits_for_company_where_nothing_runs(held: Held) -> None:
+    """Who waited for it starts as the other lane ends."""
     async with Asking(held, 2) as asking:
         await asking.ask("d")
         await held.end("2")
@@ -309,15 +313,25 @@ async def test_nobody_waits_for_company_where_nothing_runs(monkeypatch: pytest.M
 
 @pytest.mark.parametrize(("count", "tokens"), [(3, 10), (2, SMALL + 1)])
 async def test_neither_more_lanes_nor_long_ones_wait_for_company(
-    count: int, tokens: int, monkeypatch: pytest.MonkeyPatch
+    count: int, tokens: int, held: Held
 ) -> None:
     """What it does there nobody has measured; a long one fills a batch by itself."""
-    monkeypatch.setattr(company, "PATIENCE_SECONDS", 60)
-    held = Held()
     async with Asking(held, count) as asking:
         await asking.ask("d", tokens)
 
     assert held.batches[count + 1 :] == ["d"]
+
+
+async def test_whoever_is_in_a_hurry_waits_for_no_company(
+    held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those who waited beside it start with it."""
+    monkeypatch.setattr("service.engine.batcher.HURRY_SECONDS", 100)
+    async with Asking(held, 2) as asking:
+        await asking.ask("d")
+        await asking.ask("e", seconds=90)
+
+    assert held.batches[3:] == ["de"]
 
 
 async def test_a_lone_sequence_gets_one_core_while_more_are_slower() -> None:
