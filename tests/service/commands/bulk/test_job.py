@@ -117,7 +117,8 @@ async def test_what_was_done_before_an_interruption_is_not_done_again(
         process.send_signal(number)
         _, errors = await process.communicate()
         interrupted.set()
-        assert process.returncode == status and not folder.out.exists()
+        assert process.returncode == status, errors.decode()
+        assert not folder.out.exists()
         assert len(sent(layer)) in (20, 25)  # the fifth request was on its way, or not yet
         again = await folder.run(url)
 
