@@ -19,9 +19,11 @@ from service.keys import Limits
 
 # A batch grows to this many times the request that leads it, so that a short request does not
 # wait for the long ones it shares a batch with; below SMALL tokens sharing costs a processor
-# nothing, and a GPU below as many as it does in the time of its shortest pass (see proof.py).
+# nothing, and a GPU below as many as it does in the time of its shortest pass (see proof.py). Up to
+# CROWD it costs a little, and each token takes a tenth less.
 GROWTH = 8
 SMALL = 128
+CROWD = 256
 
 DONE = attrgetter("done")
 
@@ -138,9 +140,8 @@ class Queue(Generic[Work, Result]):
         """Works for one batch of at most `most` tokens, in turn; at least one, however long."""
         waiting = self._waiting()
         keys, head = len(waiting), min(waiting, key=DONE).jobs[0]
-        most = max(
-            min(most, max(self._small, GROWTH * head.tokens)), head.lengths[head.waiting[-1]]
-        )
+        shared = max(self._small, CROWD, GROWTH * head.tokens)
+        most = max(min(most, shared), head.lengths[head.waiting[-1]])
         parts: dict[Line[Work, Result], Batch[Work, Result]] = {}
         batch: Batch[Work, Result] = []
         room = most
