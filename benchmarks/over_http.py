@@ -46,7 +46,9 @@ from served.texts import BATCHES, CAPACITY, POISSON, WORKLOADS, Texts, Workload,
 
 from service.engine.weights import BUNDLED, locate
 
-WARM_SECONDS = 0.7
+# What was stopped catches up first: an HAProxy that missed a check takes our replica for dead, and
+# for up to 4 s sends requests by Ray's Python proxy, which does a third as many
+WARM_SECONDS = 5.0
 LOAD = 0.6  # of what the slower of ours and the bare server takes, in the open loop
 CORES = len(os.sched_getaffinity(0))
 
