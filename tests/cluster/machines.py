@@ -111,7 +111,8 @@ def network() -> Iterator[Machines]:
 
         def line(number: int, into: int | None) -> None:
             """A line from the switch to a machine, or to this one."""
-            here, there = f"p{next(names)}", "eth0" if into else f"hl{os.getpid()}"
+            # this one's has another name in each network: the kernel takes its time to remove it
+            here, there = f"p{next(names)}", "eth0" if into else f"hl{switch}"
             to = f"netns {into}" if into else ""
             _ip(f"link add {there} {to} type veth peer name {here} netns {switch}")
             inside = f"nsenter --target {into} --net " if into else ""
