@@ -22,6 +22,7 @@ pytestmark = pytest.mark.prove
 BEFORE_SECONDS = 3  # of load alone
 KILLS, KILL_SECONDS = 10, 10
 CUT_SECONDS = 10
+VERDICT_SECONDS = 5  # after a cut: by then Ray replaces the replica that it did not reach, or won't
 
 Report = dict[str, load.Heard]
 
@@ -39,6 +40,13 @@ def drill(cluster: nodes.Cluster, title: str, do: Callable[[], object]) -> Repor
         print(f"\n{title}: {name}: {heard[address]}", end="")
     print()
     return heard
+
+
+@pytest.fixture(autouse=True)
+def all_ready(lasting: nodes.Cluster) -> None:
+    """Each begins when what the one before has left behind is over."""
+    lasting.wait(nodes.serving(2))
+    lasting.ready()
 
 
 def whole(heard: Report, *addresses: str) -> None:
@@ -112,6 +120,7 @@ def test_a_cut_link_costs_what_was_on_it(lasting: nodes.Cluster) -> None:
         worker.run("ip link set eth0 down")
         time.sleep(CUT_SECONDS)
         worker.run("ip link set eth0 up")
+        time.sleep(VERDICT_SECONDS)
         lasting.wait(nodes.serving(2))
         wait(lambda: nodes.answers(f"http://{worker.address}:{nodes.PORT}"), "ready")
 
