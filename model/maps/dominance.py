@@ -32,6 +32,7 @@ def dominance(look: Look) -> Dominance:
     for tile in look.tiles():
         share, best = tile.values.max(2)  # of equal ones the first, as torch promises
         own = tile.values.diagonal(tile.queries.start - tile.keys.start, 1, 2)
+        own = own.clone()  # a view would keep the whole tile
         tiles.append(((best + tile.keys.start).int(), share, own))
     return Dominance(*(torch.cat(parts, 1) for parts in zip(*tiles, strict=True)))
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from model.attention import Trace
 from model.maps import maps
-from model.maps.choices import FIELDS, Form, Weight
+from model.maps.choices import Form, Weight
 from model.maps.dominance import dominance, wins
 from model.maps.rollout import rollout
 from model.maps.statistics import statistics
@@ -147,26 +147,3 @@ def _rollout(traces: Mapping[int, Trace], rows: slice, selection: Selection) -> 
     layers = sorted(selection.heads.items())
     looks = [Look(traces[layer], rows, heads) for layer, heads in layers]
     return rollout(looks, selection.units)
-
-
-def price(selection: Selection) -> int:
-    """Bytes of the tensors of `show`, before any is computed."""
-    number, index = 2 if selection.half else 4, 4  # of a real number and of a unit's
-    heads, units = sum(map(len, selection.heads.values())), len(selection.units.axis)
-    match selection.form:
-        case "full":
-            return heads * units * units * number
-        case "rows":
-            return heads * len(selection.rows) * units * number
-        case "blocks":
-            step = -(-units // selection.size)
-            return heads * (-(-units // step)) ** 2 * number
-        case "top":
-            k = min(selection.k, units)
-            return heads * units * (k * (number + index) + number)
-        case "stats":
-            return heads * len(FIELDS) * number
-        case "dominance":
-            return heads * units * (2 * number + 2 * index) + len(selection.units.spans) * index
-        case "rollout":
-            return units * units * number

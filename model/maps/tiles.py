@@ -84,7 +84,7 @@ class Look:
     @property
     def step(self) -> int:
         """Rows in a tile; by length alone, so that nothing else can change a map's bits."""
-        return max(1, min(TILE, CELLS // self.units.tokens))
+        return height(self.units.tokens)
 
     def logs(self, queries: slice | Tensor, keys: slice, scratch: Tensor | None = None) -> Tensor:
         """The probabilities' logarithms, (heads, queries, keys)."""
@@ -192,6 +192,11 @@ class Look:
             return weights
         merged = weights.new_zeros(*weights.shape[:2], len(self.units.axis))
         return merged.index_add_(2, places, weights)
+
+
+def height(tokens: int) -> int:
+    """Rows in a tile of a sequence of so many tokens."""
+    return max(1, min(TILE, CELLS // tokens))
 
 
 def _shaped(memory: Tensor | None, *shape: int) -> Tensor | None:

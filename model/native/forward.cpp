@@ -2,11 +2,11 @@
 //
 //     embeddings -> layers (attention, feed-forward, residuals, LayerNorms) -> last LayerNorm
 //
-// Statement for statement the loop of embeddings.py, attention.py, encoder.py, positions.py and
-// pooling.py, over the same kernels of ATen and oneDNN, called through torch's dispatcher; only most
-// products go past it (linear.h). Whoever changes the one changes the other: agreement.py holds the
-// two together, to the bit, at every start. torch calls these methods with Python's lock released,
-// so that other threads run.
+// Statement for statement the loop of embeddings.py, attention.py, encoder.py, positions.py,
+// rotation.py and pooling.py, over the same kernels of ATen and oneDNN, called through torch's
+// dispatcher; only most products go past it (linear.h). Whoever changes the one changes the other:
+// agreement.py holds the two together, to the bit, at every start. torch calls these methods with
+// Python's lock released, so that other threads run.
 //
 // Shapes are written as there, outermost axis first; a packed weight is in oneDNN's own layout.
 
@@ -232,7 +232,7 @@ struct Layer {
     return {at::cat(mixed, 2), at::cat(normalisers, 2)};
   }
 
-  // x, (rows, heads, head), turned by each row's position; as positions.Rotation.
+  // x, (rows, heads, head), turned by each row's position; as rotation.Rotation.
   Tensor rotate(const Tensor& x, const Tensor& positions) const {
     const auto c = cos->index_select(0, positions).unsqueeze(1);
     const auto s = sin->index_select(0, positions).unsqueeze(1);
@@ -311,6 +311,7 @@ struct Stack : torch::CustomClassHolder {
     Tensors states, traced;
     if (wanted.count(0) && !inside) states.push_back(x);
     const auto count = static_cast<int64_t>(layers_.size());
+    TORCH_CHECK(0 <= first && first < count, "no such layer: ", first, " of ", count);
     for (int64_t i = first; i < count; ++i) {
       const bool known = inside && i == first;
       Trace trace;
@@ -357,17 +358,25 @@ struct Stack : torch::CustomClassHolder {
     return groups;
   }
 
-  // Gates and patches by layer; four numbers of each: layer, first row, last row, head.
+  // Gates and patches by layer; four numbers of each: layer, first row, last row, head. A layer that
+  // is not there would be written past the end.
   std::vector<Edits> edited(const Ints& gates, const std::vector<double>& scales,
                             const Ints& patches, const Tensors& values) const {
+    TORCH_CHECK(gates.size() == 4 * scales.size(), "four numbers a gate, not ", gates);
+    TORCH_CHECK(patches.size() == 4 * values.size(), "four numbers a patch, not ", patches);
     std::vector<Edits> edits(layers_.size());
+    const auto of = [&](int64_t layer) -> Edits& {
+      const auto count = static_cast<int64_t>(edits.size());
+      TORCH_CHECK(0 <= layer && layer < count, "no such layer: ", layer, " of ", count);
+      return edits[layer];
+    };
     for (size_t i = 0; i < scales.size(); ++i) {
       const auto* each = &gates[4 * i];
-      edits[each[0]].gates.push_back({each[1], each[2], each[3], scales[i]});
+      of(each[0]).gates.push_back({each[1], each[2], each[3], scales[i]});
     }
     for (size_t i = 0; i < values.size(); ++i) {
       const auto* each = &patches[4 * i];
-      edits[each[0]].patches.push_back({each[1], each[2], each[3], values[i]});
+      of(each[0]).patches.push_back({each[1], each[2], each[3], values[i]});
     }
     return edits;
   }

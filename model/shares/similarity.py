@@ -20,7 +20,7 @@ from torch import Tensor
 from model.config import Mode
 from model.maps.maps import strongest
 from model.maps.units import Units
-from model.pooling import Pooling, identity
+from model.pooling import Dense, Pooling, identity
 
 BLOCK_CELLS = 1 << 18  # of a matrix at once: a few MiB, some ten ms of work
 
@@ -82,7 +82,9 @@ class Linear:
         self._modes = how.modes
         self._map: Tensor | None = None  # (size, modes * width)
         self.bias: Tensor | None = None  # (size,)
-        for dense in how.dense:
+        for dense in how.layers:
+            if not isinstance(dense, Dense):
+                raise NotLinear("a LayerNorm, or a scaling to length 1, before its last step")
             if dense.activation is not identity:
                 raise NotLinear("a Dense layer with an activation")
             weight, bias = dense.linear.weight().cpu().double(), dense.linear.bias

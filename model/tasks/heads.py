@@ -9,16 +9,18 @@ A sequence is computed alone, so that it has the same bits in any batch. What a 
 is a field, to be replaced: activation, k, threshold.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from model.tasks.choices import Activation, Task
-from model.tasks.projection import Projection
+from model.pooling import Pooling, pool
+from model.tasks.choices import Activation, Side, Task
+from model.tasks.projection import Projection, Stack
 from model.tasks.vectors import Vectors
+from model.text.role import Role
 
 TILE_ROWS = 64  # of tokens whose logits over the vocabulary are in memory at once
 NUMBER = 4  # bytes of an index or a float32
@@ -30,14 +32,16 @@ class Classifier:
 
     Args:
         labels: a name for each class, in the checkpoint's order.
-        pooling: which vector is classified: the first token's, or the mean of all.
+        pooling: which vector is classified, such as the first token's, or the mean of all.
         activation: what makes scores of logits.
+        ranking: what makes them of a pair that is ranked, as a CrossEncoder does.
     """
 
     labels: tuple[str, ...]
-    pooling: Literal["cls", "mean"]
-    project: Projection
+    pooling: Pooling
+    project: Projection | Stack
     activation: Activation
+    ranking: Activation
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -46,8 +50,7 @@ class Classifier:
 
     def __call__(self, tokens: Tensor) -> dict[str, Tensor]:
         """(tokens, width) -> logits and scores, (classes,) each."""
-        vector = tokens[:1] if self.pooling == "cls" else tokens.float().mean(0, keepdim=True)
-        logits = self.project(vector)[0]
+        logits = self.project(pool(tokens, self.pooling)[None])[0]
         return {"logits": logits, "scores": scores(logits, self.activation)}
 
     def bytes(self, tokens: int) -> int:
@@ -98,6 +101,11 @@ class Splade:
         twice: log(1 + log(1 + relu)), as OpenSearch's models have it.
         k: the largest so many weights; None: all.
         threshold: weights above it alone.
+        roles: how the texts of either side are read.
+        default: the side that a text is of where the request does not say.
+        table: the weight of each token of a query, (vocabulary,), where queries are looked up
+            and take no pass; see model/loading/pipeline/router.py.
+        looked: the ids of the query at hand; None: the weights are those of token vectors.
     """
 
     project: Projection
@@ -105,6 +113,10 @@ class Splade:
     twice: bool
     k: int | None = None
     threshold: float = 0.0
+    roles: Mapping[Side, Role] = field(default_factory=dict)
+    default: Side = "document"
+    table: Tensor | None = None
+    looked: Sequence[int] | None = None
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -123,6 +135,9 @@ class Splade:
 
     def weights(self, tokens: Tensor) -> Tensor:
         """Of all the vocabulary, (vocabulary,); a tile of tokens at a time."""
+        if self.looked is not None and self.table is not None:
+            ids = torch.tensor(self.looked, device=self.table.device)
+            return torch.zeros_like(self.table).index_copy(0, ids, self.table[ids])
         tiles = (self.project(tile) for tile in _tiles(tokens))
         if self.pooling == "sum":
             return torch.stack([self._weigh(tile).sum(0) for tile in tiles]).sum(0)
@@ -137,7 +152,7 @@ class Splade:
 
     def flops(self, tokens: int) -> int:
         """Floating-point operations for so many tokens."""
-        return self.project.flops(tokens)
+        return self.project.flops(tokens) if self.looked is None else 0
 
     def _weigh(self, logits: Tensor) -> Tensor:
         weights = logits.relu().log1p()

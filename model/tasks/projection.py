@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from model.kernels import Affine, Linear, normalise
+from model.pooling import Layer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,6 +47,29 @@ class Projection:
         """(rows, width) of any dtype -> (rows, outputs) float32."""
         x = x.float()
         return self.output(x if self.transform is None else self.transform(x))
+
+    def flops(self, rows: int) -> int:
+        """Floating-point operations of so many rows; a product and its sum are two."""
+        return 2 * self.weights * rows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stack:
+    """Logits of rows by the layers that sentence-transformers puts behind a Pooling.
+
+    Args:
+        weights: of all its matrices, numbers.
+    """
+
+    layers: tuple[Layer, ...]
+    weights: int
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(rows, inputs) of any dtype -> (rows, outputs) float32."""
+        x = x.float()
+        for layer in self.layers:
+            x = layer(x)
+        return x
 
     def flops(self, rows: int) -> int:
         """Floating-point operations of so many rows; a product and its sum are two."""

@@ -2,7 +2,6 @@
 
 import math
 import random
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,9 +23,9 @@ from model.maps.choices import FIELDS
 from model.maps.forms import Selection
 from model.maps.units import Units, divide
 from model.packing import Sequence
+from tests.model.few import few
 
 CPU = torch.device("cpu")
-FEW = Path(__file__).parent.parent / "few.json"  # a tokenizer of 41 words, for tables of few rows
 CLOSE = 1e-5
 WINDOW = 8  # of ModernBERT's local layers, to either side
 ROLLED = 1e-6
@@ -93,7 +92,7 @@ def pair(
         if name not in cache:
             made, saved = theirs(name), tmp_path_factory.mktemp(name)
             made.save_pretrained(saved)
-            shutil.copy(FEW, saved / "tokenizer.json")
+            few(saved)
             chosen = kernels.choose(CPU, torch.float32)
             cache[name] = made, checkpoint.load(saved, CPU, torch.float32, chosen)
         return cache[name]

@@ -23,6 +23,7 @@ from model.native.naming import module
 from model.native.stack import Stack, fits
 from model.packing import Packed, Sequence, pack
 from model.pooling import Pooling, pool_each
+from model.rotation import Rope
 
 CPU = torch.device("cpu")
 NOTHING: frozenset[int] = frozenset()
@@ -43,7 +44,7 @@ BERT = EncoderConfig(
     embedding_width=HEADS * HEAD,
     types=3,
 )
-ROTARY: dict[str, Any] = {"positions": "rotary", "thetas": (1e4,) * LAYERS}
+ROTARY: dict[str, Any] = {"positions": "rotary", "ropes": (Rope(theta=1e4),) * LAYERS}
 FAMILIES = {
     "post-norm": BERT,
     "narrow tables": replace(BERT, embedding_width=19),
@@ -171,17 +172,18 @@ def test_every_family_has_the_loops_bits_in_bfloat16(
     """Its states, traces and vectors; a processor that computes it plainly has the loop."""
     encoder = made(FAMILIES[name], torch.bfloat16)
 
-    able = torch.bfloat16 in kernels.FORMATS
+    able = torch.bfloat16 in kernels.FORMATS and torch.ops.mkldnn._is_mkldnn_bf16_supported()
     assert fits(encoder.kernels) is able
     assert not able or agreement.agrees(encoder, stacked(encoder))
 
 
-def test_on_two_cores_too(
-    stacked: Callable[[Encoder], Stack], threads: Callable[[int], None]
+@pytest.mark.parametrize("cores", [2, 3])
+def test_on_several_cores_too(
+    stacked: Callable[[Encoder], Stack], threads: Callable[[int], None], cores: int
 ) -> None:
     """What a lone request has."""
     encoder = made(BERT)
-    threads(2)
+    threads(cores)
 
     assert agreement.agrees(encoder, stacked(encoder))
 
@@ -345,3 +347,19 @@ def test_what_is_not_this_torchs_is_not_opened(
 
     with pytest.raises(library.Missing, match=reason):
         library.load([str(tmp_path)])
+
+
+@pytest.mark.parametrize("layer", [-1, LAYERS])
+@pytest.mark.parametrize("kind", ["gates", "patches"])
+def test_a_layer_that_is_not_there_is_an_error_and_no_write_past_the_end(
+    stacked: Callable[[Encoder], Stack], kind: str, layer: int
+) -> None:
+    """What the operator is told to change in a layer, it looks up within its own layers."""
+    encoder = made(BERT)
+    change = {0: 0.5} if kind == "gates" else {0: torch.zeros(3, encoder.config.head)}
+    packed = replace(
+        encoder.pack([Sequence([1, 2, 3])]), **{kind: [(slice(0, 3), {layer: change})]}
+    )
+
+    with pytest.raises(RuntimeError, match=f"no such layer: {layer} of {LAYERS}"):
+        stacked(encoder)(packed, set(), set())

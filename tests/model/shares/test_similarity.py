@@ -55,9 +55,9 @@ SUMS = {
     "sum by the root": Pooling(("mean_sqrt_len",), normalize=True),
     "weighted mean": Pooling(("weightedmean",), normalize=True),
     "two means": Pooling(("mean", "weightedmean"), normalize=True),
-    "dense": Pooling(("mean",), normalize=True, dense=(dense(WIDTH, SIZE),)),
+    "dense": Pooling(("mean",), normalize=True, layers=(dense(WIDTH, SIZE),)),
     "two dense": Pooling(
-        ("mean",), normalize=True, dense=(dense(WIDTH, INNER), dense(INNER, SIZE))
+        ("mean",), normalize=True, layers=(dense(WIDTH, INNER), dense(INNER, SIZE))
     ),
 }
 
@@ -72,7 +72,7 @@ def test_the_shares_of_all_pairs_and_of_the_bias_sum_to_the_cosine(how: Pooling)
     assert matrix(shares).shape == (LEFT, RIGHT)
     assert float(matrix(shares).sum()) + shares.bias == pytest.approx(cosine(how), abs=1e-6)
     assert shares.dropped == 0
-    assert (shares.bias != 0) == bool(how.dense)
+    assert (shares.bias != 0) == bool(how.layers)
 
 
 def test_the_matrix_is_the_product_of_each_pair_by_hand() -> None:
@@ -114,7 +114,7 @@ def test_a_pooling_that_is_no_sum_is_refused_by_name(mode: Mode) -> None:
 def test_a_dense_layer_with_an_activation_is_refused() -> None:
     """What it makes of a sum is no sum."""
     with pytest.raises(NotLinear, match="activation"):
-        Linear(Pooling(("mean",), normalize=True, dense=(dense(WIDTH, SIZE, torch.tanh),)))
+        Linear(Pooling(("mean",), normalize=True, layers=(dense(WIDTH, SIZE, torch.tanh),)))
 
 
 def test_a_vector_without_length_has_no_shares() -> None:

@@ -1,0 +1,135 @@
+"""What a form will weigh, hold and take, known before any of it is computed.
+
+Time is counted in floating-point operations, as that of a pass is. What a cell of a map takes
+beside its score is mostly reading and writing: it stands here as the operations that a core does in
+products meanwhile, measured on one thread of an AMD EPYC with AVX-512, where products run at 168
+GFLOP/s, at 8 to 1,536 tokens.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from model.config import EncoderConfig
+from model.maps.choices import FIELDS, Form
+from model.maps.forms import Selection
+from model.maps.tiles import height
+
+SINGLE = 4  # bytes of a float32
+KEPT_BYTES = 24  # of a key that `top` keeps, until the tiles of its layer are one
+CELL_FLOPS: Mapping[Form, int] = {
+    "full": 390,
+    "rows": 390,
+    "top": 1400,
+    "blocks": 300,
+    "stats": 390,
+    "dominance": 600,
+    "rollout": 350,
+}
+KEPT_FLOPS = 4000  # of a key that `top` keeps: it is put in order and looked up
+UNITS_FLOPS = 300  # of a cell, where tokens become words, are left out or are weighed by values
+MASS_FLOPS = 700  # of a cell that is looked at once before, so that its row can be scaled up
+TILE_FLOPS = 20_000_000  # of a tile, and of a layer before its first: calls, some 120 us
+
+
+class Walk(NamedTuple):
+    """What is gone through of one layer.
+
+    Args:
+        heads: how many.
+        cells, tiles: of each head's map; tiles are of all heads together.
+        before: cells of each that are looked at once before.
+    """
+
+    heads: int
+    cells: int
+    tiles: int
+    before: int
+
+
+def price(selection: Selection) -> int:
+    """Bytes of the tensors of `forms.show`."""
+    number, index = 2 if selection.half else 4, 4  # of a real number and of a unit's
+    heads, units = sum(map(len, selection.heads.values())), len(selection.units.axis)
+    match selection.form:
+        case "full":
+            return heads * units * units * number
+        case "rows":
+            return heads * len(selection.rows) * units * number
+        case "blocks":
+            step = -(-units // selection.size)
+            return heads * (-(-units // step)) ** 2 * number
+        case "top":
+            k = min(selection.k, units)
+            return heads * units * (k * (number + index) + number)
+        case "stats":
+            return heads * len(FIELDS) * number
+        case "dominance":
+            return heads * units * (2 * number + 2 * index) + len(selection.units.spans) * index
+        case "rollout":
+            return units * units * number
+
+
+def held(selection: Selection) -> int:
+    """Bytes that `forms.show` holds beside them while it makes them.
+
+    Tiles are left out, which are bounded whatever the length.
+    """
+    if selection.form == "top":
+        return KEPT_BYTES * max(map(len, selection.heads.values()), default=0) * _kept(selection)
+    if selection.form == "rollout":
+        last = selection.units.whole and not selection.half  # of two matrices, one is the answer
+        cells = selection.units.tokens * len(selection.units.axis)
+        return SINGLE * cells * (1 if last else 2)
+    if not selection.half or not selection.heads:
+        return 0
+    most = max(selection.heads.values(), key=len)
+    return price(replace(selection, half=False, heads={0: most}))  # before it is narrowed
+
+
+def products(selection: Selection, config: EncoderConfig) -> int:
+    """Floating-point operations of the matrix products: of scores, and of a rollout's layers."""
+    walks = list(_walks(selection, config))
+    scores = sum(walk.heads * (walk.cells + walk.before) for walk in walks)
+    rolled = sum(walk.cells for walk in walks[1:]) if selection.form == "rollout" else 0
+    return 2 * config.head * scores + 2 * len(selection.units.axis) * rolled
+
+
+def work(selection: Selection, config: EncoderConfig) -> int:
+    """What takes a core as long as `forms.show`, in floating-point operations of products."""
+    cell = CELL_FLOPS[selection.form] + (0 if _as_passed(selection) else UNITS_FLOPS)
+    beside = sum(
+        walk.heads * (cell * walk.cells + MASS_FLOPS * walk.before) + TILE_FLOPS * (1 + walk.tiles)
+        for walk in _walks(selection, config)
+    )
+    if selection.form == "top":
+        beside += KEPT_FLOPS * sum(map(len, selection.heads.values())) * _kept(selection)
+    return products(selection, config) + beside
+
+
+def _walks(selection: Selection, config: EncoderConfig) -> Iterator[Walk]:
+    """What is gone through of each layer, the lowest first."""
+    tokens, spans = selection.units.tokens, selection.units.spans
+    step, rows = height(tokens), tokens
+    if selection.form == "rows":
+        rows = sum(spans[unit][1] - spans[unit][0] for unit in selection.rows)
+    masses = selection.units.renormalize and selection.form != "rollout"
+    for layer, heads in sorted(selection.heads.items()):
+        window = config.windows[layer] if config.windows else None
+        near = tokens if window is None or not _as_passed(selection) else step + 2 * window
+        walked = rows + tokens if masses else rows
+        before = tokens * tokens if masses else 0
+        yield Walk(len(heads), rows * min(tokens, near), -(-walked // step), before)
+
+
+def _kept(selection: Selection) -> int:
+    """Keys that `top` keeps of a head."""
+    units = len(selection.units.axis)
+    return units * min(selection.k, units)
+
+
+def _as_passed(selection: Selection) -> bool:
+    """Whether maps are walked as the forward pass had them; see Look.tiles."""
+    if selection.form in ("rows", "rollout"):
+        return selection.form == "rollout"
+    return selection.units.whole and selection.weight == "probability"
