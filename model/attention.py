@@ -24,7 +24,8 @@ from torch import Tensor
 
 from model.kernels import Affine, Kernels
 from model.packing import Group, Packed
-from model.positions import Rotation, hidden
+from model.positions import hidden
+from model.rotation import Rotation
 
 TILE = 128  # queries at a time, where not all keys are needed or not all maps fit
 

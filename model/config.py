@@ -5,7 +5,11 @@ never for a family by name.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from model.rotation import Rope  # which needs torch, and this file none
+
 
 Positions = Literal["learned", "sinusoidal", "rotary"]
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
@@ -36,7 +40,7 @@ class EncoderConfig:
         norm_bias: of the LayerNorms.
         activation: in the feed-forward block.
         gated: feed-forward is down(activation(gate x) * up x).
-        thetas: base of the rotary angles, by layer.
+        ropes: the rotary angles, by layer.
         windows: how far a token looks to either side, by layer; None is everywhere.
         buckets: of relative distance, each with a learned bias per head; 0 is none.
 
@@ -64,7 +68,7 @@ class EncoderConfig:
     norm_bias: bool = True
     activation: Activation = "gelu"
     gated: bool = False
-    thetas: tuple[float, ...] = ()
+    ropes: "tuple[Rope, ...]" = ()
     windows: tuple[int | None, ...] = ()
     buckets: int = 0
 
@@ -75,12 +79,12 @@ class EncoderConfig:
                 raise ValueError(f"{name} must be a positive whole number, not {size!r}")
         if self.width % self.heads:
             raise ValueError(f"heads ({self.heads}) must divide width ({self.width})")
-        for name in ("thetas", "windows"):
+        for name in ("ropes", "windows"):
             count = len(getattr(self, name))
             if count not in (0, self.layers):
                 raise ValueError(f"{name} ({count}) must be one a layer ({self.layers})")
-        if (self.positions == "rotary") != bool(self.thetas):
-            raise ValueError("rotary positions and thetas go together")
+        if (self.positions == "rotary") != bool(self.ropes):
+            raise ValueError("rotary positions and ropes go together")
 
     @property
     def head(self) -> int:

@@ -44,7 +44,7 @@ def attend_spread(
 
     Returns:
         The mixed values, (rows, heads, head), with zeros past the last sequence, and the
-        normaliser, (heads, rows up to there).
+        normaliser as torch gives it, (heads, rows up to there).
     """
     from torch.nn.attention.varlen import AuxRequest, varlen_attn
 
@@ -62,24 +62,32 @@ def attend_spread(
         window_size=(-1, -1) if window is None else (window, window),
         num_splits=1,  # else the split, and so the bits, follow from the longest of the batch
     )
-    if normaliser.shape[0] != q.shape[1]:  # documented as (rows, heads), given as (heads, rows)
-        normaliser = normaliser.T
     if fill := len(q) - used:  # of no rows, pad makes a copy
         mixed = torch.nn.functional.pad(mixed, (0, 0, 0, 0, 0, fill))
     return mixed, normaliser
 
 
-def spread(dtype: torch.dtype) -> Spread | None:
-    """`attend_spread` where this torch has it as we call it, and it takes the format.
+def attend_spread_turned(
+    q: Tensor, k: Tensor, v: Tensor, packed: Packed, scale: float, window: int | None
+) -> tuple[Tensor, Tensor]:
+    """attend_spread for a torch that gives the normaliser as its page says, (rows, heads)."""
+    mixed, normaliser = attend_spread(q, k, v, packed, scale, window)
+    return mixed, normaliser.T
 
-    Which head sizes it takes is found out by kernels.choose: it raises on what is no multiple of 8.
+
+def spreads(dtype: torch.dtype) -> tuple[Spread, ...]:
+    """`attend_spread` both ways where this torch has it as we call it, and it takes the format.
+
+    Which of the two is right is found out by kernels.choose, once: the shape of one batch does not
+    tell rows from heads where it has as many of the one as of the other. So are the head sizes that
+    it takes: it raises on what is no multiple of 8.
     """
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
-        return None
+        return ()
     fits = inspect.signature(varlen_attn).parameters.keys() >= NEEDED
-    return attend_spread if fits and dtype in HALVES else None
+    return (attend_spread, attend_spread_turned) if fits and dtype in HALVES else ()
 
 
 def _aligned(bias: Tensor) -> Tensor:

@@ -201,7 +201,7 @@ class Encoder:
         """Return one vector per sequence; see pooling.pool_each."""
         if last.device.type != "cpu":
             return pool_together(last, rows, how)
-        if self.native is None or how.dense:
+        if self.native is None or how.layers:
             return pool_each(last, rows, how)
         return self.native.pool(last, rows, how)
 

@@ -6,8 +6,16 @@ ModelError
         SequenceTooLong
 """
 
-# a pickle can run code, and is not read
-CONVERT = "load it with transformers once and call save_pretrained: that writes safetensors"
+import shlex
+
+
+def advice(model: str) -> str:
+    """What to do about a pickle, which can run code and is not read.
+
+    Args:
+        model: its folder, or its id on the hub.
+    """
+    return f"`headlight convert {shlex.quote(model)} OUT` makes safetensors of it once"
 
 
 class ModelError(Exception):

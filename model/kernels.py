@@ -192,8 +192,8 @@ def choose(device: torch.device, dtype: torch.dtype, head: int = HEAD) -> Kernel
         candidates = [ONEDNN]
     if device.type == "cuda":
         grouped = Kernels("grouped", PlainLinear, cuda.attend_grouped)
-        spread = cuda.spread(dtype)
-        candidates = [replace(grouped, name="varlen", spread=spread)] if spread else []
+        spreads = cuda.spreads(dtype)
+        candidates = [replace(grouped, name="varlen", spread=spread) for spread in spreads]
         candidates += [grouped]
     return next((fast for fast in candidates if _agree(fast, device, dtype, head)), PLAIN)
 

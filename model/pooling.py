@@ -1,7 +1,7 @@
 """Token vectors -> one vector.
 
 reduce   one vector per mode, end to end where a checkpoint asks for several
-dense    activation(W x + b), as often as a checkpoint asks
+layers   activation(W x + b), LayerNorm, length 1: as often as a checkpoint asks
 cut      the first so many numbers
 normalise
 """
@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from model.config import Mode
-from model.kernels import Linear
+from model.kernels import Affine, Linear
+from model.kernels import normalise as layer_norm
 
 
 def identity(x: Tensor) -> Tensor:
@@ -25,7 +26,7 @@ def identity(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dense:
-    """A layer behind the reduction, of one vector; float32, whatever the encoder's dtype.
+    """activation(W x + b); float32, as all layers here, whatever the encoder's dtype.
 
     Args:
         outputs: numbers that come out.
@@ -35,9 +36,40 @@ class Dense:
     activation: Callable[[Tensor], Tensor]
     outputs: int
 
-    def __call__(self, vector: Tensor) -> Tensor:
-        """(inputs,) -> (outputs,)."""
-        return self.activation(self.linear(vector[None]))[0]
+    def __call__(self, x: Tensor) -> Tensor:
+        """(rows, inputs) -> (rows, outputs)."""
+        return self.activation(self.linear(x))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Norm:
+    """LayerNorm of each row.
+
+    Args:
+        eps: added to the variance.
+    """
+
+    affine: Affine
+    eps: float
+    outputs: int
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(rows, outputs) -> (rows, outputs)."""
+        return layer_norm(x, self.affine, self.eps)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unit:
+    """Each row scaled to length 1; a row of zeros stays so."""
+
+    outputs: int
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(rows, outputs) -> (rows, outputs)."""
+        return F.normalize(x, dim=1)
+
+
+Layer = Dense | Norm | Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,25 +81,25 @@ class Pooling:
             the root of the length, the mean weighted by place (1, 2, 3 ..).
         normalize: scale to length 1.
         dimensions: keep the first so many numbers, before normalising; None keeps all.
-        dense: layers between reducing and cutting.
+        layers: between reducing and cutting.
     """
 
     modes: tuple[Mode, ...]
     normalize: bool
     dimensions: int | None = None
-    dense: tuple[Dense, ...] = ()
+    layers: tuple[Layer, ...] = ()
 
     def size(self, width: int) -> int:
         """Numbers before the cut, of token vectors of this width."""
-        return self.dense[-1].outputs if self.dense else len(self.modes) * width
+        return self.layers[-1].outputs if self.layers else len(self.modes) * width
 
 
 def pool(tokens: Tensor, how: Pooling) -> Tensor:
     """One vector, (size or dimensions,) float32, of one sequence's (tokens, width)."""
     tokens = tokens.float()
     pooled = torch.cat([_reduce(tokens, mode) for mode in how.modes])
-    for dense in how.dense:
-        pooled = dense(pooled)
+    for layer in how.layers:
+        pooled = layer(pooled[None])[0]
     pooled = pooled[: how.dimensions]
     if how.normalize:
         pooled = F.normalize(pooled, dim=0)  # a zero vector stays zero
@@ -95,8 +127,8 @@ def pool_together(tokens: Tensor, rows: Sequence[slice], how: Pooling) -> Tensor
     place = torch.arange(total, device=tokens.device) - _by_row(firsts, lengths, total)
     own = tokens[_by_row(starts, lengths, total) + place].float()
     pooled = torch.cat([_reduce_each(own, place, firsts, lengths, mode) for mode in how.modes], 1)
-    for dense in how.dense:
-        pooled = dense.activation(dense.linear(pooled))
+    for layer in how.layers:
+        pooled = layer(pooled)
     pooled = pooled[:, : how.dimensions]
     return F.normalize(pooled, dim=1) if how.normalize else pooled
 

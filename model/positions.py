@@ -1,9 +1,9 @@
-"""What position does: sinusoids, rotation, relative distance, windows.
+"""What position does: sinusoids, relative distance, windows; rotation.py has the rest.
 
     PE(pos, 2i) = sin(pos / 10000^(2i/d))   PE(pos, 2i+1) = cos(pos / 10000^(2i/d))
 
-Sources: Vaswani et al. 2017, section 3.5 (sinusoids); Su et al. 2021, "RoFormer" (rotation);
-Raffel et al. 2020, T5, section 2.1 (buckets of distance, as MPNet has them).
+Sources: Vaswani et al. 2017, section 3.5 (sinusoids); Raffel et al. 2020, T5, section 2.1 (buckets
+of distance, as MPNet has them).
 """
 
 import math
@@ -28,26 +28,6 @@ def sinusoids(positions: int, width: int) -> Tensor:
     table[:, 0::2] = angles.sin()
     table[:, 1::2] = angles[:, : width // 2].cos()
     return table
-
-
-class Rotation:
-    """Turns pairs of channels of queries and keys by an angle proportional to position.
-
-    Channel c is paired with c + head/2; in float32, whatever the dtype.
-    """
-
-    def __init__(self, theta: float, head: int, positions: int, device: torch.device) -> None:
-        channel = torch.arange(0, head, 2, dtype=torch.float32, device=device)
-        rates = 1.0 / theta ** (channel / head)
-        angles = torch.arange(positions, dtype=torch.float32, device=device)[:, None] * rates
-        self.cos, self.sin = angles.cos(), angles.sin()  # (positions, head / 2)
-
-    def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Rotate x, (rows, heads, head), by each row's position, (rows,)."""
-        cos, sin = self.cos[positions][:, None], self.sin[positions][:, None]
-        left, right = x.float().chunk(2, dim=-1)
-        turned = torch.cat((left * cos - right * sin, right * cos + left * sin), dim=-1)
-        return turned.to(x.dtype)
 
 
 def buckets(tokens: int, count: int, device: torch.device) -> Tensor:

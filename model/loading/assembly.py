@@ -12,7 +12,8 @@ from model.config import EncoderConfig
 from model.embeddings import Embeddings
 from model.encoder import Encoder, Layer
 from model.kernels import Affine, Kernels
-from model.positions import Rotation, sinusoids
+from model.positions import sinusoids
+from model.rotation import Rope, Rotation
 
 SEED = 0  # of weights drawn at random
 
@@ -86,8 +87,7 @@ def build(
     source = _Source(config, weights, device, dtype)
     embeddings = _embeddings(source, kernels)
     rotations = {
-        theta: Rotation(theta, config.head, config.max_tokens, device)
-        for theta in set(config.thetas)
+        rope: Rotation(rope, config.head, config.max_tokens, device) for rope in set(config.ropes)
     }
     return Encoder(
         config,
@@ -115,14 +115,14 @@ def _embeddings(source: _Source, kernels: Kernels) -> Embeddings:
     )
 
 
-def _layer(source: _Source, i: int, kernels: Kernels, rotations: Mapping[float, Rotation]) -> Layer:
+def _layer(source: _Source, i: int, kernels: Kernels, rotations: Mapping[Rope, Rotation]) -> Layer:
     config, own = source.config, f"layers.{i}"
     attention = MultiHeadAttention(
         source.linear(f"{own}.query", f"{own}.key", f"{own}.value"),
         source.linear(f"{own}.output"),
         config.heads,
         kernels,
-        rotation=rotations[config.thetas[i]] if config.thetas else None,
+        rotation=rotations[config.ropes[i]] if config.ropes else None,
         window=config.windows[i] if config.windows else None,
     )
     up = (f"{own}.gate", f"{own}.up") if config.gated else (f"{own}.up",)

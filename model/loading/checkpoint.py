@@ -1,15 +1,17 @@
 """A folder -> a model: config, weights, tokenizer, pooling; or one of random weights.
 
-Reads config.json, tokenizer.json and safetensors (one file, or shards with their index). Nothing
-is guessed: what the encoder does not compute exactly is refused by name. This is the short story;
-the long one is in files.py, families.py (what families call their sizes and tensors), tensors.py,
-assembly.py and sentence_transformers.py.
+Reads config.json, tokenizer.json (or the vocabulary it is made of) and safetensors (one file, or
+shards with their index). Nothing is guessed: what the encoder does not compute exactly is refused
+by name. This is the short story; the long one is in files.py, families.py (what families call their
+sizes and tensors), tensors.py, assembly.py, vocabulary/ and sentence_transformers.py.
 """
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -20,15 +22,21 @@ from model.kernels import Kernels
 from model.loading import sentence_transformers, vectors
 from model.loading.assembly import build, draw, expected
 from model.loading.families import read_config
-from model.loading.files import CONFIG, TOKENIZER, find_weights, read_json
+from model.loading.files import CONFIG, TOKENIZER, find_weights
 from model.loading.heads import Parts, read_choices, read_head
-from model.loading.modules import dense_files
+from model.loading.modules import home, weighed_files
+from model.loading.pipeline import router
+from model.loading.pipeline.keys import check_modules
 from model.loading.sentence_transformers import Prompts
 from model.loading.tensors import by_plain_name, open_tensors, translate
+from model.loading.texts.arguments import read_arguments, read_raw
+from model.loading.texts.settings import read_rules
+from model.loading.vocabulary.build import Source, find_tokenizer
 from model.pooling import Pooling
 from model.tasks.choices import Task
-from model.tasks.heads import Classifier, Head
+from model.tasks.heads import Classifier, Head, Splade
 from model.tasks.vectors import Vectors
+from model.text.rules import Rules
 from model.text.tokenizer import Tokenizer
 
 DIGEST_DIGITS = 12
@@ -76,8 +84,9 @@ def read(folder: Path) -> EncoderConfig:
     Raises:
         CheckpointError: a file is missing or broken, or the architecture is not supported.
     """
-    find_weights(folder)
-    return read_config(read_json(folder / CONFIG))[0]
+    router.check_routes(folder)
+    find_weights(home(folder))
+    return read_config(read_raw(folder))[0]
 
 
 def load(folder: Path, device: torch.device, dtype: torch.dtype, kernels: Kernels) -> Model:
@@ -87,12 +96,16 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, kernels: Kernel
         CheckpointError: a file is missing or broken, the architecture is not supported, or
             tensors are missing, extra, misshapen or not finite; the message names them.
     """
-    files = find_weights(folder)
-    raw = read_json(folder / CONFIG)
+    router.check_routes(folder)
+    own = home(folder)
+    files = find_weights(own)
+    check_modules(folder)
+    raw = read_raw(folder)
     config, family = read_config(raw)
-    tokenizer = _tokenizer(
-        folder / TOKENIZER, config, sentence_transformers.read_lower_case(folder)
-    )
+    source = find_tokenizer(own, raw)
+    said = read_rules(folder, config.family, raw)
+    lower_case = sentence_transformers.read_lower_case(folder)
+    tokenizer = _tokenizer(source, config, said, lower_case)
     roles = vectors.read_roles(folder, raw, config, tokenizer)
     if roles and kernels.spread and roles["query"].filling and not roles["query"].attended:
         kernels = replace(kernels, name="grouped", spread=None)  # which knows no tokens unseen
@@ -106,15 +119,18 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, kernels: Kernel
     if isinstance(head, Vectors):  # whatever PyLate left in that file, it takes these
         max_tokens = head.longest
     prompts = sentence_transformers.read_prompts(folder)
+    if isinstance(head, Splade):
+        head = router.read_sides(folder, head, tokenizer, max_tokens, prompts.texts, device)
     paths = [
         *files,
-        folder / CONFIG,
-        folder / TOKENIZER,
-        *dense_files(folder),
+        own / CONFIG,
+        *source.files,
+        *weighed_files(folder),
     ]
     choices = read_choices(folder, head)
-    digest = _digest(paths, pooling, max_tokens, tokenizer.lower_case, prompts, choices)
-    own = pooling is not sentence_transformers.PLAIN
+    more = {"head": choices, "tokenizer": tokenizer.choices, "vocabulary": source.choices}
+    more["config"] = read_arguments(folder).config
+    digest = _digest(paths, pooling, max_tokens, tokenizer.lower_case, prompts, more)
     return Model(
         config,
         encoder,
@@ -122,7 +138,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, kernels: Kernel
         pooling,
         max_tokens,
         digest,
-        own_pooling=own,
+        own_pooling=pooling is not sentence_transformers.PLAIN,
         prompts=prompts,
         head=head,
     )
@@ -143,7 +159,7 @@ def preset(
     Raises:
         CheckpointError: the tokenizer cannot be read, or has ids beyond the vocabulary.
     """
-    tokenizer = _tokenizer(folder / TOKENIZER, config)
+    tokenizer = _tokenizer(Source(folder / TOKENIZER, [folder / TOKENIZER]), config)
     weights = draw(config)
     encoder = build(config, weights.__getitem__, device, dtype, kernels)
     total = hashlib.sha256()
@@ -162,13 +178,15 @@ def preset(
     )
 
 
-def _tokenizer(path: Path, config: EncoderConfig, lower_case: bool = False) -> Tokenizer:
+def _tokenizer(
+    source: Source, config: EncoderConfig, said: Rules | None = None, lower_case: bool = False
+) -> Tokenizer:
     """A tokenizer all of whose ids and types have a row.
 
     Raises:
         CheckpointError: it cannot be read, or a text could reach beyond a table.
     """
-    tokenizer = Tokenizer(path, lower_case=lower_case)
+    tokenizer = Tokenizer(source.tokenizer, said, lower_case=lower_case)
     highest, type_ = tokenizer.highest()
     beyond = []
     if highest >= config.vocabulary:
@@ -176,7 +194,7 @@ def _tokenizer(path: Path, config: EncoderConfig, lower_case: bool = False) -> T
     if config.types > 1 and type_ >= config.types:  # a table of one row tells nothing apart
         beyond += [f"token type {type_}, and the table of types has {config.types} rows"]
     if beyond:
-        raise CheckpointError(f"{path.name} reaches {'; '.join(beyond)}")
+        raise CheckpointError(f"{source.files[0].name} reaches {'; '.join(beyond)}")
     return tokenizer
 
 
@@ -186,23 +204,26 @@ def _digest(
     max_tokens: int,
     lower_case: bool,
     prompts: Prompts,
-    choices: list[str],
+    more: Mapping[str, Any],
 ) -> str:
     """What names a checkpoint: a digest over the files' bytes and over what is read of the others.
 
     Args:
         paths: the files that count to the byte, in a fixed order.
-        choices: of the head.
+        more: what else is chosen, where there is anything: of the head, what makes the tokenizer
+            another than its file's or its vocabulary's, what is laid over config.json.
     """
+    steps = [type(layer).__name__ for layer in pooling.layers]  # the files of Dense say the rest
     facts = {
         "files": [_sha256(path) for path in paths],
         "pooling": pooling.modes,
         "normalize": pooling.normalize,
+        **({"layers": steps} if {"Norm", "Unit"} & {*steps} else {}),
         "max_tokens": max_tokens,
         "lower_case": lower_case,
         "prompts": {name: text for name, text in prompts.texts.items() if text},
         "prompt": prompts.find(None),
-        **({"head": choices} if choices else {}),
+        **{name: chosen for name, chosen in more.items() if chosen},
     }
     return _short(hashlib.sha256(json.dumps(facts, sort_keys=True).encode()))
 

@@ -4,6 +4,8 @@ A reader refuses by name whatever the encoder would not compute exactly; a key t
 the arithmetic is never guessed.
 """
 
+import math
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 from model.config import Activation, EncoderConfig
 from model.errors import CheckpointError
 from model.loading.files import differences
+from model.rotation import Linear, Llama3, Proportional, Rope, Yarn
 
 Config = Mapping[str, Any]  # what a config.json holds
 
@@ -39,6 +42,32 @@ EVERYWHERE, LOCAL = "full_attention", "sliding_attention"  # ModernBERT's kinds 
 LOCAL_EVERY = 3  # of ModernBERT's layers, every third one looks everywhere
 THETA_EVERYWHERE, THETA_LOCAL = 160_000.0, 10_000.0  # ModernBERT's, where its config is silent
 THETA_OF_NOMIC = 1000.0
+EMBEDDING_OF_ELECTRA = 128  # ELECTRA's, likewise
+MOST = sys.float_info.max
+# what every kind of rotary angles may say, and what each kind reads besides
+OF_ALL_ROPES = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
+ROPES = {
+    "default": set[str](),
+    "linear": {"factor"},
+    "dynamic": {"factor"},
+    "proportional": {"factor"},
+    "llama3": {
+        "factor",
+        "original_max_position_embeddings",
+        "low_freq_factor",
+        "high_freq_factor",
+    },
+    "yarn": {
+        "factor",
+        "original_max_position_embeddings",
+        "attention_factor",
+        "beta_fast",
+        "beta_slow",
+        "mscale",
+        "mscale_all_dim",
+        "truncate",
+    },
+}
 # transformers' names; those of one arithmetic differ in the order of its steps alone
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
@@ -55,11 +84,17 @@ ACTIVATIONS: dict[str, Activation] = {
 
 
 def bert(config: Config) -> EncoderConfig:
-    """BERT and ELECTRA."""
+    """BERT, whose embeddings are as wide as its layers."""
+    _only(config, embedding_size=config["hidden_size"])  # which transformers' would not read
+    return electra({**config, "embedding_size": config["hidden_size"]})
+
+
+def electra(config: Config) -> EncoderConfig:
+    """BERT whose embeddings have a width of their own."""
     _only(config, position_embedding_type="absolute", is_decoder=False, add_cross_attention=False)
     return EncoderConfig(
         **_sizes(config),
-        embedding_width=config.get("embedding_size", config["hidden_size"]),
+        embedding_width=config.get("embedding_size", EMBEDDING_OF_ELECTRA),
         types=config["type_vocab_size"],
         activation=_activation(config, "hidden_act"),
     )
@@ -72,6 +107,9 @@ def roberta(config: Config) -> EncoderConfig:
 
 def distilbert(config: Config) -> EncoderConfig:
     """BERT without token types, under keys of its own."""
+    # the others' names for three of them, which transformers follows where both are there
+    own = {"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"}
+    _only(config, **{name: config[key] for name, key in own.items()})
     sizes = _sizes(
         {**config, "layer_norm_eps": NORM_EPS_OF_DISTILBERT},
         width="dim",
@@ -110,8 +148,7 @@ def nomic(config: Config) -> EncoderConfig:
         **({"hidden_act": "silu"} if hub else {}),  # its code knows activation_function alone
     )
     sizes = _sizes(config, **(KEYS_OF_NOMIC_HUB if hub else {}))
-    rope = config.get("rope_parameters")
-    theta = config["rotary_emb_base"] if hub else _theta(rope, THETA_OF_NOMIC)
+    rope = _nomic_hub_rope(config) if hub else _nomic_rope(config)
     return EncoderConfig(
         **sizes,
         embedding_width=sizes["width"],
@@ -120,13 +157,14 @@ def nomic(config: Config) -> EncoderConfig:
         biases=False,
         activation=_activation(config, "hidden_act", "silu"),
         gated=True,
-        thetas=(float(theta),) * sizes["layers"],
+        ropes=(rope,) * sizes["layers"],
     )
 
 
 def modernbert(config: Config) -> EncoderConfig:
     """Pre-norm and rotary; most layers look no farther than a window."""
-    _only(config, attention_bias=False, mlp_bias=False, norm_bias=False)
+    window = config["local_attention"] // 2
+    _only(config, attention_bias=False, mlp_bias=False, norm_bias=False, sliding_window=window)
     every = config.get("global_attn_every_n_layers", LOCAL_EVERY)
     kinds = config.get("layer_types") or [
         LOCAL if i % every else EVERYWHERE for i in range(config["num_hidden_layers"])
@@ -134,14 +172,7 @@ def modernbert(config: Config) -> EncoderConfig:
     unknown = set(kinds) - {EVERYWHERE, LOCAL}
     if unknown:
         raise CheckpointError(f"not supported: layer_types {sorted(unknown)}")
-    ropes = config.get("rope_parameters") or {}
-    everywhere = config.get("global_rope_theta", THETA_EVERYWHERE)
-    local = config.get("local_rope_theta", THETA_LOCAL)
-    thetas = {
-        EVERYWHERE: _theta(ropes.get(EVERYWHERE), everywhere),
-        LOCAL: _theta(ropes.get(LOCAL), local),
-    }
-    window = config["local_attention"] // 2
+    ropes = _modernbert_ropes(config)
     return EncoderConfig(
         **_sizes(config, norm_eps="norm_eps"),
         embedding_width=config["hidden_size"],
@@ -151,7 +182,7 @@ def modernbert(config: Config) -> EncoderConfig:
         norm_bias=False,
         activation=_activation(config, "hidden_activation"),
         gated=True,
-        thetas=tuple(thetas[kind] for kind in kinds),
+        ropes=tuple(ropes[kind] for kind in kinds),
         windows=tuple(window if kind == LOCAL else None for kind in kinds),
     )
 
@@ -162,8 +193,8 @@ def _sizes(config: Config, **keys: str) -> dict[str, Any]:
 
 
 def _only(config: Config, **supported: object) -> None:
-    """Refuse the keys that are there and differ; name them all."""
-    if wrong := differences(config, supported):
+    """Refuse the keys that are there and differ, and layers of their own sizes; name them all."""
+    if wrong := differences(config, {**supported, "per_layer_config": None}):
         raise CheckpointError(f"not supported: {', '.join(wrong)}")
 
 
@@ -181,9 +212,133 @@ def _behind_pad(base: EncoderConfig, pad: int) -> EncoderConfig:
     return replace(base, max_tokens=base.max_tokens - pad - 1, position_offset=pad + 1, pad=pad)
 
 
-def _theta(rope: Config | None, default: float) -> float:
-    """The base of rotary angles; scaled kinds are refused."""
-    rope = rope or {}
-    if rope.get("rope_type", "default") != "default":
-        raise CheckpointError(f"not supported: rope_type {rope['rope_type']!r}")
-    return float(rope.get("rope_theta", default))
+def _nomic_hub_rope(config: Config) -> Rope:
+    """NomicBERT's rotary angles in the hub's spelling, which knows no other keys."""
+    _only(config, rope_parameters=None, rope_scaling=None)
+    return Rope(theta=_number(config, "rotary_emb_base", above=1))
+
+
+def _nomic_rope(config: Config) -> Rope:
+    """NomicBERT's rotary angles in transformers' spelling: the older name goes before the newer."""
+    stated = _stated(config, "rope_scaling") or _stated(config, "rope_parameters") or {}
+    return _rope(config, stated, config.get("rope_theta", THETA_OF_NOMIC))
+
+
+def _modernbert_ropes(config: Config) -> dict[str, Rope]:
+    """ModernBERT's rotary angles by kind of layer; the older name is laid over the newer."""
+    thetas = {
+        EVERYWHERE: config.get("global_rope_theta", THETA_EVERYWHERE),
+        LOCAL: config.get("local_rope_theta", THETA_LOCAL),
+    }
+    stated, over = _stated(config, "rope_parameters"), _stated(config, "rope_scaling")
+    if stated is None:
+        stated = {kind: {"rope_type": "default"} for kind in thetas}
+    if others := stated.keys() - thetas.keys():
+        named = ", ".join(sorted(others))
+        raise CheckpointError(f"not supported: rope_parameters for other layer_types: {named}")
+    ropes = {kind: _stated(stated, kind) or {} for kind in thetas}
+    if over is not None:
+        ropes = {kind: {**stated[kind], **over} for kind in thetas}
+    for rope in ropes.values():
+        _only(rope, truncate=None)  # of one kind of layer, where transformers does not look for it
+    return {kind: _rope(config, ropes[kind], thetas[kind]) for kind in thetas}
+
+
+def _stated(config: Config, key: str) -> Config | None:
+    """The dictionary under a key; None where there is none."""
+    stated = config.get(key)
+    if stated is not None and not isinstance(stated, Mapping):
+        raise CheckpointError(f"not supported: {key} {stated!r}")
+    return stated
+
+
+def _rope(config: Config, stated: Config, theta: object) -> Rope:
+    """Rotary angles as transformers computes them.
+
+    Args:
+        stated: the dictionary that describes them.
+        theta: their base, where that is silent.
+    """
+    head = config.get("head_dim")
+    if head is not None and head * config["num_attention_heads"] != config["hidden_size"]:
+        raise CheckpointError(f"not supported: head_dim {head!r}")
+    kind, share = _kind_of_rope(stated), config.get("partial_rotary_factor")
+    default = {"rope_theta": theta, "partial_rotary_factor": 1 if share is None else share}
+    given = {**default, **stated}
+    base = _number(given, "rope_theta", above=1)
+    if kind == "proportional":
+        part = _number(given, "partial_rotary_factor", most=1)
+        return Proportional(
+            theta=base, factor=_number({"factor": 1, **given}, "factor"), share=part
+        )
+    _only(given, partial_rotary_factor=1)  # of other kinds these families turn all channels or fail
+    if kind == "linear":
+        return Linear(theta=base, factor=_number(given, "factor"))
+    if kind == "yarn":
+        return _yarn(config, given, base)
+    if kind == "llama3":
+        low, high = _number(given, "low_freq_factor"), _number(given, "high_freq_factor")
+        _number({"high_freq_factor": high}, "high_freq_factor", above=low)
+        factor, trained = _number(given, "factor"), _trained(config, given)
+        return Llama3(theta=base, factor=factor, trained=trained, low=low, high=high)
+    if kind == "dynamic":  # stretches only what is longer than the table of positions
+        _number(given, "factor")
+    return Rope(theta=base)
+
+
+def _kind_of_rope(stated: Config) -> str:
+    """What the angles are called; keys that this kind would not read are refused."""
+    kind = stated.get("rope_type", stated.get("type", "default"))
+    if not isinstance(kind, str) or kind not in ROPES:
+        raise CheckpointError(f"not supported: rope_type {kind!r}; these are: {', '.join(ROPES)}")
+    if stated.get("type", kind) != kind:
+        both = f"rope_type {kind!r}, which transformers follows, and type {stated['type']!r}"
+        raise CheckpointError(f"not supported: {both}; say which holds as rope_type")
+    _only(stated, **dict.fromkeys(stated.keys() - OF_ALL_ROPES - ROPES[kind]))
+    return kind
+
+
+def _yarn(config: Config, given: Config, theta: float) -> Yarn:
+    """YaRN's angles; what they are multiplied by follows from the factor where it is not there."""
+    trained, whole = _trained(config, given), given.get("truncate", True)
+    if given["factor"] is None:
+        given = {**given, "factor": config["max_position_embeddings"] / trained}
+    if not isinstance(whole, bool):
+        raise CheckpointError(f"not supported: truncate {whole!r}")
+    keys = ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")
+    some = {key: _number(given, key) for key in keys if given.get(key) is not None}
+    factor = _number(given, "factor")
+    amplitude = _amplitude(factor)
+    if {"mscale", "mscale_all_dim"} <= some.keys():
+        amplitude = _amplitude(factor, some["mscale"]) / _amplitude(factor, some["mscale_all_dim"])
+    return Yarn(
+        theta=theta,
+        amplitude=some.get("attention_factor", amplitude),
+        factor=factor,
+        trained=trained,
+        fast=some.get("beta_fast", 32.0),
+        slow=some.get("beta_slow", 1.0),
+        whole=whole,
+    )
+
+
+def _amplitude(factor: float, share: float = 1.0) -> float:
+    """What YaRN multiplies queries and keys by, where positions are stretched by a factor."""
+    return 0.1 * share * math.log(factor) + 1 if factor > 1 else 1.0
+
+
+def _trained(config: Config, given: Config) -> float:
+    """Tokens of the longest sequence before stretching."""
+    key = "original_max_position_embeddings"
+    trained = _number({key: config["max_position_embeddings"], **given}, key)
+    if config.get(key) is not None:  # which one of the two holds is not the same in all families
+        _only(config, **{key: trained})
+    return trained
+
+
+def _number(given: Config, key: str, *, above: float = 0, most: float = MOST) -> float:
+    """A finite number within its limits; others are refused."""
+    number = given[key]
+    if type(number) not in (int, float) or not above < number <= most:
+        raise CheckpointError(f"not supported: {key} {number!r}")
+    return float(number)

@@ -27,7 +27,7 @@ class Family:
 
 FAMILIES = {
     "bert": Family(configs.bert, (names.BERT,), ("bert.",)),
-    "electra": Family(configs.bert, (names.ELECTRA,), ("electra.",)),
+    "electra": Family(configs.electra, (names.ELECTRA,), ("electra.",)),
     "roberta": Family(configs.roberta, (names.BERT,), ("roberta.",)),
     "xlm-roberta": Family(configs.roberta, (names.BERT,), ("roberta.",)),
     "camembert": Family(configs.roberta, (names.BERT,), ("roberta.",)),

@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from model.errors import CONVERT, CheckpointError
+from model.errors import CheckpointError, advice
 
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+VOCABULARIES = ("vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model")
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.bin")
 
 
@@ -50,7 +51,9 @@ def find_weights(folder: Path) -> list[Path]:
     Raises:
         CheckpointError: it lacks what every checkpoint has, or holds a pickle instead.
     """
-    missing = [name for name in (CONFIG, TOKENIZER) if not (folder / name).is_file()]
+    missing = [] if (folder / CONFIG).is_file() else [CONFIG]
+    if not any((folder / name).is_file() for name in (TOKENIZER, *VOCABULARIES)):
+        missing.append(TOKENIZER)
     if (folder / INDEX).is_file():
         try:
             shards = sorted(set(read_json(folder / INDEX)["weight_map"].values()))
@@ -63,7 +66,8 @@ def find_weights(folder: Path) -> list[Path]:
         shards = [WEIGHTS]
         pickles = [name for name in PICKLES if (folder / name).is_file()]
         if not (folder / WEIGHTS).is_file() and pickles:
-            raise CheckpointError(f"{pickles[0]} is a pickle, which can run code; {CONVERT}")
+            what = f"{pickles[0]} is a pickle, which can run code"
+            raise CheckpointError(f"{what}; {advice(str(folder))}")
         missing += [] if (folder / WEIGHTS).is_file() else [WEIGHTS]
     if missing:
         raise CheckpointError(f"{folder} lacks {', '.join(missing)}")

@@ -19,12 +19,15 @@ from model.errors import CheckpointError
 from model.kernels import ACTIVATIONS, Affine, Kernels
 from model.loading import configs, recipes
 from model.loading.files import CONFIG, WEIGHTS, read_object
-from model.loading.modules import PROMPTS, read_modules, read_optional
+from model.loading.modules import MODULES, PROMPTS, chained, read_modules, read_optional
+from model.loading.pipeline.keys import SCORES
+from model.loading.pipeline.layers import LAYERS, read_layers, read_modes
 from model.loading.recipes import Recipe
 from model.loading.tensors import Shape, Stored, check
+from model.pooling import Dense, Pooling
 from model.tasks.choices import Activation
 from model.tasks.heads import Classifier, Head, Splade, Tagger
-from model.tasks.projection import Projection, Transform
+from model.tasks.projection import Projection, Stack, Transform
 from model.tasks.vectors import Vectors
 
 TABLES = {
@@ -65,6 +68,8 @@ def read_head(parts: Parts) -> Head | None:
     Raises:
         CheckpointError: a part of it is missing, misshapen or not finite, or is not supported.
     """
+    if chained(parts.folder):
+        return _chain(parts)
     names = parts.raw.get("architectures") or [""]
     kind = next((kind for kind in TABLES if str(names[0]).endswith(kind)), None)
     recipe = TABLES[kind].get(parts.config.family) if kind else None
@@ -81,16 +86,40 @@ def read_head(parts: Parts) -> Head | None:
     pooling = parts.raw.get("classifier_pooling", "cls")
     if pooling not in ("cls", "mean"):
         raise CheckpointError(f"not supported: classifier_pooling {pooling!r}")
-    return Classifier(labels, pooling, project, _activation(parts, outputs))
+    how = Pooling((pooling,), normalize=False)
+    return Classifier(labels, how, project, *_activations(parts, outputs))
 
 
 def read_choices(folder: Path, head: Head | None) -> list[str]:
     """What a head takes of other files than config.json and the weights, for the digest."""
+    if isinstance(head, Classifier) and isinstance(head.project, Stack):
+        steps = [type(layer).__name__ for layer in head.project.layers]
+        return [head.activation, *head.pooling.modes, *steps]
     if isinstance(head, Classifier) and (folder / PROMPTS).is_file():
-        return [head.activation]
+        return list(dict.fromkeys((head.activation, head.ranking)))
     if isinstance(head, Vectors):
         return [f"{side} {role.choices()}" for side, role in sorted(head.roles.items())]
-    return [head.pooling, str(head.twice)] if isinstance(head, Splade) else []
+    if isinstance(head, Splade):
+        own = [head.pooling, str(head.twice)]
+        return own if head.table is None else [*own, head.default, head.roles["query"].choices()]
+    return []
+
+
+def _chain(parts: Parts) -> Classifier:
+    """The head of a CrossEncoder that is a Pooling and layers, the last of which makes scores."""
+    modules = read_modules(parts.folder)
+    kinds = [kind for kind, _ in modules]
+    if not set(kinds[2:]) <= set(LAYERS) or "Dense" not in kinds:
+        raise CheckpointError(f"{MODULES}: not supported: {', '.join(kinds)}")
+    last = len(kinds) - kinds[::-1].index("Dense")  # what stands behind it makes no scores
+    modes = read_modes(modules[1][1])
+    inputs = len(modes) * parts.config.width
+    layers = read_layers(modules[2:last], inputs, parts.device, parts.kernels, SCORES)
+    outputs = layers[-1].outputs
+    weights = sum(one.linear.weight().numel() for one in layers if isinstance(one, Dense))
+    labels = tuple(f"LABEL_{i}" for i in range(outputs))  # config.json names the encoder's own
+    activations = _activations(parts, outputs)
+    return Classifier(labels, Pooling(modes, False), Stack(layers, weights), *activations)
 
 
 def _splade(parts: Parts, recipe: Recipe) -> Splade | None:
@@ -169,21 +198,46 @@ def _labels(raw: Mapping[str, Any], outputs: int) -> tuple[str, ...]:
     return tuple(str(stored[str(i)]) for i in range(outputs))
 
 
-def _activation(parts: Parts, classes: int) -> Activation:
-    """What makes scores: a CrossEncoder's own, else what transformers' pipeline takes."""
-    raw, stored = parts.raw, read_optional(parts.folder / PROMPTS).get("activation_fn")
-    of_config = (raw.get("sentence_transformers") or {}).get("activation_fn")
-    stored = stored or of_config or raw.get("sbert_ce_default_activation_function")
+def _activations(parts: Parts, classes: int) -> tuple[Activation, Activation]:
+    """What makes scores of classes, and of pairs that are ranked.
+
+    What a CrossEncoder stored makes both; else ranks are as CrossEncoder makes them by itself, and
+    classes too where the folder is one's; those of a plain checkpoint are as in transformers'
+    pipeline for text classification.
+    """
+    saved = read_optional(parts.folder / PROMPTS) if read_modules(parts.folder) else {}
+    own = saved.get("model_type") == "CrossEncoder"
+    stored = _stored(parts.raw, saved if own else {})
     if stored is not None:
         name = str(stored).removeprefix("torch.nn.").rpartition(".")[2]
         if name not in STORED or not str(stored).startswith("torch.nn."):
             raise CheckpointError(f"not supported: activation_fn {stored!r}")
-        return STORED[name]
-    problem = raw.get("problem_type")
+        return STORED[name], STORED[name]
+    ranking: Activation = "sigmoid" if classes == 1 else "none"
+    if own:
+        return ranking, ranking
+    return _of_pipeline(parts.raw.get("problem_type"), classes), ranking
+
+
+def _stored(raw: Mapping[str, Any], saved: Mapping[str, Any]) -> object:
+    """The activation that a CrossEncoder stored, in the order in which it looks for it.
+
+    Args:
+        saved: config_sentence_transformers.json of a folder that is one's own.
+    """
+    of_config = raw.get("sentence_transformers") or {}
+    if (saved_last := saved.get("activation_fn")) is not None:
+        return saved_last
+    if "activation_fn" in of_config:
+        return of_config["activation_fn"]
+    return raw.get("sbert_ce_default_activation_function")
+
+
+def _of_pipeline(problem: object, classes: int) -> Activation:
+    """What transformers' pipeline makes scores by."""
     if problem is None:
         return "sigmoid" if classes == 1 else "softmax"
-    if problem not in BY_PROBLEM:
+    if not isinstance(problem, str) or problem not in BY_PROBLEM:
         raise CheckpointError(f"not supported: problem_type {problem!r}")
-    # as the pipeline does: one class has no softmax
     own = BY_PROBLEM[problem]
-    return "sigmoid" if classes == 1 and own == "softmax" else own
+    return "sigmoid" if classes == 1 and own == "softmax" else own  # one class has no softmax

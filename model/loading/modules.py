@@ -12,6 +12,12 @@ from model.loading.files import CONFIG, WEIGHTS, read_json, read_object
 
 MODULES = "modules.json"
 PROMPTS = "config_sentence_transformers.json"
+ROUTER = "router_config.json"
+SENTENCE = tuple(  # what sentence-transformers reads of its Transformer, and in this order
+    f"sentence_{kind}_config.json"
+    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+TRANSFORMERS = ("Transformer", "MLMTransformer")
 PYLATE = "pylate.models.Dense.Dense"  # a Dense layer for each token
 
 
@@ -21,20 +27,75 @@ def read_optional(path: Path) -> Mapping[str, Any]:
 
 
 def read_modules(folder: Path) -> list[tuple[str, Path]]:
-    """The kind and the folder of every module; none in a plain folder."""
+    """The kind and the folder of every module; none in a plain folder.
+
+    Of a Router, those of the route that documents take.
+    """
+    return read_routes(folder).get("document") or _listed(folder)
+
+
+def read_routes(folder: Path) -> Mapping[str, list[tuple[str, Path]]]:
+    """The modules of each route of a Router; none without one."""
+    if [kind for kind, _ in _listed(folder)] != ["Router"]:
+        return {}
+    stored = read_object(folder / ROUTER)
+    try:
+        types, structure = stored["types"], stored["structure"]
+        routes = {
+            str(name): [(_kind(types[key]), _inside(folder, key)) for key in keys]
+            for name, keys in structure.items()
+        }
+    except (AttributeError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{ROUTER} has a route without types and structure") from error
+    return routes
+
+
+def home(folder: Path) -> Path:
+    """Where the encoder's files are: the folder itself, or a Router's of its Transformer."""
+    return read_modules(folder)[0][1] if read_routes(folder).get("document") else folder
+
+
+def _listed(folder: Path) -> list[tuple[str, Path]]:
+    """The modules that modules.json lists."""
     if not (folder / MODULES).is_file():
         return []
     try:
-        entries = [
-            (_kind(entry["type"]), folder / entry["path"]) for entry in read_json(folder / MODULES)
+        return [
+            (_kind(entry["type"]), _inside(folder, entry["path"]))
+            for entry in read_json(folder / MODULES)
         ]
     except (AttributeError, KeyError, TypeError) as error:
         raise CheckpointError(f"{MODULES} has an entry without type and path") from error
-    inside = folder.absolute()
-    for _, path in entries:
-        if ".." in path.parts or not path.absolute().is_relative_to(inside):
-            raise CheckpointError(f"{MODULES} names a folder outside: {path}")
-    return entries
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """A folder in a folder.
+
+    Raises:
+        CheckpointError: it lies outside.
+    """
+    path = folder / name
+    if ".." in path.parts or not path.absolute().is_relative_to(folder.absolute()):
+        raise CheckpointError(f"{MODULES} names a folder outside: {path}")
+    return path
+
+
+def model_type(folder: Path) -> str | None:
+    """Which of sentence-transformers' models, or PyLate's, a folder was saved as."""
+    stored = read_optional(folder / PROMPTS).get("model_type")
+    return None if stored is None else str(stored)
+
+
+def chained(folder: Path) -> bool:
+    """Whether a folder is a CrossEncoder's that scores by layers behind a Pooling."""
+    kinds = [kind for kind, _ in read_modules(folder)]
+    return kinds[1:2] == ["Pooling"] and model_type(folder) == "CrossEncoder"
+
+
+def read_sentence(folder: Path) -> Mapping[str, Any]:
+    """What sentence-transformers stored of its Transformer: the first such file with content."""
+    configs = (read_optional(folder / name) for name in SENTENCE)
+    return next(filter(None, configs), {})
 
 
 def _kind(name: str) -> str:
@@ -44,19 +105,22 @@ def _kind(name: str) -> str:
 
 
 def token_layers(folder: Path) -> list[Path]:
-    """The folders of the Dense modules that PyLate has behind a Transformer; none elsewhere.
+    """The folders of the Dense modules of a late interaction; none elsewhere.
 
-    It writes them as its own or, converted, as sentence-transformers' without their Pooling.
+    PyLate writes them as its own or, converted, as sentence-transformers' without their Pooling.
     """
+    if model_type(folder) == "MultiVectorEncoder":
+        return [path for kind, path in read_modules(folder) if kind == "Dense"]
     (first, _), *others = read_modules(folder) or [("", folder)]
     kinds = {kind for kind, _ in others}
-    own = read_optional(folder / PROMPTS).get("model_type") == "ColBERT" if kinds else False
+    own = model_type(folder) == "ColBERT" if kinds else False
     if first != "Transformer" or not kinds or not kinds <= {"Dense", PYLATE}:
         return []
     return [path for _, path in others] if own or PYLATE in kinds else []
 
 
-def dense_files(folder: Path) -> list[Path]:
-    """The files of the Dense modules, in a fixed order."""
-    paths = [path for kind, path in read_modules(folder) if kind in ("Dense", PYLATE)]
+def weighed_files(folder: Path) -> list[Path]:
+    """The files of the modules that have weights, in a fixed order."""
+    paths = [path for kind, path in read_modules(folder) if kind in ("Dense", "LayerNorm", PYLATE)]
+    paths += [path for _, path in read_routes(folder).get("query", [])]
     return [path / name for path in paths for name in (WEIGHTS, CONFIG)]

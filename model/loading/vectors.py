@@ -1,5 +1,7 @@
 """A checkpoint folder's many vectors: PyLate's files, or those of Stanford's ColBERT.
 
+Those of sentence-transformers' own MultiVectorEncoder are read in pipeline/late.py.
+
 PyLate     modules.json                       Transformer, Dense .., each token by itself
            config_sentence_transformers.json  markers, lengths, filling, skiplist
 Stanford   config.json                        architectures: HF_ColBERT
@@ -22,8 +24,8 @@ from model.config import EncoderConfig
 from model.errors import CheckpointError
 from model.loading.files import CONFIG, WEIGHTS, differences, read_object
 from model.loading.heads import Parts
-from model.loading.modules import PROMPTS, read_optional, token_layers
-from model.loading.sentence_transformers import ACTIVATIONS, TOKENIZER_CONFIG, dense_weights
+from model.loading.modules import PROMPTS, model_type, read_optional, token_layers
+from model.loading.pipeline import late, layers
 from model.loading.tensors import Shape, Stored, check, open_tensors
 from model.pooling import identity
 from model.tasks.choices import Side
@@ -33,11 +35,9 @@ from model.text.tokenizer import Tokenizer
 
 METADATA = "artifact.metadata"
 LINEAR = "linear.weight"  # of Stanford's files, beside the encoder's tensors
-SPECIALS = "special_tokens_map.json"
 QUERY_LENGTH, DOCUMENT_LENGTH = 32, 180  # where PyLate's file does not say
 STANFORD_LENGTH = 220  # of a document, where Stanford's does not
 SHORTEST = 4  # tokens: the special ones, the marker, and one of the text
-MASKS = ("[MASK]", "<mask>")  # of a tokenizer whose files do not name it
 SCORED = {"similarity": "cosine", "interaction": "colbert"}  # alone, of what Stanford's may say
 
 Roles = Mapping[Side, Role]
@@ -71,6 +71,8 @@ def read_roles(
     Raises:
         CheckpointError: a choice is malformed or not supported, or the vocabulary lacks a token.
     """
+    if model_type(folder) == "MultiVectorEncoder":
+        return late.read_roles(folder, config, tokenizer)
     if token_layers(folder):
         choices = _pylate(read_optional(folder / PROMPTS))
     elif _stanford(raw):
@@ -79,7 +81,7 @@ def read_roles(
         return None
     _check(choices, config)
     query, document = (_marker(choices, name, tokenizer) for name in choices.markers)
-    filling = _mask(folder, tokenizer) if choices.expand else None
+    filling = late.mask_token(folder, tokenizer) if choices.expand else None
     attended = choices.expand and choices.attend
     length = min(choices.lengths[1], config.max_tokens)
     return {
@@ -94,12 +96,12 @@ def read_vectors(parts: Parts, roles: Roles) -> Vectors:
     Raises:
         CheckpointError: a part of them is missing, misshapen or not finite, or is not supported.
     """
-    layers: list[TokenDense] = []
+    made: list[TokenDense] = []
     inputs = parts.config.width
     for folder in token_layers(parts.folder):
-        layers.append(_layer(parts, folder, inputs))
-        inputs = layers[-1].outputs
-    return Vectors(tuple(layers) or (_linear(parts, inputs),), roles)
+        made.append(_layer(parts, folder, inputs))
+        inputs = made[-1].outputs
+    return Vectors(tuple(made) or (_linear(parts, inputs),), roles)
 
 
 def encoders(raw: Mapping[str, Any], tensors: Mapping[str, Stored]) -> Mapping[str, Stored]:
@@ -151,13 +153,12 @@ def _check(choices: Choices, config: EncoderConfig) -> None:
     if not all(type(one) is int and one >= SHORTEST for one in choices.lengths):
         told = f"expected {SHORTEST} or more tokens of a query and a document"
         raise CheckpointError(f"{choices.file}: {told}, received {choices.lengths}")
-    length, windows = choices.lengths[0], [w for w in config.windows if w is not None]
+    length = choices.lengths[0]
     if length > config.max_tokens:
         most = f"the model takes {config.max_tokens}"
         raise CheckpointError(f"{choices.file}: queries of {length} tokens, and {most}")
-    if choices.expand and not choices.attend and any(length > w + 1 for w in windows):
-        told = f"filling that no token looks at, beyond a window of {min(windows)}"
-        raise CheckpointError(f"{choices.file}: not supported: {told}")
+    if choices.expand and not choices.attend:
+        late.check_windows(config, length, choices.file)
 
 
 def _marker(choices: Choices, name: str, tokenizer: Tokenizer) -> Token | None:
@@ -169,20 +170,11 @@ def _marker(choices: Choices, name: str, tokenizer: Tokenizer) -> Token | None:
     return Token(id, name)
 
 
-def _mask(folder: Path, tokenizer: Tokenizer) -> Token:
-    """What fills a query up."""
-    names = [name] if (name := _special(folder, "mask_token")) else MASKS
-    for one in names:
-        if (id := tokenizer.find(one)) is not None:
-            return Token(id, one)
-    raise CheckpointError("queries are to be filled up, and the tokenizer has no mask token")
-
-
 def _skipped(words: list[str], folder: Path, tokenizer: Tokenizer) -> frozenset[int]:
     """The ids of the skiplist; of a word that the vocabulary lacks, as in PyLate, the unknown's."""
     ids = {tokenizer.find(word) for word in words}
     if None in ids:
-        name = _special(folder, "unk_token") or tokenizer.unknown
+        name = late.special_token(folder, "unk_token") or tokenizer.unknown
         unknown = tokenizer.find(name) if name else None
         if unknown is None:
             lacking = next(word for word in words if tokenizer.find(word) is None)
@@ -191,23 +183,13 @@ def _skipped(words: list[str], folder: Path, tokenizer: Tokenizer) -> frozenset[
     return frozenset(id for id in ids if id is not None)
 
 
-def _special(folder: Path, kind: str) -> str | None:
-    """What a tokenizer's files call a special token."""
-    for name in (TOKENIZER_CONFIG, SPECIALS):
-        token = read_optional(folder / name).get(kind)
-        token = token.get("content") if isinstance(token, Mapping) else token
-        if isinstance(token, str):
-            return token
-    return None
-
-
 def _layer(parts: Parts, folder: Path, inputs: int) -> TokenDense:
     """One of PyLate's Dense modules, or of sentence-transformers' that it converts."""
     config = read_object(folder / CONFIG)
     name, added = config.get("activation_function"), config.get("use_residual", False)
-    if not isinstance(name, str) or name not in ACTIVATIONS:
+    if not isinstance(name, str) or name not in layers.ACTIVATIONS:
         raise CheckpointError(f"{folder.name}: not supported: activation_function {name!r}")
-    path, where = dense_weights(folder)
+    path, where = layers.weights(folder)
     with open_tensors({where: path}) as tensors:
         shape = tensors[LINEAR].shape if LINEAR in tensors else ()
         outputs = max((1, *shape[:1]))
@@ -221,7 +203,9 @@ def _layer(parts: Parts, folder: Path, inputs: int) -> TokenDense:
     residual: Callable[[Tensor], Tensor] | None = identity if added else None
     if turned:
         residual = parts.kernels.linear(read["residual.weight"], None)
-    return TokenDense(linear, ACTIVATIONS[name], residual, outputs, outputs * inputs * (1 + turned))
+    return TokenDense(
+        linear, layers.ACTIVATIONS[name], residual, outputs, outputs * inputs * (1 + turned)
+    )
 
 
 def _linear(parts: Parts, inputs: int) -> TokenDense:

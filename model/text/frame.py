@@ -73,6 +73,11 @@ def frame(library: Library, texts: int) -> list[Slot]:
     ]
 
 
+def untyped(slots: Sequence[Slot]) -> list[Slot]:
+    """The same places, all tokens of type 0."""
+    return [replace(slot, type=0) for slot in slots]
+
+
 def framed(parts: Sequence[Part], frame: Sequence[Slot]) -> Tokenized:
     """A text or a pair, with the special tokens of a frame."""
     one = Tokenized([], [], [], [], [], [], [], 0)
@@ -91,22 +96,24 @@ def framed(parts: Sequence[Part], frame: Sequence[Slot]) -> Tokenized:
     return replace(one, length=len(one.token_ids))
 
 
-def uncut(encoding: Encoding, limit: int, facts: bool = True) -> Tokenized:
+def uncut(encoding: Encoding, limit: int, facts: bool = True, *, typed: bool = True) -> Tokenized:
     """A sequence that is not cut; it may be refused, before anything is made of it.
 
     Args:
         facts: whether more is wanted than ids, types and length.
+        typed: whether it has the tokenizer's types; else all are 0.
     """
     if len(encoding) > limit:
         raise SequenceTooLong(len(encoding), limit)
+    types = encoding.type_ids if typed else [0] * len(encoding)
     if not facts:
-        return Tokenized(encoding.ids, [], encoding.type_ids, [], [], [], [], len(encoding))
+        return Tokenized(encoding.ids, [], types, [], [], [], [], len(encoding))
     first = encoding.sequence_ids.count(0)
     special = [bool(flag) for flag in encoding.special_tokens_mask]
     return Tokenized(
         encoding.ids,
         encoding.tokens,
-        encoding.type_ids,
+        types,
         encoding.offsets,
         encoding.word_ids,
         _segments(special, first),

@@ -16,11 +16,13 @@ from tokenizers.normalizers import Lowercase, Normalizer
 from tokenizers.normalizers import Sequence as Normalizers
 
 from model.errors import CheckpointError, SequenceTooLong
-from model.text import pieces
-from model.text.frame import BARE, Tokenized, frame, framed, uncut
+from model.text import pieces, rules
+from model.text.frame import BARE, Tokenized, frame, framed, uncut, untyped
 from model.text.pieces import Part, Reading, Seams, Side, exhaust
+from model.text.rules import Rules
 
 Truncate = Literal["refuse", "right", "left"]
+Cut = Truncate | Literal["own"]  # at the side that the checkpoint names
 Texts = tuple[str] | tuple[str, str]  # a text, or a pair of them
 
 
@@ -28,18 +30,25 @@ class Tokenizer:
     """The tokenizer of a checkpoint.
 
     Args:
-        path: its tokenizer.json.
+        source: its tokenizer.json, or the tokenizer that was made of its vocabulary.
+        said: what is said of it beside that file.
         lower_case: whether texts are lower-cased first; offsets are those of the text as it came.
 
     Raises:
-        CheckpointError: the file is not a tokenizer that this library reads.
+        CheckpointError: the file is not a tokenizer that this library reads, or cannot become
+            what is said of it.
     """
 
-    def __init__(self, path: Path, *, lower_case: bool = False) -> None:
-        try:
-            self._library = Library.from_file(str(path))
-        except Exception as error:  # the library raises nothing narrower
-            raise CheckpointError(f"{path.name} cannot be read: {error}") from error
+    def __init__(
+        self, source: Path | Library, said: Rules | None = None, *, lower_case: bool = False
+    ) -> None:
+        said = said or Rules()
+        file = _read(source) if isinstance(source, Path) else source
+        stored = rules.parts(file)
+        self.side: Side = said.side or (file.truncation or {}).get("direction", "right")
+        # one made of its vocabulary has its steps already
+        self._library = rules.rebuild(file, said) if isinstance(source, Path) else file
+        made = rules.parts(self._library)
         self._library.no_truncation()
         self._library.no_padding()
         self.lower_case = lower_case
@@ -47,6 +56,14 @@ class Tokenizer:
             self._library.normalizer = _lower_case(self._library.normalizer)
         self._seams = Seams.of(self._library)
         self._frames = {texts: frame(self._library, texts) for texts in (1, 2)}
+        self._untyped = not said.types and self._type() > 0
+        self.choices = {
+            **{step: made[step] for step in made if made[step] != stored[step]},
+            **({"side": self.side} if self.side != "right" else {}),
+            **({"types": False} if self._untyped else {}),
+        }
+        if self._untyped:
+            self._frames = {texts: untyped(slots) for texts, slots in self._frames.items()}
         pair = self._library.encode("", "")
         # [UNK] and [MASK] too are special to the vocabulary, but a text reads as them
         around = zip(pair.ids, pair.special_tokens_mask, strict=True)
@@ -55,14 +72,15 @@ class Tokenizer:
         self.separator = ends[0] if ends else None
 
     def __call__(
-        self, texts: Many[Texts], limit: int, truncate: Truncate = "refuse", prompt: str = ""
+        self, texts: Many[Texts], limit: int, truncate: Cut = "refuse", prompt: str = ""
     ) -> list[Tokenized]:
         """Tokenize texts and pairs of texts.
 
         Args:
             limit: most tokens of a sequence, special ones included.
-            truncate: what happens beyond: refuse, or cut at the end ("right") or at the
-                start ("left"); of a pair the longer text is cut first.
+            truncate: what happens beyond: refuse, or cut at the end ("right"), at the start
+                ("left") or at the checkpoint's side ("own"); of a pair the longer text is cut
+                first.
             prompt: what goes before each text; its tokens have no place and no word, and it
                 counts and is cut as the text's own.
 
@@ -75,11 +93,12 @@ class Tokenizer:
         self,
         texts: Many[Texts],
         limit: int,
-        truncate: Truncate = "refuse",
+        truncate: Cut = "refuse",
         prompt: str = "",
         *,
         counted: bool = True,
         facts: bool = True,
+        second: int | None = None,
     ) -> Reading[list[Tokenized]]:
         """Tokenize as by calling, with a pause after each bounded piece of work.
 
@@ -89,7 +108,10 @@ class Tokenizer:
                 the words of a text cut at its start count from there.
             facts: whether more is wanted than ids, types and length; else the lists of a text that
                 is not cut may be empty, which takes half the time.
+            second: of a pair's second text the first so many tokens are all that is read; then it
+                is cut as any, but not at the start.
         """
+        truncate = self.where(truncate)
         texts = [(prompt + text[0], *text[1:]) for text in texts] if prompt else texts
         tokenized: list[Tokenized] = []
         for group in _groups(texts):
@@ -97,15 +119,23 @@ class Tokenizer:
             wholes = self._encode(group, facts) if at_once else [None] * len(group)
             for text, whole in zip(group, wholes, strict=True):
                 try:
-                    if whole and (len(whole) <= limit or truncate == "refuse"):
-                        tokenized.append(uncut(whole, limit, facts))
+                    if (
+                        whole
+                        and (len(whole) <= limit or truncate == "refuse")
+                        and (second is None or len(whole) <= second)
+                    ):
+                        tokenized.append(uncut(whole, limit, facts, typed=not self._untyped))
                     else:
-                        cut = self._cut(text, limit, truncate, len(prompt), counted)
+                        cut = self._cut(text, limit, truncate, len(prompt), counted, second)
                         tokenized.append((yield from cut))
                 except SequenceTooLong as error:
                     raise SequenceTooLong(error.length, limit, len(tokenized)) from None
             yield
         return tokenized
+
+    def where(self, truncate: Cut) -> Truncate:
+        """What a cut comes to, where a request may leave the side to the checkpoint."""
+        return self.side if truncate == "own" else truncate
 
     def whole(self, texts: Many[str], *, special: bool, most: int) -> Reading[list[Tokenized]]:
         """Tokenize texts longer than the model takes, but of no more than so many tokens together.
@@ -155,12 +185,20 @@ class Tokenizer:
         """The token that the vocabulary itself names for what it lacks."""
         return getattr(self._library.model, "unk_token", None)
 
+    @property
+    def around(self) -> tuple[int, int]:
+        """Special tokens before a lone text, and behind it."""
+        texts = [slot.text is not None for slot in self._frames[1]]
+        return texts.index(True), texts[::-1].index(True)
+
     def highest(self) -> tuple[int, int]:
         """The highest token id and the highest token type that texts can get."""
         framed = [self._library.encode(""), self._library.encode("", "")]
         ids = {token_id for encoding in framed for token_id in encoding.ids}
-        types = {type_ for encoding in framed for type_ in encoding.type_ids}
-        return max({0, *ids, *self._library.get_vocab().values()}), max({0, *types})
+        return max({0, *ids, *self._library.get_vocab().values()}), self._type()
+
+    def _type(self) -> int:
+        return max(slot.type for slots in self._frames.values() for slot in slots)
 
     def _encode(self, texts: Many[Texts], facts: bool) -> list[Encoding]:
         inputs = [text[0] if len(text) == 1 else text for text in texts]
@@ -169,7 +207,13 @@ class Tokenizer:
         return encode(inputs)
 
     def _cut(
-        self, text: Texts, limit: int, truncate: Truncate, prompt: int, counted: bool
+        self,
+        text: Texts,
+        limit: int,
+        truncate: Truncate,
+        prompt: int,
+        counted: bool,
+        second: int | None,
     ) -> Reading[Tokenized]:
         """A text that may be longer than the limit, tokenized once; see `reading`."""
         added = self._library.num_special_tokens_to_add(len(text) == 2)
@@ -182,15 +226,25 @@ class Tokenizer:
             how = {"counted": counted, "prompt": inside}
             parts.append((yield from self._read(one, max(room, 1), side, **how)))
         lengths = [part.length for part in parts]
+        whole = sum(lengths) + added
+        if second is not None:
+            lengths[1:] = [min(length, second) for length in lengths[1:]]
         length = sum(lengths) + added
         if length > limit and (truncate == "refuse" or room < len(parts)):
             raise SequenceTooLong(length, limit)
         for part, most in zip(parts, share(lengths, room), strict=True):
             part.cut(most, side)
-        return replace(framed(parts, self._frames[len(parts)]), length=length)
+        return replace(framed(parts, self._frames[len(parts)]), length=whole)
 
     def _read(self, text: str, room: int, side: Side, **how: Any) -> Reading[Part]:
         return pieces.read(self._library, self._seams, text, room=room, side=side, **how)
+
+
+def _read(path: Path) -> Library:
+    try:
+        return Library.from_file(str(path))
+    except Exception as error:  # the library raises nothing narrower
+        raise CheckpointError(f"{path.name} cannot be read: {error}") from error
 
 
 def _lower_case(normalizer: Normalizer | None) -> Normalizer:

@@ -4,7 +4,9 @@ What is computed is tried on a processor, with a stand-in for the one function t
 how torch's own are called, on tensors without numbers. benchmarks/cuda_parity.py has the rest.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import wraps
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import varlen
 
-from model import cuda
+from model import cuda, kernels
 from model.attention import MultiHeadAttention
 from model.kernels import PLAIN
 from model.packing import Sequence, pack
@@ -85,6 +87,34 @@ def test_one_call_for_a_batch_gives_what_a_call_for_each_length_gives(
         torch.testing.assert_close(*pair, rtol=0, atol=1e-5)
 
 
+@wraps(by_sequence)
+def by_row(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    """The same with the normaliser as torch's page says, (rows, heads)."""
+    mixed, normaliser = by_sequence(*args, **kwargs)
+    return mixed, normaliser.T
+
+
+@pytest.mark.parametrize("torchs", [by_sequence, by_row], ids=["given", "documented"])
+def test_how_a_normaliser_lies_is_found_out_before_any_batch(
+    monkeypatch: pytest.MonkeyPatch, torchs: Callable[..., Any]
+) -> None:
+    """One way agrees with the plain kernels, and is right where rows and heads are as many."""
+    monkeypatch.setattr(varlen, "varlen_attn", torchs)
+    tried = [replace(PLAIN, spread=way) for way in cuda.spreads(torch.bfloat16)]
+    agreed = []
+    for way in tried:
+        monkeypatch.setattr(kernels, "ONEDNN", way)
+        agreed += [way] if kernels.choose(CPU, torch.float32, HEAD) is way else []
+    assert len(agreed) == 1 < len(tried)
+    packed = pack([Sequence([0] * HEADS)], CPU)  # as many rows as heads
+    x = torch.randn(len(packed.token_ids), WIDTH, generator=torch.Generator().manual_seed(1))
+
+    traces = [layer(way, None, x)(x, x, packed, [None])[1] for way in (agreed[0], PLAIN)]
+
+    one, each = (trace.normaliser(packed.rows(0)) for trace in traces)
+    torch.testing.assert_close(one, each, rtol=0, atol=1e-5)
+
+
 def test_a_full_batch_is_mixed_without_a_copy_or_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     """What torch gives is passed on; normalisers are cut out where a map is made, not before."""
     mixed, normaliser = torch.zeros(sum(BATCH), HEADS, HEAD), torch.zeros(HEADS, sum(BATCH))
@@ -113,7 +143,7 @@ def test_rows_of_no_sequence_are_a_bug_here_too() -> None:
 @pytest.mark.parametrize("window", [None, 2], ids=["everywhere", "window"])
 def test_torch_takes_all_sequences_as_they_are_given(window: int | None) -> None:
     """Its own function, on tensors without numbers: names, shapes and formats fit."""
-    spread = cuda.spread(torch.bfloat16)
+    spread, *_ = cuda.spreads(torch.bfloat16)
     assert spread is cuda.attend_spread
     packed = pack([Sequence([0] * length) for length in BATCH], META)
     q = torch.empty(len(packed.token_ids), HEADS, HEAD, dtype=torch.bfloat16, device=META)

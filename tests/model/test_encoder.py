@@ -103,7 +103,7 @@ def test_hidden_states_are_counted_from_the_embeddings(model: Model, sequences: 
     assert torch.equal(encoded.hidden[6], encoded.last)
 
 
-@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize("cores", [1, 2, 3])
 @pytest.mark.parametrize("way", ["model", "plain"])
 def test_a_sequence_has_the_same_bits_alone_and_in_any_batch(
     request: pytest.FixtureRequest, sequences: Ids, threads: Threads, way: str, cores: int
@@ -115,7 +115,7 @@ def test_a_sequence_has_the_same_bits_alone_and_in_any_batch(
 
 
 @pytest.mark.prove
-@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize("cores", [1, 2, 3])
 @pytest.mark.parametrize("seed", range(11))
 def test_a_thousand_answers_have_the_same_bits_alone_and_in_any_batch(
     model: Model, threads: Threads, seed: int, cores: int

@@ -47,7 +47,7 @@ def test_dense_layers_come_before_the_cut_and_that_before_the_norm() -> None:
     """tanh([[1, 1], [2, 0], [0, 3]] [2, 3] + [0, -4, -8]) begins with 5, 0."""
     weight, bias = torch.tensor([[1.0, 1], [2, 0], [0, 3]]), torch.tensor([0.0, -4, -8])
     dense = Dense(kernels.PLAIN.linear(weight, bias), torch.tanh, 3)
-    how = Pooling(("last",), normalize=False, dense=(dense,))
+    how = Pooling(("last",), normalize=False, layers=(dense,))
 
     assert pool(TOKENS, how).tolist() == pytest.approx([math.tanh(5), 0, math.tanh(1)])
     assert pool(TOKENS, replace(how, normalize=True, dimensions=2)).tolist() == [1, 0]
@@ -102,7 +102,7 @@ def test_pooled_together_dense_layers_come_before_the_cut() -> None:
     random = torch.Generator().manual_seed(0)
     weight, bias = torch.randn(3, 2, generator=random), torch.randn(3, generator=random)
     dense = Dense(kernels.PLAIN.linear(weight, bias), torch.tanh, 3)
-    how = Pooling(("mean",), normalize=True, dimensions=2, dense=(dense,))
+    how = Pooling(("mean",), normalize=True, dimensions=2, layers=(dense,))
     rows = [slice(1, 3), slice(0, 3)]
 
     together = pool_together(TOKENS, rows, how)

@@ -14,6 +14,7 @@ from model.lessons.explain import explain
 from model.loading import assembly
 from model.loading.checkpoint import Model
 from model.packing import Sequence
+from model.rotation import Rope
 
 CPU = torch.device("cpu")
 LAYERS, HEADS, HEAD, TOKENS, WINDOW = 3, 5, 6, 23, 7
@@ -33,7 +34,12 @@ BERT = EncoderConfig(
     types=2,
 )
 ROTARY = replace(
-    BERT, positions="rotary", thetas=(9.0, 99.0, 99.0), biases=False, gated=True, activation="silu"
+    BERT,
+    positions="rotary",
+    ropes=tuple(Rope(theta=theta) for theta in (9.0, 99.0, 99.0)),
+    biases=False,
+    gated=True,
+    activation="silu",
 )
 KINDS = {
     "bert": BERT,

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from model.kernels import Affine
 from model.lessons.mechanism import Attended, MultiHead, attend, mix, score, weigh
-from model.positions import Rotation, buckets
+from model.positions import buckets
+from model.rotation import Rope, Rotation
 
 BATCH, HEADS, QUERIES, KEYS, D_K, D_V = 2, 3, 5, 7, 4, 11
 WIDTH, WIDTH_KEY, WIDTH_OUT = 13, 17, 19
@@ -330,7 +331,9 @@ def test_a_gate_of_zero_drops_one_head() -> None:
 
 def test_rotation_is_multiplication_by_a_phase() -> None:
     """Queries and keys as complex numbers, turned by e^(i position rate), each from 0 on."""
-    turned = layer(biased=False, rotation=Rotation(100.0, D_K, KEYS, torch.device("cpu")))
+    turned = layer(
+        biased=False, rotation=Rotation(Rope(theta=100.0), D_K, KEYS, torch.device("cpu"))
+    )
 
     _, probabilities = turned(ROWS, KEY_ROWS)
 

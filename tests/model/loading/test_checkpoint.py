@@ -22,10 +22,10 @@ from model.errors import CheckpointError
 from model.loading import assembly, checkpoint, files
 from model.loading.checkpoint import Model
 from model.packing import Sequence, pack
+from tests.model.few import FEW, few
 
 CPU = torch.device("cpu")
 ROOT = Path(__file__).parent.parent.parent.parent
-FEW = Path(__file__).parent.parent / "few.json"  # a tokenizer of 41 words, for tables of few rows
 FIRST = "encoder.layer.0.attention.self.query.weight"
 NORM = "embeddings.LayerNorm.bias"
 SIZES = BertConfig(
@@ -63,7 +63,7 @@ def small(tmp_path: Path) -> Path:
     """A folder of a small model with random weights, written by transformers."""
     torch.manual_seed(0)
     BertModel(SIZES).save_pretrained(tmp_path)
-    shutil.copy(FEW, tmp_path / "tokenizer.json")
+    few(tmp_path)
     return tmp_path
 
 
@@ -279,7 +279,7 @@ def test_weights_in_a_pickle_are_not_read(small: Path) -> None:
     torch.save(load_file(small / "model.safetensors"), small / "pytorch_model.bin")
     (small / "model.safetensors").unlink()
 
-    with pytest.raises(CheckpointError, match="is a pickle, .* call save_pretrained: that writes"):
+    with pytest.raises(CheckpointError, match="is a pickle, .* `headlight convert .* OUT` makes"):
         load(small)
 
 
@@ -492,6 +492,8 @@ def test_a_tokenizer_that_reaches_beyond_a_table_is_refused(
     library = Library.from_file(str(FEW))
     edit(library)
     library.save(str(small / "tokenizer.json"))
+    names = ["input_ids", "token_type_ids", "attention_mask"]
+    change(small / "tokenizer_config.json", model_input_names=names)
 
     with pytest.raises(CheckpointError) as refused:
         load(small)

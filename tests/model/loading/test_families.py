@@ -2,7 +2,6 @@
 
 import copy
 import math
-import shutil
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -24,9 +23,9 @@ from model.loading.checkpoint import Model
 from model.maps import maps
 from model.maps.tiles import Look
 from model.packing import Sequence
+from tests.model.few import few
 
 CPU = torch.device("cpu")
-FEW = Path(__file__).parent.parent / "few.json"  # a tokenizer of 41 words, for tables of few rows
 PAGE = Path(__file__).parent.parent.parent.parent / "docs" / "models.md"
 WINDOW = 8  # of ModernBERT's local layers, to either side
 VOCABULARY, TYPES, MOST = 97, 3, 40
@@ -130,7 +129,7 @@ def theirs(family: str, **choices: object) -> PreTrainedModel:
 def saved(model: PreTrainedModel, folder: Path) -> Model:
     """The model as we load it from where transformers saved it."""
     model.save_pretrained(folder)
-    shutil.copy(FEW, folder / "tokenizer.json")
+    few(folder)
     return checkpoint.load(folder, CPU, torch.float32, kernels.choose(CPU, torch.float32))
 
 
@@ -360,7 +359,7 @@ def special(config: EncoderConfig) -> str:
         "embedding projection": config.embedding_width != config.width,
         f"{config.buckets} learned biases of distance": bool(config.buckets),
         "rotary positions": config.positions == "rotary",
-        "two rotary bases": len(set(config.thetas)) == 2,
+        "two rotary bases": len(set(config.ropes)) == 2,
         "local windows": any(config.windows),
         "pre-norm": config.pre_norm,
         f"gated feed-forward ({config.activation})": config.gated,

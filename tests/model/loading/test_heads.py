@@ -23,7 +23,8 @@ from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.packing import Sequence
 from model.tasks.heads import TILE_ROWS, Classifier, Splade, Tagger
-from tests.model.loading.test_families import CPU, FAMILIES, FEW, MOST, VOCABULARY
+from tests.model.few import few
+from tests.model.loading.test_families import CPU, FAMILIES, MOST, VOCABULARY
 
 NAMES = [family for family in FAMILIES if family != "nomic_bert"]  # transformers has no such heads
 CLOSE = 1e-5
@@ -51,7 +52,7 @@ def theirs(family: str, kind: str, **choices: Any) -> PreTrainedModel:
 
 def loaded(folder: Path) -> Model:
     """A folder's model as we load it."""
-    shutil.copy(FEW, folder / "tokenizer.json")
+    few(folder)
     return checkpoint.load(folder, CPU, torch.float32, kernels.choose(CPU, torch.float32))
 
 
@@ -71,7 +72,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 def splade(folder: Path, **choices: Any) -> None:
     """The modules of a SparseEncoder beside a masked language model."""
-    modules = ["base.modules.transformer.Transformer"]
+    modules = ["sparse_encoder.modules.mlm_transformer.MLMTransformer"]
     modules += ["sparse_encoder.modules.splade_pooling.SpladePooling"]
     rows = [
         {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.{module}"}
@@ -219,28 +220,76 @@ def test_a_head_gives_the_same_bits_alone_and_in_any_batch(
             )
 
 
+STORED = "torch.nn.modules.linear.Identity"
+REGRESSION = {"problem_type": "regression"}
+MULTI = {"problem_type": "multi_label_classification"}
+SINGLE = {"problem_type": "single_label_classification"}
+LEGACY = {"sbert_ce_default_activation_function": STORED}
+SIGMOID = {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid"}}
+
+
 @pytest.mark.parametrize(
-    ("choices", "activation"),
+    ("choices", "labels", "marked"),
     [
-        ({"num_labels": 1}, "sigmoid"),
-        ({"num_labels": 3}, "softmax"),
-        ({"num_labels": 1, "problem_type": "regression"}, "none"),
-        ({"num_labels": 3, "problem_type": "multi_label_classification"}, "sigmoid"),
-        ({"num_labels": 2, "problem_type": "single_label_classification"}, "softmax"),
-        ({"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}, "none"),
-        ({"sentence_transformers": {"activation_fn": "torch.nn.Sigmoid"}}, "sigmoid"),
+        ({}, 1, False),
+        ({}, 3, False),
+        ({}, 3, True),
+        (REGRESSION, 1, False),
+        (REGRESSION, 1, True),
+        (REGRESSION, 3, False),
+        (MULTI, 1, False),
+        (MULTI, 3, False),
+        (SINGLE, 3, False),
+        (LEGACY, 1, False),
+        (LEGACY, 3, True),
+        (SIGMOID | LEGACY, 1, False),
+        (REGRESSION | LEGACY, 1, False),
     ],
     ids=str,
 )
-def test_scores_come_by_the_checkpoints_activation(
-    made: Made, choices: dict[str, Any], activation: str
+def test_scores_are_those_of_cross_encoder_and_of_the_pipeline(
+    tmp_path: Path, folder: Path, choices: dict[str, Any], labels: int, marked: bool
 ) -> None:
-    """A CrossEncoder's own, or what transformers' pipeline makes of the problem's type."""
-    _, model = made("bert", KINDS[0], **choices)
+    """Ranks are the one's; classes of a plain checkpoint without an activation are the other's."""
+    sizes = {"vocab_size": 30522, "max_position_embeddings": 41, "num_labels": labels}
+    theirs("bert", KINDS[0], **sizes, **choices).save_pretrained(tmp_path)
+    transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(tmp_path)
+    prompts = {"activation_fn": STORED} | ({"model_type": "CrossEncoder"} if marked else {})
+    if marked:
+        cross_encoder(tmp_path)
+        prompts |= {"activation_fn": None}
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    model = checkpoint.load(tmp_path, CPU, torch.float32, kernels.choose(CPU, torch.float32))
+    text = "A dog ate the food"
+    (tokenized,) = model.tokenizer([(text,)], model.max_tokens)
 
     assert isinstance(model.head, Classifier)
-    assert model.head.activation == activation
-    assert ("rerank" in model.tasks) == (choices.get("num_labels") == 1)
+    ranking = dataclasses.replace(model.head, activation=model.head.ranking)
+    own, ranked = (
+        ours(dataclasses.replace(model, head=head), [tokenized.token_ids])[0]["scores"]
+        for head in (model.head, ranking)
+    )
+
+    reference = CrossEncoder(str(tmp_path), device="cpu")
+    with torch.inference_mode():
+        found = reference(reference.preprocess([text]))["scores"]
+        expected = reference.activation_fn(found)[0]
+    torch.testing.assert_close(ranked, expected, rtol=0, atol=CLOSE)
+    if not marked and not {*LEGACY, *SIGMOID} & {*choices}:
+        piped = transformers.pipeline("text-classification", str(tmp_path), device="cpu")
+        by_label = {one["label"]: one["score"] for one in piped(text, top_k=None)}
+        expected = torch.tensor([by_label[label] for label in model.head.labels])
+    torch.testing.assert_close(own, expected, rtol=0, atol=CLOSE)
+    assert ("rerank" in model.tasks) == (labels == 1)
+
+
+def cross_encoder(folder: Path) -> None:
+    """The modules of a CrossEncoder beside a classifier."""
+    kind = "sentence_transformers.base.modules.transformer.Transformer"
+    row = {"idx": 0, "name": "0", "path": "", "type": kind}
+    (folder / "modules.json").write_text(json.dumps([row]))
+    how = {"transformer_task": "sequence-classification"}
+    (folder / "sentence_bert_config.json").write_text(json.dumps(how))
 
 
 @pytest.mark.parametrize(("function", "name"), [(None, "sigmoid"), ("Identity", "none")])

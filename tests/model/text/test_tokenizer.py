@@ -1,5 +1,6 @@
 """model/text/tokenizer.py: what transformers' fast tokenizer says, and what it does not."""
 
+import json
 import time
 import unicodedata
 from dataclasses import replace
@@ -23,6 +24,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from model.errors import CheckpointError, SequenceTooLong
 from model.loading.checkpoint import Model
+from model.loading.texts.settings import read_rules
 from model.text import pieces
 from model.text.frame import Tokenized
 from model.text.pieces import Seams, exhaust
@@ -64,7 +66,7 @@ def same(ours: Tokenized, peer: Any, text: Texts, **options: Any) -> bool:
     return (
         ours.token_ids == theirs["input_ids"][0]
         and ours.offsets == theirs["offset_mapping"][0]
-        and ours.types == theirs["token_type_ids"][0]
+        and ours.types == theirs.get("token_type_ids", [[0] * len(ours.types)])[0]
         and ours.special == [bool(flag) for flag in theirs["special_tokens_mask"][0]]
         and ours.tokens == theirs.tokens(0)
         and ours.words == theirs.word_ids(0)
@@ -375,20 +377,36 @@ def spaced(texts: list[str]) -> Library:
     return library
 
 
-KINDS = {f.__name__: f for f in (wordpiece, byte_level, modern, unigram)}
+def typed(texts: list[str]) -> Library:
+    """As BERT's, read as it is, and its pairs get token types all the same."""
+    return wordpiece(texts)
+
+
+KINDS = {f.__name__: f for f in (wordpiece, byte_level, modern, unigram, typed)}
+NAMES = ["input_ids", "token_type_ids", "attention_mask"]
+SAID: dict[str, dict[str, Any]] = {  # by the kind's name: the family, and what is said of it
+    "wordpiece": {"model_type": "bert"},
+    "byte_level": {"model_type": "roberta"},
+    "modern": {"model_type": "modernbert"},
+    "unigram": {"model_type": "xlm-roberta", "tokenizer_class": "PreTrainedTokenizerFast"},
+    "typed": {"model_type": "bert", "tokenizer_class": "TokenizersBackend"}
+    | {"model_input_names": NAMES},
+}
 
 
 @pytest.fixture(scope="module", params=KINDS.values(), ids=KINDS.keys())
 def kind(
     request: pytest.FixtureRequest, texts: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Tokenizer, PreTrainedTokenizerFast]:
-    """A tokenizer of each kind as we read it from its file, and as transformers wraps it."""
+    """A tokenizer of each kind as we read it from its folder, and as transformers does."""
     library = request.param([*texts[:60], *TRICKY])
-    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    library.save(str(path))
-    peer = PreTrainedTokenizerFast(tokenizer_object=library)
-    peer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
-    return Tokenizer(path), peer
+    folder, said = tmp_path_factory.mktemp("tokenizer"), dict(SAID[request.param.__name__])
+    library.save(str(folder / "tokenizer.json"))
+    family = said.pop("model_type")
+    (folder / "config.json").write_text(json.dumps({"model_type": family}))
+    (folder / "tokenizer_config.json").write_text(json.dumps(said))
+    ours = Tokenizer(folder / "tokenizer.json", read_rules(folder, family, {}))
+    return ours, AutoTokenizer.from_pretrained(folder)
 
 
 Kind = tuple[Tokenizer, PreTrainedTokenizerFast]

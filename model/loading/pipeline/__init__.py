@@ -1,0 +1,1 @@
+"""sentence-transformers' modules behind its Transformer: their keys, layers, masks and routes."""

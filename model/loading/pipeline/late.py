@@ -1,0 +1,190 @@
+"""The files of sentence-transformers' MultiVectorEncoder: how either side's texts are read.
+
+modules.json                        Transformer, Dense .., MultiVectorMask, Normalize
+sentence_bert_config.json           query_length, document_length, query_expansion
+2_MultiVectorMask/config.json       the skiplist, and the sides that it is for
+config_sentence_transformers.json   prompts of either side
+
+Source: sentence-transformers 6.2, base/modules/transformer.py and multi_vector_encoder/.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from model.config import EncoderConfig
+from model.errors import CheckpointError
+from model.loading.files import CONFIG, read_object
+from model.loading.modules import MODULES, PROMPTS, read_modules, read_optional, read_sentence
+from model.loading.pipeline.keys import SETTINGS, TOKENS
+from model.loading.pipeline.layers import names_of, normalizes
+from model.loading.sentence_transformers import read_max_tokens, read_prompts
+from model.loading.texts.settings import SPECIALS, TOKENIZER_CONFIG
+from model.tasks.choices import Side
+from model.text.role import Role, Token
+from model.text.tokenizer import Tokenizer
+
+MASKS = ("[MASK]", "<mask>")  # of a tokenizer whose files do not name it
+STRATEGIES = ("fixed", "min")
+# PyLate's, which sentence-transformers reads in another's files, and in its own writes elsewhere
+FOREIGN = {
+    *("query_prefix", "document_prefix", "query_length", "document_length", "query_expansion"),
+    *("do_query_expansion", "attend_to_expansion_tokens", "attend_to_mask_tokens"),
+    "skiplist_words",
+}
+
+
+def read_roles(folder: Path, config: EncoderConfig, tokenizer: Tokenizer) -> Mapping[Side, Role]:
+    """How the texts of either side are read.
+
+    Raises:
+        CheckpointError: a choice is malformed or not supported, or the vocabulary lacks a token.
+    """
+    modules = read_modules(folder)
+    _check_order(modules)
+    _check_stored(read_optional(folder / PROMPTS))
+    stored, prompts = read_sentence(modules[0][1]), read_prompts(folder).texts
+    masks = [read_object(path / CONFIG) for kind, path in modules if kind == "MultiVectorMask"]
+    skipped = _skipped(masks[0] if masks else {}, tokenizer)
+    most = read_max_tokens(folder, config.max_tokens)
+    query, document = (
+        min(_length(stored, f"{side}_length") or most, config.max_tokens)
+        for side in ("query", "document")
+    )
+    reading = Role(query, skipped=skipped["query"], prompt=prompts.get("query", ""))
+    if (expansion := stored.get("query_expansion")) is not None:
+        if not masks:
+            raise CheckpointError(f"{MODULES}: query_expansion without a MultiVectorMask")
+        reading = _filled(reading, expansion, stored, folder, config, tokenizer)
+    return {
+        "query": reading,
+        "document": Role(document, skipped=skipped["document"], prompt=prompts.get("document", "")),
+    }
+
+
+def mask_token(folder: Path, tokenizer: Tokenizer) -> Token:
+    """What fills a query up.
+
+    Raises:
+        CheckpointError: the tokenizer has no mask token.
+    """
+    names = [name] if (name := special_token(folder, "mask_token")) else MASKS
+    for one in names:
+        if (id := tokenizer.find(one)) is not None:
+            return Token(id, one)
+    raise CheckpointError("queries are to be filled up, and the tokenizer has no mask token")
+
+
+def special_token(folder: Path, kind: str) -> str | None:
+    """What a tokenizer's files call a special token."""
+    for name in (TOKENIZER_CONFIG, SPECIALS):
+        token = read_optional(folder / name).get(kind)
+        token = token.get("content") if isinstance(token, Mapping) else token
+        if isinstance(token, str):
+            return token
+    return None
+
+
+def check_windows(config: EncoderConfig, length: int, where: str) -> None:
+    """Refuse filling that no token looks at where it would lie beyond a local window.
+
+    Args:
+        length: of filled queries.
+    """
+    windows = [window for window in config.windows if window is not None]
+    if any(length > window + 1 for window in windows):
+        told = f"filling that no token looks at, beyond a window of {min(windows)}"
+        raise CheckpointError(f"{where}: not supported: {told}")
+
+
+def _filled(
+    role: Role,
+    expansion: Any,
+    stored: Mapping[str, Any],
+    folder: Path,
+    config: EncoderConfig,
+    tokenizer: Tokenizer,
+) -> Role:
+    """The role of queries that are filled up."""
+    known = {"strategy", "attend", "token", "length"}
+    if not isinstance(expansion, Mapping) or not set(expansion) <= known:
+        raise CheckpointError(f"{SETTINGS}: not supported: query_expansion {expansion!r}")
+    length, attended = _length(expansion, "length"), expansion.get("attend", False)
+    strategy, name = expansion.get("strategy"), expansion.get("token")
+    if length is None or strategy not in STRATEGIES or not isinstance(attended, bool):
+        raise CheckpointError(f"{SETTINGS}: not supported: query_expansion {dict(expansion)!r}")
+    if (_length(stored, "query_length") or length) < length:
+        raise CheckpointError(f"{SETTINGS}: query_length is less than {length}, of query_expansion")
+    if length > config.max_tokens:
+        most = f"the model takes {config.max_tokens}"
+        raise CheckpointError(f"{SETTINGS}: queries of {length} tokens, and {most}")
+    if not attended:
+        check_windows(config, length, SETTINGS)
+    if name is None:
+        filling = mask_token(folder, tokenizer)
+    elif (id := tokenizer.find(name)) is not None:
+        filling = Token(id, name)
+    else:
+        raise CheckpointError(f"{SETTINGS}: the tokenizer lacks {name!r}, of query_expansion")
+    longest = length if strategy == "fixed" else max(role.length, length)
+    return Role(
+        longest,
+        filling=filling,
+        attended=attended,
+        skipped=role.skipped,
+        floor=length,
+        prompt=role.prompt,
+    )
+
+
+def _check_order(modules: Sequence[tuple[str, Path]]) -> None:
+    """Refuse modules of another order than is computed: all Dense before the tokens' Normalize."""
+    kinds = [kind for kind, _ in modules]
+    named = [kind for kind in kinds if kind != "MultiVectorMask"]
+    dense = named.count("Dense")
+    order = ["Transformer", *["Dense"] * dense, "Normalize"]
+    if not dense or named != order or kinds.count("MultiVectorMask") > 1:
+        raise CheckpointError(f"{MODULES}: not supported: {', '.join(kinds)}")
+    for kind, path in modules:
+        if kind == "Dense" and (names := names_of(read_object(path / CONFIG), TOKENS)) != (
+            TOKENS,
+            TOKENS,
+        ):
+            told = f"module_input_name {names[0]!r}, module_output_name {names[1]!r}"
+            raise CheckpointError(f"{path.name}: not supported: {told}")
+        if kind == "Normalize" and normalizes(path) != TOKENS:
+            raise CheckpointError(f"{path.name}: not supported: vectors of another length than 1")
+
+
+def _check_stored(config: Mapping[str, Any]) -> None:
+    """Refuse what PyLate's files say, and another score than MaxSim."""
+    wrong = [f"{key} {config[key]!r}" for key in sorted(FOREIGN & set(config))]
+    if config.get("similarity_fn_name") == "meanmaxsim":
+        wrong.append("similarity_fn_name 'meanmaxsim'")
+    if wrong:
+        raise CheckpointError(f"{PROMPTS}: not supported: {', '.join(wrong)}")
+
+
+def _length(config: Mapping[str, Any], key: str) -> int | None:
+    """A number of tokens; None where none is said."""
+    value = config.get(key)
+    if value is None:
+        return None
+    if type(value) is not int or value < 1:
+        raise CheckpointError(
+            f"{SETTINGS}: expected one token or more as {key}, received {value!r}"
+        )
+    return value
+
+
+def _skipped(mask: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str, frozenset[int]]:
+    """The ids without a vector on either side; words that the vocabulary lacks are none."""
+    words, tasks = mask.get("skiplist_words") or [], mask.get("skiplist_tasks")
+    tasks = [tasks] if isinstance(tasks, str) else tasks
+    tasks = ["document"] if tasks is None else tasks
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise CheckpointError("MultiVectorMask: expected texts as skiplist_words")
+    if not isinstance(tasks, list):
+        raise CheckpointError("MultiVectorMask: expected names as skiplist_tasks")
+    ids = frozenset(id for word in words if (id := tokenizer.find(word)) is not None)
+    return {side: ids if side in tasks else frozenset() for side in ("query", "document")}

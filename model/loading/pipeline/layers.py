@@ -1,0 +1,160 @@
+"""A Pooling, and the layers behind it: Dense, LayerNorm, Dropout and Normalize, in any order.
+
+1_Pooling/config.json
+2_Dense/config.json, model.safetensors
+3_LayerNorm/model.safetensors
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from model.config import Mode
+from model.errors import CheckpointError, advice
+from model.kernels import Kernels
+from model.loading.files import CONFIG, PICKLES, WEIGHTS, read_object
+from model.loading.modules import read_optional
+from model.loading.pipeline.keys import TOKENS, VECTOR
+from model.loading.tensors import Shape, check, open_tensors
+from model.pooling import Dense, Layer, Norm, Unit, identity
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "torch.nn.modules.linear.Identity": identity,
+    "torch.nn.modules.activation.Tanh": torch.tanh,
+    "torch.nn.modules.activation.ReLU": F.relu,
+    "torch.nn.modules.activation.GELU": F.gelu,
+    "torch.nn.modules.activation.SiLU": F.silu,
+    "torch.nn.modules.activation.Sigmoid": torch.sigmoid,
+}
+FLAGS = {  # in the order in which several are joined
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+OURS = {"lasttoken": "last", "mean_sqrt_len_tokens": "mean_sqrt_len"}
+LAYERS = ("Dense", "LayerNorm", "Dropout", "Normalize")
+NORM_EPS = 1e-5  # of torch.nn.LayerNorm, which no file says
+
+
+def read_modes(folder: Path) -> tuple[Mode, ...]:
+    """How a Pooling module reduces token vectors; by the mean where it does not say.
+
+    Raises:
+        CheckpointError: names what is not supported.
+    """
+    config = read_object(folder / CONFIG)
+    flags = [mode for flag, mode in FLAGS.items() if config.get(flag)]
+    names = config.get("pooling_mode", flags or ["mean"])  # sentence-transformers 6 writes this
+    names = [names] if isinstance(names, str) else names or []
+    modes = tuple(mode for name in names for mode in get_args(Mode) if OURS.get(name, name) == mode)
+    if not names or len(modes) != len(names):
+        raise CheckpointError(f"pooling not supported: {', '.join(map(str, names)) or 'none'}")
+    return modes
+
+
+def read_layers(
+    modules: Sequence[tuple[str, Path]],
+    inputs: int,
+    device: torch.device,
+    kernels: Kernels,
+    output: str = VECTOR,
+) -> tuple[Layer, ...]:
+    """What stands behind a Pooling, each layer once it has an effect.
+
+    Args:
+        modules: kinds of LAYERS and their folders.
+        inputs: numbers that the Pooling makes.
+        output: by which name the last Dense hands its numbers on.
+
+    Raises:
+        CheckpointError: a choice that is not supported, or tensors that do not fit.
+    """
+    layers: list[Layer] = []
+    last = max((i for i, (kind, _) in enumerate(modules) if kind == "Dense"), default=None)
+    for place, (kind, path) in enumerate(modules):
+        if kind == "Dense":
+            name = output if place == last else VECTOR
+            layers.append(_dense(path, inputs, device, kernels, name))
+        elif kind == "LayerNorm":
+            layers.append(_norm(path, inputs, device))
+        elif kind == "Normalize" and normalizes(path) == VECTOR:
+            layers.append(Unit(inputs))
+        inputs = layers[-1].outputs if layers else inputs
+    return tuple(layers)
+
+
+def normalizes(folder: Path) -> str:
+    """Which of its inputs a Normalize module scales to length 1.
+
+    Raises:
+        CheckpointError: neither the vector nor the tokens', or it hands them on by another name.
+    """
+    config = read_optional(folder / CONFIG)
+    name = config.get("module_input_name", VECTOR)
+    handed = config.get("module_output_name")
+    if name not in (VECTOR, TOKENS) or handed not in (None, name):
+        told = f"module_input_name {name!r}, module_output_name {handed!r}"
+        raise CheckpointError(f"{folder.name}: not supported: {told}")
+    return str(name)
+
+
+def names_of(config: Mapping[str, Any], default: str = VECTOR) -> tuple[Any, Any]:
+    """What a Dense module reads, and by which name it hands on what it makes."""
+    read = config.get("module_input_name", default)
+    handed = config.get("module_output_name")
+    return read, read if handed is None else handed
+
+
+def weights(folder: Path) -> tuple[Path, str]:
+    """The file of a module's weights, and what a refusal calls it.
+
+    Raises:
+        CheckpointError: there is none, or a pickle.
+    """
+    path, pickle = folder / WEIGHTS, folder / PICKLES[0]
+    where = f"{folder.name}/{WEIGHTS}"
+    if not path.is_file() and pickle.is_file():
+        what = f"{folder.name}/{pickle.name} is a pickle, which can run code"
+        raise CheckpointError(f"{what}; {advice(str(folder.parent))}")
+    if not path.is_file():
+        raise CheckpointError(f"{folder.parent} lacks {where}")
+    return path, where
+
+
+def _dense(folder: Path, inputs: int, device: torch.device, kernels: Kernels, output: str) -> Dense:
+    config = read_object(folder / CONFIG)
+    read, handed = names_of(config)
+    wrong = [] if read == VECTOR else [f"module_input_name {read!r}"]
+    wrong += [] if handed == output else [f"module_output_name {handed!r}"]
+    wrong += ["use_residual True"] if config.get("use_residual") else []
+    activation: Any = config.get("activation_function")
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
+        wrong.append(f"activation_function {activation!r}")
+    if wrong:
+        raise CheckpointError(f"{folder.name}: not supported: {', '.join(wrong)}")
+    path, where = weights(folder)
+    with open_tensors({where: path}) as tensors:
+        shape = tensors["linear.weight"].shape if "linear.weight" in tensors else ()
+        outputs = max((1, *shape[:1]))
+        shapes: dict[str, Shape] = {"linear.weight": (outputs, inputs)}
+        shapes |= {"linear.bias": (outputs,)} if config.get("bias", True) else {}
+        check(tensors, shapes, where)
+        weight, *bias = (tensors[name].read().float().to(device) for name in shapes)
+    linear = kernels.linear(weight, bias[0] if bias else None)
+    return Dense(linear, ACTIVATIONS[activation], outputs)
+
+
+def _norm(folder: Path, inputs: int, device: torch.device) -> Norm:
+    path, where = weights(folder)
+    shapes: dict[str, Shape] = {"norm.weight": (inputs,), "norm.bias": (inputs,)}
+    with open_tensors({where: path}) as tensors:
+        check(tensors, shapes, where)
+        weight, bias = (tensors[name].read().float().to(device) for name in shapes)
+    return Norm((weight, bias), NORM_EPS, inputs)

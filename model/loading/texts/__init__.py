@@ -1,0 +1,1 @@
+"""How a folder's texts are read, beside its tokenizer.json."""

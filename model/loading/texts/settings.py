@@ -1,0 +1,214 @@
+"""What is said of a folder's tokenizer beside its tokenizer.json.
+
+tokenizer_config.json     class, lower-casing, special tokens, token types, side of a cut, length
+special_tokens_map.json   special tokens, where tokenizer_config.json has no added_tokens_decoder
+added_tokens.json         tokens found in texts, likewise
+tokenizer_args            of sentence-transformers, over the first
+
+What transformers 5 follows of them is followed; docs/models.md lists what is without effect.
+"""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken
+
+from model.errors import CheckpointError
+from model.loading.modules import home, read_optional
+from model.loading.texts.arguments import read_arguments
+from model.loading.texts.classes import KINDS, TYPED, read_class
+from model.text.rules import MARKS, Mark, Rules
+
+TOKENIZER_CONFIG, SPECIALS = "tokenizer_config.json", "special_tokens_map.json"
+ADDED, CHAT = "added_tokens.json", "chat_template.jinja"
+EXTRA, OLDER = "extra_special_tokens", "additional_special_tokens"
+PAIRS = "token_type_ids"
+NEEDED = {"input_ids", "attention_mask"}
+# each would have texts put into others, or read by another class or the folder's own code
+REFUSED = ("auto_map", "chat_template", "fast_tokenizer_files", "init_inputs", "processor_class")
+
+
+def read_rules(folder: Path, family: str, config: Mapping[str, Any]) -> Rules:
+    """What is said of a folder's tokenizer.
+
+    Args:
+        family: model_type of config.json.
+        config: config.json.
+
+    Raises:
+        CheckpointError: a file is broken, or names what is not followed here.
+    """
+    over, folder = read_arguments(folder).tokenizer, home(folder)
+    stored = read_optional(folder / TOKENIZER_CONFIG)
+    name = read_class(family, stored, config)
+    said = {**stored, **over}
+    wrong = [key for key in REFUSED if said.get(key)]
+    wrong += [CHAT] if (folder / CHAT).is_file() else []
+    if wrong:
+        raise CheckpointError(f"{TOKENIZER_CONFIG}: not supported: {', '.join(wrong)}")
+    whole = "added_tokens_decoder" in said
+    if OLDER in said and not said.get(EXTRA):
+        said[EXTRA] = said.pop(OLDER)
+    named = _named(said)
+    if not whole:
+        said |= _special_tokens(folder, said, over)
+        named |= _named(said)
+    if OLDER in said and EXTRA not in said:
+        said[EXTRA] = said.pop(OLDER)
+    return Rules(
+        kind=KINDS[name],
+        lower_case=_switch(said, "do_lower_case", own=True),
+        strip_accents=_optional_switch(said, "strip_accents"),
+        chinese=_switch(said, "tokenize_chinese_chars", own=True),
+        prefix_space=_optional_switch(said, "add_prefix_space"),
+        trim_offsets=_switch(said, "trim_offsets", own=True),
+        special=_marks(said, named),
+        extra=_extra(said),
+        added=_decoder(said) if whole else _legacy(folder, said),
+        whole=whole,
+        split_special=_switch(said, "split_special_tokens", own=False),
+        types=_types(said, name),
+        side=_side(said),
+    )
+
+
+def read_longest(folder: Path, stored: object) -> int | None:
+    """The longest sequence, special tokens included; None where nothing is said.
+
+    Args:
+        stored: what sentence-transformers itself has of it.
+
+    Raises:
+        CheckpointError: it is no number.
+    """
+    config, over = read_optional(home(folder) / TOKENIZER_CONFIG), read_arguments(folder).tokenizer
+    limit = over.get("model_max_length") or stored
+    for key in ("model_max_length", "max_len"):
+        limit = limit or config.get(key)
+    if limit is None or limit == math.inf:
+        return None
+    if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit >= 1:
+        raise CheckpointError(f"the longest sequence is no number of tokens: {limit!r}")
+    return int(limit)
+
+
+def _special_tokens(
+    folder: Path, said: Mapping[str, Any], over: Mapping[str, Any]
+) -> dict[str, Any]:
+    """special_tokens_map.json, which holds over tokenizer_config.json but under arguments."""
+    found = {}
+    for key, value in read_optional(folder / SPECIALS).items():
+        if over.get(key):
+            continue
+        if key == EXTRA and isinstance(value, list):
+            there = list(said.get(key) or ())
+            value = there + [new for one in value if (new := _marked(one)) not in there]
+        found[key] = value if key == EXTRA else _marked(value)
+    return found
+
+
+def _marked(mark: Any) -> Any:
+    """A token of special_tokens_map.json as tokenizer_config.json has it."""
+    token = {"__type": "AddedToken", "special": True}
+    return {**mark, **token} if isinstance(mark, Mapping) else mark
+
+
+def _named(said: dict[str, Any]) -> dict[str, Any]:
+    """Take out special tokens that have names of their own."""
+    return dict(said.pop(EXTRA)) if isinstance(said.get(EXTRA), Mapping) else {}
+
+
+def _marks(said: Mapping[str, Any], named: Mapping[str, Any]) -> dict[str, Mark | None]:
+    """Special tokens by name, those of transformers' names and of others."""
+    marks = {name: said[name] for name in MARKS if name in said}
+    others = {
+        name: mark
+        for name, mark in said.items()
+        if name.endswith("_token") and name not in MARKS and isinstance(mark, str | Mapping)
+    }
+    others |= named
+    return {
+        name: None if mark is None else _mark(name, mark) for name, mark in (marks | others).items()
+    }
+
+
+def _extra(said: Mapping[str, Any]) -> tuple[Mark, ...] | None:
+    """Special tokens without a name."""
+    if EXTRA not in said:
+        return None
+    extra = [] if said[EXTRA] is None else said[EXTRA]
+    if not isinstance(extra, list):
+        raise CheckpointError(f"{TOKENIZER_CONFIG}: {EXTRA} is no list")
+    return tuple(_mark(EXTRA, mark) for mark in extra)
+
+
+def _mark(name: str, mark: Any) -> Mark:
+    if isinstance(mark, str):
+        return mark
+    if isinstance(mark, Mapping) and mark.get("__type") == "AddedToken":
+        return _token(name, {key: value for key, value in mark.items() if key != "__type"})
+    raise CheckpointError(f"{TOKENIZER_CONFIG}: {name} is no token: {mark!r}")
+
+
+def _decoder(said: Mapping[str, Any]) -> dict[int, AddedToken]:
+    """added_tokens_decoder: tokens by id."""
+    name, stored = "added_tokens_decoder", said["added_tokens_decoder"]
+    try:
+        return {int(id): _token(name, token) for id, token in stored.items()}
+    except (AttributeError, ValueError) as error:
+        raise CheckpointError(f"{TOKENIZER_CONFIG}: {name} has no tokens by id") from error
+
+
+def _legacy(folder: Path, said: Mapping[str, Any]) -> dict[int, AddedToken]:
+    """added_tokens.json: ids by token."""
+    special = {str(_content(said[name])) for name in MARKS if said.get(name)}
+    special |= {str(_content(one)) for one in said.get(EXTRA) or ()}
+    stored = read_optional(folder / ADDED)
+    if not all(type(id) is int for id in stored.values()):
+        raise CheckpointError(f"{ADDED} has no ids by token")
+    return {
+        id: AddedToken(text, normalized=text not in special, special=text in special)
+        for text, id in stored.items()
+    }
+
+
+def _content(mark: Any) -> Any:
+    return mark.get("content") if isinstance(mark, Mapping) else mark
+
+
+def _token(name: str, token: Any) -> AddedToken:
+    try:
+        return AddedToken(**token)
+    except TypeError as error:
+        raise CheckpointError(f"{TOKENIZER_CONFIG}: {name} is no token: {token!r}") from error
+
+
+def _types(said: Mapping[str, Any], name: str) -> bool:
+    """Whether pairs get token types."""
+    names = said.get("model_input_names")
+    if names is None:
+        return name in TYPED
+    if not isinstance(names, list) or not NEEDED <= {*map(str, names)}:
+        wanted = " and ".join(sorted(NEEDED))
+        raise CheckpointError(f"{TOKENIZER_CONFIG}: model_input_names lacks {wanted}: {names!r}")
+    return PAIRS in names
+
+
+def _side(said: Mapping[str, Any]) -> Any:
+    side = said.get("truncation_side")
+    if side not in (None, "right", "left"):
+        raise CheckpointError(f"{TOKENIZER_CONFIG}: truncation_side {side!r} is no side")
+    return side
+
+
+def _switch(said: Mapping[str, Any], key: str, *, own: bool) -> bool:
+    value = said.get(key, own)
+    if not isinstance(value, bool):
+        raise CheckpointError(f"{TOKENIZER_CONFIG}: {key} is neither true nor false: {value!r}")
+    return value
+
+
+def _optional_switch(said: Mapping[str, Any], key: str) -> bool | None:
+    return None if said.get(key) is None else _switch(said, key, own=False)

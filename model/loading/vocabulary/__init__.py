@@ -1,0 +1,1 @@
+"""A tokenizer made of a vocabulary's own files, where a folder has no tokenizer.json."""

@@ -1,0 +1,137 @@
+"""Rotary positions: by what angles queries and keys turn, and what stretches those angles.
+
+    rate(c) = theta^(-2c / head)      angle(position, c) = position * rate(c)
+
+Sources: Su et al. 2021, "RoFormer"; Chen et al. 2023, "Positional Interpolation" (linear); Peng et
+al. 2023, "YaRN". The rates are transformers' own, operation for operation: in the last bit of one
+lie 5e-4 radians at position 8191.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rope:
+    """Angles that nothing stretches.
+
+    Args:
+        theta: their base.
+        amplitude: what the turned queries and keys are multiplied by, each.
+    """
+
+    theta: float
+    amplitude: float = 1.0
+
+    def rates(self, head: int) -> Tensor:
+        """Radians a position of each pair of channels, (head / 2,) float32."""
+        return 1.0 / self.bases(head)
+
+    def bases(self, head: int, pairs: int | None = None) -> Tensor:
+        """Positions a radian of each of the first pairs of channels, float32; of all by default."""
+        stop = head if pairs is None else 2 * pairs  # not cut: a power's last bit follows from both
+        return self.theta ** (torch.arange(0, stop, 2, dtype=torch.float32) / head)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Linear(Rope):
+    """Every rate divided by a factor."""
+
+    factor: float
+
+    def rates(self, head: int) -> Tensor:
+        """As Rope.rates."""
+        return 1.0 / self.bases(head) / self.factor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Yarn(Rope):
+    """Slow pairs of channels divided by a factor, fast ones as they are, a ramp between them.
+
+    Args:
+        trained: tokens of the longest sequence before stretching.
+        fast, slow: turns within `trained` from which on a pair stays, and up to which it is
+            divided.
+        whole: whether the ramp begins and ends at whole channels.
+    """
+
+    factor: float
+    trained: float
+    fast: float = 32.0
+    slow: float = 1.0
+    whole: bool = True
+
+    def rates(self, head: int) -> Tensor:
+        """As Rope.rates."""
+        low, high = self._place(self.fast, head), self._place(self.slow, head)
+        if self.whole:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, head - 1)
+        high += 0.001 if low == high else 0  # a ramp has a length
+        ramp = (torch.arange(head // 2, dtype=torch.float32) - low) / (high - low)
+        kept, bases = 1 - ramp.clamp(0, 1), self.bases(head)
+        return 1.0 / (self.factor * bases) * (1 - kept) + 1.0 / bases * kept
+
+    def _place(self, turns: float, head: int) -> float:
+        """The pair of channels that makes so many turns within `trained`."""
+        return (head * math.log(self.trained / (turns * 2 * math.pi))) / (2 * math.log(self.theta))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Llama3(Rope):
+    """Waves longer than trained / low divided by a factor, those below trained / high as they are.
+
+    Args:
+        trained: tokens of the longest sequence before stretching.
+    """
+
+    factor: float
+    trained: float
+    low: float
+    high: float
+
+    def rates(self, head: int) -> Tensor:
+        """As Rope.rates."""
+        plain = 1.0 / self.bases(head)
+        wave = 2 * math.pi / plain
+        share = (self.trained / wave - self.low) / (self.high - self.low)
+        between = (1 - share) * plain / self.factor + share * plain
+        rates = torch.where(wave > self.trained / self.low, plain / self.factor, between)
+        return torch.where(wave < self.trained / self.high, plain, rates)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Proportional(Rope):
+    """A share of the pairs of channels turns, divided by a factor; the others stand still."""
+
+    factor: float
+    share: float
+
+    def rates(self, head: int) -> Tensor:
+        """As Rope.rates."""
+        turning = int(self.share * head // 2)
+        still = torch.zeros(head // 2 - turning)
+        return torch.cat((1.0 / self.bases(head, turning), still)) / self.factor
+
+
+class Rotation:
+    """Turns pairs of channels of queries and keys by an angle proportional to position.
+
+    Channel c is paired with c + head/2; in float32, whatever the dtype.
+    """
+
+    def __init__(self, rope: Rope, head: int, positions: int, device: torch.device) -> None:
+        places = torch.arange(positions, dtype=torch.float32, device=device)
+        angles = places[:, None] * rope.rates(head).to(device)
+        # (positions, head / 2) each
+        self.cos, self.sin = angles.cos() * rope.amplitude, angles.sin() * rope.amplitude
+
+    def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Rotate x, (rows, heads, head), by each row's position, (rows,)."""
+        cos, sin = self.cos[positions][:, None], self.sin[positions][:, None]
+        left, right = x.float().chunk(2, dim=-1)
+        turned = torch.cat((left * cos - right * sin, right * cos + left * sin), dim=-1)
+        return turned.to(x.dtype)

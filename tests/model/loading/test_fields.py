@@ -1,0 +1,305 @@
+"""Every key of config.json that transformers knows in a family: read, refused or without effect.
+
+A key that a new release adds stands in none of the tables, and fails here until someone has looked
+at what it does.
+"""
+
+import dataclasses
+import inspect
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+from transformers import PreTrainedConfig
+
+from model.errors import CheckpointError
+from model.loading import families, heads, recipes
+from tests.model.loading.test_families import FAMILIES, MOST, VOCABULARY
+
+Keys = dict[str, Any]  # key of config.json -> a value that is not its own
+
+# what a config's class takes beside its fields, and what its model's code asks it for by name
+TAKEN = re.compile(r'kwargs\.(?:pop|get)\(\s*"([a-z]\w*)"')
+ASKED = re.compile(r'getattr\((?:self\.)?config, "([a-z]\w*)"')
+HEADED = ("AutoModelForSequenceClassification", "AutoModelForMaskedLM")
+# these repeat what other keys say, so that the others' values would not count
+DERIVED = ("rope_parameters", "layer_types", "head_dim")
+ROTARY_BASE = {"rope_type": "default", "rope_theta": 77.0}
+
+SIZES: Keys = {
+    "vocab_size": 98,
+    "hidden_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 81,
+    "max_position_embeddings": 43,
+}
+OF_BERT: Keys = {**SIZES, "hidden_act": "relu", "layer_norm_eps": 0.1, "type_vocab_size": 5}
+OF_ROBERTA: Keys = {**OF_BERT, "pad_token_id": 2}
+READ: dict[str, Keys] = {
+    "bert": OF_BERT,
+    "electra": {**OF_BERT, "embedding_size": 12},
+    "roberta": OF_ROBERTA,
+    "xlm-roberta": OF_ROBERTA,
+    "camembert": OF_ROBERTA,
+    "distilbert": {
+        "vocab_size": 98,
+        "max_position_embeddings": 43,
+        "dim": 96,
+        "n_layers": 3,
+        "n_heads": 4,
+        "hidden_dim": 81,
+        "activation": "relu",
+    },
+    "mpnet": {
+        **{key: value for key, value in OF_BERT.items() if key != "type_vocab_size"},
+        "relative_attention_num_buckets": 16,
+    },
+    "nomic_bert": {
+        **OF_BERT,
+        "rope_parameters": ROTARY_BASE,
+        "rope_scaling": ROTARY_BASE,
+        "rope_theta": 77.0,
+    },
+    "modernbert": {
+        **SIZES,
+        "hidden_activation": "relu",
+        "norm_eps": 0.1,
+        "local_attention": 6,
+        "layer_types": ["full_attention"] * 4,
+        "global_attn_every_n_layers": 2,
+        "rope_parameters": dict.fromkeys(("full_attention", "sliding_attention"), ROTARY_BASE),
+        "rope_scaling": ROTARY_BASE,
+        "global_rope_theta": 77.0,
+        "local_rope_theta": 77.0,
+    },
+}
+# by loading/heads.py, which test_heads.py holds to transformers
+OF_HEADS = {"architectures", "id2label", "problem_type"}
+OF_ITS_HEADS = {
+    family: {"tie_word_embeddings"} for family in FAMILIES if family not in ("nomic_bert",)
+} | {
+    "nomic_bert": set[str](),
+    "modernbert": {
+        "tie_word_embeddings",
+        "classifier_pooling",
+        "classifier_bias",
+        "classifier_activation",
+        "decoder_bias",
+    },
+}
+LAYERS_OF_THEIR_OWN: Keys = {"per_layer_config": {"1": {"num_attention_heads": 1}}}
+DECODER: Keys = {"is_decoder": True, "add_cross_attention": True}
+REFUSED: dict[str, Keys] = {
+    **dict.fromkeys(("bert", "electra", "roberta", "xlm-roberta", "camembert"), DECODER),
+    "distilbert": {"hidden_size": 96, "num_attention_heads": 2, "num_hidden_layers": 3},
+    "mpnet": {},
+    "nomic_bert": {"head_dim": 8, "partial_rotary_factor": 0.5},
+    "modernbert": {
+        "head_dim": 8,
+        "partial_rotary_factor": 0.5,
+        "attention_bias": True,
+        "mlp_bias": True,
+        "norm_bias": True,
+        "sliding_window": 3,
+    },
+}
+# keys that no class of the family knows, which its older code, or another family's, reads
+REFUSED_BESIDE: dict[str, Keys] = {
+    **dict.fromkeys(
+        ("bert", "roberta", "xlm-roberta", "camembert", "mpnet"), {"embedding_size": 24}
+    ),
+    "electra": {"position_embedding_type": "relative_key"},
+}
+IDLE: Keys = {  # in every family, but where it is read or refused
+    "transformers_version": "4.0.0",
+    "name_or_path": "another",
+    "dtype": "float16",  # --dtype decides here, and an argument there
+    "torch_dtype": "float16",
+    "initializer_range": 9.0,
+    "chunk_size_feed_forward": 1,
+    "is_encoder_decoder": True,
+    "output_hidden_states": True,
+    "output_attentions": True,
+    "return_dict": False,  # the form of what it returns, which the test sets back
+    "attn_implementation": "sdpa",
+    "experts_implementation": "eager",
+    "label2id": {"another": 0},
+    "num_labels": 5,  # of a classifier's head the weights say how many
+    "bos_token_id": 5,  # tokenizer.json has the tokens that are used
+    "eos_token_id": 6,
+    "pad_token_id": 3,
+    "rope_scaling": {"rope_type": "linear", "factor": 2.0},
+    "rope_theta": 77.0,
+    # of layers of their own, which are refused
+    "allow_global_per_layer_attribute_access": True,
+    "serialize_explicit_per_layer_config": False,
+}
+DROPPED: Keys = {
+    "hidden_dropout_prob": 0.9,
+    "attention_probs_dropout_prob": 0.9,
+    "classifier_dropout": 0.9,
+}
+ENCODER: Keys = {**DROPPED, "use_cache": False}
+IDLE_OF: dict[str, Keys] = {
+    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "camembert"), ENCODER),
+    "electra": {
+        **ENCODER,
+        "summary_type": "last",  # of its head for multiple choice, which there is none of here
+        "summary_use_proj": False,
+        "summary_activation": "relu",
+        "summary_last_dropout": 0.9,
+    },
+    "distilbert": {
+        "dropout": 0.9,
+        "attention_dropout": 0.9,
+        "qa_dropout": 0.9,
+        "seq_classif_dropout": 0.9,
+        "sinusoidal_pos_embds": True,  # how the table begins that the weights then hold
+    },
+    "mpnet": {key: DROPPED[key] for key in DROPPED if key != "classifier_dropout"},
+    "nomic_bert": DROPPED,
+    "modernbert": {
+        "attention_dropout": 0.9,
+        "embedding_dropout": 0.9,
+        "mlp_dropout": 0.9,
+        "classifier_dropout": 0.9,
+        "initializer_cutoff_factor": 9.0,
+        "deterministic_flash_attn": True,
+        "sparse_prediction": True,  # of training
+        "sparse_pred_ignore_index": 1,
+        "cls_token_id": 5,
+        "sep_token_id": 6,
+    },
+}
+
+
+def idle(family: str) -> Keys:
+    """What a family's config may say without effect."""
+    own = {**IDLE, **IDLE_OF[family]}
+    return {key: own[key] for key in own if key not in READ[family]}
+
+
+def known(kind: type[PreTrainedConfig], code: str = "") -> set[str]:
+    """The keys that a config's class takes, and those that its model's code asks it for."""
+    keys = {field.name for field in dataclasses.fields(kind)} | set(kind.attribute_map)
+    for name, value in inspect.getmembers(kind):
+        keys |= {name} if isinstance(value, property) and value.fset else set()
+    steps = {"__post_init__"}
+    steps |= {"convert_rope_params_to_dict"} if hasattr(kind, "rope_parameters") else set()
+    for each in kind.__mro__:
+        for step in vars(each).keys() & steps:
+            keys |= set(TAKEN.findall(inspect.getsource(vars(each)[step])))
+    return {key for key in keys | set(ASKED.findall(code)) if not key.startswith("_")}
+
+
+def listed(family: str) -> set[str]:
+    """The keys of a family in the tables above."""
+    tables = (READ[family], REFUSED[family], LAYERS_OF_THEIR_OWN, idle(family))
+    return {key for table in tables for key in table} | OF_HEADS | OF_ITS_HEADS[family]
+
+
+def written(family: str) -> Keys:
+    """A family's config.json as transformers writes it."""
+    made = FAMILIES[family]
+    config: Keys = getattr(transformers, made.config)(**made.sizes).to_dict()
+    return config
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_key_that_transformers_knows_is_read_refused_or_without_effect(family: str) -> None:
+    """A new one is in no table, and one that is gone is in one too many."""
+    made = FAMILIES[family]
+    code = inspect.getsource(inspect.getmodule(getattr(transformers, made.model)))  # type: ignore[arg-type]
+
+    assert listed(family) == known(getattr(transformers, made.config), code)
+
+
+def test_a_field_of_a_new_release_is_seen() -> None:
+    """Fields, keys taken by name, second names and names that the model's code asks for."""
+
+    class Newer(transformers.BertConfig):  # type: ignore[misc]
+        attribute_map = {"second_name": "hidden_size"}
+        new_field: int = 3
+
+        def __post_init__(self, **kwargs: Any) -> None:
+            kwargs.pop("taken", None)
+            super().__post_init__(**kwargs)
+
+    found = known(Newer, 'getattr(self.config, "asked", None)')
+
+    assert found - listed("bert") == {"new_field", "taken", "second_name", "asked"}
+
+
+@pytest.mark.parametrize(
+    ("family", "key"), [(family, key) for family, keys in READ.items() for key in keys]
+)
+def test_what_is_read_decides(family: str, key: str) -> None:
+    """Another value makes another encoder."""
+    config = {k: v for k, v in written(family).items() if k not in DERIVED}
+
+    assert families.read_config({**config, key: READ[family][key]}) != families.read_config(config)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_decides_about_heads_is_named_where_heads_are_read(family: str) -> None:
+    """test_heads.py holds what comes of it to transformers."""
+    code = inspect.getsource(heads) + inspect.getsource(recipes)
+
+    assert [key for key in OF_HEADS | OF_ITS_HEADS[family] if f'"{key}"' not in code] == []
+
+
+@pytest.mark.parametrize(
+    ("family", "key", "value"),
+    [
+        (family, key, value)
+        for family in FAMILIES
+        for table in (REFUSED[family], REFUSED_BESIDE.get(family, {}), LAYERS_OF_THEIR_OWN)
+        for key, value in table.items()
+    ],
+)
+def test_what_is_not_computed_is_refused_by_name(family: str, key: str, value: object) -> None:
+    """With its value; as transformers writes the key, it is welcome."""
+    families.read_config(written(family))
+
+    with pytest.raises(CheckpointError, match=f"not supported: .*{key} {re.escape(repr(value))}"):
+        families.read_config({**written(family), key: value})
+
+
+def answers(folder: Path, kind: str) -> tuple[Tensor, Tensor]:
+    """What transformers makes of a folder: logits and the last state."""
+    auto = getattr(transformers, kind)
+    model = auto.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
+    model.config.return_dict = True
+    ids = torch.randint(0, VOCABULARY, (1, MOST), generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        found = model(input_ids=ids, output_hidden_states=True)
+    return found.logits, found.hidden_states[-1]
+
+
+@pytest.mark.parametrize("kind", HEADED)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_is_without_effect_changes_no_bit_of_transformers_own(
+    tmp_path: Path, family: str, kind: str
+) -> None:
+    """All of it at once; and we read the same encoder."""
+    torch.manual_seed(0)
+    made, path = FAMILIES[family], tmp_path / "config.json"
+    config = getattr(transformers, made.config)(**made.sizes, id2label={0: "no", 1: "yes"})
+    getattr(transformers, kind).from_config(config).save_pretrained(tmp_path)
+    raw = json.loads(path.read_text("utf-8"))
+    before = answers(tmp_path, kind)
+
+    keys = idle(family)
+    if kind == "AutoModelForSequenceClassification":  # which it fails to load with another number
+        del keys["num_labels"]
+    path.write_text(json.dumps({**raw, **keys}), "utf-8")
+
+    for one, other in zip(before, answers(tmp_path, kind), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+    assert families.read_config({**raw, **keys}) == families.read_config(raw)

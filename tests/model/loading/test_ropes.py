@@ -1,0 +1,288 @@
+"""Rotary angles in every spelling that transformers reads, held to it."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from transformers import PreTrainedModel
+
+from model import kernels
+from model.errors import CheckpointError
+from model.loading import checkpoint, families
+from model.loading.checkpoint import Model
+from model.native import library
+from model.native.stack import Stack
+from model.rotation import Rope, Rotation
+from tests.model.loading.test_families import (
+    BATCH,
+    FAMILIES,
+    MOST,
+    NOMIC_HUB,
+    WINDOW,
+    furthest,
+    inputs,
+    moved,
+    theirs,
+)
+from tests.model.loading.test_families import saved as reread
+
+CPU = torch.device("cpu")
+KERNELS = kernels.choose(CPU, torch.float32)
+ROTARY = ("nomic_bert", "modernbert")
+ORIGINAL = "original_max_position_embeddings"
+KINDS: dict[str, dict[str, Any]] = {
+    "linear": {"rope_type": "linear", "factor": 2.5},
+    "dynamic": {"rope_type": "dynamic", "factor": 8.3},
+    "yarn": {"rope_type": "yarn", "factor": 4.0, ORIGINAL: 10},
+    "yarn, its own length": {"rope_type": "yarn", "factor": 3},
+    "yarn, factor by lengths": {"rope_type": "yarn", "factor": None, ORIGINAL: 8},
+    "yarn, amplitude": {"rope_type": "yarn", "factor": 4.0, ORIGINAL: 10, "attention_factor": 0.7},
+    "yarn, ramp": {
+        "rope_type": "yarn",
+        "factor": 4,
+        ORIGINAL: 30,
+        "beta_fast": 4,
+        "beta_slow": 0.5,
+    },
+    "yarn, scales": {"rope_type": "yarn", "factor": 9.0, "mscale": 0.7, "mscale_all_dim": 0.2},
+    "llama3": {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        ORIGINAL: 20,
+    },
+    "proportional": {"rope_type": "proportional", "factor": 2.0, "partial_rotary_factor": 0.6},
+    "base": {"rope_type": "default", "rope_theta": 50.0},
+}
+
+
+def under(family: str, ropes: dict[str, Any]) -> dict[str, Any]:
+    """The keys of config.json by transformers' newer name."""
+    kinds = ("full_attention", "sliding_attention")
+    own = dict.fromkeys(kinds, ropes) if family == "modernbert" else ropes
+    return {"rope_parameters": own}
+
+
+def spelled(ropes: dict[str, Any]) -> dict[str, Any]:
+    """The same with the older name of what the angles are called."""
+    return {"type" if key == "rope_type" else key: value for key, value in ropes.items()}
+
+
+SPELLINGS = {
+    "rope_parameters": lambda family, ropes: under(family, ropes),
+    "rope_parameters, type": lambda family, ropes: under(family, spelled(ropes)),
+    "rope_scaling": lambda family, ropes: {"rope_scaling": ropes, "rope_parameters": ...},
+    "rope_scaling over rope_parameters": lambda family, ropes: {"rope_scaling": ropes},
+}
+OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "nomic_bert, rope_scaling with type": (
+        "nomic_bert",
+        {"rope_scaling": {"type": "linear", "factor": 2.5}, "rope_parameters": ...},
+    ),
+    "nomic_bert, rope_theta": ("nomic_bert", {"rope_theta": 50.0, "rope_parameters": ...}),
+    "nomic_bert, whole numbers": (
+        "nomic_bert",
+        under("nomic_bert", {**KINDS["yarn"], "truncate": True}),
+    ),
+    "nomic_bert, ramp within a pair": (
+        "nomic_bert",
+        under("nomic_bert", {**KINDS["yarn, ramp"], "truncate": False}),
+    ),
+    "modernbert, theta of each kind": (
+        "modernbert",
+        {
+            "rope_scaling": KINDS["linear"],
+            "rope_parameters": ...,
+            "global_rope_theta": 80.0,
+            "local_rope_theta": 20.0,
+        },
+    ),
+    "modernbert, kinds apart": (
+        "modernbert",
+        {
+            "rope_parameters": {
+                "full_attention": {**KINDS["yarn"], "rope_theta": 500.0},
+                "sliding_attention": {"type": "linear", "factor": 3},
+            }
+        },
+    ),
+}
+
+
+def rewritten(folder: Path, **keys: object) -> None:
+    """config.json with other keys; ... takes one out."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text("utf-8")) | keys
+    path.write_text(json.dumps({k: v for k, v in config.items() if v is not ...}), "utf-8")
+
+
+def both(folder: Path, family: str, **keys: object) -> tuple[PreTrainedModel, Model]:
+    """A saved model with other keys in config.json, as transformers and we read it."""
+    model = theirs(family)
+    reread(model, folder)
+    rewritten(folder, **keys)
+    kind = getattr(transformers, FAMILIES[family].model)
+    reference = kind.from_pretrained(folder, attn_implementation="eager").eval()
+    return reference, checkpoint.load(folder, CPU, torch.float32, KERNELS)
+
+
+def cells() -> list[Any]:
+    """Family and keys: every kind under the newer name, one of them under every other."""
+    rows = {
+        f"{family}, {kind}": (family, under(family, ropes))
+        for family in ROTARY
+        for kind, ropes in KINDS.items()
+    }
+    rows |= {
+        f"{family}, yarn as {name}": (family, spell(family, KINDS["yarn"]))
+        for family in ROTARY
+        for name, spell in SPELLINGS.items()
+    }
+    return [pytest.param(*row, id=name) for name, row in (rows | OTHERS).items()]
+
+
+@pytest.mark.parametrize(("family", "keys"), cells())
+def test_stretched_angles_are_those_of_transformers(
+    tmp_path: Path, family: str, keys: dict[str, Any]
+) -> None:
+    """Every hidden state and map at the longest length, and beyond a window, within 1e-5."""
+    reference, ours = both(tmp_path, family, **keys)
+
+    for length in (WINDOW + 1, MOST):
+        assert furthest(reference, ours, family, "ids", length) <= 1e-5
+
+
+@pytest.mark.parametrize("kind", ["yarn", "llama3", "dynamic"])
+@pytest.mark.parametrize("family", ROTARY)
+def test_stretched_angles_are_the_same_bits_in_any_batch_and_in_the_compiled_pass(
+    tmp_path: Path, family: str, kind: str
+) -> None:
+    """A sequence's angles follow from its own positions, whatever runs it."""
+    reference, ours = both(tmp_path, family, **under(family, KINDS[kind]))
+    some = [inputs(family, "ids", n, reference)[0] for n in BATCH]
+
+    assert moved(ours, some) == 0
+
+    packed = ours.encoder.pack(some)
+    try:
+        native = Stack(ours.encoder, library.load())
+    except library.Missing as reason:
+        pytest.skip(f"no compiled forward pass: {reason}")
+    with torch.inference_mode():
+        assert torch.equal(native(packed, set(), set()).last, ours.encoder(packed).last)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_angles_in_the_thousands_are_exact_to_the_bit(kind: str) -> None:
+    """The tables that loop and operator share are transformers' own, to position 8191."""
+    config = transformers.NomicBertConfig(
+        hidden_size=128,
+        num_attention_heads=2,
+        max_position_embeddings=8192,
+        rope_parameters={"rope_theta": 20.0, **KINDS[kind]},
+    )
+    positions = torch.arange(8192)[None]
+    rotary = transformers.models.nomic_bert.modeling_nomic_bert.NomicBertRotaryEmbedding(config)
+    cos, sin = rotary(torch.zeros(1), positions)
+
+    (rope,) = set(families.read_config(config.to_dict())[0].ropes)
+    ours = Rotation(rope, 64, 8192, CPU)
+
+    assert torch.equal(ours.cos, cos[0, :, :32]) and torch.equal(ours.sin, sin[0, :, :32])
+
+
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "a kind of another length": (
+        "nomic_bert",
+        under("nomic_bert", {"rope_type": "longrope", "factor": 2}),
+        "rope_type 'longrope'; these are: default, ",
+    ),
+    "no kind": ("nomic_bert", under("nomic_bert", {"rope_type": None}), "rope_type None"),
+    "two kinds": (
+        "nomic_bert",
+        under("nomic_bert", {"rope_type": "default", "type": "linear", "factor": 2}),
+        "rope_type 'default', which transformers follows, and type 'linear'",
+    ),
+    "type, where transformers looks for rope_type": (
+        "modernbert",
+        {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": None},
+        "rope_type 'default', which transformers follows, and type 'linear'",
+    ),
+    "what its kind does not read": (
+        "nomic_bert",
+        under("nomic_bert", {**KINDS["dynamic"], ORIGINAL: 10}),
+        f"{ORIGINAL} 10",
+    ),
+    "channels that do not turn": (
+        "nomic_bert",
+        under("nomic_bert", {**KINDS["linear"], "partial_rotary_factor": 0.5}),
+        "partial_rotary_factor 0.5",
+    ),
+    "the same beside": ("modernbert", {"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),
+    "no factor": ("nomic_bert", under("nomic_bert", {"rope_type": "linear"}), "lacks 'factor'"),
+    "no number": (
+        "nomic_bert",
+        under("nomic_bert", {"rope_type": "linear", "factor": "2"}),
+        "factor '2'",
+    ),
+    "an endless factor": (
+        "modernbert",
+        under("modernbert", {"rope_type": "linear", "factor": math.inf}),
+        "factor inf",
+    ),
+    "no length": (
+        "nomic_bert",
+        under("nomic_bert", {**KINDS["yarn"], ORIGINAL: 0}),
+        f"{ORIGINAL} 0",
+    ),
+    "another length beside": (
+        "nomic_bert",
+        under("nomic_bert", KINDS["yarn"]) | {ORIGINAL: 20},
+        f"{ORIGINAL} 20",
+    ),
+    "no band": (
+        "nomic_bert",
+        under("nomic_bert", {**KINDS["llama3"], "high_freq_factor": 1.0}),
+        "high_freq_factor 1.0",
+    ),
+    "a ramp that transformers overlooks": (
+        "modernbert",
+        under("modernbert", {**KINDS["yarn"], "truncate": False}),
+        "truncate False",
+    ),
+    "one for all kinds of layer": (
+        "modernbert",
+        {"rope_parameters": KINDS["linear"]},
+        "rope_parameters for other layer_types: factor, rope_type",
+    ),
+    "no dictionary": ("nomic_bert", {"rope_scaling": "linear"}, "rope_scaling 'linear'"),
+    "the hub's spelling": ("hub", {"rope_scaling": KINDS["linear"]}, "rope_scaling"),
+    "the hub's factor": ("hub", {"rotary_scaling_factor": 2}, "rotary_scaling_factor 2"),
+}
+
+
+@pytest.mark.parametrize(("family", "keys", "told"), REFUSED.values(), ids=list(REFUSED))
+def test_angles_that_transformers_or_we_do_not_compute_are_refused(
+    family: str, keys: dict[str, Any], told: str
+) -> None:
+    """By the key and its value, in one line."""
+    if family == "hub":
+        config = NOMIC_HUB
+    else:
+        made = FAMILIES[family]
+        config = getattr(transformers, made.config)(**made.sizes).to_dict()
+
+    with pytest.raises(CheckpointError) as refused:
+        families.read_config({**config, **keys})
+
+    assert told in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_what_stretches_nothing_is_plain() -> None:
+    """The hub's checkpoints and transformers' turn as they did."""
+    assert set(families.read_config(NOMIC_HUB)[0].ropes) == {Rope(theta=1000.0)}
