@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 from service.cluster import haproxy, ports, room
 from service.settings import MIB, Settings
 
-OLDEST = (3, 11)
+OLDEST, NEWEST = (3, 11), (3, 14)  # for which torch and Ray have wheels
 PROCESSOR = Path("/proc/cpuinfo")
 FASTER = ("avx2", "avx512f", "avx512_bf16", "amx_tile")  # of x86
 RAY, PACKAGE = "2.60.", "ray[serve]>=2.60,<2.61"
@@ -57,9 +57,13 @@ def findings(settings: Settings) -> Iterator[Finding]:
 
 def _python() -> Finding:
     here = f"Python {'.'.join(map(str, sys.version_info[:3]))}"
-    if sys.version_info >= OLDEST:
+    if OLDEST <= sys.version_info[:2] <= NEWEST:
         return Finding("ok", "python", here)
-    return Finding("FAIL", "python", here, f"install Python {OLDEST[0]}.{OLDEST[1]} or later")
+    return Finding("FAIL", "python", here, f"install Python {_dotted(OLDEST)} to {_dotted(NEWEST)}")
+
+
+def _dotted(python: tuple[int, int]) -> str:
+    return ".".join(map(str, python))
 
 
 def _torch() -> Finding:

@@ -4,6 +4,7 @@ Interrupted, it leaves what it has; the same command goes on from there. One req
 flight at a time, so no more than that one is ever computed twice.
 """
 
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -11,10 +12,7 @@ from headlight_client import Client
 from service.commands.bulk import lines
 from service.commands.bulk.lines import File, Source
 from service.commands.bulk.service import Truncate, Unusable, answers, connected
-from service.commands.bulk.vectors import SUFFIXES, CannotResume, Vectors
-
-# Rows of texts that fitted are the same however longer ones are cut
-NOT_CUT = {"truncate": "refuse"}
+from service.commands.bulk.vectors import SUFFIXES, Also, CannotResume, Vectors
 
 
 def encode(url: str, key: str | None, file: File, out: Path, truncate: Truncate) -> int:
@@ -36,13 +34,29 @@ def encode(url: str, key: str | None, file: File, out: Path, truncate: Truncate)
         ):
             source = lines.check(lasting, info)
             origin = {name: info[name] for name in ("model", "weights", "numerics")}
-            origin |= {**source.origin, "truncate": truncate}
-            with Vectors(out, source.lines, origin, NOT_CUT) as vectors:
+            longest = info["max_tokens"]
+            origin |= {**source.origin, "truncate": truncate, "max_tokens": str(longest)}
+            with Vectors(out, source.lines, origin, uncut(longest)) as vectors:
                 _fill(vectors, client, source, truncate)
                 vectors.finish()
     except CannotResume as error:
         raise Unusable(str(error)) from error
     return source.lines
+
+
+def uncut(longest: int) -> Also:
+    """Rows of texts that all fitted are the same wherever, from there on, longer ones are cut.
+
+    Args:
+        longest: tokens of a sequence now, at most.
+    """
+
+    def also(before: Mapping[str, str]) -> Mapping[str, str]:
+        at = before.get("max_tokens", "")
+        fitted = before.get("truncate") == "refuse" and at.isdecimal() and int(at) <= longest
+        return {"truncate": "refuse", "max_tokens": at} if fitted else {}
+
+    return also
 
 
 def _fill(vectors: Vectors, client: Client, source: Source, truncate: Truncate) -> None:

@@ -10,7 +10,7 @@ Source of the layouts: safetensors' README, "Format"; numpy.lib.format.
 
 import fcntl
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -27,6 +27,7 @@ LONGEST_HEADER = 1 << 20
 SUFFIX = ".partial"
 NPY = ".npy"
 SUFFIXES = (".safetensors", NPY)
+Also = Callable[[Mapping[str, str]], Mapping[str, str]]
 ALIGNED_BYTES = 64  # where rows may begin, as NumPy has it, so that they can be mapped to memory
 
 
@@ -41,16 +42,14 @@ class Vectors:
         out: the finished file.
         count: rows of the finished file.
         origin: what the rows are made of and with; the same for all of them.
-        also: what the origin of the rows so far may say instead.
+        also: given the origin of the rows so far, what it may say instead.
 
     Raises:
         CannotResume: the file is there already, or its partial file is another job's.
         OSError: it cannot be written.
     """
 
-    def __init__(
-        self, out: Path, count: int, origin: Mapping[str, str], also: Mapping[str, str]
-    ) -> None:
+    def __init__(self, out: Path, count: int, origin: Mapping[str, str], also: Also) -> None:
         self.out, self.partial = out, out.with_name(out.name + SUFFIX)
         self.count, self.origin = count, dict(origin)
         if out.exists():
@@ -109,7 +108,7 @@ class Vectors:
         except BlockingIOError:
             raise CannotResume(f"{self.partial} is being written by another process") from None
 
-    def _resume(self, also: Mapping[str, str]) -> None:
+    def _resume(self, also: Also) -> None:
         """Find the rows that are there whole; drop what was cut off in writing."""
         self.rows = self._width = self._start = 0
         size = os.fstat(self._file.fileno()).st_size
@@ -127,15 +126,16 @@ class Vectors:
         self._file.truncate(end)
         self._file.seek(end)
 
-    def _check(self, header: bytes, also: Mapping[str, str]) -> None:
+    def _check(self, header: bytes, also: Also) -> None:
         """Compare what the rows so far are made of with what they should be made of."""
         try:
             entries = orjson.loads(header)
             before, (count, self._width) = entries["__metadata__"], entries[TENSOR]["shape"]
         except (ValueError, KeyError, TypeError):
             raise CannotResume(f"{self.partial} is no partial file of this command") from None
+        instead = also(before)
         for name, now in self.origin.items():
-            if before.get(name) not in (now, also.get(name, now)):
+            if before.get(name) not in (now, instead.get(name, now)):
                 raise self._of_another_job(f"{name} was {before.get(name)} and is {now}")
         if count != self.count:
             raise self._of_another_job(f"it has {count} rows, not {self.count}")

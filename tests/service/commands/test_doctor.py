@@ -53,7 +53,12 @@ def missing(*error: object) -> Callable[..., object]:
 
 
 WRONG = {
-    "Python": ((sys, "version_info", (3, 10, 1)), "FAIL  python", "install Python 3.11 or later"),
+    "Python": ((sys, "version_info", (3, 10, 1)), "FAIL  python", "install Python 3.11 to 3.14"),
+    "new Python": (
+        (sys, "version_info", (3, 15, 0)),
+        "FAIL  python",
+        "install Python 3.11 to 3.14",
+    ),
     "operator": (
         (library, "load", missing(library.Missing, "it is not built")),
         "note  compiled pass",

@@ -308,6 +308,23 @@ async def test_a_changed_source_or_model_is_refused_in_a_line(
     assert source[0] == 2 and "source_sha256 was" in source[2]
 
 
+async def test_texts_cut_at_another_length_are_not_mixed_into_what_is_done(
+    folder: Folder, stumbling: Any, listen: Any
+) -> None:
+    """As when the service was started with another --max-tokens in between."""
+    layer = stumbling(seconds=0.1, limits=LITTLE)
+    async with listen(layer) as url:
+        process = await folder.start(url, "--truncate", "right")
+        await folder.some_rows()
+        process.kill()
+        await process.communicate()
+
+        layer.says = {"max_tokens": 128}
+        status, _, line = await folder.run(url, "--truncate", "right")
+
+    assert status == 2 and "max_tokens was 256 and is 128" in line
+
+
 async def test_a_model_that_changes_under_the_job_ends_it(
     folder: Folder, stumbling: Any, listen: Any
 ) -> None:

@@ -7,16 +7,17 @@ import pytest
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file
 
+from service.commands.bulk.job import uncut
 from service.commands.bulk.vectors import CannotResume, Vectors
 
-ORIGIN = {"weights": "sha256:0", "source_sha256": "1", "truncate": "refuse"}
-NOT_CUT = {"truncate": "refuse"}
+ORIGIN = {"weights": "sha256:0", "source_sha256": "1", "truncate": "refuse", "max_tokens": "256"}
 ROWS = np.arange(35, dtype=np.float32).reshape(7, 5)
 
 
 def begun(out: Path, count: int = 7, **origin: str) -> Vectors:
     """A file of seven rows, to be written or resumed."""
-    return Vectors(out, count, {**ORIGIN, **origin}, NOT_CUT)
+    origin = {**ORIGIN, **origin}
+    return Vectors(out, count, origin, uncut(int(origin["max_tokens"])))
 
 
 def test_a_finished_file_is_safetensors_with_its_origin(tmp_path: Path) -> None:
@@ -135,6 +136,32 @@ def test_rows_of_texts_that_fitted_may_be_followed_by_cut_ones_but_not_the_other
     np.testing.assert_array_equal(load_file(out)["pooled"], ROWS)
     with safe_open(out, "np") as file:
         assert file.metadata()["truncate"] == "left"
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "says"),
+    [
+        (("right", "256"), ("right", "128"), "max_tokens was 256 and is 128"),
+        (("right", "256"), ("right", "512"), "max_tokens was 256 and is 512"),
+        (("refuse", "256"), ("right", "128"), "truncate was refuse and is right"),
+        (("refuse", "256"), ("refuse", "128"), "max_tokens was 256 and is 128"),
+        (("refuse", "256"), ("right", "512"), None),
+        (("refuse", "256"), ("refuse", "512"), None),
+    ],
+)
+def test_rows_are_followed_only_by_such_as_are_cut_at_the_same_place(
+    tmp_path: Path, before: tuple[str, str], now: tuple[str, str], says: str | None
+) -> None:
+    """Of texts that all fitted, at any place that is no shorter."""
+    out = tmp_path / "v"
+    with begun(out, truncate=before[0], max_tokens=before[1]) as vectors:
+        vectors.append(ROWS[:2])
+    if says:
+        with pytest.raises(CannotResume, match=says):
+            begun(out, truncate=now[0], max_tokens=now[1])
+    else:
+        with begun(out, truncate=now[0], max_tokens=now[1]) as vectors:
+            assert vectors.rows == 2
 
 
 def test_a_file_that_is_there_is_not_written_over(tmp_path: Path) -> None:

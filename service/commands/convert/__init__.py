@@ -1,0 +1,1 @@
+"""`headlight convert`: the pickles of a model folder become safetensors, once."""

@@ -1,0 +1,221 @@
+"""A folder with pickles -> a folder that serves: safetensors in their place, the rest copied.
+
+pytorch_model.bin, or its shards            model.safetensors, or as many shards
+[0-9]_*/pytorch_model.bin                   model.safetensors beside it
+colbert_linear.pt, sparse_linear.pt         safetensors of that name, which nothing reads yet
+.json, .txt, .model, .safetensors, .metadata   as they are; nothing else is copied
+
+Each pickle is read in a process of its own (`pickles`), and a second process compares what was
+written with it, number by number. All is written beside OUT and renamed at the end.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from service.commands.convert import pickles
+from service.engine import weights
+
+WHOLE = ("pytorch_model.bin", "model.pt", "model.bin")
+INDEX = "pytorch_model.bin.index.json"
+WRITTEN, WRITTEN_INDEX = "model.safetensors", "model.safetensors.index.json"
+LINEARS = ("colbert_linear.pt", "sparse_linear.pt")  # of bge-m3
+COPIED = (".json", ".txt", ".model", ".safetensors", ".metadata")
+STEP_SECONDS, BYTES_A_SECOND = 120, 20_000_000  # for each of the two processes of a file
+Say = Callable[[str], None]
+
+
+class CannotConvert(Exception):
+    """Nothing was made; the message is one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A pickle, and the file that is made of it; both relative to their folders."""
+
+    source: str
+    target: str
+
+
+def convert(model: str, out: Path, say: Say) -> None:
+    """Make a folder of safetensors of a folder or hub id with pickles.
+
+    Args:
+        out: what does not exist yet, or is an empty folder.
+        say: is told each step in a line.
+
+    Raises:
+        CannotConvert: why not; OUT is as it was.
+    """
+    out = out.absolute()
+    if not out.parent.is_dir():
+        raise CannotConvert(f"{out.parent} is no folder")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise CannotConvert(f"{out} is there already: name a folder that is not, or is empty")
+    try:
+        folder = weights.with_pickles(model)
+    except weights.ModelNotFound as error:
+        raise CannotConvert(str(error)) from error
+    shards = _shards(folder)
+    jobs = list(_jobs(folder, shards))
+    if not jobs:
+        raise CannotConvert(f"{folder} holds no pickle to convert ({', '.join(WHOLE[:1])} ..)")
+    made = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    try:
+        sizes = {job: _convert(folder / job.source, made, job, say) for job in jobs}
+        if shards:
+            _write_index(made, shards, sizes)
+        left = _copy(folder, made, {job.source for job in jobs})
+        if left:
+            say(f"not copied: {', '.join(left)}")
+        made.chmod(0o755)
+        os.rename(made, out)
+    except OSError as error:
+        raise CannotConvert(f"{out}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _shards(folder: Path) -> dict[str, str]:
+    """Which shard has each tensor, of a folder whose pickles are shards; empty otherwise."""
+    path = folder / INDEX
+    if any((folder / name).is_file() for name in (WRITTEN, WRITTEN_INDEX)) or not path.is_file():
+        return {}
+    try:
+        shards = dict(json.loads(path.read_text("utf-8"))["weight_map"])
+        names = sorted(set(shards.values()))
+        inside = all(Path(name).name == name and name.endswith(".bin") for name in names)
+    except (ValueError, KeyError, TypeError) as error:
+        raise CannotConvert(f"{INDEX} has no weight_map") from error
+    if not inside:
+        raise CannotConvert(f"{INDEX} names what is no .bin file of the folder")
+    if missing := [name for name in names if not (folder / name).is_file()]:
+        raise CannotConvert(f"{folder} lacks {', '.join(missing)}")
+    return shards
+
+
+def _jobs(folder: Path, shards: dict[str, str]) -> Iterator[Job]:
+    """The pickles of a folder, those that have safetensors beside them left out."""
+    if shards:
+        yield from (Job(name, _renamed(name)) for name in sorted(set(shards.values())))
+    elif not any((folder / name).is_file() for name in (WRITTEN, WRITTEN_INDEX)):
+        whole = [name for name in WHOLE if (folder / name).is_file()]
+        yield from (Job(name, WRITTEN) for name in whole[:1])
+    for path in sorted(folder.glob(f"[0-9]*_*/{WHOLE[0]}")):
+        inside = path.relative_to(folder).parent
+        if not (folder / inside / WRITTEN).is_file():
+            yield Job(str(inside / WHOLE[0]), str(inside / WRITTEN))
+    for name in LINEARS:
+        if (folder / name).is_file():
+            yield Job(name, str(Path(name).with_suffix(".safetensors")))
+
+
+def _renamed(shard: str) -> str:
+    return f"{shard.removeprefix('pytorch_').removesuffix('.bin')}.safetensors"
+
+
+def _convert(source: Path, made: Path, job: Job, say: Say) -> dict[str, int]:
+    """Convert one pickle, and compare.
+
+    Returns:
+        The bytes of each tensor by its name.
+    """
+    # a folder for each, so that a process that reads a pickle cannot put another file in OUT
+    with tempfile.TemporaryDirectory(dir=made) as folder:
+        file = Path(folder) / WRITTEN
+        first = _run("write", source, file, job)
+        second = _run("compare", source, file, job)
+        file.chmod(0o644)
+        (made / job.target).parent.mkdir(exist_ok=True)
+        file.rename(made / job.target)
+    sizes: dict[str, int] = first["bytes"]
+    say(f"{job.source}: {len(sizes)} tensors, {sum(sizes.values()):,} bytes -> {job.target}")
+    say(f"  compared with a second reading, bit by bit; {_held(first['held'], second['held'])}")
+    return sizes
+
+
+def _held(*held: dict[str, str | None]) -> str:
+    """What kept the processes that read a pickle, in words."""
+    network = {one["network"] for one in held}
+    files = {one["files"] for one in held}
+    said = "read without network" if None not in network else "NOT kept from the network"
+    said += f" ({', '.join(sorted(filter(None, network)))})" if None not in network else ""
+    writing = "no program started, nothing written elsewhere (Landlock)"
+    other = "NOT kept from starting programs and writing elsewhere: this kernel has no Landlock"
+    return f"{said}; {other if None in files else writing}; memory and time bounded"
+
+
+def _run(action: str, source: Path, target: Path, job: Job) -> dict[str, Any]:
+    """One process over one pickle.
+
+    Raises:
+        CannotConvert: how it ended, in one line.
+    """
+    seconds = STEP_SECONDS + source.stat().st_size // BYTES_A_SECOND
+    command = [sys.executable, "-I", pickles.__file__, action]
+    command += [str(source.resolve()), str(target), str(seconds)]
+    environment = {"OMP_NUM_THREADS": "1", "LANG": "C.UTF-8", "MALLOC_ARENA_MAX": "1"}
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            cwd=target.parent,
+            env=environment,
+            timeout=seconds,
+        )
+    except subprocess.TimeoutExpired:
+        raise CannotConvert(f"{job.source} is refused: not read within {seconds} s") from None
+    if done.returncode == 0:
+        return dict(json.loads(done.stdout))
+    lines = done.stderr.decode("utf-8", "replace").splitlines() or ["no reason given"]
+    reason = lines[-1]
+    if done.returncode < 0:
+        reason = f"its process ended by {signal.Signals(-done.returncode).name}, as at a bound"
+    elif done.returncode != pickles.REFUSED:
+        reason = f"its process failed: {reason}"
+    raise CannotConvert(f"{job.source} is refused: {reason}")
+
+
+def _write_index(made: Path, shards: dict[str, str], sizes: dict[Job, dict[str, int]]) -> None:
+    """Write which of the new shards has each tensor.
+
+    Raises:
+        CannotConvert: the index is not that of the shards.
+    """
+    found = {name: job.source for job, tensors in sizes.items() for name in tensors}
+    found = {name: shard for name, shard in found.items() if shard in shards.values()}
+    if found != shards:
+        wrong = sorted({name for name, _ in found.items() ^ shards.items()})
+        raise CannotConvert(f"{INDEX} and the shards differ: {', '.join(map(repr, wrong[:5]))}")
+    of_shards = [tensors for job, tensors in sizes.items() if job.source in shards.values()]
+    total = sum(sum(tensors.values()) for tensors in of_shards)
+    named = {name: _renamed(shard) for name, shard in sorted(shards.items())}
+    index = {"metadata": {"total_size": total}, "weight_map": named}
+    (made / WRITTEN_INDEX).write_text(json.dumps(index, indent=2) + "\n", "utf-8")
+
+
+def _copy(folder: Path, made: Path, converted: set[str]) -> list[str]:
+    """Copy what a model is served from.
+
+    Returns:
+        What is left out, but for the pickles that were converted.
+    """
+    left = []
+    paths = [*folder.iterdir(), *folder.glob("[0-9]*_*/*")]
+    for path in sorted(path for path in paths if path.is_file()):
+        inside = path.relative_to(folder)
+        if path.suffix not in COPIED or path.name == INDEX:
+            left.append(str(inside))
+        elif not (made / inside).exists():
+            (made / inside).parent.mkdir(exist_ok=True)
+            shutil.copyfile(path, made / inside)
+    return [name for name in left if name not in {*converted, INDEX}]

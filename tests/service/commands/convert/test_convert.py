@@ -1,0 +1,357 @@
+"""service/commands/convert: real pickles, through the command."""
+
+import json
+import pickle
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable, Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import BertConfig, BertModel
+
+from model import kernels
+from model.errors import CheckpointError
+from model.loading import checkpoint
+from model.packing import Sequence, pack
+from model.pooling import pool
+from service.cli import main
+from service.commands.convert import convert, pickles
+from tests.model.few import few
+
+CPU = torch.device("cpu")
+SIZES = {"vocab_size": 41, "hidden_size": 15, "num_hidden_layers": 2, "num_attention_heads": 3}
+SIZES |= {"intermediate_size": 23, "max_position_embeddings": 17, "initializer_range": 0.5}
+DENSE = {"in_features": 15, "out_features": 7, "activation_function": "torch.nn.Tanh", "bias": True}
+MODULES = [
+    {"name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+    {"name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+    {"name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"},
+]
+
+
+@pytest.fixture
+def bert(tmp_path: Path) -> tuple[Path, dict[str, Tensor]]:
+    """A folder with safetensors, saved by transformers, and its tensors."""
+    folder = tmp_path / "safe"
+    torch.manual_seed(3)
+    model = BertModel(BertConfig(**SIZES))
+    model.save_pretrained(folder)
+    few(folder)
+    return folder, dict(model.state_dict())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a config alone."""
+    BertConfig(**SIZES).save_pretrained(tmp_path / "old")
+    return tmp_path / "old"
+
+
+def run(folder: Path) -> Result:
+    """Convert a folder into "new" beside it."""
+    return CliRunner().invoke(main, ["convert", str(folder), str(folder.parent / "new")])
+
+
+def refused(folder: Path) -> str:
+    """Why a folder is not converted, the last line; nothing of it may be left."""
+    before = sorted(folder.parent.iterdir())
+    result = run(folder)
+
+    assert result.exit_code == 1
+    assert sorted(folder.parent.iterdir()) == before
+    return result.stderr.splitlines()[-1]
+
+
+def pooled(folder: Path) -> Tensor:
+    """The vector of a few tokens, of a folder as a replica on a CPU loads it."""
+    model = checkpoint.load(folder, CPU, torch.float32, kernels.PLAIN)
+    packed = pack([Sequence([5, 3, 40, 0, 7], [0] * 5)], CPU)
+    return pool(model.encoder(packed).last[packed.rows(0)], model.pooling)
+
+
+def test_a_converted_checkpoint_gives_the_bits_of_the_one_saved_as_safetensors(
+    bert: tuple[Path, dict[str, Tensor]], folder: Path, tmp_path: Path
+) -> None:
+    """With a Dense module whose weights are a pickle too, and bge-m3's extra files beside it."""
+    safe, tensors = bert
+    (safe / "1_Pooling").mkdir()
+    (safe / "2_Dense").mkdir()
+    (safe / "modules.json").write_text(json.dumps(MODULES))
+    (safe / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    activation = {**DENSE, "activation_function": "torch.nn.modules.activation.Tanh"}
+    (safe / "2_Dense" / "config.json").write_text(json.dumps(activation))
+    dense = {"linear.weight": torch.randn(7, 15), "linear.bias": torch.randn(7)}
+    save_file(dense, safe / "2_Dense" / "model.safetensors")
+    shutil.copytree(safe, folder, dirs_exist_ok=True)
+    for path in (folder / "model.safetensors", folder / "2_Dense" / "model.safetensors"):
+        path.unlink()
+    torch.save(tensors, folder / "pytorch_model.bin")
+    torch.save(dense, folder / "2_Dense" / "pytorch_model.bin")
+    torch.save({"weight": torch.ones(1, 15)}, folder / "sparse_linear.pt")
+    (folder / "modeling_own.py").write_text("raise SystemExit")
+    (folder / "onnx.onnx").write_bytes(b"no")
+    with pytest.raises(CheckpointError, match=f"headlight convert {folder} OUT"):
+        pooled(folder)
+
+    result = run(folder)
+
+    assert result.exit_code == 0, result.output
+    new = tmp_path / "new"
+    assert torch.equal(pooled(new), pooled(safe))
+    files = {str(path.relative_to(new)) for path in new.rglob("*") if path.is_file()}
+    assert files == {
+        "1_Pooling/config.json",
+        "2_Dense/config.json",
+        "2_Dense/model.safetensors",
+        "config.json",
+        "model.safetensors",
+        "modules.json",
+        "sparse_linear.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
+    assert load_file(new / "sparse_linear.safetensors")["weight"].tolist() == [[1.0] * 15]
+    assert "not copied: modeling_own.py, onnx.onnx" in result.stderr
+    assert "network" in result.stderr and "memory and time bounded" in result.stderr
+
+
+def test_shards_become_shards(bert: tuple[Path, dict[str, Tensor]], folder: Path) -> None:
+    """With an index of the new names."""
+    safe, tensors = bert
+    few(folder)
+    names, index = sorted(tensors), {}
+    for number, part in enumerate((names[:9], names[9:]), 1):
+        shard = f"pytorch_model-0000{number}-of-00002.bin"
+        torch.save({name: tensors[name] for name in part}, folder / shard)
+        index |= dict.fromkeys(part, shard)
+    path = folder / "pytorch_model.bin.index.json"
+    path.write_text(json.dumps({"weight_map": index}))
+
+    assert run(folder).exit_code == 0
+    new = folder.parent / "new"
+    assert sorted(path.name for path in new.glob("model*")) == [
+        "model-00001-of-00002.safetensors",
+        "model-00002-of-00002.safetensors",
+        "model.safetensors.index.json",
+    ]
+    assert torch.equal(pooled(new), pooled(safe))
+
+    shutil.rmtree(new)
+    first = "pytorch_model-00001-of-00002.bin"
+    path.write_text(json.dumps({"weight_map": {"more": first}}))
+    assert "pytorch_model.bin.index.json and the shards differ: '" in refused(folder)
+    path.write_text(json.dumps({"weight_map": {"a": "../old/pytorch_model.bin"}}))
+    assert "names what is no .bin file of the folder" in refused(folder)
+
+
+@pytest.mark.parametrize("today", [True, False], ids=["zip", "before 2020"])
+def test_every_bit_of_every_tensor_is_kept(folder: Path, today: bool) -> None:
+    """Of tensors that share memory, lie crosswise, are empty, or hold NaNs with a payload."""
+    whole = torch.arange(35, dtype=torch.float32).reshape(5, 7)
+    bits = torch.tensor([0x7FC01234, -1, 1], dtype=torch.int32).view(torch.float32)
+    tensors = {
+        "tied": whole,
+        "again": whole,
+        "part": whole[1:3],
+        "crosswise": whole.T,
+        "nan": bits,
+        "half": torch.randn(3).bfloat16(),
+        "whole": torch.tensor(7),
+        "none": torch.zeros(0, 3),
+        "parameter": torch.nn.Parameter(torch.ones(2)),
+        "position_ids": torch.arange(5).expand(1, -1),
+    }
+    path = folder / "pytorch_model.bin"
+    torch.save(tensors, path, _use_new_zipfile_serialization=today)
+    (folder.parent / "new").mkdir()  # an empty folder is taken
+
+    assert run(folder).exit_code == 0
+
+    written = load_file(folder.parent / "new" / "model.safetensors")
+    assert written.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert written[name].dtype == tensor.dtype and written[name].shape == tensor.shape
+        assert pickles.bits(torch, written[name]).equal(pickles.bits(torch, tensor))
+
+
+class Call:
+    """What calls something when it is unpickled."""
+
+    def __init__(self, *call: Any) -> None:
+        self.call = call
+
+    def __reduce__(self) -> Any:
+        return self.call
+
+
+def code(path: Path) -> None:
+    """A pickle that would make a file named "harm" beside its folder."""
+    harm = str(path.parent.parent / "harm")
+    torch.save({"weight": torch.ones(2), "harm": Call(open, (harm, "w"))}, path)
+
+
+def bare(path: Path) -> None:
+    """The same without torch around it."""
+    path.write_bytes(pickle.dumps({"a": Call(open, (str(path.parent.parent / "harm"), "w"))}))
+
+
+def bomb(path: Path) -> None:
+    """Four bytes that claim to be 4 TB."""
+    torch.save({"weight": torch.ones(1).expand(10**12)}, path)
+
+
+def half(path: Path) -> None:
+    """The first half of a file."""
+    torch.save({"weight": torch.randn(100)}, path)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def tar(path: Path) -> None:
+    """torch's form of 2016."""
+    with tarfile.open(path, "w") as file:
+        for name in ("sys_info", "pickle", "storages", "tensors"):
+            content = pickle.dumps({"protocol_version": 1000})
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            file.addfile(entry, BytesIO(content))
+
+
+HOSTILE: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "code": (code, "it asks for "),
+    "code without torch": (bare, "is refused: it "),
+    "a bomb": (bomb, "it asks for more memory than its size explains"),
+    "half a file": (half, "torch cannot read it: "),
+}
+
+
+@pytest.mark.parametrize(("write", "reason"), HOSTILE.values(), ids=HOSTILE)
+def test_a_pickle_that_is_more_than_tensors_is_refused(
+    folder: Path, write: Callable[[Path], Any], reason: str
+) -> None:
+    """In one line that names the file; no code of it runs, and nothing is left behind."""
+    write(folder / "pytorch_model.bin")
+
+    said = refused(folder)
+
+    assert said.startswith("headlight: pytorch_model.bin is refused: ") and reason in said
+    assert not (folder.parent / "harm").exists()
+
+
+OTHER: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "a tar": (tar, "torch cannot read it: "),
+    "a module": (lambda path: torch.save(torch.nn.Linear(2, 2), path), "it asks for torch.nn.mod"),
+    "a list": (lambda path: torch.save([torch.ones(2)], path), "it holds no tensors by name"),
+    "nested": (
+        lambda path: torch.save({"state_dict": {"a": torch.ones(2)}}, path),
+        "its entry 'state_dict' is no tensor with a name",
+    ),
+    "sparse": (
+        lambda path: torch.save({"a": torch.eye(3).to_sparse()}, path),
+        "its tensor 'a' is not dense numbers",
+    ),
+    "a pointer": (lambda path: path.write_text("version https://git-lfs"), "it is no pickle"),
+    "nothing": (lambda path: path.touch(), "torch cannot read it: "),
+}
+
+
+@pytest.mark.parametrize(("write", "reason"), OTHER.values(), ids=OTHER)
+def test_what_is_no_tensors_by_name_is_refused(
+    tmp_path: Path, write: Callable[[Path], Any], reason: str
+) -> None:
+    """As the process that reads a pickle does it, in one line."""
+    write(tmp_path / "pytorch_model.bin")
+
+    with pytest.raises(pickles.Refused) as refusal:
+        pickles.load(torch, tmp_path / "pytorch_model.bin")
+
+    assert reason in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+def test_the_files_above_would_run_code(folder: Path) -> None:
+    """Loaded as pickles are, they make the file that the test looks for."""
+    code(folder / "pytorch_model.bin")
+    torch.load(folder / "pytorch_model.bin", weights_only=False)["harm"].close()
+
+    assert (folder.parent / "harm").exists()
+
+
+def test_reading_a_pickle_has_an_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that takes too long is ended."""
+    torch.save({"a": torch.ones(2)}, folder / "pytorch_model.bin")
+    monkeypatch.setattr(convert, "STEP_SECONDS", 0)
+
+    assert "not read within 0 s" in refused(folder)
+
+
+TRY = """
+import json, runpy, socket, subprocess, sys
+from pathlib import Path
+held = runpy.run_path(sys.argv[1])["confine"](Path(sys.argv[2]))
+said = [held]
+def tried(what):
+    try:
+        what()
+        return True
+    except OSError:
+        return False
+inside, outside = Path(sys.argv[2]), Path(sys.argv[3])
+said.append(tried(lambda: (inside / "a").write_text("a")))
+said.append(tried(lambda: (outside / "a").write_text("a")))
+said.append(tried(lambda: subprocess.run(["/bin/true"], check=True)))
+said.append(tried(lambda: socket.create_connection(("127.0.0.1", int(sys.argv[4])), 5)))
+print(json.dumps(said))
+"""
+
+
+def test_the_process_that_reads_can_do_little_else(tmp_path: Path, port: int) -> None:
+    """It reaches no port of this machine, starts no program, and writes into its folder alone.
+
+    Where the kernel does not grant that, it says so.
+    """
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    arguments = [pickles.__file__, str(inside), str(tmp_path), str(port)]
+    done = subprocess.run([sys.executable, "-I", "-c", TRY, *arguments], capture_output=True)
+
+    held, wrote_inside, wrote_outside, started, connected = json.loads(done.stdout)
+    assert wrote_inside
+    assert (wrote_outside, started) == (held["files"] is None, held["files"] is None)
+    assert connected == (held["network"] is None)
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """One that listens."""
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_where_there_is_something_already_nothing_is_made(folder: Path) -> None:
+    """Whatever it is."""
+    torch.save({"a": torch.ones(2)}, folder / "pytorch_model.bin")
+    new = folder.parent / "new"
+    new.mkdir()
+    (new / "a").touch()
+    assert "is there already" in refused(folder)
+
+
+def test_a_folder_without_pickles_is_not_converted(folder: Path) -> None:
+    """Nor is one whose weights are safetensors already, or one that is not there."""
+    assert "holds no pickle to convert" in refused(folder)
+    torch.save({"a": torch.ones(2)}, folder / "pytorch_model.bin")
+    save_file({"a": torch.ones(2)}, folder / "model.safetensors")
+    assert "holds no pickle to convert" in refused(folder)
+    assert "--model takes" in refused(folder / "nowhere")
+    elsewhere = [str(folder), str(folder.parent / "not" / "there")]
+    assert "is no folder" in CliRunner().invoke(main, ["convert", *elsewhere]).stderr
