@@ -1036,6 +1036,20 @@ DIALECTS = [
         ("no text", 400, '{"query":"a","texts":[]}'),
         ("a text of numbers", 422, '{"query":"a","texts":[1]}'),
         ("no rank", 422, '{"query":"a","texts":["b"],"top_n":0}'),
+        ("documents of others", 400, '{"query":"a","documents":["b"]}'),
+        ("documents and texts", 422, '{"query":"a","documents":["b"],"texts":["b"]}'),
+    ),
+    *elsewhere(
+        "/embeddings",
+        ("no JSON", 400, "{"),
+        ("another model", 400, '{"model":"gpt","input":"a"}'),
+        ("a picture", 422, '{"input":"a","modality":"image"}'),
+        ("fewer dimensions than none", 422, '{"input":"a","dimensions":-1}'),
+    ),
+    *elsewhere(
+        "/classify",
+        ("a task of others", 400, '{"input":["a"]}'),
+        ("a text alone", 422, '{"input":"a"}'),
     ),
     *elsewhere(
         "/predict",
@@ -1053,7 +1067,7 @@ DIALECTS = [
         ("a task of others", 404, '{"query":"a","documents":["b"]}'),
         ("no query", 422, '{"documents":["b"]}'),
         ("a document of another kind", 422, '{"query":"a","documents":[{"title":"b"}]}'),
-        ("less of a document", 422, '{"query":"a","documents":["b"],"max_tokens_per_doc":255}'),
+        ("nothing of a document", 422, '{"query":"a","documents":["b"],"max_tokens_per_doc":0}'),
     ),
     *elsewhere(
         "/v2/rerank",
@@ -1125,6 +1139,7 @@ def apart(name: str, sent: bytes, haproxy: tuple[int, ...], proxy: tuple[int, ..
     return Wire(name, lambda: sent, haproxy, proxy)
 
 
+SWITCH = (b"Connection: upgrade", b"Upgrade: foo")
 LIVE = b"GET /live HTTP/1.1\r\nHost: localhost\r\n"
 ELSEWHERE = (421,)  # the services listen on this machine alone
 WIRE = [
@@ -1215,19 +1230,20 @@ WIRE = [
     both("a good one behind a bad one", head(body=b"{") + head(), (400, 200)),
     both("100-continue", head(b"Expect: 100-continue"), (100, 200)),
     both("another expectation", head(b"Expect: 200-ok"), ANSWERED),
-    both(
+    apart(
         "a websocket",
         LIVE
         + b"Upgrade: websocket\r\nConnection: Upgrade\r\n"
         + b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
-        (403,),
+        ANSWERED,  # as if it had not asked for another protocol
+        REFUSED,
     ),
-    both(
-        "a websocket of a session that is no UTF-8",
-        LIVE
-        + b"Upgrade: websocket\r\nConnection: Upgrade\r\nX-Session-Id: \xff\r\n"
-        + b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
-        (403,),
+    apart("another protocol, and a body", head(*SWITCH), ANSWERED, REFUSED),
+    apart(
+        "another protocol, then a good one",
+        head(*SWITCH) + head(),
+        (200, 200),
+        REFUSED,  # and the connection is closed
     ),
     both("a header's name that is no UTF-8", LIVE + b"X-\xff: a\r\n\r\n", REFUSED),
     both(

@@ -35,6 +35,20 @@ def answer(status: str, code: str, title: str, *headers: str) -> str:
 UNREADY = answer("503", "not_ready", "The replica is not ready.", "Retry-After 1")
 LATE = answer("504", "deadline_exceeded", "The request was not finished by its deadline.")
 SLOW = answer("408", "request_timeout", "The body did not arrive in time.")
+# When no other replica may be asked in its place, or none is left that was not
+LOST = answer(
+    "502", "replica_lost", "The replica broke off before it answered; send the request again."
+)
+FAILED = answer("500", "internal", "The service failed; the request is not to blame.")
+# A request for HTTP/2; what its parser cannot read at all HAProxy answers with a text that no
+# configuration changes
+UNREAD = answer(
+    "400",
+    "bad_request",
+    "The request is no HTTP/1.1, or its headers contradict each other or announce a body that the "
+    "method cannot have.",
+    "Connection close",  # what follows is no request either
+)
 BUSY = answer(
     "429",
     "overloaded",
@@ -68,7 +82,13 @@ DEFAULTS = (
     f"    http-error {UNREADY}",
     f"    http-error {LATE}",
     f"    http-error {SLOW}",
+    f"    http-error {LOST}",
+    f"    http-error {FAILED}",
+    f"    http-error {UNREAD}",
 )
+# Nothing here changes protocols. Of a request that asks for it a replica would not read the body,
+# and could take what stands there for the next client's request.
+ONE_PROTOCOL = "    http-request del-header upgrade"
 KEEP_ALIVE = "timeout http-keep-alive 65s"  # above the minute for which load balancers keep them
 
 # Connections beyond Ray's bound, on which only a probe is answered; all others are told to go
@@ -130,7 +150,7 @@ def rewrite(
     doors = limits(most, per_source or most - min(OTHERS, most // 2))
     stopping = f' if {{ str({FLAG}) -f "{flag}" }}'
     choice = CHOICE + stopping
-    ours = {LEAVE, CLOSE, *DEFAULTS, *doors, choice, REFUSAL, REFUSAL + stopping}
+    ours = {LEAVE, CLOSE, ONE_PROTOCOL, *DEFAULTS, *doors, choice, REFUSAL, REFUSAL + stopping}
     written = (line for line in config.splitlines() if line not in ours)
     rays = [line for line in written if not line.startswith(PAUSE)]
     drains = pause is not None
@@ -138,7 +158,7 @@ def rewrite(
     headed = {
         "global": (LEAVE, f"{PAUSE} {pause:.1f}") if drains else (LEAVE,),
         "defaults": DEFAULTS,
-        "frontend http_frontend": (*doors, CLOSE) if drains else doors,
+        "frontend http_frontend": (*doors, ONE_PROTOCOL, *((CLOSE,) if drains else ())),
         "backend default_backend": (REFUSAL + stopping if routed else REFUSAL,),
     }
     lines: list[str] = []

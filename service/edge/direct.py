@@ -7,10 +7,12 @@ done it: docs/decisions/0023-past-ray.md.
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+import httpx
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.cluster import ingress
 from service.edge.auth import PROBE, own_path
@@ -19,33 +21,75 @@ from service.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-RAYS = (PROBE, "/-/routes")  # paths that Ray answers itself
+ROUTES = "/-/routes"  # Ray's own list of applications, by where it has put them
+RAYS = (PROBE, ROUTES)  # paths that Ray answers itself
+PLACED_SECONDS = 2.0  # until Ray is asked again: it may put them elsewhere while they serve
+# Ray's own limit of time would end an answer that is being sent; HAProxy has one for work
+UNTIMED = (b"x-request-timeout-seconds", b"0")
+
+
+class Places:
+    """Where Ray has put applications: ours, and in its proxy those of others too."""
+
+    def __init__(self) -> None:
+        self._paths, self._until = list[str](), -math.inf
+        self._asking: asyncio.Task[None] | None = None
+
+    async def learn(self, ray: ASGIApp) -> None:
+        """Have Ray say it, if it has not lately; whoever comes meanwhile waits too."""
+        now = asyncio.get_running_loop().time()
+        if self._asking is None or now >= self._until:
+            self._until, self._asking = now + PLACED_SECONDS, asyncio.create_task(self._ask(ray))
+        if not self._asking.done():
+            await asyncio.shield(self._asking)  # one that leaves does not end it for the others
+
+    def of(self, scope: Scope) -> str | None:
+        """The part of a request's path that is Ray's; None where nothing is, as far as we know."""
+        root: str = scope.get("root_path", "")
+        path = scope["path"].removeprefix(root) + "/"
+        return next((root + place for place in self._paths if path.startswith(f"{place}/")), None)
+
+    async def _ask(self, ray: ASGIApp) -> None:
+        try:
+            transport = httpx.ASGITransport(ray)
+            async with (
+                asyncio.timeout(PLACED_SECONDS),
+                httpx.AsyncClient(transport=transport) as client,
+            ):
+                told = await client.get(f"http://ray{ROUTES}")
+            if told.is_success:  # else Ray has put nothing anywhere yet
+                places = (path.rstrip("/") for path in told.json())
+                self._paths = sorted(places, key=len, reverse=True)
+        except Exception:
+            logger.exception("places unknown")
 
 
 class Direct:
-    """Leads to the routes once Ray has: a request that it brought shows where it has put them.
+    """Leads to the routes, below the place where Ray has put them.
 
     Other limits are other routes, and the outermost layer is told of them too.
     """
 
     def __init__(self) -> None:
         self._routes: ASGIApp | None = None
-        self._root_path = ""  # where Ray has put them
-        self._loop: asyncio.AbstractEventLoop | None = None  # in which it brought them a request
-        self._under_way = 0
+        self._loop: asyncio.AbstractEventLoop | None = None  # in which Ray runs them
+        self._places, self._under_way = Places(), 0
         self._followers: list[Callable[[Settings], None]] = []
 
     def known(self, routes: ASGIApp) -> ASGIApp:
-        """The routes as Ray is to have them."""
+        """The routes as Ray is to have them; it runs them in this loop."""
         current = self._routes = routes
+        self._loop = asyncio.get_running_loop()
 
         async def through_ray(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["type"] == "http":
-                self._root_path = scope.get("root_path", "")
-                self._loop = asyncio.get_running_loop()
             await (self._routes or current)(scope, receive, send)
 
         return through_ray
+
+    async def path(self, scope: Scope, ray: ASGIApp) -> str:
+        """The path of a request below the place where Ray has put its application."""
+        await self._places.learn(ray)
+        return str(scope["path"]).removeprefix(self._places.of(scope) or "")
 
     def refusing(self, app: ASGIApp) -> ASGIApp:
         """What leads a refusal by the short way; as long as there is none, by the app."""
@@ -67,7 +111,7 @@ class Direct:
 
         async def past_ray(scope: Scope, receive: Receive, send: Send) -> None:
             if self._under_way >= most or not self._leads(scope):
-                return await app(scope, receive, send)
+                return await app(self._untimed(scope), receive, send)
             with self._counted(), CLIENT.get(NOBODY).waiting():
                 await self._watched(scope, receive, send, seconds)
 
@@ -84,28 +128,36 @@ class Direct:
             follow(settings)
 
     def _open(self) -> bool:
-        """Whether Ray has brought the routes a request, and runs them in this loop."""
+        """Whether the routes run in this loop."""
         return self._loop is asyncio.get_running_loop()
 
     def _leads(self, scope: Scope) -> bool:
-        """Whether a request may go to the routes at once.
+        """Whether a request may go to the routes at once."""
+        return own_path(scope) not in RAYS and self._open() and self._places.of(scope) is not None
 
-        Ray may put them elsewhere while they serve, and says so to nobody. HAProxy's probe comes
-        every 2 s, and the request after it goes by Ray again.
-        """
-        if own_path(scope) in RAYS:
-            self._loop = None
-        return self._open() and scope["path"].startswith(self._root_path)
+    def _untimed(self, scope: Scope) -> Scope:
+        """A request that Ray is to bring to the routes, where they are in this process."""
+        timed = scope["type"] != "http" or self._routes is None
+        return scope if timed else {**scope, "headers": [*scope["headers"], UNTIMED]}
 
     async def _straight(self, scope: Scope, receive: Receive, send: Send) -> None:
-        routes: ASGIApp = self._routes  # type: ignore[assignment]  # a request has reached them
-        await routes({**scope, "root_path": self._root_path}, receive, send)
+        routes: ASGIApp = self._routes  # type: ignore[assignment]  # they run in this loop
+        root_path = self._places.of(scope) or ""
+        await routes({**scope, "root_path": root_path}, receive, send)
 
     async def _watched(self, scope: Scope, receive: Receive, send: Send, seconds: float) -> None:
-        """Go straight, for so long, and log a bug of ours: Ray has uvicorn say nothing."""
+        """Go straight, answer in time, and log a bug of ours: Ray has uvicorn say nothing.
+
+        How long an answer's reader may take is for its connection to say.
+        """
         try:
-            async with asyncio.timeout(seconds):
-                await self._straight(scope, receive, send)
+            async with asyncio.timeout(seconds) as limit:
+
+                async def begin(message: Message) -> None:
+                    limit.reschedule(None)
+                    await send(message)
+
+                await self._straight(scope, receive, begin)
         except Exception:
             logger.exception("request failed")
             raise

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from service.api import media, query
 from service.api.dialect import Call
+from service.api.infinity import call as infinity
 from service.api.native import call as native
 from service.api.open_inference import call as open_inference
 from service.api.open_inference.request import VERSION
@@ -22,9 +23,12 @@ from service.api.tei import tasks as tei_tasks
 from service.edge.beside import Beside
 from service.edge.deadline import in_time, seconds
 from service.edge.pieces import InPieces
+from service.edge.reading import whole
 from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, SAFETENSORS
 from service.refusals import Refused
 from service.replica import Replica
+
+WORDING = "wording"  # in a request's scope: how it is refused, where its path does not say
 
 Handler = Callable[[Request], Awaitable[Response]]
 Parse = Callable[[Request, bytes], Call]
@@ -49,22 +53,22 @@ class Encoding:
         infer = self._handler(self._parse_infer)
         most = self._replica.settings.max_body_bytes
         tei_rerank = partial(tei_tasks.rerank, most=most)
-        longest = self._replica.reader.max_tokens
-        ranking = self._plain(partial(rerank.parse, most=most, longest=longest))
         return {
             ("/v1/encode", "post"): self._handler(self._parse_native, priced=True),
             ("/v1/similarity", "post"): self._handler(self._parse_similarity, priced=True),
             ("/v1/maxsim", "post"): self._handler(self._parse_maxsim, priced=True),
             ("/v1/embeddings", "post"): self._plain(openai.parse),
+            ("/embeddings", "post"): self._plain(infinity.embeddings),
+            ("/classify", "post"): self._plain(infinity.classify),
             ("/", "post"): self._plain(self._main(tei_rerank)),
             ("/embed", "post"): self._plain(tei.embed),
             ("/embed_all", "post"): self._plain(tei.embed_all),
             ("/similarity", "post"): self._plain(tei.similarity),
-            ("/rerank", "post"): self._plain(tei_rerank),
+            ("/rerank", "post"): self._handler(self._parse_rerank),
             ("/predict", "post"): self._plain(tei_tasks.predict),
             ("/embed_sparse", "post"): self._plain(tei_tasks.embed_sparse),
-            ("/v1/rerank", "post"): ranking,
-            ("/v2/rerank", "post"): ranking,
+            ("/v1/rerank", "post"): self._plain(partial(rerank.parse, most=most, documents=True)),
+            ("/v2/rerank", "post"): self._plain(partial(rerank.parse, most=most, documents=False)),
             (f"{INFER_MODEL}/infer", "post"): infer,
             (f"{INFER_MODEL}{VERSION_PART}/infer", "post"): infer,
         }
@@ -99,8 +103,9 @@ class Encoding:
             record = request.scope["record"]
             most = seconds(request.headers, replica.settings.deadline_seconds)
             with record.stage("parse"):
-                body = await request.body()
+                body = await whole(request)
                 call = await self._beside.run(len(body), partial(parse, request, body))
+                del body
             deadline = record.start + min(most, call.seconds)
             if priced and query.flag(request, "dry_run"):
                 price = await replica.gateway.dry_run(call.request, deadline, record, call.layout)
@@ -111,6 +116,15 @@ class Encoding:
             return InPieces(answer.pieces, record.hold, answer.headers, call.media_type)
 
         return encode
+
+    def _parse_rerank(self, request: Request, body: bytes) -> Call:
+        """TEI's request or Infinity's, which from here on is answered in its own words."""
+        media.content_type(request, JSON)
+        most = self._replica.settings.max_body_bytes
+        if not infinity.asks_rerank(body):
+            return tei_tasks.rerank(body, most)
+        request.scope[WORDING] = infinity.rerank_problem
+        return infinity.rerank(body, most)
 
     def _parse_native(self, request: Request, body: bytes) -> Call:
         media_type = media.content_type(request, JSON, SAFETENSORS)

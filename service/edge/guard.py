@@ -68,7 +68,10 @@ TWINS = frozenset(
     name.replace(b"-", b"_") for name in (*SINGLE, REQUEST_ID.encode()) if b"-" in name
 )
 KEPT = (b"host", b"origin", b"authorization", REQUEST_ID.encode(), WAITED.encode())  # if refused
-READ = SINGLE | {b"accept", b"authorization", REQUEST_ID.encode()}  # by us, in any bytes
+# by us, in any bytes
+READ = SINGLE | {b"accept", b"authorization", b"upgrade", REQUEST_ID.encode()}
+
+AS_TOLD = "x-content-type-options"  # so that a browser takes no answer for a script or a page
 
 RawHeaders = list[tuple[bytes, bytes]]
 Fields = Mapping[str, str]  # headers by name, the first of each, as they are read here
@@ -91,7 +94,7 @@ class Guard:
     """
 
     def __init__(self, app: ASGIApp, settings: Settings, way: direct.Direct | None = None) -> None:
-        self._app, self._keys = app, Keys(settings)
+        self._app, self._way, self._keys = app, way, Keys(settings)
         self._answer = self._refuse = app
         if way:
             self._answer, self._refuse = way.around(app, settings), way.refusing(app)
@@ -109,10 +112,11 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             return await self._app(scope, receive, send)
+        if scope["type"] != "http":  # none of ours, so no key and no host lets it in
+            return await send({"type": "websocket.close"})
         headers = [pair for pair in scope["headers"] if _passes(*pair)]
-        if scope["type"] != "http":
-            return await self._app({**scope, "headers": headers}, receive, send)
-        key, fields = self._keys.admit(scope), _fields(headers)
+        path = await self._way.path(scope, self._app) if self._way else own_path(scope)
+        key, fields = self._keys.admit(scope, path), _fields(headers)
         # its body is held until it is answered, its turn is over when the answer begins
         with (
             self._under_way.hold(key) as room,
@@ -124,7 +128,7 @@ class Guard:
                 code = await self._full(key)
             elif code is None and scope["method"] == "POST":  # to look at metrics asks for no work
                 code = await self._wait(key, headers, fields, turn)
-            await self._pass(scope, headers, fields, receive, send, hold, turn, code)
+            await self._pass(scope, path, headers, fields, receive, send, hold, turn, code)
 
     async def _wait(
         self, key: Key | None, headers: RawHeaders, fields: Fields, turn: ExitStack
@@ -150,6 +154,7 @@ class Guard:
     async def _pass(
         self,
         scope: Scope,
+        path: str,
         headers: RawHeaders,
         fields: Fields,
         receive: Receive,
@@ -159,10 +164,11 @@ class Guard:
         code: str | None,
     ) -> None:
         """Read a request and pass it on, or its refusal."""
-        (headers, request_id), content = _with_id(headers), b""
+        headers, request_id = _with_id(headers)
+        content: bytes | None = b""
         if code is None and scope["method"] == "POST":
-            code, content = await self._bodies.read(own_path(scope), receive, fields, hold)
-        closing = scope["method"] != "POST" and announces(fields)
+            code, content = await self._bodies.read(path, receive, fields, hold)
+        closing = _switches(fields) or (scope["method"] != "POST" and announces(fields))
         if code is not None:
             hold.keep("bodies", 0)
             headers = [pair for pair in headers if pair[0] in KEPT] + [(REFUSAL, code.encode())]
@@ -173,12 +179,15 @@ class Guard:
                 turn.close()  # however slow its reader
                 answered = MutableHeaders(scope=message)
                 answered[REQUEST_ID] = request_id  # once, whoever set it too
+                answered[AS_TOLD] = "nosniff"
                 if closing:  # what was not read must not be taken for the next request
                     answered["connection"] = "close"
             await send(message)
 
         app = self._answer if code is None else self._refuse
-        await app({**scope, "headers": headers}, replay(content, receive), send_with_id)
+        receive = replay(content, receive, hold)
+        del content  # whoever receives it drops it once it is parsed
+        await app({**scope, "headers": headers}, receive, send_with_id)
 
     def _by_headers(self, scope: Scope, fields: Fields, key: Key | None) -> str | None:
         """The code of a refusal that needs no body."""
@@ -193,6 +202,8 @@ class Guard:
         if TWINS.intersection(names) or any(names.count(name) > 1 for name in SINGLE):
             return "bad_request"
         if scope["method"] in WITHOUT_BODY and announces(fields):
+            return "bad_request"
+        if _switches(fields):
             return "bad_request"
         if scope["path"] != PROBE and not self._sites.named(fields):
             return "bad_host"
@@ -217,8 +228,8 @@ def expected(code: str, about: str, settings: Settings) -> str:
         "headers_too_large": f"a URL may have {MOST_ADDRESS:,} characters; a request may have "
         f"{MOST_HEADERS} headers with {MOST_HEADER_BYTES:,} bytes in total",
         "bad_request": f"{listed(sorted(name.decode() for name in SINGLE), 'and')} may occur "
-        "once each, spelt with hyphens; the only transfer-encoding is chunked; and "
-        f"{listed(sorted(WITHOUT_BODY), 'and')} take no body",
+        "once each, spelt with hyphens; the only transfer-encoding is chunked; "
+        f"{listed(sorted(WITHOUT_BODY), 'and')} take no body; and Upgrade is not supported",
         "unsupported_encoding": "leave out the header Content-Encoding",
         "invalid_encoding": "expected UTF-8, the encoding of JSON",
         "json_too_deep": f"the limit is {MOST_DEPTH} levels",
@@ -237,6 +248,14 @@ def _passes(name: bytes, value: bytes) -> bool:
     if name.replace(b"-", b"_").startswith(RAYS_OWN):
         return False
     return value.isascii() or name in READ
+
+
+def _switches(fields: Fields) -> bool:
+    """Whether a request asks for another protocol, behind which its body would not be read.
+
+    Java's client asks for HTTP/2 in passing; where there is no body that may be ignored.
+    """
+    return "upgrade" in fields and (fields["upgrade"].lower() != "h2c" or announces(fields))
 
 
 def _fields(headers: RawHeaders) -> Fields:

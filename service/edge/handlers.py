@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from service.api import media, query
 from service.api.document import document
+from service.api.infinity import call as infinity
 from service.api.open_inference import metadata
 from service.api.openai import call as openai
 from service.api.operations import INFER_MODEL, PART, VERSION_PART
@@ -22,6 +23,7 @@ from service.edge.beside import Beside
 from service.edge.deadline import in_time, seconds
 from service.edge.encoding import Handler, check_model
 from service.edge.pieces import InPieces
+from service.edge.reading import whole
 from service.encode.answer import JSON, collect
 from service.observe.metrics import OPENMETRICS, TEXT
 from service.observe.record import Record
@@ -69,6 +71,7 @@ class Handlers:
             ("/", "get"): self.page,
             ("/v1/models", "get"): self.models,
             ("/v1/models/{id}", "get"): self.model,
+            ("/models", "get"): self.infinity_models,
             ("/tokenize", "post"): self.tokenize,
             ("/decode", "post"): self.decode,
             ("/health", "get"): self.health,
@@ -157,26 +160,38 @@ class Handlers:
         model = openai.model(self._replica.name, request.path_params["id"])
         return Response(model, media_type=JSON)
 
+    async def infinity_models(self, request: Request) -> Response:
+        """GET /models."""
+        replica, waiting = self._replica, self._replica.batcher.waiting_requests
+        stats = {
+            "queue_fraction": waiting / replica.settings.max_waiting_requests,
+            "queue_absolute": waiting,
+            "results_pending": int(replica.batcher.busy),
+            "batch_size": replica.settings.max_sequences,
+        }
+        models = infinity.models(replica.name, replica.lanes.model.tasks, stats)
+        return Response(models, media_type=JSON)
+
     async def tokenize(self, request: Request) -> Response:
         """POST /tokenize: texts as tokens."""
         media.content_type(request, JSON)
-        deadline = self._deadline(request)
+        deadline, record = self._deadline(request), request.scope["record"]
         body = await self._parse(request, TokenizeRequest.model_validate_json)
         texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
         pieces = await self._replica.vocabulary.tokenize(
-            texts, body.prompt_name, deadline, special=body.add_special_tokens
+            texts, body.prompt_name, deadline, record, special=body.add_special_tokens
         )
-        return Response(await asyncio.to_thread(orjson.dumps, pieces), media_type=JSON)
+        return await self._written(pieces, deadline, record)
 
     async def decode(self, request: Request) -> Response:
         """POST /decode: token ids as text."""
         media.content_type(request, JSON)
-        deadline = self._deadline(request)
+        deadline, record = self._deadline(request), request.scope["record"]
         body = await self._parse(request, DecodeRequest.model_validate_json)
-        texts = await self._replica.vocabulary.decode(
-            body.sequences(), deadline, special=not body.skip_special_tokens
+        pieces = await self._replica.vocabulary.decode(
+            body.sequences(), deadline, record, special=not body.skip_special_tokens
         )
-        return _json(texts)
+        return await self._written(pieces, deadline, record)
 
     async def health(self, request: Request) -> Response:
         """GET /health: what GET /ready says, with no body."""
@@ -218,14 +233,17 @@ class Handlers:
         deadline, record = self._deadline(request), request.scope["record"]
         with record.stage("parse"):
             asked = await self._parse(request, parse)
-        pieces = await lesson(asked, deadline, record)
+        return await self._written(await lesson(asked, deadline, record), deadline, record)
+
+    async def _written(self, pieces: Iterator[bytes], deadline: float, record: Record) -> Response:
+        """An answer in pieces of JSON."""
         with record.stage("serialize"):
             body = await in_time(collect(pieces, self._replica.writing), deadline)
         return InPieces(body, record.hold, {}, JSON)
 
     async def _parse(self, request: Request, parse: Callable[[bytes], Asked]) -> Asked:
         """What a body asks for."""
-        body = await request.body()
+        body = await whole(request)
         return await self._beside.run(len(body), partial(parse, body))
 
     def _deadline(self, request: Request) -> float:

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Mapping
 from functools import partial
 
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message, Receive
 
 from service.api import body
@@ -14,10 +15,11 @@ from service.edge.beside import Beside
 from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, SAFETENSORS
 from service.memory import Hold, NoRoom
 from service.observe.families import OVERLOADED
-from service.settings import Settings
+from service.settings import HELD_OF_BODY, Settings
 
 INFERENCE = "/v2/"  # routes of the Open Inference Protocol, but for the reranker's
 INFER = "/v2/models/"  # those where a header may announce bytes, often without a media type
+LONGEST_LENGTH = 18  # digits of a length in bytes; Python refuses to read 4,301
 BODY_SECONDS = 10.0  # for the whole body to come; HAProxy's own limit for it is the same
 
 
@@ -30,8 +32,8 @@ class Bodies:
 
     async def read(
         self, path: str, receive: Receive, headers: Mapping[str, str], hold: Hold
-    ) -> tuple[str | None, bytes]:
-        """The body, or the code of a refusal and none."""
+    ) -> tuple[str | None, bytes | None]:
+        """The body, or the code of a refusal and none; neither of a client that has left."""
         limit = self._binary if _binary(path, headers) else self._json
         try:
             async with asyncio.timeout(BODY_SECONDS):
@@ -40,6 +42,8 @@ class Bodies:
             return "request_timeout", b""
         except NoRoom:
             return f"{OVERLOADED}:memory", b""
+        except ClientDisconnect:
+            return None, None
         if content is None:
             return "body_too_large", b""
         code = await self._beside.run(len(content), partial(self._check, path, headers, content))
@@ -76,15 +80,18 @@ async def _body(
 
     Raises:
         NoRoom: there is none for what came of it.
+        ClientDisconnect: no more of it comes.
     """
-    length = headers.get("content-length", "0")
-    if length.isdecimal() and int(length) > limit:
+    length = headers.get("content-length", "").lstrip("0") or "0"
+    if length.isdecimal() and (len(length) > LONGEST_LENGTH or int(length) > limit):
         return None
     content = bytearray()
     while True:
         message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
         piece = message.get("body", b"")
-        hold.take(bodies=len(piece))
+        hold.take(bodies=HELD_OF_BODY * len(piece))
         content += piece
         if len(content) > limit:
             return None
@@ -92,17 +99,29 @@ async def _body(
             return bytes(content)
 
 
-def replay(content: bytes, receive: Receive) -> Receive:
-    """A receive that gives the body once, then whether the client left; never more of a body."""
-    first = True
+def replay(content: bytes | None, receive: Receive, hold: Hold) -> Receive:
+    """A receive that gives the body once, then whether the client left; never more of a body.
+
+    Args:
+        hold: of the request, until the body is given; then it is the reader's to count.
+    """
+    kept = content
 
     async def replay() -> Message:
-        nonlocal first
-        if first:
-            first = False
-            return {"type": "http.request", "body": content, "more_body": False}
+        nonlocal kept
+        if kept is not None:
+            body, kept = kept, None
+            hold.keep("bodies", 0)
+            return {"type": "http.request", "body": body, "more_body": False}
         while (message := await receive())["type"] == "http.request":
             pass  # of a body too large; Ray would keep all of it
         return message
 
     return replay
+
+
+async def whole(request: Request) -> bytes:
+    """A request's body, which its record now holds; `request.body()` would copy and keep it."""
+    body = b"".join([piece async for piece in request.stream() if piece])
+    request.scope["record"].hold.keep("bodies", HELD_OF_BODY * len(body))
+    return body

@@ -13,7 +13,7 @@ from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -23,6 +23,7 @@ from service.api.dialect import Wording
 from service.api.native import call as native
 from service.api.open_inference import call as open_inference
 from service.api.operations import (
+    INFER_MODEL,
     NATIVE,
     OPERATIONS,
     PAGES,
@@ -33,14 +34,16 @@ from service.api.operations import (
 from service.edge.auth import Keys, own_path
 from service.edge.beside import Beside
 from service.edge.deadline import DEADLINE
-from service.edge.encoding import Encoding, Handler
+from service.edge.encoding import WORDING, Encoding, Handler
 from service.edge.guard import REFUSAL, RawHeaders, expected
 from service.edge.handlers import Handlers, Scrape, Targets
 from service.edge.pieces import pieces
 from service.edge.reading import INFERENCE
+from service.engine.fair.rotation import OWNER
+from service.keys import tenants
 from service.memory import PROCESS
-from service.observe.families import OVERLOADED
-from service.observe.record import REQUEST_ID, TRACEPARENT, Record
+from service.observe.families import NO_INPUT, OVERLOADED, PROBE
+from service.observe.record import CLIENT_CLOSED, REQUEST_ID, TRACEPARENT, Record
 from service.refusals import UNROUTED, Refused, refusal
 from service.replica import Replica
 from service.settings import Settings
@@ -51,11 +54,16 @@ logger = logging.getLogger(__name__)
 REPLICA, WEIGHTS = "x-headlight-replica", "x-headlight-weights"
 UNKNOWN = "other"  # the route, in metrics, of what no route takes
 ALWAYS = ("/live", "/v2/health/live", "/metrics")  # answered by a replica that knows itself wrong
-# one route by two paths
+# one route by several paths; probes are as many as APIs have them
 ALIKE = {
     ("post", "/"): "/embed",
+    ("post", "/embeddings"): "/v1/embeddings",
     ("get", "/"): "/docs",
     ("get", "/metrics/targets"): "/metrics",
+    ("get", "/health"): PROBE,
+    ("get", "/v2/health/ready"): PROBE,
+    ("get", f"{INFER_MODEL}/ready"): PROBE,
+    ("get", "/v2/health/live"): "/live",
 }
 NONE = Match.NONE  # neither path nor method are a route's
 
@@ -86,8 +94,9 @@ def application(replica: Replica, scrape: Scrape, targets: Targets | None = None
     app.router.redirect_slashes = False
     plain = {place: end for place, end in ends.items() if "{" not in place[0]}
     published = (row for row in rows if row.method == "post" or row.api is NATIVE)
-    labels = {_label(row.path, row.method): row.method.upper() for row in published}
-    replica.metrics.expect(labels | {UNKNOWN: "GET"})
+    replica.metrics.expect(
+        {_label(row.path, row.method): row.inputs for row in published} | {UNKNOWN: NO_INPUT}
+    )
     return RecordMiddleware(_cors(Straight(plain, app), replica.settings.cors_origins), replica)
 
 
@@ -143,6 +152,7 @@ class RecordMiddleware:
         self._app, self._replica = app, replica
         # the guard's come from its machine's environment, these with the deployment
         self._keys = Keys(replica.settings)
+        self._several = len(tenants(replica.settings.api_keys)) > 1
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -183,8 +193,10 @@ class RecordMiddleware:
     def _headers(self, scope: Scope, record: Record) -> RawHeaders:
         """The request's, with a refusal of whoever has no key, if the guard has not done so."""
         headers: RawHeaders = scope["headers"]
-        key = self._keys.admit(scope)
+        key = self._keys.admit(scope, own_path(scope))
         record.key = key.name if key else ""
+        if self._several:
+            OWNER.set(record.key)  # the guard may be in another process
         if key or any(name == REFUSAL for name, _ in headers):
             return headers
         return [*headers, (REFUSAL, b"unauthorized")]
@@ -207,8 +219,10 @@ def _endpoint(row: Operation, handler: Handler, replica: Replica) -> Handler:
             if trusts:
                 replica.trust()  # it may have become wrong meanwhile
             return response
+        except ClientDisconnect:
+            return Response(status_code=CLIENT_CLOSED)  # nobody reads it, but it is counted
         except Exception as error:
-            return _problem(request, refusal(error), say)
+            return _problem(request, refusal(error), request.scope.get(WORDING, say))
 
     return endpoint
 
@@ -217,7 +231,8 @@ def _label(path: str, method: str = "post") -> str:
     """How metrics name a route: what is alike has one name."""
     if path.startswith(PART):
         return "/docs"  # the pages for people are one
-    return ALIKE.get((method, path), path).replace(VERSION_PART, "")
+    path = path.replace(VERSION_PART, "")
+    return ALIKE.get((method, path), path)
 
 
 def _not_routed(
@@ -232,9 +247,10 @@ def _not_routed(
         paths = (route.path_format for route in routes if route.matches(request.scope)[0] != NONE)
         path = next(paths, None)
         request.scope["record"].route = _label(path) if path else UNKNOWN
-        say = dialects[path] if path else _family(request.url.path)
+        own = own_path(request.scope)
+        say = dialects[path] if path else _family(own)
         refused = _by_guard(request, settings)
-        response = _problem(request, refused or _unrouted(error, request.url.path), say)
+        response = _problem(request, refused or _unrouted(error, own), say)
         if not refused:
             response.headers.update(error.headers or {})
         return response

@@ -8,16 +8,21 @@ takes READER_BYTES a second while it is behind, or its connection ends.
 
 Whoever asked may leave. uvicorn says so to whoever waits for it in a task of its own; here the
 request's task is cancelled.
+
+HAProxy sends the requests of many clients on one connection. uvicorn reads no body of a request
+that asks for another protocol, goes on with what it has not read as the next request, and the
+answer to that goes to another client. Here such a request is the last of its connection.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sized
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
 from uvicorn import config
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from service.memory import PROCESS
 from service.settings import KIB
@@ -86,19 +91,25 @@ class Reader:
 
 
 class Client:
-    """Whoever asks on a connection."""
+    """Whoever asks on a connection.
 
-    def __init__(self) -> None:
-        self._left = False
+    Args:
+        listen: hears of its end from now on, which uvicorn stops where a body is large.
+    """
+
+    def __init__(self, listen: Callable[[], None] = lambda: None) -> None:
+        self._listen, self._left = listen, False
         self._tasks = set[asyncio.Task[Any]]()  # two where one ends as the next begins
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Do something for it in this task, until it has left."""
+        """Do something for it in this task, until it has left; its body is read."""
         task: asyncio.Task[Any] = asyncio.current_task()  # type: ignore[assignment]  # a request is
         self._tasks.add(task)
         if self._left:
             task.cancel()
+        else:
+            self._listen()
         try:
             yield
         except asyncio.CancelledError:
@@ -119,20 +130,64 @@ CLIENT = ContextVar[Client]("client")  # whose request a task is
 NOBODY = Client()  # of a connection that is not ours; it never leaves
 
 
-class Protocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]  # which one, uvicorn decides
+class Flow(FlowControl):
+    """uvicorn's, which reads no further while requests wait behind one; its own would.
+
+    Args:
+        pipeline: those that wait.
+    """
+
+    def __init__(self, transport: asyncio.Transport, pipeline: Sized) -> None:
+        super().__init__(transport)
+        self._pipeline = pipeline
+
+    def resume_reading(self) -> None:
+        """Read on, if the client has not asked for more than it is being answered."""
+        if not self._pipeline:
+            super().resume_reading()
+
+
+class Protocol(HttpToolsProtocol):
     """uvicorn's own HTTP on a transport that joins, for readers who are watched."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Take requests until one is the last; a WebSocket is none."""
+        super().__init__(*args, **kwargs)
+        self.ws_protocol_class, self._last = None, False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start to serve a connection."""
         loop = asyncio.get_running_loop()
         self._reader = Reader(transport, loop)  # type: ignore[arg-type]  # of a connection it is one
-        self._client = Client()
         super().connection_made(JoinedWrites(transport))  # type: ignore[arg-type]  # a transport but in name
+        self.flow = Flow(self.transport, self.pipeline)
+        self._client = Client(self.flow.resume_reading)
 
     def data_received(self, data: bytes) -> None:
         """Read; the task of each request knows whose it is."""
+        if self._last:
+            return
         CLIENT.set(self._client)
         super().data_received(data)
+
+    def on_headers_complete(self) -> None:
+        """Begin a request; httptools reads no body of one that asks for another protocol."""
+        super().on_headers_complete()
+        self.headers = []  # into which trailers come, so that they are none of the request's
+        if self.parser.should_upgrade():
+            self._end_with_it()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no request; where an answer is to come, not in its place."""
+        idle = self.cycle is None or self.cycle.response_complete
+        if idle or (self.cycle.more_body and not self.pipeline):  # or its body is what is wrong
+            super().send_400_response(msg)
+        else:
+            self._end_with_it()
+
+    def _end_with_it(self) -> None:
+        """Close the connection after the latest request, and read nothing more."""
+        self.cycle.keep_alive, self._last = False, True
 
     def pause_writing(self) -> None:
         """Wait for the reader."""

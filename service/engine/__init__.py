@@ -1,1 +1,11 @@
-"""What runs: the queue, the lanes, the proof that they are right."""
+"""What runs: the queue, the lanes, the proof that they are right.
+
+MKL, with which torch multiplies on x86, reads MKL_CBWR at its first product: before any engine has
+made one it is told here to give the same bits wherever in memory a matrix lies and whatever the
+number of threads (docs/decisions/0026-strict-products.md). A user's own value stays, if it is as
+strict: machine.same_bits.
+"""
+
+import os
+
+os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")

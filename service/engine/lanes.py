@@ -62,6 +62,7 @@ class Lanes:
 
     def __init__(self, model: Model, threads: Sequence[ThreadPoolExecutor]) -> None:
         self.model, self._threads = model, threads
+        self.alone = False  # each sequence in a pass of its own, on one core
         # told of whatever breaks a batch, in a lane, also where half the batch then succeeds
         self.on_failure: Callable[[Exception], None] = lambda error: None
 
@@ -78,6 +79,11 @@ class Lanes:
 
     def __len__(self) -> int:
         return len(self._threads)
+
+    @property
+    def arithmetic(self) -> str:
+        """The name of what computes; see numerics.py."""
+        return self.model.encoder.arithmetic + ("+alone" if self.alone else "")
 
     async def call(self, lane: int, function: Callable[[], T]) -> T:
         """Call a function in a lane's thread."""
@@ -96,8 +102,9 @@ class Lanes:
     @torch.inference_mode()
     def run(self, works: Sequence[Work], threads: int) -> list[Result | Exception]:
         """Run one batch in the calling thread; a work that fails, fails alone."""
-        if torch.get_num_threads() != threads:
-            torch.set_num_threads(threads)
+        cores = 1 if self.alone else threads
+        if torch.get_num_threads() != cores:
+            torch.set_num_threads(cores)
         return self._attempt(works)
 
     def _attempt(self, works: Sequence[Work]) -> list[Result | Exception]:
@@ -112,12 +119,15 @@ class Lanes:
         return self._attempt(works[:half]) + self._attempt(works[half:])
 
     def _encode(self, works: Sequence[Work]) -> list[Result | Exception]:
-        """Run works, those whose passes begin in one place together."""
-        if len({work.entered for work in works}) == 1:
+        """Run works, those whose passes begin in one place together, and those without one."""
+        if self.alone:
+            return [self._pass([work])[0] for work in works]
+        starts = [(work.entered, work.outputs.looked) for work in works]
+        if len(set(starts)) == 1:
             return self._pass(works)
-        by_start = defaultdict[int | None, list[int]](list)
-        for place, work in enumerate(works):
-            by_start[work.entered].append(place)
+        by_start = defaultdict[tuple[int | None, bool], list[int]](list)
+        for place, start in enumerate(starts):
+            by_start[start].append(place)
         results: dict[int, Result | Exception] = {}
         for places in by_start.values():
             results |= zip(places, self._pass([works[place] for place in places]), strict=True)
@@ -125,8 +135,11 @@ class Lanes:
 
     def _pass(self, works: Sequence[Work]) -> list[Result | Exception]:
         """Run works whose passes begin in one place."""
-        packed = self.model.encoder.pack([work.sequence for work in works])
         outputs = [work.outputs for work in works]
+        if all(each.looked for each in outputs):
+            nothing = torch.empty(0, self.model.config.width)
+            return [Result(task=self._task(nothing, each)) for each in outputs]
+        packed = self.model.encoder.pack([work.sequence for work in works])
         way = outputs[0].pooling
         if way and outputs.count(Outputs(way)) == len(outputs):  # vectors alone: most batches
             vectors = self._vectors(self._forward(packed), range(len(outputs)), way)

@@ -9,6 +9,7 @@ import torch
 from model.config import EncoderConfig
 from model.tasks.heads import Head
 from model.tasks.vectors import Vectors
+from service.engine import numerics
 from service.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -49,9 +50,9 @@ def filled(settings: Settings, head: Head | None) -> None:
         Unservable: they are longer.
     """
     query = head.roles["query"] if isinstance(head, Vectors) else None
-    if query and query.filling and (settings.max_tokens or query.length) < query.length:
+    if query and query.filling and (settings.max_tokens or query.filled) < query.filled:
         raise Unservable(
-            f"max_tokens {settings.max_tokens} is less than the {query.length} tokens of each query"
+            f"max_tokens {settings.max_tokens} is less than the {query.filled} tokens of each query"
         )
 
 
@@ -81,6 +82,23 @@ def precision(settings: Settings) -> tuple[torch.device, torch.dtype]:
     if not cuda and dtype not in QUICK:
         logger.warning(SLOW, settings.dtype)
     return where, dtype
+
+
+def same_bits(settings: Settings) -> None:
+    """Hold device, number format and the environment's own MKL_CBWR to what equal bits need.
+
+    Raises:
+        Unservable: they are required, and not promised of these; or with that variable MKL's
+            products follow from where in memory a matrix lies.
+    """
+    promised = device(settings).type == "cpu" and settings.dtype in ("auto", "float32")
+    if settings.require_same_bits and not promised:
+        raise Unservable("require_same_bits: it needs --device cpu and --dtype float32")
+    if promised and numerics.strict() is False:
+        raise Unservable(
+            f"MKL_CBWR is {os.environ.get('MKL_CBWR')!r}, by which equal texts may get other bits;"
+            " leave it out, or set AUTO,STRICT"
+        )
 
 
 def lanes(settings: Settings, device: torch.device) -> int:

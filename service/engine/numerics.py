@@ -1,15 +1,18 @@
 """Names the arithmetic, and says how far two answers of it may lie apart.
 
-    cpu-fp32-onednn-avx512-2.13.0-1f2e3d
+    cpu-fp32-onednn-avx512+strict-2.13.0-1f2e3d
     cuda-bf16-varlen-sm90x132-2.13.0+cu128-1f2e3d-varying
 
-Device, number format, kernels, processor (of a GPU its architecture and how many multiprocessors
-it has, from which cuBLAS's bits follow), release of torch, digest of the canary. The digest stands
-for what has no name: oneDNN and MKL pick instructions by more than torch tells of a processor.
+Device, number format, kernels, processor (+strict: where MKL's products are, as MKL says; of a GPU
+its architecture and how many multiprocessors it has, from which cuBLAS's bits follow), release of
+torch, digest of the canary. The digest stands for what has no name: oneDNN and MKL pick
+instructions by more than torch tells of a processor.
 """
 
+import ctypes
 import hashlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +26,10 @@ DIGITS = 6  # of the canary's digest
 # How far a vector may be off, of its length: three times what random weights of 24 layers lost in
 # half precision, 24 times what they lost in float32 (docs/decisions/0010-cuda.md)
 CLOSE = {torch.float32: 1e-4, torch.bfloat16: 0.12, torch.float16: 0.015}
+
+# Of mkl_service.h: all that MKL_CBWR says, its flag STRICT, and the branches for which there is a
+# strict mode: AUTO, AVX2, AVX512, AVX512_E1
+EVERY, STRICT, BRANCHES = -1, 1 << 16, {2, 10, 12, 14}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +63,26 @@ def name(device: torch.device, dtype: torch.dtype, kernels: str, canary: Array) 
     release = str(torch.__version__)
     if device.type == "cpu":
         unit, release = torch.backends.cpu.get_cpu_capability().lower(), release.partition("+")[0]
+        unit += "+strict" if strict() else ""
     else:
         gpu = torch.cuda.get_device_properties(device)
         unit = multiprocessors(gpu.major, gpu.minor, gpu.multi_processor_count)
     digest = hashlib.sha256(canary.tobytes()).hexdigest()[:DIGITS]
     return f"{device.type}-{PRECISIONS[dtype]}-{kernels}-{unit}-{release}-{digest}"
+
+
+def strict() -> bool | None:
+    """Whether MKL's products follow neither from where in memory a matrix lies nor from threads.
+
+    MKL itself is asked, which takes a value that it does not know, or that came after its first
+    product, without a word. None: torch has no MKL, as on ARM, or one that cannot be asked.
+    """
+    library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    try:
+        mode = ctypes.CDLL(str(library)).mkl_serv_cbwr_get(EVERY)
+    except (AttributeError, OSError):
+        return None
+    return bool(mode & STRICT) and mode & ~STRICT in BRANCHES
 
 
 def multiprocessors(major: int, minor: int, count: int) -> str:

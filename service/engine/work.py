@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from model import packing
 from model.maps.forms import Selection
 from model.pooling import Pooling
-from model.tasks.heads import Head
+from model.tasks.heads import Head, Splade
 from service.observe.record import Record
 
 Array = NDArray[Any]
@@ -52,6 +52,12 @@ class Outputs:
     head: Head | None = None
     kept: frozenset[int] = frozenset()
     swept: int = 0
+
+    @property
+    def looked(self) -> bool:
+        """Whether it takes no pass: a head looks it up, and nothing else is wanted."""
+        alone = isinstance(self.head, Splade) and self.head.looked is not None
+        return alone and self == Outputs(head=self.head)
 
     @property
     def states(self) -> frozenset[int]:

@@ -45,7 +45,11 @@ SENTENCES = {
     "start_time_seconds": "Unix time at which the replica started, in seconds.",
 }
 
-INPUTS = ("none", "text", "tokens", "embeddings", "mixed")
+# What a request may hold: nothing or nothing readable; texts; or token ids; or embeddings; or all
+NO_INPUT: tuple[str, ...] = ("none",)
+OF_TEXT, OF_TOKENS = (*NO_INPUT, "text"), (*NO_INPUT, "text", "tokens")
+OF_ONE_KIND = (*OF_TOKENS, "embeddings")
+INPUTS = (*OF_ONE_KIND, "mixed")
 WAITED, ERRORS, FORMS = ("queue", "forward"), ("oom", "other"), get_args(Form)
 SHED = ("queue_full", "token_budget", "memory", "deadline", "not_ready")
 UNDER_WAY = "key_under_way"
@@ -59,3 +63,4 @@ AWAITED = (
 )
 SCRAPE = "/metrics"  # whoever reads the page is no traffic
 PROBE = "/ready"  # its 503 turns nobody's work away
+PAGES = frozenset(("/live", PROBE, "/info", SCRAPE, "/docs", "/openapi.json"))  # of no alert

@@ -1,6 +1,6 @@
 """Every metric of one replica, each fed in one place.
 
-    families    what there is (families.py), with every value that a closed label can have, at 0
+    families    what there is (families.py); what an alert asks for is there from the start, at 0
     request     counts whatever is answered, from what service/observe/record.py knows of it
     the rest    what a request does not know: batches, self-checks, the machine
 
@@ -62,7 +62,7 @@ class Metrics:
         for reason in (*families.SHED, *(families.SHED_BY_KEY if keys else ())):
             for key in self._keys.values():
                 self._shed.labels(reason, *key, replica)
-        self._invalid = requests.counters("invalid_inputs", "code", CALLERS)
+        self._invalid = requests.make(Counter, "invalid_inputs", "code")
         self._nonfinite = requests.counter("nonfinite_outputs")
         self._unauthorized = requests.counter("auth_failures")
         stages = requests.make(
@@ -97,12 +97,12 @@ class Metrics:
             self._pages[exemplars] = page(self._of_requests.registry).removesuffix(b"# EOF\n")
         return self._pages[exemplars] + page(self._of_replica.registry)
 
-    def expect(self, routes: Mapping[str, str]) -> None:
-        """Publish what may be asked of each route, by its method, before it is."""
+    def expect(self, routes: Mapping[str, Iterable[str]]) -> None:
+        """Publish what may be asked of each route, by its inputs, before it is; of pages, none."""
         self._pages.clear()
-        for route, method in routes.items():
+        for route in routes.keys() - families.PAGES:
             self._seconds.labels(route, self._replica)
-            for kind in families.INPUTS if method == "POST" else families.INPUTS[:1]:
+            for kind in routes[route]:
                 self._expect(route, kind, "")
 
     def request(self, record: Record) -> None:
@@ -179,8 +179,8 @@ class Metrics:
     def _refused(self, record: Record) -> None:
         """Count why a request was not answered as asked."""
         code = record.refused
-        if code in self._invalid:
-            self._invalid[code].inc()
+        if code in CALLERS:
+            self._invalid.labels(code, self._replica).inc()
         elif code == "nonfinite_output":
             self._nonfinite.inc()
         elif code == families.OVERLOADED or (

@@ -17,7 +17,7 @@ from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from service.memory import Hold
-from service.observe.families import SCRAPE
+from service.observe.families import PROBE, SCRAPE
 from service.observe.metrics import Metrics
 from service.observe.record import REQUEST_ID, TRACEPARENT, WAITED, Record
 from service.refusals import UNAUTHORIZED
@@ -31,16 +31,7 @@ METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 TELL_SECONDS = 0.1  # most between a request's end and its line
 
 # Whoever asks these asks them for ever; they and the 401s of whoever guesses keys share a line
-PROBES = frozenset(
-    (
-        "/live",
-        "/ready",
-        "/health",
-        "/v2/health/live",
-        "/v2/health/ready",
-        "/v2/models/{model}/ready",
-    )
-)
+PROBES = frozenset(("/live", PROBE))
 SUMMARY_SECONDS = 60.0
 
 

@@ -1,4 +1,4 @@
-"""Two keys of one service: one floods, the other asks and is measured.
+"""Two keys of one service: one floods or is busy, the other asks; either is measured.
 
 `python tests/ray/tenants.py PORT KEY COUNT` is the flood, in a process of its own behind all
 others, so that who measures does not feel the client of it.
@@ -11,11 +11,13 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import httpx
+
+from service.observe.metrics import samples
 
 if TYPE_CHECKING:
     from tests.ray.conftest import Service
@@ -28,21 +30,25 @@ BODY = json.dumps(ASKED).encode()
 
 
 @contextmanager
-def flooded(service: "Service", key: str, connections: int) -> Iterator[Counter[str]]:
-    """A flood with a key, under way; what it was answered is known at its end."""
+def flooded(
+    service: "Service", key: str, connections: int, begun: str = "429"
+) -> Iterator[Counter[str]]:
+    """A flood with a key, of which one was answered so; what all were is known at its end."""
     command = [sys.executable, __file__, str(service.port), key, str(connections)]
     codes: Counter[str] = Counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        while "429" not in codes:
+        while begun not in codes:
             codes = Counter(json.loads(process.stdout.readline()))
         yield codes
         process.kill()
         codes.update(json.loads(process.stdout.read().splitlines()[-1]))
 
 
-def ask(service: "Service", key: str, seconds: float) -> tuple[list[float], Counter[int]]:
-    """Ask ten times a second for so long; milliseconds of each, and the statuses."""
+def ask(
+    service: "Service", key: str, seconds: float, every: float = EVERY_SECONDS
+) -> tuple[list[float], Counter[int]]:
+    """Ask ten times a second, or so often, for so long; milliseconds of each, and the statuses."""
     taken, codes = list[float](), Counter[int]()
     bearer = {"authorization": f"Bearer {key}"}
     until = time.monotonic() + seconds
@@ -50,8 +56,26 @@ def ask(service: "Service", key: str, seconds: float) -> tuple[list[float], Coun
         while (begun := time.monotonic()) < until:
             codes[client.post("/v1/encode", json=ASKED).status_code] += 1
             taken.append((time.monotonic() - begun) * 1000)
-            time.sleep(max(0.0, begun + EVERY_SECONDS - time.monotonic()))
+            time.sleep(max(0.0, begun + every - time.monotonic()))
     return taken, codes
+
+
+def speed(service: "Service", name: str, key: str, over: Callable[[], None]) -> float:
+    """Requests of a key's name that are answered a second, while something runs."""
+
+    def answered() -> float:
+        bearer = {"authorization": f"Bearer {key}"}
+        page = httpx.get(f"{service.url}/metrics", headers=bearer, timeout=60).text
+        return sum(
+            value
+            for metric, labels, value in samples(page)
+            if metric == "headlight_requests_total"
+            and (labels["key"], labels["code"]) == (name, "200")
+        )
+
+    before, begun = answered(), time.monotonic()
+    over()
+    return (answered() - before) / (time.monotonic() - begun)
 
 
 async def connection(port: int, key: str, codes: Counter[int]) -> None:

@@ -1,10 +1,12 @@
 """deploy/serve on a cluster started as docs/deploy.md says: `ray start`, `headlight deploy`."""
 
+import json
 import os
 import re
 import shlex
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -31,6 +33,11 @@ START_SECONDS, DEPLOY_SECONDS = 60, 120
 PAGE = (ROOT / "docs" / "deploy.md").read_text()
 RUNS = r"headlight: {}, ready after [0-9]+ s"
 BODY = {"inputs": ["All is well"], "encoding": "base64"}
+# binary inference: JSON that names a tensor, then its bytes
+TENSOR = {"name": "input_ids", "datatype": "INT64", "shape": [1, 3]}
+NAMED = json.dumps({"inputs": [{**TENSOR, "parameters": {"binary_data_size": 24}}]}).encode()
+BINARY = NAMED + struct.pack("<3q", 101, 2035, 102)
+ANNOUNCED = {"inference-header-content-length": str(len(NAMED))}
 
 
 def commands(heading: str) -> list[str]:
@@ -300,26 +307,44 @@ def scales_without_a_lost_request(here: Cluster) -> None:
 
 
 def two_models_answer(here: Cluster) -> None:
-    """Each at its prefix, with metrics, limits and a description of its own."""
-    waiting = here.start(TWO)
+    """Each at its prefix, with metrics, limits, keys and a description of its own."""
+    file = here.directory / "keys"
+    file.write_text("team-a:a-key-of-team-a-1234\n")
+    keyed = {"authorization": "Bearer a-key-of-team-a-1234"}
+
+    def locked(configuration: dict[str, Any]) -> None:
+        configuration["applications"][1]["args"]["api_keys_file"] = str(file)
+
+    waiting = here.start(TWO, locked)
     assert waiting.stderr and waiting.stderr.readline().startswith("waiting for 5 s: minilm: ")
     waiting.send_signal(signal.SIGINT)  # the cluster goes on
     assert "headlight: the cluster goes on; the same command" in waiting.communicate()[1]
     assert waiting.returncode == 130
     here.wait(lambda found: run(found, 1) and set(found) == {"minilm", "base"})
 
+    for path, status in {"/live": 200, "/ready": 200, "/health": 200, "/info": 401}.items():
+        assert httpx.get(f"{here.url}/base{path}").status_code == status  # the first that come
+    inference = f"{here.url}/minilm/v2/models/all-MiniLM-L6-v2/infer"
+    binary = httpx.post(inference, content=BINARY, headers=ANNOUNCED)
+    assert binary.status_code == 200, binary.text
+    announced = ANNOUNCED | {"content-type": "application/octet-stream"}
+    nested = httpx.post(f"{here.url}/minilm/v1/encode", content=b"[" * 2**20, headers=announced)
+    assert nested.status_code in (400, 415)
+
     large = b'{"inputs": ["All is well"]' + b" " * 70_000 + b"}"
     kind = {"content-type": "application/json"}
     for prefix, width, code in (("minilm", 384, 200), ("base", 512, 413)):
         url = f"{here.url}/{prefix}"
-        answer = httpx.post(f"{url}/v1/encode", json={"inputs": ["All is well"]})
+        answer = httpx.post(f"{url}/v1/encode", json={"inputs": ["All is well"]}, headers=keyed)
         assert len(answer.json()["data"][0]["pooled"]) == width
         assert httpx.get(f"{url}/ready").status_code == 200
-        assert httpx.get(f"{url}/openapi.json").json()["servers"] == [{"url": f"/{prefix}"}]
-        assert "openapi.json" in httpx.get(f"{url}/docs").text
-        page = httpx.get(f"{url}/metrics").text
+        assert httpx.get(f"{url}/openapi.json", headers=keyed).json()["servers"] == [
+            {"url": f"/{prefix}"}
+        ]
+        assert "openapi.json" in httpx.get(f"{url}/docs", headers=keyed).text
+        page = httpx.get(f"{url}/metrics", headers=keyed).text
         assert page.count("\nheadlight_ready{") == 1 and 'route="/v1/encode"' in page
-        sent = httpx.post(f"{url}/v1/encode", content=large, headers=kind)
+        sent = httpx.post(f"{url}/v1/encode", content=large, headers=kind | keyed)
         assert sent.status_code == code
     assert httpx.get(f"{here.url}/v1/encode").status_code == 404
 

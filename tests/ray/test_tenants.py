@@ -1,12 +1,15 @@
-"""One key's flood, and what another key feels of it."""
+"""What one key feels of another: of its flood, and of its being there."""
 
 import statistics
+import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.ray.tenants import ask, flooded
+from service.edge.tenants.turns import LATELY_SECONDS
+from tests.ray.tenants import ask, flooded, speed
 
 if TYPE_CHECKING:
     from tests.ray.conftest import Start
@@ -15,6 +18,40 @@ pytestmark = pytest.mark.ray
 
 A, B = "the-key-of-a-12345678", "the-key-of-b-12345678"
 CONNECTIONS = 600
+BUSY, QUIET_SECONDS = 16, 3.0
+FORGOTTEN_SECONDS = LATELY_SECONDS + 1
+
+
+def busy(start: "Start", file: Path, rounds: int, seconds: float) -> float:
+    """What a busy key keeps of its speed beside one that asks every few seconds.
+
+    In turns, since other work on the machine comes and goes; alone, the other is forgotten.
+    """
+    file.write_text(f"a:{A}\nb:{B}\n")
+    kept, taken, codes = list[float](), list[float](), Counter[int]()
+
+    def beside() -> None:
+        asked = ask(service, B, seconds, QUIET_SECONDS)
+        taken.extend(asked[0])
+        codes.update(asked[1])
+
+    with start("--api-keys-file", str(file)) as service:
+        with flooded(service, A, BUSY, begun="200"):
+            for _ in range(rounds):
+                time.sleep(FORGOTTEN_SECONDS)
+                alone = speed(service, "a", B, lambda: time.sleep(seconds))
+                kept.append(speed(service, "a", B, beside) / alone)
+                print(f"{alone:.0f} a second alone, beside the other {kept[-1]:.2f} of that")
+    figures = f"kept {sorted(kept)}; the other's {codes}, median {statistics.median(taken)} ms"
+    print(figures)
+    assert codes.keys() == {200}
+    return statistics.median(kept)
+
+
+@pytest.mark.prove
+def test_a_busy_key_keeps_its_speed_beside_a_quiet_one(start: "Start", tmp_path: Path) -> None:
+    """Sixteen connections, beside a request every three seconds; test_turns.py simulates it."""
+    assert busy(start, tmp_path / "keys", rounds=6, seconds=9) >= 0.9
 
 
 @pytest.mark.prove

@@ -3,11 +3,16 @@
 Each that passes costs the event loop milliseconds, and in each of its rounds the loop does all
 that is ready: of a hundred requests under way, each waits for all others several times. The
 engine's fair queue comes too late for that. So a key may have as many inside as the other
-key had at most that lately asked for least, and MOST at any rate. What may not pass yet is parked,
-a future in its key's line, its body not read, and costs the loop nothing.
+key has, or just had, that asks for least, and MOST at any rate.
+
+A key that asks once in a while leaves the others all they can take, and finds room all the same
+when it comes: as long as it is known, their requests pass one in each round of the loop, which is
+no fewer, but in short rounds. What may not pass yet is parked, a future in its key's line, its body
+not read, and costs the loop nothing.
 """
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Collection
@@ -17,18 +22,19 @@ MOST = 64  # requests inside of one key, where there are several
 # What takes longer waits for the model and not for the loop: others of its key need not wait for it
 LONG_SECONDS = 1.0
 REFUSALS_A_SECOND, LONGEST_PAUSE_SECONDS = 50, 5.0  # of a key that asks too much at once
-LATELY_SECONDS = 5.0  # and up to twice as long; then a key that asks no more counts no more
+JUST_SECONDS = 0.1  # and up to twice as long; whoever asks ten times a second is always there
+LATELY_SECONDS = 10.0  # then a key that asks no more counts no more
 
 
-class Lately:
-    """A count, and the most it was lately."""
+class Just:
+    """A count, and the most it just was."""
 
     def __init__(self) -> None:
         self._count, self._window, self._most, self._before = 0, 0, 0, 0
 
     def most(self, now: float) -> int:
         """The most since the window of time before this one began."""
-        window = int(now // LATELY_SECONDS)
+        window = int(now // JUST_SECONDS)
         if window > self._window:
             self._before = self._most if window == self._window + 1 else self._count
             self._most, self._window = self._count, window
@@ -45,7 +51,9 @@ class Line:
     """One key's requests: those inside, and those that wait for their turn."""
 
     def __init__(self) -> None:
-        self.inside, self.lately = 0, Lately()
+        self.inside, self.just = 0, Just()
+        self.came = -math.inf  # the last of them
+        self.passed = False  # whether one has, in this round of the loop
         self.refused = 0.0  # when the last of its refusals leaves
         self.parked = deque[asyncio.Future[None]]()
 
@@ -75,11 +83,12 @@ class Turns:
         """
         if (line := self._lines.get(name)) is None:
             return 0.0
-        line.lately.change(1, came := self._clock())
-        turn.callback(lambda: line.lately.change(-1, self._clock()))
-        free = not line.parked and (not line.inside or line.inside < self._most(line))
+        line.came = came = self._clock()
+        line.just.change(1, came)
+        turn.callback(lambda: line.just.change(-1, self._clock()))
+        free = not line.parked and self._may_pass(line)
         if free:
-            line.inside += 1
+            self._enter(line)
         else:
             await self._park(line, seconds)
         self._stay(line, turn)
@@ -123,16 +132,30 @@ class Turns:
 
     def _pass(self, line: Line) -> None:
         """Let as many pass as may."""
-        room = self._most(line) - line.inside if line.parked else 0
-        while line.parked and room > 0:
+        while line.parked and self._may_pass(line):
             place = line.parked.popleft()
             if not place.done():  # else it has just given up
                 place.set_result(None)
-                line.inside += 1
-                room -= 1
+                self._enter(line)
+
+    def _enter(self, line: Line) -> None:
+        """Count one that passes; where another key is known, the next passes in the next round."""
+        line.inside += 1
+        since = self._clock() - LATELY_SECONDS
+        if any(other.came > since for other in self._lines.values() if other is not line):
+            line.passed = True
+            asyncio.get_running_loop().call_soon(self._next_round, line)
+
+    def _next_round(self, line: Line) -> None:
+        line.passed = False
+        self._pass(line)
+
+    def _may_pass(self, line: Line) -> bool:
+        """Whether one more of a key may be inside now."""
+        return not line.passed and (not line.inside or line.inside < self._most(line))
 
     def _most(self, line: Line) -> int:
         """How many of a key may be inside now."""
         now = self._clock()
-        others = (other.lately.most(now) for other in self._lines.values() if other is not line)
+        others = (other.just.most(now) for other in self._lines.values() if other is not line)
         return min([MOST, *(most for most in others if most)])

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
+from service.engine.fair.rotation import OWNER
 from service.keys import Key
 
 SHARE = 2  # of the room that is left
@@ -33,9 +34,11 @@ class UnderWay:
     def hold(self, key: Key | None) -> Iterator[bool]:
         """Count a request while it lasts; yields whether there is room for it.
 
-        One that has no room is not counted, nor one that needs no key or has none.
+        One that has no room is not counted, nor one that needs no key or has none. What waits for
+        it further in knows whose it is.
         """
         name = key.name if key and self._several else ""
+        OWNER.set(name)
         if not name or not self.room(name):
             yield not name
             return

@@ -137,11 +137,11 @@ class Line(Generic[Work, Result]):
     def start(self, room: int, now: float) -> Batch[Work, Result]:
         """Start works of the next request, up to `room` tokens; it leaves with its last work."""
         job, part = self.jobs[0], Batch[Work, Result]()
-        job.started = min(job.started, now)
         while job.waiting and job.lengths[job.waiting[-1]] <= room:
             index = job.pop()
             room -= job.lengths[index]
             part.append((job, index))
+            job.started = min(job.started, now)
         if not job.waiting:
             self.jobs.remove(job)
         return part

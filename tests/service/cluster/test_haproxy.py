@@ -1,5 +1,6 @@
 """Ray's HAProxy configuration with what it lacks, held against the installed Ray's own template."""
 
+import http.client
 import importlib.util
 import json
 import re
@@ -9,7 +10,10 @@ import subprocess
 import sys
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from jinja2 import Environment
@@ -76,6 +80,15 @@ def test_requests_are_taken_whole_and_in_time() -> None:
     assert "    timeout http-keep-alive 65s" in lines
 
 
+def test_no_request_asks_a_replica_for_another_protocol() -> None:
+    """It would not read the body; once, also where the file is written again."""
+    lines = rewrite(rewrite(CONFIG)).splitlines()
+
+    assert lines.count("    http-request del-header upgrade") == 1
+    start, choice = lines.index("frontend http_frontend"), lines.index(haproxy.CHOICE + STOPPING)
+    assert start < lines.index("    http-request del-header upgrade") < choice
+
+
 @pytest.mark.parametrize(
     ("said", "code"),
     [
@@ -83,6 +96,9 @@ def test_requests_are_taken_whole_and_in_time() -> None:
         (haproxy.LATE, "deadline_exceeded"),
         (haproxy.SLOW, "request_timeout"),
         (haproxy.BUSY, "overloaded"),
+        (haproxy.UNREAD, "bad_request"),
+        (haproxy.FAILED, "internal"),
+        (haproxy.LOST, "replica_lost"),
     ],
 )
 def test_what_haproxy_answers_itself_is_a_refusal_of_the_table(said: str, code: str) -> None:
@@ -279,6 +295,81 @@ def test_the_wrapper_becomes_haproxy(tmp_path: Path) -> None:
 
 
 PATIENCE_SECONDS = 60
+
+
+@contextmanager
+def started(config: Path, port: int) -> Iterator[None]:
+    """The wrapper's HAProxy on a configuration, once it takes connections."""
+    command = [sys.executable, haproxy.__file__, "-db", "-f", str(config)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            while time.monotonic() < deadline:
+                with socket.socket() as client:
+                    if client.connect_ex(("127.0.0.1", port)) == 0:
+                        break
+                time.sleep(0.05)
+            yield
+        finally:
+            process.terminate()
+
+
+def exchange(port: int, sent: bytes) -> tuple[http.client.HTTPResponse, bytes]:
+    """What is answered first to some bytes."""
+    with socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS) as client:
+        client.sendall(sent)
+        answer = http.client.HTTPResponse(client)
+        answer.begin()
+        return answer, answer.read()
+
+
+GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+# by what a client sends, and what the replica answers before it hangs up
+ITS_OWN = {
+    "no answer": (GET, b"", 502, "replica_lost"),
+    "half a head": (GET, b"HTTP/1.1 200 OK\r\nContent-Le", 502, "replica_lost"),
+    "no HTTP": (GET, b"garbage\r\n\r\n", 502, "replica_lost"),
+    "another protocol": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"", 400, "bad_request"),
+}
+
+
+@pytest.mark.parametrize(("sent", "said", "status", "code"), ITS_OWN.values(), ids=ITS_OWN.keys())
+def test_what_haproxy_answers_of_its_own_has_our_shape(
+    tmp_path: Path, sent: bytes, said: bytes, status: int, code: str
+) -> None:
+    """The installed one, for a replica that is lost: with an id, in the body and as a header."""
+    with socket.create_server(("127.0.0.1", 0)) as replica, socket.create_server(("", 0)) as probe:
+        port, behind = probe.getsockname()[1], replica.getsockname()[1]
+        probe.close()
+        config = tmp_path / "haproxy.cfg"
+        timeouts = "".join(f"    timeout {side} 5s\n" for side in ("client", "server", "connect"))
+        config.write_text(
+            f"{GLOBAL}defaults\n    mode http\n    errorfile 502 /500.http\n{timeouts}"
+            f"frontend http_frontend\n    bind 127.0.0.1:{port}\n"
+            "    use_backend http-a if { path_beg / }\n"
+            "backend default_backend\n"
+            f"backend http-a\n    server one 127.0.0.1:{behind}\n"
+        )
+        Thread(target=hang_up, args=(replica, said), daemon=True).start()
+        with started(config, port):
+            answer, body = exchange(port, sent)
+
+    told = json.loads(body)
+    assert answer.status == told["status"] == status and told["code"] == code
+    assert answer.headers["content-type"] == refusals.MEDIA_TYPE
+    assert answer.headers["x-request-id"] == told["request_id"] != ""
+
+
+def hang_up(replica: socket.socket, said: bytes) -> None:
+    """Answer every request so, and close the connection, until there is none."""
+    with suppress(OSError):
+        while True:
+            connection, _ = replica.accept()
+            with connection:
+                if connection.recv(65536):
+                    connection.sendall(said)
+
+
 PARENT = """
 import asyncio, socket, sys
 

@@ -32,6 +32,12 @@ PUBLIC |= {PART + name for name in site.PARTS}
 Served = Callable[..., httpx.AsyncClient]
 
 
+@pytest.fixture(params=["", "/minilm"], ids=["at the root", "below a prefix"])
+def prefix(request: pytest.FixtureRequest) -> str:
+    """Where Ray has put the routes."""
+    return str(request.param)
+
+
 async def test_every_route_but_the_open_ones_asks_for_a_key(
     client: httpx.AsyncClient, replica: Replica, served: Served
 ) -> None:

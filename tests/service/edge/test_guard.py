@@ -62,6 +62,54 @@ async def test_the_client_cannot_smuggle_a_refusal_or_steer_ray() -> None:
     assert [name for name, _ in seen[0]] == [b"accept", b"x-request-id"]
 
 
+@pytest.mark.parametrize(
+    ("method", "headers", "statuses"),
+    [
+        ("POST", {"upgrade": "foo"}, (400, "close")),
+        ("POST", {"upgrade": "h2c"}, (400, "close")),
+        ("POST", {"upgrade": b"foo\xff"}, (400, "close")),
+        ("GET", {"upgrade": "websocket"}, (400, "close")),
+        ("GET", {"upgrade": "h2c, foo"}, (400, "close")),
+        ("GET", {"upgrade": "H2C"}, (200, None)),
+        ("GET", {"connection": "upgrade"}, (200, None)),
+    ],
+)
+async def test_a_request_for_another_protocol_is_refused_and_the_last_of_its_connection(
+    client: httpx.AsyncClient, method: str, headers: dict[str, Any], statuses: tuple[int, str]
+) -> None:
+    """Whether or not Connection names it; Java's client, which asks in passing, is answered."""
+    content = b'{"inputs":["a"]}' if method == "POST" else None
+    path = "/v1/encode" if method == "POST" else "/live"
+    answer = await client.request(method, path, content=content, headers=headers)
+
+    assert (answer.status_code, answer.headers.get("connection")) == statuses
+    assert answer.status_code == 200 or "Upgrade" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(("length", "fits"), [(b"0" * 5000 + b"5", True), (b"9" * 5000, False)])
+async def test_a_length_of_thousands_of_digits_is_read_like_any(length: bytes, fits: bool) -> None:
+    """Python itself reads no number of so many."""
+    served: list[bool] = []
+
+    async def inner(scope: Any, receive: Any, send: Any) -> None:
+        served.append((REFUSAL, b"body_too_large") not in scope["headers"])
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"12345"}
+
+    async def send(message: Any) -> None: ...
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/",
+        "headers": [(b"content-length", length)],
+    }
+    await Guard(inner, Settings(max_body_bytes=12))(scope, receive, send)
+
+    assert served == [fits]
+
+
 async def test_a_body_without_a_length_is_read_no_further_than_the_limit() -> None:
     """A stream that goes on and on is refused after the first byte too many."""
     served: list[bool] = []
@@ -181,7 +229,7 @@ async def test_a_body_that_comes_with_a_get_is_no_next_request(
         answer = await reader.read()
         writer.close()
 
-    assert answer.startswith(b"HTTP/1.1 400") and answer.count(b"HTTP/1.1") == 1
+    assert answer.startswith(b"HTTP/1.1 400") and answer.count(b"\r\ndate: ") == 1
 
 
 async def test_a_body_that_does_not_come_is_refused_in_time(
@@ -288,11 +336,13 @@ async def test_bodies_hold_no_more_than_the_budget(
     assert not any(PROCESS.bytes.values())
 
 
-async def test_a_body_is_held_until_it_is_answered() -> None:
-    """And what came of one that is refused is not."""
+async def test_a_body_is_held_until_it_is_handed_on() -> None:
+    """With as much again for what is made of it; what came of one that is refused is not."""
     seen: list[int] = []
 
     async def inner(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(PROCESS.bytes["bodies"])
+        await receive()
         seen.append(PROCESS.bytes["bodies"])
 
     async def receive() -> dict[str, Any]:
@@ -304,7 +354,7 @@ async def test_a_body_is_held_until_it_is_answered() -> None:
     await Guard(inner, Settings())(scope, receive, send)
     await Guard(inner, Settings(max_body_bytes=5))(scope, receive, send)
 
-    assert (seen, PROCESS.bytes["bodies"]) == ([7, 0], 0)
+    assert (seen, PROCESS.bytes["bodies"]) == ([14, 0, 0, 0], 0)
 
 
 async def test_it_starts_without_torch() -> None:

@@ -304,9 +304,10 @@ async def test_the_api_describes_itself_without_an_outside_address(
     assert "://" not in page.replace("http://www.w3.org", "")
 
 
+@pytest.mark.parametrize("prefix", ["/minilm"])
 async def test_below_a_prefix_every_route_is_where_the_cluster_put_it(app: guard.Guard) -> None:
     """Answers, counts, the API's own address and its page, with another model beside it."""
-    transport = httpx.ASGITransport(app, root_path="/minilm")
+    transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://cluster") as client:
         answer = await client.post("/minilm/v1/encode", json={"inputs": ["All is well"]})
         document = (await client.get("/minilm/openapi.json")).json()
@@ -324,7 +325,7 @@ async def test_below_a_prefix_every_route_is_where_the_cluster_put_it(app: guard
 @pytest.mark.parametrize("prefix", ["", "/minilm"], ids=["at the root", "below a prefix"])
 async def test_the_bare_address_is_the_attention_page(app: guard.Guard, prefix: str) -> None:
     """By GET and HEAD, with all its files; POST stays the embeddings' route, and so do refusals."""
-    transport = httpx.ASGITransport(app, root_path=prefix)
+    transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://headlight") as client:
         head = await client.head(f"{prefix}/")
         page = await client.get(f"{prefix}/")
@@ -364,3 +365,31 @@ async def test_a_parameter_may_look_like_the_routes_own(
     answer = await client.get(path.replace("{", "%7B").replace("}", "%7D"))
 
     assert (answer.status_code, "model" in answer.text) == (404, True)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/", None, 200),
+        ("/page/main.js", None, 200),
+        ("/page/style.css", None, 200),
+        ("/docs", None, 200),
+        ("/openapi.json", None, 200),
+        ("/metrics?scope=replica", None, 200),
+        ("/v1/encode", {"inputs": ["a"]}, 200),
+        ("/v1/encode", {"inputs": 1}, 422),
+        ("/health", None, 200),
+        ("/nowhere", None, 404),
+        ("/embed", "{", 400),
+    ],
+)
+async def test_no_answer_is_taken_for_another_type_than_it_says(
+    client: httpx.AsyncClient, path: str, body: Any, status: int
+) -> None:
+    """A browser guesses none, of a page's files, of vectors, or of a refusal."""
+    content = body if isinstance(body, str) else json.dumps(body)
+    sent = {"content": content, "headers": {"content-type": "application/json"}}
+    answer = await (client.get(path) if body is None else client.post(path, **sent))
+
+    assert answer.status_code == status, answer.text
+    assert answer.headers.get_list("x-content-type-options") == ["nosniff"]

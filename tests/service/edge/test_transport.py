@@ -11,9 +11,11 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 import pytest_asyncio
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from service.edge import guard, transport
-from service.edge.transport import PATIENCE_SECONDS, READER_BYTES, Protocol, Reader
+from service.edge.transport import CLIENT, PATIENCE_SECONDS, READER_BYTES, Protocol, Reader
 from service.memory import PROCESS
 from service.observe.metrics import samples
 
@@ -155,3 +157,127 @@ async def test_a_large_answer_leaves_piece_by_piece_and_whole(url: str) -> None:
     assert sum(map(len, pieces)) == int(answer.headers["content-length"]) > SIZE**2
     assert len(json.loads(b"".join(pieces))["concat"]) == SIZE
     assert not any(PROCESS.bytes.values())
+
+
+SWITCH = b"POST /first HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: foo\r\n"
+SECOND = b"GET /second HTTP/1.1\r\nHost: h\r\n\r\n"
+CHUNKED = b"POST /first HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+PLAIN = SECOND.replace(b"second", b"first")
+
+
+@dataclass
+class Answering:
+    """An application that says what it was asked for, once it may."""
+
+    may: asyncio.Event = field(default_factory=asyncio.Event)
+    asked: list[str] = field(default_factory=list)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.asked.append(scope["path"])
+        await self.may.wait()
+        body = scope["path"].encode()
+        length = (b"content-length", b"%d" % len(body))
+        await send({"type": "http.response.start", "status": 200, "headers": [length]})
+        await send({"type": "http.response.body", "body": body})
+
+
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (SWITCH + b"Content-Length: %d\r\n\r\n" % len(SECOND), SECOND),
+        (SWITCH + b"Transfer-Encoding: chunked\r\n\r\n", SECOND),
+        (PLAIN.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"), SECOND),
+        (PLAIN.replace(b"1.1", b"1.0"), SECOND),
+        (PLAIN, b"no request\r\n\r\n" + SECOND),
+    ],
+    ids=["a length", "chunks", "close", "HTTP/1.0", "noise"],
+)
+async def test_what_follows_the_last_request_of_a_connection_is_not_read(
+    listen: Callable[..., AbstractAsyncContextManager[str]], first: bytes, then: bytes
+) -> None:
+    """Its answer comes, and is the only one; the connection ends."""
+    app, read = Answering(), bytearray()
+
+    class Watched(Protocol):
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            read.extend(data)
+
+    async with listen(app, http=Watched) as url, asyncio.timeout(60):
+        reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(url).port)
+        for piece in (first, then):
+            writer.write(piece)
+            await until(lambda: read.endswith(piece))  # noqa: B023  # awaited here
+        app.may.set()
+        answer = await reader.read()
+        writer.close()
+
+    assert len(app.asked) == 1
+    assert answer.startswith(b"HTTP/1.1 200") and answer.count(b"HTTP/1.1") == 1
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_client_that_asks_before_it_is_answered_is_read_no_further(
+    listen: Callable[..., AbstractAsyncContextManager[str]],
+) -> None:
+    """Until the last of those that it sent at once is under way; then its end is heard."""
+    app, protocols, reads = Answering(), list[Protocol](), list[bool]()
+
+    class Watched(Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            super().connection_made(transport)
+            protocols.append(self)
+
+    async def waiting(scope: Scope, receive: Receive, send: Send) -> None:
+        with CLIENT.get().waiting():
+            reads.append(protocols[0].transport.is_reading())
+            await app(scope, receive, send)
+
+    async with listen(waiting, http=Watched) as url, asyncio.timeout(60):
+        reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(url).port)
+        writer.write(PLAIN * 3 + SECOND)
+        await until(lambda: bool(app.asked))
+        app.may.set()
+        await reader.readuntil(b"/second")
+        writer.close()
+
+    assert reads == [False, False, False, True]
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_body_that_is_broken_is_refused_at_once(
+    listen: Callable[..., AbstractAsyncContextManager[str]],
+) -> None:
+    """Its rest will not come, so nothing else is answered."""
+    app = Answering()
+    async with listen(app, http=Protocol) as url, asyncio.timeout(60):
+        reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(url).port)
+        writer.write(CHUNKED)
+        await until(lambda: bool(app.asked))
+        writer.write(b"no size\r\n")
+        answer = await reader.read()
+        writer.close()
+        app.may.set()
+
+    assert answer.startswith(b"HTTP/1.1 400") and answer.count(b"HTTP/1.1") == 1
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_trailers_are_no_headers(
+    listen: Callable[..., AbstractAsyncContextManager[str]],
+) -> None:
+    """Also where they came in the same read as the head."""
+    seen = list[bytes]()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.extend(name for name, _ in scope["headers"])
+        await Response("a")(scope, receive, send)
+
+    async with listen(app, http=Protocol) as url, asyncio.timeout(60):
+        reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(url).port)
+        writer.write(CHUNKED + b"0\r\nAuthorization: Bearer x\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+
+    assert seen == [b"host", b"transfer-encoding"]

@@ -1,6 +1,7 @@
 """What one key leaves of a replica's room to others."""
 
 import asyncio
+import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -14,6 +15,7 @@ from service.edge.guard import REFUSAL, Guard
 from service.edge.tenants import turns
 from service.edge.tenants.under_way import UnderWay
 from service.keys import Key
+from service.replica import Replica
 from service.settings import Settings
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -104,3 +106,38 @@ async def test_a_refusal_of_one_too_many_says_when_to_come_again(
     assert [answer.status_code for answer in answers] == [429] * 4
     assert {answer.headers["retry-after"] for answer in answers} == {"1"}
     assert answers[0].json()["code"] == "overloaded"
+
+
+@pytest.mark.parametrize("guarded", [True, False], ids=["here", "in Ray's proxy"])
+async def test_what_serves_one_at_a_time_knows_whose_a_request_is(
+    served: Callable[..., httpx.AsyncClient], replica: Replica, guarded: bool
+) -> None:
+    """Of long texts to be tokenized another key's only one is done before the third of a flood.
+
+    Wherever the guard is.
+    """
+    gate, order = threading.Event(), list[str]()
+    aside = replica.reader.aside
+    held = asyncio.create_task(aside._thread.run(gate.wait))
+
+    async def ask(client: httpx.AsyncClient, key: str) -> None:
+        answer = await client.post(
+            "/tokenize",
+            json={"inputs": "well " * 50_000},
+            headers={"authorization": f"Bearer {key}"},
+        )
+        assert answer.status_code == 200
+        order.append(key)
+
+    async with served(api_keys=HELD) as outside:
+        app = outside._transport.app  # type: ignore[attr-defined]
+        inside = httpx.ASGITransport(app if guarded else app._app)
+        client = httpx.AsyncClient(transport=inside, base_url=outside.base_url)
+        asked = [asyncio.create_task(ask(client, key)) for key in (A, A, A, A, A, B)]
+        lines = aside._thread._turn._waiting._lines
+        while sum(map(len, lines.values())) < len(asked):
+            await asyncio.sleep(0)
+        gate.set()
+        await asyncio.gather(held, *asked)
+
+    assert order.index(B) < 2

@@ -1,5 +1,9 @@
 """service/engine/numerics.py"""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -17,7 +21,7 @@ def test_the_arithmetic_is_named_by_what_its_bits_follow_from() -> None:
     ).split("-")
 
     assert (device, precision, kernel) == ("cpu", "bf16", "plain")
-    assert unit == torch.backends.cpu.get_cpu_capability().lower()
+    assert unit.partition("+")[0] == torch.backends.cpu.get_cpu_capability().lower()
     assert torch.__version__.startswith(release) and "+" not in release
     assert int(digest, 16) >= 0 and len(digest) == 6
 
@@ -61,3 +65,71 @@ def test_what_is_not_finite_is_as_far_apart_as_can_be(wrong: float) -> None:
     found[1, 3] = wrong
 
     assert numerics.apart(found, CANARY) == np.inf
+
+
+VALUES = {
+    None: True,
+    "AVX2,STRICT": True,
+    "AVX2": False,
+    "COMPATIBLE,STRICT": False,
+    "avx2,strict": False,
+    "": False,
+}
+
+
+@pytest.mark.skipif(numerics.strict() is None, reason="torch multiplies without MKL")
+def test_mkl_itself_says_whether_its_products_are_strict() -> None:
+    """Without a value ours counts; one that MKL does not know, or takes for less, is found out."""
+    code = "from service.engine import numerics; print(numerics.strict())"
+    processes = {}
+    for value in VALUES:
+        environ = {name: kept for name, kept in os.environ.items() if name != "MKL_CBWR"}
+        environ |= {} if value is None else {"MKL_CBWR": value}
+        processes[value] = subprocess.Popen(
+            [sys.executable, "-c", code], env=environ, stdout=subprocess.PIPE, text=True
+        )
+
+    assert {value: each.communicate()[0].strip() for value, each in processes.items()} == {
+        value: str(strict) for value, strict in VALUES.items()
+    }
+
+
+@pytest.mark.skipif(not numerics.strict(), reason="torch multiplies without MKL")
+def test_strict_products_are_part_of_the_name() -> None:
+    """An environment without them promises other bits."""
+    assert numerics.name(CPU, torch.float32, "plain", CANARY).split("-")[3].endswith("+strict")
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("head", [5, 8, 15, 32])
+@pytest.mark.parametrize("tokens", [2, 9, 17, 33])
+def test_a_product_has_the_same_bits_wherever_in_memory_its_matrices_lie(
+    tokens: int, head: int, threads: int
+) -> None:
+    """As attention multiplies, and as a plain linear does, on one core or on several."""
+    random = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(3, tokens, head, generator=random) for _ in range(2))
+    before = torch.get_num_threads()
+
+    def products(start: int) -> list[torch.Tensor]:
+        queries, keys = moved(q, start), moved(k, 15 - start)
+        rows = queries.view(-1, head)
+        return [queries @ keys.mT, torch.nn.functional.linear(rows, keys[0])]
+
+    try:
+        torch.set_num_threads(1)
+        expected = products(0)
+        torch.set_num_threads(threads)
+        found = [products(start) for start in range(16)]
+    finally:
+        torch.set_num_threads(before)
+
+    for each in found:
+        assert all(map(torch.equal, each, expected))
+
+
+def moved(matrix: torch.Tensor, start: int) -> torch.Tensor:
+    """A copy that begins so many numbers after a multiple of 64 bytes."""
+    place = torch.empty(matrix.numel() + 32)
+    first = start - place.data_ptr() // 4 % 16
+    return place[16 + first :][: matrix.numel()].view(matrix.shape).copy_(matrix)

@@ -1,18 +1,26 @@
 """What is proved at the start, and what is not served."""
 
+import pickle
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch.nn.functional import linear
 
 from model import kernels
+from model.encoder import Encoded
+from model.native import library, stack
 from model.packing import Sequence
 from service.engine import proof
+from service.engine.lanes import Lanes
 from service.engine.loading import load
-from service.engine.proof import NotTrustworthy, check_exact, check_invariance
+from service.engine.proof import NotTrustworthy, check_exact, holds
 from service.engine.weights import BUNDLED, locate
 from service.engine.work import Outputs, Result, Work
 from service.replica import Replica
@@ -24,10 +32,10 @@ PRESET = "preset:transformer-base"
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def test_a_model_whose_bits_depend_on_the_batch_is_not_served(
+async def test_bits_that_depend_on_the_batch_are_seen(
     replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The start-up check sees it; this is the negative control of the promise."""
+    """By the start-up check; this is the negative control of the promise."""
     run = replica.lanes.run
 
     def leaky(works: list[Work], threads: int) -> list[Result | Exception]:
@@ -37,10 +45,11 @@ async def test_a_model_whose_bits_depend_on_the_batch_is_not_served(
                 result.tokens[0, 0] += len(works) * 1e-6
         return results
 
+    assert holds(replica.lanes, replica.proof)
+
     monkeypatch.setattr(replica.lanes, "run", leaky)
 
-    with pytest.raises(NotTrustworthy):
-        check_invariance(replica.lanes, replica.proof)
+    assert not holds(replica.lanes, replica.proof)
 
 
 def moved(replica: Replica, above: int, by: float) -> Callable[..., list[Result | Exception]]:
@@ -57,15 +66,14 @@ def moved(replica: Replica, above: int, by: float) -> Callable[..., list[Result 
     return leaky
 
 
-async def test_a_model_whose_bits_move_in_a_full_batch_alone_is_not_served(
+async def test_bits_that_move_in_a_full_batch_alone_are_seen(
     replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Matrix kernels may change with thousands of rows; the start tries a batch as large as any."""
     proof = replace(replica.proof, budget=2 * 1021)
     monkeypatch.setattr(replica.lanes, "run", moved(replica, 900, 1e-6))
 
-    with pytest.raises(NotTrustworthy, match="depends on the batch"):
-        check_invariance(replica.lanes, proof)
+    assert not holds(replica.lanes, proof)
 
 
 @pytest.mark.parametrize(("by", "right"), [(1e-6, True), (1e-3, False)])
@@ -84,10 +92,159 @@ async def test_where_bits_are_not_promised_the_canary_is_compared_closely(
     assert proof.right(canary)
     assert proof.right(crowded) is right
     if right:
-        check_invariance(lanes, proof)
+        assert holds(lanes, proof)
     else:
         with pytest.raises(NotTrustworthy):
-            check_invariance(lanes, proof)
+            holds(lanes, proof)
+
+
+def adding(differs: Callable[[torch.Tensor], bool], by: float = 1e-5) -> type[kernels.PlainLinear]:
+    """A linear that adds its inputs up in another order for some matrices, as kernels may.
+
+    Args:
+        by: how much larger half of the sum is then; more than rounding, which 20 beside it hides.
+    """
+
+    class Adding(kernels.PlainLinear):
+        def __call__(self, x: torch.Tensor) -> torch.Tensor:
+            if not differs(x):
+                return super().__call__(x)
+            half, weight = x.shape[1] // 2, self.weight()
+            first = linear(x[:, :half], weight[:, :half], self.bias)
+            return first * (1 + by) + linear(x[:, half:], weight[:, half:])
+
+    return Adding
+
+
+def crowded(x: torch.Tensor) -> bool:
+    """More rows than the canary has alone, or beside few."""
+    return len(x) > 64
+
+
+def on_several_cores(x: torch.Tensor) -> bool:
+    """Whatever the rows are."""
+    return torch.get_num_threads() > 1
+
+
+def now_and_then() -> Callable[[torch.Tensor], bool]:
+    """As where a matrix lies in memory decides: every seventh product."""
+    calls = count()
+    return lambda x: next(calls) % 7 == 0
+
+
+FASTEST = replace(kernels.PLAIN, name="fastest")
+PROCESSORS = {
+    "the fast kernels": ([adding(crowded), kernels.PlainLinear], "plain"),
+    "all that see a batch": ([adding(crowded)] * 2, "fastest+alone"),
+    "all on several cores": ([adding(on_several_cores)] * 2, "fastest+alone"),
+}
+
+
+@pytest.fixture
+def processor(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Have this processor's kernels compute so, the fast ones and the plain ones."""
+
+    def compute(fast: type[kernels.PlainLinear], plain: type[kernels.PlainLinear]) -> None:
+        monkeypatch.setattr(kernels, "ONEDNN", replace(FASTEST, linear=fast))
+        monkeypatch.setattr(kernels, "PLAIN", replace(kernels.PLAIN, linear=plain))
+
+    return compute
+
+
+def moves(lanes: Lanes) -> bool:
+    """Whether a batch moves a bit of a sequence, on one core or on all."""
+    work = Work(Sequence([101, *range(2000, 2019), 102]), Outputs(tokens=True))
+    company = [Work(Sequence([1] * length), Outputs()) for length in (3, 61, 127)]
+    (alone,), together = lanes.run([work], 1), lanes.run([*company, work], len(lanes))[-1]
+    assert isinstance(alone, Result) and isinstance(together, Result)
+    return pickle.dumps(alone.tokens) != pickle.dumps(together.tokens)
+
+
+@pytest.mark.parametrize("required", [False, True])
+@pytest.mark.parametrize(("linears", "serves"), PROCESSORS.values(), ids=PROCESSORS.keys())
+async def test_where_the_batch_moves_bits_a_slower_way_keeps_them_and_a_line_says_what_it_costs(
+    loud: Path,
+    processor: Callable[..., None],
+    caplog: pytest.LogCaptureFixture,
+    linears: list[type[kernels.PlainLinear]],
+    serves: str,
+    required: bool,
+) -> None:
+    """On a processor whose kernels add up in another order by what else they are given."""
+    processor(*linears)
+    settings = Settings(model=str(loud), device="cpu", threads=2, require_same_bits=required)
+
+    replica = await Replica.start(settings, "odd-1")
+    await replica.health.prove()
+    moved, told, fault = moves(replica.lanes), replica.info()["numerics"], replica.health.fault
+    await replica.close()
+
+    assert not moved and fault is None
+    assert told.startswith(f"cpu-fp32-{serves}-") and not told.endswith("-varying")
+    (line,) = [each for each in caplog.records if each.getMessage() == proof.SLOWER]
+    assert re.fullmatch(rf"{re.escape(told)} at \d+% of their speed", vars(line)["reason"])
+
+
+async def test_where_no_way_keeps_bits_they_are_not_promised_and_the_service_runs(
+    loud: Path, processor: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """As on CUDA: `numerics` says so, and a line of the log."""
+    processor(*[adding(now_and_then())] * 2)
+    replica = await Replica.start(Settings(model=str(loud), device="cpu", threads=2), "odd-1")
+    await replica.health.prove()
+    moved, told, fault = moves(replica.lanes), replica.info()["numerics"], replica.health.fault
+    await replica.close()
+
+    assert moved and fault is None
+    assert re.fullmatch(r"cpu-fp32-fastest-\S+-[0-9a-f]{6}-varying", told)
+    (line,) = [each for each in caplog.records if each.getMessage() == proof.VARYING]
+    assert vars(line)["reason"] == told
+
+
+async def test_required_bits_that_no_way_keeps_are_not_served(
+    loud: Path, processor: Callable[..., None]
+) -> None:
+    """`require_same_bits` prefers no service to other bits."""
+    processor(*[adding(now_and_then())] * 2)
+    settings = Settings(model=str(loud), device="cpu", threads=2, require_same_bits=True)
+
+    with pytest.raises(NotTrustworthy, match="require_same_bits: on this processor the batch"):
+        await Replica.start(settings, "odd-1")
+
+
+async def test_wrong_numbers_are_refused_where_other_kernels_would_be_right(
+    loud: Path, processor: Callable[..., None]
+) -> None:
+    """More than the last bits of the canary follow from the batch: that is no rounding."""
+    processor(adding(crowded, by=0.1), kernels.PlainLinear)
+
+    with pytest.raises(NotTrustworthy, match="the canary's numbers follow from the batch"):
+        await Replica.start(Settings(model=str(loud), device="cpu", threads=2), "odd-1")
+
+
+class Crowded(stack.Stack):
+    """A compiled pass that adds up in another order in batches larger than those it is tried on."""
+
+    def __call__(self, *batch: Any) -> Encoded:
+        encoded = super().__call__(*batch)
+        many = len(encoded.last) > 256
+        return replace(encoded, last=encoded.last * (1 + 1e-6)) if many else encoded
+
+
+async def test_a_compiled_pass_whose_bits_a_batch_moves_gives_way_to_the_loop(
+    loud: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It agrees on a few short sequences; the canary's larger company shows it."""
+    try:
+        library.load()
+    except library.Missing as reason:
+        pytest.skip(f"no compiled forward pass: {reason}")
+    monkeypatch.setattr(stack, "Stack", Crowded)
+
+    replica = await Replica.start(Settings(model=str(loud), device="cpu", threads=1), "odd-1")
+    await replica.close()
+
+    assert replica.proof.numerics.startswith("cpu-fp32-onednn-")
 
 
 def unscaled(

@@ -33,6 +33,13 @@ except ModelNotFound as error:
     print(json.dumps(str(error)))
 """
 
+PICKLES = """
+import json, sys
+from service.engine.weights import with_pickles
+folder = with_pickles(sys.argv[1])
+print(json.dumps(sorted(str(path.relative_to(folder)) for path in folder.rglob("*.*"))))
+"""
+
 Ask = Callable[..., Any]
 
 
@@ -72,11 +79,11 @@ def ask(tmp_path: Path) -> Ask:
     Gives folder, name, commit and pinned name, or the refusal.
     """
 
-    def answer(model: str, **variables: str) -> Any:
+    def answer(model: str, program: str = ASK, **variables: str) -> Any:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
         environ = {**kept, "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_TELEMETRY": "1"}
         done = subprocess.run(
-            [sys.executable, "-c", ASK, model],
+            [sys.executable, "-c", program, model],
             cwd=ROOT,
             env={**environ, **variables},
             capture_output=True,
@@ -130,7 +137,9 @@ def test_a_cached_model_without_safetensors_is_refused(ask: Ask, cached: Path) -
 
     refused = ask(NAME, HF_HUB_OFFLINE="1")
 
-    assert refused.startswith(f"{NAME} has no safetensors, and pickles are not read; load it with")
+    assert refused.startswith(
+        f"{NAME} has no safetensors, and pickles are not read; `headlight conv"
+    )
 
 
 class Hub(BaseHTTPRequestHandler):
@@ -208,7 +217,7 @@ def hub() -> Iterator[type[Hub]]:
 
 
 def test_a_model_is_fetched_from_the_hub_once_and_in_part(ask: Ask, hub: Any) -> None:
-    """Configs, tokenizer and safetensors; no pickle, no code, no other formats."""
+    """Configs, tokenizer, vocabulary and safetensors; no pickle, no code, no other formats."""
     first = ask(NAME, HF_ENDPOINT=hub.endpoint)
     fetched = sorted(hub.fetched)
     again = ask(NAME, HF_ENDPOINT=hub.endpoint)
@@ -227,9 +236,24 @@ def test_a_model_is_fetched_from_the_hub_once_and_in_part(ask: Ask, hub: Any) ->
         "special_tokens_map.json",
         "tokenizer.json",
         "tokenizer_config.json",
+        "vocab.txt",
         *({"config_sentence_transformers.json"} & hub.files.keys()),
     }
     assert (Path(first[0]) / "model.safetensors").read_bytes().startswith(b"of model")
+
+
+def test_a_model_is_fetched_with_its_pickles_where_they_are_to_be_converted(
+    ask: Ask, hub: Any
+) -> None:
+    """Those of the encoder only where it has no safetensors; still no code."""
+    hub.files["2_Dense/pytorch_model.bin"] = b"dense"
+    safe = ask(NAME, PICKLES, HF_ENDPOINT=hub.endpoint)
+    del hub.files["model.safetensors"]
+    old = ask(f"{NAME}@v1", PICKLES, HF_ENDPOINT=hub.endpoint)
+
+    assert {"2_Dense/pytorch_model.bin", "model.safetensors", "vocab.txt"} <= set(safe)
+    assert "pytorch_model.bin" not in safe and "pytorch_model.bin" in old
+    assert "model.safetensors" not in old and not {"trap.py"} & {*safe, *old}
 
 
 def test_a_revision_is_looked_up_at_the_hub(ask: Ask, hub: Any) -> None:

@@ -1,6 +1,7 @@
 """The evenly shared machine, beside one that is simulated a token at a time."""
 
 import asyncio
+import math
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -182,3 +183,16 @@ async def test_what_a_key_did_not_ask_for_it_has_no_claim_on() -> None:
     batches = [queue.take(BATCH, 0.0) for _ in range(10)]
 
     assert Counter(batch[0][0].key for batch in batches) == {"a": 5, "b": 5}
+
+
+async def test_a_request_of_which_nothing_fitted_has_not_begun() -> None:
+    """It has waited since, and its place may still be another key's."""
+    queue = Queue[str, str](100, 30, dict.fromkeys("ab", Limits()))
+    future = asyncio.get_running_loop().create_future()
+    short, long = (Job([text], [len(text)], 1e9, 0.0, future, "a") for text in ("a", "a" * 20))
+    queue.enter(short)
+    queue.enter(long)
+
+    assert queue.take(15, 7.0) == [(short, 0)]
+    assert (short.started, long.started) == (7.0, math.inf)
+    assert queue.check(15, 15, 1.0, 1e6, "b", 7.0) == [long]

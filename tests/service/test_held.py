@@ -1,0 +1,171 @@
+"""What a waiting request is counted for is what it keeps in memory, whatever its body was.
+
+`python -m pytest -s` prints the figures that the constants of service/encode/estimate.py follow.
+"""
+
+import asyncio
+import base64
+import gc
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import save
+from starlette.types import ASGIApp, Message
+
+from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, SAFETENSORS
+from service.memory import PROCESS
+from service.replica import Replica
+
+KIB = 1024
+PIECE_BYTES = 64 * KIB  # of a body that come at once
+WIDTH, ROWS, TOKENS, MANY = 384, 700, 250, 60
+MOST_TIMES, LEAST_TIMES = 1.2, 0.75  # of what is counted
+SPARE_BYTES = 16 * KIB  # what others of the process make meanwhile, or keep at its first use
+PATIENCE_SECONDS = 30
+INFER = "/v2/models/all-MiniLM-L6-v2/infer"
+WORDS = "the quick brown fox jumps over it and sleeps under a green tree "
+REAL = np.random.default_rng(7).standard_normal((TOKENS, WIDTH)).astype(np.float32)
+IDS = np.full((MANY, TOKENS), 29999)
+
+Sent = tuple[str, bytes, dict[str, str]]  # path, body, headers
+
+
+def native(inputs: list[Any], **more: Any) -> Sent:
+    """Inputs of POST /v1/encode."""
+    return as_json("/v1/encode", {"inputs": inputs, "truncate": "right", **more})
+
+
+def as_json(path: str, body: dict[str, Any]) -> Sent:
+    """A body of JSON."""
+    return path, orjson.dumps(body), {"content-type": JSON}
+
+
+def as_base64(dtype: str) -> Sent:
+    """Embeddings of POST /v1/encode as base64."""
+    data = base64.b64encode(REAL.astype(dtype).tobytes()).decode()
+    return native([{"embeddings": {"shape": REAL.shape, "dtype": dtype, "data": data}}] * 4)
+
+
+def file(field: str, array: NDArray[Any], count: int) -> Sent:
+    """As many inputs of POST /v1/encode as safetensors."""
+    told = {"inputs": [{field: {"tensor": f"t{i}"}} for i in range(count)], "truncate": "right"}
+    tensors = {f"t{i}": array.copy() for i in range(count)}
+    body = save(tensors, {"headlight": orjson.dumps(told).decode()})
+    return "/v1/encode", body, {"content-type": SAFETENSORS}
+
+
+def infer(name: str, kind: str, array: NDArray[Any], *, binary: bool = False) -> Sent:
+    """A tensor of the Open Inference Protocol."""
+    tensor: dict[str, Any] = {"name": name, "shape": array.shape, "datatype": kind}
+    if not binary:
+        return as_json(INFER, {"inputs": [{**tensor, "data": array.reshape(-1).tolist()}]})
+    data = array.tobytes()
+    head = orjson.dumps({"inputs": [{**tensor, "parameters": {"binary_data_size": len(data)}}]})
+    return INFER, head + data, {"content-type": OCTETS, INFERENCE_HEADER: str(len(head))}
+
+
+HALVES = np.zeros((20, TOKENS, WIDTH), np.float16)
+KINDS: dict[str, Callable[[], Sent]] = {
+    "a short text": lambda: native(["All is well"]),
+    "many short texts": lambda: native([f"a{i}" for i in range(1000)]),
+    "texts": lambda: native([WORDS * 15] * MANY),
+    "long texts": lambda: native([WORDS * 1000] * 7),
+    "a wide sign": lambda: native([WORDS * 1000 + "\U0001f600"] * 7),
+    "shown texts": lambda: native([WORDS * 15] * MANY, attention={"form": "stats"}),
+    "pairs": lambda: native([{"text": WORDS, "pair": WORDS}] * MANY),
+    "small ids": lambda: native([{"token_ids": [999] * TOKENS}] * MANY),
+    "ids and types": lambda: native(
+        [{"token_ids": [999] * TOKENS, "token_type_ids": [1] * TOKENS}] * MANY
+    ),
+    "zeros": lambda: native([{"embeddings": [[0] * WIDTH] * ROWS}]),
+    "numbers": lambda: native([{"embeddings": REAL.tolist()}]),
+    "base64": lambda: as_base64("float32"),
+    "halves in base64": lambda: as_base64("float16"),
+    "file of F16": lambda: file("embeddings", HALVES[0], 20),
+    "file of F32": lambda: file("embeddings", REAL, 20),
+    "file of I64": lambda: file("token_ids", IDS[0], MANY),
+    "infer texts": lambda: infer("text", "BYTES", np.array([WORDS] * 200)),
+    "infer ids": lambda: infer("input_ids", "INT64", IDS),
+    "infer ids as bytes": lambda: infer("input_ids", "INT64", IDS, binary=True),
+    "infer numbers": lambda: infer("inputs_embeds", "FP32", REAL[None]),
+    "infer halves as bytes": lambda: infer("inputs_embeds", "FP16", HALVES, binary=True),
+    "infer floats as bytes": lambda: infer("inputs_embeds", "FP32", REAL[None], binary=True),
+    "similarity": lambda: as_json(
+        "/v1/similarity", {"left": WORDS, "right": [WORDS] * 200, "form": "score"}
+    ),
+    "embed": lambda: as_json("/embed", {"inputs": [WORDS * 15] * MANY}),
+    "openai ids": lambda: as_json(
+        "/v1/embeddings", {"model": "all-MiniLM-L6-v2", "input": IDS.tolist()}
+    ),
+}
+
+
+async def ask(app: ASGIApp, sent: Sent, codes: list[int]) -> None:
+    """Send a request in pieces that nothing here keeps."""
+    path, body, headers = sent
+    given = {"host": "localhost", "content-length": str(len(body)), **headers}
+    starts = iter(range(0, len(body), PIECE_BYTES))
+
+    async def receive() -> Message:
+        start = next(starts, None)
+        if start is None:
+            await asyncio.Event().wait()  # the client stays
+        end = (start or 0) + PIECE_BYTES
+        return {"type": "http.request", "body": body[start:end], "more_body": end < len(body)}
+
+    async def send(message: Message) -> None:
+        codes.append(message.get("status", 0))
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "query_string": b"",
+        "headers": [(name.encode(), value.encode()) for name, value in given.items()],
+    }
+    await app(scope, receive, send)
+
+
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_request_that_waits_keeps_what_is_counted_of_it(
+    app: ASGIApp, replica: Replica, kind: str
+) -> None:
+    """No body, no list of numbers, no second copy; within a fifth, and not counted much higher."""
+    codes: list[int] = []
+    await ask(app, native(["All is well"]), codes)  # what is kept for good is made
+    sent = KINDS[kind]()
+    idle, replica.batcher._idle = replica.batcher._idle, []
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        task = asyncio.create_task(ask(app, sent, codes))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not (replica.batcher.waiting_requests or task.done()):
+                await asyncio.sleep(0.01)
+        gc.collect()
+        grown = tracemalloc.get_traced_memory()[0] - before
+        held = dict(PROCESS.bytes)
+    finally:
+        tracemalloc.stop()
+        replica.batcher._idle = idle
+        task.cancel()
+        await asyncio.wait([task])
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while replica.batcher.waiting_requests:
+            await asyncio.sleep(0.01)
+
+    counted = held["bodies"]  # arrays and answers are yet to be made
+    print(
+        f"{kind:22} body {len(sent[1]) / KIB:6.0f} KiB, counted {counted / KIB:6.0f}, "
+        f"kept {grown / KIB:6.0f}: {grown / max(counted, 1):.2f}"
+    )
+    assert codes[2:] == [] and counted
+    assert LEAST_TIMES * counted < grown < MOST_TIMES * counted + SPARE_BYTES
+    assert not any(PROCESS.bytes.values())
