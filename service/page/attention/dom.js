@@ -16,6 +16,9 @@ export function make(tag, properties = {}, ...children) {
 /** A token as it may stand beside others: its direction is its own, and its blanks are seen. */
 export const token = (text) => make("bdi", {}, text.replace(/ /g, "\u2423") || "\u2205");
 
+/** Why a part is not there, in its place. */
+export const refusal = (why) => make("p", { className: "bad", role: "alert" }, why);
+
 /** A labelled choice; `change` gets the chosen value. */
 export function choice(label, options, value, change) {
   const select = make("select", { onchange: () => change(select.value) });

@@ -2,7 +2,7 @@
 
 import { ask, Refused, useKey } from "./api.js";
 import { onTheme } from "./colours.js";
-import { arrange, at, choice, make } from "./dom.js";
+import { arrange, at, choice, make, refusal } from "./dom.js";
 import { Head } from "./views/head.js";
 import { Overview } from "./views/overview.js";
 import { Pipeline } from "./views/pipeline.js";
@@ -21,6 +21,7 @@ const EXAMPLES = [
 ];
 
 const shown = { ...state.read(), open: [], focus: { place: 1 }, session: null, alike: null, of: "text" };
+const told = { model: false, ranks: texts.draw(at("texts"), failed) }; // of the model, once GET /info has answered
 const overview = new Overview(at("overview"), toggle);
 const pipeline = new Pipeline(at("pipeline"), failed);
 let asked = 0; // of the presses of Show; what an earlier one brings is not drawn
@@ -31,13 +32,15 @@ const say = (text, bad = false) => {
   at("status").classList.toggle("bad", bad);
 };
 
-function failed(error) {
+/** Says why something did not come: in the place of a part of the page, or for the whole. */
+function failed(error, place = null) {
   if (!(error instanceof Refused)) throw error;
   if (error.status === 401) {
     at("keys").hidden = false;
     at("key").focus();
   }
-  say(error.message, true);
+  if (place) place.append(refusal(error.message));
+  else say(error.message, true);
 }
 
 /** Names the model, and offers what it can do; a service with keys says so only to who has one. */
@@ -45,7 +48,8 @@ async function introduce() {
   try {
     const info = await ask("info");
     at("model").textContent = `${info.model}: ${info.layers} layers of ${info.heads} heads, width ${info.width}`;
-    texts.draw(at("texts"), info.tasks ?? [], failed);
+    told.ranks(info.tasks ?? []);
+    told.model = true;
   } catch (error) {
     failed(error);
   }
@@ -55,44 +59,56 @@ async function show() {
   const turn = ++asked;
   Object.assign(shown, { text: at("text").value, other: at("other").value, together: together().value });
   useKey(at("key").value);
-  if (!at("texts").hasChildNodes()) introduce();
+  if (!told.model) introduce();
   const { text, other } = shown, pair = other && shown.together === "pair";
   if (!text) return say("Write a text first.", true);
   state.write(shown);
   say("Asking\u2026");
   const began = performance.now();
-  shown.of = "text";
-  const session = open(pair ? { text, pair: other } : { text });
-  const why = other && !pair ? alike.why({ text }, { text: other }, shown.view).then(unveil(turn)) : null;
-  at("alike").hidden ||= !why;
-  busy(true);
-  shown.drawn = Promise.all([session, why]).then(([opened, explained]) => {
+  Object.assign(shown, { of: "text", alike: null, compared: !!other && !pair });
+  at("alike").hidden ||= !shown.compared;
+  for (const id of ["alike", "overview"]) at(id).ariaBusy = "true";
+  if (shown.compared) compare(turn, alike.why({ text }, { text: other }, shown.view));
+  shown.drawn = open(pair ? { text, pair: other } : { text }).then((opened) => {
     if (turn !== asked) return;
-    Object.assign(shown, { session: opened, alike: explained ?? null });
+    shown.session = opened;
     draw();
     say(`${opened.sequence.tokens.length} tokens, ${opened.all.length} heads, ${Math.round(performance.now() - began)} ms.`);
   });
   try {
     await shown.drawn;
   } catch (error) {
-    if (turn === asked) failed(error);
+    if (turn === asked) {
+      forget();
+      failed(error);
+    }
   }
-  if (turn === asked) busy(false);
+  if (turn === asked) at("overview").ariaBusy = "false";
 }
 
-function busy(yes) {
-  for (const id of ["alike", "overview"]) at(id).ariaBusy = yes;
-}
-
-/** Why two texts are alike is there before the heads are, which a model may have to be surveyed for. */
-const unveil = (turn) => (found) => {
-  if (turn === asked) {
+/** Says why two texts are alike, whether the heads come or not. */
+async function compare(turn, asking) {
+  try {
+    const found = await asking;
+    if (turn !== asked) return;
+    shown.alike = found;
     alike.draw(at("alike"), found, carried, carrying);
-    at("alike").ariaBusy = "false";
-    at("views").hidden = false;
+  } catch (error) {
+    if (turn !== asked) return;
+    alike.clear(at("alike"));
+    failed(error, at("alike"));
   }
-  return found;
-};
+  at("alike").ariaBusy = "false";
+  at("views").hidden = false;
+}
+
+/** Takes away all that is shown of a text's heads. */
+function forget() {
+  shown.session = null;
+  shown.open = [];
+  for (const id of ["overview", "looks", "details", "dominance", "pipeline", "exports"]) at(id).replaceChildren();
+  at("exports").hidden = true;
+}
 
 function draw() {
   const { session } = shown;
@@ -100,12 +116,22 @@ function draw() {
   shown.focus.place = Math.min(shown.focus.place, session.names.length - 1);
   shown.heads = shown.heads.filter((name) => session.all.some((head) => head.name === name));
   const worth = make("button", { type: "button", onclick: () => rank(ofEncoding(session), "moves the encoding") }, "What each head is worth");
-  overview.show(session, shown.heads, [...(shown.alike ? [ofWhich()] : []), worth]);
+  overview.show(session, shown.heads, [...(shown.compared ? [ofWhich()] : []), worth]);
+  name(session);
   pipeline.show(session);
   refocusDominance = dominance.draw(at("dominance"), session, shown.focus, failed);
   shown.open = [];
   details();
-  exports.draw(at("exports"), () => ({ heads: shown.open, answers: { ...session.answers, alike: shown.alike } }), say);
+  const asked = [shown.text, shown.other];
+  exports.draw(at("exports"), () => ({ texts: asked, heads: shown.open, answers: { ...session.answers, alike: shown.alike } }), say);
+}
+
+/** Tells the heads' roles in all that is shown, once they are there or do not come. */
+async function name(session) {
+  await session.named;
+  if (session !== shown.session) return;
+  overview.name();
+  for (const head of shown.open) head.describe();
 }
 
 /** Which of two compared texts the heads are shown of. */
@@ -118,6 +144,8 @@ function ofWhich() {
       Object.assign(shown, { session, of: which });
       draw();
     } catch (error) {
+      if (turn !== asked) return;
+      draw(); // which heads are shown has not changed
       failed(error);
     }
   });
@@ -235,6 +263,20 @@ for (const [text, other] of EXAMPLES) {
 }
 document.querySelector("button[type=submit]").disabled = false;
 onTheme(() => shown.session && draw());
-fill(shown);
-if (shown.text) say("This address holds a text. Press Show to send it to this service.");
+/** Fills the boxes with what the address holds; nothing is sent before the reader presses Show. */
+function follow() {
+  fill(shown);
+  if (shown.text) say("This address holds a text. Press Show to send it to this service.");
+}
+
+addEventListener("hashchange", () => { // a shared address that is pasted into an open page, or a step back from it
+  const held = state.read();
+  if (!held.text) return;
+  asked++;
+  Object.assign(shown, held);
+  forget();
+  at("views").hidden = true;
+  follow();
+});
+follow();
 introduce();

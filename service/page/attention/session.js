@@ -1,6 +1,6 @@
 // What was asked with one press of Show, and what the service answered for its heads.
 
-import { arrays, ask } from "./api.js";
+import { arrays, ask, Refused } from "./api.js";
 import { names } from "./words.js";
 
 export const headName = (layer, head) => `L${layer}H${head}`;
@@ -8,22 +8,46 @@ export const headName = (layer, head) => `L${layer}H${head}`;
 /** Splits "L5H11" into [5, 11]. */
 export const place = (name) => name.slice(1).split("H").map(Number);
 
-/** All heads' small maps, statistics and measured roles for one input. */
+/**
+ * All heads' small maps for one input, with their statistics if there are such. Their measured roles,
+ * for which a model is surveyed once, may be later: a head's is undefined until `named` has settled.
+ * `lacks` has the reason for what did not come, by its name.
+ */
 export async function open(item) {
   const attention = { form: "blocks", size: 32, dtype: "float16" };
-  const [blocks, stats, heads] = await Promise.all([
+  const lacks = {}, roles = optional(ask("v1/heads"), lacks, "roles");
+  const [blocks, stats] = await Promise.all([
     arrays("v1/encode", { inputs: [item], pooled: true, attention }),
-    ask("v1/encode", { inputs: [item], pooled: false, attention: { form: "stats" } }),
-    ask("v1/heads"),
+    optional(ask("v1/encode", { inputs: [item], pooled: false, attention: { form: "stats" } }), lacks, "statistics"),
   ]);
-  const sequence = blocks.answer.data[0];
-  const { fields, values } = stats.data[0].attention.stats;
-  const all = heads.heads.map(({ layer, head, role, score, measures }) => {
-    const { shape, values: map } = blocks.tensors[`0.attention.${layer}.${head}`];
-    const of = Object.fromEntries(fields.map((field, i) => [field, values[layer][head][i]]));
-    return { name: headName(layer, head), layer, head, role, score, measures, stats: of, map: { rows: shape[0], columns: shape[1], values: map } };
+  const sequence = blocks.answer.data[0], maps = Object.entries(blocks.tensors).filter(([name]) => name.startsWith("0.attention."));
+  const all = maps.map(([name, { shape, values }]) => {
+    const [layer, head] = name.split(".").slice(2).map(Number);
+    return { name: headName(layer, head), layer, head, stats: statsOf(stats, layer, head), map: { rows: shape[0], columns: shape[1], values } };
   });
-  return { item, sequence, names: names(item, sequence), pooled: blocks.tensors["0.pooled"].values, all, maps: new Maps(), answers: { blocks: blocks.answer, stats } };
+  all.sort((a, b) => a.layer - b.layer || a.head - b.head);
+  const named = roles.then((answer) => {
+    const of = new Map(answer?.heads.map(({ layer, head, role }) => [headName(layer, head), role]));
+    for (const head of all) head.role = of.get(head.name);
+  });
+  return { item, sequence, names: names(item, sequence), pooled: blocks.tensors["0.pooled"].values, all, lacks, named, maps: new Maps(), answers: { blocks: blocks.answer, stats } };
+}
+
+/** What is asked, or null where it is refused, with the reason. */
+async function optional(asking, lacks, name) {
+  try {
+    return await asking;
+  } catch (error) {
+    if (!(error instanceof Refused)) throw error;
+    lacks[name] = error.message;
+    return null;
+  }
+}
+
+function statsOf(answer, layer, head) {
+  if (!answer) return null;
+  const { fields, values } = answer.data[0].attention.stats;
+  return Object.fromEntries(fields.map((field, i) => [field, values[layer][head][i]]));
 }
 
 const MOST_MAPS = 24; // kept; of 512 tokens one is 1 MiB

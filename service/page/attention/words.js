@@ -1,16 +1,18 @@
 // Names of a sequence's tokens and words, as a reader knows them from the text.
 
-/** The name of each place of a map's axis: a token, or a word as the text has it. */
-export function names(item, sequence, view = {}) {
-  const { tokens } = sequence;
+/**
+ * The name of each place of a map's axis: a token or a word as the text has it. A vocabulary's own
+ * names stand for what is no part of the text alone: in one of bytes "\u4f60" is three letters of others.
+ */
+export function names(item, { tokens, words, offsets, segments }, view = {}) {
   const { spans = tokens.map((_, i) => [i, i + 1]) } = view;
   const axis = view.axis ?? spans.map((_, i) => i);
   const texts = [item.text, item.pair ?? ""].map((text) => Array.from(text));
   return axis.map((place) => {
     const [from, to] = spans[place];
-    if (to - from === 1) return tokens[from];
-    const text = texts[sequence.segments?.[from] ?? 0];
-    return text.slice(sequence.offsets[from][0], sequence.offsets[to - 1][1]).join("");
+    if (words[from] === null) return tokens[from];
+    const text = texts[segments?.[from] ?? 0].slice(offsets[from][0], offsets[to - 1][1]).join("");
+    return text.trim() || text.replace(/\s/g, "\u2423") || "\u2205"; // some vocabularies count the blank before a word as its own
   });
 }
 

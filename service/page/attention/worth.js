@@ -28,12 +28,17 @@ export async function ofScore(texts) {
 export async function ofPair(heads, request, [i, j], progress) {
   const share = async (gates) => (await ask("v1/similarity", { ...request, ...(gates && { gates }) })).right[0].matrix[i][j];
   const whole = await share(), worth = {}, waiting = [...heads];
+  let failed = false; // then the others are not told of, and no more is asked
   const work = async () => {
-    for (let head = waiting.shift(); head; head = waiting.shift()) {
+    for (let head = waiting.shift(); head && !failed; head = waiting.shift()) {
       worth[head.name] = whole - (await share([{ layer: head.layer, head: head.head, scale: 0 }]));
-      progress(Object.keys(worth).length, heads.length);
+      if (!failed) progress(Object.keys(worth).length, heads.length);
     }
   };
-  await Promise.all(Array.from({ length: AT_ONCE }, work));
+  try {
+    await Promise.all(Array.from({ length: AT_ONCE }, work));
+  } finally {
+    failed = true;
+  }
   return worth;
 }

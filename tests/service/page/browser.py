@@ -1,9 +1,11 @@
 """A real browser: Chromium, driven over chromedriver's own HTTP (W3C WebDriver)."""
 
 import asyncio
+import json
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,9 @@ NEEDED = pytest.mark.skipif(
 )
 ARGUMENTS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
 PATIENCE_SECONDS = 30.0
+SHOWN = "return document.getElementById('status').textContent.includes(' heads, ')"
+COMPARED = """const alike = document.getElementById("alike");
+    return alike.hidden || alike.ariaBusy !== "true";"""
 # WebDriver's names of keys that write nothing
 KEYS = {"tab": "\ue004", "enter": "\ue007", "right": "\ue014", "down": "\ue015"}
 
@@ -77,6 +82,17 @@ class Page:
         body = {"cmd": "Emulation.setDeviceMetricsOverride", "params": params}
         await self._call("goog/cdp/execute", body)
 
+    @asynccontextmanager
+    async def before(self, script: str) -> AsyncIterator[None]:
+        """Run a script in every page that is opened, before its own."""
+        add, remove = (f"Page.{verb}ScriptToEvaluateOnNewDocument" for verb in ("add", "remove"))
+        body = {"cmd": add, "params": {"source": script}}
+        made = await self._call("goog/cdp/execute", body)
+        try:
+            yield
+        finally:
+            await self._call("goog/cdp/execute", {"cmd": remove, "params": made})
+
     async def downloads(self, folder: Path) -> None:
         """Keep what is downloaded in a folder."""
         params = {"behavior": "allow", "downloadPath": str(folder)}
@@ -106,3 +122,27 @@ class Page:
         answer = (await self._http.post(what, json=body)).json()["value"]
         assert not (isinstance(answer, dict) and "error" in answer), answer
         return answer
+
+
+def labelled(name: str) -> str:
+    """The element of an accessible name, as an expression of the page."""
+    return f"""document.querySelector('[aria-label="{name}"]')"""
+
+
+async def fresh(browser: Page, address: str, fragment: str = "") -> None:
+    """Open the page anew."""
+    await browser.open("about:blank")
+    await browser.open(f"{address}/{fragment}")
+    await browser.wait("return !document.querySelector('button[type=submit]').disabled")
+
+
+async def ask(browser: Page, address: str, text: str, other: str = "") -> None:
+    """Open the page anew, write the texts and press Show."""
+    await fresh(browser, address)
+    await browser.run(
+        f"""document.getElementById("text").value = {json.dumps(text)};
+        document.getElementById("other").value = {json.dumps(other)};
+        document.querySelector("button[type=submit]").click()"""
+    )
+    await browser.wait(SHOWN)
+    await browser.wait(COMPARED)

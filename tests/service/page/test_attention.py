@@ -22,12 +22,11 @@ from service.replica import Replica
 from service.settings import Settings
 from tests.conftest import application, listening
 from tests.service.heads_of_tasks import checkpoint
-from tests.service.page.browser import KEYS, NEEDED, Page
+from tests.service.page.browser import KEYS, NEEDED, SHOWN, Page, ask, fresh, labelled
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), NEEDED]
 
 DOG = "A dog ate the food because it was hungry"
-SHOWN = "return document.getElementById('status').textContent.includes(' heads, ')"
 FORM = "[aria-label='Head L5H11']"
 SETTLED = f"return document.querySelector(`{FORM}`).ariaBusy === 'false'"
 AXE = next(
@@ -37,11 +36,6 @@ AXE = next(
 )
 
 
-def labelled(name: str) -> str:
-    """The element of an accessible name, as an expression of the page."""
-    return f"""document.querySelector('[aria-label="{name}"]')"""
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def page(browser: Page, address: str) -> Page:
     """The page, with the sentence of the source texts and one head open."""
@@ -49,24 +43,6 @@ async def page(browser: Page, address: str) -> Page:
     await browser.run(f"{labelled('L5H11')}.click()")
     await browser.wait(f"return document.querySelector(`{FORM} table`)")
     return browser
-
-
-async def fresh(browser: Page, address: str, fragment: str = "") -> None:
-    """Open the page anew."""
-    await browser.open("about:blank")
-    await browser.open(f"{address}/{fragment}")
-    await browser.wait("return !document.querySelector('button[type=submit]').disabled")
-
-
-async def ask(browser: Page, address: str, text: str, other: str = "") -> None:
-    """Open the page anew, write the texts and press Show."""
-    await fresh(browser, address)
-    await browser.run(
-        f"""document.getElementById("text").value = {json.dumps(text)};
-        document.getElementById("other").value = {json.dumps(other)};
-        document.querySelector("button[type=submit]").click()"""
-    )
-    await browser.wait(SHOWN)
 
 
 async def encode(client: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
@@ -95,6 +71,7 @@ async def test_every_number_of_the_overviews_table_is_the_apis(
     page: Page, client: httpx.AsyncClient
 ) -> None:
     """Of all heads; a head's role is the measured one."""
+    await page.wait("return !document.getElementById('overview').innerText.includes('not there')")
     await page.run("""[...document.querySelectorAll("#overview details")].at(-1).open = true""")
     rows = await page.wait(
         """const rows = [...document.querySelectorAll("#overview tbody tr")];
@@ -317,7 +294,7 @@ async def test_the_page_is_used_with_the_keyboard_alone(browser: Page, address: 
         """const text = document.querySelector("[aria-label='Head L0H5'] .equation").textContent;
         return text.startsWith("Z_well") && text"""
     )
-    assert equation.startswith("Z_well = 0.62 V_all")
+    assert equation.startswith("Z_well = 0.62 V_All")
     await browser.press(KEYS["down"])
     focused = "return document.activeElement.textContent"
     assert await browser.run(focused) == "[SEP]", "the keyboard keeps its place"
@@ -388,6 +365,9 @@ async def test_a_score_that_is_no_sum_of_words_stands_alone(
     gateway._comparer = Comparer(Pooling(("max",), normalize=True), most=1)
     try:
         await ask(browser, address, "All is well", "Well done")
+        await browser.wait(
+            "return document.getElementById('alike').textContent.includes('pooling')"
+        )
     finally:
         gateway._comparer = comparer
     shown = await browser.run("return document.getElementById('alike').textContent")
@@ -415,7 +395,7 @@ async def test_a_pair_of_words_leads_to_the_heads_that_carry_it(
         (await client.post("/v1/similarity", json=body | more)).json()["right"][0]["matrix"]
         for more in ({}, {"gates": gates})
     ]
-    names = [["[CLS]", "all", "is", "well", "[SEP]"], ["[CLS]", "well", "done", "[SEP]"]]
+    names = [["[CLS]", "All", "is", "well", "[SEP]"], ["[CLS]", "Well", "done", "[SEP]"]]
     i, j = (
         axis.index(name)
         for axis, name in zip(names, re.findall(r"carry (.*) and (.*)\?", pair)[0], strict=True)
@@ -548,7 +528,7 @@ async def test_a_head_whose_map_does_not_come_shows_nothing_of_another(
     assert "Z_" not in await browser.run(shown) and "did not come" in await browser.run(shown)
 
     await browser.run(f"window.fetch = window.kept; {labelled('L0H2')}.click()")
-    await browser.wait("return document.querySelector('.head').innerText.includes('Z_all =')")
+    await browser.wait("return document.querySelector('.head').innerText.includes('Z_All =')")
 
 
 async def test_opening_a_permalink_sends_no_text(browser: Page, address: str) -> None:
@@ -563,6 +543,64 @@ async def test_opening_a_permalink_sends_no_text(browser: Page, address: str) ->
     await browser.click("document.querySelector('button[type=submit]')")
     await browser.wait("return document.querySelector(`[aria-label='Head L5H11'] table`)")
     assert all(name.startswith(f"{address}/") for name in await browser.run(asked))
+
+
+async def test_a_permalink_that_is_pasted_into_an_open_page_is_followed(
+    browser: Page, address: str
+) -> None:
+    """As if it were opened: the boxes hold its texts, nothing of another's is shown or sent."""
+    await ask(browser, address, "All is well")
+    await browser.run(f"{labelled('L0H0')}.click()")
+    await browser.wait("return document.querySelector('.head .equation')")
+    first = await browser.run("return location.hash")
+    await browser.run("performance.clearResourceTimings()")
+    await browser.open(
+        f"{address}/#text=A+dog&other=A+cat&together=pair&heads=L5H11,L0H2&specials=drop"
+    )
+    await browser.wait("return document.getElementById('text').value === 'A dog'")
+    assert await browser.run("return document.getElementById('views').hidden")
+    assert await browser.run("return performance.getEntriesByType('resource').length") == 0
+    boxes = "return [document.getElementById('other').value, {}]".format(
+        "document.querySelector('input[name=together]:checked').value"
+    )
+    assert await browser.run(boxes) == ["A cat", "pair"]
+
+    await browser.click("document.querySelector('button[type=submit]')")
+    await browser.wait(f"return document.querySelector(`{FORM} table`)")
+    heads = "return [...document.querySelectorAll('.head h2')].map((one) => one.textContent)"
+    assert await browser.run(heads) == ["L5H11", "L0H2"]
+    assert "specials=drop" in await browser.run("return location.hash")
+
+    await browser.run("history.back()")
+    await browser.wait("return document.getElementById('text').value === 'All is well'")
+    assert await browser.run("return location.hash") == first
+    assert await browser.run("return document.getElementById('other').value") == ""
+
+
+async def test_an_answer_to_what_was_asked_before_a_permalink_is_not_drawn(
+    browser: Page, address: str
+) -> None:
+    """The reader has gone on."""
+    await fresh(browser, address)
+    await browser.run(
+        """window.waiting = 0;
+        const inner = fetch;
+        window.fetch = async (...all) => {
+          window.waiting++;
+          await new Promise((done) => (window.release = [...(window.release ?? []), done]));
+          try { return await inner(...all); } finally { window.waiting--; }
+        };
+        document.getElementById("text").value = "All is well";
+        document.querySelector("button[type=submit]").click();"""
+    )
+    await browser.wait("return window.waiting > 1")
+    await browser.open(f"{address}/#text=A+dog")
+    await browser.wait("return document.getElementById('text').value === 'A dog'")
+    await browser.run("for (const done of window.release) done()")
+    await browser.wait("return !window.waiting")
+
+    assert await browser.run("return document.getElementById('views').hidden")
+    assert "Press Show" in await browser.run("return document.getElementById('status').textContent")
 
 
 async def test_a_service_with_keys_asks_for_one(browser: Page, replica: Replica) -> None:

@@ -5,6 +5,7 @@ import { fixed, folded, make, table, token } from "../dom.js";
 import { shade } from "../colours.js";
 import { names, numbered, places } from "../words.js";
 
+const SMALLER = [413, 422]; // refusals of what is asked for, where the score alone may be answered
 const TOP = 10;
 const MOST_IN_TABLE = 60;
 
@@ -15,17 +16,23 @@ export async function why(left, right, view) {
   try {
     return { texts, request, answer: await ask("v1/similarity", request) };
   } catch (error) {
-    if (error.code !== "similarity_not_explainable") throw error;
+    if (!SMALLER.includes(error.status)) throw error;
     return { texts, answer: await ask("v1/similarity", { ...texts, form: "score" }), reason: error.message };
   }
+}
+
+/** Empties its place, for what may be said of it in words. */
+export function clear(section) {
+  section.hidden = false;
+  section.replaceChildren(make("h2", {}, "Why alike"));
 }
 
 /** Draws it; `focus` is called with a pair: its places in the matrix, its name, and the token it begins with; `sweep` for the score. */
 export function draw(section, { texts: { left, right: [right] }, request, answer, reason }, focus, sweep) {
   const [found] = answer.right;
   const score = make("output", { "aria-label": "Similarity", className: "score" }, fixed(found.score));
-  section.hidden = false;
-  section.replaceChildren(make("h2", {}, "Why alike"), make("p", { className: "bar" }, score, "cosine of the two vectors", make("button", { type: "button", onclick: sweep }, "Which heads make them alike?")));
+  clear(section);
+  section.append(make("p", { className: "bar" }, score, "cosine of the two vectors", make("button", { type: "button", onclick: sweep }, "Which heads make them alike?")));
   if (reason) return section.append(make("p", { className: "note" }, reason));
   const [rows, columns] = [[left, answer.left], [right, found]].map(([item, sequence]) => numbered(names(item, sequence, places(sequence, request))));
   const first = places(answer.left, request);

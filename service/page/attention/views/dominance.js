@@ -4,18 +4,20 @@ import { fixed, folded, make, table, token } from "../dom.js";
 import { dominance } from "../session.js";
 import { numbered } from "../words.js";
 
-/** Draws the fold; it asks when it is opened. */
+/** Draws the fold; it asks when it is opened, and where that failed when it is opened again. */
 export function draw(section, session, focus, failed) {
   const place = make("div");
   const fold = folded("Who dominates whom, over all heads", () => place);
   fold.addEventListener("toggle", async () => {
+    if (!fold.open || place.querySelector("table")) return;
+    place.replaceChildren();
     try {
       const found = await dominance(session);
       show(place, session, found, focus);
     } catch (error) {
-      failed(error);
+      failed(error, place);
     }
-  }, { once: true });
+  });
   section.replaceChildren(fold);
   return () => place.refocus?.();
 }

@@ -3,7 +3,7 @@
 import { at, make, scrolled } from "../dom.js";
 import { curl } from "../api.js";
 
-/** Draws the buttons; `taken` gives {heads: [Head], answers, alike} of what is shown now. */
+/** Draws the buttons; `taken` gives {texts, heads: [Head], answers} of what is shown now. */
 export function draw(section, taken, say) {
   const button = (title, act) => make("button", { type: "button", onclick: act }, title);
   const first = () => taken().heads.find((head) => head.map);
@@ -16,7 +16,7 @@ export function draw(section, taken, say) {
     button("SVG of the lines", needs((head) => save(new Blob([picture(head)], { type: "image/svg+xml" }), `${head.name}.svg`))),
     button("CSV of the matrix", needs((head) => save(new Blob([csv(head)], { type: "text/csv" }), `${head.name}.csv`))),
     button("JSON of the answers", () => save(new Blob([JSON.stringify(taken().answers, null, 1)], { type: "application/json" }), "headlight.json")),
-    button("HTML that stands alone", async () => save(new Blob([await standalone()], { type: "text/html" }), "headlight.html")),
+    button("HTML that stands alone", () => save(new Blob([standalone(taken().texts)], { type: "text/html" }), "headlight.html")),
     button("Copy curl", needs(async (head) => {
       command.textContent = curl("v1/encode", head.map.request);
       box.hidden = false;
@@ -52,12 +52,18 @@ function save(blob, name) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
-const quoted = (text) => `"${text.replaceAll('"', '""')}"`;
+// What a spreadsheet would run, or a part of it, if a cell began with it. Source: OWASP, "CSV Injection"
+const FORMULA = /^[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]/;
+
+const quoted = (text) => `"${text.replace(FORMULA, "'$&").replaceAll('"', '""')}"`;
 
 function csv({ labels, map }) {
   const rows = labels.map((label, i) => [quoted(label), ...map.values.slice(i * map.size, (i + 1) * map.size)].join(","));
   return [["", ...labels.map(quoted)].join(","), ...rows].join("\r\n");
 }
+
+// What XML 1.0 has no character for
+const FORBIDDEN = /[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\u{10000}-\u{10ffff}]/gu;
 
 /** The lines of a head with their words, in a file of its own. */
 function picture(head) {
@@ -72,7 +78,7 @@ function picture(head) {
     for (const [x, anchor] of [[-3, "end"], [103, "start"]]) {
       const text = document.createElementNS("http://www.w3.org/2000/svg", "text");
       for (const [key, value] of Object.entries({ x, y: step * (i + 0.65), "text-anchor": anchor, "font-size": 12, "font-family": "monospace" })) text.setAttribute(key, value);
-      text.textContent = name;
+      text.textContent = name.replace(FORBIDDEN, "\ufffd");
       drawing.append(text);
     }
   });
@@ -80,7 +86,7 @@ function picture(head) {
 }
 
 /** The texts, and the views as they stand: tables, matrices as pictures; no script, and nothing to operate. */
-async function standalone() {
+function standalone(texts) {
   const copy = at("views").cloneNode(true);
   const canvases = [...at("views").querySelectorAll("canvas")];
   [...copy.querySelectorAll("canvas")].forEach((canvas, i) => {
@@ -94,13 +100,12 @@ async function standalone() {
   for (const control of copy.querySelectorAll(".bar:has(select, input), button, .steps")) control.remove();
   for (const section of copy.querySelectorAll("section")) if (section.children.length < 2) section.remove();
   for (const cell of copy.querySelectorAll("[tabindex='-1']")) cell.removeAttribute("tabindex");
-  const style = await (await fetch(new URL("../style.css", import.meta.url))).text();
+  const style = [...document.styleSheets].flatMap(({ cssRules }) => [...cssRules]).map(({ cssText }) => cssText).join("\n");
+  const quotes = texts.filter(Boolean).map((text) => make("blockquote", { dir: "auto" }, text));
   const page = document.implementation.createHTMLDocument("Headlight");
   page.documentElement.lang = "en";
   page.head.append(make("meta", { charset: "utf-8" }), make("meta", { name: "viewport", content: "width=device-width, initial-scale=1" }));
-  page.body.append(make("header", {}, make("h1", {}, "Headlight"), make("p", {}, at("model").textContent)), make("main", {}, ...texts(), copy));
+  page.body.append(make("header", {}, make("h1", {}, "Headlight"), make("p", {}, at("model").textContent)), make("main", {}, ...quotes, copy));
   const text = page.documentElement.outerHTML.replace("</head>", `<style>${style}</style></head>`);
   return `<!doctype html>\n${text}`;
 }
-
-const texts = () => ["text", "other"].filter((id) => at(id).value).map((id) => make("blockquote", { dir: "auto" }, at(id).value));

@@ -5,6 +5,7 @@ import { paint, shade } from "../colours.js";
 import { gated, cosine, mapOf, place } from "../session.js";
 import { numbered } from "../words.js";
 import { Columns } from "./columns.js";
+import { about } from "./overview.js";
 
 const painted = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
 
@@ -47,9 +48,15 @@ export class Head {
 
   title() {
     const close = make("button", { type: "button", onclick: () => this.actions.close(this.name), "aria-label": `Close ${this.name}` }, "Close");
-    const { role, stats } = this.info;
-    const about = `${role ? `Role ${role}` : "No role"} \u00b7 contribution ${fixed(stats.contribution)} \u00b7 entropy ${fixed(stats.entropy)} nats`;
-    return [make("h2", {}, this.name), make("span", { className: "note" }, about), close];
+    this.about = make("span", { className: "note" });
+    this.describe();
+    return [make("h2", {}, this.name), this.about, close];
+  }
+
+  /** Says what is known of the head by now. */
+  describe() {
+    const said = about(this.info).join(" \u00b7 ");
+    this.about.textContent = said[0].toUpperCase() + said.slice(1);
   }
 
   small() {
@@ -165,6 +172,7 @@ export class Head {
         const vector = await gated(this.session, [{ layer, head, scale: Number(value) }]);
         if (value === slider.value) moved.textContent = fixed(cosine(this.session.pooled, vector)); // not moved on meanwhile
       } catch (error) {
+        if (value === slider.value) moved.textContent = "\u2013";
         this.actions.failed(error);
       }
     };

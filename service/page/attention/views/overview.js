@@ -1,6 +1,6 @@
 // The grid of all heads: a small map each, its role, and what it contributes to its layer.
 
-import { choice, fixed, folded, make, refill, table } from "../dom.js";
+import { choice, fixed, folded, make, refill, refusal, table } from "../dom.js";
 import { paint } from "../colours.js";
 
 const ORDERS = {
@@ -14,6 +14,7 @@ const ORDERS = {
   sep: ["looks at separators", (head) => -head.stats.sep],
   distance: ["looks far", (head) => -head.stats.distance],
 };
+const WAITING = "The heads' roles are not there yet: this service may be measuring them.";
 const COLUMNS = ["contribution", "entropy", "previous", "next", "self", "cls", "sep", "distance"];
 
 export class Overview {
@@ -28,8 +29,18 @@ export class Overview {
   /** Draws a session's heads; `more` are controls beside its own. */
   show(session, chosen, more) {
     Object.assign(this, { session, chosen, more, worth: null });
-    if (this.order === "worth") this.order = "place";
+    if (this.order === "worth" || session.lacks.statistics) this.order = "place";
+    if (!session.all.some((head) => roleOf(head) === this.role)) this.role = "all";
     this.draw();
+  }
+
+  /** Tells the heads' roles, once they are there or do not come; the reader's place in the grid is kept. */
+  name() {
+    this.roles.replaceChildren(...this.options());
+    this.roles.value = this.role;
+    this.notes.replaceChildren(...this.missing());
+    for (const cell of this.cells) this.tell(cell);
+    this.twin.replaceWith((this.twin = this.folded(this.twin.open)));
   }
 
   choose(chosen) {
@@ -46,29 +57,56 @@ export class Overview {
 
   listed() {
     const rank = this.order === "worth" ? (head) => -this.worth[head.name] : ORDERS[this.order][1];
-    const kept = this.session.all.filter(({ role }) => this.role === "all" || (role ?? "none") === this.role);
+    const kept = this.session.all.filter((head) => this.role === "all" || roleOf(head) === this.role);
     return kept.sort((a, b) => rank(a) - rank(b));
   }
 
   draw() {
-    const roles = [...new Set(this.session.all.map(({ role }) => role ?? "none"))].sort();
-    const orders = Object.entries(ORDERS).map(([name, [title]]) => [name, title]);
+    const known = this.session.lacks.statistics ? ["place"] : Object.keys(ORDERS);
+    const orders = known.map((name) => [name, ORDERS[name][0]]);
     if (this.worth) orders.push(["worth", this.title]);
     const redraw = (field) => (value) => ((this[field] = value), this.draw());
+    const role = choice("Role", [], "", redraw("role"));
+    this.roles = role.querySelector("select");
+    this.roles.append(...this.options());
+    this.roles.value = this.role;
+    this.notes = make("div", {}, ...this.missing());
+    this.twin = this.folded(false);
     this.said = make("p", { className: "note" }, "Arrow keys move, Enter opens a head, Shift and Enter opens it beside the others.");
     refill(this.section,
       make("h2", {}, "All heads"),
       make("div", { className: "bar" },
         choice("Order", orders, this.order, redraw("order")),
-        choice("Role", [["all", "all"], ...roles.map((role) => [role, role])], this.role, redraw("role")),
+        role,
         ...this.more),
-      this.grid(), this.said,
-      folded("All heads as a table", () => this.table()));
+      this.notes, this.grid(), this.said, this.twin);
+  }
+
+  /** The roles that heads have, to choose from. */
+  options() {
+    const roles = this.waits() ? [] : [...new Set(this.session.all.map(roleOf))].sort();
+    return ["all", ...roles].map((role) => make("option", { value: role }, role));
+  }
+
+  waits() {
+    return this.session.all.some(({ role }) => role === undefined);
+  }
+
+  /** What is not there, and why. */
+  missing() {
+    const { lacks } = this.session, why = Object.entries(lacks).map(([name, reason]) => refusal(`No ${name}: ${reason}`));
+    return this.waits() && !lacks.roles ? [make("p", { className: "note" }, WAITING), ...why] : why;
+  }
+
+  folded(open) {
+    const twin = folded("All heads as a table", () => this.table());
+    twin.open = open;
+    return twin;
   }
 
   grid() {
     const heads = this.listed(), width = Math.max(...this.session.all.map(({ head }) => head)) + 1;
-    const most = Math.max(...heads.map(({ stats }) => stats.contribution ?? 0));
+    const most = Math.max(...heads.map(({ stats }) => stats?.contribution ?? 0));
     this.cells = heads.map((head) => this.cell(head, most));
     const first = this.cells.find((cell) => this.chosen.includes(cell.dataset.head)) ?? this.cells[0];
     if (first) first.tabIndex = 0;
@@ -80,20 +118,29 @@ export class Overview {
   cell(head, most) {
     const canvas = make("canvas", { "aria-hidden": "true" });
     paint(canvas, head.map);
-    const meter = make("i", { className: "meter" });
-    meter.style.width = `${(100 * (head.stats.contribution ?? 0)) / most}%`;
-    const below = this.worth && this.order === "worth" ? fixed(this.worth[head.name]) : head.role ?? "";
-    const label = make("span", {}, head.name), badge = make("span", { className: "badge" }, below);
-    const cell = make("div", { role: "gridcell", "aria-label": head.name, "aria-selected": this.chosen.includes(head.name), title: this.sentence(head), tabIndex: -1 }, canvas, meter, label, badge);
+    const label = make("span", {}, head.name), badge = make("span", { className: "badge" });
+    const cell = make("div", { role: "gridcell", "aria-label": head.name, "aria-selected": this.chosen.includes(head.name), tabIndex: -1 }, canvas, label, badge);
+    if (most) {
+      const meter = make("i", { className: "meter" });
+      meter.style.width = `${(100 * (head.stats.contribution ?? 0)) / most}%`;
+      label.before(meter);
+    }
     cell.dataset.head = head.name;
+    this.tell(cell, head);
     cell.onclick = (event) => this.open(cell, event.shiftKey || event.ctrlKey || event.metaKey);
     cell.onfocus = () => (this.said.textContent = this.sentence(head));
     return cell;
   }
 
-  sentence({ name, role, stats }) {
-    const worth = this.worth ? `; ${this.title} ${fixed(this.worth[name])}` : "";
-    return `${name}: ${role ? `role ${role}` : "no role"}; contribution ${fixed(stats.contribution)}, entropy ${fixed(stats.entropy)} nats${worth}.`;
+  /** Says on a head's cell what is known of it. */
+  tell(cell, head = this.session.all.find(({ name }) => name === cell.dataset.head)) {
+    cell.title = this.sentence(head);
+    cell.lastChild.textContent = this.worth && this.order === "worth" ? fixed(this.worth[head.name]) : head.role ?? "";
+  }
+
+  sentence(head) {
+    const worth = this.worth ? [`${this.title} ${fixed(this.worth[head.name])}`] : [];
+    return `${head.name}: ${[...about(head), ...worth].join("; ")}.`;
   }
 
   open(cell, beside) {
@@ -117,7 +164,16 @@ export class Overview {
   }
 
   table() {
-    const rows = this.listed().map((head) => [head.name, head.role ?? "none", ...COLUMNS.map((name) => fixed(head.stats[name])), ...(this.worth ? [fixed(this.worth[head.name])] : [])]);
-    return table("What each head does with this text, means over its rows", ["Head", "role", ...COLUMNS, ...(this.worth ? [this.title] : [])], rows);
+    const columns = this.session.lacks.statistics ? [] : COLUMNS;
+    const rows = this.listed().map((head) => [head.name, roleOf(head), ...columns.map((name) => fixed(head.stats[name])), ...(this.worth ? [fixed(this.worth[head.name])] : [])]);
+    return table("What each head does with this text, means over its rows", ["Head", "role", ...columns, ...(this.worth ? [this.title] : [])], rows);
   }
+}
+
+const roleOf = ({ role }) => (role === undefined ? "not known" : role ?? "none");
+
+/** What is known of a head, in words. */
+export function about({ role, stats }) {
+  const roles = role === undefined ? "role not known" : role ? `role ${role}` : "no role";
+  return [roles, ...(stats ? [`contribution ${fixed(stats.contribution)}, entropy ${fixed(stats.entropy)} nats`] : [])];
 }

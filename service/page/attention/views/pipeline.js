@@ -3,21 +3,24 @@
 import { choice, fixed, make, refill, table } from "../dom.js";
 import { ask } from "../api.js";
 import { paint } from "../colours.js";
-import { numbered } from "../words.js";
+import { names, numbered } from "../words.js";
 
+const TURNED = "In models with rotary positions each is then turned by its place.";
+// Each with its title and what is done; of layers that normalise first (pre-norm) something else is.
 const STEPS = [
-  ["x", "X'", "What enters the layer: the embedding with its position, or the layer below."],
-  ["q", "Q", "Each head's queries: X' times its W_Q."],
-  ["k", "K", "Each head's keys: X' times its W_K."],
-  ["v", "V", "Each head's values: X' times its W_V."],
-  ["scores", "Scores", "Each query times each key, divided by the square root of the head's width."],
-  ["probabilities", "Softmax", "Each row of scores as shares that sum to 1."],
-  ["z", "Z", "Each head's output: the values, mixed by those shares."],
-  ["concat", "Concat", "All heads' outputs side by side."],
-  ["projected", "W_O", "Concat times W_O."],
-  ["normed", "Add & norm", "The attention's result is added to what entered, and normalised."],
-  ["feed_forward", "Feed-forward", "What the two linear maps with their activation make of it."],
-  ["output", "Output", "Added and normalised again: what the next layer gets."],
+  ["x", "X'", () => "What enters the layer: the embedding with its position, or the layer below."],
+  ["entered", "Norm", ({ same }) => (same ? "X' as it is: this layer has no norm before its attention." : "X' normalised: this layer's attention reads it in place of X'.")],
+  ["q", "Q", ({ source }) => `Each head's queries: ${source} times its W_Q. ${TURNED}`],
+  ["k", "K", ({ source }) => `Each head's keys: ${source} times its W_K. ${TURNED}`],
+  ["v", "V", ({ source }) => `Each head's values: ${source} times its W_V.`],
+  ["scores", "Scores", ({ hidden }) => `Each query times each key, divided by the square root of the head's width.${hidden ? " \u2013 stands for keys beyond the layer's window." : ""}`],
+  ["probabilities", "Softmax", () => "Each row of scores as shares that sum to 1."],
+  ["z", "Z", () => "Each head's output: the values, mixed by those shares."],
+  ["concat", "Concat", () => "All heads' outputs side by side."],
+  ["projected", "W_O", () => "Concat times W_O."],
+  ["normed", "Add & norm", ({ first }) => `W_O's result is added to X', and ${first ? "what the feed-forward block reads of it is normalised" : "normalised"}.`],
+  ["feed_forward", "Feed-forward", () => "What the block's linear maps with their activation make of it."],
+  ["output", "Output", ({ first, last }) => (first ? `X', W_O's result and the feed-forward block's, added up${last ? " and, as this layer is the last, normalised" : ""}: what ` : "Added and normalised again: what ") + (last ? "the model answers." : "the next layer gets.")],
 ];
 const PREFIX = 8; // columns of a row that the table shows
 const MOST_KEYS = 40; // of a map whose table has every key
@@ -42,7 +45,10 @@ export class Pipeline {
       this.explained = explained;
       this.draw();
     } catch (error) {
-      this.failed(error);
+      if (session !== this.session || layer !== this.layer) return;
+      this.explained = null; // which may be of another layer
+      this.draw();
+      this.failed(error, this.section);
     }
   }
 
@@ -68,12 +74,19 @@ export class Pipeline {
     refill(this.section, heading, bar, list, ...this.values(steps[here]));
   }
 
+  /** What the steps' sentences turn on. */
+  facts() {
+    const { x, entered, scores } = this.explained;
+    const same = entered?.every((row, i) => row.every((value, j) => value === x[i][j]));
+    return { first: !!entered, same, source: entered ? "Norm" : "X'", last: this.layer === this.layers - 1, hidden: scores[0].some((row) => row.includes(null)) };
+  }
+
   values([name, title, sentence]) {
     const shape = this.explained.shapes[name], byHead = shape.length === 3;
     const rows = byHead ? this.explained[name][this.head] : this.explained[name];
-    const labels = numbered(this.explained.tokens), square = byHead && shape[1] === shape[2];
+    const labels = numbered(names(this.session.item, this.explained)), square = byHead && shape[1] === shape[2];
     const columns = square && labels.length <= MOST_KEYS ? labels : Array.from({ length: Math.min(PREFIX, shape.at(-1)) }, (_, i) => (square ? labels[i] : String(i)));
-    const parts = [make("p", {}, `${sentence} Shape ${shape.join(" \u00d7 ")}.`)];
+    const parts = [make("p", {}, `${sentence(this.facts())} Shape ${shape.join(" \u00d7 ")}.`)];
     if (byHead) {
       const heads = Array.from({ length: shape[0] }, (_, i) => [String(i), String(i)]);
       parts.push(make("div", { className: "bar" }, choice("Head", heads, String(this.head), (value) => ((this.head = Number(value)), this.draw()))));

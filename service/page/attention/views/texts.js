@@ -7,26 +7,27 @@ import { cosine } from "../session.js";
 
 const MOST = 32;
 
-/** Draws the fold; `tasks` are what the checkpoint can. */
-export function draw(section, tasks, failed) {
-  section.replaceChildren(folded("Compare several texts", () => {
-    const box = make("textarea", { id: "several", rows: 5, dir: "auto" }), result = make("div", { "aria-live": "polite" });
-    const button = (title, most, least, act) => make("button", { type: "button", onclick: async () => {
-      const lines = box.value.split("\n").filter((text) => text.trim());
-      if (lines.length < least || lines.length > most) return result.replaceChildren(make("p", { className: "bad" }, `Write ${least} to ${most} texts, one a line.`));
-      try {
-        result.replaceChildren(await act(lines));
-      } catch (error) {
-        failed(error);
-      }
-    } }, title);
-    const parts = [make("div", { className: "field" }, make("label", { htmlFor: "several" }, "Texts, one a line"), box), make("p", {}, button("Compare", MOST, 2, compare))];
-    if (tasks.includes("rerank")) {
-      const query = make("textarea", { id: "query", rows: 1, dir: "auto" });
-      parts.push(make("div", { className: "field" }, make("label", { htmlFor: "query" }, "Query"), query), make("p", {}, button("Rank", MOST, 1, (lines) => ranked(query.value, lines))));
+/** Draws the fold; what it returns adds what a checkpoint can beyond that, once its tasks are known. */
+export function draw(section, failed) {
+  const box = make("textarea", { id: "several", rows: 5, dir: "auto" }), result = make("div", { "aria-live": "polite" });
+  const button = (title, least, act) => make("button", { type: "button", onclick: async () => {
+    const lines = box.value.split("\n").filter((text) => text.trim());
+    if (lines.length < least || lines.length > MOST) return result.replaceChildren(make("p", { className: "bad" }, `Write ${least} to ${MOST} texts, one a line.`));
+    try {
+      result.replaceChildren(await act(lines));
+    } catch (error) {
+      result.replaceChildren();
+      failed(error, result);
     }
-    return make("div", {}, ...parts, result);
-  }));
+  } }, title);
+  const ranking = make("div");
+  const whole = make("div", {}, make("div", { className: "field" }, make("label", { htmlFor: "several" }, "Texts, one a line"), box), make("p", {}, button("Compare", 2, compare)), ranking, result);
+  section.replaceChildren(folded("Compare several texts", () => whole));
+  return (tasks) => {
+    if (!tasks.includes("rerank")) return;
+    const query = make("textarea", { id: "query", rows: 1, dir: "auto" });
+    ranking.replaceChildren(make("div", { className: "field" }, make("label", { htmlFor: "query" }, "Query"), query), make("p", {}, button("Rank", 1, (lines) => ranked(query.value, lines))));
+  };
 }
 
 async function compare(lines) {
