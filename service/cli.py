@@ -7,6 +7,7 @@ ray is imported only once the service starts, so that --help is quick.
 """
 
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -108,6 +109,26 @@ def top(url: str, interval: float, key_file: Path | None, once: bool) -> None:
         refuse(str(error), USAGE)
     except (encode.Unreachable, OSError) as error:
         refuse(str(error), FAILED)
+
+
+@main.command()
+@click.argument("model", metavar="FOLDER|HUB_ID")
+@click.argument("out", type=click.Path(path_type=Path))
+def convert(model: str, out: Path) -> None:
+    """Make OUT, a folder of safetensors, of a model whose weights are pickles.
+
+    Each pickle is read in a process of its own that may do little else, and what is written is
+    compared with it bit by bit. OUT must not exist, or be empty.
+    """
+    from service.commands.convert import convert as conversion
+
+    try:
+        conversion.convert(model, out, lambda line: tell(sys.stderr, line))
+    except KeyboardInterrupt:
+        refuse("stopped; nothing was made", INTERRUPTED)
+    except (conversion.CannotConvert, OSError) as error:
+        refuse(str(error), FAILED)
+    tell(sys.stdout, f"headlight: {out} is made; headlight serve --model {shlex.quote(str(out))}")
 
 
 @main.group()

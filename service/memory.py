@@ -1,6 +1,6 @@
 """Bytes that the requests of one process hold together, by kind, within a budget.
 
-    bodies    what was read of requests, until each is answered
+    bodies    what was read of requests, then what was made of it, until each is answered
     arrays    what the model is to make for an answer, from its admission until it is written
     answers   what is written, until its reader has taken it; from admission on as an estimate
 
@@ -42,8 +42,9 @@ class Memory:
         try:
             yield hold
         finally:
-            for kind in KINDS:
-                hold.keep(kind, 0)
+            for kind, size in hold.bytes.items():
+                if size:
+                    hold.keep(kind, 0)
 
 
 class Hold:
@@ -54,14 +55,14 @@ class Hold:
         self.bytes = dict.fromkeys(KINDS, 0)
 
     def take(self, **sizes: int) -> None:
-        """Hold so many bytes more, by kind.
+        """Hold so many bytes more, by kind; fewer, where they are negative.
 
         Raises:
             NoRoom: the budget has no room for them; nothing is held of them.
         """
         more = sum(sizes.values())
         own, all_ = sum(self.bytes.values()), sum(self._memory.bytes.values())
-        if own + more > SMALL_BYTES and all_ + more > self._limit:
+        if more > 0 and own + more > SMALL_BYTES and all_ + more > self._limit:
             raise NoRoom
         for kind in KINDS:
             if size := sizes.get(kind):

@@ -117,6 +117,7 @@ def _size(source: Source) -> int:
 
 def _device(settings: Settings) -> None:
     machine.lanes(settings, machine.device(settings))
+    machine.same_bits(settings)
 
 
 def _cores(settings: Settings) -> None:

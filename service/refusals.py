@@ -39,7 +39,9 @@ REFUSALS: dict[str, Kind] = {
     "json_too_deep": Kind(400, "The body's objects and lists are nested too deeply."),
     "duplicate_key": Kind(400, "An object of the body has a key twice."),
     "bad_request": Kind(
-        400, "Headers contradict each other, or announce a body that the method cannot have."
+        400,
+        "The request is no HTTP/1.1, or its headers contradict each other or announce a body that "
+        "the method cannot have.",
     ),
     "unauthorized": Kind(401, "This service asks for an API key: Authorization: Bearer <key>."),
     "forbidden_origin": Kind(
@@ -128,20 +130,22 @@ REFUSALS: dict[str, Kind] = {
         "The model produced NaN or infinity.",
         "the first hidden state to hold them is that of layer {layer} (-1 is the last), in {dtype}",
     ),
+    "replica_lost": Kind(502, "The replica broke off before it answered; send the request again."),
     "not_ready": Kind(503, "The replica is not ready."),
     "deadline_exceeded": Kind(504, "The request was not finished by its deadline."),
 }
 
 # whose fault each is: the caller's, nobody's (429), or ours
-CALLERS = tuple(code for code, kind in REFUSALS.items() if kind.status < 500 and kind.status != 429)
+CALLERS = frozenset(c for c, kind in REFUSALS.items() if kind.status < 500 and kind.status != 429)
 OURS = frozenset(code for code, kind in REFUSALS.items() if kind.status >= 500)
 UNAUTHORIZED = 401
 
 # Statuses that clients of other APIs know instead: OpenAI's openapi.yaml; TEI 1.9's
-# router/src/http/server.rs, From<&ErrorType> for StatusCode
+# router/src/http/server.rs, From<&ErrorType> for StatusCode; Infinity's infinity_server.py
 OPENAI = dict.fromkeys((code for code, kind in REFUSALS.items() if kind.status == 422), 400) | {
     "too_many_tokens": 400
 }
+INFINITY = {"model_not_found": 400, "task_not_found": 400}
 TEI = {"batch_empty": 400, "internal": 424, "nonfinite_output": 424}
 
 # what the outermost layer refuses: by the headers alone, and by the body

@@ -25,6 +25,7 @@ from service.encode.questions.matches import Matcher
 from service.engine import machine, vitals
 from service.engine.batcher import Batcher
 from service.engine.batches import Batches
+from service.engine.fair.rotation import Lock
 from service.engine.health import Health
 from service.engine.lanes import Lanes
 from service.engine.loading import load
@@ -83,7 +84,7 @@ class Replica:
     observer: Observer
     tracing: "Tracing | None"
     lagging: asyncio.Task[None]
-    writing: asyncio.Lock
+    writing: Lock
 
     @classmethod
     async def start(cls, settings: Settings, label: str) -> "Replica":
@@ -98,11 +99,11 @@ class Replica:
         logs.on_loss(metrics.line_lost)
         source = locate(settings.model)
         device, kind = machine.precision(settings)
+        machine.same_bits(settings)
         count = machine.lanes(settings, device)
         lanes = await Lanes.start(partial(load, source, device, kind), count)
-        proof = await lanes.call(
-            0, partial(prove, lanes, source, device, kind, settings.batch_tokens)
-        )
+        proving = partial(prove, lanes, source, device, kind, settings.batch_tokens)
+        proof = await lanes.call(0, partial(proving, settings.require_same_bits))
         model, dtype = lanes.model, str(kind).removeprefix("torch.")
         identity = Identity(settings.served_model_name or source.name, model.digest, proof.numerics)
         reader = _reader(settings, model, Aside(settings.max_waiting_characters))
@@ -129,14 +130,14 @@ class Replica:
             reader=reader,
             gateway=_gateway(settings, identity, model, reader, admission, metrics),
             lessons=_lessons(settings, identity, reader, admission),
-            vocabulary=Vocabulary(reader, settings),
+            vocabulary=Vocabulary(reader, admission, settings),
             heads=Heads(model, identity.model, admission.run, settings.deadline_seconds),
             health=Health(settings, proof, batcher, batches, metrics),
             metrics=metrics,
             observer=Observer(metrics, model.digest, tracing, lines=settings.access_log),
             tracing=tracing,
             lagging=asyncio.create_task(lag.watch(metrics.lagged)),
-            writing=asyncio.Lock(),
+            writing=Lock(),
         )
 
     def limited(self, settings: Settings) -> "Replica":
@@ -153,7 +154,7 @@ class Replica:
             reader=reader,
             gateway=_gateway(settings, self.identity, model, reader, admission, self.metrics),
             lessons=_lessons(settings, self.identity, reader, admission),
-            vocabulary=Vocabulary(reader, settings),
+            vocabulary=Vocabulary(reader, admission, settings),
         )
 
     async def close(self) -> None:

@@ -30,13 +30,16 @@ SERVICE_VARIABLE = re.compile(
     r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$"
 )
 
-# What could never be had otherwise: all of a request is held until it is answered
+HELD_OF_BODY = 2  # times its bytes: the body, and what is made of it while it is parsed
+
+# What could never be had otherwise, and how many times: all of a request is held until it is
+# answered
 WITHIN = {
-    "max_body_bytes": "max_held_bytes",
-    "max_binary_body_bytes": "max_held_bytes",
-    "max_answer_bytes": "max_held_bytes",
-    "max_answer_json_bytes": "max_held_bytes",
-    "max_tokens": "max_request_tokens",
+    "max_body_bytes": ("max_held_bytes", HELD_OF_BODY),
+    "max_binary_body_bytes": ("max_held_bytes", HELD_OF_BODY),
+    "max_answer_bytes": ("max_held_bytes", 1),
+    "max_answer_json_bytes": ("max_held_bytes", 1),
+    "max_tokens": ("max_request_tokens", 1),
 }
 
 # What is read anew for each request, and sizes nothing: a replica takes it up as it serves
@@ -117,6 +120,11 @@ class Settings(BaseModel):
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto", description="number format of the model; auto: float32 on cpu, bfloat16 on cuda"
+    )
+    require_same_bits: bool = Field(
+        False,
+        description="serve only where a batch moves no bit of an answer; otherwise such answers "
+        "are served too, and say so in `numerics`",
     )
     ingress: Literal["haproxy", "proxy"] = Field(
         "haproxy", description="what accepts connections: HAProxy, or Ray Serve's Python proxy"
@@ -276,9 +284,10 @@ def limited(settings: Settings, limits: Mapping[str, Any] | None) -> Settings:
 
 def _within(settings: Settings) -> Settings:
     """The settings, once none is larger than what it has to fit into."""
-    for name, bound in WITHIN.items():
+    for name, (bound, times) in WITHIN.items():
         value, most = getattr(settings, name), getattr(settings, bound)
-        if value is not None and value > most:
+        if value is not None and times * value > most:
+            bound = bound if times == 1 else f"half of {bound}"
             raise ValueError(f"{name} {value} must not be more than {bound}, which is {most}")
     _bounded(settings)
     return settings

@@ -30,10 +30,12 @@ from starlette.types import ASGIApp
 
 from service.edge import guard
 from service.edge import routes as edge
+from service.edge.direct import Direct
 from service.observe import logs
 from service.observe.scrape import join
 from service.replica import Replica
 from service.settings import Settings
+from tests.mounted import Mounted
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
@@ -45,6 +47,7 @@ hypothesis.register_profile("others", hypothesis(), deadline=None, max_examples=
 hypothesis.load_profile("same")
 
 PATIENCE_SECONDS = 30.0
+NO_CANARY = {"canary_seconds": 86_400.0}  # none joins the work that a test holds up
 BAD_INPUTS = Path(__file__).with_name("bad_inputs.py")
 STUMBLING = Path(__file__).with_name("stumbling.py")
 
@@ -117,9 +120,7 @@ def wires() -> list[Any]:
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def replica() -> AsyncIterator[Replica]:
     """The bundled model behind its queue, two lanes."""
-    settings = Settings(
-        device="cpu", threads=2, canary_seconds=60
-    )  # no canary among work that tests hold up
+    settings = Settings(device="cpu", threads=2).model_copy(update=NO_CANARY)
     replica = await Replica.start(settings, "replica-1")
     yield replica
     await replica.close()
@@ -139,6 +140,7 @@ async def traced(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Repl
     """A replica of its own, every request of which is traced into a file, one lane."""
     spans = tmp_path_factory.mktemp("traced") / "spans.jsonl"
     settings = Settings(device="cpu", threads=1, tracing=f"file:{spans}", tracing_ratio=1.0)
+    settings = settings.model_copy(update=NO_CANARY)
     replica = await Replica.start(settings, "traced-1")
     yield replica
     await replica.close()
@@ -192,20 +194,26 @@ async def traced_client(traced: Replica) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @pytest.fixture
-def app(replica: Replica) -> guard.Guard:
-    """The replica's ASGI application with its outermost layer."""
-    return application(replica)
+def prefix() -> str:
+    """Where Ray has put the routes; a file whose tests are to run below a prefix too says so."""
+    return ""
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def client(app: guard.Guard) -> AsyncIterator[httpx.AsyncClient]:
+async def app(replica: Replica, prefix: str) -> guard.Guard:
+    """The replica's ASGI application with its outermost layer."""
+    return application(replica, prefix)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def client(app: guard.Guard, prefix: str) -> AsyncIterator[httpx.AsyncClient]:
     """An HTTP client of that application."""
-    async with connected(app) as client:
+    async with connected(app, prefix) as client:
         yield client
 
 
 @pytest.fixture
-def served(replica: Replica) -> Callable[..., httpx.AsyncClient]:
+def served(replica: Replica, prefix: str) -> Callable[..., httpx.AsyncClient]:
     """A client of the same replica under other settings."""
 
     def serve(**settings: object) -> httpx.AsyncClient:
@@ -215,7 +223,7 @@ def served(replica: Replica) -> Callable[..., httpx.AsyncClient]:
         other.gateway._settings = other.settings
         other.gateway._planner = copy.copy(replica.gateway._planner)
         other.gateway._planner._settings = other.settings
-        return connected(application(other))
+        return connected(application(other, prefix), prefix)
 
     return serve
 
@@ -284,8 +292,8 @@ def stumbling(app: guard.Guard) -> Callable[..., Any]:
     return lambda *stumbles, **how: layer(app, list(stumbles), **how)
 
 
-def application(replica: Replica) -> guard.Guard:
-    """A replica as connections reach it."""
+def application(replica: Replica, prefix: str = "") -> guard.Guard:
+    """A replica as connections reach it, below a prefix if there is one."""
 
     async def scrape(openmetrics: bool) -> bytes:
         return join([replica.page(openmetrics)], False, openmetrics)
@@ -293,10 +301,14 @@ def application(replica: Replica) -> guard.Guard:
     async def targets() -> list[str]:
         return ["10.0.0.2:30000", "10.0.0.3:30000"]
 
-    return guard.Guard(edge.application(replica, scrape, targets), replica.settings)
+    routes = edge.application(replica, scrape, targets)
+    if not prefix:
+        return guard.Guard(routes, replica.settings)
+    way = Direct()
+    return guard.Guard(Mounted(routes, way, prefix), replica.settings, way)
 
 
-def connected(app: guard.Guard) -> httpx.AsyncClient:
+def connected(app: guard.Guard, prefix: str = "") -> httpx.AsyncClient:
     """A client of an application in this process."""
     transport = httpx.ASGITransport(app, raise_app_exceptions=True)
-    return httpx.AsyncClient(transport=transport, base_url="http://headlight")
+    return httpx.AsyncClient(transport=transport, base_url=f"http://headlight{prefix}")

@@ -23,7 +23,7 @@ FILE_MODULES = {"io", "os", "pathlib", "shutil", "socket", "subprocess", "tempfi
 ERROR_STATUSES = {status.value for status in HTTPStatus if status >= HTTPStatus.BAD_REQUEST}
 # what changes something that a process has once
 PROCESS_WIDE = re.compile(
-    r"gc\.freeze$|os\.environ\.update$|os\.dup2$|signal\.signal$|torch\.set_\w+$"
+    r"gc\.freeze$|os\.environ\.(setdefault|update)$|os\.dup2$|signal\.signal$|torch\.set_\w+$"
     r"|[A-Z][A-Z_]*\.(add|append|clear|extend|pop|setdefault|update)$"  # a module's own table
     r"|prometheus_client\.disable_created_metrics$|starlette\.convertors\.register_url_convertor$"
 )

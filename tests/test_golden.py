@@ -241,6 +241,9 @@ def plain(told: Any) -> Any:
         if told.keys() == {"shape", "dtype", "data"}:
             dtype = {"float16": "<f2", "int32": "<i4"}.get(told["dtype"], "<f4")
             return np.frombuffer(base64.b64decode(told["data"]), dtype).tolist()
+        if isinstance(told.get("embedding"), str):  # OpenAI's base64, which says nothing of itself
+            numbers = np.frombuffer(base64.b64decode(told["embedding"]), "<f4")
+            told = told | {"embedding": numbers.tolist()}
         return {name: plain(value) for name, value in told.items() if name not in CHANGING}
     if isinstance(told, str):
         return re.sub(r"at least \d+ ms", "at least so many ms", told)  # as measured

@@ -18,9 +18,11 @@ from pathlib import Path
 import pytest
 import torch
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from model.native.naming import module
+from service.commands import doctor
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -75,6 +77,26 @@ def test_the_changelog_and_both_packages_have_one_version() -> None:
     assert headings[0] == PROJECT["project"]["version"] == metadata.version("headlight")
     assert headings[0] == CLIENT["project"]["version"] == metadata.version(OURS)
     assert f"{OURS}=={headings[0]}" in RUNTIME
+
+
+@pytest.mark.parametrize("minor", range(9, 18))
+def test_a_python_for_which_there_are_no_wheels_is_refused_before_anything_is_installed(
+    monkeypatch: pytest.MonkeyPatch, minor: int
+) -> None:
+    """By `make` in a line, as by pip, by `headlight doctor` and by what README says."""
+    (check,) = re.findall(r"^FITS := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    fits = f"3.{minor}" in SpecifierSet(PROJECT["project"]["requires-python"])
+    monkeypatch.setattr(sys, "version_info", (3, minor, 1))
+
+    if fits:
+        exec(check)
+    else:
+        with pytest.raises(
+            SystemExit, match=r"^Headlight needs Python 3\.11 to 3\.14: make PYTHON="
+        ):
+            exec(check)
+    assert fits is (doctor.OLDEST <= (3, minor) <= doctor.NEWEST) is (11 <= minor <= 14)
+    assert "Python 3.11 to 3.14" in (ROOT / "README.md").read_text()
 
 
 @pytest.mark.parametrize("file", ["Makefile", "Dockerfile"])

@@ -6,7 +6,6 @@ A dialect has two functions and knows nothing of HTTP's server side:
     problem(refused, id)    a refusal as that API's clients know it
 """
 
-import asyncio
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from service.api import problem
 from service.encode.answer import JSON, Encoded, collect
 from service.encode.layout import Layout
 from service.encode.request import EncodeRequest
+from service.engine.fair.rotation import Lock
 from service.refusals import BY_BODY, BY_HEADERS, Refused
 from service.wording.fault import Loc
 from service.wording.words import place
@@ -85,7 +85,7 @@ class Call(ABC):
     media_type: str = JSON
 
     @abstractmethod
-    async def write(self, encoded: Encoded, turn: asyncio.Lock) -> Answer:
+    async def write(self, encoded: Encoded, turn: Lock) -> Answer:
         """The answer as it is sent.
 
         Args:
@@ -100,7 +100,7 @@ class InPieces(Call):
     def pieces(self, encoded: Encoded) -> Iterator[bytes]:
         """The answer, in pieces."""
 
-    async def write(self, encoded: Encoded, turn: asyncio.Lock) -> Answer:
+    async def write(self, encoded: Encoded, turn: Lock) -> Answer:
         return Answer(await collect(self.pieces(encoded), turn))
 
 

@@ -144,7 +144,10 @@ def _refusals(
     error = schemas[api.error]
     by_status: dict[int, list[str]] = {}
     for code in codes:
-        by_status.setdefault(api.statuses.get(code, REFUSALS[code].status), []).append(code)
+        own = REFUSALS[code].status
+        others = api.statuses if api.others is None else api.others
+        for status in {api.statuses.get(code, own), others.get(code, own)}:
+            by_status.setdefault(status, []).append(code)
     return {
         str(status): {
             "description": ", ".join(names),

@@ -8,6 +8,19 @@ import yaml
 
 from service import refusals
 from service.api.dialect import ALWAYS, ENCODING, TAKING, Wording
+from service.api.infinity import call as infinity
+from service.api.infinity.answers import (
+    InfinityClasses,
+    InfinityEmbeddings,
+    InfinityError,
+    InfinityModels,
+    InfinityRanks,
+)
+from service.api.infinity.request import (
+    ClassifyRequest,
+    InfinityEmbeddingsRequest,
+    InfinityRerankRequest,
+)
 from service.api.native import call as native
 from service.api.native.answers import (
     Answer,
@@ -63,6 +76,7 @@ from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, SAFETENSORS
 from service.encode.questions.maxsim import MaxsimRequest
 from service.encode.questions.request import ComparisonRequest
 from service.encode.request import EncodeRequest
+from service.observe.families import INPUTS, NO_INPUT, OF_ONE_KIND, OF_TEXT, OF_TOKENS
 from service.observe.metrics import OPENMETRICS, TEXT
 from service.page import site
 from service.refusals import MEDIA_TYPE, REFUSALS
@@ -83,6 +97,7 @@ class Api(NamedTuple):
         codes, body_codes: of a route without a body, and with one.
         problem: words a refusal.
         media_type: of a refusal.
+        others: statuses of a second API that shares the route, as `statuses`.
     """
 
     name: str
@@ -92,6 +107,7 @@ class Api(NamedTuple):
     body_codes: tuple[str, ...]
     problem: Wording
     media_type: str = JSON
+    others: Mapping[str, int] | None = None
 
 
 class Operation(NamedTuple):
@@ -103,6 +119,7 @@ class Operation(NamedTuple):
         media, answer_media: schemas of other bodies, by media type; None is not described.
         headers: of the answer.
         codes: what it may refuse with, where that is not what its API's routes do.
+        inputs: what metrics call the inputs that it may hold.
         public: when GET and HEAD of its path take no API key: always, or by a setting.
     """
 
@@ -116,6 +133,7 @@ class Operation(NamedTuple):
     answer_media: Mapping[str, Any] = {}
     headers: Mapping[str, Any] = {}
     codes: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = NO_INPUT
     public: Literal["always", "public_metrics", "public_docs"] | None = None
 
 
@@ -133,7 +151,23 @@ NATIVE = Api("Headlight", Problem, {}, READING, ALL, native.problem, MEDIA_TYPE)
 OPENAI = Api("OpenAI", OpenAIError, refusals.OPENAI, ALWAYS, EMBEDDING_CODES, openai.problem)
 TEI = Api("Text Embeddings Inference", TEIError, refusals.TEI, READING, ENCODING, tei.problem)
 TEI_TASKS = Api(TEI.name, TEIError, refusals.TEI, READING, TASKS, tei.problem)
-TEI_RERANK = Api(TEI.name, TEIError, refusals.TEI, READING, TASKS, tei_tasks.rerank_problem)
+INFINITY = Api(
+    "Infinity",
+    InfinityError,
+    refusals.INFINITY,
+    READING,
+    (*TASKS, "model_not_found"),
+    infinity.problem,
+)
+TEI_RERANK = Api(
+    TEI.name,
+    TEIError | InfinityError,
+    refusals.TEI,
+    READING,
+    INFINITY.body_codes,
+    tei_tasks.rerank_problem,
+    others=refusals.INFINITY,
+)
 RERANK = Api(
     "Rerank (Jina, Cohere)",
     RerankError,
@@ -167,6 +201,7 @@ def _model(path: str) -> tuple[Operation, ...]:
             media={OCTETS: BYTES},
             answer_media={OCTETS: BYTES},
             headers={INFERENCE_HEADER: {"schema": {"type": "integer"}, "description": "of octets"}},
+            inputs=OF_ONE_KIND,
         ),
     )
 
@@ -184,6 +219,7 @@ OPERATIONS = (
         EncodeRequest,
         media={SAFETENSORS: FILE},
         answer_media={SAFETENSORS: BYTES},
+        inputs=INPUTS,
     ),
     Operation(
         "post",
@@ -194,6 +230,7 @@ OPERATIONS = (
         ComparisonRequest,
         media={SAFETENSORS: FILE},
         answer_media={SAFETENSORS: BYTES},
+        inputs=INPUTS,
     ),
     Operation(
         "post",
@@ -204,6 +241,7 @@ OPERATIONS = (
         MaxsimRequest,
         media={SAFETENSORS: FILE},
         answer_media={SAFETENSORS: BYTES},
+        inputs=INPUTS,
     ),
     Operation(
         "post",
@@ -220,6 +258,7 @@ OPERATIONS = (
         NATIVE,
         Explained,
         ExplainRequest,
+        inputs=OF_TEXT,
     ),
     Operation(
         "get",
@@ -259,6 +298,7 @@ OPERATIONS = (
         OPENAI,
         EmbeddingsAnswer,
         EmbeddingsRequest,
+        inputs=OF_TOKENS,
     ),
     Operation("get", "/v1/models", "OpenAI: the model that is served", OPENAI, Models),
     Operation(
@@ -269,8 +309,16 @@ OPERATIONS = (
         Model,
         codes=(*ALWAYS, "model_not_found"),
     ),
-    Operation("post", "/", "TEI: as POST /embed", TEI, Vectors, EmbedRequest),
-    Operation("post", "/embed", "TEI: one vector for each input", TEI, Vectors, EmbedRequest),
+    Operation("post", "/", "TEI: as POST /embed", TEI, Vectors, EmbedRequest, inputs=OF_TOKENS),
+    Operation(
+        "post",
+        "/embed",
+        "TEI: one vector for each input",
+        TEI,
+        Vectors,
+        EmbedRequest,
+        inputs=OF_TOKENS,
+    ),
     Operation(
         "post",
         "/embed_all",
@@ -278,6 +326,7 @@ OPERATIONS = (
         TEI,
         TokenVectors,
         EmbedAllRequest,
+        inputs=OF_TOKENS,
     ),
     Operation(
         "post",
@@ -286,6 +335,7 @@ OPERATIONS = (
         TEI,
         Similarities,
         SimilarityRequest,
+        inputs=OF_TEXT,
     ),
     Operation(
         "post", "/tokenize", "TEI: texts as tokens", TEI, Pieces, TokenizeRequest, codes=TAKING
@@ -296,11 +346,31 @@ OPERATIONS = (
     Operation(
         "post",
         "/rerank",
-        "TEI: texts by how well they answer a query",
+        "TEI, Infinity: texts or documents by how well they answer a query",
         TEI_RERANK,
-        Ranks,
-        RankRequest,
+        Ranks | InfinityRanks,
+        RankRequest | InfinityRerankRequest,
+        inputs=OF_TEXT,
     ),
+    Operation(
+        "post",
+        "/embeddings",
+        "Infinity, TEI: one vector for each input",
+        INFINITY,
+        InfinityEmbeddings,
+        InfinityEmbeddingsRequest,
+        inputs=OF_TOKENS,
+    ),
+    Operation(
+        "post",
+        "/classify",
+        "Infinity: the classes of each text",
+        INFINITY,
+        InfinityClasses,
+        ClassifyRequest,
+        inputs=OF_TEXT,
+    ),
+    Operation("get", "/models", "Infinity: the model that is served", INFINITY, InfinityModels),
     Operation(
         "post",
         "/predict",
@@ -308,6 +378,7 @@ OPERATIONS = (
         TEI_TASKS,
         Predictions,
         PredictRequest,
+        inputs=OF_TEXT,
     ),
     Operation(
         "post",
@@ -316,6 +387,7 @@ OPERATIONS = (
         TEI_TASKS,
         SparseVectors,
         EmbedAllRequest,
+        inputs=OF_TOKENS,
     ),
     *(
         Operation(
@@ -325,6 +397,7 @@ OPERATIONS = (
             RERANK,
             RerankAnswer,
             RerankRequest,
+            inputs=OF_TEXT,
         )
         for path in ("/v1/rerank", "/v2/rerank")
     ),

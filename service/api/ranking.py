@@ -5,9 +5,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
+import numpy as np
+
 from model.tasks.choices import Task
+from service.encode.answer import Array
 from service.encode.answer import Item as Answered
-from service.encode.request import EncodeRequest, Item
+from service.encode.request import Documents, EncodeRequest, Item, Side
 from service.encode.tasks.shown import Classes
 from service.refusals import Refused
 from service.wording.fault import Loc
@@ -18,9 +21,17 @@ class Ranking(EncodeRequest):
 
     counted: ClassVar[bool] = False
 
+    max_tokens_per_doc: int | None = None
+    """The tokens of a document that are read, the first ones; null: all."""
+
     @property
     def tasks(self) -> tuple[Task, ...]:
         return ("rerank",)
+
+    @property
+    def sides(self) -> tuple[Side, ...]:
+        documents = Documents(self.max_tokens_per_doc)
+        return (Side(self.items, self.prompt_name, documents=documents),)
 
 
 PLAIN = Ranking.model_construct(inputs=[])  # a copy takes less time than another
@@ -60,6 +71,13 @@ def ranked(items: Iterable[Answered]) -> list[Rank]:
         if isinstance(item.task, Classes)
     ]
     return sorted(ranks, key=lambda rank: -rank.logit)
+
+
+def sigmoid(logits: Array) -> Array:
+    """Between 0 and 1, float32."""
+    # of a large negative logit exp overflows; tanh does not
+    exact: Array = (np.tanh(logits.astype(np.float64) / 2) + 1) / 2
+    return exact.astype(np.float32)
 
 
 def located(refused: Refused, name: str) -> Refused:

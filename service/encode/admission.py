@@ -102,10 +102,17 @@ class Admission:
         self._metrics.encoded(sum(map(len, works)), record.key)
         return results
 
-    def reserve(self, record: Record, *, arrays: int, answers: int) -> None:
-        """Hold the memory that an answer will take, until its request ends.
+    def settle(self, record: Record, bodies: int) -> None:
+        """Hold what was made of a body in place of the body; raises as `reserve` does."""
+        self.reserve(record, bodies=bodies - record.hold.bytes["bodies"])
+
+    def reserve(
+        self, record: Record, *, bodies: int = 0, arrays: int = 0, answers: int = 0
+    ) -> None:
+        """Hold the memory that a request takes, until it ends.
 
         Args:
+            bodies: bytes more of what it asks.
             arrays: bytes of what the model makes.
             answers: about how many bytes are written of them.
 
@@ -113,7 +120,7 @@ class Admission:
             Refused: there is no room.
         """
         try:
-            record.hold.take(arrays=arrays, answers=answers)
+            record.hold.take(bodies=bodies, arrays=arrays, answers=answers)
         except NoRoom:
             record.shed = "memory"
             raise Refused("overloaded", retry_after=1) from None

@@ -15,6 +15,7 @@ import orjson
 from numpy.typing import NDArray
 
 from service.encode.tasks.shown import Shown
+from service.engine.fair.rotation import Lock
 
 JSON, SAFETENSORS = "application/json", "application/vnd.safetensors"
 OCTETS = "application/octet-stream"
@@ -202,7 +203,7 @@ def _pieces(array: Array, most: int) -> Iterator[memoryview]:
         yield piece.astype(piece.dtype.newbyteorder("<"), copy=False).data.cast("B")
 
 
-async def collect(pieces: Iterator[bytes], turn: asyncio.Lock) -> list[bytes]:
+async def collect(pieces: Iterator[bytes], turn: Lock) -> list[bytes]:
     """A body, in pieces of PIECE_BYTES or more; other requests get a turn between them.
 
     It is never one string: that would take its bytes twice.

@@ -2,20 +2,26 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Generator
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
+from service.engine.fair.rotation import OWNER, Thread
 from service.refusals import Refused
 
 Result = TypeVar("Result")
 Steps = Generator[None, None, Result]  # pauses after each bounded piece of work
 
+SHARE = 2  # a key may have this many times the room that is left
 MOST_WAITING = 16  # requests at once, where they are counted; what they ask for waits in memory
 
 
 class Aside:
-    """One queue for work of one kind; who waits takes turns, a step each.
+    """One queue for work of one kind; who waits takes turns, a step each, and so do keys.
+
+    Where there are several, one alone has two thirds of the room, so that another finds some; two
+    that always ask have two fifths each.
 
     Not in a lane: it says nothing of the model's speed, which admission goes by.
 
@@ -25,7 +31,8 @@ class Aside:
 
     def __init__(self, most: int = MOST_WAITING) -> None:
         self._most, self.waiting = most, 0
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="aside")
+        self._own = Counter[str]()  # by key
+        self._thread = Thread("aside")
 
     async def run(self, steps: Steps[Result], deadline: float, size: int = 1) -> Result:
         """Wait for all steps.
@@ -39,12 +46,13 @@ class Aside:
         Raises:
             Refused: too much waits, or it is not done in time.
         """
-        if self.waiting and self.waiting + size > self._most:
+        owner = OWNER.get()
+        if not self._has_room(owner, size):
             raise Refused("overloaded", retry_after=1)
-        self.waiting += size
+        self._count(owner, size)
         over = asyncio.Event()
         task = asyncio.create_task(self._take(steps, over))
-        task.add_done_callback(lambda _: self._leave(size))
+        task.add_done_callback(lambda _: self._count(owner, -size))
         try:
             async with asyncio.timeout(deadline - time.monotonic()):
                 result: Result = (await asyncio.shield(task))[0]
@@ -56,14 +64,20 @@ class Aside:
 
     async def _take(self, steps: Steps[Result], over: asyncio.Event) -> list[Result]:
         """Take one step after the other until it is over; the result, or nothing."""
-        loop = asyncio.get_running_loop()
         done: list[Result] = []
         while not done and not over.is_set():
-            done = await loop.run_in_executor(self._thread, _step, steps)
+            done = await self._thread.run(partial(_step, steps))
         return done
 
-    def _leave(self, size: int) -> None:
-        self.waiting -= size
+    def _has_room(self, owner: str, size: int) -> bool:
+        """Whether so much more of a key's may wait; what waits alone always may."""
+        left, own = self._most - self.waiting, self._own[owner] + size
+        return not self.waiting or (size <= left and (not owner or own <= SHARE * left))
+
+    def _count(self, owner: str, size: int) -> None:
+        """Count so much more as waiting."""
+        self.waiting += size
+        self._own[owner] += size
 
 
 def once(work: Callable[[], Result]) -> Steps[Result]:

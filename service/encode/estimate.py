@@ -1,13 +1,23 @@
-"""How many tokens inputs hold, before any text is tokenized."""
+"""What inputs come to, before any is read: tokens, and bytes that they keep until their answer."""
 
 from collections.abc import Sequence
+from sys import getsizeof
+
+import numpy as np
 
 from service.encode.inputs import THREAD_CHARACTERS, ModelInput
-from service.encode.request import Item
+from service.encode.request import Base64Array, Item
 
 AROUND = 2  # tokens that stand around a text
 KEEP = 0.9  # of what was seen before, at each request
 USUAL_CHARACTERS = 4.0  # of a token, until one is seen
+
+# Bytes as tests/service/test_held.py measures them
+REQUEST_BYTES = 20 * 1024  # of one that waits, whatever it holds: tasks, headers, records
+INPUT_BYTES = 800  # of an input, and of the sequence and the work that it becomes
+ID_BYTES, TYPE_BYTES = 40, 8  # of a number in a list; types are 0 or 1, of which each is there once
+TOKEN_BYTES, COPY_BYTES = 54, 16  # of a token of a text that was read, and of one that came as id
+FACT_BYTES = 250  # of a token that an answer shows
 
 
 class Estimate:
@@ -59,3 +69,29 @@ def characters(inputs: Sequence[str | Item]) -> list[int]:
         len(one) if isinstance(one, str) else len(one.text or "") + len(one.pair or "")
         for one in inputs
     ]
+
+
+def held(inputs: Sequence[str | Item], read: Sequence[ModelInput] = ()) -> int:
+    """About how many bytes inputs keep.
+
+    Args:
+        read: what they became; empty before they are read.
+    """
+    each = [getsizeof(one) if isinstance(one, str) else _held(one) for one in inputs]
+    for one, became in zip(inputs, read, strict=False):
+        text = isinstance(one, str) or one.text is not None
+        token = (TOKEN_BYTES if text else COPY_BYTES) + (FACT_BYTES if became.facts else 0)
+        each.append(token * len(became.sequence))
+    return REQUEST_BYTES + INPUT_BYTES * len(inputs) + sum(each)
+
+
+def _held(item: Item) -> int:
+    """Bytes of what an input holds."""
+    size = sum(getsizeof(text) for text in (item.text, item.pair) if text is not None)
+    size += ID_BYTES * len(item.token_ids or ()) + TYPE_BYTES * len(item.token_type_ids or ())
+    if isinstance(item.embeddings, np.ndarray):
+        size += item.embeddings.nbytes
+    if isinstance(item.embeddings, Base64Array):  # and what it is decoded to, as float32
+        data = getsizeof(item.embeddings.data)
+        size += data + data * 3 // 4 * (2 if item.embeddings.dtype == "float16" else 1)
+    return size

@@ -12,7 +12,7 @@ from model.config import EncoderConfig
 from service.encode import answer, maps
 from service.encode.admission import Admission
 from service.encode.answer import Encoded, Identity
-from service.encode.estimate import Estimate, characters, waits
+from service.encode.estimate import Estimate, characters, held, waits
 from service.encode.interventions import worth
 from service.encode.interventions.course import Course
 from service.encode.layout import Layout
@@ -77,15 +77,19 @@ class Gateway:
         record.input = _kind(request)
         self._comparer.check(request)
         sizes = characters(request.inputs)
-        tokens = self._estimate.tokens(request.inputs, sizes)
-        with self._admission.foreseen(tokens, deadline, record, aside=waits(sizes)):
+        tokens, aside = self._estimate.tokens(request.inputs, sizes), waits(sizes)
+        with self._admission.foreseen(tokens, deadline, record, aside=aside):
+            if aside:
+                self._admission.settle(record, held(request.inputs))
             plan = await self._planner.plan(request, deadline, record)
         self._estimate.learn(sizes, plan.inputs)
         if layout.padded:
             self._planner.check_tokens(len(plan.works) * max(plan.lengths))
         price = self._price(request, plan, layout)
         price.check(self._settings)
-        self._admission.reserve(record, arrays=price.made + plan.held, answers=price.written)
+        asked = held(request.inputs, plan.inputs) - record.hold.bytes["bodies"]
+        made, written = price.made + plan.held, price.written
+        self._admission.reserve(record, bodies=asked, arrays=made, answers=written)
         course, copies = plan.course, list[list[Result]]()
         if course is None:
             results, timing = await self._admission.run(plan.works, deadline, record)

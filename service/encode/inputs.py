@@ -18,9 +18,9 @@ from model.loading.sentence_transformers import Prompts
 from model.text.frame import Tokenized
 from model.text.pieces import Reading, exhaust
 from model.text.role import Role
-from model.text.tokenizer import Tokenizer, Truncate
+from model.text.tokenizer import Cut, Tokenizer, Truncate
 from service.encode.aside import Aside
-from service.encode.request import Base64Array, Item, Text
+from service.encode.request import Base64Array, Documents, Item, Text
 from service.refusals import Refused
 from service.wording.words import counted, meant, quoted
 
@@ -28,6 +28,8 @@ from service.wording.words import counted, meant, quoted
 THREAD_CHARACTERS = 4096
 
 EMPTY = "expected one character or more, received an empty string"
+
+LONE = "this model looks queries up by their tokens; expected a lone text"
 
 FACTS = ("tokens", "token_ids", "offsets", "words", "special")
 
@@ -77,40 +79,53 @@ class Reader:
     async def read(
         self,
         items: Sequence[Item | Text],
-        truncate: Truncate,
+        truncate: Cut,
         deadline: float,
         *,
         facts: bool,
         counted: bool = True,
         prompt_name: str | None = None,
         role: Role | None = None,
+        documents: Documents | None = None,
     ) -> list[ModelInput]:
         """Tokenize the texts, check the rest; in the order given.
 
         Args:
             prompt_name: of what goes before each text; None: the checkpoint's default.
+            truncate: "own" is the side that the checkpoint names.
             role: the side of a late interaction that they are read for.
             deadline: when the answer must be there, on time.monotonic's clock.
             facts: whether the answer shows the tokens; else their facts stay empty.
+            documents: how the second texts of pairs are read, where they are documents.
             counted: whether it shows how long texts are that are cut; see Tokenizer.reading.
 
         Raises:
             Refused: too much waits to be tokenized, or an input cannot be read; `loc` says which.
         """
+        truncate = self.tokenizer.where(truncate)
         texts = [index for index, item in enumerate(items) if item.text is not None]
-        prompt = self.prompt(prompt_name)
+        own = None if role is None or prompt_name is not None else role.prompt
+        prompt = self.prompt(prompt_name) if own is None else own
         if prompt_name is not None and len(texts) < len(items):
             at = next(index for index, item in enumerate(items) if item.text is None)
             detail = '"prompt_name" goes with texts, and this input is not one'
             raise Refused.at("prompt_without_text", "inputs", at, detail=detail)
         for index in texts:
-            self._check_text(items[index], index)
+            self._check_text(items[index], index, documents is not None)
+            if role is not None and any(role.bare) and items[index].pair is not None:
+                raise Refused.at("shape_mismatch", "inputs", index, "pair", detail=LONE)
         pairs = [_pair(items[index]) for index in texts]
         limit, added = self.max_tokens, 0
         if role is not None:
             limit, added = min(role.length, limit), role.added
         reading = self.tokenizer.reading(
-            pairs, limit - added, truncate, prompt, counted=counted or facts, facts=facts
+            pairs,
+            limit - added,
+            truncate,
+            prompt,
+            counted=counted or facts,
+            facts=facts,
+            second=documents.most if documents else None,
         )
         characters = sum(len(prompt) + len(part) for pair in pairs for part in pair)
         try:
@@ -149,9 +164,9 @@ class Reader:
             return exhaust(reading)
         return await self.aside.run(reading, deadline, characters)
 
-    def _check_text(self, item: Item | Text, index: int) -> None:
+    def _check_text(self, item: Item | Text, index: int, documents: bool) -> None:
         for name, text in (("text", item.text), ("pair", item.pair)):
-            if text == "":
+            if text == "" and not (documents and name == "pair"):
                 raise Refused.at("sequence_empty", "inputs", index, name, detail=EMPTY)
             if text is not None and len(text) > self.max_characters:
                 most = self.max_characters
@@ -258,18 +273,15 @@ def _pair(item: Item | Text) -> tuple[str] | tuple[str, str]:
     return (text,) if item.pair is None else (text, item.pair)
 
 
-def _vectors(embeddings: list[list[float]] | Base64Array | NDArray[Any], index: int) -> Array:
+def _vectors(embeddings: list[list[float]] | Base64Array | Array, index: int) -> Array:
     """Embeddings as an array, (tokens, width) if all is well."""
     if isinstance(embeddings, np.ndarray):
-        return embeddings.astype(np.float32)
+        return embeddings
     if isinstance(embeddings, Base64Array):
         return _base64_vectors(embeddings, index)
-    widths = {len(row) for row in embeddings} or {0}
-    if len(widths) > 1:
-        detail = f"expected rows of one width, received rows of {min(widths)} to {max(widths)}"
-        raise Refused.at("shape_mismatch", "inputs", index, "embeddings", detail=detail)
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes inf, and is refused
-        return np.array(embeddings, dtype=np.float32).reshape(len(embeddings), *widths)
+    widths = {len(row) for row in embeddings}
+    detail = f"expected rows of one width, received rows of {min(widths)} to {max(widths)}"
+    raise Refused.at("shape_mismatch", "inputs", index, "embeddings", detail=detail)
 
 
 def _base64_vectors(array: Base64Array, index: int) -> Array:

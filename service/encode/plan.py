@@ -232,7 +232,8 @@ class Planner:
                     facts=facts,
                     counted=request.counted,
                     prompt_name=side.prompt_name,
-                    role=tasks.role(side, self._model),
+                    role=tasks.role(request, side, self._model),
+                    documents=side.documents,
                 )
             except Refused as refused:
                 _place(refused, side.place)

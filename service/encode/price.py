@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from model.config import EncoderConfig
-from model.maps.forms import Selection, price
+from model.maps import price as maps
+from model.maps.forms import Selection
 from model.pooling import Pooling
 from model.tasks.heads import Head
 from model.tasks.vectors import Vectors
@@ -25,6 +26,8 @@ CHEAPER: tuple[Mapping[str, Any], ...] = (
 )
 SHORT_TOKENS = 64  # of the sequences that a speed counts; service/engine/proof.py measures it
 SPAN_FLOPS = 3_000_000  # that take a core as long as pooling a span: mostly calls, some 40 us
+EXPLAINED = 3  # times what the pass takes of a layer, and as long for a short text as for 64 tokens
+EXPLAINED_FLOPS = 1500  # of a score of that layer, from plain products to what is shown
 LEFT_OUT = frozenset({"weight", "rows"})
 NUMBERS = {"top": "k", "blocks": "size"}  # what one form alone reads, and others refuse
 TEXT_BYTES = 3  # of JSON for a byte of float32, in the mean; base64 takes 4 for 3
@@ -57,8 +60,8 @@ class Price:
 
     @property
     def made(self) -> int:
-        """Bytes of the arrays that a request holds until its answer is written."""
-        return self.total
+        """Bytes of the arrays that it holds until its answer is written, and while it is made."""
+        return self.total + max(map(maps.held, _selections(self._works)), default=0)
 
     @property
     def written(self) -> int:
@@ -157,7 +160,7 @@ def _numbers(pooling: Pooling | None, width: int) -> int:
 
 def attention_bytes(selections: Sequence[Selection]) -> int:
     """Bytes of attention in an answer, of the raw arrays."""
-    return sum(map(price, selections))
+    return sum(map(maps.price, selections))
 
 
 def _selections(works: Sequence[Work]) -> list[Selection]:
@@ -200,18 +203,14 @@ def _bytes(selections: Sequence[Selection], change: Mapping[str, Any]) -> int:
 def flops(config: EncoderConfig, lengths: Sequence[int], selections: Sequence[Selection]) -> int:
     """Floating-point operations of a request: a product and its sum are two.
 
-    Linears and attention of the forward pass, and the scores of the heads whose attention is
-    shown; norms, activations and softmax are left out, as they usually are.
+    Linears and attention of the forward pass, and of the attention that is shown the scores and a
+    rollout's products; norms, activations and softmax are left out, as they usually are.
     """
     width, windows = config.width, config.windows or (None,) * config.layers
     linear = 2 * _weights(config) * config.layers * sum(lengths)
     cells = [_cells(length, window) for length in lengths for window in windows]
-    scores = [
-        len(heads) * _cells(one.units.tokens, windows[layer])
-        for one in selections
-        for layer, heads in one.heads.items()
-    ]
-    return linear + 4 * width * sum(cells) + 2 * config.head * sum(scores)
+    shown = sum(maps.products(one, config) for one in selections)
+    return linear + 4 * width * sum(cells) + shown
 
 
 def entered_flops(config: EncoderConfig, length: int, layer: int) -> int:
@@ -243,7 +242,10 @@ def head_flops(works: Sequence[Work]) -> int:
 def costs(
     config: EncoderConfig, encoding: Callable[[int, int | None], float]
 ) -> Callable[[Work], float]:
-    """What a work costs, counted as `cost` counts; a vocabulary is as large as many layers.
+    """What a work costs, counted as `cost` counts: the pass, and what is made of it besides.
+
+    A vocabulary is as large as many layers, and what is shown of attention can take many times as
+    long as the pass.
 
     Args:
         encoding: `cost` of a sequence's length, and of the layer in which its pass begins.
@@ -252,9 +254,12 @@ def costs(
     token = flops(config, [SHORT_TOKENS], []) / SHORT_TOKENS
 
     def of(work: Work) -> float:
-        head, parts = work.outputs.head, work.outputs.parts
-        beside = head.flops(len(work)) if head else 0
+        head, parts, attention = work.outputs.head, work.outputs.parts, work.outputs.attention
+        beside: float = head.flops(len(work)) if head else 0
         beside += SPAN_FLOPS * len(parts.tokens) if parts else 0
+        beside += maps.work(attention, config) if attention else 0
+        if work.outputs.explained is not None:
+            beside += explained_flops(config, len(work))
         return encoding(len(work), work.entered) + beside / token
 
     return of
@@ -271,6 +276,12 @@ def cost(config: EncoderConfig, length: int, entered: int | None = None) -> floa
     whole = flops(config, [length], [])
     own = whole if entered is None else entered_flops(config, length, entered)
     return SHORT_TOKENS * own / flops(config, [SHORT_TOKENS], [])
+
+
+def explained_flops(config: EncoderConfig, length: int) -> float:
+    """What takes a core as long as every step of one layer, from plain weights."""
+    passed = flops(config, [max(length, SHORT_TOKENS)], []) / config.layers
+    return EXPLAINED * passed + EXPLAINED_FLOPS * config.heads * length**2
 
 
 def _cells(length: int, window: int | None) -> int:

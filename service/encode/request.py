@@ -37,7 +37,6 @@ from service.encode.questions.spans import Spans
 from service.encode.tasks.request import (
     ClassifyField,
     LabelTokensField,
-    MultiVector,
     MultiVectorField,
     SparseField,
 )
@@ -62,6 +61,15 @@ class Base64Array(Wire):
     """Base64 of the little-endian bytes, row by row."""
 
 
+def _as_array(rows: list[list[float]]) -> list[list[float]] | NDArray[np.float32]:
+    """Rows of one width as an array, an eighth of what lists take; others as they are."""
+    widths = {len(row) for row in rows} or {0}
+    if len(widths) > 1:
+        return rows
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes inf, and is refused
+        return np.array(rows, dtype=np.float32).reshape(len(rows), *widths)
+
+
 def _embeddings_tag(value: object) -> str:
     if isinstance(value, np.ndarray):
         return "<array>"
@@ -72,7 +80,7 @@ def _embeddings_tag(value: object) -> str:
 Embeddings = TypeAliasType(
     "Embeddings",
     Annotated[
-        Annotated[Rows, Tag("<numbers>")]
+        Annotated[Rows, AfterValidator(_as_array), Tag("<numbers>")]
         | Annotated[Base64Array, Tag("<base64>")]
         | Annotated[SkipJsonSchema[InstanceOf[NDArray[Any]]], Tag("<array>")],
         Discriminator(_embeddings_tag),
@@ -164,7 +172,8 @@ class Pooled(Wire):
     """Whether the vector is scaled to length 1; left out or null: as the checkpoint does,
     `normalize` of GET /info, whatever the mode."""
     dimensions: Annotated[int, Field(ge=1)] | None = None
-    """How many numbers to keep, the first ones, at most `width`; the vector is cut, then scaled."""
+    """How many numbers to keep, the first ones, at most `width`; the vector is cut, then scaled
+    where `normalize` says so."""
 
 
 def _of_a_text(word: str) -> str:
@@ -243,18 +252,30 @@ class Attention(Wire):
         return rows
 
 
+class Documents(NamedTuple):
+    """How the second texts of pairs are read that are documents to rank; they may be empty.
+
+    Args:
+        most: tokens of each, the first ones; None: all.
+    """
+
+    most: int | None = None
+
+
 class Side(NamedTuple):
     """Inputs of a request that one prompt goes before.
 
     Args:
         first: where among all inputs they begin.
         role: the side of a late interaction that they are read for.
+        documents: how second texts are read, where they are documents.
     """
 
     items: Sequence[Item | Text]
     prompt_name: str | None
     first: int = 0
     role: Role | None = None
+    documents: Documents | None = None
 
     def place(self, loc: Loc) -> Loc:
         """The place of a fault among all inputs, of its place among these."""
@@ -332,8 +353,8 @@ class EncodeRequest(Wire):
     def sides(self) -> tuple[Side, ...]:
         """The inputs, by the prompt that goes before them."""
         role: Role | None = "document" if self.multi_vector is True else None
-        if isinstance(self.multi_vector, MultiVector):
-            role = self.multi_vector.role
+        for how in (self.sparse, self.multi_vector):
+            role = role if isinstance(how, bool) else how.role
         return (Side(self.items, self.prompt_name, role=role),)
 
     def place(self, loc: Loc) -> Loc:

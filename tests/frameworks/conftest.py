@@ -1,6 +1,7 @@
-"""What docs/frameworks.md has its examples ask: the bundled model, a reranker, a classifier."""
+"""What docs/frameworks.md has its examples ask: the bundled model, two rerankers, a classifier."""
 
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -8,8 +9,9 @@ import pytest_asyncio
 from service.edge import guard
 from service.replica import Replica
 from service.settings import Settings
-from tests.service.heads_of_tasks import checkpoint
+from tests.service.heads_of_tasks import checkpoint, long_reranker
 
+LONG = "Rerank of 8,192 tokens"  # no part of the page: the same examples, by a longer model
 CLASSES = {0: "anger", 1: "joy", 2: "neither"}
 
 
@@ -20,14 +22,18 @@ async def services(
     outer: Callable[[Replica], guard.Guard],
 ) -> AsyncIterator[dict[str, guard.Guard]]:
     """By the part of the page."""
-    others = {
+    others: dict[str, tuple[str, dict[str, Any] | None]] = {
         "Rerank": ("my-reranker", {"num_labels": 1}),
+        LONG: ("my-reranker", None),
         "Classes": ("my-classifier", {"id2label": CLASSES}),
     }
     started = {"Embeddings": replica}
     for part, (name, choices) in others.items():
         folder = tmp_path_factory.mktemp(name)
-        checkpoint(folder, "ForSequenceClassification", **choices)
+        if choices is None:
+            long_reranker(folder)
+        else:
+            checkpoint(folder, "ForSequenceClassification", **choices)
         settings = Settings(model=str(folder), device="cpu", threads=1, served_model_name=name)
         started[part] = await Replica.start(settings, f"{name}-1")
     yield {part: outer(one) for part, one in started.items()}

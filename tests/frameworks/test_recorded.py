@@ -10,21 +10,36 @@ import httpx
 import pytest
 
 from service.edge import guard
+from tests.frameworks.conftest import LONG
 from tests.frameworks.page import examples, refusals
 from tests.frameworks.recording import STORED, shape
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
+
+def served_by(part: str) -> list[str]:
+    """The services that a part's examples are asked of."""
+    return [part, LONG] if part == "Rerank" else [part]
+
+
 RECORDED: dict[str, list[dict[str, Any]]] = json.loads(STORED.read_text())
 PINNED = STORED.with_name("requirements.txt").read_text().splitlines()
 
 
-@pytest.mark.parametrize("example", examples(), ids=lambda one: one.title)
+CASES = [(example, part) for example in examples() for part in served_by(example.part)]
+
+
+@pytest.mark.parametrize(
+    ("example", "part"), CASES, ids=[f"{one.title} by {part}" for one, part in CASES]
+)
 async def test_a_recorded_request_is_answered_as_it_was(
-    services: dict[str, guard.Guard], example: Any
+    services: dict[str, guard.Guard], example: Any, part: str
 ) -> None:
-    """Those that are answered, and those that are refused: status, names, kinds, lengths."""
-    transport = httpx.ASGITransport(services[example.part])
+    """Those that are answered, and those that are refused: status, names, kinds, lengths.
+
+    Rerankers of either length.
+    """
+    transport = httpx.ASGITransport(services[part])
     async with httpx.AsyncClient(transport=transport) as http:
         for request in RECORDED[example.title]:
             url, how = f"http://headlight{request['path']}", request["headers"]

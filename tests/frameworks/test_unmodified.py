@@ -27,7 +27,9 @@ HERE = Path(__file__).parent
 HOME = HERE.parent.parent / "build" / "frameworks"
 REQUIREMENTS = HERE / "requirements.txt"
 QUERY, TEXTS = NAMES["query"], NAMES["texts"]
-EMPTY = [""]  # refused by every route
+# refused by every route: of rerankers an empty query, since they score an empty text
+REFUSED = {"query": QUERY, "texts": [""]}
+REFUSED_RANKING = {"query": "", "texts": TEXTS}
 # nothing may call out
 QUIET = {"HAYSTACK_TELEMETRY_ENABLED": "False", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
 
@@ -69,7 +71,8 @@ async def test_an_unmodified_client_is_answered_exactly_and_told_of_a_refusal(
 def said(python: Path, example: Example, url: str) -> list[dict[str, Any]]:
     """What the example makes of TEXTS, and of what is refused."""
     code = example.code.replace(ADDRESS, url)
-    given = json.dumps([{"query": QUERY, "texts": texts} for texts in (TEXTS, EMPTY)])
+    refused = REFUSED_RANKING if example.part == "Rerank" else REFUSED
+    given = json.dumps([{"query": QUERY, "texts": TEXTS}, refused])
     command = [python, "-I", HERE / "session.py", code, given]
     environment = {k: v for k, v in os.environ.items() if k != "HF_HUB_OFFLINE"} | QUIET
     done = subprocess.run(

@@ -13,16 +13,19 @@ from transformers import (
     AutoTokenizer,
     BertConfig,
     BertForSequenceClassification,
+    ModernBertConfig,
+    ModernBertForSequenceClassification,
     PreTrainedModel,
 )
 
 from service.engine.weights import BUNDLED, locate
 
 MOST = 37  # rows of the position table
+LONG = 8192  # of the reranker that reads long documents
 SIZES = {"hidden_size": 15, "num_hidden_layers": 2, "num_attention_heads": 3}
 SPLADE = {"pooling_strategy": "max", "activation_function": "relu"}
 MODULES = (
-    "base.modules.transformer.Transformer",
+    "sparse_encoder.modules.mlm_transformer.MLMTransformer",
     "sparse_encoder.modules.splade_pooling.SpladePooling",
 )
 
@@ -52,6 +55,30 @@ def checkpoint(folder: Path, head: str, **choices: Any) -> PreTrainedModel:
     if head == "ForMaskedLM":
         sparse(folder)
     return model
+
+
+def long_reranker(folder: Path) -> None:
+    """A small cross-encoder of 8,192 tokens, of ModernBERT's family, saved."""
+    tokenizer = AutoTokenizer.from_pretrained(locate(BUNDLED).folder)
+    tokenizer.model_max_length = LONG
+    config = ModernBertConfig(
+        **SIZES | {"hidden_size": 18},
+        vocab_size=len(tokenizer),
+        intermediate_size=23,
+        max_position_embeddings=LONG,
+        num_labels=1,
+        initializer_range=0.5,
+        classifier_bias=True,
+        attn_implementation="eager",
+        pad_token_id=tokenizer.pad_token_id,
+        cls_token_id=tokenizer.cls_token_id,
+        sep_token_id=tokenizer.sep_token_id,
+        bos_token_id=tokenizer.cls_token_id,
+        eos_token_id=tokenizer.sep_token_id,
+    )
+    torch.manual_seed(0)
+    ModernBertForSequenceClassification(config).eval().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
 
 
 def classifier(folder: Path) -> None:

@@ -20,6 +20,17 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 GOLDEN = {"inputs": ["All is well"], "encoding": "base64"}
 
 
+@pytest.fixture(
+    params=[
+        pytest.param("", id="at the root"),
+        pytest.param("/minilm", id="below a prefix", marks=pytest.mark.prove),
+    ]
+)
+def prefix(request: pytest.FixtureRequest) -> str:
+    """Where Ray has put the routes."""
+    return str(request.param)
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def golden(address: str) -> Any:
     """The answer from before the first of them."""

@@ -20,6 +20,12 @@ PLACED = {path: (path, body) for path, body in LISTS.items()} | PLACES
 FULL = [attack for attack in structures() if attack.full]
 
 
+@pytest.fixture(params=["", "/minilm"], ids=["at the root", "below a prefix"])
+def prefix(request: pytest.FixtureRequest) -> str:
+    """Where Ray has put the routes."""
+    return str(request.param)
+
+
 @pytest.fixture
 def errors(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many errors each request that was refused had."""

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from service import needs
 from service.cli import main
 from service.cluster import haproxy, ports, room
+from service.engine import numerics
 from service.settings import MIB, Settings
 
 CORES = len(os.sched_getaffinity(0))
@@ -54,6 +55,16 @@ ROWS = {
         "--threads 2 --device auto",
         {(torch.cuda, "is_available"): lambda: True},
         "threads 2: on a GPU it must be 1; leave it out",
+    ),
+    "bits required where none are promised": (
+        "--require-same-bits true --dtype bfloat16",
+        {},
+        "require_same_bits: it needs --device cpu and --dtype float32",
+    ),
+    "products that are not strict": (
+        "",
+        {(numerics, "strict"): lambda: False},
+        "MKL_CBWR is '",
     ),
     "more threads than cores": (
         f"--threads {CORES + 1}",
@@ -104,7 +115,7 @@ ROWS = {
     "more than may be held": (
         "--max-held-bytes 1048576",
         {},
-        "max_body_bytes 2097152 must not be more than max_held_bytes, which is 1048576",
+        "max_body_bytes 2097152 must not be more than half of max_held_bytes, which is 1048576",
     ),
     "no place for spans": (
         "--tracing file:{folder}/none/spans",

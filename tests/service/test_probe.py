@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from model.loading.files import TOKENIZER, VOCABULARIES
 from service import needs
 from service.cluster import ingress, room
 from service.engine import weights
@@ -53,11 +54,17 @@ def misshapen(folder: Path) -> None:
     save_file(tensors, path)
 
 
+def without_words(folder: Path) -> None:
+    """Neither a tokenizer nor a vocabulary that one could be made of."""
+    for name in (TOKENIZER, *VOCABULARIES):
+        (folder / name).unlink(missing_ok=True)
+
+
 SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
     "cut": (lambda f: os.truncate(f / "model.safetensors", 1 << 20), "is not a safetensors file"),
     "not finite": (holed, f"{TENSOR} holds NaN or infinity"),
     "misshapen": (misshapen, f"{TENSOR} is (383, 1536), not (384, 1536)"),
-    "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), "lacks tokenizer.json"),
+    "no tokenizer": (without_words, "lacks tokenizer.json"),
     "no folder": (shutil.rmtree, "no folder"),
 }
 

@@ -16,8 +16,9 @@ import pytest_asyncio
 import torch
 from huggingface_hub import InferenceClient
 from safetensors.numpy import load
+from sentence_transformers import CrossEncoder
 from torch import Tensor
-from transformers import AutoTokenizer, PreTrainedModel
+from transformers import AutoTokenizer, PreTrainedModel, pipeline
 
 from headlight_client import AsyncClient
 from service.edge import guard
@@ -36,6 +37,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "classifier": {"head": "ForSequenceClassification", "id2label": NAMES},
     "reranker": {"head": "ForSequenceClassification", "num_labels": 1}
     | {"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"},
+    "regression": {"head": "ForSequenceClassification", "num_labels": 1}
+    | {"problem_type": "regression"},
     "tagger": {"head": "ForTokenClassification", "id2label": NAMES},
     "sparse": {"head": "ForMaskedLM"},
 }
@@ -100,6 +103,7 @@ async def test_info_says_what_a_model_can_do(served: Served) -> None:
     assert {kind: info["tasks"] for kind, info in told.items()} == {
         "classifier": ["encode", "classify"],
         "reranker": ["encode", "classify", "rerank"],
+        "regression": ["encode", "classify", "rerank"],
         "tagger": ["encode", "label_tokens"],
         "sparse": ["encode", "sparse"],
     }
@@ -242,36 +246,22 @@ async def test_a_long_pair_is_cut_unless_it_must_not_be(served: Served) -> None:
     assert "texts[1]" in refused.json()["error"]
 
 
-@pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank"])
-async def test_documents_are_ranked_by_the_checkpoints_activation(
-    served: Served, path: str
+async def test_a_regression_ranks_as_cross_encoder_and_is_classified_as_by_the_pipeline(
+    served: Served,
 ) -> None:
-    """As Jina and Cohere shape it; here the CrossEncoder's is the identity."""
-    given = {"model": "reranker", "query": QUERY, "documents": [{"text": TEXTS[0]}, *TEXTS[1:]]}
-    told = await served.post("reranker", path, **given)
-    best = await served.post("reranker", path, **given, top_n=2, return_documents=True)
-    raw = await served.post("reranker", "/rerank", query=QUERY, texts=TEXTS, raw_scores=True)
+    """One label and no stored activation: a sigmoid of the one, the logit of the other."""
+    folder = str(served.folders["regression"])
+    texts = TEXTS[:3]
+    told = await served.post("regression", "/v1/rerank", query=QUERY, documents=texts)
+    classes = await served.encode("regression", *texts, classify=True)
 
-    rows = [{"index": rank["index"], "relevance_score": rank["score"]} for rank in raw]
-    assert told == {"model": "reranker", "results": rows, "usage": told["usage"]}
-    assert told["usage"]["total_tokens"] > 40
-    documents = [{"document": {"text": TEXTS[row["index"]]}} for row in rows]
-    assert best["results"] == [row | own for row, own in zip(rows[:2], documents, strict=False)]
-
-
-@pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank"])
-async def test_cohere_may_bound_a_document_by_no_less_than_the_model_does(
-    served: Served, path: str
-) -> None:
-    """Haystack's client of it always sends 4,096; what would cut a document is refused."""
-    given = {"query": QUERY, "documents": TEXTS}
-    plain = await served.post("reranker", path, **given)
-    bounded = await served.post("reranker", path, **given, max_tokens_per_doc=MOST)
-    http = served.clients["reranker"]
-    refused = await http.post(path, json={**given, "max_tokens_per_doc": MOST - 1})
-
-    assert bounded == plain
-    assert refused.status_code == 422 and "expected 37 or more" in words(refused)
+    scores = {row["index"]: row["relevance_score"] for row in told["results"]}
+    theirs = CrossEncoder(folder, device="cpu").predict([(QUERY, text) for text in texts])
+    np.testing.assert_allclose([scores[i] for i in range(3)], theirs, rtol=0, atol=CLOSE)
+    piped = pipeline("text-classification", folder, device="cpu")(texts)
+    ours = [item["classes"][0]["score"] for item in classes]
+    np.testing.assert_allclose(ours, [one["score"] for one in piped], rtol=0, atol=CLOSE)
+    assert max(ours) > 1  # no probability
 
 
 async def test_teis_ranks_may_be_only_the_best(served: Served) -> None:
@@ -408,9 +398,9 @@ REFUSED = {
     "no texts": ("reranker", "/rerank", {"query": "a", "texts": []}, 400, "texts"),
     "no documents": ("reranker", "/v1/rerank", {"query": "a", "documents": []}, 422, "documents"),
     "an empty query": ("reranker", "/rerank", {"query": "", "texts": ["b"]}, 422, "query"),
-    "an empty text": ("reranker", "/rerank", {"query": "a", "texts": ["b", ""]}, 422, "texts[1]"),
-    "an empty document": (
-        *("reranker", "/v1/rerank", {"query": "a", "documents": ["b", {"text": ""}]}),
+    "no text": ("reranker", "/rerank", {"query": "a", "texts": ["b", 7]}, 422, "texts[1]"),
+    "no document": (
+        *("reranker", "/v1/rerank", {"query": "a", "documents": ["b", {"text": 7}]}),
         *(422, "documents[1]"),
     ),
     "a query too often": (

@@ -274,7 +274,13 @@ class Info(Provenance, TEIInfo):
     pooling: Annotated[
         str, about("How token vectors become one; several, joined by +, stand side by side.")
     ]
-    normalize: Annotated[bool, about("Whether pooled vectors are scaled to length 1.")]
+    normalize: Annotated[
+        bool,
+        about(
+            "Whether pooled vectors are scaled to length 1; those of POST /v1/embeddings always "
+            "are."
+        ),
+    ]
     pooling_from: Annotated[
         Literal["checkpoint", "default"],
         about(

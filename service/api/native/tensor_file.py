@@ -110,7 +110,7 @@ def _input(item: Any, place: Loc, tensors: dict[str, Mapping[str, Any]]) -> Any:
             detail = "the file has no tensor of this name, or another input has named it"
             raise Refused.at("tensor_unknown", *loc, detail=detail)
         array = _array(tensor, dtypes, axes, loc)
-        arrays[field] = array.tolist() if dtypes is INTEGERS else array
+        arrays[field] = array.tolist() if dtypes is INTEGERS else array.astype(np.float32)
     return {**item, **arrays}
 
 

@@ -26,6 +26,7 @@ from service.encode import answer
 from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, Encoded, collect
 from service.encode.layout import PARTS, Layout
 from service.encode.request import Attention, EncodeRequest
+from service.engine.fair.rotation import Lock
 from service.refusals import REFUSALS, Refused
 from service.wording.fault import Loc
 from service.wording.words import meant, place, quoted
@@ -67,7 +68,7 @@ class Call(dialect.Call):
     outputs: Mapping[str, bool]
     id: str | None
 
-    async def write(self, encoded: Encoded, turn: asyncio.Lock) -> Answer:
+    async def write(self, encoded: Encoded, turn: Lock) -> Answer:
         """The answer as it is sent: JSON, then the bytes of tensors, where there are any."""
         items = await _items(encoded)
         pieces, data = writer.write(self.outputs, self.id, encoded.head["model"], items)

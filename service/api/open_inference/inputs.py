@@ -104,7 +104,11 @@ def _items(tensors: Mapping[str, Any]) -> list[str | Item]:
             raise Refused.at("shape_mismatch", name, detail=detail)
     lengths = _lengths(tensors[MASK]) if MASK in tensors else [rows.shape[1]] * len(rows)
     if EMBEDS in tensors:
-        return [Item(embeddings=row[:end]) for row, end in zip(rows, lengths, strict=True)]
+        # copies: what lies over the body would keep all of it
+        return [
+            Item(embeddings=row[:end].astype(np.float32))
+            for row, end in zip(rows, lengths, strict=True)
+        ]
     types = tensors[TYPES] if TYPES in tensors else np.zeros_like(rows)
     return [
         Item(token_ids=row[:end].tolist(), token_type_ids=kinds[:end].tolist())

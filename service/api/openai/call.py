@@ -21,6 +21,7 @@ CODES = {"sequence_too_long": "context_length_exceeded", "overloaded": "rate_lim
 NAMES = {"inputs": "input", "pooled": "dimensions"}
 NUMBERS, BYTES = Layout(compact=({"encoding_format": "base64"},)), Layout(numbers=())
 
+UNIT = Pooled(normalize=True)  # as TEI's route has it, whatever the checkpoint does
 PLAIN = EncodeRequest.model_construct(inputs=[])  # a copy takes less time than another
 
 
@@ -40,8 +41,13 @@ class Call(InPieces):
         tail = {
             "model": encoded.head["model"],
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+            **self.more(),
         }
         yield b"]," + orjson.dumps(tail)[1:]
+
+    def more(self) -> dict[str, Any]:
+        """What an API like OpenAI's answers beside."""
+        return {}
 
 
 def parse(body: bytes) -> Call:
@@ -51,10 +57,14 @@ def parse(body: bytes) -> Call:
         ValidationError: what service/refusals.py gives a status.
     """
     request = EmbeddingsRequest.model_validate_json(body)
-    pooled = request.dimensions is None or Pooled(dimensions=request.dimensions)
-    fields = {"model": request.model, "inputs": items(request.input), "pooled": pooled}
-    native = PLAIN.model_copy(update=fields)
+    fields = {"model": request.model, "inputs": items(request.input)}
+    native = PLAIN.model_copy(update=fields | {"pooled": unit(request.dimensions)})
     return Call(request=native, layout=NUMBERS if request.encoding_format == "float" else BYTES)
+
+
+def unit(dimensions: int | None) -> Pooled:
+    """Vectors of length 1 of so many numbers, or of all."""
+    return UNIT if dimensions is None else Pooled(normalize=True, dimensions=dimensions)
 
 
 def models(name: str) -> bytes:

@@ -17,6 +17,6 @@ class EmbeddingsRequest(Wire):
     """How vectors are written: as JSON numbers, or as base64 of little-endian float32."""
     dimensions: Dimensions | None = None
     """How many numbers of each vector to keep, the first ones, at most `width`; all where left
-    out."""
+    out. The vector is cut, then scaled to length 1."""
     user: str | None = None
     """Who asks, for your own records; the service ignores it."""

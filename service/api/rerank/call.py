@@ -41,31 +41,31 @@ class Call(InPieces):
         yield b'],"usage":' + orjson.dumps(usage) + b"}"
 
 
-def parse(body: bytes, most: int, longest: int) -> Call:
+def parse(body: bytes, most: int, documents: bool) -> Call:
     """Read a request.
 
     Args:
         most: characters of the query, as often as there are documents.
-        longest: tokens of a query and a document together, at most.
+        documents: whether results come with theirs where the request does not say.
 
     Raises:
         Refused, ValidationError: what service/refusals.py gives a status.
     """
     request = RerankRequest.model_validate_json(body)
-    if (request.max_tokens_per_doc or longest) < longest:
-        detail = f"expected {longest:,} or more: a document is cut together with its query"
-        raise Refused.at("out_of_range", "max_tokens_per_doc", detail=detail, limit=longest)
     texts = [entry if isinstance(entry, str) else entry.text for entry in request.documents]
     fields = {
         "model": request.model,
         "inputs": ranking.pairs(request.query, texts, "documents", most),
-        "truncate": "right" if request.truncate else "refuse",
+        "truncate": "own" if request.truncate else "refuse",
         "pooled": False,
+        "max_tokens_per_doc": request.max_tokens_per_doc,
     }
+    if request.return_documents is not None:
+        documents = request.return_documents
     return Call(
         request=ranking.PLAIN.model_copy(update=fields),
         most=request.top_n,
-        texts=texts if request.return_documents else (),
+        texts=texts if documents else (),
     )
 
 

@@ -41,11 +41,13 @@ class RerankRequest(Wire):
     """The documents to rank, texts or {"text"}: 1 to `max_sequences`."""
     top_n: Annotated[int, Field(ge=1)] | None = None
     """How many to answer, the best ones; left out or null, or more than there are: all."""
-    return_documents: bool = False
-    """Whether each result comes with its document."""
+    return_documents: bool | None = None
+    """Whether each result comes with its document; left out or null: on Jina's route, /v1/rerank,
+    but not on Cohere's, /v2/rerank."""
     max_tokens_per_doc: Annotated[int, Field(ge=1)] | None = None
-    """Of Cohere's clients: the tokens of a document, at most. `max_tokens` or more, which changes
-    nothing, since a document is cut together with its query; less is refused."""
+    """Of Cohere's clients: the tokens of each document that are read, the first ones, without those
+    of the query and special ones; left out or null: all that fit."""
     truncate: bool = True
-    """Whether a query and a document of more than `max_tokens` tokens together are cut on the
-    right, the longer first; false: they are refused."""
+    """Whether a query and a document of more than `max_tokens` tokens together are cut, the longer
+    first, on the side that tokenizer_config.json names, else on the right; false: they are
+    refused."""

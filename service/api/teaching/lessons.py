@@ -59,6 +59,7 @@ class Lessons:
         Raises:
             Refused: what service/refusals.py gives a status.
         """
+        self._admission.settle(record, mixture.given)
         self._reserve(record, mixture.bytes)
         return answer.as_numbers(await self._aside.run(once(partial(attend, mixture)), deadline))
 

@@ -36,11 +36,13 @@ class Mixture:
         value: (heads, key, d of the values).
         probabilities: makes them, ([heads,] query, key).
         bytes: of the answer's arrays.
+        given: of the request's.
     """
 
     value: Tensor
     probabilities: Callable[[], Tensor]
     bytes: int
+    given: int
 
 
 def read(request: Attend, limit: int) -> Mixture:
@@ -73,7 +75,8 @@ def _read_rows(request: AttendRequest, value: Array, limit: int) -> Mixture:
         for name, lists in (("mask", request.mask), ("bias", request.bias))
     )
     v, q, k = (_split(rows, request.heads) for rows in (value, query, key))
-    return Mixture(v, lambda: weigh(score(q, k), keep=keep, bias=bias), size)
+    given = sum(tensor.nbytes for tensor in (v, q, k, keep, bias) if tensor is not None)
+    return Mixture(v, lambda: weigh(score(q, k), keep=keep, bias=bias), size, given)
 
 
 def _read_scores(request: MixRequest, value: Array, limit: int) -> Mixture:
@@ -87,7 +90,7 @@ def _read_scores(request: MixRequest, value: Array, limit: int) -> Mixture:
         raise Refused.at("out_of_range", "scores", detail=detail)
     # neither holds the request, whose lists would wait in memory with the arrays
     probabilities = (lambda: rows) if request.probabilities else partial(weigh, rows)
-    return Mixture(_split(value, heads), probabilities, size)
+    return Mixture(_split(value, heads), probabilities, size, value.nbytes + scores.nbytes)
 
 
 def _array(lists: Any, name: str) -> NDArray[Any]:

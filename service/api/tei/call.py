@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 import numpy as np
 import orjson
 
-from model.text.tokenizer import Truncate
+from model.text import tokenizer
 from service.api.dialect import InPieces, Problem, sentence
 from service.api.inputs import items
 from service.api.tei.answers import ERROR_TYPES, OTHER_ERROR
-from service.api.tei.request import Cut, EmbedAllRequest, EmbedRequest, SimilarityRequest
+from service.api.tei.request import Cut, EmbedAllRequest, EmbedRequest, Side, SimilarityRequest
 from service.encode import answer
 from service.encode.answer import JSON, Array, Encoded
 from service.encode.layout import Layout
@@ -124,12 +124,20 @@ def problem(refused: Refused, request_id: str) -> Problem:
     return Problem(TEI.get(refused.code, refused.status), body, JSON)
 
 
+def side(truncate: bool | None, direction: Side | None) -> tokenizer.Cut:
+    """Where a long input is cut: where the request says, else where the checkpoint does."""
+    if truncate is False:
+        return "refuse"
+    if direction is None:
+        return "own"
+    return "left" if direction in ("Left", "left") else "right"
+
+
 def native(cut: Cut, inputs: str | list[Any], **more: Any) -> EncodeRequest:
     """The native request."""
-    side: Truncate = "left" if cut.truncation_direction in ("Left", "left") else "right"
     fields = {
         "inputs": items(inputs),
-        "truncate": "refuse" if cut.truncate is False else side,
+        "truncate": side(cut.truncate, cut.truncation_direction),
         "prompt_name": cut.prompt_name,
         **more,
     }

@@ -29,8 +29,9 @@ class Cut(Wire):
     truncate: bool | None = None
     """Whether an input of more than `max_tokens` tokens is cut; false: it is refused. null is
     true."""
-    truncation_direction: Side = "Right"
-    """The side that is cut."""
+    truncation_direction: Side | None = None
+    """The side that is cut; left out or null: the one that tokenizer_config.json names, else the
+    right."""
     prompt_name: str | None = None
     """The checkpoint's prompt that goes before each text; left out: its default, where it has
     one."""

@@ -25,8 +25,9 @@ class CutPair(Wire):
     truncate: bool | None = None
     """Whether a text or pair of more than `max_tokens` tokens is cut, of a pair the longer text
     first; false: it is refused. null is true."""
-    truncation_direction: Side = "Right"
-    """The side that is cut."""
+    truncation_direction: Side | None = None
+    """The side that is cut; left out or null: the one that tokenizer_config.json names, else the
+    right."""
 
 
 class PredictParameters(Wire):

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import orjson
 
-from model.text.tokenizer import Truncate
 from service.api import ranking
 from service.api.dialect import InPieces, Problem
 from service.api.tei import call
@@ -70,7 +69,7 @@ class Ranks(InPieces):
     def pieces(self, encoded: Encoded) -> Iterator[bytes]:
         ranks = ranking.ranked(encoded.items)[: self.most]
         logits = np.array([rank.logit for rank in ranks], dtype=np.float32)
-        scores = numbers(logits if self.raw else _sigmoid(logits))
+        scores = numbers(logits if self.raw else ranking.sigmoid(logits))
         for place, (rank, score) in enumerate(zip(ranks, scores, strict=True)):
             text = {"text": self.texts[rank.place]} if self.texts else {}
             yield b"," if place else b"["
@@ -143,8 +142,7 @@ def rerank_problem(refused: Refused, request_id: str) -> Problem:
 
 def _request(plain: EncodeRequest, cut: CutPair, **fields: Any) -> EncodeRequest:
     """The native request."""
-    side: Truncate = "left" if cut.truncation_direction in ("Left", "left") else "right"
-    truncate = "refuse" if cut.truncate is False else side
+    truncate = call.side(cut.truncate, cut.truncation_direction)
     return plain.model_copy(update={"truncate": truncate, "pooled": False, **fields})
 
 
@@ -168,10 +166,4 @@ def _scores(logits: Array, function: str | None) -> Array:
         powers: Array = np.exp(logits.astype(np.float64) - logits.max())
         shares: Array = powers / powers.sum()
         return shares.astype(np.float32)
-    return _sigmoid(logits) if function == "sigmoid" else logits
-
-
-def _sigmoid(logits: Array) -> Array:
-    # of a large negative logit exp overflows; tanh does not
-    exact: Array = (np.tanh(logits.astype(np.float64) / 2) + 1) / 2
-    return exact.astype(np.float32)
+    return ranking.sigmoid(logits) if function == "sigmoid" else logits

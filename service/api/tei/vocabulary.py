@@ -2,16 +2,28 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from sys import getsizeof
 from typing import TYPE_CHECKING
+
+import orjson
 
 from model.errors import SequenceTooLong
 from model.text.frame import Tokenized
 from service.encode.aside import Steps
+from service.observe.record import Record
 from service.refusals import Refused
 from service.settings import Settings
 
 if TYPE_CHECKING:  # the table of operations needs no torch
+    from service.encode.admission import Admission
     from service.encode.inputs import Reader
+
+PIECE_TOKENS = 512  # that are written at once, half a millisecond
+# Bytes of a token, as tests/service/test_held.py measures them: in lists, and as it is written
+# beside its characters
+TOKEN_BYTES, WRITTEN_BYTES = 290, 72
+ID_BYTES = 48  # of an id in the lists that it came in
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +46,23 @@ class Piece:
 class Vocabulary:
     """What a replica says of tokens; a sequence may be longer here than the model takes."""
 
-    def __init__(self, reader: "Reader", settings: Settings) -> None:
-        self._reader, self._settings = reader, settings
+    def __init__(self, reader: "Reader", admission: "Admission", settings: Settings) -> None:
+        self._reader, self._admission, self._settings = reader, admission, settings
 
     async def tokenize(
-        self, texts: Sequence[str], prompt_name: str | None, deadline: float, *, special: bool
-    ) -> list[list[Piece]]:
-        """The tokens of each text behind its prompt.
+        self,
+        texts: Sequence[str],
+        prompt_name: str | None,
+        deadline: float,
+        record: Record,
+        *,
+        special: bool,
+    ) -> Iterator[bytes]:
+        """The tokens of each text behind its prompt, in pieces of JSON.
 
         Args:
             deadline: when the answer must be there, on time.monotonic's clock.
+            record: of the request, which holds what it takes.
             special: whether special tokens are added.
 
         Raises:
@@ -54,16 +73,22 @@ class Vocabulary:
             self._check_text(text, index)
         prompt = self._reader.prompt(prompt_name)
         whole = [prompt + text for text in texts]
+        self._admission.settle(record, sum(map(getsizeof, whole)))
         steps, characters = self._tokenize(whole, special), sum(map(len, whole))
-        return await self._reader.aside.run(steps, deadline, characters)
+        tokenized = await self._reader.aside.run(steps, deadline, characters)
+        tokens = sum(len(one.token_ids) for one in tokenized)
+        written = WRITTEN_BYTES * tokens + characters
+        self._admission.reserve(record, arrays=TOKEN_BYTES * tokens, answers=written)
+        return _tokenized(whole, tokenized)
 
     async def decode(
-        self, sequences: Sequence[Sequence[int]], deadline: float, *, special: bool
-    ) -> list[str]:
-        """The text of each sequence of token ids.
+        self, sequences: Sequence[Sequence[int]], deadline: float, record: Record, *, special: bool
+    ) -> Iterator[bytes]:
+        """The text of each sequence of token ids, in pieces of JSON.
 
         Args:
             deadline: when the answer must be there, on time.monotonic's clock.
+            record: of the request, which holds what it takes.
             special: whether special tokens are part of it.
 
         Raises:
@@ -74,23 +99,22 @@ class Vocabulary:
         for index, ids in enumerate(sequences):
             self._check_ids(ids, index)
         steps, size = self._decode(sequences, special), sum(map(len, sequences))
-        return await self._reader.aside.run(steps, deadline, size)
+        self._admission.settle(record, ID_BYTES * size)
+        texts = await self._reader.aside.run(steps, deadline, size)
+        held = sum(map(getsizeof, texts))
+        self._admission.reserve(record, arrays=held, answers=held)
+        return _listed(map(orjson.dumps, texts))
 
-    def _tokenize(self, texts: Sequence[str], special: bool) -> Steps[list[list[Piece]]]:
+    def _tokenize(self, texts: Sequence[str], special: bool) -> Steps[list[Tokenized]]:
         limit = self._settings.max_request_tokens
         try:
-            tokenized = yield from self._reader.tokenizer.whole(texts, special=special, most=limit)
+            return (yield from self._reader.tokenizer.whole(texts, special=special, most=limit))
         except SequenceTooLong as error:
             least = error.length
             detail = f"it holds at least {least:,}, and the limit is {limit:,}"
             raise Refused(
                 "too_many_tokens", detail=detail, tokens_at_least=least, limit=limit
             ) from None
-        pieces = []
-        for text, tokens in zip(texts, tokenized, strict=True):
-            pieces.append(list(_pieces(text, tokens)))
-            yield
-        return pieces
 
     def _decode(self, sequences: Sequence[Sequence[int]], special: bool) -> Steps[list[str]]:
         texts = []
@@ -133,6 +157,28 @@ class Vocabulary:
         if tokens > limit:
             detail = f"it holds {tokens:,}, and the limit is {limit:,}"
             raise Refused("too_many_tokens", detail=detail, tokens=tokens, limit=limit)
+
+
+def _listed(values: Iterator[bytes]) -> Iterator[bytes]:
+    """Values as a list in JSON."""
+    yield b"["
+    for index, value in enumerate(values):
+        yield b"," if index else b""
+        yield value
+    yield b"]"
+
+
+def _tokenized(texts: Sequence[str], tokenized: Sequence[Tokenized]) -> Iterator[bytes]:
+    """The tokens of each text as JSON, some at a time: all at once would hold up every thread."""
+    for index, (text, tokens) in enumerate(zip(texts, tokenized, strict=True)):
+        yield b",[" if index else b"[["
+        pieces = _pieces(text, tokens)
+        comma = b""
+        while some := list(islice(pieces, PIECE_TOKENS)):
+            yield comma + orjson.dumps(some)[1:-1]
+            comma = b","
+        yield b"]"
+    yield b"]"
 
 
 def _pieces(text: str, tokens: Tokenized) -> Iterator[Piece]:

@@ -30,6 +30,9 @@ class Sparse(Wire):
     """The largest so many; left out or null: all."""
     threshold: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Weights above it alone."""
+    role: Side | None = None
+    """Which side of a search: the text gets that side's prompt, and where the checkpoint looks
+    queries up in a table, a query is no pass of the encoder. Left out: the checkpoint's default."""
 
 
 class MultiVector(Wire):

@@ -23,6 +23,7 @@ from service.wording.words import quoted
 Arrays = Mapping[str, Array]
 
 SKIPPED = "it keeps no token: all of them are in the checkpoint's skiplist"
+LOOKED = "this model looks queries up by their tokens; expected a text or token ids"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +36,15 @@ class Task:
         words: whether it takes words.
         fit: the head for one input, where it depends on its tokens.
         filled: whether each input must have a token that is kept.
+        looked: whether what it makes is looked up by a text's tokens.
     """
 
     head: Head
     show: Callable[[Mapping[str, Any], Arrays], Shown]
     words: bool = False
-    fit: Callable[[ModelInput], Vectors] | None = None
+    fit: Callable[[ModelInput], Vectors | Splade] | None = None
     filled: bool = False
+    looked: bool = False
 
     def check(self, inputs: Sequence[ModelInput]) -> None:
         """Refuse inputs that do not have what it takes."""
@@ -49,8 +52,13 @@ class Task:
             if self.words and source.facts["words"] is None:
                 detail = '"level": "word" needs a text, and this input is not one'
                 raise Refused.at("words_unknown", "inputs", index, detail=detail)
-            if self.filled and self.fit and self.fit(source).kept == []:
+            fitted = self.fit(source) if self.filled and self.fit else None
+            if isinstance(fitted, Vectors) and fitted.kept == []:
                 raise Refused.at("nothing_left", "inputs", index, detail=SKIPPED)
+            if self.looked and source.sequence.token_ids is None:
+                raise Refused.at("shape_mismatch", "inputs", index, detail=LOOKED)
+            if self.looked and not len(source.sequence):
+                raise Refused.at("nothing_left", "inputs", index, detail="it holds no token")
 
 
 def find(request: EncodeRequest, model: Model) -> Task | None:
@@ -68,6 +76,8 @@ def find(request: EncodeRequest, model: Model) -> Task | None:
             raise Refused("task_not_found", detail=detail, tasks=list(model.tasks))
     match model.head:
         case Classifier() as head:
+            ranked = "rerank" in request.tasks
+            head = replace(head, activation=head.ranking) if ranked else head
             return _classify(head, request.classify)
         case Tagger() as head:
             how = request.label_tokens
@@ -81,10 +91,15 @@ def find(request: EncodeRequest, model: Model) -> Task | None:
     raise RuntimeError("a task without a head: this is a bug")
 
 
-def role(side: Side, model: Model) -> Role | None:
-    """How the inputs of one side are read; None of what is no late interaction."""
+def role(request: EncodeRequest, side: Side, model: Model) -> Role | None:
+    """How the inputs of one side are read; None where both sides are read alike."""
     head = model.head
-    return head.roles[side.role] if isinstance(head, Vectors) and side.role else None
+    if isinstance(head, Vectors) and side.role:
+        return head.roles[side.role]
+    if not isinstance(head, Splade) or request.sparse is False:
+        return None
+    # without a name the checkpoint's default prompt goes before a text, on whichever side
+    return head.roles[side.role] if side.role else replace(head.roles[head.default], prompt=None)
 
 
 def _vectors(head: Vectors, request: EncodeRequest) -> Task:
@@ -112,6 +127,11 @@ def _sparse(head: Splade, how: bool | Sparse, tokenizer: Tokenizer) -> Task:
         tokens = [tokenizer.token(index) for index in arrays["indices"].tolist()]
         return Weights(arrays["indices"], arrays["values"], tokens)
 
+    def fit(source: ModelInput) -> Splade:
+        return replace(head, looked=source.sequence.token_ids)
+
+    side = head.default
     if isinstance(how, Sparse):
-        head = replace(head, k=how.k, threshold=how.threshold)
-    return Task(head, show)
+        head, side = replace(head, k=how.k, threshold=how.threshold), how.role or side
+    looked = head.table is not None and side == "query"
+    return Task(head, show, fit=fit if looked else None, looked=looked)

@@ -8,13 +8,13 @@ from jsonschema import Draft202012Validator
 from starlette.routing import Route
 
 from service.api.document import document
-from service.api.operations import OPENAI, OPERATIONS, PAGES, TEI
+from service.api.operations import INFINITY, OPENAI, OPERATIONS, PAGES, TEI
 from service.edge import routes as edge
 from service.replica import Replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-ROUTES = {route.path: route for route in OPERATIONS if route.api in (OPENAI, TEI)}
+ROUTES = {route.path: route for route in OPERATIONS if route.api in (INFINITY, OPENAI, TEI)}
 ASKED = [path for path, route in ROUTES.items() if route.request]
 
 
@@ -72,12 +72,13 @@ async def test_every_form_of_a_request_is_described(client: httpx.AsyncClient, p
         of(answered(path, "200")).validate(answer.json())
 
 
-@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/all-MiniLM-L6-v2", "/info"])
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/all-MiniLM-L6-v2", "/models", "/info"])
 async def test_what_takes_no_body_is_answered_as_described(
     client: httpx.AsyncClient, path: str
 ) -> None:
     """Models by name or all, and what the service says of itself."""
-    schema = {"/v1/models": "Models", "/info": "Info"}.get(path, "Model")
+    schemas = {"/v1/models": "Models", "/models": "InfinityModels", "/info": "Info"}
+    schema = schemas.get(path, "Model")
 
     told = (await client.get(path)).json()
 

@@ -192,7 +192,7 @@ MISTAKES = {
         LAPTOP,
         "threads: 1",
         "max_body_bytes: 1073741824",
-        f"{APPLICATION}.args: max_body_bytes 1073741824 must not be more than max_held_bytes",
+        f"{APPLICATION}.args: max_body_bytes 1073741824 must not be more than half of max_held",
     ),
     "a setting that stands elsewhere": Mistake(
         LAPTOP,

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from service.encode.aside import Aside, once
+from service.engine.fair.rotation import OWNER
 from service.refusals import Refused
 from service.replica import Replica
 
@@ -30,7 +31,7 @@ async def test_who_waits_takes_turns_step_by_step() -> None:
     """So little work is done before much work that came first."""
     aside, taken = Aside(), list[str]()
     gate = threading.Event()
-    aside._thread.submit(gate.wait)
+    held = asyncio.create_task(aside._thread.run(gate.wait))
     deadline = time.monotonic() + FAR
     both = asyncio.gather(
         aside.run(steps("much", 7, taken), deadline), aside.run(steps("little", 2, taken), deadline)
@@ -39,7 +40,7 @@ async def test_who_waits_takes_turns_step_by_step() -> None:
         await asyncio.sleep(0)
     gate.set()
 
-    assert await both == ["much", "little"]
+    assert await held and await both == ["much", "little"]
     assert taken[:4] == ["much", "little", "much", "little"] and len(taken) == 9
 
 
@@ -72,6 +73,29 @@ async def test_who_gives_up_leaves_after_the_step_that_runs() -> None:
     assert taken == ["first"]
 
 
+async def test_of_several_keys_none_takes_all_the_room() -> None:
+    """One alone has two thirds of it, and the next finds some."""
+    aside, gate = Aside(12), threading.Event()
+    held = asyncio.create_task(aside._thread.run(gate.wait))
+    deadline, asked = time.monotonic() + FAR, list[asyncio.Task[str]]()
+
+    async def come(owner: str, count: int) -> int:
+        """How many of so many requests of a key find room."""
+        OWNER.set(owner)
+        came = [asyncio.create_task(aside.run(once(lambda: owner), deadline)) for _ in range(count)]
+        await asyncio.sleep(0)
+        asked.extend(came)
+        return sum(not task.done() for task in came)
+
+    rooms = [await asyncio.create_task(come(owner, 12)) for owner in "ab"]
+    gate.set()
+    await asyncio.gather(held, *asked, return_exceptions=True)
+    assert rooms == [8, 3]
+    while aside.waiting:
+        await asyncio.sleep(0)
+    assert not any(aside._own.values())
+
+
 @pytest.mark.parametrize(
     ("path", "body"),
     [
@@ -93,7 +117,7 @@ async def test_characters_that_wait_to_be_tokenized_are_bounded(
     aside = replica.reader.aside
     monkeypatch.setattr(aside, "_most", 10_000)
     gate = threading.Event()
-    aside._thread.submit(gate.wait)
+    held = asyncio.create_task(aside._thread.run(gate.wait))
     first = asyncio.create_task(client.post("/embed", json={"inputs": LONG["inputs"]}))
     while not aside.waiting:
         await asyncio.sleep(0)
@@ -101,6 +125,7 @@ async def test_characters_that_wait_to_be_tokenized_are_bounded(
     short = await client.post("/v1/encode", json={"inputs": ["All is well"]})
     gate.set()
 
+    assert await held
     assert second.status_code == 429 and second.headers["retry-after"] == "1"
     assert short.status_code == 200 and (await first).status_code == 200
 

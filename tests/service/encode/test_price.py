@@ -11,12 +11,17 @@ import torch
 
 from model import kernels
 from model.config import TRANSFORMER_BASE
+from model.maps import price as maps
+from model.maps.forms import Selection
+from model.maps.units import Units, divide
 from model.packing import Sequence as Tokens
 from model.pooling import Pooling
 from model.tasks.heads import Splade
 from model.tasks.projection import Projection
 from service.encode.answer import SAFETENSORS
-from service.encode.price import SPAN_FLOPS, cost, costs, flops
+from service.encode.layout import Layout
+from service.encode.price import SPAN_FLOPS, Price, cost, costs, flops
+from service.engine.speed import Speed
 from service.engine.work import Outputs, Parts, Result, Work
 from service.replica import Replica
 
@@ -377,6 +382,70 @@ async def test_a_vocabulary_counts_in_what_a_sequence_costs() -> None:
     beside = 2 * 11_000_003 * 64 / flops(TRANSFORMER_BASE, [64], [])
     assert of(plain) == 64
     assert of(sparse) == pytest.approx(64 * (1 + beside))
+
+
+async def test_what_is_shown_counts_in_what_a_sequence_costs() -> None:
+    """By the length of its maps; one layer explained is some layers more."""
+    of = costs(TRANSFORMER_BASE, partial(cost, TRANSFORMER_BASE))
+    every = {layer: tuple(range(8)) for layer in range(6)}
+
+    def times(tokens: int, **asked: Any) -> float:
+        one = Selection(every, divide(tokens), **asked)
+        return of(Work(Tokens([1] * tokens), Outputs(attention=one))) / of(
+            Work(Tokens([1] * tokens), Outputs())
+        )
+
+    forms: list[Any] = ["rows", "full", "dominance", "top"]
+    shown = [times(512, form=form, rows=(1,)) for form in forms]
+    assert 1 < shown[0] < 1.1 < shown[1] < shown[2] < shown[3]
+    assert times(64, form="top") < times(512, form="top")
+    explained = of(Work(Tokens([1] * 64), Outputs(explained=0)))
+    assert 64 * 1.5 < explained < 64 * 2
+
+
+async def test_a_rollout_costs_the_products_of_its_layers() -> None:
+    """Of all layers but the first, in the columns that are answered; they are in the bytes, too."""
+    every = {layer: (0,) for layer in range(6)}
+    words = divide(
+        66,
+        level="word",
+        words=[None, *(place // 2 for place in range(64)), None],
+        special=[place in (0, 65) for place in range(66)],
+    )
+    scores = 6 * 2 * 64 * 66 * 66
+
+    def price(units: Units, *, half: bool = False) -> tuple[int, int]:
+        asked = Selection(every, units, "rollout", half=half)
+        works = [Work(Tokens([1] * 66), Outputs(attention=asked))] * 2
+        beside = Price(works, TRANSFORMER_BASE, 4, Layout())
+        return maps.products(asked, TRANSFORMER_BASE) - scores, beside.made - beside.total
+
+    assert price(divide(66)) == (5 * 2 * 66 * 66 * 66, 4 * 66 * 66)
+    assert price(divide(66), half=True) == (5 * 2 * 66 * 66 * 66, 2 * 4 * 66 * 66)
+    assert price(words) == (5 * 2 * 66 * 66 * 34, 2 * 4 * 66 * 34)
+
+
+@pytest.mark.parametrize("form", ["rollout", "top", "stats"])
+async def test_what_is_shown_too_late_is_refused_before_any_work(
+    client: httpx.AsyncClient,
+    replica: Replica,
+    batches: list[Sequence[Work]],
+    monkeypatch: pytest.MonkeyPatch,
+    form: str,
+) -> None:
+    """A text that is encoded in time, whose attention would not be."""
+    config = replica.lanes.model.config
+    monkeypatch.setattr(replica.batcher, "_speed", Speed(cost(config, 256) / 10))  # in 10 s
+    text, headers = {"inputs": [{"token_ids": [7] * 256}]}, {"x-headlight-deadline-ms": "12000"}
+
+    encoded = await priced(client, text, **headers)
+    asked = {**text, "attention": {"form": form}}
+    told = await priced(client, asked, **headers)
+    refused = await client.post("/v1/encode", json=asked, headers=headers)
+
+    assert encoded["admitted"] and told["code"] == "deadline_unreachable"
+    assert (refused.status_code, refused.json()["code"]) == (422, "deadline_unreachable")
+    assert refused.json()["estimate_ms"] > 12_000 and not batches
 
 
 async def test_spans_count_in_what_a_sequence_costs() -> None:

@@ -2,7 +2,8 @@
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,8 +12,12 @@ import openai
 import pytest
 import pytest_asyncio
 from openai import AsyncOpenAI, OpenAI
+from sentence_transformers import SentenceTransformer
 
+from service.edge import guard
 from service.replica import Replica
+from service.settings import Settings
+from tests.service.heads_of_tasks import checkpoint
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -99,6 +104,30 @@ async def test_dimensions_are_cut_and_normalised(
 
     np.testing.assert_array_equal(exact(answer), await pooled(http, TEXTS, dimensions=7))
     np.testing.assert_allclose(np.linalg.norm(exact(answer), axis=1), 1, rtol=1e-6)
+
+
+async def test_vectors_have_length_1_whatever_the_checkpoint_does(
+    tmp_path: Path, outer: Callable[[Replica], guard.Guard]
+) -> None:
+    """Also those that are cut first, as sentence-transformers cuts and scales them."""
+    checkpoint(tmp_path, "Model")
+    library = SentenceTransformer(str(tmp_path), device="cpu")  # mean, not normalised
+    library.save(str(tmp_path))
+    replica = await Replica.start(
+        Settings(model=str(tmp_path), device="cpu", threads=1, served_model_name="plain"), "plain-1"
+    )
+    transport = httpx.ASGITransport(outer(replica))
+    async with httpx.AsyncClient(transport=transport, base_url="http://headlight") as http:
+        for size in (None, 7):
+            asked = {"model": "plain", "input": TEXTS, "dimensions": size}
+            told = (await http.post("/v1/embeddings", json=asked)).json()["data"]
+            native = await pooled(http, TEXTS, dimensions=size)
+
+            expected = library.encode(TEXTS, truncate_dim=size)
+            np.testing.assert_allclose(native, expected, atol=1e-5)
+            expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+            np.testing.assert_allclose([row["embedding"] for row in told], expected, atol=1e-5)
+    await replica.close()
 
 
 @pytest.mark.client("openai", "2,048 inputs")

@@ -265,9 +265,9 @@ async def test_what_a_comparison_holds_is_reserved(
     """Token vectors, their float64 of the left text and twice of one on the right, a block."""
     reserved, reserve = list[int](), replica.gateway._admission.reserve
 
-    def watched(record: Any, *, arrays: int, answers: int) -> None:
+    def watched(record: Any, *, arrays: int = 0, **others: int) -> None:
         reserved.append(arrays)
-        reserve(record, arrays=arrays, answers=answers)
+        reserve(record, arrays=arrays, **others)
 
     monkeypatch.setattr(replica.gateway._admission, "reserve", watched)
     left, short, long = ({"token_ids": [7] * tokens} for tokens in (101, 31, 211))

@@ -246,7 +246,7 @@ async def test_requests_take_turns_and_too_many_are_refused(
     """Who gives up is out of the way when the thread is, and not before."""
     soon = {"x-headlight-deadline-ms": "50"}
     waits, gate = replica.lessons._aside, threading.Event()
-    waits._thread.submit(gate.wait)
+    held = asyncio.create_task(waits._thread.run(gate.wait))
     late = await client.post(ROUTE, json=WELL, headers=soon)
     waiting = [
         asyncio.create_task(client.post(ROUTE, json=WELL)) for _ in range(aside.MOST_WAITING - 1)
@@ -261,6 +261,7 @@ async def test_requests_take_turns_and_too_many_are_refused(
     while waits.waiting:
         await asyncio.sleep(0.01)
 
+    assert await held
     assert (refused.status_code, refused.json()["code"]) == (429, "overloaded")
     assert refused.headers["retry-after"] == "1"
     assert (late.status_code, late.json()["code"]) == (504, "deadline_exceeded")
@@ -292,3 +293,15 @@ async def test_only_json_is_read(client: httpx.AsyncClient) -> None:
     answer = await client.post(ROUTE, content=b"{}", headers={"content-type": "text/plain"})
 
     assert (answer.status_code, answer.json()["code"]) == (415, "unsupported_media_type")
+
+
+async def test_the_arrays_of_a_request_are_counted_once_its_body_is_parsed() -> None:
+    """As they wait: numbers of 8 bytes, of a mask one."""
+    rows = HEADS * (QUERIES * D_K + KEYS * D_K + KEYS * D_V)
+    mask = [[True] * KEYS] * QUERIES
+
+    of_rows = read(ATTEND.validate_python({**parts(), "mask": mask}), 10**6)
+    of_scores = read(ATTEND.validate_python(WELL), 10**6)
+
+    assert of_rows.given == 8 * rows + QUERIES * KEYS
+    assert of_scores.given == 8 * (2 + 4)

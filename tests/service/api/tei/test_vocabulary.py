@@ -2,10 +2,17 @@
 
 import asyncio
 import threading
+import time
+from collections.abc import Callable
+from typing import Any
 
 import httpx
+import orjson
 import pytest
 
+from service.encode.answer import PIECE_BYTES
+from service.memory import PROCESS
+from service.observe.record import Record
 from service.replica import Replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -21,7 +28,7 @@ async def test_many_who_want_tokens_wait_their_turn(
     aside = replica.reader.aside
     monkeypatch.setattr(aside, "_most", 5 * len(ASKED["ids"]))
     gate = threading.Event()
-    aside._thread.submit(gate.wait)
+    held = asyncio.create_task(aside._thread.run(gate.wait))
     asking = (client.post("/decode", json=ASKED, headers=short) for _ in range(6))
     answers = await asyncio.gather(*asking)
     late = await client.post("/decode", json=ASKED)
@@ -29,6 +36,7 @@ async def test_many_who_want_tokens_wait_their_turn(
     while aside.waiting:
         await asyncio.sleep(0.01)
 
+    assert await held
     assert sorted(answer.status_code for answer in answers) == [429, *[504] * 5]
     assert late.status_code == 429, "their places are free once the thread is"
     assert (await client.post("/decode", json=ASKED)).status_code == 200
@@ -51,3 +59,36 @@ async def test_a_decoded_special_token_in_the_middle_is_left_out_on_demand(
     whole = await client.post("/decode", json={"ids": ids, "skip_special_tokens": False})
 
     assert (plain.json(), whole.json()) == (["all is"], ["all [MASK] is"])
+
+
+async def test_tokens_are_written_in_pieces_of_what_is_held(replica: Replica) -> None:
+    """One string of all would take megabytes that nobody counts, and hold up every thread."""
+    record, text = Record("/tokenize"), "well, " * 20_000
+    deadline = time.monotonic() + 30
+
+    pieces = list(
+        await replica.vocabulary.tokenize([text, "a"], None, deadline, record, special=True)
+    )
+
+    tokens = orjson.loads(b"".join(pieces))
+    assert [len(one) for one in tokens] == [40_002, 3]
+    assert max(map(len, pieces)) < PIECE_BYTES
+    assert "".join(token["text"] for token in tokens[0][1:-1]) == text.replace(" ", "")
+    written = sum(map(len, pieces))
+    assert written <= record.hold.bytes["answers"] < 1.3 * written
+    assert record.hold.bytes["arrays"] > 200 * 40_000
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("/tokenize", {"inputs": "a " * 300}), ("/decode", {"ids": [1037] * 2000})],
+)
+async def test_tokens_that_find_no_memory_are_refused(
+    served: Callable[..., httpx.AsyncClient], path: str, body: dict[str, Any]
+) -> None:
+    """Their lists and their answer count, however small the body is."""
+    async with served(max_held_bytes=1) as client:
+        answer = await client.post(path, json=body)
+
+    assert (answer.status_code, answer.json()["error_type"]) == (429, "Overloaded")
+    assert not any(PROCESS.bytes.values())

@@ -1,0 +1,1 @@
+"""The API of michaelfeil/infinity, without a prefix as it serves it."""

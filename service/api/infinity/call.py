@@ -1,0 +1,183 @@
+"""Infinity's routes without a prefix: POST /embeddings, /rerank and /classify, GET /models.
+
+What differs from it on purpose: an unknown field is refused, and so is an empty text; usage counts
+tokens; vectors cut to `dimensions` are scaled again, as TEI's are.
+"""
+
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import orjson
+
+from service.api import ranking
+from service.api.dialect import InPieces, Problem, sentence
+from service.api.infinity.request import (
+    ANY,
+    ClassifyRequest,
+    InfinityEmbeddingsRequest,
+    InfinityRerankRequest,
+)
+from service.api.inputs import items
+from service.api.openai import call as openai
+from service.api.tei import call as tei
+from service.encode.answer import JSON, Encoded
+from service.encode.request import EncodeRequest
+from service.encode.tasks.shown import Classes, numbers
+from service.refusals import INFINITY, Refused
+
+DOCUMENTS = re.compile(rb'"documents"\s*:')  # as a key: in a string a quote has a backslash
+
+
+class Embeddings(openai.Call):
+    """A request of POST /embeddings."""
+
+    def more(self) -> dict[str, Any]:
+        return _stamp()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks(InPieces):
+    """A request of POST /rerank.
+
+    Args:
+        most: results to answer.
+        raw: whether scores are logits.
+        texts: those to answer with their results, if any.
+    """
+
+    most: int | None
+    raw: bool
+    texts: Sequence[str]
+
+    def pieces(self, encoded: Encoded) -> Iterator[bytes]:
+        ranks = ranking.ranked(encoded.items)[: self.most]
+        logits = np.array([rank.logit for rank in ranks], dtype=np.float32)
+        scores = numbers(logits if self.raw else ranking.sigmoid(logits))
+        yield b'{"object":"rerank","results":['
+        for place, (rank, score) in enumerate(zip(ranks, scores, strict=True)):
+            document = self.texts[rank.place] if self.texts else None
+            row = {"relevance_score": score, "index": rank.place, "document": document}
+            yield (b"," if place else b"") + orjson.dumps(row)
+        yield b"]," + _end(encoded)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Classification(InPieces):
+    """A request of POST /classify.
+
+    Args:
+        raw: whether scores are logits.
+    """
+
+    raw: bool
+
+    def pieces(self, encoded: Encoded) -> Iterator[bytes]:
+        yield b'{"object":"classify","data":['
+        for place, item in enumerate(encoded.items):
+            if isinstance(item.task, Classes):
+                yield (b"," if place else b"") + orjson.dumps(self._best_first(item.task))
+        yield b"]," + _end(encoded)
+
+    def _best_first(self, classes: Classes) -> list[dict[str, Any]]:
+        """Of equal ones the first."""
+        scores = classes.logits if self.raw else classes.scores
+        rows = zip(numbers(scores), classes.labels, strict=True)
+        return [
+            {"score": score, "label": label}
+            for score, label in sorted(rows, key=lambda row: -row[0])
+        ]
+
+
+def embeddings(body: bytes) -> Embeddings:
+    """Read a request of POST /embeddings.
+
+    Raises:
+        ValidationError: what service/refusals.py gives a status.
+    """
+    request = InfinityEmbeddingsRequest.model_validate_json(body)
+    fields = {"inputs": items(request.input), "pooled": openai.unit(request.dimensions or None)}
+    return Embeddings(
+        request=_request(tei.PLAIN, request.model, fields),
+        layout=openai.NUMBERS if request.encoding_format == "float" else openai.BYTES,
+    )
+
+
+def asks_rerank(body: bytes) -> bool:
+    """Whether a request of POST /rerank is Infinity's, by `documents`; TEI's has `texts`."""
+    return DOCUMENTS.search(body) is not None
+
+
+def rerank(body: bytes, most: int) -> Ranks:
+    """Read a request of POST /rerank; raises as `embeddings` does, and Refused of no documents.
+
+    Args:
+        most: characters of the query, as often as there are documents.
+    """
+    request = InfinityRerankRequest.model_validate_json(body)
+    pairs = ranking.pairs(request.query, request.documents, "documents", most)
+    return Ranks(
+        request=_request(ranking.PLAIN, request.model, {"inputs": pairs, "pooled": False}),
+        most=request.top_n,
+        raw=request.raw_scores,
+        texts=request.documents if request.return_documents else (),
+    )
+
+
+def classify(body: bytes) -> Classification:
+    """Read a request of POST /classify; raises as `embeddings` does."""
+    request = ClassifyRequest.model_validate_json(body)
+    fields = {"inputs": items(request.input), "pooled": False, "classify": True}
+    return Classification(
+        request=_request(tei.PLAIN, request.model, fields), raw=request.raw_scores
+    )
+
+
+def models(name: str, tasks: Sequence[str], stats: Mapping[str, float]) -> bytes:
+    """The list of models: the one that is served.
+
+    Args:
+        tasks: what it can do, as GET /info says.
+        stats: what waits.
+    """
+    capabilities = ["embed", *(task for task in ("rerank", "classify") if task in tasks)]
+    model = {"id": name, "object": "model", "owned_by": "infinity", "created": 0}
+    more = {"backend": "torch", "capabilities": capabilities, "stats": stats}
+    return orjson.dumps({"object": "list", "data": [model | more]})
+
+
+def problem(refused: Refused, request_id: str) -> Problem:
+    """A refusal as Infinity words it."""
+    return _problem(refused, {"inputs": "input", "pooled": "dimensions"})
+
+
+def rerank_problem(refused: Refused, request_id: str) -> Problem:
+    """A refusal of POST /rerank, at the places of its own request."""
+    return _problem(ranking.located(refused, "documents"), {})
+
+
+def _problem(refused: Refused, names: Mapping[str, str]) -> Problem:
+    status = INFINITY.get(refused.code, refused.status)
+    fault = {"message": sentence(refused, names), "type": None, "param": None, "code": status}
+    return Problem(status, orjson.dumps({"error": fault}), JSON)
+
+
+def _request(plain: EncodeRequest, model: str | None, fields: dict[str, Any]) -> EncodeRequest:
+    """The native request; what is too long is cut on the right, as Infinity and TEI do."""
+    own = {"model": None if model == ANY else model, "truncate": "right"}
+    return plain.model_copy(update=own | fields)
+
+
+def _end(encoded: Encoded) -> bytes:
+    """What ends an answer."""
+    tokens = encoded.usage["tokens"]
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return orjson.dumps({"model": encoded.head["model"], "usage": usage, **_stamp()})[1:]
+
+
+def _stamp() -> dict[str, Any]:
+    return {"id": f"infinity-{uuid4()}", "created": int(time.time())}

@@ -1,0 +1,189 @@
+"""Rerank as the clients of Jina, Cohere and TEI ask, beside sentence-transformers' CrossEncoder."""
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+import torch
+from sentence_transformers import CrossEncoder
+from transformers import AutoTokenizer
+
+from service.edge import guard
+from service.replica import Replica
+from service.settings import Settings
+from tests.service.heads_of_tasks import LONG, MOST, checkpoint, long_reranker
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+QUERY = "Why is the dog here?"
+TEXTS = ["All is well", "A dog ate the food", "It was hungry", "All is well"]
+UNBELIEVABLE = "Unbelievable headlights were unbelievably hungry for long documents of many words"
+CLOSE = 1e-5
+COHERES = 4096  # tokens of a document: what cohere-haystack always asks for
+ROUTES = ["/v1/rerank", "/v2/rerank"]
+
+
+class Ranker:
+    """A reranker, a client of a service of it, and the library's own object for its folder."""
+
+    def __init__(self, folder: Path, http: httpx.AsyncClient) -> None:
+        self.http = http
+        self.encoder = CrossEncoder(str(folder), device="cpu")
+        self.tokenizer = AutoTokenizer.from_pretrained(folder)
+
+    async def post(self, path: str, **body: Any) -> Any:
+        """An answer that must come."""
+        answer = await self.http.post(path, json=body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    async def scores(self, path: str, documents: list[str], **body: Any) -> list[float]:
+        """The documents' scores, in their own order."""
+        told = await self.post(path, query=QUERY, documents=documents, **body)
+        scores = {row["index"]: row["relevance_score"] for row in told["results"]}
+        return [scores[index] for index in range(len(documents))]
+
+    def predicted(self, *documents: str) -> list[float]:
+        """What CrossEncoder makes of them."""
+        found = self.encoder.predict([(QUERY, document) for document in documents])
+        return [float(score) for score in found]
+
+    def of_tokens(self, document: str, most: int) -> float:
+        """What its model makes of the query and the first tokens of a document."""
+        first = self.tokenizer(document, add_special_tokens=False).input_ids[:most]
+        asked = self.tokenizer(QUERY).input_ids
+        ids = [*asked, *first, self.tokenizer.sep_token_id]
+        types = [0] * len(asked) + [1] * (len(first) + 1)
+        given = {"input_ids": torch.tensor([ids])}
+        if self.encoder.model.config.model_type == "bert":
+            given["token_type_ids"] = torch.tensor([types])
+        with torch.inference_mode():
+            logit = self.encoder.model(**given).logits[0, 0]
+            return float(self.encoder.activation_fn(logit))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def rankers(
+    tmp_path_factory: pytest.TempPathFactory, outer: Callable[[Replica], guard.Guard]
+) -> AsyncIterator[dict[str, Ranker]]:
+    """A short BERT, and a ModernBERT of 8,192 tokens."""
+    short, long = tmp_path_factory.mktemp("short"), tmp_path_factory.mktemp("long")
+    checkpoint(short, "ForSequenceClassification", num_labels=1)
+    tokenizer = AutoTokenizer.from_pretrained(short)
+    tokenizer.model_max_length = MOST
+    tokenizer.save_pretrained(short)
+    long_reranker(long)
+    rankers, replicas = {}, []
+    for name, folder in (("short", short), ("long", long)):
+        settings = Settings(model=str(folder), device="cpu", threads=1, served_model_name=name)
+        replicas.append(await Replica.start(settings, f"{name}-1"))
+        transport = httpx.ASGITransport(outer(replicas[-1]))
+        http = httpx.AsyncClient(transport=transport, base_url="http://headlight", timeout=60)
+        rankers[name] = Ranker(folder, http)
+    yield rankers
+    for replica in replicas:
+        await replica.close()
+
+
+@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize("name", ["short", "long"])
+async def test_documents_are_ranked_as_the_library_scores_them(
+    rankers: dict[str, Ranker], name: str, path: str
+) -> None:
+    """By the checkpoint's activation, best first, of equal ones the first."""
+    ranker = rankers[name]
+    told = await ranker.post(
+        path, model=name, query=QUERY, documents=[{"text": TEXTS[0]}, *TEXTS[1:]]
+    )
+    best = await ranker.post(path, query=QUERY, documents=TEXTS, top_n=2)
+
+    predicted = ranker.predicted(*TEXTS)
+    order = sorted(range(len(TEXTS)), key=lambda i: (-round(predicted[i], 5), i))
+    assert [row["index"] for row in told["results"]] == order
+    for row in told["results"]:
+        assert row["relevance_score"] == pytest.approx(predicted[row["index"]], abs=CLOSE)
+    assert best["results"] == told["results"][:2]
+    assert told["model"] == name and told["usage"]["total_tokens"] > 40
+
+
+@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize("name", ["short", "long"])
+@pytest.mark.parametrize("most", [1, 2, 7, 64, COHERES])
+async def test_each_document_is_cut_to_so_many_tokens_of_its_own(
+    rankers: dict[str, Ranker], name: str, path: str, most: int
+) -> None:
+    """Those of the query and special ones are not counted; words are cut where tokens end."""
+    ranker = rankers[name]
+    documents = ["dog", UNBELIEVABLE, TEXTS[1]]
+    told = await ranker.scores(path, documents, max_tokens_per_doc=most)
+
+    expected = [ranker.of_tokens(document, most) for document in documents]
+    assert told == pytest.approx(expected, abs=CLOSE)
+    if most >= 64:
+        assert told == pytest.approx(ranker.predicted(*documents), abs=CLOSE)
+
+
+async def test_a_document_of_8k_is_cut_to_coheres_4096(rankers: dict[str, Ranker]) -> None:
+    """As cohere-haystack always asks; without it all is read."""
+    ranker, long = rankers["long"], "dog food " * 2500
+    cut = await ranker.scores("/v2/rerank", [long], max_tokens_per_doc=COHERES)
+    whole = await ranker.scores("/v2/rerank", [long])
+
+    assert len(ranker.tokenizer(long).input_ids) > COHERES < LONG
+    assert cut == pytest.approx([ranker.of_tokens(long, COHERES)], abs=CLOSE)
+    assert whole == pytest.approx(ranker.predicted(long), abs=CLOSE) != cut
+
+
+async def test_what_is_cut_first_may_fit_and_is_then_not_refused(
+    rankers: dict[str, Ranker],
+) -> None:
+    """A document's own bound comes before the model's."""
+    given = {"query": QUERY, "documents": ["dog " * 99], "truncate": False}
+    refused = await rankers["short"].http.post("/v2/rerank", json=given)
+    told = await rankers["short"].post("/v2/rerank", **given, max_tokens_per_doc=5)
+
+    assert refused.status_code == 422 and "documents[0]" in refused.json()["message"]
+    expected = rankers["short"].of_tokens("dog " * 99, 5)
+    assert told["results"][0]["relevance_score"] == pytest.approx(expected, abs=CLOSE)
+
+
+@pytest.mark.parametrize("name", ["short", "long"])
+async def test_an_empty_document_scores_as_the_library_scores_it(
+    rankers: dict[str, Ranker], name: str
+) -> None:
+    """By every route, bounded or not; it refuses no batch."""
+    ranker, documents = rankers[name], [TEXTS[1], "", TEXTS[2]]
+    expected = ranker.predicted(*documents)
+
+    for path in ROUTES:
+        assert await ranker.scores(path, documents) == pytest.approx(expected, abs=CLOSE)
+        told = await ranker.scores(path, documents, max_tokens_per_doc=COHERES)
+        assert told == pytest.approx(expected, abs=CLOSE)
+    ranks = await ranker.post("/rerank", query=QUERY, texts=documents)
+    ranks = sorted(ranks, key=lambda rank: rank["index"])
+    assert [rank["score"] for rank in ranks] == pytest.approx(expected, abs=CLOSE)
+
+
+async def test_an_empty_query_is_refused(rankers: dict[str, Ranker]) -> None:
+    """At its place."""
+    answer = await rankers["short"].http.post("/v2/rerank", json={"query": "", "documents": ["a"]})
+
+    assert answer.status_code == 422 and answer.json()["message"].startswith("query: ")
+
+
+@pytest.mark.parametrize(("path", "default"), [("/v1/rerank", True), ("/v2/rerank", False)])
+async def test_documents_come_back_on_jinas_route_unless_they_are_not_wanted(
+    rankers: dict[str, Ranker], path: str, default: bool
+) -> None:
+    """On Cohere's they come where they are asked for."""
+    given = {"query": QUERY, "documents": TEXTS}
+    for asked in ({}, {"return_documents": None}, {"return_documents": True}):
+        results = (await rankers["short"].post(path, **given, **asked))["results"]
+        shown = default or asked.get("return_documents") is True
+        rows = [{"text": TEXTS[row["index"]]} if shown else None for row in results]
+        assert [row.get("document") for row in results] == rows
+    plain = await rankers["short"].post(path, **given, return_documents=False)
+    assert all("document" not in row for row in plain["results"])
