@@ -4,8 +4,8 @@ Sources: Vaswani et al. 2017, section 3.1 (post-norm); Xiong et al. 2020 (pre-no
 Shazeer 2020, "GLU Variants Improve Transformer" (gated feed-forward).
 """
 
-from collections.abc import Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -28,7 +28,7 @@ class Encoded:
     """The result of a forward pass; `packed.rows(i)` gives the rows of sequence i.
 
     Args:
-        last: token vectors after the last layer, (rows, width).
+        last: token vectors after the last layer, or the encoder's blend, (rows, width).
         hidden: token vectors after i layers, for every i requested; 0 is the first layer's input.
         traces: what the maps of layer i are recomputed from, for every i requested.
         finite: whether all of `last` is finite; None if not checked.
@@ -39,6 +39,29 @@ class Encoded:
     hidden: dict[int, Tensor]
     traces: dict[int, Trace]
     finite: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Blend:
+    """The weighted mean of hidden states, where a checkpoint takes it for the last one.
+
+    Args:
+        shares: the weight of each state that counts, 0 = embeddings, i = after i layers; they sum
+            to 1.
+    """
+
+    shares: Mapping[int, float]
+
+    def __call__(self, states: Mapping[int, Tensor]) -> Tensor:
+        """(rows, width) of each state -> (rows, width), float32."""
+        total: Tensor | None = None
+        for state, share in self.shares.items():
+            # apart, since a fused product would round the last rows of a batch otherwise
+            part = states[state].float() * share
+            total = part if total is None else total.add_(part)
+        if total is None:
+            raise RuntimeError("a blend of nothing: this is a bug")
+        return total
 
 
 class Layer:
@@ -121,6 +144,7 @@ class Encoder:
     Args:
         norm: of the last layer's output, in a pre-norm encoder.
         distances: learned bias of each bucket of distance, (buckets, heads).
+        blend: what stands for the last hidden state, where a checkpoint has it.
 
     `native` replaces the loop once it has been shown to give the same bits (model/native/).
     """
@@ -134,7 +158,9 @@ class Encoder:
         layers: Sequence[Layer],
         norm: Affine | None = None,
         distances: Tensor | None = None,
+        blend: Blend | None = None,
     ) -> None:
+        self.blend = blend
         self.config, self.embeddings, self.layers = config, embeddings, layers
         self.norm, self.distances = norm, distances
         self._widest: Tensor | None = None  # biases of the longest sequence yet
@@ -170,9 +196,14 @@ class Encoder:
             traces: which layers' attention to keep, counted from 0.
 
         Of a batch that begins in a layer, no state before that layer's output is there to keep,
-        nor its attention.
+        nor its attention; an encoder with a blend takes none.
         """
-        return (self.native or self.loop)(packed, hidden, traces)
+        run = self.native or self.loop
+        if self.blend is None:
+            return run(packed, hidden, traces)
+        encoded = run(packed, hidden | self.blend.shares.keys(), traces)
+        kept = {state: rows for state, rows in encoded.hidden.items() if state in hidden}
+        return replace(encoded, last=self.blend(encoded.hidden), hidden=kept, finite=None)
 
     def loop(self, packed: Packed, hidden: Set[int], traces: Set[int]) -> Encoded:
         """Encode as `__call__` does, layer by layer."""

@@ -26,19 +26,33 @@ def identity(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dense:
-    """activation(W x + b); float32, as all layers here, whatever the encoder's dtype.
+    """activation(W x + b), and what is added of x itself where a checkpoint adds it.
+
+    All is float32, as in all layers here, whatever the encoder's dtype.
 
     Args:
         outputs: numbers that come out.
+        weights: of its matrices, numbers.
+        residual: x -> what is added.
     """
 
     linear: Linear
     activation: Callable[[Tensor], Tensor]
     outputs: int
+    weights: int
+    residual: Callable[[Tensor], Tensor] | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
         """(rows, inputs) -> (rows, outputs)."""
-        return self.activation(self.linear(x))
+        made = self.activation(self.linear(x))
+        return made if self.residual is None else made + self.residual(x)
+
+    def matrix(self) -> Tensor:
+        """What it multiplies by where it has no activation, (outputs, inputs)."""
+        weight = self.linear.weight()
+        if self.residual is None:
+            return weight
+        return weight + self.residual(torch.eye(weight.shape[1], device=weight.device)).T
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,7 +10,7 @@ from torch import Tensor
 from model.attention import MultiHeadAttention
 from model.config import EncoderConfig
 from model.embeddings import Embeddings
-from model.encoder import Encoder, Layer
+from model.encoder import Blend, Encoder, Layer
 from model.kernels import Affine, Kernels
 from model.positions import sinusoids
 from model.rotation import Rope, Rotation
@@ -82,6 +82,7 @@ def build(
     device: torch.device,
     dtype: torch.dtype,
     kernels: Kernels,
+    blend: Blend | None = None,
 ) -> Encoder:
     """An encoder from its weights, by our names; every tensor is asked for once."""
     source = _Source(config, weights, device, dtype)
@@ -95,6 +96,7 @@ def build(
         [_layer(source, i, kernels, rotations) for i in range(config.layers)],
         norm=source.norm("final_norm") if config.pre_norm else None,
         distances=source.tensor("distances.weight") if config.buckets else None,
+        blend=blend,
     )
 
 

@@ -26,6 +26,7 @@ from model.loading.files import CONFIG, TOKENIZER, find_weights
 from model.loading.heads import Parts, read_choices, read_head
 from model.loading.modules import home, weighed_files
 from model.loading.pipeline import router
+from model.loading.pipeline.blend import read_blend
 from model.loading.pipeline.keys import check_modules
 from model.loading.sentence_transformers import Prompts
 from model.loading.tensors import by_plain_name, open_tensors, translate
@@ -109,11 +110,14 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, kernels: Kernel
     roles = vectors.read_roles(folder, raw, config, tokenizer)
     if roles and kernels.spread and roles["query"].filling and not roles["query"].attended:
         kernels = replace(kernels, name="grouped", spread=None)  # which knows no tokens unseen
+    blend = read_blend(folder, raw, config)
     with open_tensors({path.name: path for path in files}) as tensors:
         weights = translate(vectors.encoders(raw, tensors), expected(config), family)
-        encoder = build(config, weights, device, dtype, kernels)
+        encoder = build(config, weights, device, dtype, kernels, blend)
         parts = Parts(folder, raw, config, by_plain_name(tensors, family), device, kernels)
         head = vectors.read_vectors(parts, roles) if roles else read_head(parts)
+    if blend and head:
+        raise CheckpointError("WeightedLayerPooling: not supported: of a model with a head")
     pooling = sentence_transformers.read_pooling(folder, config.width, device, kernels)
     max_tokens = sentence_transformers.read_max_tokens(folder, config.max_tokens)
     if isinstance(head, Vectors):  # whatever PyLate left in that file, it takes these
@@ -130,6 +134,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, kernels: Kernel
     choices = read_choices(folder, head)
     more = {"head": choices, "tokenizer": tokenizer.choices, "vocabulary": source.choices}
     more["config"] = read_arguments(folder).config
+    more["blend"] = blend and list(blend.shares)  # whose file says the rest
     digest = _digest(paths, pooling, max_tokens, tokenizer.lower_case, prompts, more)
     return Model(
         config,

@@ -116,7 +116,7 @@ def _chain(parts: Parts) -> Classifier:
     inputs = len(modes) * parts.config.width
     layers = read_layers(modules[2:last], inputs, parts.device, parts.kernels, SCORES)
     outputs = layers[-1].outputs
-    weights = sum(one.linear.weight().numel() for one in layers if isinstance(one, Dense))
+    weights = sum(one.weights for one in layers if isinstance(one, Dense))
     labels = tuple(f"LABEL_{i}" for i in range(outputs))  # config.json names the encoder's own
     activations = _activations(parts, outputs)
     return Classifier(labels, Pooling(modes, False), Stack(layers, weights), *activations)

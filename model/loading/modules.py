@@ -18,6 +18,7 @@ SENTENCE = tuple(  # what sentence-transformers reads of its Transformer, and in
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 TRANSFORMERS = ("Transformer", "MLMTransformer")
+WEIGHTED = "WeightedLayerPooling"
 PYLATE = "pylate.models.Dense.Dense"  # a Dense layer for each token
 
 
@@ -121,6 +122,7 @@ def token_layers(folder: Path) -> list[Path]:
 
 def weighed_files(folder: Path) -> list[Path]:
     """The files of the modules that have weights, in a fixed order."""
-    paths = [path for kind, path in read_modules(folder) if kind in ("Dense", "LayerNorm", PYLATE)]
+    weighed = ("Dense", "LayerNorm", WEIGHTED, PYLATE)
+    paths = [path for kind, path in read_modules(folder) if kind in weighed]
     paths += [path for _, path in read_routes(folder).get("query", [])]
     return [path / name for path in paths for name in (WEIGHTS, CONFIG)]

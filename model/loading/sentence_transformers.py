@@ -1,6 +1,7 @@
 """The files of sentence-transformers in a folder -> pooling, longest sequence, prompts.
 
-modules.json                    Transformer, Pooling, and the layers of pipeline/layers.py
+modules.json                    Transformer, Pooling, and the layers of pipeline/layers.py;
+                                a WeightedLayerPooling between: pipeline/blend.py
 1_Pooling/config.json           how token vectors become one
 sentence_bert_config.json       the longest sequence, lower-casing; its arguments: texts/
 config_sentence_transformers.json   prompts: what goes before a text, by name
@@ -19,6 +20,7 @@ from model.loading.files import CONFIG, read_object
 from model.loading.modules import (
     MODULES,
     PROMPTS,
+    WEIGHTED,
     chained,
     home,
     model_type,
@@ -73,10 +75,12 @@ def read_pooling(folder: Path, width: int, device: torch.device, kernels: Kernel
     alone = scores or chained(folder)
     if kinds[1:] == ["SpladePooling"] or alone or token_layers(folder):
         return PLAIN  # its vectors are not what the checkpoint is for
-    if kinds[:2] != ["Transformer", "Pooling"] or not set(kinds[2:]) <= set(LAYERS):
+    place = 2 if kinds[1:2] == [WEIGHTED] else 1  # pipeline/blend.py computes what it does
+    known = kinds[0] == "Transformer" and kinds[place : place + 1] == ["Pooling"]
+    if not known or not set(kinds[place + 1 :]) <= set(LAYERS):
         raise CheckpointError(f"{MODULES}: not supported: {', '.join(kinds)}")
-    modes = read_modes(modules[1][1])
-    layers = read_layers(modules[2:], len(modes) * width, device, kernels)
+    modes = read_modes(modules[place][1])
+    layers = read_layers(modules[place + 1 :], len(modes) * width, device, kernels)
     normalize = isinstance(layers[-1], Unit) if layers else False
     return Pooling(modes, normalize, layers=layers[:-1] if normalize else layers)
 

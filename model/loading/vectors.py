@@ -13,23 +13,21 @@ infra/config/settings.py.
 """
 
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from model.config import EncoderConfig
 from model.errors import CheckpointError
-from model.loading.files import CONFIG, WEIGHTS, differences, read_object
+from model.loading.files import WEIGHTS, differences
 from model.loading.heads import Parts
 from model.loading.modules import PROMPTS, model_type, read_optional, token_layers
 from model.loading.pipeline import late, layers
-from model.loading.tensors import Shape, Stored, check, open_tensors
-from model.pooling import identity
+from model.loading.tensors import Stored, check
+from model.pooling import Dense, identity
 from model.tasks.choices import Side
-from model.tasks.vectors import TokenDense, Vectors
+from model.tasks.vectors import Vectors
 from model.text.role import Role, Token
 from model.text.tokenizer import Tokenizer
 
@@ -96,10 +94,10 @@ def read_vectors(parts: Parts, roles: Roles) -> Vectors:
     Raises:
         CheckpointError: a part of them is missing, misshapen or not finite, or is not supported.
     """
-    made: list[TokenDense] = []
+    made: list[Dense] = []
     inputs = parts.config.width
     for folder in token_layers(parts.folder):
-        made.append(_layer(parts, folder, inputs))
+        made.append(layers.read_dense(folder, inputs, parts.device, parts.kernels))
         inputs = made[-1].outputs
     return Vectors(tuple(made) or (_linear(parts, inputs),), roles)
 
@@ -183,41 +181,12 @@ def _skipped(words: list[str], folder: Path, tokenizer: Tokenizer) -> frozenset[
     return frozenset(id for id in ids if id is not None)
 
 
-def _layer(parts: Parts, folder: Path, inputs: int) -> TokenDense:
-    """One of PyLate's Dense modules, or of sentence-transformers' that it converts."""
-    config = read_object(folder / CONFIG)
-    name, added = config.get("activation_function"), config.get("use_residual", False)
-    if not isinstance(name, str) or name not in layers.ACTIVATIONS:
-        raise CheckpointError(f"{folder.name}: not supported: activation_function {name!r}")
-    path, where = layers.weights(folder)
-    with open_tensors({where: path}) as tensors:
-        shape = tensors[LINEAR].shape if LINEAR in tensors else ()
-        outputs = max((1, *shape[:1]))
-        shapes: dict[str, Shape] = {LINEAR: (outputs, inputs)}
-        shapes |= {"linear.bias": (outputs,)} if config.get("bias", True) else {}
-        turned = added and outputs != inputs
-        shapes |= {"residual.weight": (outputs, inputs)} if turned else {}
-        check(tensors, shapes, where)
-        read = {name: _read(parts, tensors[name]) for name in shapes}
-    linear = parts.kernels.linear(read[LINEAR], read.get("linear.bias"))
-    residual: Callable[[Tensor], Tensor] | None = identity if added else None
-    if turned:
-        residual = parts.kernels.linear(read["residual.weight"], None)
-    return TokenDense(
-        linear, layers.ACTIVATIONS[name], residual, outputs, outputs * inputs * (1 + turned)
-    )
-
-
-def _linear(parts: Parts, inputs: int) -> TokenDense:
+def _linear(parts: Parts, inputs: int) -> Dense:
     """Stanford's one linear, which has no bias."""
     if LINEAR not in parts.tensors:
         raise CheckpointError(f"{WEIGHTS}: missing {LINEAR}")
     stored = parts.tensors[LINEAR]
     outputs = max((1, *stored.shape[:1]))
     check({LINEAR: stored}, {LINEAR: (outputs, inputs)}, WEIGHTS)
-    linear = parts.kernels.linear(_read(parts, stored), None)
-    return TokenDense(linear, identity, None, outputs, outputs * inputs)
-
-
-def _read(parts: Parts, stored: Stored) -> Tensor:
-    return stored.read().float().to(parts.device)
+    linear = parts.kernels.linear(stored.read().float().to(parts.device), None)
+    return Dense(linear, identity, outputs, outputs * inputs)

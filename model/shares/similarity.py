@@ -87,7 +87,7 @@ class Linear:
                 raise NotLinear("a LayerNorm, or a scaling to length 1, before its last step")
             if dense.activation is not identity:
                 raise NotLinear("a Dense layer with an activation")
-            weight, bias = dense.linear.weight().cpu().double(), dense.linear.bias
+            weight, bias = dense.matrix().cpu().double(), dense.linear.bias
             self._map = weight if self._map is None else weight @ self._map
             self.bias = None if self.bias is None else weight @ self.bias
             if bias is not None:

@@ -7,7 +7,7 @@ Source: Khattab and Zaharia 2020, "ColBERT: Efficient and Effective Passage Sear
 Contextualized Late Interaction over BERT".
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,33 +15,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from model.kernels import Linear
+from model.pooling import Dense
 from model.tasks.choices import Side, Task
 from model.text.role import Role
 
 NUMBER = 4  # bytes of an index or a float32
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TokenDense:
-    """activation(W x + b), and what is added of x itself where a checkpoint adds it.
-
-    Args:
-        residual: x -> what is added.
-        outputs: numbers that come out.
-        weights: of its matrices, numbers.
-    """
-
-    linear: Linear
-    activation: Callable[[Tensor], Tensor]
-    residual: Callable[[Tensor], Tensor] | None
-    outputs: int
-    weights: int
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """(rows, inputs) -> (rows, outputs)."""
-        made = self.activation(self.linear(x))
-        return made if self.residual is None else made + self.residual(x)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +32,7 @@ class Vectors:
         kept: the places that get one, of the sequence at hand; None: all.
     """
 
-    layers: tuple[TokenDense, ...]
+    layers: tuple[Dense, ...]
     roles: Mapping[Side, Role]
     kept: Sequence[int] | None = None
 

@@ -111,7 +111,7 @@ class Planner:
         outputs, heads = self._outputs(request), self._heads(request)
         if task := tasks.find(request, self._model):
             outputs = replace(outputs, head=task.head)
-        changes = Interventions.of(request, outputs, self._model.config)
+        changes = Interventions.of(request, outputs, self._model.encoder)
         with record.stage("tokenize"):
             inputs = await self._read(request, deadline)
             named = await self._named(request, inputs, deadline)

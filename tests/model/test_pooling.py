@@ -46,7 +46,7 @@ def test_several_modes_stand_end_to_end() -> None:
 def test_dense_layers_come_before_the_cut_and_that_before_the_norm() -> None:
     """tanh([[1, 1], [2, 0], [0, 3]] [2, 3] + [0, -4, -8]) begins with 5, 0."""
     weight, bias = torch.tensor([[1.0, 1], [2, 0], [0, 3]]), torch.tensor([0.0, -4, -8])
-    dense = Dense(kernels.PLAIN.linear(weight, bias), torch.tanh, 3)
+    dense = Dense(kernels.PLAIN.linear(weight, bias), torch.tanh, 3, weight.numel())
     how = Pooling(("last",), normalize=False, layers=(dense,))
 
     assert pool(TOKENS, how).tolist() == pytest.approx([math.tanh(5), 0, math.tanh(1)])
@@ -101,7 +101,7 @@ def test_pooled_together_dense_layers_come_before_the_cut() -> None:
     """As one by one."""
     random = torch.Generator().manual_seed(0)
     weight, bias = torch.randn(3, 2, generator=random), torch.randn(3, generator=random)
-    dense = Dense(kernels.PLAIN.linear(weight, bias), torch.tanh, 3)
+    dense = Dense(kernels.PLAIN.linear(weight, bias), torch.tanh, 3, weight.numel())
     how = Pooling(("mean",), normalize=True, dimensions=2, layers=(dense,))
     rows = [slice(1, 3), slice(0, 3)]
 

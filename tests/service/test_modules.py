@@ -6,12 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 import pytest_asyncio
 import torch
-from sentence_transformers import CrossEncoder, SparseEncoder
+from sentence_transformers import CrossEncoder, SentenceTransformer, SparseEncoder
 from sentence_transformers.base.modules import Dense, Transformer
-from sentence_transformers.sentence_transformer.modules import LayerNorm, Pooling
+from sentence_transformers.sentence_transformer.modules import (
+    LayerNorm,
+    Pooling,
+    WeightedLayerPooling,
+)
 from torch import nn
 
 from service.edge import guard
@@ -71,6 +76,29 @@ async def test_a_cross_encoder_of_layers_ranks_as_the_library(serve: Serve, tmp_
 
     scores = {row["index"]: row["relevance_score"] for row in told["results"]}
     assert [scores[place] for place in range(len(TEXTS))] == pytest.approx(expected, abs=CLOSE)
+
+
+async def test_blended_layers_answer_as_the_library_and_refuse_a_sweep(
+    serve: Serve, tmp_path: Path
+) -> None:
+    """Transformer, WeightedLayerPooling, Pooling; a sweep's copies would lack the first layers."""
+    checkpoint(tmp_path / "bert", "Model")
+    bert = Transformer(str(tmp_path / "bert"), config_kwargs={"output_hidden_states": True})
+    weighted = WeightedLayerPooling(WIDTH, SIZES["num_hidden_layers"], layer_start=1)
+    nn.init.uniform_(weighted.layer_weights)
+    SentenceTransformer(modules=[bert, weighted, Pooling(WIDTH)], device="cpu").save_pretrained(
+        str(tmp_path / "blend"), create_model_card=False
+    )
+    expected = SentenceTransformer(str(tmp_path / "blend"), device="cpu").encode(TEXTS)
+
+    client = await serve(tmp_path / "blend")
+    told = await post(client, "/v1/encode", inputs=TEXTS)
+    refused = await post(client, "/v1/encode", 422, inputs=TEXTS, sweep="heads")
+
+    found = [row["pooled"] for row in told["data"]]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=CLOSE)
+    assert refused["code"] == "out_of_range"
+    assert "blended" in refused["detail"]
 
 
 def dense(sparse: dict[str, Any], size: int) -> torch.Tensor:

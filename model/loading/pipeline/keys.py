@@ -66,6 +66,7 @@ KEYS = {
     "Dense": Keys(
         {"bias", "activation_function", "use_residual", *NAMES}, {"in_features", "out_features"}
     ),
+    "WeightedLayerPooling": Keys({"layer_start"}, SIZES | {"num_hidden_layers"}),
     "LayerNorm": Keys(idle={"dimension"}),
     "Dropout": Keys(idle={"dropout"}),
     "Normalize": Keys(NAMES),

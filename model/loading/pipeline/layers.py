@@ -90,6 +90,33 @@ def read_layers(
     return tuple(layers)
 
 
+def read_dense(folder: Path, inputs: int, device: torch.device, kernels: Kernels) -> Dense:
+    """A Dense module, of sentence-transformers or of PyLate, whichever vectors it is for.
+
+    Raises:
+        CheckpointError: an activation that is not supported, or tensors that do not fit.
+    """
+    config = read_object(folder / CONFIG)
+    name, added = config.get("activation_function"), config.get("use_residual", False)
+    if not isinstance(name, str) or name not in ACTIVATIONS:
+        raise CheckpointError(f"{folder.name}: not supported: activation_function {name!r}")
+    path, where = weights(folder)
+    with open_tensors({where: path}) as tensors:
+        shape = tensors["linear.weight"].shape if "linear.weight" in tensors else ()
+        outputs = max((1, *shape[:1]))
+        shapes: dict[str, Shape] = {"linear.weight": (outputs, inputs)}
+        shapes |= {"linear.bias": (outputs,)} if config.get("bias", True) else {}
+        turned = bool(added) and outputs != inputs
+        shapes |= {"residual.weight": (outputs, inputs)} if turned else {}
+        check(tensors, shapes, where)
+        read = {name: tensors[name].read().float().to(device) for name in shapes}
+    linear = kernels.linear(read["linear.weight"], read.get("linear.bias"))
+    residual: Callable[[Tensor], Tensor] | None = identity if added else None
+    if turned:
+        residual = kernels.linear(read["residual.weight"], None)
+    return Dense(linear, ACTIVATIONS[name], outputs, outputs * inputs * (1 + turned), residual)
+
+
 def normalizes(folder: Path) -> str:
     """Which of its inputs a Normalize module scales to length 1.
 
@@ -129,26 +156,12 @@ def weights(folder: Path) -> tuple[Path, str]:
 
 
 def _dense(folder: Path, inputs: int, device: torch.device, kernels: Kernels, output: str) -> Dense:
-    config = read_object(folder / CONFIG)
-    read, handed = names_of(config)
+    read, handed = names_of(read_object(folder / CONFIG))
     wrong = [] if read == VECTOR else [f"module_input_name {read!r}"]
     wrong += [] if handed == output else [f"module_output_name {handed!r}"]
-    wrong += ["use_residual True"] if config.get("use_residual") else []
-    activation: Any = config.get("activation_function")
-    if not isinstance(activation, str) or activation not in ACTIVATIONS:
-        wrong.append(f"activation_function {activation!r}")
     if wrong:
         raise CheckpointError(f"{folder.name}: not supported: {', '.join(wrong)}")
-    path, where = weights(folder)
-    with open_tensors({where: path}) as tensors:
-        shape = tensors["linear.weight"].shape if "linear.weight" in tensors else ()
-        outputs = max((1, *shape[:1]))
-        shapes: dict[str, Shape] = {"linear.weight": (outputs, inputs)}
-        shapes |= {"linear.bias": (outputs,)} if config.get("bias", True) else {}
-        check(tensors, shapes, where)
-        weight, *bias = (tensors[name].read().float().to(device) for name in shapes)
-    linear = kernels.linear(weight, bias[0] if bias else None)
-    return Dense(linear, ACTIVATIONS[activation], outputs)
+    return read_dense(folder, inputs, device, kernels)
 
 
 def _norm(folder: Path, inputs: int, device: torch.device) -> Norm:

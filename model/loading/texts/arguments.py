@@ -74,6 +74,17 @@ def read_raw(folder: Path) -> Any:
     return raw
 
 
+def says_hidden_states(folder: Path, raw: Mapping[str, Any]) -> bool:
+    """Whether transformers is to hand all hidden states on; nothing but a blend asks.
+
+    Args:
+        raw: config.json.
+    """
+    name = "output_hidden_states"
+    over = _one(read_sentence(home(folder)), "config_args", "config_kwargs")
+    return bool(over.get(name, raw.get(name, False)))
+
+
 def _one(stored: Mapping[str, Any], old: str, new: str) -> Mapping[str, Any]:
     """Arguments under either name; where both are there, the older, as in the library."""
     found = stored[old] if old in stored else stored.get(new, {})

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from model.config import EncoderConfig
+from model.encoder import Encoder
 from model.tasks.heads import Classifier
 from service.encode.indices import heads_by_layer
 from service.encode.inputs import ModelInput
@@ -21,6 +22,11 @@ MOST_COPIES = 4096  # of a request, which take a lane some 50 us each beside the
 NOTHING = (
     'a sweep answers how vectors or classes move, and this request has "pooled": false '
     'and no "classify"'
+)
+
+BLENDED = (
+    "a sweep's copies begin inside a layer, and this model's vectors are blended of the layers "
+    'before it too (WeightedLayerPooling); "gates" answers one head at a time'
 )
 
 CheckTokens = Callable[[int, str], None]
@@ -42,22 +48,25 @@ class Interventions:
     scale: float = 0.0
 
     @classmethod
-    def of(cls, request: EncodeRequest, outputs: Outputs, config: EncoderConfig) -> "Interventions":
+    def of(cls, request: EncodeRequest, outputs: Outputs, encoder: Encoder) -> "Interventions":
         """Those of a request, before any input is read.
 
         Args:
             outputs: of each of its inputs.
 
         Raises:
-            Refused: a head or an input that does not exist, more copies than may be, or a sweep of
-                nothing.
+            Refused: a head or an input that does not exist, more copies than may be, a sweep of
+                nothing, or one of a model whose vectors are made of states that copies skip.
         """
+        config = encoder.config
         each = edits(request, config)
         if request.sweep is None:
             return cls(config, each)
         sweep = Sweep() if request.sweep == "heads" else request.sweep
         if not _swept(outputs):
             raise Refused.at("out_of_range", "sweep", detail=NOTHING)
+        if encoder.blend is not None:
+            raise Refused.at("out_of_range", "sweep", detail=BLENDED)
         limits = {"layers": config.layers, "heads": config.heads}
         try:
             heads = heads_by_layer(sweep, **limits)

@@ -229,7 +229,6 @@ def test_a_faulty_tensor_of_a_dense_layer_is_named(
         ({"activation_function": "torch.nn.modules.activation.ELU"}, "activation_function .*ELU'"),
         ({"activation_function": "mine.Tanh"}, "activation_function 'mine.Tanh'"),
         ({"activation_function": None}, "activation_function None"),
-        ({"use_residual": True}, "use_residual True"),
         ({"module_input_name": "token_embeddings"}, "module_input_name 'token_embeddings'"),
     ],
     ids=str,

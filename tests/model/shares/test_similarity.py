@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -31,7 +32,7 @@ def dense(inputs: int, outputs: int, activation: Callable[[Tensor], Tensor] = id
     generator = torch.Generator().manual_seed(outputs)
     weight = torch.randn(outputs, inputs, generator=generator)
     bias = torch.randn(outputs, generator=generator)
-    return Dense(PLAIN.linear(weight, bias), activation, outputs)
+    return Dense(PLAIN.linear(weight, bias), activation, outputs, weight.numel())
 
 
 def cosine(how: Pooling) -> float:
@@ -58,6 +59,14 @@ SUMS = {
     "dense": Pooling(("mean",), normalize=True, layers=(dense(WIDTH, SIZE),)),
     "two dense": Pooling(
         ("mean",), normalize=True, layers=(dense(WIDTH, INNER), dense(INNER, SIZE))
+    ),
+    "dense, added": Pooling(
+        ("mean",), normalize=True, layers=(replace(dense(WIDTH, WIDTH), residual=identity),)
+    ),
+    "dense, added, turned": Pooling(
+        ("mean",),
+        normalize=True,
+        layers=(replace(dense(WIDTH, SIZE), residual=PLAIN.linear(torch.ones(SIZE, WIDTH), None)),),
     ),
 }
 

@@ -47,6 +47,8 @@ STACKS: dict[str, Callable[[], list[nn.Module]]] = {
     "norm, dense, norm": lambda: [LayerNorm(WIDTH), Dense(WIDTH, 8), LayerNorm(8), Normalize()],
     "normalised, then dense": lambda: [Normalize(), Dense(WIDTH, 8), Dropout()],
     "normalised twice": lambda: [Normalize(), LayerNorm(WIDTH), Normalize(), Dropout(0.5)],
+    "dense, added to what it reads": lambda: [Dense(WIDTH, WIDTH, use_residual=True)],
+    "dense, added to what it reads, turned": lambda: [Dense(WIDTH, 8, use_residual=True)],
     "tokens normalised": lambda: [Normalize("token_embeddings")],
     "tokens normalised, then dense": lambda: [Normalize("token_embeddings"), Dense(WIDTH, 8)],
 }
