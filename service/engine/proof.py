@@ -201,7 +201,8 @@ def holds(lanes: Lanes, proof: Proof) -> bool:
     Raises:
         NotTrustworthy: it differs by more than rounding.
     """
-    alone, few = [proof.canary], [_filler(length) for length in (1, 3, 40)]
+    most = lanes.model.max_tokens
+    alone, few = [proof.canary], [_filler(min(length, most)) for length in (1, 3, 40)]
     batches = [(batch, n) for batch in (alone, alone + few, alone * 3) for n in {1, len(lanes)}]
     larger = ((alone + company, 1) for company in _larger_companies(lanes, proof))
     for batch, threads in (*batches, *larger):

@@ -25,6 +25,7 @@ from service.engine.weights import BUNDLED, locate
 from service.engine.work import Outputs, Result, Work
 from service.replica import Replica
 from service.settings import Settings
+from tests.service.heads_of_tasks import MOST, checkpoint
 
 CPU = torch.device("cpu")
 PRESET = "preset:transformer-base"
@@ -50,6 +51,20 @@ async def test_bits_that_depend_on_the_batch_are_seen(
     monkeypatch.setattr(replica.lanes, "run", leaky)
 
     assert not holds(replica.lanes, replica.proof)
+
+
+async def test_a_model_of_few_positions_starts_without_a_failed_batch(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The canary's company is no longer than the model reads."""
+    checkpoint(tmp_path, "Model")
+    settings = Settings(model=str(tmp_path), device="cpu", threads=1)
+
+    replica = await Replica.start(settings, "few-1")
+    await replica.close()
+
+    assert replica.lanes.model.max_tokens == MOST < 40
+    assert [record.message for record in caplog.records if record.exc_info] == []
 
 
 def moved(replica: Replica, above: int, by: float) -> Callable[..., list[Result | Exception]]:
