@@ -23,7 +23,8 @@ PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 def answer(status: str, code: str, title: str, *headers: str) -> str:
     """Return how HAProxy answers by itself: a row of refusals.py, with an id of its own."""
-    lines = "".join(f" hdr {header}" for header in (*headers, "X-Request-Id %[unique-id]"))
+    every = ("X-Content-Type-Options nosniff", "X-Request-Id %[unique-id]")
+    lines = "".join(f" hdr {header}" for header in (*headers, *every))
     return (
         f"status {status} content-type application/problem+json{lines} lf-string "
         f'\'{{"type":"about:blank","title":"{title}","status":{status},"code":"{code}",'

@@ -108,6 +108,7 @@ def test_what_haproxy_answers_itself_is_a_refusal_of_the_table(said: str, code: 
 
     assert json.loads(quoted) == json.loads(problem(refused, "%[unique-id]"))
     assert f"status {refused.status} content-type {refusals.MEDIA_TYPE}" in said
+    assert " hdr X-Content-Type-Options nosniff " in said
 
 
 def test_connections_have_a_bound_and_probes_a_reserve_beyond_it() -> None:
