@@ -225,6 +225,28 @@ async def test_a_refusal_has_infinitys_shape(
     assert fault.keys() == {"message", "type", "param", "code"} and says in fault["message"]
 
 
+@pytest.mark.parametrize(
+    ("headers", "query", "body"),
+    [
+        ({"content-type": "text/plain"}, "", '{"query": "a", "documents": ["b"]}'),
+        ({}, "?top=1", '{"query": "a", "documents": ["b"]}'),
+        ({"x-headlight-deadline-ms": "soon"}, "", '{"query": "a", "documents": ["b"]}'),
+        ({}, "", '{"query": "a", "documents": ["b"], "documents": ["c"]}'),
+        ({}, "", '{"query": "a", "documents": ' + "[" * 9 + "]" * 9 + "}"),
+    ],
+    ids=["media type", "query parameter", "deadline", "duplicate key", "nesting"],
+)
+async def test_before_the_body_is_parsed_a_refusal_has_teis_shape(
+    served: Served, headers: dict[str, str], query: str, body: str
+) -> None:
+    """Whose request it is stands in the body alone; docs/api.md says so."""
+    headers = {"content-type": "application/json", **headers}
+    answer = await served.clients["reranker"].post(f"/rerank{query}", content=body, headers=headers)
+
+    assert answer.status_code >= 400
+    assert answer.json().keys() == {"error", "error_type"}
+
+
 async def test_what_is_no_key_makes_no_request_infinitys(served: Served) -> None:
     """A text that says documents, quoted or not, is TEI's still, and is refused in its words."""
     texts = ["documents", '"documents": []', "documents:"]
