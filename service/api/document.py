@@ -145,7 +145,7 @@ def _refusals(
     by_status: dict[int, list[str]] = {}
     for code in codes:
         own = REFUSALS[code].status
-        others = api.statuses if api.others is None else api.others
+        others = api.statuses if api.shared_statuses is None else api.shared_statuses
         for status in {api.statuses.get(code, own), others.get(code, own)}:
             by_status.setdefault(status, []).append(code)
     return {

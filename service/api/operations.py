@@ -97,7 +97,7 @@ class Api(NamedTuple):
         codes, body_codes: of a route without a body, and with one.
         problem: words a refusal.
         media_type: of a refusal.
-        others: statuses of a second API that shares the route, as `statuses`.
+        shared_statuses: statuses of a second API that shares the route, as `statuses`.
     """
 
     name: str
@@ -107,7 +107,7 @@ class Api(NamedTuple):
     body_codes: tuple[str, ...]
     problem: Wording
     media_type: str = JSON
-    others: Mapping[str, int] | None = None
+    shared_statuses: Mapping[str, int] | None = None
 
 
 class Operation(NamedTuple):
@@ -166,7 +166,7 @@ TEI_RERANK = Api(
     READING,
     INFINITY.body_codes,
     tei_tasks.rerank_problem,
-    others=refusals.INFINITY,
+    shared_statuses=refusals.INFINITY,
 )
 RERANK = Api(
     "Rerank (Jina, Cohere)",

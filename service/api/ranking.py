@@ -11,7 +11,7 @@ from model.tasks.choices import Task
 from service.encode.answer import Array
 from service.encode.answer import Item as Answered
 from service.encode.request import Documents, EncodeRequest, Item, Side
-from service.encode.tasks.shown import Classes
+from service.encode.tasks.shown import Classes, numbers
 from service.refusals import Refused
 from service.wording.fault import Loc
 
@@ -71,6 +71,19 @@ def ranked(items: Iterable[Answered]) -> list[Rank]:
         if isinstance(item.task, Classes)
     ]
     return sorted(ranks, key=lambda rank: -rank.logit)
+
+
+def best(items: Iterable[Answered], most: int | None, raw: bool) -> list[tuple[int, float]]:
+    """The place and the score of the best texts, as TEI and Infinity score them.
+
+    Args:
+        most: of them; None: all.
+        raw: whether scores are logits, not their sigmoid.
+    """
+    ranks = ranked(items)[:most]
+    logits = np.array([rank.logit for rank in ranks], dtype=np.float32)
+    scores = numbers(logits if raw else sigmoid(logits))
+    return [(rank.place, score) for rank, score in zip(ranks, scores, strict=True)]
 
 
 def sigmoid(logits: Array) -> Array:

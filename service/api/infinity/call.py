@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-import numpy as np
 import orjson
 
 from service.api import ranking
@@ -36,7 +35,7 @@ DOCUMENTS = re.compile(rb'"documents"\s*:')  # as a key: in a string a quote has
 class Embeddings(openai.Call):
     """A request of POST /embeddings."""
 
-    def more(self) -> dict[str, Any]:
+    def added(self) -> dict[str, Any]:
         return _stamp()
 
 
@@ -55,14 +54,12 @@ class Ranks(InPieces):
     texts: Sequence[str]
 
     def pieces(self, encoded: Encoded) -> Iterator[bytes]:
-        ranks = ranking.ranked(encoded.items)[: self.most]
-        logits = np.array([rank.logit for rank in ranks], dtype=np.float32)
-        scores = numbers(logits if self.raw else ranking.sigmoid(logits))
         yield b'{"object":"rerank","results":['
-        for place, (rank, score) in enumerate(zip(ranks, scores, strict=True)):
-            document = self.texts[rank.place] if self.texts else None
-            row = {"relevance_score": score, "index": rank.place, "document": document}
-            yield (b"," if place else b"") + orjson.dumps(row)
+        ranks = ranking.best(encoded.items, self.most, self.raw)
+        for row, (place, score) in enumerate(ranks):
+            document = self.texts[place] if self.texts else None
+            rank = {"relevance_score": score, "index": place, "document": document}
+            yield (b"," if row else b"") + orjson.dumps(rank)
         yield b"]," + _end(encoded)
 
 

@@ -41,12 +41,12 @@ class Call(InPieces):
         tail = {
             "model": encoded.head["model"],
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
-            **self.more(),
+            **self.added(),
         }
         yield b"]," + orjson.dumps(tail)[1:]
 
-    def more(self) -> dict[str, Any]:
-        """What an API like OpenAI's answers beside."""
+    def added(self) -> dict[str, Any]:
+        """What an API like OpenAI's answers as well."""
         return {}
 
 

@@ -67,13 +67,11 @@ class Ranks(InPieces):
     texts: Sequence[str]
 
     def pieces(self, encoded: Encoded) -> Iterator[bytes]:
-        ranks = ranking.ranked(encoded.items)[: self.most]
-        logits = np.array([rank.logit for rank in ranks], dtype=np.float32)
-        scores = numbers(logits if self.raw else ranking.sigmoid(logits))
-        for place, (rank, score) in enumerate(zip(ranks, scores, strict=True)):
-            text = {"text": self.texts[rank.place]} if self.texts else {}
-            yield b"," if place else b"["
-            yield orjson.dumps({"index": rank.place, **text, "score": score})
+        ranks = ranking.best(encoded.items, self.most, self.raw)
+        for row, (place, score) in enumerate(ranks):
+            text = {"text": self.texts[place]} if self.texts else {}
+            yield b"," if row else b"["
+            yield orjson.dumps({"index": place, **text, "score": score})
         yield b"]"
 
 
