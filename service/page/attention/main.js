@@ -266,12 +266,13 @@ onTheme(() => shown.session && draw());
 /** Fills the boxes with what the address holds; nothing is sent before the reader presses Show. */
 function follow() {
   fill(shown);
-  if (shown.text) say("This address holds a text. Press Show to send it to this service.");
+  say(shown.text ? "This address holds a text. Press Show to send it to this service." : "");
 }
 
-addEventListener("hashchange", () => { // a shared address that is pasted into an open page, or a step back from it
+// A shared address that is pasted into an open page, a step back from it, or one that is emptied.
+addEventListener("hashchange", () => {
   const held = state.read();
-  if (!held.text) return;
+  if (!held.text && location.hash) return; // a place on the page
   asked++;
   Object.assign(shown, held);
   forget();

@@ -576,6 +576,14 @@ async def test_a_permalink_that_is_pasted_into_an_open_page_is_followed(
     assert await browser.run("return location.hash") == first
     assert await browser.run("return document.getElementById('other').value") == ""
 
+    await browser.click("document.querySelector('button[type=submit]')")
+    await browser.wait("return !document.getElementById('views').hidden")
+    await browser.run("location.hash = ''")
+    await browser.wait("return document.getElementById('text').value === ''")
+    assert await browser.run("return document.getElementById('views').hidden")
+    assert await browser.run("return document.getElementById('status').textContent") == ""
+    assert await browser.run("return document.querySelectorAll('.head').length") == 0
+
 
 async def test_an_answer_to_what_was_asked_before_a_permalink_is_not_drawn(
     browser: Page, address: str
