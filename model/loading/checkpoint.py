@@ -134,7 +134,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, kernels: Kernel
     choices = read_choices(folder, head)
     more = {"head": choices, "tokenizer": tokenizer.choices, "vocabulary": source.choices}
     more["config"] = read_arguments(folder).config
-    more["blend"] = blend and list(blend.shares)  # whose file says the rest
+    more["blend"] = list(map(str, blend.shares)) if blend else ()  # whose file says the rest
     digest = _digest(paths, pooling, max_tokens, tokenizer.lower_case, prompts, more)
     return Model(
         config,
