@@ -102,7 +102,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, kernels: Kernel
     check_modules(folder)
     raw = read_raw(folder)
     config, family = read_config(raw)
-    source = find_tokenizer(own, raw)
+    source = find_tokenizer(own, raw, read_arguments(folder).tokenizer)
     said = read_rules(folder, config.family, raw)
     lower_case = sentence_transformers.read_lower_case(folder)
     tokenizer = _tokenizer(source, config, said, lower_case)

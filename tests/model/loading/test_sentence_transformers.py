@@ -136,6 +136,27 @@ def test_a_folder_of_sentence_transformers_has_its_vectors(
     torch.testing.assert_close(vectors(model), expected, rtol=0, atol=1e-5)
 
 
+def test_an_encoder_in_a_folder_of_its_own_is_found_there(saved: Saved) -> None:
+    """As the library's first versions saved it; all that is said of its texts is there too."""
+    _, folder = saved(Pooling(WIDTH), Normalize())
+    before = vectors(load(folder))
+    own = folder / "0_Transformer"
+    own.mkdir()
+    names = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+    for name in (*names, "sentence_bert_config.json"):
+        (folder / name).rename(own / name)
+    entries = json.loads((folder / "modules.json").read_text())
+    entries[0]["path"] = own.name
+    (folder / "modules.json").write_text(json.dumps(entries))
+    (own / "sentence_bert_config.json").write_text('{"max_seq_length": 5}')
+    peer = SentenceTransformer(str(folder), device="cpu")
+
+    found = vectors(load(folder))
+
+    torch.testing.assert_close(found, peer.encode(TEXTS, convert_to_tensor=True), rtol=0, atol=1e-5)
+    assert load(folder).max_tokens == 5 and not torch.equal(found, before)
+
+
 def test_dimensions_are_cut_behind_the_dense_layer_and_before_the_norm(saved: Saved) -> None:
     """As truncate_dim, then normalised."""
     peer, folder = saved(Pooling(WIDTH), Dense(WIDTH, 8), Normalize())
