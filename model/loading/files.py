@@ -45,8 +45,11 @@ def differences(config: Mapping[str, Any], supported: Mapping[str, object]) -> l
     return [f"{key} {config[key]!r}" for key in keys]
 
 
-def find_weights(folder: Path) -> list[Path]:
+def find_weights(folder: Path, whole: Path) -> list[Path]:
     """The safetensors files of a folder, in a fixed order.
+
+    Args:
+        whole: the model's folder, where that is the folder of its encoder alone.
 
     Raises:
         CheckpointError: it lacks what every checkpoint has, or holds a pickle instead.
@@ -69,7 +72,7 @@ def find_weights(folder: Path) -> list[Path]:
         pickles = [name for name in PICKLES if (folder / name).is_file()]
         if not (folder / WEIGHTS).is_file() and pickles:
             what = f"{pickles[0]} is a pickle, which can run code"
-            raise CheckpointError(f"{what}; {advice(str(folder))}")
+            raise CheckpointError(f"{what}; {advice(str(whole))}")
         missing += [] if (folder / WEIGHTS).is_file() else [WEIGHTS]
     if missing:
         raise CheckpointError(f"{folder} lacks {', '.join(missing)}")

@@ -124,7 +124,9 @@ def weights(folder: Path) -> tuple[Path, str]:
         what = f"{folder.name}/{pickle.name} is a pickle, which can run code"
         raise CheckpointError(f"{what}; {advice(str(folder.parent))}")
     if not path.is_file():
-        raise CheckpointError(f"{folder.parent} lacks {where}")
+        # of the hub pickles are not fetched, so that this may be one
+        told = f"; if the hub has a pickle there, {advice('ORG/NAME')}"
+        raise CheckpointError(f"{folder.parent} lacks {where}{told}")
     return path, where
 
 

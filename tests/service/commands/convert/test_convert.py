@@ -99,6 +99,7 @@ def test_a_converted_checkpoint_gives_the_bits_of_the_one_saved_as_safetensors(
     torch.save({"weight": torch.ones(1, 15)}, folder / "sparse_linear.pt")
     (folder / "modeling_own.py").write_text("raise SystemExit")
     (folder / "onnx.onnx").write_bytes(b"no")
+    (folder / "onnx").mkdir()
     with pytest.raises(CheckpointError, match=f"headlight convert {folder} OUT"):
         pooled(folder)
 
@@ -120,7 +121,7 @@ def test_a_converted_checkpoint_gives_the_bits_of_the_one_saved_as_safetensors(
         "tokenizer_config.json",
     }
     assert load_file(new / "sparse_linear.safetensors")["weight"].tolist() == [[1.0] * 15]
-    assert "not copied: modeling_own.py, onnx.onnx" in result.stderr
+    assert "not copied: onnx/, modeling_own.py, onnx.onnx" in result.stderr
     assert "network" in result.stderr and "memory and time bounded" in result.stderr
 
 
@@ -151,6 +152,40 @@ def test_shards_become_shards(bert: tuple[Path, dict[str, Tensor]], folder: Path
     assert "pytorch_model.bin.index.json and the shards differ: '" in refused(folder)
     path.write_text(json.dumps({"weight_map": {"a": "../old/pytorch_model.bin"}}))
     assert "names what is no .bin file of the folder" in refused(folder)
+
+
+def test_every_folder_of_a_model_is_looked_into(folder: Path) -> None:
+    """An encoder's own, a Router's; what has safetensors already is not made again."""
+    for name in ("0_Transformer", "2_Dense", "query_0_SparseStaticEmbedding", "onnx"):
+        (folder / name).mkdir()
+        torch.save({"a": torch.ones(2)}, folder / name / "pytorch_model.bin")
+    save_file({"a": torch.ones(2)}, folder / "2_Dense" / "model.safetensors")
+
+    jobs = [job.source for job in convert._jobs(folder, convert._shards(folder))]
+
+    found = ("0_Transformer", "query_0_SparseStaticEmbedding")
+    assert jobs == [f"{name}/pytorch_model.bin" for name in found]
+
+
+def test_one_pickle_goes_before_an_index_beside_it(folder: Path) -> None:
+    """As in transformers."""
+    torch.save({"a": torch.ones(2)}, folder / "pytorch_model.bin")
+    index = {"weight_map": {"a": "pytorch_model-00001-of-00001.bin"}}
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+
+    jobs = [job.source for job in convert._jobs(folder, convert._shards(folder))]
+
+    assert jobs == ["pytorch_model.bin"]
+
+
+def test_where_nothing_can_be_written_is_said_in_one_line(folder: Path) -> None:
+    """Before a pickle is read."""
+    torch.save({"a": torch.ones(2)}, folder / "pytorch_model.bin")
+
+    result = CliRunner().invoke(main, ["convert", str(folder), "/proc/new"])
+
+    assert result.exit_code == 1
+    assert "nothing can be written beside /proc/new" in result.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("today", [True, False], ids=["zip", "before 2020"])
