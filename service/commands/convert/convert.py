@@ -59,7 +59,8 @@ def convert(model: str, out: Path, say: Say) -> None:
     out = out.absolute()
     if not out.parent.is_dir():
         raise CannotConvert(f"{out.parent} is no folder")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    # a link is taken too: nothing can be renamed to where it leads
+    if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
         raise CannotConvert(f"{out} is there already: name a folder that is not, or is empty")
     try:
         folder = weights.with_pickles(model)
@@ -123,9 +124,9 @@ def _jobs(folder: Path, shards: dict[str, str]) -> Iterator[Job]:
 
 
 def _inside(folder: Path) -> list[Path]:
-    """The folders of modules, relative to theirs."""
+    """The folders of modules, relative to theirs; a link may lead anywhere, and is none."""
     found = {path for name in FOLDERS for path in folder.glob(name) if path.is_dir()}
-    return sorted(path.relative_to(folder) for path in found)
+    return sorted(path.relative_to(folder) for path in found if not path.is_symlink())
 
 
 def _renamed(shard: str) -> str:

@@ -1,8 +1,10 @@
 """service/commands/convert: real pickles, through the command."""
 
 import json
+import os
 import pickle
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -160,6 +162,7 @@ def test_every_folder_of_a_model_is_looked_into(folder: Path) -> None:
         (folder / name).mkdir()
         torch.save({"a": torch.ones(2)}, folder / name / "pytorch_model.bin")
     save_file({"a": torch.ones(2)}, folder / "2_Dense" / "model.safetensors")
+    (folder / "3_Dense").symlink_to(folder / "onnx")  # which may lead anywhere
 
     jobs = [job.source for job in convert._jobs(folder, convert._shards(folder))]
 
@@ -327,6 +330,31 @@ def test_reading_a_pickle_has_an_end(folder: Path, monkeypatch: pytest.MonkeyPat
     assert "not read within 0 s" in refused(folder)
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["TERM", "HUP"])
+def test_a_signal_leaves_nothing_half_made(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """Whichever ends the command while it reads."""
+    torch.save({"a": torch.ones(2)}, folder / "pytorch_model.bin")
+    monkeypatch.setattr(convert, "_run", lambda *step: os.kill(os.getpid(), number))
+    before = sorted(folder.parent.iterdir())
+
+    result = run(folder)
+
+    assert (result.exit_code, sorted(folder.parent.iterdir())) == (130, before)
+    assert "stopped; nothing was made" in result.stderr
+
+
+def test_limits_of_the_shell_stay_where_they_are_lower(tmp_path: Path) -> None:
+    """They cannot be raised, and need not be."""
+    hold = "import resource, runpy, sys; now = resource.getrlimit, resource.RLIMIT_FSIZE\n"
+    hold += "resource.setrlimit(now[1], (999, 999))\n"
+    hold += "runpy.run_path(sys.argv[1])['limit'](now[1], 5000); print(now[0](now[1]))"
+    done = subprocess.run([sys.executable, "-c", hold, pickles.__file__], capture_output=True)
+
+    assert done.stdout == b"(999, 999)\n"
+
+
 TRY = """
 import json, runpy, socket, subprocess, sys
 from pathlib import Path
@@ -378,6 +406,9 @@ def test_where_there_is_something_already_nothing_is_made(folder: Path) -> None:
     new = folder.parent / "new"
     new.mkdir()
     (new / "a").touch()
+    assert "is there already" in refused(folder)
+    shutil.rmtree(new)
+    new.symlink_to(folder.parent / "nowhere")
     assert "is there already" in refused(folder)
 
 
