@@ -257,6 +257,25 @@ def test_a_size_that_is_no_positive_whole_number_is_refused(small: Path, size: o
         load(small)
 
 
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"type_vocab_size": "2"}, "types must be a whole number, not '2'"),
+        ({"layer_norm_eps": "1e-12"}, "norm_eps must be a finite number, not '1e-12'"),
+        ({"layer_norm_eps": float("nan")}, "norm_eps must be a finite number, not nan"),
+    ],
+    ids=["types", "a text as eps", "no number as eps"],
+)
+def test_a_number_of_another_kind_is_refused(
+    small: Path, values: dict[str, Any], said: str
+) -> None:
+    """When it is read, and not where it is first used."""
+    change(small / "config.json", **values)
+
+    with pytest.raises(CheckpointError, match=said):
+        load(small)
+
+
 def test_a_config_that_is_no_object_is_refused(small: Path) -> None:
     """JSON, but not a config."""
     (small / "config.json").write_text("[]")

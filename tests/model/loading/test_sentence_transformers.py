@@ -395,6 +395,7 @@ def test_prompts_are_part_of_what_names_the_weights(saved: Saved) -> None:
 BAD_PROMPTS: dict[str, dict[str, Any]] = {
     "a list": {"prompts": ["query: "]},
     "a number": {"prompts": {"query": 1}},
+    "no name": {"prompts": NAMED, "default_prompt_name": ["query"]},
     "no such name": {"prompts": NAMED, "default_prompt_name": "passage"},
 }
 
@@ -486,8 +487,10 @@ def test_a_plain_folder_is_pooled_by_its_mean(small: Path) -> None:
         ({"pooling_mode": "median"}, "median"),
         ({"pooling_mode": ["cls", "median"]}, "cls, median"),
         ({"pooling_mode": []}, "none"),
+        ({"pooling_mode": ["cls", ["max"]]}, "cls, \\['max'\\]"),
+        ({"pooling_mode": {"cls": 1}}, "{'cls': 1}"),
     ],
-    ids=["another", "one of two", "none"],
+    ids=["another", "one of two", "none", "a list of lists", "an object"],
 )
 def test_another_pooling_is_refused_by_name(small: Path, stored: dict[str, Any], said: str) -> None:
     """A vector of another kind is not passed off as the folder's own."""
