@@ -4,6 +4,7 @@ One config describes every family: a family is a set of these choices, and code 
 never for a family by name.
 """
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -77,6 +78,12 @@ class EncoderConfig:
             size = getattr(self, name)
             if type(size) is not int or size < 1:
                 raise ValueError(f"{name} must be a positive whole number, not {size!r}")
+        for name in ("types", "buckets"):
+            size = getattr(self, name)
+            if type(size) is not int or size < 0:
+                raise ValueError(f"{name} must be a whole number, not {size!r}")
+        if type(self.norm_eps) not in (int, float) or not 0 <= self.norm_eps < math.inf:
+            raise ValueError(f"norm_eps must be a finite number, not {self.norm_eps!r}")
         if self.width % self.heads:
             raise ValueError(f"heads ({self.heads}) must divide width ({self.width})")
         for name in ("ropes", "windows"):

@@ -123,7 +123,8 @@ def convert(model: str, out: Path) -> None:
     from service.commands.convert import convert as conversion
 
     try:
-        conversion.convert(model, out, lambda line: tell(sys.stderr, line))
+        with ended_as_interrupted():
+            conversion.convert(model, out, lambda line: tell(sys.stderr, line))
     except KeyboardInterrupt:
         refuse("stopped; nothing was made", INTERRUPTED)
     except (conversion.CannotConvert, OSError) as error:
@@ -199,6 +200,18 @@ def load(flags: dict[str, str | None], config: Path | None) -> Settings:
 def terminal(descriptor: int) -> IO[str]:
     """Keep stdout or stderr for ourselves: while Ray runs, the process's own are a log file."""
     return os.fdopen(os.dup(descriptor), "w")
+
+
+@contextmanager
+def ended_as_interrupted() -> Iterator[None]:
+    """Have every signal that ends a program be as Ctrl-C, so that nothing half made is left."""
+    others = [number for number in SIGNALS if number != signal.SIGINT]
+    before = {number: signal.signal(number, signal.default_int_handler) for number in others}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

@@ -86,7 +86,7 @@ def read(folder: Path) -> EncoderConfig:
         CheckpointError: a file is missing or broken, or the architecture is not supported.
     """
     router.check_routes(folder)
-    find_weights(home(folder))
+    find_weights(home(folder), folder)
     return read_config(read_raw(folder))[0]
 
 
@@ -99,11 +99,11 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, kernels: Kernel
     """
     router.check_routes(folder)
     own = home(folder)
-    files = find_weights(own)
+    files = find_weights(own, folder)
     check_modules(folder)
     raw = read_raw(folder)
     config, family = read_config(raw)
-    source = find_tokenizer(own, raw)
+    source = find_tokenizer(own, raw, read_arguments(folder).tokenizer)
     said = read_rules(folder, config.family, raw)
     lower_case = sentence_transformers.read_lower_case(folder)
     tokenizer = _tokenizer(source, config, said, lower_case)

@@ -23,7 +23,7 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(f"{path.parent} lacks {path.name}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path.name} is not JSON: {error}") from error
 
 
@@ -45,8 +45,11 @@ def differences(config: Mapping[str, Any], supported: Mapping[str, object]) -> l
     return [f"{key} {config[key]!r}" for key in keys]
 
 
-def find_weights(folder: Path) -> list[Path]:
+def find_weights(folder: Path, whole: Path) -> list[Path]:
     """The safetensors files of a folder, in a fixed order.
+
+    Args:
+        whole: the model's folder, where that is the folder of its encoder alone.
 
     Raises:
         CheckpointError: it lacks what every checkpoint has, or holds a pickle instead.
@@ -54,12 +57,14 @@ def find_weights(folder: Path) -> list[Path]:
     missing = [] if (folder / CONFIG).is_file() else [CONFIG]
     if not any((folder / name).is_file() for name in (TOKENIZER, *VOCABULARIES)):
         missing.append(TOKENIZER)
-    if (folder / INDEX).is_file():
+    # where both are there transformers reads the one file, whatever the index says
+    if (folder / INDEX).is_file() and not (folder / WEIGHTS).is_file():
         try:
             shards = sorted(set(read_json(folder / INDEX)["weight_map"].values()))
+            outside = any("/" in shard or "\\" in shard for shard in shards)
         except (KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(f"{INDEX} has no weight_map") from error
-        if any("/" in shard or "\\" in shard for shard in shards):
+        if outside:
             raise CheckpointError(f"{INDEX} names files outside the folder")
         missing += [shard for shard in shards if not (folder / shard).is_file()]
     else:
@@ -67,7 +72,7 @@ def find_weights(folder: Path) -> list[Path]:
         pickles = [name for name in PICKLES if (folder / name).is_file()]
         if not (folder / WEIGHTS).is_file() and pickles:
             what = f"{pickles[0]} is a pickle, which can run code"
-            raise CheckpointError(f"{what}; {advice(str(folder))}")
+            raise CheckpointError(f"{what}; {advice(str(whole))}")
         missing += [] if (folder / WEIGHTS).is_file() else [WEIGHTS]
     if missing:
         raise CheckpointError(f"{folder} lacks {', '.join(missing)}")

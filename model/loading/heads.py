@@ -71,6 +71,8 @@ def read_head(parts: Parts) -> Head | None:
     if chained(parts.folder):
         return _chain(parts)
     names = parts.raw.get("architectures") or [""]
+    if not isinstance(names, list):
+        raise CheckpointError(f"config.json: architectures is no list: {names!r}")
     kind = next((kind for kind in TABLES if str(names[0]).endswith(kind)), None)
     recipe = TABLES[kind].get(parts.config.family) if kind else None
     if kind is None or recipe is None:

@@ -52,8 +52,9 @@ def read_routes(folder: Path) -> Mapping[str, list[tuple[str, Path]]]:
 
 
 def home(folder: Path) -> Path:
-    """Where the encoder's files are: the folder itself, or a Router's of its Transformer."""
-    return read_modules(folder)[0][1] if read_routes(folder).get("document") else folder
+    """Where the encoder's files are: a Transformer's own folder, most often the whole one."""
+    kind, path = next(iter(read_modules(folder)), ("", folder))
+    return path if kind in TRANSFORMERS else folder
 
 
 def _listed(folder: Path) -> list[tuple[str, Path]]:

@@ -115,7 +115,7 @@ def read_prompts(folder: Path) -> Prompts:
     if not isinstance(texts, dict) or not all(isinstance(t, str | None) for t in texts.values()):
         raise CheckpointError(f"{PROMPTS}: prompts must map names to texts")
     texts = {name: text or "" for name, text in texts.items()}
-    if default is not None and default not in texts:
+    if default is not None and not (isinstance(default, str) and default in texts):
         raise CheckpointError(f"{PROMPTS}: default_prompt_name names no prompt")
     poolings = [
         read_object(path / CONFIG) for kind, path in read_modules(folder) if kind == "Pooling"

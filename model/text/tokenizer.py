@@ -23,6 +23,7 @@ from model.text.rules import Rules
 
 Truncate = Literal["refuse", "right", "left"]
 Cut = Truncate | Literal["own"]  # at the side that the checkpoint names
+UNHEARD = "\U0010ffff"  # no character, and in no vocabulary
 Texts = tuple[str] | tuple[str, str]  # a text, or a pair of them
 
 
@@ -47,7 +48,8 @@ class Tokenizer:
         stored = rules.parts(file)
         self.side: Side = said.side or (file.truncation or {}).get("direction", "right")
         # one made of its vocabulary has its steps already
-        self._library = rules.rebuild(file, said) if isinstance(source, Path) else file
+        self._library = _rebuilt(file, said) if isinstance(source, Path) else file
+        _check_unknown(self._library)
         made = rules.parts(self._library)
         self._library.no_truncation()
         self._library.no_padding()
@@ -245,6 +247,23 @@ def _read(path: Path) -> Library:
         return Library.from_file(str(path))
     except Exception as error:  # the library raises nothing narrower
         raise CheckpointError(f"{path.name} cannot be read: {error}") from error
+
+
+def _rebuilt(file: Library, said: Rules) -> Library:
+    try:
+        return rules.rebuild(file, said)
+    except CheckpointError:
+        raise
+    except Exception as error:  # likewise
+        raise CheckpointError(f"the tokenizer that is named cannot be made: {error}") from error
+
+
+def _check_unknown(library: Library) -> None:
+    """Refuse a vocabulary that fails at the first word that it lacks."""
+    try:
+        library.model.tokenize(UNHEARD)
+    except Exception as error:  # likewise
+        raise CheckpointError(f"the tokenizer has nothing for an unknown word: {error}") from error
 
 
 def _lower_case(normalizer: Normalizer | None) -> Normalizer:

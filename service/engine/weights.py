@@ -35,8 +35,10 @@ FILES = (
     "modules.json",
     "sentence_*_config.json",
     "config_sentence_transformers.json",
-    "[0-9]_*/config.json",
-    "[0-9]_*/model.safetensors",
+    "[0-9]_*/*.json",
+    "[0-9]_*/model*.safetensors",
+    "0_*/*.txt",  # of an encoder in a folder of its own
+    "0_*/*.model",
     "router_config.json",
     "*_[0-9]_*/*.json",  # of a Router's routes
     "*_[0-9]_*/model*.safetensors",
@@ -46,7 +48,12 @@ PICKLES = (  # that `headlight convert` reads; nothing else fetches them
     "pytorch_model.bin.index.json",
     "pytorch_model-*.bin",
 )
-SMALL_PICKLES = ("[0-9]_*/pytorch_model.bin", "colbert_linear.pt", "sparse_linear.pt")
+SMALL_PICKLES = (
+    "[0-9]_*/pytorch_model.bin",
+    "*_[0-9]_*/pytorch_model.bin",
+    "colbert_linear.pt",
+    "sparse_linear.pt",
+)
 
 
 class ModelNotFound(Exception):
@@ -86,7 +93,8 @@ def locate(model: str) -> Source:
         return Source(folder, folder.resolve().name)
     name, revision = _hub(model)
     snapshot = _fetch(name, revision, FILES)
-    if not any((*snapshot.glob("*.safetensors"), *snapshot.glob("router_config.json"))):
+    there = ("*.safetensors", "0_*/*.safetensors", "router_config.json")
+    if not any(any(snapshot.glob(name)) for name in there):
         raise ModelNotFound(
             f"{model} has no safetensors, and pickles are not read; {advice(model)}"
         )

@@ -52,8 +52,10 @@ def read_modes(folder: Path) -> tuple[Mode, ...]:
     config = read_object(folder / CONFIG)
     flags = [mode for flag, mode in FLAGS.items() if config.get(flag)]
     names = config.get("pooling_mode", flags or ["mean"])  # sentence-transformers 6 writes this
-    names = [names] if isinstance(names, str) else names or []
-    modes = tuple(mode for name in names for mode in get_args(Mode) if OURS.get(name, name) == mode)
+    names = names if isinstance(names, list) else [names] * bool(names)
+    modes = tuple(
+        mode for name in names for mode in get_args(Mode) if OURS.get(str(name), name) == mode
+    )
     if not names or len(modes) != len(names):
         raise CheckpointError(f"pooling not supported: {', '.join(map(str, names)) or 'none'}")
     return modes
@@ -151,7 +153,9 @@ def weights(folder: Path) -> tuple[Path, str]:
         what = f"{folder.name}/{pickle.name} is a pickle, which can run code"
         raise CheckpointError(f"{what}; {advice(str(folder.parent))}")
     if not path.is_file():
-        raise CheckpointError(f"{folder.parent} lacks {where}")
+        # of the hub pickles are not fetched, so that this may be one
+        told = f"; if the hub has a pickle there, {advice('ORG/NAME')}"
+        raise CheckpointError(f"{folder.parent} lacks {where}{told}")
     return path, where
 
 

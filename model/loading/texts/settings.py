@@ -16,6 +16,7 @@ from typing import Any
 from tokenizers import AddedToken
 
 from model.errors import CheckpointError
+from model.loading.files import TOKENIZER
 from model.loading.modules import home, read_optional
 from model.loading.texts.arguments import read_arguments
 from model.loading.texts.classes import KINDS, TYPED, read_class
@@ -42,7 +43,7 @@ def read_rules(folder: Path, family: str, config: Mapping[str, Any]) -> Rules:
     """
     over, folder = read_arguments(folder).tokenizer, home(folder)
     stored = read_optional(folder / TOKENIZER_CONFIG)
-    name = read_class(family, stored, config)
+    name = read_class(family, stored, config, made=not (folder / TOKENIZER).is_file())
     said = {**stored, **over}
     wrong = [key for key in REFUSED if said.get(key)]
     wrong += [CHAT] if (folder / CHAT).is_file() else []
@@ -58,7 +59,7 @@ def read_rules(folder: Path, family: str, config: Mapping[str, Any]) -> Rules:
     if OLDER in said and EXTRA not in said:
         said[EXTRA] = said.pop(OLDER)
     return Rules(
-        kind=KINDS[name],
+        kind=KINDS.get(name, "file"),
         lower_case=_switch(said, "do_lower_case", own=True),
         strip_accents=_optional_switch(said, "strip_accents"),
         chinese=_switch(said, "tokenize_chinese_chars", own=True),

@@ -8,7 +8,7 @@ Source: transformers 5, tokenization_utils_base.py, `_from_pretrained`, and
 tokenization_utils_tokenizers.py, `TokenizersBackend.__init__`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,12 +59,18 @@ class Added:
         library.add_tokens([_special(token, named) for token in tokens])
 
 
-def read_added(folder: Path, config: Mapping[str, Any], defaults: Mapping[str, str]) -> Added:
+def read_added(
+    folder: Path,
+    config: Mapping[str, Any],
+    defaults: Mapping[str, str],
+    settled: Collection[str] = (),
+) -> Added:
     """The tokens of a folder.
 
     Args:
         config: its tokenizer_config.json.
         defaults: a token for each role that the kind of tokenizer has one for.
+        settled: keys of which special_tokens_map.json says nothing any more.
 
     Raises:
         CheckpointError: a token is written in a way that is not known.
@@ -77,7 +83,8 @@ def read_added(folder: Path, config: Mapping[str, Any], defaults: Mapping[str, s
         by_id = _decoder(config[BY_ID])
     else:
         for key, value in read_optional(folder / SPECIAL).items():
-            entries[key] = _of_map(value, entries.get(key) if key == EXTRA else None)
+            if key not in settled:
+                entries[key] = _of_map(value, entries.get(key) if key == EXTRA else None)
     others = _others(entries[EXTRA] if EXTRA in entries else entries.get(ADDITIONAL))
     own = [key for key in entries if key.endswith("_token") and key not in KEYS]
     if wrong := [key for key in own if isinstance(entries[key], str | dict | AddedToken)]:

@@ -84,11 +84,14 @@ class Kind:
     switches: Mapping[str, bool | None] = field(default_factory=dict)
 
 
-def find_tokenizer(folder: Path, config: Mapping[str, Any]) -> Source:
+def find_tokenizer(
+    folder: Path, config: Mapping[str, Any], over: Mapping[str, Any] | None = None
+) -> Source:
     """The tokenizer of a folder; without tokenizer.json it is made of the vocabulary.
 
     Args:
         config: its config.json.
+        over: what holds over its tokenizer_config.json, but for the class.
 
     Raises:
         CheckpointError: it cannot be made, or not as transformers makes it.
@@ -96,12 +99,15 @@ def find_tokenizer(folder: Path, config: Mapping[str, Any]) -> Source:
     if (folder / TOKENIZER).is_file():
         return Source(folder / TOKENIZER, [folder / TOKENIZER])
     own = read_optional(folder / CONFIG)
+    over = over or {}
+    own = {**own, **{key: value for key, value in over.items() if key != "tokenizer_class"}}
     kind = _kind(folder, own, config)
     switches = {name: own.get(name, default) for name, default in kind.switches.items()}
     for name, value in switches.items():
         if not isinstance(value, bool) and (value is not None or kind.switches[name] is not None):
             raise CheckpointError(f"{CONFIG}: {name} is neither true nor false: {value!r}")
-    added = read_added(folder, own, {f"{role}_token": kind.roles[role] for role in kind.roles})
+    defaults = {f"{role}_token": kind.roles[role] for role in kind.roles}
+    added = read_added(folder, own, defaults, {key for key in over if over[key]})
     roles = {key.removesuffix("_token"): text_of(token) for key, token in added.roles.items()}
     paths = [folder / name for name in kind.files]
     try:

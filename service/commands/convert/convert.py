@@ -1,7 +1,7 @@
 """A folder with pickles -> a folder that serves: safetensors in their place, the rest copied.
 
 pytorch_model.bin, or its shards            model.safetensors, or as many shards
-[0-9]_*/pytorch_model.bin                   model.safetensors beside it
+1_Pooling/ .., 0_Transformer/, a Router's    theirs too: model.safetensors beside each
 colbert_linear.pt, sparse_linear.pt         safetensors of that name, which nothing reads yet
 .json, .txt, .model, .safetensors, .metadata   as they are; nothing else is copied
 
@@ -29,6 +29,7 @@ INDEX = "pytorch_model.bin.index.json"
 WRITTEN, WRITTEN_INDEX = "model.safetensors", "model.safetensors.index.json"
 LINEARS = ("colbert_linear.pt", "sparse_linear.pt")  # of bge-m3
 COPIED = (".json", ".txt", ".model", ".safetensors", ".metadata")
+FOLDERS = ("[0-9]*_*/", "*_[0-9]*_*/")  # of modules, and of a Router's
 STEP_SECONDS, BYTES_A_SECOND = 120, 20_000_000  # for each of the two processes of a file
 Say = Callable[[str], None]
 
@@ -58,7 +59,8 @@ def convert(model: str, out: Path, say: Say) -> None:
     out = out.absolute()
     if not out.parent.is_dir():
         raise CannotConvert(f"{out.parent} is no folder")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    # a link is taken too: nothing can be renamed to where it leads
+    if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
         raise CannotConvert(f"{out} is there already: name a folder that is not, or is empty")
     try:
         folder = weights.with_pickles(model)
@@ -68,7 +70,10 @@ def convert(model: str, out: Path, say: Say) -> None:
     jobs = list(_jobs(folder, shards))
     if not jobs:
         raise CannotConvert(f"{folder} holds no pickle to convert ({', '.join(WHOLE[:1])} ..)")
-    made = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    try:
+        made = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    except OSError as error:
+        raise CannotConvert(f"nothing can be written beside {out}: {error.strerror}") from error
     try:
         sizes = {job: _convert(folder / job.source, made, job, say) for job in jobs}
         if shards:
@@ -86,8 +91,8 @@ def convert(model: str, out: Path, say: Say) -> None:
 
 def _shards(folder: Path) -> dict[str, str]:
     """Which shard has each tensor, of a folder whose pickles are shards; empty otherwise."""
-    path = folder / INDEX
-    if any((folder / name).is_file() for name in (WRITTEN, WRITTEN_INDEX)) or not path.is_file():
+    path, others = folder / INDEX, (WRITTEN, WRITTEN_INDEX, WHOLE[0])  # which go before it
+    if any((folder / name).is_file() for name in others) or not path.is_file():
         return {}
     try:
         shards = dict(json.loads(path.read_text("utf-8"))["weight_map"])
@@ -109,13 +114,19 @@ def _jobs(folder: Path, shards: dict[str, str]) -> Iterator[Job]:
     elif not any((folder / name).is_file() for name in (WRITTEN, WRITTEN_INDEX)):
         whole = [name for name in WHOLE if (folder / name).is_file()]
         yield from (Job(name, WRITTEN) for name in whole[:1])
-    for path in sorted(folder.glob(f"[0-9]*_*/{WHOLE[0]}")):
-        inside = path.relative_to(folder).parent
-        if not (folder / inside / WRITTEN).is_file():
+    for inside in _inside(folder):
+        there = (folder / inside / WHOLE[0]).is_file()
+        if there and not (folder / inside / WRITTEN).is_file():
             yield Job(str(inside / WHOLE[0]), str(inside / WRITTEN))
     for name in LINEARS:
         if (folder / name).is_file():
             yield Job(name, str(Path(name).with_suffix(".safetensors")))
+
+
+def _inside(folder: Path) -> list[Path]:
+    """The folders of modules, relative to theirs; a link may lead anywhere, and is none."""
+    found = {path for name in FOLDERS for path in folder.glob(name) if path.is_dir()}
+    return sorted(path.relative_to(folder) for path in found if not path.is_symlink())
 
 
 def _renamed(shard: str) -> str:
@@ -207,11 +218,16 @@ def _copy(folder: Path, made: Path, converted: set[str]) -> list[str]:
     """Copy what a model is served from.
 
     Returns:
-        What is left out, but for the pickles that were converted.
+        What is left out, folders too, but for the pickles that were converted.
     """
-    left = []
-    paths = [*folder.iterdir(), *folder.glob("[0-9]*_*/*")]
-    for path in sorted(path for path in paths if path.is_file()):
+    modules = _inside(folder)
+    every = sorted(path for one in [Path(), *modules] for path in (folder / one).iterdir())
+    folders = [path for path in every if path.is_dir() and path.name != made.name]
+    inner = (path.relative_to(folder) for path in folders)
+    left = [f"{inside}/" for inside in inner if inside not in modules]
+    for path in every:
+        if not path.is_file():
+            continue
         inside = path.relative_to(folder)
         if path.suffix not in COPIED or path.name == INDEX:
             left.append(str(inside))

@@ -114,11 +114,17 @@ def bound(size: int, seconds: int) -> None:
     """Take no more memory than a file of this size explains, and so much processor time."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     most = pages * resource.getpagesize() + FILES_IN_MEMORY * size + SPARE_MEMORY
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    most = 2 * size + SPARE_MEMORY
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES, OPEN_FILES))
+    limit(resource.RLIMIT_AS, most)
+    limit(resource.RLIMIT_FSIZE, 2 * size + SPARE_MEMORY)
+    limit(resource.RLIMIT_CPU, seconds)
+    limit(resource.RLIMIT_NOFILE, OPEN_FILES)
+
+
+def limit(kind: int, most: int) -> None:
+    """Take no more than this, or than the shell that called leaves."""
+    _, left = resource.getrlimit(kind)
+    most = most if left == resource.RLIM_INFINITY else min(most, left)
+    resource.setrlimit(kind, (most, most))
 
 
 def load(torch: Any, source: Path) -> dict[str, Any]:

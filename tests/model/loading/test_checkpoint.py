@@ -257,6 +257,25 @@ def test_a_size_that_is_no_positive_whole_number_is_refused(small: Path, size: o
         load(small)
 
 
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"type_vocab_size": "2"}, "types must be a whole number, not '2'"),
+        ({"layer_norm_eps": "1e-12"}, "norm_eps must be a finite number, not '1e-12'"),
+        ({"layer_norm_eps": float("nan")}, "norm_eps must be a finite number, not nan"),
+    ],
+    ids=["types", "a text as eps", "no number as eps"],
+)
+def test_a_number_of_another_kind_is_refused(
+    small: Path, values: dict[str, Any], said: str
+) -> None:
+    """When it is read, and not where it is first used."""
+    change(small / "config.json", **values)
+
+    with pytest.raises(CheckpointError, match=said):
+        load(small)
+
+
 def test_a_config_that_is_no_object_is_refused(small: Path) -> None:
     """JSON, but not a config."""
     (small / "config.json").write_text("[]")
@@ -318,6 +337,20 @@ def test_shards_load_as_one_file_does(small: Path, request: pytest.FixtureReques
     assert torch.equal(encode(load(folder)), expected)
 
 
+def test_an_index_left_beside_one_file_is_not_followed(sharded: Path) -> None:
+    """As in transformers, which takes the one file."""
+    changed = BertModel.from_pretrained(sharded)
+    changed.embeddings.word_embeddings.weight.data.mul_(2)
+    save_file(changed.state_dict(), sharded / files.WEIGHTS, metadata={"format": "pt"})
+
+    torch.testing.assert_close(
+        encode(load(sharded)),
+        by_transformers(BertModel.from_pretrained(sharded)),
+        rtol=0,
+        atol=1e-5,
+    )
+
+
 def test_a_missing_shard_is_named(sharded: Path) -> None:
     """The index says which there should be."""
     (sharded / "model-00002-of-00003.safetensors").unlink()
@@ -331,8 +364,9 @@ def test_a_missing_shard_is_named(sharded: Path) -> None:
     [
         ({"weight_map": {FIRST: "../elsewhere.safetensors"}}, "names files outside the folder"),
         ({}, "has no weight_map"),
+        ({"weight_map": {FIRST: 1}}, "has no weight_map"),
     ],
-    ids=["outside", "empty"],
+    ids=["outside", "empty", "a number"],
 )
 def test_an_index_that_cannot_be_followed_is_refused(
     sharded: Path, index: dict[str, Any], said: str
@@ -342,6 +376,14 @@ def test_an_index_that_cannot_be_followed_is_refused(
 
     with pytest.raises(CheckpointError, match=said):
         load(sharded)
+
+
+def test_a_config_nested_without_end_is_refused(small: Path) -> None:
+    """As any file that is not JSON."""
+    (small / "config.json").write_text("[" * 200_000)
+
+    with pytest.raises(CheckpointError, match="config.json is not JSON"):
+        load(small)
 
 
 def test_code_that_a_folder_brings_is_never_run(small: Path) -> None:

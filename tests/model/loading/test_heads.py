@@ -372,6 +372,7 @@ def broken(folder: Path, *lost: str, **config: Any) -> None:
             "not supported: classifier_activation",
         ),
         ("bert", "", {"sentence_transformers": {"activation_fn": "x.Y"}}, "activation_fn 'x.Y'"),
+        ("bert", "", {"architectures": {"0": "a"}}, "architectures is no list: {'0': 'a'}"),
     ],
 )
 def test_a_head_that_is_not_whole_or_not_computed_here_is_refused(

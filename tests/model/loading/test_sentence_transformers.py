@@ -136,6 +136,27 @@ def test_a_folder_of_sentence_transformers_has_its_vectors(
     torch.testing.assert_close(vectors(model), expected, rtol=0, atol=1e-5)
 
 
+def test_an_encoder_in_a_folder_of_its_own_is_found_there(saved: Saved) -> None:
+    """As the library's first versions saved it; all that is said of its texts is there too."""
+    _, folder = saved(Pooling(WIDTH), Normalize())
+    before = vectors(load(folder))
+    own = folder / "0_Transformer"
+    own.mkdir()
+    names = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+    for name in (*names, "sentence_bert_config.json"):
+        (folder / name).rename(own / name)
+    entries = json.loads((folder / "modules.json").read_text())
+    entries[0]["path"] = own.name
+    (folder / "modules.json").write_text(json.dumps(entries))
+    (own / "sentence_bert_config.json").write_text('{"max_seq_length": 5}')
+    peer = SentenceTransformer(str(folder), device="cpu")
+
+    found = vectors(load(folder))
+
+    torch.testing.assert_close(found, peer.encode(TEXTS, convert_to_tensor=True), rtol=0, atol=1e-5)
+    assert load(folder).max_tokens == 5 and not torch.equal(found, before)
+
+
 def test_dimensions_are_cut_behind_the_dense_layer_and_before_the_norm(saved: Saved) -> None:
     """As truncate_dim, then normalised."""
     peer, folder = saved(Pooling(WIDTH), Dense(WIDTH, 8), Normalize())
@@ -263,7 +284,7 @@ def test_a_dense_layer_without_weights_is_named(saved: Saved) -> None:
     _, folder = saved(Pooling(WIDTH), Dense(WIDTH, 8))
     (folder / "2_Dense" / "model.safetensors").unlink()
 
-    with pytest.raises(CheckpointError, match=r"lacks 2_Dense/model\.safetensors"):
+    with pytest.raises(CheckpointError, match=r"lacks 2_Dense/model\.safetensors; .* convert ORG"):
         load(folder)
 
 
@@ -373,6 +394,7 @@ def test_prompts_are_part_of_what_names_the_weights(saved: Saved) -> None:
 BAD_PROMPTS: dict[str, dict[str, Any]] = {
     "a list": {"prompts": ["query: "]},
     "a number": {"prompts": {"query": 1}},
+    "no name": {"prompts": NAMED, "default_prompt_name": ["query"]},
     "no such name": {"prompts": NAMED, "default_prompt_name": "passage"},
 }
 
@@ -464,8 +486,10 @@ def test_a_plain_folder_is_pooled_by_its_mean(small: Path) -> None:
         ({"pooling_mode": "median"}, "median"),
         ({"pooling_mode": ["cls", "median"]}, "cls, median"),
         ({"pooling_mode": []}, "none"),
+        ({"pooling_mode": ["cls", ["max"]]}, "cls, \\['max'\\]"),
+        ({"pooling_mode": {"cls": 1}}, "{'cls': 1}"),
     ],
-    ids=["another", "one of two", "none"],
+    ids=["another", "one of two", "none", "a list of lists", "an object"],
 )
 def test_another_pooling_is_refused_by_name(small: Path, stored: dict[str, Any], said: str) -> None:
     """A vector of another kind is not passed off as the folder's own."""

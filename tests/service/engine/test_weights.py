@@ -218,6 +218,7 @@ def hub() -> Iterator[type[Hub]]:
 
 def test_a_model_is_fetched_from_the_hub_once_and_in_part(ask: Ask, hub: Any) -> None:
     """Configs, tokenizer, vocabulary and safetensors; no pickle, no code, no other formats."""
+    hub.files["0_Transformer/vocab.txt"] = b"of an encoder in a folder of its own"
     first = ask(NAME, HF_ENDPOINT=hub.endpoint)
     fetched = sorted(hub.fetched)
     again = ask(NAME, HF_ENDPOINT=hub.endpoint)
@@ -227,6 +228,7 @@ def test_a_model_is_fetched_from_the_hub_once_and_in_part(ask: Ask, hub: Any) ->
     assert first[1:] == [NAME, NEW, f"{NAME}@{NEW}"]
     assert sorted(hub.fetched) == fetched
     assert set(fetched) == {
+        "0_Transformer/vocab.txt",
         "1_Pooling/config.json",
         "2_Dense/model.safetensors",
         "config.json",
@@ -240,6 +242,17 @@ def test_a_model_is_fetched_from_the_hub_once_and_in_part(ask: Ask, hub: Any) ->
         *({"config_sentence_transformers.json"} & hub.files.keys()),
     }
     assert (Path(first[0]) / "model.safetensors").read_bytes().startswith(b"of model")
+
+
+def test_an_encoder_in_a_folder_of_its_own_is_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its weights are no pickle, though the repository's first folder holds none."""
+    monkeypatch.setattr(weights, "_fetch", lambda name, revision, files: tmp_path)
+    (tmp_path / "0_Transformer").mkdir()
+    (tmp_path / "0_Transformer" / "model.safetensors").touch()
+
+    assert locate(NAME).folder == tmp_path
 
 
 def test_a_model_is_fetched_with_its_pickles_where_they_are_to_be_converted(

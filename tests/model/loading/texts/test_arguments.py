@@ -59,6 +59,25 @@ def test_arguments_hold_over_tokenizer_config(saved: Path, name: str) -> None:
     assert ours.digest != plain.digest
 
 
+def test_arguments_hold_where_the_tokenizer_is_made_of_its_vocabulary(saved: Path) -> None:
+    """Over tokenizer_config.json and special_tokens_map.json alike."""
+    ids = AutoTokenizer.from_pretrained(saved).get_vocab()
+    (saved / "vocab.txt").write_text("\n".join(sorted(ids, key=ids.__getitem__)), "utf-8")
+    (saved / "tokenizer.json").unlink()
+    (saved / "special_tokens_map.json").write_text('{"sep_token": "[PAD]"}')
+    change(saved / "tokenizer_config.json", do_lower_case=True)
+    plain = load(saved)
+    arguments = {"do_lower_case": False, "strip_accents": False, "sep_token": "[MASK]"}
+    change(saved / SENTENCE, tokenizer_args=arguments)
+    peer, ours = SentenceTransformer(str(saved), device="cpu"), load(saved)
+
+    (found,) = ours.tokenizer([(TEXT,)], 37)
+
+    assert found.token_ids == peer.tokenizer(TEXT)["input_ids"]
+    assert found.token_ids != plain.tokenizer([(TEXT,)], 37)[0].token_ids
+    assert ours.digest != plain.digest
+
+
 @pytest.mark.parametrize("name", ["config_args", "config_kwargs"])
 def test_arguments_hold_over_config(saved: Path, name: str) -> None:
     """And name other weights."""

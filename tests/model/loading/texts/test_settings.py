@@ -187,6 +187,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no token": ({"sep_token": 3}, "sep_token is no token: 3"),
     "a lost token": ({"cls_token": None}, "cls_token is null, and the texts need it"),
     "a new unknown": ({"unk_token": "[X]"}, "unk_token '\\[X\\]' is not in the vocabulary"),
+    "a space before": ({"sep_token": " ate"}, "that is named cannot be made: Missing SpecialToken"),
     "no decoder": ({"added_tokens_decoder": {"a": X}}, "added_tokens_decoder has no tokens by id"),
 }
 

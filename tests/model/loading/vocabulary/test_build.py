@@ -273,6 +273,34 @@ def test_a_checkpoint_loads_without_tokenizer_json(write: Write) -> None:
     assert made.digest == digest != stored.digest  # other bytes were read
 
 
+def test_a_checkpoint_loads_with_the_vocabulary_of_an_albert(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole, and not its tokenizer alone; it has no token types, as in transformers."""
+    folder = write(*CASES["albert's pieces in a bert"])
+    peer = by_transformers(folder, monkeypatch)
+    sizes = {"vocab_size": len(peer), "hidden_size": 15, "num_attention_heads": 3}
+    sizes |= {"num_hidden_layers": 1, "intermediate_size": 23, "max_position_embeddings": 37}
+    BertModel(BertConfig(**sizes)).save_pretrained(folder)
+
+    (found,) = load(folder).tokenizer([("A dog ate", "the food")], 37)
+
+    expected = peer("A dog ate", "the food", return_token_type_ids=True)["input_ids"]
+    assert found.token_ids == expected
+    assert set(found.types) == {0} and "token_type_ids" not in peer("a", "b")
+    peer.backend_tokenizer.save(str(folder / "tokenizer.json"))
+    with pytest.raises(CheckpointError, match="tokenizer_class 'AlbertTokenizer' is not supported"):
+        load(folder)
+
+
+def test_a_vocabulary_without_its_unknown_token_is_refused(write: Write) -> None:
+    """When it is loaded, and not at the first text with a word that it lacks."""
+    made = ours(write("bert", wordpiece, {"unk_token": "[NONE]"}, {}))
+
+    with pytest.raises(CheckpointError, match="has nothing for an unknown word: .*Missing"):
+        Tokenizer(made)
+
+
 @pytest.mark.parametrize(
     "change",
     [

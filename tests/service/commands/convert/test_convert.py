@@ -1,8 +1,10 @@
 """service/commands/convert: real pickles, through the command."""
 
 import json
+import os
 import pickle
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -100,6 +102,7 @@ def test_a_converted_checkpoint_gives_the_bits_of_the_one_saved_as_safetensors(
     torch.save({"weight": torch.ones(1, 15)}, folder / "sparse_linear.pt")
     (folder / "modeling_own.py").write_text("raise SystemExit")
     (folder / "onnx.onnx").write_bytes(b"no")
+    (folder / "onnx").mkdir()
     with pytest.raises(CheckpointError, match=f"headlight convert {folder} OUT"):
         pooled(folder)
     (tmp_path / "new").mkdir()  # an empty folder is taken
@@ -122,7 +125,7 @@ def test_a_converted_checkpoint_gives_the_bits_of_the_one_saved_as_safetensors(
         "tokenizer_config.json",
     }
     assert load_file(new / "sparse_linear.safetensors")["weight"].tolist() == [[1.0] * 15]
-    assert "not copied: modeling_own.py, onnx.onnx" in result.stderr
+    assert "not copied: onnx/, modeling_own.py, onnx.onnx" in result.stderr
     assert "network" in result.stderr and "memory and time bounded" in result.stderr
 
 
@@ -153,6 +156,41 @@ def test_shards_become_shards(bert: tuple[Path, dict[str, Tensor]], folder: Path
     assert "pytorch_model.bin.index.json and the shards differ: '" in refused(folder)
     path.write_text(json.dumps({"weight_map": {"a": "../old/pytorch_model.bin"}}))
     assert "names what is no .bin file of the folder" in refused(folder)
+
+
+def test_every_folder_of_a_model_is_looked_into(folder: Path) -> None:
+    """An encoder's own, a Router's; what has safetensors already is not made again."""
+    for name in ("0_Transformer", "2_Dense", "query_0_SparseStaticEmbedding", "onnx"):
+        (folder / name).mkdir()
+        torch.save({"a": torch.ones(2)}, folder / name / "pytorch_model.bin")
+    save_file({"a": torch.ones(2)}, folder / "2_Dense" / "model.safetensors")
+    (folder / "3_Dense").symlink_to(folder / "onnx")  # which may lead anywhere
+
+    jobs = [job.source for job in convert._jobs(folder, convert._shards(folder))]
+
+    found = ("0_Transformer", "query_0_SparseStaticEmbedding")
+    assert jobs == [f"{name}/pytorch_model.bin" for name in found]
+
+
+def test_one_pickle_goes_before_an_index_beside_it(folder: Path) -> None:
+    """As in transformers."""
+    torch.save({"a": torch.ones(2)}, folder / "pytorch_model.bin")
+    index = {"weight_map": {"a": "pytorch_model-00001-of-00001.bin"}}
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+
+    jobs = [job.source for job in convert._jobs(folder, convert._shards(folder))]
+
+    assert jobs == ["pytorch_model.bin"]
+
+
+def test_where_nothing_can_be_written_is_said_in_one_line(folder: Path) -> None:
+    """Before a pickle is read."""
+    torch.save({"a": torch.ones(2)}, folder / "pytorch_model.bin")
+
+    result = CliRunner().invoke(main, ["convert", str(folder), "/proc/new"])
+
+    assert result.exit_code == 1
+    assert "nothing can be written beside /proc/new" in result.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("today", [True, False], ids=["zip", "before 2020"])
@@ -297,6 +335,31 @@ def test_reading_a_pickle_has_an_end(folder: Path, monkeypatch: pytest.MonkeyPat
     assert "not read within 0 s" in refused(folder)
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["TERM", "HUP"])
+def test_a_signal_leaves_nothing_half_made(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """Whichever ends the command while it reads."""
+    torch.save({"a": torch.ones(2)}, folder / "pytorch_model.bin")
+    monkeypatch.setattr(convert, "_run", lambda *step: os.kill(os.getpid(), number))
+    before = sorted(folder.parent.iterdir())
+
+    result = run(folder)
+
+    assert (result.exit_code, sorted(folder.parent.iterdir())) == (130, before)
+    assert "stopped; nothing was made" in result.stderr
+
+
+def test_limits_of_the_shell_stay_where_they_are_lower(tmp_path: Path) -> None:
+    """They cannot be raised, and need not be."""
+    hold = "import resource, runpy, sys; now = resource.getrlimit, resource.RLIMIT_FSIZE\n"
+    hold += "resource.setrlimit(now[1], (999, 999))\n"
+    hold += "runpy.run_path(sys.argv[1])['limit'](now[1], 5000); print(now[0](now[1]))"
+    done = subprocess.run([sys.executable, "-c", hold, pickles.__file__], capture_output=True)
+
+    assert done.stdout == b"(999, 999)\n"
+
+
 TRY = """
 import json, runpy, socket, subprocess, sys
 from pathlib import Path
@@ -348,6 +411,9 @@ def test_where_there_is_something_already_nothing_is_made(folder: Path) -> None:
     new = folder.parent / "new"
     new.mkdir()
     (new / "a").touch()
+    assert "is there already" in refused(folder)
+    shutil.rmtree(new)
+    new.symlink_to(folder.parent / "nowhere")
     assert "is there already" in refused(folder)
 
 
