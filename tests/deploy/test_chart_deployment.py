@@ -44,7 +44,7 @@ def test_a_pod_serves_with_the_settings_of_the_values(case: str, pod: dict[str, 
     found = read(pod)
     (container, *_) = pod["spec"]["containers"]
 
-    expected = {"drain_seconds": 25, "device": "cpu", "replicas": 1} | asked["settings"]
+    expected = {"replicas": 1} | asked["settings"]
     expected |= {"device": asked.get("device", "cpu"), "threads": 1 if "device" in asked else 3}
     expected |= {"model": asked["model"].get("name", "all-MiniLM-L6-v2")}
     assert {name: getattr(found, name) for name in expected} == {
@@ -61,7 +61,6 @@ def test_a_pod_is_a_whole_service(case: str, pod: dict[str, Any]) -> None:
     shared = next(each["emptyDir"] for each in spec["volumes"] if each["name"] == "shm")
 
     assert int(shared["sizeLimit"].removesuffix("Mi")) << 20 >= room.STORE_BYTES["haproxy"]
-    assert spec["terminationGracePeriodSeconds"] > ingress.shutdown_seconds(read(pod))
     assert spec["shareProcessNamespace"] is True
     assert spec["automountServiceAccountToken"] is False
     assert spec["securityContext"]["runAsNonRoot"] is True
@@ -70,6 +69,18 @@ def test_a_pod_is_a_whole_service(case: str, pod: dict[str, Any]) -> None:
     assert {each["name"] for each in spec["volumes"]} == {
         each["name"] for each in container["volumeMounts"]
     }
+
+
+@pytest.mark.parametrize(("case", "seconds"), [("deployment", 25), ("deployment alone", 0)])
+def test_a_pod_serves_on_until_no_service_leads_to_it(pod: dict[str, Any], seconds: float) -> None:
+    """`headlight serve` answers 503 from the moment it is told to stop, so it is told late."""
+    container = pod["spec"]["containers"][0]
+    stop = {"preStop": {"exec": {"command": ["sleep", f"{seconds:g}"]}}} if seconds else None
+    least = seconds + ingress.shutdown_seconds(read(pod))
+
+    assert container.get("lifecycle") == stop
+    assert read(pod).drain_seconds == 0
+    assert pod["spec"]["terminationGracePeriodSeconds"] > least
 
 
 @pytest.mark.parametrize("case", ["deployment", "deployment of more"])

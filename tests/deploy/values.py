@@ -153,7 +153,11 @@ DEPLOYMENTS: dict[str, dict[str, Any]] = {
         "pods": CASES["pods"]["pods"],
         "serviceAccount": {"name": "weights"},
     },
-    "deployment alone": {**CASES["nothing"], "kind": "Deployment"},
+    "deployment alone": {
+        **CASES["nothing"],
+        "kind": "Deployment",
+        "settings": {"drain_seconds": 0, "allowed_hosts": ["a.example"]},
+    },
 }
 # Values by what they are refused with
 REFUSED: dict[str, dict[str, Any]] = {

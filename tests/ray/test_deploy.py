@@ -362,7 +362,7 @@ def a_model_at_the_root_leaves_the_other_its_path(here: Cluster) -> None:
         answer = httpx.post(f"{here.url}{path}/v1/encode", json=BODY | {"encoding": "json"})
         assert len(answer.json()["data"][0]["pooled"]) == width
         assert httpx.get(f"{here.url}{path}/ready").status_code == 200
-    assert httpx.get(f"{here.url}/else/v1/encode").json()["error"]["code"] == "not_found"
+    assert httpx.get(f"{here.url}/else/v1/encode").json()["code"] == "not_found"
 
 
 def refuses_what_cannot_differ(here: Cluster) -> None:

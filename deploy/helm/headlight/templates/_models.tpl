@@ -97,11 +97,12 @@ takes 0 and false for nothing.
 {{- toJson $variables }}
 {{- end }}
 
-{{/* What a pod of the Deployment starts with: the settings of `headlight serve`, with what is after commas within. */}}
+{{/* What a pod of the Deployment starts with: the settings of `headlight serve`. It drains before it is told to stop (preStop). */}}
 {{- define "headlight.own" -}}
 {{- $variables := dict -}}
 {{- $model := first (include "headlight.models" . | fromJson).of -}}
 {{- range $name, $value := include "headlight.settings" (list . $model) | fromYaml }}
+{{- if eq $name "drain_seconds" }}{{ $value = 0.0 }}{{ end -}}
 {{- $text := kindIs "slice" $value | ternary (join "," $value) (include "headlight.plain" $value) -}}
 {{- $_ := set $variables (printf "HEADLIGHT_%s" (upper $name)) (kindIs "string" $value | ternary $value $text) }}
 {{- end }}
