@@ -47,7 +47,7 @@ def test_a_drain_takes_one_worker_at_a_time_and_never_a_models_last(
 
 @pytest.mark.parametrize("case", ["head stays"])
 def test_a_head_stays_where_that_is_asked_for(documents: list[dict[str, Any]]) -> None:
-    """Each drain of its node then waits for somebody."""
+    """Each drain of its node then waits until someone deletes the pod."""
     assert budgets(documents) == {"headlight-workers": 1, "headlight-head": 1}
 
 
