@@ -1,22 +1,25 @@
 """Writes what follows from the code and from the chart: `python deploy/helm/render.py`.
 
 headlight/files/ray.yaml        what Ray starts with, and the numbers behind it
-headlight/values.schema.json    the part `settings`: those of the service
+headlight/values.schema.json    the settings of the service, and Kubernetes' own objects
 headlight/README.md             the table of values, from the comments of values.yaml
 ../kuberay/                     the chart with its default values, for kubectl
 """
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib import metadata
+from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from service.api.operations import OPERATIONS, PAGES
 from service.cluster import ingress
+from service.observe.families import SCRAPE
 from service.settings import Settings
 
 HERE = Path(__file__).parent
@@ -32,6 +35,10 @@ ELSEWHERE = {
     *("host", "port", "ingress", "address", "insecure_cluster", "log_to_stderr"),
     *("api_keys", "api_keys_file"),
 }
+# What one HAProxy does alike for all models that it carries
+SHARED = {"deadline_seconds", "drain_seconds", "max_source_connections"}
+KUBERNETES = "1.37"  # of its own objects in values.schema.json
+OBJECTS = "io.k8s."
 TABLE = "| value | default | |\n|---|---|---|\n"
 
 
@@ -48,21 +55,76 @@ def variables() -> str:
             "drain_seconds": settings.drain_seconds,
             "deadline_seconds": settings.deadline_seconds,
             "max_waiting_requests": settings.max_waiting_requests,
+            "max_body_bytes": settings.max_body_bytes,
+            "max_binary_body_bytes": settings.max_binary_body_bytes,
         },
+        "paths": paths(),
     }
     return "# Made by deploy/helm/render.py\n" + yaml.safe_dump(told, sort_keys=False, width=100)
 
 
+def paths() -> list[str]:
+    """How each path of the API begins, without its metrics: what clients from outside may ask."""
+    first = {row.path.split("/")[1] for row in (*OPERATIONS, *PAGES)}
+    return sorted(first - {"", SCRAPE.strip("/")})
+
+
 def schema() -> str:
-    """values.schema.json with the settings as they are."""
+    """values.schema.json with the settings and Kubernetes' objects as they are."""
     path = CHART / "values.schema.json"
     whole = json.loads(path.read_text())
-    whole["properties"]["settings"] = {
-        "type": "object",
-        "additionalProperties": False,
-        "properties": dict(settings()),
-    }
-    return json.dumps(whole, indent=2) + "\n"
+    own = dict(settings())
+    whole["properties"]["settings"] = closed(own)
+    whole["definitions"]["modelSettings"] = closed(
+        {name: field for name, field in own.items() if name not in SHARED}
+    )
+    kept = {name: each for name, each in whole["definitions"].items() if OBJECTS not in name}
+    whole["definitions"] = kept
+    objects = dict(sorted(kubernetes(json.dumps(whole)).items()))
+    whole["definitions"] = kept | dict.fromkeys(objects)
+    text = json.dumps(whole, indent=2) + "\n"
+    for name, each in objects.items():  # a line each
+        text = text.replace(f'"{name}": null', f'"{name}": {json.dumps(each)}')
+    return text
+
+
+def closed(properties: dict[str, Any]) -> dict[str, Any]:
+    """An object with these properties and no other."""
+    return {"type": "object", "additionalProperties": False, "properties": properties}
+
+
+def kubernetes(text: str) -> dict[str, dict[str, Any]]:
+    """Kubernetes' definitions that a schema refers to, and those that they refer to."""
+    folder = resources.files("kubernetes_validate") / "kubernetes-json-schema"
+    file = folder / f"v{KUBERNETES}.0-local-strict" / "_definitions.json"
+    known = json.loads(file.read_text())["$defs"]
+    found: dict[str, dict[str, Any]] = {}
+    wanted = [text]
+    while wanted:
+        for name in re.findall(r'"#/definitions/(io\.k8s\.[^"]+)"', wanted.pop()):
+            if name not in found:
+                found[name] = plain(known[name])
+                wanted.append(json.dumps(found[name]))
+    return found
+
+
+def plain(schema: dict[str, Any]) -> dict[str, Any]:
+    """What a value must be, without descriptions; null is no value, for Helm takes it out."""
+    kept = {name: schema[name] for name in ("required", "enum") if name in schema}
+    if "$ref" in schema:
+        return {"$ref": schema["$ref"].replace("$defs", "definitions")}
+    if "oneOf" in schema:  # a quantity, or a port by number or name
+        return {"type": [part["type"][0] for part in schema["oneOf"]]}
+    if "type" in schema:
+        types = schema["type"]
+        kept["type"] = types if isinstance(types, str) else types[0]
+    if "properties" in schema:
+        kept["properties"] = {name: plain(each) for name, each in schema["properties"].items()}
+    for name in ("items", "additionalProperties"):
+        if name in schema:
+            each = schema[name]
+            kept[name] = plain(each) if isinstance(each, dict) else each
+    return kept
 
 
 def settings() -> Iterator[tuple[str, dict[str, Any]]]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.deploy.values import CASES, REFUSED
+from tests.deploy.values import CASES, DEPLOYMENTS, REFUSED
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"
 
@@ -21,7 +21,7 @@ def render() -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def answers(render: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """What Helm makes of all values, in one process."""
-    rendered: dict[str, dict[str, Any]] = render["rendered"](**CASES, **REFUSED)
+    rendered: dict[str, dict[str, Any]] = render["rendered"](**CASES, **DEPLOYMENTS, **REFUSED)
     return rendered
 
 
@@ -36,7 +36,7 @@ def objects(answers: dict[str, dict[str, Any]]) -> dict[str, list[dict[str, Any]
             for one in yaml.load_all(text, yaml.CSafeLoader)
             if one
         ]
-        for case in CASES
+        for case in [*CASES, *DEPLOYMENTS]
     }
 
 

@@ -5,7 +5,10 @@ which crds.py writes.
 """
 
 import json
+import shutil
+import subprocess
 import tomllib
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,12 +18,41 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from tests.deploy.values import REFUSED, every_case
+from tests.deploy.values import CASES, DEPLOYMENTS, REFUSED, every_case, every_cluster
 
 ROOT = Path(__file__).parent.parent.parent
 CHART, KUBERAY = ROOT / "deploy" / "helm" / "headlight", ROOT / "deploy" / "kuberay"
 SCHEMAS = Path(__file__).parent / "schemas"
-KUBERNETES = "1.37"  # of its own kinds' schemas
+KUBERNETES = ("1.27", "1.37")  # oldest and newest, of its own kinds' schemas
+# What a RayService may have since a version of KubeRay: all that its schema of 1.7 has and one of
+# before has not. Those of 1.5 and 1.6 are the same otherwise, but that they ask for a redisAddress.
+GROUP = (".headGroupSpec", ".workerGroupSpecs[]")
+SINCE = {
+    "1.6": {
+        ".managedBy",
+        ".rayClusterConfig.authOptions.enableK8sTokenAuth",
+        ".rayClusterConfig.authOptions.secretName",
+        ".rayClusterConfig.upgradeStrategy",
+        *(
+            f".rayClusterConfig{group}.template.spec.volumes[].projected.sources[].podCertificate"
+            ".userAnnotations"
+            for group in GROUP
+        ),
+    },
+    "1.7": {
+        ".suspend",
+        ".rayClusterConfig.autoscalerOptions.args",
+        ".rayClusterConfig.autoscalerOptions.command",
+        ".rayClusterConfig.gcsFaultToleranceOptions.backend",
+        ".rayClusterConfig.gcsFaultToleranceOptions.storage",
+        ".rayClusterConfig.headGroupSpec.ingressOptions",
+        ".rayClusterConfig.historyServerOptions",
+        ".rayClusterConfig.networkPolicy",
+        ".rayClusterConfig.tlsOptions",
+        ".rayClusterConfig.workerGroupSpecs[].priority",
+        *(f".rayClusterConfig{group}.template.spec.schedulingGroup" for group in GROUP),
+    },
+}
 
 
 @pytest.mark.parametrize(
@@ -86,7 +118,66 @@ def test_kubernetes_and_every_operator_know_each_key(documents: list[dict[str, A
         if (SCHEMAS / f"{one['kind'].lower()}.json").exists():
             schema(one["kind"]).validate(one)
         else:
-            kubernetes_validate.validate(one, KUBERNETES, strict=True)
+            for version in KUBERNETES:
+                kubernetes_validate.validate(one, version, strict=True)
+
+
+def keys(value: Any, place: str = "") -> Iterator[str]:
+    """The place of every key in an object; those of a list's entries are one."""
+    if isinstance(value, dict):
+        for name, part in value.items():
+            yield f"{place}.{name}"
+            yield from keys(part, f"{place}.{name}")
+    elif isinstance(value, list):
+        for part in value:
+            yield from keys(part, f"{place}[]")
+
+
+@every_cluster
+@pytest.mark.parametrize("version", SINCE)
+def test_kuberay_knows_each_key_since_1_5(service: dict[str, Any], version: str) -> None:
+    """No case needs what a later version brought."""
+    assert set(keys(service)) & SINCE[version] == set()
+
+
+def test_a_key_since_a_later_kuberay_is_seen(answers: dict[str, dict[str, Any]]) -> None:
+    """All of them are known to the newest, which could not say so otherwise."""
+    spec = yaml.safe_load(answers["defaults"]["files"]["rayservice.yaml"])["spec"]
+    (group,) = spec["rayClusterConfig"]["workerGroupSpecs"]
+    group["priority"] = 1
+    whole = json.loads((SCHEMAS / "rayservice.json").read_text())
+
+    assert set(keys(spec)) & SINCE["1.7"] == {".rayClusterConfig.workerGroupSpecs[].priority"}
+    for place in (place for places in SINCE.values() for place in places):
+        part = whole["properties"]["spec"]
+        for name in place[1:].replace("[]", ".[]").split("."):
+            while "$ref" in part:
+                part = whole["$defs"][part["$ref"].rpartition("/")[2]]
+            part = part["items"] if name == "[]" else part["properties"][name]
+
+
+@pytest.mark.prove
+def test_helms_own_command_renders_the_same(
+    objects: dict[str, list[dict[str, Any]]], answers: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    """`helm template` of whatever version is here, with every set of values; it refuses the same.
+
+    With Helm 4.3.1, 4.1.4 and 3.17.3 it did; Helm 3 has other words for what a schema refuses.
+    """
+    helm = shutil.which("helm")
+    if helm is None:
+        pytest.skip("no helm on the PATH; several packages for AWS' CDK bring one")
+    values = tmp_path / "values.json"
+    command = [helm, "template", "headlight", CHART, "--namespace", "headlight", "-f", values]
+
+    for case, given in (CASES | DEPLOYMENTS).items():
+        values.write_text(json.dumps(given))
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        rendered = [one for one in yaml.load_all(done.stdout, yaml.CSafeLoader) if one]
+        assert sorted(map(json.dumps, rendered)) == sorted(map(json.dumps, objects[case])), case
+    for said, given in REFUSED.items():
+        values.write_text(json.dumps(given))
+        assert "release" in given or subprocess.run(command, capture_output=True).returncode, said
 
 
 def test_a_key_that_nobody_knows_is_seen(answers: dict[str, dict[str, Any]]) -> None:

@@ -1,14 +1,20 @@
 """The cluster that the chart asks for: what its pods start with, may do and serve."""
 
+import math
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # Ray's own age
+    from service.deployment import check
+
 from service.cluster import ingress, room
 from service.settings import Settings
-from tests.deploy.values import CASES, DIGEST, every_case
+from tests.deploy.values import CASES, DIGEST, every_cluster
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"
 
@@ -19,13 +25,16 @@ def config(service: dict[str, Any]) -> dict[str, Any]:
     return loaded
 
 
-def settings(service: dict[str, Any], **others: Any) -> Settings:
-    """The settings of its replicas."""
-    (application,) = config(service)["applications"]
-    known = {
-        name: value for name, value in application["args"].items() if name in Settings.model_fields
-    }
-    return Settings.model_validate(known | others)
+def settings(service: dict[str, Any], index: int = 0, **others: Any) -> Settings:
+    """The settings of a model's replicas."""
+    args = config(service)["applications"][index]["args"]
+    return Settings.model_validate(args | others)
+
+
+def most(case: str) -> list[int]:
+    """How many replicas of each model there may be."""
+    first = CASES[case].get("maxReplicas", 4)
+    return [first, *(each.get("maxReplicas", first) for each in CASES[case].get("models", ()))]
 
 
 def pods(service: dict[str, Any]) -> list[dict[str, Any]]:
@@ -40,14 +49,15 @@ def environment(pod: dict[str, Any]) -> dict[str, Any]:
     return {each["name"]: each.get("value", each) for each in pod["containers"][0]["env"]}
 
 
-@every_case
+@every_cluster
 def test_every_pod_starts_with_the_variables_of_its_settings(
     case: str, service: dict[str, Any]
 ) -> None:
     """Head and workers alike, as deploy/serve/ray.env; the token's are KubeRay's."""
-    most = CASES[case].get("maxReplicas", 4)
-    expected = ingress.clustered(settings(service, replicas=most))
+    expected = ingress.clustered(settings(service))
     del expected["RAY_AUTH_MODE"]
+    connections = (ingress.ongoing(settings(service, i)) * n for i, n in enumerate(most(case)))
+    expected[ingress.CONNECTIONS] = str(sum(connections) + ingress.SPARE_REQUESTS)
     expected[ingress.PROGRAM] = f"/opt/headlight/bin/{ingress.WRAPPER}"
     expected["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] = str(
         int(-(-ingress.shutdown_seconds(settings(service)) // 1)) + 30
@@ -61,7 +71,30 @@ def test_every_pod_starts_with_the_variables_of_its_settings(
         "HF_HUB_OFFLINE",
         "HF_TOKEN",
         "HEADLIGHT_API_KEYS_FILE",
+        *(each["name"] for each in CASES[case].get("pods", {}).get("extraEnv", ())),
     }
+
+
+@every_cluster
+def test_settings_are_those_of_the_values(case: str, service: dict[str, Any]) -> None:
+    """Zero and false too, which Helm's own ways to merge take for nothing."""
+    asked = CASES[case].get("settings", {})
+
+    assert config(service)["applications"][0]["args"].items() >= asked.items()
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "apiKeys" not in CASES[case]])
+def test_the_check_of_our_own_finds_nothing(
+    case: str, answers: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    """`headlight config check` reads the RayService as before a deployment; not a pod's keys."""
+    file = tmp_path / "rayservice.yaml"
+    file.write_text(answers[case]["files"]["rayservice.yaml"])
+
+    found, (right,) = check.check([file])
+
+    assert [str(each) for each in found if not each.note] == []
+    assert right.endswith("its pods")
 
 
 @pytest.mark.parametrize("case", ["defaults"])
@@ -72,7 +105,7 @@ def test_a_node_drains_as_long_as_ray_env_says(service: dict[str, Any]) -> None:
     assert seconds == str(ingress.NODE_DRAIN_SECONDS)
 
 
-@every_case
+@every_cluster
 def test_no_pod_is_killed_before_it_has_drained(service: dict[str, Any]) -> None:
     """Cluster > pod > node > replica > request, and Ray waits for our own refusal."""
     replica = ingress.shutdown_seconds(settings(service))
@@ -85,11 +118,11 @@ def test_no_pod_is_killed_before_it_has_drained(service: dict[str, Any]) -> None
     assert config(service)["http_options"]["request_timeout_s"] == deadline + 5
 
 
-@every_case
+@every_cluster
 def test_no_pod_has_more_rights_than_it_needs(service: dict[str, Any]) -> None:
     """A user of its own, nothing to write to but its volumes, memory that is its own."""
     for pod in pods(service):
-        (container,) = pod["containers"]
+        container = pod["containers"][0]
         outer, inner = pod["securityContext"], container["securityContext"]
         mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
 
@@ -110,7 +143,7 @@ def test_no_pod_has_more_rights_than_it_needs(service: dict[str, Any]) -> None:
     )
 
 
-@every_case
+@every_cluster
 def test_rays_store_fits_into_the_shared_memory(service: dict[str, Any]) -> None:
     """A larger one would go to the disk below /tmp."""
     cluster = service["rayClusterConfig"]
@@ -123,20 +156,24 @@ def test_rays_store_fits_into_the_shared_memory(service: dict[str, Any]) -> None
         assert store >= room.STORE_BYTES["haproxy"]
 
 
-@every_case
+@every_cluster
 def test_ray_has_room_for_a_replica_in_each_worker(case: str, service: dict[str, Any]) -> None:
-    """And pods for as many as there may be."""
+    """And pods for as many as there may be, and for the one in five that an update starts first."""
     (group,) = service["rayClusterConfig"]["workerGroupSpecs"]
     limits = group["template"]["spec"]["containers"][0]["resources"]["limits"]
-    (deployment,) = config(service)["applications"][0]["deployments"]
-    asked = deployment["ray_actor_options"]
+    gpus = group["rayStartParams"].get("num-gpus", limits.get("nvidia.com/gpu", 0))
+    applications = config(service)["applications"]
 
-    assert asked["num_cpus"] <= float(limits["cpu"]) < 2 * asked["num_cpus"] + 1
-    assert asked.get("num_gpus", 0) == limits.get("nvidia.com/gpu", 0)
-    assert settings(service).threads is not None
-    assert deployment["max_replicas_per_node"] == 1
+    for index, application in enumerate(applications):
+        (deployment,) = application["deployments"]
+        asked = deployment["ray_actor_options"]
+        assert asked["num_cpus"] <= float(limits["cpu"]) < 2 * asked["num_cpus"] + 1
+        assert asked.get("num_gpus", 0) == int(gpus)
+        assert settings(service, index).threads is not None
+        assert deployment["max_replicas_per_node"] == 1
     assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
-    assert group["maxReplicas"] == CASES[case].get("maxReplicas", 4)
+    assert len(applications) == len(most(case))
+    assert group["maxReplicas"] == sum(n + math.ceil(n / 5) for n in most(case))
 
 
 @pytest.mark.parametrize(("case", "file"), [("defaults", "laptop.yaml"), ("gpu", "gpu.yaml")])
@@ -163,7 +200,7 @@ def test_replicas_follow_the_load_between_their_bounds(service: dict[str, Any]) 
 
     assert {"min_replicas": 2, "max_replicas": 7}.items() <= application["args"].items()
     assert "num_replicas" not in application["deployments"][0]
-    assert (group["replicas"], group["maxReplicas"]) == (2, 7)
+    assert (group["replicas"], group["maxReplicas"]) == (2, 9)
 
 
 @pytest.mark.parametrize("case", ["volume"])
@@ -218,3 +255,91 @@ def test_keys_are_a_file(service: dict[str, Any]) -> None:
         assert volume["items"] == [{"key": "keys", "path": "keys"}]
         mount = {"name": "keys", "mountPath": "/etc/headlight", "readOnly": True}
         assert mount in pod["containers"][0]["volumeMounts"]
+
+
+@pytest.mark.parametrize("case", ["pods"])
+def test_every_pod_has_what_the_values_add(service: dict[str, Any]) -> None:
+    """Head and workers; Ray's container stays the first one."""
+    values = CASES["pods"]["pods"]
+    cluster = service["rayClusterConfig"]
+
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        metadata, spec = group["template"]["metadata"], group["template"]["spec"]
+        container, *beside = spec["containers"]
+        assert container["name"] in ("ray-head", "ray-worker")
+        assert metadata["annotations"] == values["annotations"]
+        assert metadata["labels"].items() >= {**values["labels"], "app": "headlight-ray"}.items()
+        assert all(each in container["env"] for each in values["extraEnv"])
+        assert container["envFrom"] == values["envFrom"]
+        assert all(each in spec["volumes"] for each in values["extraVolumes"])
+        assert all(each in container["volumeMounts"] for each in values["extraVolumeMounts"])
+        assert (spec["initContainers"], beside) == (values["initContainers"], values["sidecars"])
+
+
+@pytest.mark.parametrize("case", ["pods"])
+def test_head_and_workers_are_placed_apart(service: dict[str, Any]) -> None:
+    """Each as its own values say."""
+    for pod, values in zip(
+        pods(service), (CASES["pods"]["head"], CASES["pods"]["workers"]["cpu"]), strict=True
+    ):
+        assert {name: pod[name] for name in values} == values
+
+
+@pytest.mark.parametrize("case", ["weights-s3", "weights-oci"])
+def test_the_weights_of_an_example_lie_where_the_model_is_read(service: dict[str, Any]) -> None:
+    """On a volume of every pod, for Headlight to read only."""
+    for pod in pods(service):
+        mounts = {each["mountPath"]: each for each in pod["containers"][0]["volumeMounts"]}
+        (mount,) = (each for path, each in mounts.items() if path == "/weights")
+        assert settings(service).model.startswith("/weights/")
+        assert mount["readOnly"] is True
+        assert mount["name"] in {volume["name"] for volume in pod["volumes"]}
+
+
+@pytest.mark.parametrize("case", ["part of a gpu"])
+def test_a_part_of_a_gpu_counts_as_one(service: dict[str, Any]) -> None:
+    """KubeRay counts only resources whose names end in gpu."""
+    (group,) = service["rayClusterConfig"]["workerGroupSpecs"]
+    limits = group["template"]["spec"]["containers"][0]["resources"]["limits"]
+
+    assert {name for name in limits if "nvidia" in name} == {"nvidia.com/mig-1g.10gb"}
+    assert group["rayStartParams"]["num-gpus"] == "1"
+
+
+@pytest.mark.parametrize("case", ["models"])
+def test_several_models_stand_below_paths_of_their_own(service: dict[str, Any]) -> None:
+    """With what they say of themselves, and what all have, but for a name."""
+    first, base, again = config(service)["applications"]
+    names = [(each["name"], each["route_prefix"]) for each in (first, base, again)]
+    counts = [each["deployments"][0]["num_replicas"] for each in (first, base, again)]
+
+    assert names == [("headlight", "/"), ("base", "/base"), ("again", "/again")]
+    assert counts == [2, 1, 2]
+    assert [settings(service, i).access_log for i in range(3)] == [True, False, True]
+    assert [settings(service, i).max_sequences for i in range(3)] == [64, 64, 64]
+    assert first["args"]["served_model_name"] == "small"
+    assert "served_model_name" not in base["args"] | again["args"]
+
+
+@pytest.mark.parametrize("case", ["models by load"])
+def test_each_of_several_models_follows_its_own_load(service: dict[str, Any]) -> None:
+    """Between bounds of its own."""
+    bounds = [
+        (each["args"]["min_replicas"], each["args"]["max_replicas"])
+        for each in config(service)["applications"]
+    ]
+
+    assert bounds == [(2, 4), (3, 6)]
+
+
+@pytest.mark.parametrize("case", ["steps"])
+def test_kuberay_brings_in_a_cluster_by_steps(service: dict[str, Any]) -> None:
+    """Which it does only beside Ray's autoscaler."""
+    options = {"gatewayClassName": "istio", "maxSurgePercent": 20, "stepSizePercent": 10}
+    options["intervalSeconds"] = 60
+
+    assert service["upgradeStrategy"] == {
+        "type": "NewClusterWithIncrementalUpgrade",
+        "clusterUpgradeOptions": options,
+    }
+    assert service["rayClusterConfig"]["enableInTreeAutoscaling"] is True

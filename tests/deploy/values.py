@@ -1,10 +1,24 @@
 """Sets of values for the chart: what it must render, and what it must refuse."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+EXAMPLES = Path(__file__).parent.parent.parent / "deploy" / "helm" / "examples"
 DIGEST = f"sha256:{'0123456789abcdef' * 4}"
+NGINX = "nginx.ingress.kubernetes.io/proxy-"
+
+
+def spread(role: str) -> dict[str, Any]:
+    """Affinity that keeps pods of a role on nodes of their own."""
+    term = {
+        "topologyKey": "kubernetes.io/hostname",
+        "labelSelector": {"matchLabels": {"role": role}},
+    }
+    return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+
 
 CASES: dict[str, dict[str, Any]] = {
     "defaults": {},
@@ -56,11 +70,93 @@ CASES: dict[str, dict[str, Any]] = {
         },
         "networkPolicy": {"extraEgress": [{"ports": [{"protocol": "TCP", "port": 4318}]}]},
     },
+    "pods": {
+        "serviceAccount": {"create": True, "annotations": {"cloud.example/role": "weights"}},
+        "pods": {
+            "annotations": {"example.com/owner": "search"},
+            "labels": {"cost-centre": "17"},
+            "extraEnv": [
+                {"name": "HTTPS_PROXY", "value": "http://proxy.example:3128"},
+                {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+            ],
+            "envFrom": [{"secretRef": {"name": "more"}}],
+            "extraVolumes": [{"name": "certificates", "configMap": {"name": "our-ca"}}],
+            "extraVolumeMounts": [{"name": "certificates", "mountPath": "/etc/ssl/ours"}],
+            "initContainers": [{"name": "wait", "image": "busybox:1", "command": ["true"]}],
+            "sidecars": [{"name": "logs", "image": "fluent-bit:4"}],
+        },
+        "head": {"affinity": spread("head"), "priorityClassName": "control"},
+        "workers": {"cpu": {"affinity": spread("worker"), "priorityClassName": "serving"}},
+    },
+    "account": {"serviceAccount": {"name": "weights"}},
+    **{file.stem: yaml.safe_load(file.read_text()) for file in sorted(EXAMPLES.glob("*.yaml"))},
+    "part of a gpu": {
+        "device": "cuda",
+        "workers": {"gpu": {"resources": {"nvidia.com/gpu": None, "nvidia.com/mig-1g.10gb": 1}}},
+    },
+    "models": {
+        "replicas": 2,
+        "settings": {"served_model_name": "small", "access_log": True, "max_sequences": 64},
+        "models": [
+            {
+                "path": "base",
+                "name": "preset:transformer-base",
+                "replicas": 1,
+                "maxReplicas": 3,
+                "settings": {
+                    "access_log": False,
+                    "max_waiting_requests": 100,
+                    "max_binary_body_bytes": 33554432,
+                },
+            },
+            {"path": "again", "name": "all-MiniLM-L6-v2"},
+        ],
+        "ingress": {"enabled": True, "annotations": {f"{NGINX}send-timeout": "99"}},
+    },
+    "models by load": {
+        "autoscaling": {"enabled": True, "minReplicas": 2},
+        "models": [{"path": "base", "name": "a", "minReplicas": 3, "maxReplicas": 6}],
+        "httpRoute": {"enabled": True, "parentRefs": [{"name": "public"}]},
+    },
+    "steps": {
+        "upgrade": {
+            "type": "NewClusterWithIncrementalUpgrade",
+            "gatewayClassName": "istio",
+            "stepSizePercent": 10,
+        }
+    },
+    "head stays": {"podDisruptionBudget": {"head": True}},
     "nothing": {
         "podDisruptionBudget": {"enabled": False},
         "networkPolicy": {"enabled": False},
         "monitoring": {"scrape": False, "rules": False, "dashboards": False},
         "workers": {"topologySpread": []},
+    },
+}
+# Without KubeRay
+DEPLOYMENTS: dict[str, dict[str, Any]] = {
+    "deployment": {"kind": "Deployment"},
+    "deployment of more": {
+        "kind": "Deployment",
+        "device": "cuda",
+        "replicas": 5,
+        "apiKeys": {"secretName": "keys"},
+        "monitoring": {"secretName": "prometheus-key"},
+        "settings": {
+            "cors_origins": ["https://a.example", "https://b.example"],
+            "max_body_bytes": 4194304,
+            "public_docs": True,
+            "deadline_seconds": 12.5,
+        },
+        "model": {"source": "hub", "name": "org/model@v1", "hub": {"secretName": "hub-token"}},
+        "ingress": {"enabled": True},
+        "pods": CASES["pods"]["pods"],
+        "serviceAccount": {"name": "weights"},
+    },
+    "deployment alone": {
+        **CASES["nothing"],
+        "kind": "Deployment",
+        "settings": {"drain_seconds": 0, "allowed_hosts": ["a.example"]},
     },
 }
 # Values by what they are refused with
@@ -76,8 +172,13 @@ REFUSED: dict[str, dict[str, Any]] = {
     },
     "at '/device': value must be one of 'cpu', 'cuda'": {"device": "gpu"},
     "at '/replicas': minimum: got 0, want 1": {"replicas": 0},
-    "at '/workers/gpu/resources': missing property 'nvidia.com/gpu'": {
-        "workers": {"gpu": {"resources": {"nvidia.com/gpu": None}}}
+    "workers.gpu.resources: one resource of NVIDIA's, such as nvidia.com/gpu": {
+        "device": "cuda",
+        "workers": {"gpu": {"resources": {"nvidia.com/gpu": None}}},
+    },
+    "set the default to null": {
+        "device": "cuda",
+        "workers": {"gpu": {"resources": {"nvidia.com/mig-1g.10gb": 1}}},
     },
     "at '/gcsFaultTolerance/redisAddress': 'redis' does not match pattern": {
         "gcsFaultTolerance": {"redisAddress": "redis"}
@@ -120,5 +221,92 @@ REFUSED: dict[str, dict[str, Any]] = {
     },
     "httpRoute.parentRefs: name the gateway it belongs to": {"httpRoute": {"enabled": True}},
     "release name 1st: KubeRay wants a letter": {"release": "1st"},
+    "workers.cpu.resources.memory 1Gi: with less than 2Gi the pod is killed": {
+        "workers": {"cpu": {"resources": {"memory": "1Gi"}}}
+    },
+    "head.resources.memory 2000M: with less than 2Gi": {"head": {"resources": {"memory": "2000M"}}},
+    "additional properties 'nodeAfinity' not allowed": {"head": {"affinity": {"nodeAfinity": {}}}},
+    "additional properties 'vaule' not allowed": {
+        "pods": {"extraEnv": [{"name": "A", "vaule": "b"}]}
+    },
+    "additional properties 'secretReff' not allowed": {
+        "pods": {"envFrom": [{"secretReff": {"name": "a"}}]}
+    },
+    "additional properties 'emptyDirr' not allowed": {
+        "pods": {"extraVolumes": [{"name": "a", "emptyDirr": {}}]}
+    },
+    "additional properties 'readonly' not allowed": {
+        "pods": {"extraVolumeMounts": [{"name": "a", "mountPath": "/a", "readonly": True}]}
+    },
+    "additional properties 'comand' not allowed": {
+        "pods": {"initContainers": [{"name": "a", "comand": ["b"]}]}
+    },
+    "at '/pods/sidecars/0/ports/0/containerPort': got string, want integer": {
+        "pods": {"sidecars": [{"name": "a", "ports": [{"containerPort": "http"}]}]}
+    },
+    "at '/networkPolicy/extraEgress/0': additional properties 'port' not allowed": {
+        "networkPolicy": {"extraEgress": [{"port": 443}]}
+    },
+    "pods.extraEnv RAY_SERVE_HAPROXY_MAXCONN: the chart sets it": {
+        "pods": {"extraEnv": [{"name": "RAY_SERVE_HAPROXY_MAXCONN", "value": "1"}]}
+    },
+    "pods.extraEnv HEADLIGHT_MAX_TOKENS: the chart sets it": {
+        "pods": {"extraEnv": [{"name": "HEADLIGHT_MAX_TOKENS", "value": "1"}]}
+    },
+    "pods.labels app: the chart or KubeRay sets it": {"pods": {"labels": {"app": "mine"}}},
+    "pods.extraVolumes shm: the chart has a volume of this name": {
+        "pods": {"extraVolumes": [{"name": "shm", "emptyDir": {}}]}
+    },
+    "pods.sidecars ray-worker: the chart or KubeRay has a container of this name": {
+        "pods": {"sidecars": [{"name": "ray-worker", "image": "a"}]}
+    },
+    "additional properties 'deadline_seconds' not allowed": {
+        "models": [{"path": "a", "name": "b", "settings": {"deadline_seconds": 3}}]
+    },
+    "models a: replicas 3 must not be more than maxReplicas, which is 2": {
+        "models": [{"path": "a", "name": "b", "replicas": 3, "maxReplicas": 2}]
+    },
+    "models embed: the first model answers at /embed; choose another path": {
+        "models": [{"path": "embed", "name": "b"}]
+    },
+    "models a: the first model answers at /a": {
+        "models": [{"path": "a", "name": "b"}, {"path": "a", "name": "c"}]
+    },
+    "model.name b: with model.source hub, org/name or org/name@revision": {
+        "model": {"source": "hub", "name": "org/name"},
+        "models": [{"path": "a", "name": "b"}],
+    },
+    "workers.cpu.resources.cpu 8: replicas of two models would share a pod; less than 6": {
+        "models": [{"path": "a", "name": "b"}],
+        "workers": {"cpu": {"resources": {"cpu": "8"}}},
+    },
+    "upgrade.gatewayClassName istio: set upgrade.type": {"upgrade": {"gatewayClassName": "istio"}},
+    "upgrade.gatewayClassName: KubeRay makes a gateway of this class": {
+        "upgrade": {"type": "NewClusterWithIncrementalUpgrade"}
+    },
+    "upgrade.stepSizePercent 30 must not be more than maxSurgePercent, which is 20": {
+        "upgrade": {
+            "type": "NewClusterWithIncrementalUpgrade",
+            "gatewayClassName": "istio",
+            "stepSizePercent": 30,
+        }
+    },
+    "upgrade.type: clients come by the gateway that KubeRay makes; disable httpRoute": {
+        "upgrade": {"type": "NewClusterWithIncrementalUpgrade", "gatewayClassName": "istio"},
+        "ingress": {"enabled": True},
+    },
+    "autoscaling.enabled: only with kind RayService": {
+        "kind": "Deployment",
+        "autoscaling": {"enabled": True},
+    },
+    "models: only with kind RayService": {
+        "kind": "Deployment",
+        "models": [{"path": "a", "name": "b"}],
+    },
+    "settings.allowed_hosts: Prometheus asks each pod of a Deployment by its address": {
+        "kind": "Deployment",
+        "settings": {"allowed_hosts": ["a.example"]},
+    },
 }
-every_case = pytest.mark.parametrize("case", CASES)
+every_cluster = pytest.mark.parametrize("case", CASES)
+every_case = pytest.mark.parametrize("case", [*CASES, *DEPLOYMENTS])

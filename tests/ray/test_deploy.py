@@ -238,6 +238,7 @@ def test_a_cluster_of_ray_env_serves_scales_and_hosts_two_models() -> None:
         scales_without_a_lost_request(here)
         two_models_answer(here)
         refuses_what_cannot_differ(here)
+        a_model_at_the_root_leaves_the_other_its_path(here)
 
 
 def option(name: str, value: object) -> Change:
@@ -347,6 +348,21 @@ def two_models_answer(here: Cluster) -> None:
         sent = httpx.post(f"{url}/v1/encode", content=large, headers=kind | keyed)
         assert sent.status_code == code
     assert httpx.get(f"{here.url}/v1/encode").status_code == 404
+
+
+def a_model_at_the_root_leaves_the_other_its_path(here: Cluster) -> None:
+    """As the chart has its models: the first at /, the others each below a path."""
+
+    def rooted(configuration: dict[str, Any]) -> None:
+        configuration["applications"][0]["route_prefix"] = "/"
+
+    here.deploy(TWO, rooted)
+
+    for path, width in (("", 384), ("/base", 512)):
+        answer = httpx.post(f"{here.url}{path}/v1/encode", json=BODY | {"encoding": "json"})
+        assert len(answer.json()["data"][0]["pooled"]) == width
+        assert httpx.get(f"{here.url}{path}/ready").status_code == 200
+    assert httpx.get(f"{here.url}/else/v1/encode").json()["code"] == "not_found"
 
 
 def refuses_what_cannot_differ(here: Cluster) -> None:

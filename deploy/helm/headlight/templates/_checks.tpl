@@ -5,9 +5,6 @@
 {{- if not (regexMatch "^[a-z]([-a-z0-9]{0,45}[a-z0-9])?$" .Release.Name) }}
 {{- fail (printf "release name %s: KubeRay wants a letter, then at most 46 of a-z, 0-9 and -" .Release.Name) }}
 {{- end }}
-{{- if gt (include "headlight.fewest" . | int) (int .Values.maxReplicas) }}
-{{- fail (printf "%s %s must not be more than maxReplicas, which is %v" (.Values.autoscaling.enabled | ternary "autoscaling.minReplicas" "replicas") (include "headlight.fewest" .) .Values.maxReplicas) }}
-{{- end }}
 {{- range list "cpu" "cuda" }}
 {{- with index $values.image . }}
 {{- if and .tag .digest }}
@@ -15,36 +12,116 @@
 {{- end }}
 {{- end }}
 {{- end }}
+{{- if eq .Values.kind "Deployment" }}
+{{- include "headlight.check.deployment" . }}
+{{- else }}
+{{- include "headlight.check.replicas" . }}
+{{- include "headlight.check.upgrade" . }}
+{{- include "headlight.check.memory" (list "head" .Values.head.resources.memory) }}
+{{- end }}
 {{- include "headlight.check.model" . }}
-{{- include "headlight.check.cores" . }}
+{{- include "headlight.check.pod" . }}
 {{- include "headlight.check.reach" . }}
 {{- end }}
 
+{{/* What is Ray's or KubeRay's alone. */}}
+{{- define "headlight.check.deployment" -}}
+{{- with .Values }}
+{{- $asked := dict "autoscaling.enabled" .autoscaling.enabled "models" .models "gcsFaultTolerance.redisAddress" .gcsFaultTolerance.redisAddress "podDisruptionBudget.head" .podDisruptionBudget.head "upgrade.type" (ne .upgrade.type "NewCluster") }}
+{{- range $name, $value := $asked }}
+{{- if $value }}
+{{- fail (printf "%s: only with kind RayService; a Deployment has neither a head nor a cluster" $name) }}
+{{- end }}
+{{- end }}
+{{- if and .monitoring.scrape .settings.allowed_hosts }}
+{{- fail "settings.allowed_hosts: Prometheus asks each pod of a Deployment by its address; set monitoring.scrape to false" }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "headlight.check.replicas" -}}
+{{- $root := . -}}
+{{- $taken := append (.Files.Get "files/ray.yaml" | fromYaml).paths "metrics" -}}
+{{- range $index, $model := (include "headlight.models" . | fromJson).of }}
+{{- $further := gt $index 0 -}}
+{{- $where := $further | ternary (printf "models %s: " $model.app) "" -}}
+{{- if gt (int $model.fewest) (int $model.most) }}
+{{- $name := $root.Values.autoscaling.enabled | ternary ($further | ternary "minReplicas" "autoscaling.minReplicas") "replicas" }}
+{{- fail (printf "%s%s %v must not be more than maxReplicas, which is %v" $where $name $model.fewest $model.most) }}
+{{- end }}
+{{- if has $model.app $taken }}
+{{- fail (printf "models %s: the first model answers at /%s; choose another path" $model.app $model.app) }}
+{{- end }}
+{{- if and $further (eq $model.app "headlight") }}
+{{- fail "models headlight: the first model's application has this name; choose another path" }}
+{{- end }}
+{{- $taken = append $taken $model.app }}
+{{- end }}
+{{- end }}
+
+{{- define "headlight.check.upgrade" -}}
+{{- with .Values.upgrade }}
+{{- if eq .type "NewCluster" }}
+{{- if .gatewayClassName }}
+{{- fail (printf "upgrade.gatewayClassName %s: set upgrade.type to NewClusterWithIncrementalUpgrade" .gatewayClassName) }}
+{{- end }}
+{{- else }}
+{{- $_ := required "upgrade.gatewayClassName: KubeRay makes a gateway of this class and moves the traffic there" .gatewayClassName }}
+{{- if gt (int .stepSizePercent) (int .maxSurgePercent) }}
+{{- fail (printf "upgrade.stepSizePercent %v must not be more than maxSurgePercent, which is %v" .stepSizePercent .maxSurgePercent) }}
+{{- end }}
+{{- if or $.Values.httpRoute.enabled $.Values.ingress.enabled }}
+{{- fail "upgrade.type: clients come by the gateway that KubeRay makes; disable httpRoute and ingress" }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- define "headlight.check.model" -}}
-{{- $name := .Values.model.name }}
+{{- $source := .Values.model.source }}
+{{- range (include "headlight.models" . | fromJson).of }}
+{{- if and (eq $source "pvc") (or (hasPrefix "/" .name) (has ".." (splitList "/" .name))) }}
+{{- fail (printf "model.name %s: with model.source pvc, a folder of the volume, such as minilm" .name) }}
+{{- end }}
+{{- if and (eq $source "hub") (not (regexMatch "^[A-Za-z0-9_-][A-Za-z0-9_.-]*/[A-Za-z0-9_-][A-Za-z0-9_.-]*(@[A-Za-z0-9_][A-Za-z0-9_./-]*)?$" .name)) }}
+{{- fail (printf "model.name %s: with model.source hub, org/name or org/name@revision" .name) }}
+{{- end }}
+{{- end }}
 {{- if eq .Values.model.source "pvc" }}
 {{- $_ := required "model.pvc.claimName: with model.source pvc, name an existing claim" .Values.model.pvc.claimName }}
-{{- if or (hasPrefix "/" $name) (has ".." (splitList "/" $name)) }}
-{{- fail (printf "model.name %s: with model.source pvc, a folder of the volume, such as minilm" $name) }}
-{{- end }}
 {{- else if .Values.model.pvc.claimName }}
 {{- fail (printf "model.pvc.claimName %s: set model.source to pvc" .Values.model.pvc.claimName) }}
 {{- end }}
-{{- if eq .Values.model.source "hub" }}
-{{- if not (regexMatch "^[A-Za-z0-9_-][A-Za-z0-9_.-]*/[A-Za-z0-9_-][A-Za-z0-9_.-]*(@[A-Za-z0-9_][A-Za-z0-9_./-]*)?$" $name) }}
-{{- fail (printf "model.name %s: with model.source hub, org/name or org/name@revision" $name) }}
-{{- end }}
-{{- else if .Values.model.hub.secretName }}
+{{- if and .Values.model.hub.secretName (ne .Values.model.source "hub") }}
 {{- fail (printf "model.hub.secretName %s: set model.source to hub" .Values.model.hub.secretName) }}
 {{- end }}
 {{- end }}
 
-{{- define "headlight.check.cores" -}}
-{{- $cores := index (include "headlight.group" . | index .Values.workers) "resources" "cpu" | toString -}}
+{{- define "headlight.check.pod" -}}
+{{- $group := include "headlight.group" . -}}
+{{- $resources := (index .Values.workers $group).resources -}}
+{{- $cores := toString $resources.cpu -}}
 {{- $threads := eq .Values.device "cuda" | ternary 2 .Values.workers.cpu.threads -}}
 {{- $has := hasSuffix "m" $cores | ternary (divf (trimSuffix "m" $cores) 1000) (float64 $cores) -}}
 {{- if lt $has (float64 $threads) }}
-{{- fail (printf "workers.%s.resources.cpu %s: a replica needs %v" (include "headlight.group" .) $cores $threads) }}
+{{- fail (printf "workers.%s.resources.cpu %s: a replica needs %v" $group $cores $threads) }}
+{{- end }}
+{{- if and .Values.models (eq $group "cpu") (ge $has (mulf 2 $threads)) }}
+{{- fail (printf "workers.cpu.resources.cpu %s: replicas of two models would share a pod; less than %v" $cores (mulf 2 $threads)) }}
+{{- end }}
+{{- if and (eq $group "gpu") (not (regexMatch "^[1-9][0-9]*$" (include "headlight.gpus" .))) }}
+{{- fail "workers.gpu.resources: one resource of NVIDIA's, such as nvidia.com/gpu or nvidia.com/mig-1g.10gb; set the default to null" }}
+{{- end }}
+{{- include "headlight.check.memory" (list (printf "workers.%s" $group) $resources.memory) }}
+{{- end }}
+
+{{/* A pod's processes hold 1.6 GiB with the bundled model (docs/operations.md). Takes the pod's name and its memory. */}}
+{{- define "headlight.check.memory" -}}
+{{- $memory := index . 1 | toString -}}
+{{- $units := dict "m" 0.001 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 -}}
+{{- $unit := regexFind "[A-Za-z]+$" $memory -}}
+{{- if lt (mulf (trimSuffix $unit $memory) (get $units $unit | default 1)) 2147483648.0 }}
+{{- fail (printf "%s.resources.memory %s: with less than 2Gi the pod is killed" (index . 0) $memory) }}
 {{- end }}
 {{- end }}
 

@@ -1,0 +1,133 @@
+{{/* The models of a release: what each serves with, how many replicas, and what follows for all. */}}
+
+{{/*
+The models as JSON, `of` a list: for each the name and path of its application in Serve, its
+settings, how many replicas there always are (`fewest`) and may be (`most`). The first is `model`.
+*/}}
+{{- define "headlight.models" -}}
+{{- $root := . -}}
+{{- $scaled := .Values.autoscaling.enabled -}}
+{{- $fewest := $scaled | ternary .Values.autoscaling.minReplicas .Values.replicas -}}
+{{- $all := list (dict "app" "headlight" "path" "" "name" .Values.model.name "settings" .Values.settings "fewest" $fewest "most" .Values.maxReplicas) -}}
+{{- range .Values.models }}
+{{- $own := $scaled | ternary .minReplicas .replicas | default $fewest -}}
+{{- $settings := omit $root.Values.settings "served_model_name" -}}
+{{- range $setting, $value := .settings }}{{ $_ := set $settings $setting $value }}{{ end -}}
+{{- $all = append $all (dict "app" .path "path" (printf "/%s" .path) "name" .name "settings" $settings "fewest" $own "most" (.maxReplicas | default $root.Values.maxReplicas)) }}
+{{- end }}
+{{- dict "of" $all | toJson }}
+{{- end }}
+
+{{/* Fewest replicas that there always are, of all models. */}}
+{{- define "headlight.fewest" -}}
+{{- $sum := 0 -}}
+{{- range (include "headlight.models" . | fromJson).of }}{{ $sum = add $sum (int .fewest) }}{{ end -}}
+{{ $sum }}
+{{- end }}
+
+{{/* Workers that a drain leaves: all but one, and every one where a model has no other. */}}
+{{- define "headlight.stay" -}}
+{{- $stay := include "headlight.fewest" . | int -}}
+{{- $alone := false -}}
+{{- range (include "headlight.models" . | fromJson).of }}{{ $alone = or $alone (eq (int .fewest) 1) }}{{ end -}}
+{{ $alone | ternary $stay (sub $stay 1) }}
+{{- end }}
+
+{{/* Most replicas that there may be, with those that an update starts beside the old ones: one for every five. */}}
+{{- define "headlight.most" -}}
+{{- $sum := 0 -}}
+{{- range (include "headlight.models" . | fromJson).of }}{{ $sum = add $sum (int .most) (divf .most 5 | ceil | int) }}{{ end -}}
+{{ $sum }}
+{{- end }}
+
+{{/* Seconds within each other: a request, a replica that leaves, its node, its pod, its cluster. */}}
+{{- define "headlight.seconds" -}}
+{{- $defaults := (.Files.Get "files/ray.yaml" | fromYaml).settings -}}
+{{- $deadline := .Values.settings.deadline_seconds | default $defaults.deadline_seconds | float64 -}}
+{{- $drain := get (hasKey .Values.settings "drain_seconds" | ternary .Values.settings $defaults) "drain_seconds" | float64 -}}
+{{- $leave := addf $drain $deadline 5 | ceil | int -}}
+{{- dict "deadline" $deadline "drain" $drain "node" (add $leave 30) "pod" (add $leave 60) "cluster" (add $leave 120) | toJson }}
+{{- end }}
+
+{{/*
+Settings of a model (`args`) as YAML: the chart's own, then those of the values. Takes the root and
+the model. Helm reads each number as a float, which it would write as 1.048576e+06, and `merge`
+takes 0 and false for nothing.
+*/}}
+{{- define "headlight.settings" -}}
+{{- $root := index . 0 -}}
+{{- $model := index . 1 -}}
+{{- $name := eq $root.Values.model.source "pvc" | ternary (printf "/models/%s" $model.name) $model.name -}}
+{{- $threads := eq $root.Values.device "cuda" | ternary 1 $root.Values.workers.cpu.threads -}}
+{{- $drain := include "headlight.seconds" $root | fromJson | dig "drain" 0 -}}
+{{- $own := dict "model" $name "device" $root.Values.device "threads" $threads "drain_seconds" $drain -}}
+{{- if $root.Values.autoscaling.enabled }}
+{{- $_ := set $own "min_replicas" $model.fewest }}
+{{- $_ := set $own "max_replicas" $model.most }}
+{{- end }}
+{{- range $setting, $value := $model.settings }}{{ $_ := set $own $setting $value }}{{ end }}
+{{- range $name, $value := $own }}
+{{ $name }}: {{ include "headlight.plain" $value }}
+{{- end }}
+{{- end }}
+
+{{- define "headlight.plain" -}}
+{{ if and (kindIs "float64" .) (eq . (floor .)) }}{{ int64 . }}{{ else }}{{ toJson . }}{{ end }}
+{{- end }}
+
+{{/* What Ray's pods start with: deploy/serve/ray.env, for these values. KubeRay sets the token and its mode. */}}
+{{- define "headlight.ray" -}}
+{{- $ray := .Files.Get "files/ray.yaml" | fromYaml -}}
+{{- $variables := $ray.variables -}}
+{{- $seconds := include "headlight.seconds" . | fromJson -}}
+{{- $deadline := ceil $seconds.deadline | int -}}
+{{- $connections := int $ray.spare_requests -}}
+{{- range (include "headlight.models" . | fromJson).of }}
+{{- $waiting := .settings.max_waiting_requests | default $ray.settings.max_waiting_requests | int -}}
+{{- $connections = add $connections (mul (add $waiting $ray.spare_requests) (int .most)) -}}
+{{- end }}
+{{- $_ := set $variables "RAY_SERVE_HAPROXY_MAXCONN" (toString $connections) }}
+{{- $_ := set $variables "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S" (add $deadline 5) }}
+{{- $_ := set $variables "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S" (max $ray.variables.RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S (add $deadline 10)) }}
+{{- $_ := set $variables "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S" $seconds.drain }}
+{{- $_ := set $variables "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S" $seconds.node }}
+{{- with .Values.settings.max_source_connections }}
+{{- $_ := set $variables "HEADLIGHT_MAX_SOURCE_CONNECTIONS" (int64 . | toString) }}
+{{- end }}
+{{- toJson $variables }}
+{{- end }}
+
+{{/* What a pod of the Deployment starts with: the settings of `headlight serve`. It drains before it is told to stop (preStop). */}}
+{{- define "headlight.own" -}}
+{{- $variables := dict -}}
+{{- $model := first (include "headlight.models" . | fromJson).of -}}
+{{- range $name, $value := include "headlight.settings" (list . $model) | fromYaml }}
+{{- if eq $name "drain_seconds" }}{{ $value = 0.0 }}{{ end -}}
+{{- $text := kindIs "slice" $value | ternary (join "," $value) (include "headlight.plain" $value) -}}
+{{- $_ := set $variables (printf "HEADLIGHT_%s" (upper $name)) (kindIs "string" $value | ternary $value $text) }}
+{{- end }}
+{{- toJson $variables }}
+{{- end }}
+
+{{/* Bytes of the largest body that any model reads. */}}
+{{- define "headlight.body" -}}
+{{- $most := 0 -}}
+{{- $defaults := (.Files.Get "files/ray.yaml" | fromYaml).settings -}}
+{{- range (include "headlight.models" . | fromJson).of }}
+{{- $settings := .settings -}}
+{{- range $name := list "max_body_bytes" "max_binary_body_bytes" }}
+{{- $most = max $most (get $settings $name | default (get $defaults $name)) -}}
+{{- end }}
+{{- end }}
+{{- $most }}
+{{- end }}
+
+{{/* What clients from outside may ask of a model, as JSON: each path of the API, and not /metrics. Takes the root and the model. */}}
+{{- define "headlight.paths" -}}
+{{- $path := (index . 1).path -}}
+{{- $all := list (dict "path" (print $path "/") "type" "Exact") -}}
+{{- range ((index . 0).Files.Get "files/ray.yaml" | fromYaml).paths }}
+{{- $all = append $all (dict "path" (print $path "/" .) "type" "Prefix") }}
+{{- end }}
+{{- toJson $all }}
+{{- end }}

@@ -1,0 +1,125 @@
+"""The chart without KubeRay: pods that are each a service of their own."""
+
+from typing import Any
+
+import pytest
+
+from service import settings
+from service.cluster import ingress, room
+from service.settings import Settings
+from tests.deploy.values import DEPLOYMENTS
+
+every_deployment = pytest.mark.parametrize("case", DEPLOYMENTS)
+
+
+def of_kind(documents: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+    """The specification of the one object of a kind."""
+    (spec,) = (one["spec"] for one in documents if one["kind"] == kind)
+    return dict(spec)
+
+
+@pytest.fixture
+def pod(documents: list[dict[str, Any]]) -> dict[str, Any]:
+    """The template of the Deployment's pods."""
+    return dict(of_kind(documents, "Deployment")["template"])
+
+
+def environment(pod: dict[str, Any]) -> dict[str, str]:
+    """The variables of our container that have a value here."""
+    env = pod["spec"]["containers"][0]["env"]
+    return {each["name"]: each["value"] for each in env if "value" in each}
+
+
+def read(pod: dict[str, Any]) -> Settings:
+    """The settings as `headlight serve` reads them in the pod, its keys aside."""
+    variables = environment(pod)
+    variables.pop("HEADLIGHT_API_KEYS_FILE", None)
+    return settings.load({}, environ=variables)
+
+
+@every_deployment
+def test_a_pod_serves_with_the_settings_of_the_values(case: str, pod: dict[str, Any]) -> None:
+    """One replica with a Ray of its own, for whoever reaches the pod."""
+    asked = {"model": {}, "settings": {}} | DEPLOYMENTS[case]
+    found = read(pod)
+    (container, *_) = pod["spec"]["containers"]
+
+    expected = {"replicas": 1} | asked["settings"]
+    expected |= {"device": asked.get("device", "cpu"), "threads": 1 if "device" in asked else 3}
+    expected |= {"model": asked["model"].get("name", "all-MiniLM-L6-v2")}
+    assert {name: getattr(found, name) for name in expected} == {
+        name: tuple(value) if isinstance(value, list) else value for name, value in expected.items()
+    }
+    assert container["args"][:3] == ["serve", "--host", "0.0.0.0"]
+
+
+@every_deployment
+def test_a_pod_is_a_whole_service(case: str, pod: dict[str, Any]) -> None:
+    """Room for Ray's store, time to drain, someone who reaps, no more rights than it needs."""
+    spec = pod["spec"]
+    (container, *_) = spec["containers"]
+    shared = next(each["emptyDir"] for each in spec["volumes"] if each["name"] == "shm")
+
+    assert int(shared["sizeLimit"].removesuffix("Mi")) << 20 >= room.STORE_BYTES["haproxy"]
+    assert spec["shareProcessNamespace"] is True
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert {each["name"] for each in spec["volumes"]} == {
+        each["name"] for each in container["volumeMounts"]
+    }
+
+
+@pytest.mark.parametrize(("case", "seconds"), [("deployment", 25), ("deployment alone", 0)])
+def test_a_pod_serves_on_until_no_service_leads_to_it(pod: dict[str, Any], seconds: float) -> None:
+    """`headlight serve` answers 503 from the moment it is told to stop, so it is told late."""
+    container = pod["spec"]["containers"][0]
+    stop = {"preStop": {"exec": {"command": ["sleep", f"{seconds:g}"]}}} if seconds else None
+    least = seconds + ingress.shutdown_seconds(read(pod))
+
+    assert container.get("lifecycle") == stop
+    assert read(pod).drain_seconds == 0
+    assert pod["spec"]["terminationGracePeriodSeconds"] > least
+
+
+@pytest.mark.parametrize("case", ["deployment", "deployment of more"])
+def test_what_is_around_a_deployment_means_its_pods(
+    documents: list[dict[str, Any]], pod: dict[str, Any]
+) -> None:
+    """Service, budget and policy choose by labels that the pods have; there is no head."""
+    labels = pod["metadata"]["labels"].items()
+    kinds = [one["kind"] for one in documents]
+    budget, policy = of_kind(documents, "PodDisruptionBudget"), of_kind(documents, "NetworkPolicy")
+
+    assert of_kind(documents, "Service")["selector"].items() <= labels
+    assert budget["selector"]["matchLabels"].items() <= labels
+    assert policy["podSelector"]["matchLabels"].items() <= labels
+    assert of_kind(documents, "Deployment")["selector"]["matchLabels"].items() <= labels
+    assert "RayService" not in kinds
+    ports = {port["port"] for rule in policy["ingress"] for port in rule["ports"]}
+    assert ports == {8000}
+
+
+@pytest.mark.parametrize("case", ["deployment"])
+def test_prometheus_asks_every_pod(documents: list[dict[str, Any]]) -> None:
+    """By the Service it would reach another one each time."""
+    scrape = of_kind(documents, "ScrapeConfig")
+
+    assert scrape["jobName"] == "headlight"
+    assert "staticConfigs" not in scrape
+    (found,) = scrape["kubernetesSDConfigs"]
+    assert found["selectors"] == [{"role": "Pod", "label": "app=headlight-ray"}]
+
+
+@pytest.mark.parametrize("case", ["deployment of more"])
+def test_a_pod_has_what_the_values_add(pod: dict[str, Any]) -> None:
+    """As the cluster's pods have it."""
+    spec = pod["spec"]
+
+    assert pod["metadata"]["annotations"] == {"example.com/owner": "search"}
+    assert pod["metadata"]["labels"]["cost-centre"] == "17"
+    assert [each["name"] for each in spec["containers"]] == ["headlight", "logs"]
+    assert [each["name"] for each in spec["initContainers"]] == ["wait"]
+    assert spec["serviceAccountName"] == "weights"
+    assert environment(pod)["HTTPS_PROXY"] == "http://proxy.example:3128"
