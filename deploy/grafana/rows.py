@@ -212,7 +212,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Replicas",
             "none",
-            "Replicas on the page, those of them that are ready, and those that Ray runs or starts.",
+            "Replicas on the page, those that are ready, and those that Ray runs or starts.",
             {
                 "deployed": f"sum(headlight_replicas_expected{{{SERVICE}}})",
                 "ready": f"sum(headlight_ready{{{REPLICA}}})",
@@ -402,8 +402,8 @@ RAY_ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Application status",
             "none",
-            "As Ray calls it: 1 failed, 2 unhealthy, 4 being deleted, 5 deploying, 6 running. Below 6"
-            " for 15 minutes is a ticket.",
+            "As Ray calls it: 1 failed, 2 unhealthy, 4 being deleted, 5 deploying, 6 running. Below"
+            " 6 for 15 minutes is a ticket.",
             {"{{application}}": ray("serve_application_status")},
         ),
         Panel(
