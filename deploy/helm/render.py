@@ -40,7 +40,8 @@ def variables() -> str:
     """files/ray.yaml: the chart works out again what its values change."""
     settings = Settings(drain_seconds=DRAIN_SECONDS)
     found = ingress.clustered(settings) | {ingress.PROGRAM: WRAPPER}
-    found[haproxy.METRICS_HOST] = "0.0.0.0"  # for Prometheus, as the network policies have it
+    # HAProxy's counts for Prometheus, which alone the network policies let there
+    found |= {haproxy.METRICS_HOST: "0.0.0.0", "RAY_SERVE_HAPROXY_METRICS_PORT": "9101"}
     del found["RAY_AUTH_MODE"]  # KubeRay's own, with the token
     told = {
         "version": metadata.version("ray"),

@@ -240,7 +240,7 @@ def test_prometheus_may_read_the_counts_of_haproxy_and_no_other_port_of_its(
     assert [port["port"] for port in rule["ports"]] == [9101]
     assert "monitoring" in json.dumps(rule["from"])
     assert variables["HAPROXY_METRICS_HOST"] == "0.0.0.0"
-    assert "RAY_SERVE_HAPROXY_METRICS_PORT" not in variables  # Ray's own, 9101
+    assert variables["RAY_SERVE_HAPROXY_METRICS_PORT"] == "9101"
 
 
 # Grafana

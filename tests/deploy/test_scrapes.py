@@ -90,31 +90,24 @@ def as_the_operator(spec: dict[str, Any], number: int) -> dict[str, Any]:
     }
 
 
-def test_two_models_below_prefixes_are_two_services(tmp_path: Path) -> None:
-    """As two-models.yml asks them: each by its own page, told apart by `release`."""
-    text = (PROMETHEUS / "two-models.yml").read_text()
-
-    with prometheus(tmp_path, yaml.safe_load(text)["scrape_configs"]) as url:
-        found = pages(url, 2)
-
-    told = {one["path"]: (one["job"], one["release"], one["instance"]) for one in found}
-    assert told == {
-        "/minilm/metrics": ("headlight", "minilm", "127.0.0.1:8000/minilm"),
-        "/base/metrics": ("headlight", "base", "127.0.0.1:8000/base"),
-    }
-
-
-def test_two_releases_of_the_chart_are_two_services(render: dict[str, Any], tmp_path: Path) -> None:
-    """Of one name, in two namespaces."""
+def test_models_below_prefixes_and_releases_are_services_of_their_own(
+    render: dict[str, Any], tmp_path: Path
+) -> None:
+    """Two models as two-models.yml asks them; two releases of the chart, of one name."""
+    models = yaml.safe_load((PROMETHEUS / "two-models.yml").read_text())["scrape_configs"]
     places = ("team-a", "team-b")
     answers = render["rendered"](**{one: {"namespace": one, "release": "x"} for one in places})
     texts = [answers[one]["files"]["scrapeconfig.yaml"] for one in places]
     specs = [next(one for one in yaml.safe_load_all(text) if one)["spec"] for text in texts]
+    jobs = [*models, *(as_the_operator(one, number) for number, one in enumerate(specs))]
 
-    with prometheus(tmp_path, [as_the_operator(one, n) for n, one in enumerate(specs)]) as url:
-        found = pages(url, 2)
+    with prometheus(tmp_path, jobs) as url:
+        found = pages(url, 4)
 
-    keys = ("job", "namespace", "release", "instance")
-    assert sorted(tuple(one[key] for key in keys) for one in found) == [
-        ("headlight", place, "x", f"x-serve-svc.{place}.svc:8000") for place in places
-    ]
+    keys = ("path", "job", "namespace", "release", "instance")
+    assert {tuple(one.get(key) for key in keys) for one in found} == {
+        ("/minilm/metrics", "headlight", None, "minilm", "127.0.0.1:8000/minilm"),
+        ("/base/metrics", "headlight", None, "base", "127.0.0.1:8000/base"),
+        ("/metrics", "headlight", "team-a", "x", "x-serve-svc.team-a.svc:8000"),
+        ("/metrics", "headlight", "team-b", "x", "x-serve-svc.team-b.svc:8000"),
+    }
