@@ -296,7 +296,7 @@ def application(replica: Replica, prefix: str = "") -> guard.Guard:
     """A replica as connections reach it, below a prefix if there is one."""
 
     async def scrape(openmetrics: bool) -> bytes:
-        return join([replica.page(openmetrics)], False, openmetrics)
+        return join([replica.page(openmetrics)], False, openmetrics, expected=1)
 
     async def targets() -> list[str]:
         return ["10.0.0.2:30000", "10.0.0.3:30000"]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rows import RAY_ROWS, ROWS, SERVICE, Panel
+from rows import RAY_ROWS, RELEASE, ROWS, SERVICE, Panel
 
 Rows = Mapping[str, Sequence[Panel]]
 
@@ -59,9 +59,12 @@ def dashboard(
 
 def variables(more: Mapping[str, str]) -> list[dict[str, Any]]:
     """What a reader chooses at the top: the datasource, and what of it."""
+    ours = 'job=~"headlight.*"'
     asked = {
-        "job": 'label_values(up{job=~"headlight.*"}, job)',
-        "instance": 'label_values(up{job=~"$job"}, instance)',
+        "namespace": f"label_values(up{{{ours}}}, namespace)",
+        "release": f'label_values(up{{{ours}, namespace=~"$namespace"}}, release)',
+        "job": f"label_values(up{{{RELEASE}, {ours}}}, job)",
+        "instance": f'label_values(up{{{RELEASE}, job=~"$job"}}, instance)',
         **more,
     }
     source = {
@@ -84,7 +87,8 @@ def variables(more: Mapping[str, str]) -> list[dict[str, Any]]:
             "sort": 1,
             "multi": True,
             "includeAll": True,
-            "allValue": ".+",
+            # without Kubernetes, series have neither namespace nor release
+            "allValue": ".*" if name in ("namespace", "release") else ".+",
             "current": {"selected": True, "text": ["All"], "value": ["$__all"]},
             "skipUrlSync": False,
         }
@@ -161,7 +165,9 @@ TABLE = [
     {
         "id": "organize",
         "options": {
-            "excludeByName": dict.fromkeys(("Time", "Value", "__name__", "job", "instance"), True)
+            "excludeByName": dict.fromkeys(
+                ("Time", "Value", "__name__", "job", "namespace", "release", "instance"), True
+            )
         },
     }
 ]

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 # The error budgets of deploy/prometheus/rules; a test compares.
 UNAVAILABLE, SLOW = 0.001, 0.01
 
-SERVICE = 'job=~"$job", instance=~"$instance"'
+# A service of several releases: the chart puts one in the place of these two
+RELEASE = 'namespace=~"$namespace", release=~"$release"'
+SERVICE = f'{RELEASE}, job=~"$job", instance=~"$instance"'
 REPLICA = f'{SERVICE}, replica=~"$replica"'
 
 
@@ -49,6 +51,11 @@ def ray(name: str) -> str:
     return f"ray_{name}{{{SERVICE}}}"
 
 
+def proxy(name: str) -> str:
+    """What the recording rules keep of each pod's HAProxy."""
+    return f"pod:headlight_proxy_{name}:rate5m{{{SERVICE}}}"
+
+
 def budget(title: str, name: str, share: float) -> tuple[Panel, Panel]:
     """What is left of an objective's budget, and how fast it burns."""
     left = f"1 - {ratio(name, '30d')} / {share}"
@@ -60,7 +67,8 @@ def budget(title: str, name: str, share: float) -> tuple[Panel, Panel]:
         Panel(
             f"{title}: budget left",
             "percentunit",
-            "Share of 30 days' error budget that is not spent. Below 0 the objective is missed.",
+            "Share of 30 days' error budget that is not spent, as far as is known. Below 0 the"
+            " objective is missed.",
             {"{{instance}}": left},
             "stat",
             4,
@@ -77,7 +85,7 @@ def budget(title: str, name: str, share: float) -> tuple[Panel, Panel]:
 ROWS: dict[str, tuple[Panel, ...]] = {
     "Objectives": (
         *budget("Availability, 99.9 %", "failed_per_request", UNAVAILABLE),
-        *budget("Latency, 99 % in 250 ms", "slow_per_ok", SLOW),
+        *budget("Latency, 99 % of short requests in 250 ms", "slow_per_short", SLOW),
     ),
     "Traffic": (
         Panel(
@@ -204,8 +212,9 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Replicas",
             "none",
-            "Replicas on the page, and those of them that are ready.",
+            "Replicas on the page, those that are ready, and those that Ray runs or starts.",
             {
+                "deployed": f"sum(headlight_replicas_expected{{{SERVICE}}})",
                 "ready": f"sum(headlight_ready{{{REPLICA}}})",
                 "there": f"count(headlight_ready{{{REPLICA}}})",
             },
@@ -213,7 +222,8 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Turned away per second",
             "cps",
-            "Requests refused on purpose because their answer would have come too late.",
+            "Requests refused on purpose. client_deadline, share and key_.. are the client's own"
+            " making: no alert counts them.",
             {"{{reason}}": rate("shed_total", "reason")},
             stacked=True,
         ),
@@ -388,6 +398,20 @@ RAY_ROWS: dict[str, tuple[Panel, ...]] = {
                 "wanted {{application}}": ray("serve_autoscaling_desired_replicas"),
                 "target {{application}}": ray("serve_autoscaling_target_replicas"),
             },
+        ),
+        Panel(
+            "Application status",
+            "none",
+            "As Ray calls it: 1 failed, 2 unhealthy, 4 being deleted, 5 deploying, 6 running. Below"
+            " 6 for 15 minutes is a ticket.",
+            {"{{application}}": ray("serve_application_status")},
+        ),
+        Panel(
+            "Refused by HAProxy itself",
+            "reqps",
+            "Requests that HAProxy answered 4xx or 5xx without a replica, and connections that it"
+            " closed at once. No other panel counts them.",
+            {"{{pod}} {{instance}}": proxy("refused")},
         ),
         Panel(
             "Controller's turn",

@@ -13,17 +13,17 @@ import helm_python
 
 
 def case(chart: helm_python.Chart, folder: str, values: dict[str, Any]) -> dict[str, Any]:
-    """What Helm makes of one set of values, in the namespace headlight.
+    """What Helm makes of one set of values.
 
     Args:
-        values: and among them, as `release`, the release's name where it is not headlight.
+        values: and among them, as `release` and `namespace`, those that are not headlight.
     """
-    name = values.pop("release", "headlight")
+    name, namespace = (values.pop(one, "headlight") for one in ("release", "namespace"))
     try:
-        files = chart.render(values, name=name, namespace="headlight", is_install=True)
+        files = chart.render(values, name=name, namespace=namespace, is_install=True)
     except helm_python.HelmError as error:
         return {"refused": str(error)}
-    said = helm_python.lint(folder, values, namespace="headlight", strict=True)["messages"]
+    said = helm_python.lint(folder, values, namespace=namespace, strict=True)["messages"]
     return {
         "files": {path.rpartition("/")[2]: text for path, text in files.items()},
         "lint": [f"{each['path']}: {each['error']}" for each in said if each["severity"] > 1],

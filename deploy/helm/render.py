@@ -18,12 +18,13 @@ from typing import Any
 import yaml
 
 from service.api.operations import OPERATIONS, PAGES
-from service.cluster import ingress
+from service.cluster import haproxy, ingress
 from service.observe.families import SCRAPE
 from service.settings import Settings
 
 HERE = Path(__file__).parent
 CHART, KUBERAY = HERE / "headlight", HERE.parent / "kuberay"
+MONITORING = HERE / "headlight-monitoring"
 ENGINE = HERE / "engine.py"
 
 # Where the image has our wrapper of HAProxy; Ray asks for the whole path
@@ -46,6 +47,8 @@ def variables() -> str:
     """files/ray.yaml: the chart works out again what its values change."""
     settings = Settings(drain_seconds=DRAIN_SECONDS)
     found = ingress.clustered(settings) | {ingress.PROGRAM: WRAPPER}
+    # HAProxy's counts for Prometheus, which alone the network policies let there
+    found |= {haproxy.METRICS_HOST: "0.0.0.0", "RAY_SERVE_HAPROXY_METRICS_PORT": "9101"}
     del found["RAY_AUTH_MODE"]  # KubeRay's own, with the token
     told = {
         "version": metadata.version("ray"),
@@ -166,9 +169,9 @@ def leaves(prefix: str, node: yaml.Node, lines: list[str]) -> Iterator[tuple[str
             yield from leaves(f"{name}.", value, lines)
 
 
-def rendered(**cases: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def rendered(chart: Path = CHART, **cases: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """What Helm makes of each set of values."""
-    asked = json.dumps({"chart": str(CHART), "cases": cases})
+    asked = json.dumps({"chart": str(chart), "cases": cases})
     command = [sys.executable, ENGINE]
     done = subprocess.run(command, input=asked, stdout=subprocess.PIPE, text=True, check=True)
     answer: dict[str, dict[str, Any]] = json.loads(done.stdout)

@@ -121,8 +121,10 @@ CHOICE = "    use_backend default_backend"
 # The client's next request needs another connection, which soon nobody takes.
 REFUSAL = f"    http-request return {UNREADY} hdr Connection close"
 
-# Sections whose listeners show HAProxy's state to whoever connects.
-PRIVATE = ("frontend prometheus", "listen stats")
+# Sections whose listeners show HAProxy's state to whoever connects, each with the variable of the
+# address that it is shown on instead of the loopback: counts, for Prometheus, and never the rest
+METRICS_HOST = "HAPROXY_METRICS_HOST"
+PRIVATE = {"frontend prometheus": METRICS_HOST, "listen stats": ""}
 
 
 def rewrite(
@@ -210,7 +212,8 @@ def bounded(line: str, section: str, most: int) -> str:
 def closed(line: str, section: str) -> str:
     """Shut a line's door to others: private listeners, the admin socket, the access log."""
     if section in PRIVATE:
-        return re.sub(r"bind [^ ]*:(\d+)", r"bind 127.0.0.1:\1", line)
+        host = os.environ.get(PRIVATE[section]) or "127.0.0.1"
+        return re.sub(r"bind [^ ]*:(\d+)", rf"bind {host}:\1", line)
     if section == "global":
         line = re.sub(r"(stats socket .*) mode 666", r"\1 mode 600", line)
         # A line per request would fill the disk, and the replicas count requests already.

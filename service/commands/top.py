@@ -4,7 +4,7 @@ What a service does not publish is shown as `-`.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -12,6 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from service.commands.encode import Unreachable
 from service.commands.interval import Interval, read
 
 MOST_ROUTES, MOST_REPLICAS = 5, 8  # rows of a table, so that all fits a screen of 24 lines
@@ -25,12 +26,27 @@ def watch(url: str, key: str | None, period: float, console: Console) -> None:
         Unreachable: see `read`.
     """
     with Live(console=console, screen=True, auto_refresh=False) as live:
-        before = read(url, key)
-        while True:
-            time.sleep(period)
+        for shown in screens(url, key, period):
+            live.update(shown, refresh=True)
+
+
+def screens(url: str, key: str | None, period: float) -> Iterator[Group]:
+    """What to show every `period` seconds; while no page comes, the last screen and why.
+
+    Raises:
+        Unreachable: not even a first page came.
+    """
+    before, shown = read(url, key), Group()
+    while True:
+        time.sleep(period)
+        try:
             after = read(url, key)
-            live.update(screen(Interval(before, after)), refresh=True)
-            before = after
+        except Unreachable as error:
+            yield Group(Text(f"{error}; asked again every {period:g} s", style="bold"), shown)
+            continue
+        shown = screen(Interval(before, after))
+        yield shown
+        before = after
 
 
 def once(url: str, key: str | None, period: float, console: Console) -> None:
@@ -55,7 +71,8 @@ def _title(interval: Interval) -> Text:
     facts = next(iter(interval.labels("model_info")), {})
     ready = interval.gauges("ready", "replica")
     words = [facts.get("model", "-"), f"{facts.get('dtype', '-')} on {facts.get('device', '-')}"]
-    return Text("   ".join([*words, f"{sum(map(bool, ready.values()))} of {len(ready)} ready"]))
+    there = max(len(ready), int(_sum(interval.gauges("replicas_expected", "")) or 0))
+    return Text("   ".join([*words, f"{sum(map(bool, ready.values()))} of {there} ready"]))
 
 
 def _routes(interval: Interval) -> Table:

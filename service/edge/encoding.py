@@ -106,7 +106,8 @@ class Encoding:
                 body = await whole(request)
                 call = await self._beside.run(len(body), partial(parse, request, body))
                 del body
-            deadline = record.start + min(most, call.seconds)
+            record.given_seconds = min(most, call.seconds)
+            deadline = record.start + record.given_seconds
             if priced and query.flag(request, "dry_run"):
                 price = await replica.gateway.dry_run(call.request, deadline, record, call.layout)
                 return Response(orjson.dumps(price), media_type=JSON)

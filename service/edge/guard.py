@@ -28,7 +28,7 @@ from service.edge.tenants.under_way import UnderWay
 from service.encode.answer import INFERENCE_HEADER
 from service.keys import Key, tenants
 from service.memory import PROCESS, Hold
-from service.observe.families import OVERLOADED, UNDER_WAY
+from service.observe.families import OVERLOADED, SHARE, UNDER_WAY
 from service.observe.record import REQUEST_ID, WAITED
 from service.refusals import Refused
 from service.settings import KIB, Settings
@@ -140,7 +140,7 @@ class Guard:
         try:
             waited = await self._turns.wait(key.name if key else "", most, turn)
         except TimeoutError:
-            waited, code = most, "deadline_exceeded"
+            waited, code = most, f"deadline_exceeded:{SHARE}"
         if waited:
             headers.append((WAITED.encode(), f"{waited:.6f}".encode()))
         return code

@@ -249,7 +249,9 @@ class Handlers:
     def _deadline(self, request: Request) -> float:
         """When the answer must be there, on time.monotonic's clock."""
         record: Record = request.scope["record"]
-        return record.start + seconds(request.headers, self._replica.settings.deadline_seconds)
+        most = self._replica.settings.deadline_seconds
+        record.given_seconds = seconds(request.headers, most)
+        return record.start + record.given_seconds
 
 
 def _json(body: Any) -> Response:

@@ -42,7 +42,7 @@ from service.edge.reading import INFERENCE
 from service.engine.fair.rotation import OWNER
 from service.keys import tenants
 from service.memory import PROCESS
-from service.observe.families import NO_INPUT, OVERLOADED, PROBE
+from service.observe.families import LATE, NO_INPUT, OVERLOADED, PROBE
 from service.observe.record import CLIENT_CLOSED, REQUEST_ID, TRACEPARENT, Record
 from service.refusals import UNROUTED, Refused, refusal
 from service.replica import Replica
@@ -259,11 +259,11 @@ def _not_routed(
 
 
 def _by_guard(request: Request, settings: Settings) -> Refused | None:
-    """What the outermost layer refuses; of an overload it says which bound was met."""
+    """What the outermost layer refuses; of what is turned away it says which bound was met."""
     code, _, about = request.headers.get(REFUSAL.decode(), "").partition(":")
-    if code == OVERLOADED:
+    if code == OVERLOADED or code in LATE:
         request.scope["record"].shed = about
-        return Refused(code, retry_after=1)
+        return Refused(code, retry_after=1 if code == OVERLOADED else None)
     return Refused(code, detail=expected(code, about, settings)) if code else None
 
 

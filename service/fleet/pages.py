@@ -2,7 +2,6 @@
 
 import asyncio
 import contextvars
-import math
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -87,10 +86,11 @@ class Pages:
         others, count = await asyncio.gather(self._others(openmetrics), self._count())
         texts = dict([*others, await self._own(openmetrics)])
         joined = [texts[replica] for replica in sorted(texts)]
-        return scrape.join(joined, len(texts) < count, openmetrics)
+        incomplete = count is None or len(texts) < count
+        return scrape.join(joined, incomplete, openmetrics, expected=count)
 
-    async def _count(self) -> float:
-        """Ask how many replicas run or start, which scaling changes; infinity if Ray is silent."""
+    async def _count(self) -> int | None:
+        """Ask how many replicas run or start, which scaling changes; None if Ray is silent."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(SCRAPE_SECONDS):
@@ -98,7 +98,7 @@ class Pages:
             deployments = status.applications[self._application].deployments
             states = deployments[self._deployment].replica_states
         except (RayError, RayServeException, TimeoutError, KeyError):  # KeyError: being deleted
-            return math.inf
+            return None
         return sum(count for state, count in states.items() if state != "STOPPING")
 
     async def _others(self, openmetrics: bool) -> list[tuple[str, bytes]]:

@@ -20,6 +20,9 @@ TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 SENTENCES = {
     "requests": "Requests answered; code 499: the client disconnected first.",
     "request_duration_seconds": "Seconds from a request's arrival to the end of its answer.",
+    "interactive_duration_seconds": (
+        "Seconds to the end of a 200 of few tokens, without its wait for others of its key."
+    ),
     "response_bytes": "Bytes of response bodies.",
     "shed": "Requests refused for lack of room or time.",
     "invalid_inputs": "Requests refused because of what they contain.",
@@ -45,16 +48,21 @@ SENTENCES = {
     "start_time_seconds": "Unix time at which the replica started, in seconds.",
 }
 
+# The objective of short requests: so many seconds, for a request of at most so many tokens
+OBJECTIVE_SECONDS, INTERACTIVE_TOKENS = 0.25, 512
+AROUND = (0.064, 0.125, OBJECTIVE_SECONDS, 0.5, 1)  # bounds of BUCKETS, of which it needs no more
+
 # What a request may hold: nothing or nothing readable; texts; or token ids; or embeddings; or all
 NO_INPUT: tuple[str, ...] = ("none",)
 OF_TEXT, OF_TOKENS = (*NO_INPUT, "text"), (*NO_INPUT, "text", "tokens")
 OF_ONE_KIND = (*OF_TOKENS, "embeddings")
 INPUTS = (*OF_ONE_KIND, "mixed")
 WAITED, ERRORS, FORMS = ("queue", "forward"), ("oom", "other"), get_args(Form)
-SHED = ("queue_full", "token_budget", "memory", "deadline", "not_ready")
-UNDER_WAY = "key_under_way"
-SHED_BY_KEY = ("key_requests", "key_tokens", "key_rate", UNDER_WAY, "share")  # where keys are set
+SHED = ("queue_full", "token_budget", "memory", "deadline", "client_deadline", "not_ready")
+UNDER_WAY, SHARE = "key_under_way", "share"
+SHED_BY_KEY = ("key_requests", "key_tokens", "key_rate", UNDER_WAY, SHARE)  # where keys are set
 LATE = {"deadline_exceeded": "deadline", "not_ready": "not_ready"}  # sheds that say it themselves
+CLIENT_DEADLINE = "client_deadline"  # late by a deadline shorter than the objective
 OVERLOADED = "overloaded"
 # What an alert may ask the rate of before it first happens: a 200, and these
 AWAITED = (

@@ -57,6 +57,7 @@ class Metrics:
         self._seconds = requests.make(
             Histogram, "request_duration_seconds", "route", buckets=families.BUCKETS
         )
+        self._interactive = requests.histogram("interactive_duration_seconds", families.AROUND)
         self._response_bytes = requests.counter("response_bytes")
         self._shed = requests.make(Counter, "shed", "reason", *by_key)
         for reason in (*families.SHED, *(families.SHED_BY_KEY if keys else ())):
@@ -115,6 +116,8 @@ class Metrics:
         self._requests.labels(*labels, self._replica).inc()
         exemplar = _exemplar(record)
         self._seconds.labels(record.route, self._replica).observe(record.seconds, exemplar)
+        if record.code == 200 and 0 < record.tokens <= families.INTERACTIVE_TOKENS:
+            self._interactive.observe(record.seconds - record.turn_seconds)
         self._response_bytes.inc(record.bytes)
         for stage in record.stages:
             self._stages[stage.name].observe(stage.seconds)
@@ -183,13 +186,19 @@ class Metrics:
             self._invalid.labels(code, self._replica).inc()
         elif code == "nonfinite_output":
             self._nonfinite.inc()
-        elif code == families.OVERLOADED or (
-            code in families.LATE and record.route != families.PROBE
-        ):
-            reason = families.LATE.get(code) or record.shed or families.SHED[0]
-            self._shed.labels(reason, *self._keys[self._known(record.key)], self._replica).inc()
+        elif code == families.OVERLOADED or code in families.LATE:
+            self._turned_away(record)
         if record.code == UNAUTHORIZED:
             self._unauthorized.inc()
+
+    def _turned_away(self, record: Record) -> None:
+        """Count a request for which there was no room or no time; a page is no work."""
+        if record.route in families.PAGES:
+            return
+        reason = record.shed or families.LATE.get(record.refused or "", families.SHED[0])
+        if reason == "deadline" and record.given_seconds < families.OBJECTIVE_SECONDS:
+            reason = families.CLIENT_DEADLINE
+        self._shed.labels(reason, *self._keys[self._known(record.key)], self._replica).inc()
 
     def _gauge(self, name: str, sentence: str | None = None, **labels: str) -> Gauge:
         if name not in self._gauges:

@@ -1,5 +1,6 @@
 """What is known of one request, filled in on its way and told after its end."""
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -71,9 +72,11 @@ class Record:
         key: the name of the API key that it came with.
         input: the kind of its inputs.
         refused: the code of its refusal.
-        shed: of an overload, which bound was met; queue_full where nobody says.
+        shed: of an overload or a request that is late, which bound was met, where that is known.
         sequences, tokens: what it asks the model to run.
         bytes: of its answer's body.
+        given_seconds: that the client gives it from then on, at most the service's deadline.
+        turn_seconds: that it waited in the outermost layer, behind others of its key.
         start: on time.monotonic's clock, when it came to the outermost layer.
         ended: on the calendar's clock, seconds.
         began: when its first batch was started, on the first clock; 0 before.
@@ -91,6 +94,8 @@ class Record:
     sequences: int = 0
     tokens: int = 0
     bytes: int = 0
+    given_seconds: float = math.inf
+    turn_seconds: float = 0.0
     start: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
     ended: float = 0.0
@@ -103,6 +108,7 @@ class Record:
         """Count what it has waited before anything was known of it."""
         self.stages.append(Stage("queue", self.start - seconds, self.start))
         self.start -= seconds
+        self.turn_seconds += seconds
 
     def stage(self, name: Name) -> Stopwatch:
         """Time one stage, whichever way it ends."""

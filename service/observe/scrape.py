@@ -11,11 +11,22 @@ INCOMPLETE = (
     b"# TYPE headlight_scrape_incomplete gauge\n"
     b"headlight_scrape_incomplete %d\n"
 )
+EXPECTED = (
+    b"# HELP headlight_replicas_expected Replicas that run or start, as Ray's controller counts.\n"
+    b"# TYPE headlight_replicas_expected gauge\n"
+    b"headlight_replicas_expected %d\n"
+)
 EOF = b"# EOF\n"
 
 
-def join(texts: list[bytes], incomplete: bool, openmetrics: bool = False) -> bytes:
+def join(
+    texts: list[bytes], incomplete: bool, openmetrics: bool = False, expected: int | None = None
+) -> bytes:
     r"""Put every family's samples together, families and samples in order of appearance.
+
+    Args:
+        incomplete: whether a replica's text is missing.
+        expected: how many there should be, where that is known.
 
     >>> print(join([b'# TYPE a gauge\na{r="1"} 1\n', b'# TYPE a gauge\na{r="2"} 2\n'],
     ...            False).decode().partition("# HELP")[0])
@@ -40,4 +51,6 @@ def join(texts: list[bytes], incomplete: bool, openmetrics: bool = False) -> byt
         for line in [*headers.get(family, ()), *samples.get(family, ())]
     )
     page = b"".join(line + b"\n" for line in families) + INCOMPLETE % incomplete
+    if expected is not None:
+        page += EXPECTED % expected
     return page + EOF if openmetrics else page

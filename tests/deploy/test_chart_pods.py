@@ -68,6 +68,8 @@ def test_every_pod_starts_with_the_variables_of_its_settings(
     assert head == worker
     assert expected.items() <= head.items()
     assert head.keys() - expected.keys() <= {
+        "HAPROXY_METRICS_HOST",
+        "RAY_SERVE_HAPROXY_METRICS_PORT",
         "HF_HUB_OFFLINE",
         "HF_TOKEN",
         "HEADLIGHT_API_KEYS_FILE",

@@ -40,7 +40,8 @@ WITH_CUDA = {"headlight_gpu_memory_bytes"}
 
 def asked(expression: str) -> str:
     """A query as Prometheus gets it."""
-    return re.sub(r"\$(job|instance|replica)\b", ".+", expression.replace("$__rate_interval", "1m"))
+    query = re.sub(r"\$(namespace|release)\b", ".*", expression.replace("$__rate_interval", "1m"))
+    return re.sub(r"\$(job|instance|replica)\b", ".+", query)
 
 
 def test_the_json_is_what_the_script_writes(tmp_path: Path) -> None:
@@ -147,7 +148,7 @@ def test_the_services_dashboard_asks_nothing_of_ray() -> None:
         for dashboard in DASHBOARDS
     }
 
-    assert asked_of_ray == {"headlight": 0, "headlight-ray": 7}
+    assert asked_of_ray == {"headlight": 0, "headlight-ray": 8}
 
 
 # dashboard-linter
@@ -162,14 +163,15 @@ def test_template_datasource_rule() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["job", "instance", "replica"])
+@pytest.mark.parametrize("name", ["namespace", "release", "job", "instance", "replica"])
 def test_template_job_instance_and_on_time_change_reload_rules(name: str) -> None:
     """Each is asked of that datasource, takes several, and follows the time range."""
     variable = VARIABLES[name]
 
     assert variable["datasource"] == SOURCE and variable["type"] == "query"
     assert variable["label"] == name.title()
-    assert variable["multi"] is True and variable["allValue"] == ".+"
+    everything = ".*" if name in ("namespace", "release") else ".+"  # which not all series have
+    assert variable["multi"] is True and variable["allValue"] == everything
     assert variable["refresh"] == 2
 
 
@@ -193,9 +195,11 @@ def test_target_rules(target: dict[str, Any]) -> None:
     query = target["expr"]
 
     for chosen in re.findall(r"\{(.*?)\}", query):
+        assert chosen.startswith('namespace=~"$namespace", release=~"$release"')
         assert 'job=~"$job"' in chosen and 'instance=~"$instance"' in chosen
     for name, chosen in re.findall(r"\b(?<!:)headlight_(\w+)\{(.*?)\}", query):
-        assert ('replica=~"$replica"' in chosen) == (name != "scrape_incomplete")
+        of_all = ("scrape_incomplete", "replicas_expected")
+        assert ('replica=~"$replica"' in chosen) == (name not in of_all)
     assert set(re.findall(r"\[(.+?)\]", query)) <= {"$__rate_interval"}
     counted = re.findall(r"(rate\()?\bheadlight_\w+_total\{", query)
     assert all(counted)
@@ -230,8 +234,8 @@ def test_the_objectives_are_those_of_the_rules() -> None:
     rules = (PROMETHEUS / "rules" / "alerts.yml").read_text()
     queries = " ".join(target["expr"] for target in TARGETS)
 
-    for name in ("failed_per_request", "slow_per_ok"):
-        paged = set(re.findall(rf"{name}:ratio_rate\w+ > [\d.]+ \* ([\d.]+)", rules))
+    for name in ("failed_per_request", "slow_per_short"):
+        paged = set(re.findall(rf"{name}:ratio_rate\w+{{.*?}} > [\d.]+ \* ([\d.]+)", rules))
         shown = set(re.findall(rf"{name}:ratio_rate\w+{{.*?}} / ([\d.]+)", queries))
         assert len(paged) == 1 and paged == shown
 
@@ -249,7 +253,7 @@ def test_every_recorded_series_that_is_asked_for_is_recorded() -> None:
     asking = [target["expr"] for target in TARGETS]
     asking.append((PROMETHEUS / "rules" / "alerts.yml").read_text())
 
-    used = set(re.findall(r"instance:headlight_\w+:\w+", " ".join(asking)))
+    used = set(re.findall(r"(?:instance|pod):headlight_\w+:\w+", " ".join(asking)))
 
     assert used <= recorded
 

@@ -15,6 +15,7 @@ from service.cli import main
 
 ROOT = Path(__file__).parent.parent.parent
 PROMETHEUS, RUNBOOKS = ROOT / "deploy" / "prometheus", ROOT / "docs" / "runbooks"
+RULES, HOSTED = PROMETHEUS / "rules", "https://headlight.example/"
 CASES = sorted((PROMETHEUS / "tests").glob("*.yml"))
 
 needs_promtool = pytest.mark.skipif(
@@ -29,10 +30,10 @@ def promtool(*arguments: str | Path) -> str:
     return done.stdout
 
 
-def alerts() -> list[dict[str, Any]]:
-    """Every alerting rule."""
-    groups = yaml.safe_load((PROMETHEUS / "rules" / "alerts.yml").read_text())["groups"]
-    return [rule for group in groups for rule in group["rules"]]
+def rules() -> list[dict[str, Any]]:
+    """Every rule."""
+    files = (yaml.safe_load(path.read_text()) for path in sorted(RULES.glob("*.yml")))
+    return [rule for file in files for group in file["groups"] for rule in group["rules"]]
 
 
 def named(labels: dict[str, Any], alert: str) -> tuple[str, str]:
@@ -40,7 +41,7 @@ def named(labels: dict[str, Any], alert: str) -> tuple[str, str]:
     return alert, labels.get("window", "")
 
 
-ALERTS = {named(rule["labels"], rule["alert"]): rule for rule in alerts()}
+ALERTS = {named(rule["labels"], rule["alert"]): rule for rule in rules() if "alert" in rule}
 NAMES = ["-".join(filter(None, alert)) for alert in ALERTS]
 
 
@@ -57,9 +58,18 @@ def checked() -> Iterator[tuple[str, set[tuple[str, str]]]]:
 @needs_promtool
 def test_the_configuration_and_its_rules_are_valid() -> None:
     """As the server would read them, duplicate and unused names included."""
-    for name in ("prometheus.yml", "replicas.yml"):
+    for name in ("prometheus.yml", "replicas.yml", "two-models.yml", "haproxy.yml"):
         promtool("check", "config", PROMETHEUS / name)
-    promtool("check", "rules", "--lint-fatal", *(PROMETHEUS / "rules").glob("*.yml"))
+    promtool("check", "rules", "--lint-fatal", *RULES.glob("*.yml"))
+
+
+def test_every_selector_begins_with_the_job() -> None:
+    """There the chart puts namespace and release, and other programs' series stay outside."""
+    text = " ".join(rule["expr"] for rule in rules())
+    series = re.findall(r"(?<![\w:])((?:\w+:)?(?:headlight|haproxy|ray)_[\w:]+|up)(\S*)", text)
+
+    assert len(series) > 60
+    assert [one for one in series if not one[1].startswith('{job="headlight')] == []
 
 
 @needs_promtool
@@ -91,10 +101,10 @@ def test_the_cases_check_no_alert_that_is_gone() -> None:
 def test_every_alert_says_what_how_bad_and_where_to_read_on(rule: dict[str, Any]) -> None:
     """A summary, a severity, a page with the three things asked for at night."""
     summary, runbook = rule["annotations"]["summary"], rule["annotations"]["runbook_url"]
-    page = (ROOT / runbook).read_text("ascii")
+    page = (ROOT / runbook.removeprefix(HOSTED)).read_text("ascii")
 
     assert summary and rule["labels"]["severity"] in ("page", "ticket")
-    assert runbook == f"docs/runbooks/{rule['alert']}.md"
+    assert runbook == f"{HOSTED}docs/runbooks/{rule['alert']}.md"
     assert re.findall("^## (.+)", page, re.MULTILINE) == [
         "What it means",
         "How to see it",

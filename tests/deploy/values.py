@@ -219,6 +219,9 @@ REFUSED: dict[str, dict[str, Any]] = {
     "networkPolicy.extraEgress: allow the way to settings.tracing": {
         "settings": {"tracing": "http://collector:4318/v1/traces"}
     },
+    "at '/monitoring/runbooks': 'docs/runbooks' does not match pattern": {
+        "monitoring": {"runbooks": "docs/runbooks"}
+    },
     "httpRoute.parentRefs: name the gateway it belongs to": {"httpRoute": {"enabled": True}},
     "release name 1st: KubeRay wants a letter": {"release": "1st"},
     "workers.cpu.resources.memory 1Gi: with less than 2Gi the pod is killed": {

@@ -32,15 +32,17 @@ def hasten(folder: Path) -> None:
     What it asks stays, and so does the scrape interval of the service: a replica that is wrong
     is replaced within seconds, and must have been scraped before.
     """
-    file, rules = folder / "prometheus.yml", folder / "rules" / "alerts.yml"
-    settings, written = yaml.safe_load(file.read_text()), yaml.safe_load(rules.read_text())
+    file = folder / "prometheus.yml"
+    settings = yaml.safe_load(file.read_text())
     settings["global"]["evaluation_interval"] = "1s"
-    for rule in (rule for group in written["groups"] for rule in group["rules"]):
-        if "for" in rule:
-            rule["for"] = f"{FOR_SECONDS}s"
-        rule["expr"] = rule["expr"].replace("[15m]", f"[{LOOK_BACK}]")
     file.write_text(yaml.safe_dump(settings))
-    rules.write_text(yaml.safe_dump(written))
+    for rules in (folder / "rules").iterdir():
+        written = yaml.safe_load(rules.read_text())
+        for rule in (rule for group in written["groups"] for rule in group["rules"]):
+            if "for" in rule:
+                rule["for"] = f"{FOR_SECONDS}s"
+            rule["expr"] = rule["expr"].replace("[15m]", f"[{LOOK_BACK}]")
+        rules.write_text(yaml.safe_dump(written))
 
 
 @dataclass

@@ -57,6 +57,7 @@ def test_one_page_shows_the_metrics_of_every_replica(running: "Service") -> None
         assert len(set(ready)) == 2
         assert page.count("# TYPE headlight_ready ") == 1
         assert "\nheadlight_scrape_incomplete 0\n" in page
+        assert "\nheadlight_replicas_expected 2\n" in page
 
 
 def test_what_a_replica_prints_is_one_json_object_a_line(running: "Service") -> None:

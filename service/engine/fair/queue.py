@@ -34,7 +34,8 @@ class Overloaded(Exception):
     Args:
         retry_after: seconds until the requests that wait now are done.
         bound: the limit that was reached: queue_full, token_budget or deadline; key_requests,
-            key_tokens or key_rate of its own key; share if another key took its place.
+            key_tokens or key_rate of its own key; share if another key took its place, or if most
+            of what waits is its own key's.
     """
 
     def __init__(self, retry_after: float, bound: str) -> None:
@@ -106,7 +107,7 @@ class Queue(Generic[Work, Result]):
         if late or displaced is None:
             full = "queue_full" if len(self) >= self._most_requests else "token_budget"
             bound = "deadline" if displaced is not None else full
-            raise Overloaded(self.delay(key) / speed, bound)
+            raise Overloaded(self.delay(key) / speed, "share" if self._most(line) else bound)
         return displaced
 
     def delay(self, key: str, cost: float = 0.0) -> float:
@@ -203,6 +204,11 @@ class Queue(Generic[Work, Result]):
             counts[longest] -= 1
             sums[longest] -= job.tokens
         return displaced
+
+    def _most(self, line: Line[Work, Result]) -> bool:
+        """Whether a key, where there are several, has more than half of what waits."""
+        several = len(self._lines) > 2  # beside the one without a name
+        return several and (2 * len(line.jobs) > len(self) or 2 * line.tokens > self.tokens)
 
     def _excess(self, tokens: int) -> int:
         """Tokens above the limit with `tokens` more; a request that waits alone has no limit."""

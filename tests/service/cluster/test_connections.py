@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from service.cluster import haproxy
+from service.observe.metrics import samples
 
 MOST, PER_SOURCE = 40, 20
 CONFIG = """\
@@ -27,8 +29,12 @@ defaults
     timeout server 3s
     timeout connect 3s
     option redispatch 1
-    retry-on conn-failure empty-response
+    retry-on conn-failure empty-response 503
     retries 3
+frontend prometheus
+    bind :{metrics}
+    mode http
+    http-request use-service prometheus-exporter if {{ path /metrics }}
 frontend http_frontend
     bind 127.0.0.1:{port}
     use_backend http-encoder if {{ path_beg / }}
@@ -42,6 +48,13 @@ backend http-encoder
     server one 127.0.0.1:{one} check observe layer4 error-limit 1 on-error mark-down
     server two 127.0.0.1:{two} check observe layer4 error-limit 1 on-error mark-down
 """
+# What deploy/prometheus/rules asks of each HAProxy
+COUNTS = (
+    "haproxy_frontend_http_responses_total",
+    "haproxy_server_http_responses_total",
+    "haproxy_frontend_denied_connections_total",
+)
+REFUSED = ("4xx", "5xx", None)
 H2C = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000")
 
 
@@ -51,6 +64,7 @@ class Replica:
 
     name: str
     healthy: bool = True
+    status: int = 200  # of its answers
     may: threading.Event = field(default_factory=threading.Event)
     asked: threading.Event = field(default_factory=threading.Event)
     checked: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
@@ -66,7 +80,7 @@ class Replica:
                 if not probe:
                     replica.asked.set()
                     replica.may.wait()
-                self.send_response(200 if replica.healthy or not probe else 503)
+                self.send_response((200 if replica.healthy else 503) if probe else replica.status)
                 self.send_header("Content-Length", str(len(replica.name)))
                 self.end_headers()
                 self.wfile.write(replica.name.encode())
@@ -98,6 +112,7 @@ class Front:
     """HAProxy before two replicas, the first of which is asked first."""
 
     port: int
+    metrics: int
     one: Replica
     two: Replica
     process: subprocess.Popen[bytes]
@@ -115,6 +130,18 @@ class Front:
             answer = connection.getresponse()
             return answer.status, answer.read()
 
+    def own(self) -> tuple[int, int]:
+        """Answers 4xx and 5xx that no replica gave, and connections refused, as the rules count."""
+        with closing(HTTPConnection("127.0.0.1", self.metrics)) as connection:
+            connection.request("GET", "/metrics")
+            page = connection.getresponse().read().decode()
+        count = Counter[str]()
+        for name, labels, value in samples(page):
+            if name in COUNTS and labels["proxy"] != "prometheus" and labels.get("code") in REFUSED:
+                count[name] += int(value)
+        answers, by_replicas, connections = (count[name] for name in COUNTS)
+        return answers - by_replicas, connections
+
 
 @pytest.fixture
 def front(tmp_path: Path) -> Iterator[Front]:
@@ -126,11 +153,14 @@ def front(tmp_path: Path) -> Iterator[Front]:
             threading.Thread(target=server.serve_forever, args=(0.01,)).start()
             stack.callback(server.shutdown)
             stack.callback(replica.may.set)
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = probe.getsockname()[1]
+        with (
+            socket.create_server(("127.0.0.1", 0)) as probe,
+            socket.create_server(("127.0.0.1", 0)) as other,
+        ):
+            port, metrics = probe.getsockname()[1], other.getsockname()[1]
         ports = {each.name: each.server.server_port for each in replicas}
         config = tmp_path / "haproxy.cfg"
-        config.write_text(CONFIG.format(port=port, most=MOST, **ports))
+        config.write_text(CONFIG.format(port=port, metrics=metrics, most=MOST, **ports))
         command = [sys.executable, haproxy.__file__, "-db", "-f", str(config)]
         environment = {haproxy.PER_SOURCE: str(PER_SOURCE)}
         process = stack.enter_context(
@@ -139,7 +169,7 @@ def front(tmp_path: Path) -> Iterator[Front]:
         stack.callback(process.kill)
         for replica in replicas:
             replica.checks(2)
-        yield Front(port, *replicas, process)
+        yield Front(port, metrics, *replicas, process)
 
 
 @pytest.fixture
@@ -204,6 +234,25 @@ def test_clients_that_hold_many_connections_leave_the_last_to_others(
         idle(PER_SOURCE + haproxy.GRACE, source)
 
     assert front.ask("/live") == (200, b"one")
+
+
+def test_what_no_replica_saw_is_counted_by_haproxy(
+    front: Front, idle: Callable[[int, str], None]
+) -> None:
+    """Not what a replica refuses, nor what another answered in its place."""
+    front.one.status = 503
+    assert front.ask("/v1/encode") == (200, b"two")
+    front.one.status = 404
+    assert front.ask("/v1/encode")[0] == 404
+    assert front.own() == (0, 0)
+
+    idle(PER_SOURCE, "127.0.0.1")
+    assert front.ask("/v1/encode")[0] == 429
+    idle(haproxy.GRACE, "127.0.0.1")
+    with pytest.raises(ConnectionError):
+        front.ask("/v1/encode")
+
+    assert front.own() == (1, 1)
 
 
 def test_a_replica_that_hangs_is_left_for_another(front: Front) -> None:

@@ -189,6 +189,18 @@ def test_only_the_service_listens_for_others() -> None:
     assert "bind *:8000\n" in config
 
 
+def test_a_variable_shows_the_counts_to_prometheus_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The page of its state stays where it is; written again, the file is the same."""
+    monkeypatch.setenv(haproxy.METRICS_HOST, "0.0.0.0")
+    config = rewrite(CONFIG)
+
+    assert "bind 0.0.0.0:9101\n" in config
+    assert "bind 127.0.0.1:8404\n" in config
+    assert rewrite(config) == config
+
+
 def test_the_admin_socket_is_its_owners() -> None:
     """Whoever may write there may redirect the service."""
     assert " mode 600 level admin" in rewrite(CONFIG)

@@ -1,6 +1,9 @@
 """One screen of what a service does."""
 
 import io
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import islice
 
 import httpx
 import pytest
@@ -87,6 +90,44 @@ def test_a_screen_tells_what_happened_between_the_pages(line: str) -> None:
     shown = " ".join(" ".join(drawn(BEFORE, AFTER)).split())
 
     assert " ".join(line.split()) in shown
+
+
+@pytest.mark.parametrize(("expected", "said"), [(4, "1 of 4 ready"), (1, "1 of 2 ready")])
+def test_replicas_that_should_be_there_are_counted(expected: int, said: str) -> None:
+    """One that did not start has no row; one that leaves has one and is not expected."""
+    more = f"headlight_replicas_expected {expected}\n"
+
+    assert said in drawn(BEFORE + more, AFTER + more)[0]
+
+
+def test_a_scrape_that_fails_is_told_above_the_last_screen() -> None:
+    """The next one that comes is drawn again."""
+    pages = iter([BEFORE, AFTER, None, AFTER])
+
+    class Pages(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            page = next(pages)
+            self.send_response(503 if page is None else 200)
+            self.end_headers()
+            self.wfile.write((page or "").encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Pages) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        screens = list(islice(top.screens(url, None, 0.01), 3))
+        server.shutdown()
+
+    console = Console(width=120, color_system=None, file=io.StringIO(), record=True)
+    lines = list[list[str]]()
+    for one in screens:
+        console.print(one)
+        lines.append(console.export_text().splitlines())
+    failed = f"{url}/metrics answered 503; asked again every 0.01 s"
+    assert lines[1] == [failed, *lines[0]]
+    assert lines[2][0] == lines[0][0] and "1 of 2 ready" in lines[2][0]
 
 
 def test_all_fits_one_screen() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -21,6 +22,7 @@ from service.edge.tenants.turns import (
     REFUSALS_A_SECOND,
     Turns,
 )
+from service.observe.metrics import samples
 from service.observe.record import WAITED
 from service.replica import Replica
 from service.settings import Settings
@@ -321,11 +323,22 @@ async def test_a_slow_reader_of_an_answer_holds_no_turn() -> None:
     await asyncio.gather(*theirs, return_exceptions=True)
 
 
+def turned_away(page: str) -> Counter[str]:
+    """The requests that were turned away so far, by their reasons."""
+    counts = Counter[str]()
+    for name, labels, value in samples(page):
+        if name == "headlight_shed_total":
+            counts[labels["reason"]] += int(value)
+    return counts
+
+
 async def test_whose_turn_comes_too_late_is_answered_so(
     served: Callable[..., httpx.AsyncClient],
 ) -> None:
-    """By its own deadline, in the words of each API; another key is answered."""
+    """By its own deadline, in the words of each API, and counted as its key's own."""
+    bearer = {"authorization": f"Bearer {B}"}
     async with served(api_keys=HELD) as client:
+        before = (await client.get("/metrics", headers=bearer)).text
         guard = client._transport.app  # type: ignore[attr-defined]
         with ExitStack() as held:
             for _ in range(MOST):
@@ -338,10 +351,11 @@ async def test_whose_turn_comes_too_late_is_answered_so(
                 )
                 for path in ("/v1/encode", "/embed", "/v1/embeddings", "/nothing")
             ]
-            bearer = {"authorization": f"Bearer {B}"}
             other = await client.post("/v1/encode", json=ASKED, headers=bearer)
+        after = (await client.get("/metrics", headers=bearer)).text
 
     assert [answer.status_code for answer in late] == [504] * 4
+    assert turned_away(after) - turned_away(before) == {"share": 4}
     assert late[0].json()["code"] == "deadline_exceeded"
     assert other.status_code == 200
 

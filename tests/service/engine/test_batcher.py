@@ -749,9 +749,29 @@ async def test_a_full_queue_drops_the_last_request_of_the_key_that_holds_most() 
         queue.check(request("a", [10]), FAR, "a")
     lanes.gate.set()
 
-    assert third.value.bound == fifth.value.bound == "queue_full"
+    assert (third.value.bound, fifth.value.bound) == ("queue_full", "share")
     assert await refusals(theirs) == ["", "", "share", "", "share"]
     assert await refusals(others) == ["", ""]
+
+
+async def test_a_key_with_most_of_what_waits_is_refused_for_its_share() -> None:
+    """However it meets a bound: with nobody else there it has filled the queue itself."""
+    lanes = Lanes(held=True)
+    full = shared(lanes, most_requests=2, budget=100)
+    await waiting(full, "a", 100, 30, 50)
+    slow = shared(lanes, budget=100)
+    await waiting(slow, "a", 100, 30, 50)
+
+    with pytest.raises(Overloaded) as queued:
+        full.check(request("a", [10]), FAR, "a")
+    soon = asyncio.get_running_loop().time() + 0.001
+    with pytest.raises(Overloaded) as late:
+        slow.check(request("a", [10]), soon, "a")
+    with pytest.raises(Overloaded) as other:
+        slow.check(request("b", [10]), soon, "b")
+    lanes.gate.set()
+
+    assert [one.value.bound for one in (queued, late, other)] == ["share", "share", "deadline"]
 
 
 async def test_a_request_that_has_begun_keeps_its_place() -> None:
@@ -798,7 +818,7 @@ async def test_a_keys_wait_is_its_own_work_as_often_as_keys_wait() -> None:
     for key, tokens, seconds, retry in (("b", 100, 0.9, 0.8), ("a", 1, 5.3, 5.4)):
         with pytest.raises(Overloaded) as late:
             queue.check(request(key, [tokens]), now + seconds, key)
-        assert late.value.bound == "deadline"
+        assert late.value.bound == {"a": "share", "b": "deadline"}[key]
         assert late.value.retry_after == pytest.approx(retry)
     lanes.gate.set()
     await asyncio.gather(*theirs, *others)

@@ -28,7 +28,7 @@ from service.settings import Settings
 
 Samples = Mapping[tuple[str, tuple[tuple[str, str], ...]], float]
 
-MOST_SERIES = 1000  # of a replica whose every route has been asked for all that it takes
+MOST_SERIES = 1050  # of a replica whose every route has been asked for all that it takes
 ASIDE = {"/docs", "/openapi.json"}  # routes that the document of the API leaves out
 # (method, path, JSON body, status); refused for many reasons, or answered
 TRAFFIC = [
@@ -189,7 +189,7 @@ def test_every_value_that_an_alert_asks_for_is_there_before_the_first_request() 
 
     closed = {
         ("stage_duration_seconds_count", "stage"): set(STAGES),
-        ("shed_total", "reason"): {"queue_full", "token_budget", "memory", "deadline", "not_ready"},
+        ("shed_total", "reason"): set(families.SHED),
         ("cancelled_total", "stage"): {"queue", "forward"},
         ("accelerator_errors_total", "kind"): {"oom", "other"},
         ("attention_maps_total", "form"): set(get_args(Form)),
@@ -212,6 +212,32 @@ def test_every_value_that_an_alert_asks_for_is_there_before_the_first_request() 
         (Record("/v1/encode", refused="nonfinite_output", code=500), "nonfinite_outputs", {}),
         (Record("/v1/encode", refused="deadline_exceeded"), "shed", {"reason": "deadline"}),
         (Record("/v1/encode", refused="not_ready"), "shed", {"reason": "not_ready"}),
+        (
+            Record("/v1/encode", refused="deadline_exceeded", given_seconds=0.249),
+            "shed",
+            {"reason": "client_deadline"},
+        ),
+        (
+            Record("/v1/encode", refused="overloaded", shed="deadline", given_seconds=0.002),
+            "shed",
+            {"reason": "client_deadline"},
+        ),
+        (
+            Record("/v1/encode", refused="overloaded", shed="queue_full", given_seconds=0.002),
+            "shed",
+            {"reason": "queue_full"},
+        ),
+        (
+            Record("/v1/encode", refused="deadline_exceeded", given_seconds=0.25),
+            "shed",
+            {"reason": "deadline"},
+        ),
+        (
+            Record("/v1/encode", refused="deadline_exceeded", shed="share"),
+            "shed",
+            {"reason": "share"},
+        ),
+        (Record("/info", refused="overloaded", shed="key_under_way"), None, {}),
         (Record("/v1/encode", refused="batch_empty"), "invalid_inputs", {"code": "batch_empty"}),
         (Record("/v1/encode", code=401), "auth_failures", {}),
         (Record("/ready", refused="not_ready"), None, {}),
@@ -221,7 +247,7 @@ def test_every_value_that_an_alert_asks_for_is_there_before_the_first_request() 
 def test_a_refusal_is_counted_where_an_alert_looks_for_it(
     seen: Record, family: str | None, labels: dict[str, str]
 ) -> None:
-    """In one family at most; a probe that says no has turned nobody away."""
+    """In one family at most; a probe or a page that says no has turned no work away."""
     metrics = Metrics("r")
     metrics.request(seen)
 
@@ -233,6 +259,38 @@ def test_a_refusal_is_counted_where_an_alert_looks_for_it(
     ]
     expected = [(f"headlight_{family}_total", {**labels, "replica": "r"})] if family else []
     assert found == expected
+
+
+def test_the_objective_is_of_short_requests_that_were_answered() -> None:
+    """Neither bulk, nor refusals, nor pages; a key's wait behind its own others is its own."""
+    metrics = Metrics("r")
+    short = Record("/v1/encode", code=200, tokens=families.INTERACTIVE_TOKENS)
+    short.wait(9.0)
+    short.seconds = 9.2
+    metrics.request(short)
+    metrics.request(Record("/v1/encode", code=200, tokens=families.INTERACTIVE_TOKENS + 1))
+    metrics.request(Record("/v1/encode", code=504, tokens=5, refused="deadline_exceeded"))
+    metrics.request(Record("/v1/models", code=200))
+
+    found = samples(metrics)
+
+    assert total(found, "interactive_duration_seconds_count") == 1
+    assert counted(found, "interactive_duration_seconds_bucket", "le")["0.25"] == 1
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_short_request_is_held_to_the_objective_and_a_long_one_is_not(
+    client: httpx.AsyncClient,
+) -> None:
+    """By the tokens of all that it asks."""
+    before = await page(client)
+    for body in ({"inputs": ["All is well"]}, {"inputs": ["All is well"] * 200}):
+        assert (await client.post("/v1/encode", json=body)).is_success
+    await client.get("/v1/models")
+    after = await page(client)
+
+    name = "interactive_duration_seconds_count"
+    assert total(after, name) - total(before, name) == 1
 
 
 @pytest.mark.asyncio(loop_scope="session")
@@ -318,11 +376,12 @@ async def test_tokens_and_bytes_of_answers_are_exact(client: httpx.AsyncClient) 
 
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize(
-    ("part", "name", "value", "reason"),
+    ("part", "name", "value", "given_ms", "reason"),
     [
-        ("_queue", "_most_requests", 0, "queue_full"),
-        ("_queue", "_most_tokens", 1, "token_budget"),
-        ("_speed", "_seconds", 1e9, "deadline"),
+        ("_queue", "_most_requests", 0, "30000", "queue_full"),
+        ("_queue", "_most_tokens", 1, "30000", "token_budget"),
+        ("_speed", "_seconds", 1e9, "30000", "deadline"),
+        ("_speed", "_seconds", 1e9, "200", "client_deadline"),
     ],
 )
 async def test_what_is_turned_away_is_counted_by_the_bound_it_met(
@@ -332,6 +391,7 @@ async def test_what_is_turned_away_is_counted_by_the_bound_it_met(
     part: str,
     name: str,
     value: float,
+    given_ms: str,
     reason: str,
 ) -> None:
     """One count for one 429."""
@@ -339,7 +399,8 @@ async def test_what_is_turned_away_is_counted_by_the_bound_it_met(
     monkeypatch.setattr(getattr(replica.batcher, part), name, value)
     if reason == "token_budget":  # met only where something waits already
         monkeypatch.setattr(type(replica.batcher._queue), "__len__", lambda queue: 1)
-    answer = await client.post("/v1/encode", json={"inputs": ["a"]})
+    headers = {"x-headlight-deadline-ms": given_ms}
+    answer = await client.post("/v1/encode", json={"inputs": ["a"]}, headers=headers)
     monkeypatch.undo()
 
     assert answer.status_code == 429
@@ -419,7 +480,7 @@ async def test_a_page_stays_small_whatever_is_sent(client: httpx.AsyncClient) ->
 
 
 @pytest.mark.asyncio(loop_scope="session")
-async def test_a_replica_that_was_asked_everything_has_fewer_than_a_thousand_series(
+async def test_a_replica_that_was_asked_everything_has_about_a_thousand_series(
     outer: Callable[[Replica], ASGIApp],
 ) -> None:
     """Of routes, all inputs were there before the first one; pages came when they were asked."""
@@ -528,3 +589,4 @@ def test_buckets_of_routes_and_stages_compare_and_hold_the_objective() -> None:
     assert (times[0], times[-1]) == (0.001, 10) and 0.25 in times
     assert all(1.5 <= after / before <= 2.1 for before, after in pairwise(times))
     assert families.STAGE_BUCKETS[-len(times) :] == times
+    assert set(families.AROUND) <= set(times)

@@ -87,6 +87,14 @@ def test_a_label_with_a_line_break_stays_one_sample() -> None:
     ] == ['a\rb\nc"d']
 
 
+def test_a_page_says_how_many_replicas_there_should_be_where_that_is_known() -> None:
+    """A number that is made up would be an alert."""
+    known, unknown = scrape.join([], False, expected=3), scrape.join([], False)
+
+    assert b"\nheadlight_replicas_expected 3\n" in known
+    assert b"headlight_replicas_expected" not in unknown
+
+
 def test_a_page_says_whether_it_is_whole() -> None:
     """A replica that did not answer shows as a number, not as a failed scrape."""
     assert scrape.join([], incomplete=False).endswith(b"headlight_scrape_incomplete 0\n")
@@ -119,14 +127,15 @@ async def test_the_form_is_the_scrapers_choice(
 async def test_one_replicas_page_has_the_names_of_all_replicas_page(
     client: httpx.AsyncClient,
 ) -> None:
-    """Rules and dashboards read either; another scope is refused, and says which there are."""
+    """But for what is of all; another scope is refused, and says which there are."""
     names = [
         {line.split("{")[0].split(" ")[0] for line in (await client.get(path)).text.splitlines()}
         for path in ("/metrics", "/metrics?scope=all", "/metrics?scope=replica")
     ]
     refused = await client.get("/metrics?scope=node")
 
-    assert names[0] == names[1] == names[2] and "headlight_ready" in names[0]
+    assert names[0] == names[1] and "headlight_ready" in names[0]
+    assert names[0] - names[2] == {"headlight_replicas_expected"} and names[2] < names[0]
     assert refused.status_code == 422 and "all" in refused.text and "replica" in refused.text
 
 

@@ -1,0 +1,289 @@
+"""Many releases under one Prometheus and one Grafana: each is told apart, none is judged twice."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+DEPLOY = Path(__file__).parent.parent.parent / "deploy"
+PROMETHEUS, GRAFANA = DEPLOY / "prometheus", DEPLOY / "grafana"
+# One name in two namespaces, two names in one; joined by a hyphen, two of them would be one
+RELEASES = [("team-a", "search"), ("team-b", "search"), ("team-b", "rank"), ("team", "a-search")]
+BOARDS = ["headlight.json", "headlight-ray.json"]
+
+needs_promtool = pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)"
+)
+Objects = list[dict[str, Any]]
+
+
+def loaded(answer: Mapping[str, Any]) -> Objects:
+    """Every object of an answer."""
+    files = (text for name, text in answer["files"].items() if name.endswith(".yaml"))
+    return [one for text in files for one in yaml.load_all(text, yaml.CSafeLoader) if one]
+
+
+@pytest.fixture(scope="module")
+def releases(render: dict[str, Any]) -> dict[tuple[str, str], Objects]:
+    """What each release renders, by namespace and name."""
+    cases = {"/".join(one): {"namespace": one[0], "release": one[1]} for one in RELEASES}
+    answers = render["rendered"](**cases)
+    return {one: loaded(answers["/".join(one)]) for one in RELEASES}
+
+
+@pytest.fixture(scope="module")
+def once(render: dict[str, Any]) -> Objects:
+    """What is installed once for all."""
+    answer = render["rendered"](render["MONITORING"], once={"namespace": "monitoring"})["once"]
+    assert answer["lint"] == []
+    return loaded(answer)
+
+
+def of(kind: str, documents: Objects) -> Objects:
+    """The specifications of a kind."""
+    return [one["spec"] for one in documents if one["kind"] == kind]
+
+
+def boards(documents: Objects) -> dict[str, dict[str, Any]]:
+    """Dashboards by their files' names."""
+    maps = [one["data"] for one in documents if one["kind"] == "ConfigMap"]
+    return {name: json.loads(text) for one in maps for name, text in one.items()}
+
+
+def test_a_release_has_the_projects_rules_for_itself_alone(
+    releases: dict[tuple[str, str], Objects],
+) -> None:
+    """The same text, but that each selector names it."""
+    for (namespace, name), documents in releases.items():
+        ours = f'namespace="{namespace}", release="{name}", job="headlight'
+        expected = {
+            f"{name}-{path.stem}": yaml.safe_load(path.read_text().replace('job="headlight', ours))
+            for path in (PROMETHEUS / "rules").iterdir()
+        }
+
+        rules = [one for one in documents if one["kind"] == "PrometheusRule"]
+        assert {one["metadata"]["name"]: one["spec"] for one in rules} == expected
+
+
+def test_rules_for_all_are_the_projects_own_but_for_what_only_a_release_knows(
+    once: Objects,
+) -> None:
+    """A release whose series are all gone has no label to be found by."""
+    given = of("PrometheusRule", once)
+    files = [PROMETHEUS / "rules" / f"{name}.yml" for name in ("alerts", "recording")]
+
+    assert given == [yaml.safe_load(path.read_text()) for path in files]
+    assert "absent(" not in json.dumps(given)
+
+
+def test_a_release_beside_those_keeps_the_rule_that_misses_it(render: dict[str, Any]) -> None:
+    """With its scrapes; without them, nothing of it is there to be missed."""
+    quiet = {"rules": False, "dashboards": False}
+    answers = render["rendered"](
+        scraped={"monitoring": quiet}, apart={"monitoring": {**quiet, "scrape": False}}
+    )
+
+    (presence,) = of("PrometheusRule", loaded(answers["scraped"]))
+    assert [group["name"] for group in presence["groups"]] == ["headlight-presence"]
+    assert boards(loaded(answers["scraped"])) == {}
+    assert of("PrometheusRule", loaded(answers["apart"])) == []
+
+
+def test_alerts_link_to_where_the_runbooks_are(render: dict[str, Any]) -> None:
+    """As a value says, of either chart."""
+    wiki = "https://wiki.example/headlight"
+    answers = [
+        render["rendered"](one={"monitoring": {"runbooks": wiki}})["one"],
+        render["rendered"](render["MONITORING"], one={"runbooks": wiki})["one"],
+    ]
+
+    for answer in answers:
+        rules = [
+            rule
+            for spec in of("PrometheusRule", loaded(answer))
+            for group in spec["groups"]
+            for rule in group["rules"]
+            if "alert" in rule
+        ]
+        urls = {rule["annotations"]["runbook_url"] for rule in rules}
+        assert urls == {f"{wiki}/{rule['alert']}.md" for rule in rules}
+
+
+# Prometheus
+
+
+def series(namespace: str, name: str, missing: str | None = None) -> Iterator[dict[str, str]]:
+    """What a release publishes of which one request in 20 fails; nothing if it is missing."""
+    if name == missing:
+        return
+    labels = f'job="headlight", namespace="{namespace}", release="{name}", instance="{name}:8000"'
+    failing = "0+5x80" if (namespace, name) == RELEASES[0] else "0x80"
+    requests = f'headlight_requests_total{{{labels}, replica="r", route="/v1/encode", input="text"'
+    values = {
+        f"up{{{labels}}}": "1x80",
+        f'headlight_ready{{{labels}, replica="r"}}': "1x80",
+        f'headlight_start_time_seconds{{{labels}, replica="r"}}': "0x80",
+        f'{requests}, code="200"}}': "0+95x80",
+        f'{requests}, code="500"}}': failing,
+    }
+    yield from ({"series": one, "values": value} for one, value in values.items())
+
+
+def judged(folder: Path, specs: Objects, missing: str | None, alert: str, expected: Objects) -> str:
+    """What promtool says of the alerts that fire on all releases' series by all their rules."""
+    for number, spec in enumerate(specs):
+        (folder / f"rules-{number}.yml").write_text(yaml.safe_dump(spec))
+    given = [one for place in RELEASES for one in series(*place, missing)]
+    check = {"eval_time": "75m", "alertname": alert, "exp_alerts": expected}
+    test = {"interval": "1m", "input_series": given, "alert_rule_test": [check]}
+    file = folder / "test.yml"
+    file.write_text(yaml.safe_dump({"rule_files": ["rules-*.yml"], "tests": [test]}))
+    done = subprocess.run(["promtool", "test", "rules", file], capture_output=True, text=True)
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+def fired(alert: str, summary: str, **labels: str) -> dict[str, Any]:
+    """An alert as it is expected."""
+    url = f"https://headlight.example/docs/runbooks/{alert}.md"
+    return {
+        "exp_labels": {"job": "headlight", "severity": "page", **labels},
+        "exp_annotations": {"summary": summary, "runbook_url": url},
+    }
+
+
+@needs_promtool
+@pytest.mark.parametrize("installed", ["each", "once"])
+def test_an_alert_is_of_the_one_release_that_fails(
+    installed: str, releases: dict[tuple[str, str], Objects], once: Objects, tmp_path: Path
+) -> None:
+    """Once, whether each release has its rules or all have the same."""
+    each = [spec for documents in releases.values() for spec in of("PrometheusRule", documents)]
+    specs = each if installed == "each" else of("PrometheusRule", once)
+    alert, (namespace, name) = "HeadlightAvailabilityBurn", RELEASES[0]
+    summary = "so many requests fail that 30 days' error budget is gone in"
+    expected = [
+        {
+            **fired(
+                alert,
+                f"search:8000: {summary} {days} days",
+                **{"severity": severity, "window": window},
+                namespace=namespace,
+                release=name,
+                instance="search:8000",
+            )
+        }
+        for window, days, severity in (("1h", 2, "page"), ("6h", 5, "page"))
+    ]
+
+    assert judged(tmp_path, specs, None, alert, expected) == ""
+
+
+@needs_promtool
+@pytest.mark.parametrize("alert", ["HeadlightTargetDown", "HeadlightNotReady"])
+def test_a_release_that_is_gone_is_missed_though_others_are_there(
+    alert: str, releases: dict[tuple[str, str], Objects], tmp_path: Path
+) -> None:
+    """By its own namespace and name."""
+    each = [spec for documents in releases.values() for spec in of("PrometheusRule", documents)]
+    said = {
+        "HeadlightTargetDown": "rank: no answer to GET /metrics for a minute",
+        "HeadlightNotReady": "every replica: not ready for a minute",
+    }
+    expected = [fired(alert, said[alert], namespace="team-b", release="rank")]
+
+    assert judged(tmp_path, each, "rank", alert, expected) == ""
+
+
+def test_every_scrape_says_whose_series_they_are(
+    releases: dict[tuple[str, str], Objects],
+) -> None:
+    """The service's, Ray's and HAProxy's, under the names by which rules and dashboards ask."""
+    files = ("prometheus", "haproxy")
+    texts = [yaml.safe_load((PROMETHEUS / f"{name}.yml").read_text()) for name in files]
+    jobs = [job for text in texts for job in text["scrape_configs"]]
+    for (namespace, name), documents in releases.items():
+        service, *pods = of("ScrapeConfig", documents)
+        (static,) = service["staticConfigs"]
+        assert static["labels"]["namespace"] == namespace
+        assert static["labels"]["release"] == name
+        assert static["labels"]["instance"] == static["targets"][0]
+        assert service["metricsPath"] == "/metrics"
+        for one in pods:
+            put = {rule["targetLabel"]: rule.get("replacement") for rule in one["relabelings"][1:]}
+            assert (put["namespace"], put["release"]) == (namespace, name)
+            assert one["kubernetesSDConfigs"][0]["namespaces"] == {"names": [namespace]}
+        assert [one["jobName"] for one in (service, *pods)] == [job["job_name"] for job in jobs]
+        assert service["scrapeInterval"] == jobs[0]["scrape_interval"]
+        kept = [one["metricRelabelings"][0]["regex"] for one in pods]
+        assert kept == [job["metric_relabel_configs"][0]["regex"] for job in jobs[1:]]
+
+
+def test_prometheus_may_read_the_counts_of_haproxy_and_no_other_port_of_its(
+    releases: dict[tuple[str, str], Objects],
+) -> None:
+    """Where the pods show them."""
+    documents = releases[RELEASES[0]]
+    (policy,) = (one["spec"] for one in documents if one["metadata"]["name"] == "search-metrics")
+    (ray,) = of("RayService", documents)
+    (group,) = ray["rayClusterConfig"]["workerGroupSpecs"]
+    (container,) = group["template"]["spec"]["containers"]
+    variables = {one["name"]: one.get("value") for one in container["env"]}
+    (rule,) = policy["ingress"]
+
+    assert [port["port"] for port in rule["ports"]] == [9101]
+    assert "monitoring" in json.dumps(rule["from"])
+    assert variables["HAPROXY_METRICS_HOST"] == "0.0.0.0"
+    assert variables["RAY_SERVE_HAPROXY_METRICS_PORT"] == "9101"
+
+
+# Grafana
+
+
+def test_no_two_releases_share_a_dashboard(releases: dict[tuple[str, str], Objects]) -> None:
+    """Neither its file, which the sidecar writes into one folder, nor its uid or title."""
+    every = {place: boards(documents) for place, documents in releases.items()}
+    names = [name for each in every.values() for name in each]
+    shown = [board for each in every.values() for board in each.values()]
+
+    assert len(names) == len(set(names)) == len(RELEASES) * len(BOARDS)
+    for key in ("uid", "title"):
+        assert len({board[key] for board in shown}) == len(shown)
+    assert all(len(board["uid"]) <= 40 for board in shown)
+
+
+def test_a_releases_dashboard_shows_it_alone(releases: dict[tuple[str, str], Objects]) -> None:
+    """All else is the project's own."""
+    for (namespace, name), documents in releases.items():
+        for file in BOARDS:
+            board = boards(documents)[f"{namespace}.{name}.{file}"]
+            own = json.loads((GRAFANA / file).read_text())
+            ours = f'namespace="{namespace}", release="{name}"'
+            text = json.dumps(board)
+            listed = {one["name"] for one in board["templating"]["list"]}
+            kept = [one for one in own["templating"]["list"] if one["name"] in listed]
+            expected = {**own, "templating": {"list": kept}}
+            expected |= {"uid": board["uid"], "title": f"{own['title']}: {namespace}/{name}"}
+
+            assert listed == {one["name"] for one in own["templating"]["list"]} - {
+                "namespace",
+                "release",
+            }
+            assert not re.search(r"\$(namespace|release)", text)
+            any_one = 'namespace=~"$namespace", release=~"$release"'
+            back = text.replace(json.dumps(ours)[1:-1], json.dumps(any_one)[1:-1])
+            assert json.loads(back) == expected
+
+
+def test_dashboards_for_all_are_the_projects_own(once: Objects) -> None:
+    """To the byte, and marked for the sidecar."""
+    maps = [one for one in once if one["kind"] == "ConfigMap"]
+
+    assert all(one["metadata"]["labels"]["grafana_dashboard"] == "1" for one in maps)
+    shown = {name: text for one in maps for name, text in one["data"].items()}
+    assert shown == {name: (GRAFANA / name).read_text() for name in BOARDS}

@@ -1,0 +1,113 @@
+"""A real Prometheus asks where the shipped and the rendered scrape configurations send it."""
+
+import json
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+PROMETHEUS = Path(__file__).parent.parent.parent / "deploy" / "prometheus"
+PATHS = ("/metrics", "/minilm/metrics", "/base/metrics")
+PATIENCE_SECONDS = 30
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("prometheus") is None, reason="prometheus is not installed (Debian has it)"
+)
+
+
+class Pages(BaseHTTPRequestHandler):
+    """Answers each page with its own path."""
+
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path in PATHS else 404)
+        self.send_header("Content-Type", "text/plain; version=0.0.4")
+        self.end_headers()
+        self.wfile.write(f'page{{path="{self.path}"}} 1\n'.encode())
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def prometheus(folder: Path, jobs: list[dict[str, Any]]) -> Iterator[str]:
+    """The address of one that asks these jobs' targets, all at a server of ours."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Pages) as server, socket.socket() as probe:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+        for job in jobs:
+            for static in job["static_configs"]:
+                static["targets"] = [f"127.0.0.1:{server.server_port}"]
+        file = folder / "prometheus.yml"
+        timing = {"scrape_interval": "1s", "scrape_timeout": "1s"}
+        file.write_text(yaml.safe_dump({"scrape_configs": [{**job, **timing} for job in jobs]}))
+        command = [
+            "prometheus",
+            f"--config.file={file}",
+            f"--storage.tsdb.path={folder / 'data'}",
+            f"--web.listen-address={address}",
+        ]
+        probe.close()
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+            try:
+                yield f"http://{address}"
+            finally:
+                process.kill()
+                server.shutdown()
+
+
+def pages(url: str, count: int) -> list[dict[str, str]]:
+    """The labels of so many pages, once all have been read."""
+    deadline, found = time.monotonic() + PATIENCE_SECONDS, list[dict[str, str]]()
+    while len(found) < count:
+        assert time.monotonic() < deadline, found
+        try:
+            answer = httpx.get(f"{url}/api/v1/query", params={"query": "page"})
+            found = [one["metric"] for one in json.loads(answer.text)["data"]["result"]]
+        except (httpx.TransportError, ValueError, KeyError):  # it starts
+            found = []
+        time.sleep(0.05)
+    return found
+
+
+def as_the_operator(spec: dict[str, Any], number: int) -> dict[str, Any]:
+    """A ScrapeConfig of the service as Prometheus' operator writes it."""
+    return {
+        "job_name": f"scrapeConfig/{number}",
+        "metrics_path": spec["metricsPath"],
+        "static_configs": spec["staticConfigs"],
+        "relabel_configs": [{"target_label": "job", "replacement": spec["jobName"]}],
+    }
+
+
+def test_models_below_prefixes_and_releases_are_services_of_their_own(
+    render: dict[str, Any], tmp_path: Path
+) -> None:
+    """Two models as two-models.yml asks them; two releases of the chart, of one name."""
+    models = yaml.safe_load((PROMETHEUS / "two-models.yml").read_text())["scrape_configs"]
+    places = ("team-a", "team-b")
+    answers = render["rendered"](**{one: {"namespace": one, "release": "x"} for one in places})
+    texts = [answers[one]["files"]["scrapeconfig.yaml"] for one in places]
+    specs = [next(one for one in yaml.safe_load_all(text) if one)["spec"] for text in texts]
+    jobs = [*models, *(as_the_operator(one, number) for number, one in enumerate(specs))]
+
+    with prometheus(tmp_path, jobs) as url:
+        found = pages(url, 4)
+
+    keys = ("path", "job", "namespace", "release", "instance")
+    assert {tuple(one.get(key) for key in keys) for one in found} == {
+        ("/minilm/metrics", "headlight", None, "minilm", "127.0.0.1:8000/minilm"),
+        ("/base/metrics", "headlight", None, "base", "127.0.0.1:8000/base"),
+        ("/metrics", "headlight", "team-a", "x", "x-serve-svc.team-a.svc:8000"),
+        ("/metrics", "headlight", "team-b", "x", "x-serve-svc.team-b.svc:8000"),
+    }
