@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.metadata import version
@@ -61,6 +62,7 @@ class Replica:
         label: the name its metrics and answers carry.
         source: where the model's files lie.
         device: it runs on, and dtype: its number format, as answers name them.
+        loop_seconds: that the event loop has computed, asked in any thread.
         writing: of the one large answer that is being written.
     """
 
@@ -84,6 +86,7 @@ class Replica:
     observer: Observer
     tracing: "Tracing | None"
     lagging: asyncio.Task[None]
+    loop_seconds: Callable[[], float]
     writing: Lock
 
     @classmethod
@@ -137,6 +140,7 @@ class Replica:
             observer=Observer(metrics, model.digest, tracing, lines=settings.access_log),
             tracing=tracing,
             lagging=asyncio.create_task(lag.watch(metrics.lagged)),
+            loop_seconds=lag.spent(),
             writing=Lock(),
         )
 
@@ -207,6 +211,7 @@ class Replica:
         """This replica's metrics; see Metrics.render."""
         self.observer.tell()
         self.metrics.cut_off(PROCESS.cut_off)
+        self.metrics.looped(self.loop_seconds())
         return self.metrics.render(exemplars=openmetrics)
 
     def trust(self) -> None:
