@@ -34,6 +34,7 @@ from service.engine.machine import Unservable
 from service.engine.proof import Proof, prove
 from service.engine.weights import Source, locate
 from service.engine.work import Result, Work
+from service.heads.sentences import some
 from service.heads.store import Heads
 from service.keys import tenants
 from service.memory import PROCESS
@@ -106,7 +107,8 @@ class Replica:
         count = machine.lanes(settings, device)
         lanes = await Lanes.start(partial(load, source, device, kind), count)
         proving = partial(prove, lanes, source, device, kind, settings.batch_tokens)
-        proof = await lanes.call(0, partial(proving, settings.require_same_bits))
+        texts = [] if settings.untrained else some()
+        proof = await lanes.call(0, partial(proving, settings.require_same_bits, texts))
         model, dtype = lanes.model, str(kind).removeprefix("torch.")
         identity = Identity(settings.served_model_name or source.name, model.digest, proof.numerics)
         reader = _reader(settings, model, Aside(settings.max_waiting_characters))
