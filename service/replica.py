@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.metadata import version
@@ -33,6 +34,7 @@ from service.engine.machine import Unservable
 from service.engine.proof import Proof, prove
 from service.engine.weights import Source, locate
 from service.engine.work import Result, Work
+from service.heads.sentences import some
 from service.heads.store import Heads
 from service.keys import tenants
 from service.memory import PROCESS
@@ -61,6 +63,7 @@ class Replica:
         label: the name its metrics and answers carry.
         source: where the model's files lie.
         device: it runs on, and dtype: its number format, as answers name them.
+        loop_seconds: that the event loop has computed, asked in any thread.
         writing: of the one large answer that is being written.
     """
 
@@ -84,6 +87,7 @@ class Replica:
     observer: Observer
     tracing: "Tracing | None"
     lagging: asyncio.Task[None]
+    loop_seconds: Callable[[], float]
     writing: Lock
 
     @classmethod
@@ -103,7 +107,8 @@ class Replica:
         count = machine.lanes(settings, device)
         lanes = await Lanes.start(partial(load, source, device, kind), count)
         proving = partial(prove, lanes, source, device, kind, settings.batch_tokens)
-        proof = await lanes.call(0, partial(proving, settings.require_same_bits))
+        texts = [] if settings.untrained else some()
+        proof = await lanes.call(0, partial(proving, settings.require_same_bits, texts))
         model, dtype = lanes.model, str(kind).removeprefix("torch.")
         identity = Identity(settings.served_model_name or source.name, model.digest, proof.numerics)
         reader = _reader(settings, model, Aside(settings.max_waiting_characters))
@@ -137,6 +142,7 @@ class Replica:
             observer=Observer(metrics, model.digest, tracing, lines=settings.access_log),
             tracing=tracing,
             lagging=asyncio.create_task(lag.watch(metrics.lagged)),
+            loop_seconds=lag.spent(),
             writing=Lock(),
         )
 
@@ -207,6 +213,7 @@ class Replica:
         """This replica's metrics; see Metrics.render."""
         self.observer.tell()
         self.metrics.cut_off(PROCESS.cut_off)
+        self.metrics.looped(self.loop_seconds())
         return self.metrics.render(exemplars=openmetrics)
 
     def trust(self) -> None:

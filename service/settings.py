@@ -126,6 +126,11 @@ class Settings(BaseModel):
         description="serve only where a batch moves no bit of an answer; otherwise such answers "
         "are served too, and say so in `numerics`",
     )
+    untrained: bool = Field(
+        False,
+        description="serve a model even if it makes the same of every text, as one does whose "
+        "weights are zero or were never trained",
+    )
     ingress: Literal["haproxy", "proxy"] = Field(
         "haproxy", description="what accepts connections: HAProxy, or Ray Serve's Python proxy"
     )

@@ -79,6 +79,34 @@ def test_every_policy_runs_a_trace_within_its_bounds(autoscale: ModuleType, name
         assert one.p99 <= autoscale.SURE_SECONDS + 3
 
 
+def test_replicas_that_find_no_place_keep_none_of_the_others(autoscale: ModuleType) -> None:
+    """A crowd wants twelve, five have a place; after it, one is left."""
+    crowd = autoscale.Trace(lambda now, end: 7.0 if now < 150 else 0.2, places=autoscale.few)
+
+    done = autoscale.Simulation(autoscale.ways()["Headlight"], 5.0).run(crowd, 450.0)
+
+    assert (done.peak, done.last) == (autoscale.MOST, 1)
+
+
+def test_short_texts_bring_replicas_while_lanes_idle(autoscale: ModuleType) -> None:
+    """A fifth of the lanes' time, and all of the event loop's."""
+    trace = autoscale.Trace(lambda now, end: 2.0, loop=0.1, lanes=0.02)
+
+    done = autoscale.Simulation(autoscale.ways()["Headlight"], 5.0).run(trace, 200.0)
+
+    assert done.peak > 2 and done.refused == 0
+
+
+def test_what_a_lost_node_was_doing_is_not_answered(autoscale: ModuleType) -> None:
+    """Eleven of twelve are lost half-way, and come again."""
+    trace = autoscale.Trace(lambda now, end: 6.0, places=lambda now, end: 1 if now == 100 else 12)
+
+    done = autoscale.Simulation(autoscale.ways()["fixed"], 0.0).run(trace, 200.0)
+
+    assert done.refused > 0 and done.last == autoscale.MOST
+    assert done.replica_seconds == autoscale.MOST * 200 + autoscale.MOST - 11
+
+
 def test_rays_policy_is_rays_and_ours_is_the_services(autoscale: ModuleType) -> None:
     """Neither is retyped."""
     ways = autoscale.ways()

@@ -201,11 +201,13 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Busy",
             "percentunit",
-            "Share of its lanes' time that a replica computes. With max_replicas, over 75 % adds a"
-            " replica, and one leaves where the others stay below 50 %.",
+            "Shares of their time that a replica's lanes and its event loop compute. With"
+            " max_replicas the higher one counts: over 75 % adds a replica, and one leaves where"
+            " the others stay below 50 %.",
             {
-                "{{replica}}": f"{rate('lane_seconds_total', 'replica')}"
-                f" / {gauge('lanes', 'replica')}"
+                "{{replica}} lanes": f"{rate('lane_seconds_total', 'replica')}"
+                f" / {gauge('lanes', 'replica')}",
+                "{{replica}} event loop": rate("event_loop_seconds_total", "replica"),
             },
             bounds=(0, 1),
         ),

@@ -1,7 +1,8 @@
 """What a replica proves at its start, before it serves: its answers are right, and how fast it is.
 
 A canary is compared with the plain path in float32, and a bundled model's vector with another
-implementation's; then the canary runs in company of every kind, from which its bits must not
+implementation's; a model that makes the same of every text was not trained, and is not served as if
+it were; then the canary runs in company of every kind, from which its bits must not
 move. On a processor where they do, slower ways are tried. What comes out stays as a Proof, and
 health.py holds later canaries against it.
 """
@@ -17,6 +18,8 @@ import torch
 from model import kernels, packing
 from model.loading.checkpoint import Model
 from model.pooling import pool
+from model.tasks.heads import Classifier, Splade, Tagger
+from model.tasks.vectors import Vectors
 from service.engine import machine, numerics
 from service.engine.fair.queue import SMALL
 from service.engine.lanes import Lanes, array
@@ -28,6 +31,7 @@ from service.memory import give_back
 logger = logging.getLogger(__name__)
 
 AGREEMENT = 1e-4  # largest difference allowed from transformers
+ALIKE = 1e-5  # vectors no further apart than this share of their length differ by rounding alone
 CANARY = "A dog ate the food because it was hungry"
 LONG_TOKENS = 307  # of a longer one: more than a tile of any attention kernel
 MEASURED_TOKENS = 64  # per sequence of the batch that measures the speed
@@ -85,6 +89,7 @@ def prove(
     dtype: torch.dtype,
     batch_tokens: int | None,
     required: bool = False,
+    texts: Sequence[str] = (),
 ) -> Proof:
     """Check the answers of loaded lanes and measure their speed; called in lane 0.
 
@@ -96,13 +101,14 @@ def prove(
         dtype: its number format.
         batch_tokens: tokens per batch; None measures what is done in machine.BATCH_SECONDS.
         required: to promise bits or nothing.
+        texts: that the model must tell apart.
 
     Raises:
         NotTrustworthy: its answers differ from another computation of the same by more than
-            rounding; or by that, where bits are required.
+            rounding; or by that, where bits are required; or it makes the same of every text.
     """
     accelerate(lanes.model)
-    check_exact(lanes.model, source, dtype)
+    check_exact(lanes.model, source, dtype, texts)
     promised = device.type == "cpu" and dtype == torch.float32
     fastest = _measured(lanes, device, dtype, batch_tokens, promised)
     if holds(lanes, fastest):
@@ -170,8 +176,12 @@ def _measured(
 
 
 @torch.inference_mode()
-def check_exact(model: Model, source: Source, dtype: torch.dtype) -> None:
+def check_exact(
+    model: Model, source: Source, dtype: torch.dtype, texts: Sequence[str] = ()
+) -> None:
     """The serving path agrees with the plain one in float32, and with another implementation.
+
+    The plain one tells texts apart.
 
     Raises:
         NotTrustworthy: it does not.
@@ -181,6 +191,7 @@ def check_exact(model: Model, source: Source, dtype: torch.dtype) -> None:
     if dtype != torch.float32 or model.encoder.device.type != "cpu":  # kernels of another's tiles
         sequences.append(_long(model))
     off = max(_apart(model, plain, sequence) for sequence in sequences)
+    check_trained(plain, texts)
     del plain
     give_back()  # a second model is large
     if off > numerics.CLOSE[dtype]:
@@ -193,6 +204,51 @@ def check_exact(model: Model, source: Source, dtype: torch.dtype) -> None:
         ]
         if not torch.allclose(vector, torch.tensor(golden.pooled), atol=AGREEMENT):
             raise NotTrustworthy("the bundled model's vector differs from transformers'")
+
+
+def check_trained(model: Model, texts: Sequence[str]) -> None:
+    """The model, and the head behind it, make something else of one text than of another.
+
+    All are cut to as many tokens: a model that ignores the words still sees where a text ends.
+
+    Raises:
+        NotTrustworthy: what it makes of them is all zero, or the same.
+    """
+    sequences = _as_long(model, texts)
+    if len(sequences) < 2:  # the tokenizer knows none of their words, as of another language
+        return
+    encoded = model.encoder(model.encoder.pack(sequences))
+    tokens = [encoded.last[encoded.packed.rows(i)] for i in range(len(sequences))]
+    for what, rows in _made(model, tokens):
+        apart, longest = (rows - rows[0]).norm(dim=1).max(), rows.norm(dim=1).max()
+        if apart <= ALIKE * longest:
+            how = "alike" if longest else "zero"
+            said = f"the model's {what} of {len(sequences)} texts are all {how}"
+            raise NotTrustworthy(f"untrained: {said}; true serves it all the same")
+
+
+def _as_long(model: Model, texts: Sequence[str]) -> list[packing.Sequence]:
+    """The sequences of texts that differ, cut to the tokens of the shortest."""
+    whole, limit = [(text,) for text in texts], model.max_tokens
+    shortest = min(
+        (len(one.token_ids) for one in model.tokenizer(whole, limit, "right")), default=0
+    )
+    cut = model.tokenizer(whole, shortest, "right") if shortest else []
+    return [packing.Sequence(list(ids)) for ids in {tuple(one.token_ids): None for one in cut}]
+
+
+def _made(model: Model, tokens: Sequence[torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    """What comes of the token vectors of sequences, (tokens, width) each, as rows by its name."""
+    yield "vectors", torch.stack([pool(each, model.pooling) for each in tokens])
+    match model.head:
+        case Classifier() as head:
+            yield "logits", torch.stack([head(each)["logits"] for each in tokens])
+        case Tagger() as head:
+            yield "logits", head.project(torch.cat(list(tokens)))
+        case Splade() as head:
+            yield "sparse vectors", torch.stack([head.weights(each) for each in tokens])
+        case Vectors() as head:
+            yield "token vectors", head(torch.cat(list(tokens)))["vectors"]
 
 
 def holds(lanes: Lanes, proof: Proof) -> bool:

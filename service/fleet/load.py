@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from service.fleet.policy import BUSY, WAITING
+from service.fleet.policy import BUSY, LOOP, WAITING
 from service.replica import Replica
 
 
@@ -12,18 +12,19 @@ class Load:
 
     def __init__(self, replica: Replica, clock: Callable[[], float] = time.monotonic) -> None:
         self._replica, self._clock = replica, clock
-        self._at, self._computed = clock(), self._lane_seconds
+        self._at, self._computed, self._looped = clock(), self._lane_seconds, replica.loop_seconds()
 
     def report(self) -> dict[str, float]:
-        """The share of its lanes' time that was spent on batches, and the seconds of work left.
+        """The shares of its lanes' and of its event loop's time, and the seconds of work left.
 
         A batch counts when it ends: one that took longer than a report does makes a share above 1.
         """
-        now, computed = self._clock(), self._lane_seconds
-        time_of_lanes = (now - self._at) * len(self._replica.lanes)
-        share = (computed - self._computed) / time_of_lanes if time_of_lanes > 0 else 0.0
-        self._at, self._computed = now, computed
-        return {BUSY: share, WAITING: self._replica.batcher.waiting_seconds}
+        now, computed, looped = self._clock(), self._lane_seconds, self._replica.loop_seconds()
+        passed = now - self._at
+        busy = (computed - self._computed) / (passed * len(self._replica.lanes)) if passed else 0.0
+        loop = (looped - self._looped) / passed if passed else 0.0
+        self._at, self._computed, self._looped = now, computed, looped
+        return {BUSY: busy, LOOP: loop, WAITING: self._replica.batcher.waiting_seconds}
 
     @property
     def _lane_seconds(self) -> float:

@@ -1,7 +1,8 @@
 """How many replicas there should be: a pure function of what each of them reports.
 
-    report    of one replica: the share of its time that it computed, and the seconds of work
-              that wait or run in it, by its own measured speed (load.py)
+    report    of one replica: the share of its time that its lanes computed, and that its event
+              loop did, and the seconds of work that wait or run in it, by its own measured speed
+              (load.py)
     load      of one replica: how many replicas its work would keep busy
     desired   of all of them: how many there should be, if not as many as now
 
@@ -18,13 +19,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from ray.serve.config import AutoscalingContext
 
-BUSY, WAITING = "headlight_busy", "headlight_waiting_seconds"  # as reports name them
+# As reports name them
+BUSY, LOOP, WAITING = "headlight_busy", "headlight_loop", "headlight_waiting_seconds"
 
 # Busier than HIGH each, and there should be more; as few as would be no busier than LOW each, and
 # there should be fewer. In between nothing changes: a load that stays calls for one change at most.
 HIGH, LOW = 0.75, 0.5
 DRAIN_SECONDS = 10.0  # in which what waits should be done
-WINDOW_SECONDS = 10.0  # over which busy is averaged: a report covers two
+WINDOW_SECONDS = 10.0  # over which a share is averaged: a report covers two
 STALE_SECONDS = 20.0  # since a replica's last report, which comes every two
 LONGEST_WAIT_SECONDS = 600.0  # the longest deadline: what is said beyond it is no measurement
 
@@ -51,20 +53,25 @@ def reported(
     metrics: Mapping[str, Mapping[Any, Sequence[Report]]], replicas: Iterable[Any], now: float
 ) -> list[float | None]:
     """The load of each replica; None where nothing is known of it, or nothing lately."""
-    busy, waiting = metrics.get(BUSY, {}), metrics.get(WAITING, {})
-    return [load(busy.get(one, ()), waiting.get(one, ()), now) for one in replicas]
+    busy, loop, waiting = (metrics.get(name, {}) for name in (BUSY, LOOP, WAITING))
+    return [
+        load((busy.get(one, ()), loop.get(one, ())), waiting.get(one, ()), now) for one in replicas
+    ]
 
 
-def load(busy: Sequence[Report], waiting: Sequence[Report], now: float) -> float | None:
+def load(shares: Iterable[Sequence[Report]], waiting: Sequence[Report], now: float) -> float | None:
     """How many replicas a replica's work would keep busy, from 0 up; None where it is unknown.
 
     Above 1, more comes than it does: what comes beyond that waits, so what waits counts as well.
+
+    Args:
+        shares: of the time of its lanes, and of its event loop: the one that is full first counts.
     """
-    shares = lately(busy, now)
+    known = [lately(share, now) for share in shares]
     seconds = lately(waiting, now)
-    if not shares or not seconds:
+    if not all(known) or not seconds:
         return None
-    share = min(sum(shares) / len(shares), 1.0)
+    share = min(max(sum(each) / len(each) for each in known), 1.0)
     return share + min(seconds[-1], LONGEST_WAIT_SECONDS) / DRAIN_SECONDS
 
 
@@ -88,13 +95,14 @@ def desired(target: int, loads: Sequence[float | None], least: int, most: int) -
     Args:
         target: how many there should have been so far.
         loads: of each that runs; None where it is unknown. That counts as none for more replicas,
-            as of one that has just started, and keeps all there are: it may be busy.
+            as of one that has just started, and keeps all there are: it may be busy. One that does
+            not run has no load: it may wait for a node forever, and the others need not.
         least, most: bounds. There is always one.
     """
     known = [load for load in loads if load is not None]
     up, down = math.ceil(sum(known) / HIGH), math.ceil(sum(known) / LOW)
     number = max(target, up)
-    if len(known) == len(loads) >= target:
+    if known and len(known) == len(loads):
         number = max(min(target, down), up)
     return max(min(number, most), least, 1)
 

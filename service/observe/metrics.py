@@ -72,6 +72,7 @@ class Metrics:
         self._stages = {stage: stages.labels(stage, replica) for stage in STAGES}
 
         self._lag = own.histogram("event_loop_lag_seconds", families.LAGS)
+        self._loop, self._looped = own.counter("event_loop_seconds"), 0.0
         tokens = own.make(Counter, "tokens", *by_key)
         self._tokens = {name: tokens.labels(*key, replica) for name, key in self._keys.items()}
         self._batch_sequences = own.histogram("batch_sequences", families.SEQUENCES)
@@ -126,6 +127,11 @@ class Metrics:
     def lagged(self, seconds: float) -> None:
         """Record one lag of the event loop."""
         self._lag.observe(seconds)
+
+    def looped(self, seconds: float) -> None:
+        """Count what the event loop has computed, so many seconds so far."""
+        self._loop.inc(seconds - self._looped)
+        self._looped = seconds
 
     def encoded(self, tokens: int, key: str = "") -> None:
         """Count the tokens of an answered request."""

@@ -15,13 +15,15 @@ from safetensors.torch import load_file, save_file
 
 from service.engine import weights
 from tests.cluster import load, nodes
-from tests.ray.drill import wait
+from tests.ray import test_scaling as scaling
+from tests.ray.drill import Journal, wait
 
 pytestmark = pytest.mark.prove
 
 BEFORE_SECONDS = 3  # of load alone
 KILLS, KILL_SECONDS = 10, 10
 CUT_SECONDS = 10
+MOST, PLACES = 3, 2  # replicas that may be wanted, and that the workers have room for
 VERDICT_SECONDS = 5  # after a cut: by then Ray replaces the replica that it did not reach, or won't
 
 Report = dict[str, load.Heard]
@@ -154,6 +156,52 @@ def test_replicas_killed_over_and_over_cost_nothing(lasting: nodes.Cluster) -> N
             time.sleep(KILL_SECONDS)
 
     whole(drill(lasting, f"{KILLS} replicas killed", kill))
+
+
+def test_replicas_follow_the_load_while_one_cannot_be_placed(lasting: nodes.Cluster) -> None:
+    """From one to the bound, which no worker has room for, and back to one: no request fails."""
+    lasting.deploy("laptop.yaml", nodes.replicated(1))
+    lasting.wait(nodes.serving(1))
+    lasting.deploy("laptop.yaml", scaled)
+    lasting.wait(nodes.serving(1), 120)
+    crowd, passer, began = Journal(), Journal(), time.monotonic()
+    at, host = nodes.PORT, lasting.head.address
+
+    with scaling.under(
+        scaling.Load(at, 1, scaling.SHORT, scaling.PAUSE_SECONDS, host=host), passer
+    ):
+        with scaling.under(scaling.Load(at, MOST * scaling.CROWD, scaling.LONG, host=host), crowd):
+            lasting.wait(short)
+            wait(lambda: len(crowd.replicas) == PLACES, "both serve")
+            up = time.monotonic() - began
+        began = time.monotonic()
+        lasting.wait(nodes.serving(1), 120)
+        down = time.monotonic() - began
+
+    print(f"\none without a place: up {up:.1f} s, down {down:.1f} s; {crowd.codes}, {passer.codes}")
+    for journal in (crowd, passer):
+        assert journal.lost == [] and set(journal.codes) == {200} and len(journal.data) == 1
+    assert len(crowd.replicas) == PLACES
+    lasting.deploy("laptop.yaml", nodes.replicated(1))
+    lasting.wait(nodes.serving(1), 120)
+    lasting.deploy("laptop.yaml", nodes.replicated(2))
+
+
+def short(found: nodes.Applications) -> bool:
+    """Whether every place is taken, and one more replica waits for one."""
+    states = [(state, bool(address)) for state, address in nodes.replicas(found)]
+    return (
+        len(states) == MOST
+        and states.count(("RUNNING", True)) == PLACES
+        and not all(placed for _, placed in states)
+    )
+
+
+def scaled(configuration: dict[str, Any]) -> None:
+    """A configuration that follows the load up to more replicas than there are places."""
+    (application,) = configuration["applications"]
+    application["args"] |= {"max_replicas": MOST, "downscale_delay_seconds": 3}
+    del application["deployments"][0]["num_replicas"]
 
 
 @pytest.fixture

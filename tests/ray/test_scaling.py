@@ -36,6 +36,7 @@ class Load:
     clients: int
     body: bytes
     pause: float = 0.0
+    host: str = "127.0.0.1"
 
 
 MORE_CORES = pytest.mark.skipif(
@@ -45,7 +46,7 @@ MORE_CORES = pytest.mark.skipif(
 
 async def client(load: Load, over: Callable[[], bool], journal: drill.Journal) -> None:
     """One of them; what it got is in the journal."""
-    connection = drill.Connection(load.port)
+    connection = drill.Connection(load.port, load.host)
     while not over():
         try:
             journal.note(*await connection.request(load.body))
