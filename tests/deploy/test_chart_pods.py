@@ -1,5 +1,6 @@
 """The cluster that the chart asks for: what its pods start with, may do and serve."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,26 @@ def test_no_pod_has_more_rights_than_it_needs(service: dict[str, Any]) -> None:
     assert (head["automountServiceAccountToken"], worker["automountServiceAccountToken"]) == (
         True,
         False,
+    )
+
+
+@every_case
+def test_kubectl_logs_has_the_replicas_lines(service: dict[str, Any]) -> None:
+    """Of the pods that the runbooks name; else they are in files that go with the pod.
+
+    tests/ray/test_deploy.py looks at what Ray then writes.
+    """
+    runbook = (DEPLOY.parent / "docs" / "runbooks" / "HeadlightNotReady.md").read_text()
+    (selector,) = set(re.findall(r"kubectl logs --selector (\S+) --container ray-worker", runbook))
+
+    cluster = service["rayClusterConfig"]
+    (worker,) = cluster["workerGroupSpecs"]
+    for group in (cluster["headGroupSpec"], worker):
+        assert group["rayStartParams"]["no-redirect-output"] == "true"
+    assert [each["name"] for each in worker["template"]["spec"]["containers"]] == ["ray-worker"]
+    assert (
+        dict(pair.split("=") for pair in selector.split(","))
+        == (worker["template"]["metadata"]["labels"])
     )
 
 
