@@ -1,6 +1,7 @@
 """The commands of the runbooks, run as they stand on a service that runs."""
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,9 @@ ELSEWHERE = ("nvidia-smi", "dmesg ", "kubectl ", "grep -h 'not ready' /tmp/ray/"
 
 def test_every_command_of_a_runbook_finds_what_it_is_to_find(running: "Service") -> None:
     """Each metric that it asks for by name, too; where it asks for a fault's line, any line."""
+    for tool in ("curl", "ss"):
+        if not shutil.which(tool):
+            pytest.skip(f"no {tool} (Debian: apt-get install curl iproute2)")
     lines = [line for page in RUNBOOKS.glob("*.md") for line in COMMAND.findall(page.read_text())]
     commands = {line for line in lines if not line.startswith(ELSEWHERE)}
     said = {line: run(line, running) for line in commands}
