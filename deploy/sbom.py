@@ -97,10 +97,8 @@ def inside(distribution: metadata.Distribution) -> list[Found]:
 
 def looked_into(component: Found, installed: dict[str, metadata.Distribution]) -> int | None:
     """Put a wheel's libraries into its component: how many, or None where it is not installed."""
-    name = component["name"].lower().replace("_", "-")
-    here = installed.get(name)
-    version = component.get("version")
-    if here is None or here.version.partition("+")[0] != version:
+    here = installed.get(component["name"].lower().replace("_", "-"))
+    if here is None or here.version.partition("+")[0] != component.get("version"):
         note = {"name": PARENT, "value": "not looked for: this wheel is not installed here"}
         component.setdefault("properties", []).append(note)
         return None
@@ -146,6 +144,9 @@ def main(status: Path | None) -> None:
     """Read a list on stdin, write it with what was found on stdout."""
     bom = json.load(sys.stdin)
     installed = {each.name.lower().replace("_", "-"): each for each in metadata.distributions()}
+    cuda = any(component["name"].startswith("nvidia-") for component in bom["components"])
+    if "torch" in installed and installed["torch"].version.endswith("+cpu") == cuda:
+        del installed["torch"]  # the other build, under the same number
     counts = [looked_into(component, installed) for component in bom["components"]]
     image, distribution = base((ROOT / "Dockerfile").read_text())
     packages = debian(status.read_text(), distribution) if status else []

