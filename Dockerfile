@@ -3,12 +3,12 @@
 #   docker build --build-arg TORCH_INDEX=<index of torch's CPU builds> --tag headlight:0.1.0-cpu .
 #   docker build --tag headlight:0.1.0-cuda .
 #
-# BASE is a tag, not a digest: no image registry could be asked when this was written, and an
-# invented digest would be worse than none. Before a release:
+# BASE is by digest, of all its platforms: that of 19 September 2026 (Python 3.11.16), as
+# github.com/docker-library/repo-info has it at 40cdaf34215d6a292f2c62798b194d67d4b1ad55. Debian's
+# later fixes come with a newer one. This prints it:
 #
-#   docker buildx imagetools inspect python:3.11-slim-bookworm      prints the digest
-#   docker build --build-arg BASE=python:3.11-slim-bookworm@sha256:<digest> ...
-ARG BASE=python:3.11-slim-bookworm
+#   docker buildx imagetools inspect --format '{{.Manifest.Digest}}' python:3.11-slim-bookworm
+ARG BASE=python:3.11-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b
 
 FROM ${BASE} AS build
 # Address of another wheel index for torch; empty: pip's own, whose torch for Linux is CUDA's.

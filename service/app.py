@@ -228,7 +228,7 @@ class Encoder:
 
     def check_health(self) -> None:
         """Raise when Ray must replace this replica."""
-        self._started().health.check()
+        self._started().check_health()
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         """What Ray passes on to our policy, where it scales."""

@@ -225,16 +225,23 @@ class Replica:
         if self.health.fault:
             raise Refused("not_ready", retry_after=1)
 
+    def check_health(self) -> None:
+        """Raise RuntimeError when Ray must replace this replica; why stands in the log."""
+        try:
+            self.health.check()
+        except RuntimeError as error:
+            logger.warning("not ready", extra={"reason": str(error)})
+            raise
+
     def check_ready(self) -> None:
-        """What `health.check` says, for clients.
+        """What `check_health` says, for clients.
 
         Raises:
             Refused: the replica must not serve; why stands in the log alone.
         """
         try:
-            self.health.check()
+            self.check_health()
         except RuntimeError:
-            logger.warning("not ready", exc_info=True)
             raise Refused("not_ready", retry_after=1) from None
 
     def _limits(self) -> dict[str, Any]:

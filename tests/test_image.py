@@ -111,6 +111,35 @@ def test_compose_binds_to_the_loopback_and_checks_the_health_of_each() -> None:
         assert "latest" not in service["image"]
 
 
+def test_each_container_of_compose_restarts_by_itself_and_keeps_its_data() -> None:
+    """Whoever borrows another's network is cut off when that one is made anew."""
+    compose = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())
+    services = compose["services"]
+
+    assert not any("network_mode" in service or "ipc" in service for service in services.values())
+    assert {service["restart"] for service in services.values()} == {"unless-stopped"}
+    assert "prometheus:/prometheus" in services["prometheus"]["volumes"]
+    assert "grafana:/var/lib/grafana" in services["grafana"]["volumes"]
+    assert set(compose["volumes"]) == {"prometheus", "grafana"}
+    assert "--storage.tsdb.retention.time=35d" in services["prometheus"]["command"]
+
+
+def test_composes_prometheus_and_grafana_are_set_up_as_without_containers() -> None:
+    """But for the names by which containers find each other."""
+    compose = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())
+    written = {name: yaml.safe_load(each["content"]) for name, each in compose["configs"].items()}
+    plain = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text())
+    datasource = ROOT / "deploy" / "grafana" / "provisioning" / "datasources" / "prometheus.yml"
+
+    (job,) = (job for job in plain["scrape_configs"] if job["job_name"] == "headlight")
+    job["static_configs"] = [{"targets": ["headlight:8000"]}]
+    assert written["prometheus"] == {**plain, "scrape_configs": [job]}
+    text = datasource.read_text().replace("127.0.0.1", "prometheus")
+    assert written["datasource"] == yaml.safe_load(text)
+    for name in ("headlight", "prometheus"):
+        assert name in compose["services"]
+
+
 def steps(root: Path) -> Iterator[str]:
     """The build stage's commands, with the image's paths below a folder of ours."""
     arguments: dict[str, str] = {"TORCH_INDEX": os.environ.get("TORCH_INDEX", "")}

@@ -144,7 +144,7 @@ def start(form: Format, replica: str, also: int | None = None, whole: bool = Fal
     Ray's loggers keep their own ways. Where Serve is told to write JSON it puts an object in the
     place of sys.stdout that would wrap our lines in its own; descriptor 1 stays.
     """
-    handlers = [Writer(descriptor) for descriptor in (1, also) if descriptor is not None]
+    handlers = [Writer(each) for each in (unhurried(1), also) if each is not None]
     for handler in handlers:
         handler.setFormatter(FORMATS[form](replica))
     for handler in handlers[1:]:
@@ -152,6 +152,21 @@ def start(form: Format, replica: str, also: int | None = None, whole: bool = Fal
     ours = logging.getLogger("service")
     ours.handlers, ours.propagate = list(handlers), False
     ours.setLevel(logging.INFO)
+
+
+def unhurried(descriptor: int) -> int:
+    """Return where a line is lost rather than waited for, if the descriptor is a pipe's.
+
+    In a container that Ray started with --no-redirect-output all processes write to one pipe,
+    which the container's runtime reads; while it does not, no request may wait for it. Opened
+    anew, so that the other processes keep their way.
+    """
+    if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+        return descriptor
+    try:
+        return os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:  # another user's, as under an older runtime
+        return descriptor
 
 
 def line(form: Format, replica: str, event: str) -> bytes:

@@ -1,27 +1,40 @@
-"""The audit asks about every package, and never calls unasked what it could not ask."""
+"""The audit asks about every package, and passes only on right answers."""
 
 import json
-import subprocess
-import sys
+import runpy
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import pytest
+from click.testing import CliRunner, Result
+
 ROOT = Path(__file__).parent.parent.parent
 LOCK = ROOT / "deploy" / "torch.lock"
-FOUND = {
-    "id": "PYSEC-2026-1",
-    "summary": "Reads what it should not.",
-    "affected": [{"package": {"name": "torch", "ecosystem": "PyPI"}, "ranges": []}],
-}
+KNOWN = "jinja2"  # the service is asked for it first
+FOUND = {"id": "PYSEC-2026-1", "summary": "Reads what it should not."}
+WITHDRAWN = {**FOUND, "withdrawn": "2026-01-01T00:00:00Z"}
+
+Answers = Callable[[str], tuple[int, object]]
+
+
+def says(of_torch: object, of_known: object = {"vulns": [FOUND]}, status: int = 200) -> Answers:
+    """A service's answers: about torch, about the package asked for first, {} about all others."""
+
+    def answer(name: str) -> tuple[int, object]:
+        if name == KNOWN:
+            return 200, of_known
+        return (status, of_torch) if name == "torch" else (200, {})
+
+    return answer
 
 
 @contextmanager
-def advisories(vulnerable: str | None, status: int = 200) -> Iterator[tuple[str, set[str]]]:
-    """A service that knows a vulnerability of one package: its address, and who was asked for."""
+def advisories(answers: Answers) -> Iterator[tuple[str, set[str]]]:
+    """An advisory service: its address, and the names that it was asked for."""
     names: set[str] = set()
 
     class Service(BaseHTTPRequestHandler):
@@ -29,15 +42,15 @@ def advisories(vulnerable: str | None, status: int = 200) -> Iterator[tuple[str,
             question = json.loads(self.rfile.read(int(self.headers["content-length"])))
             name = question["package"]["name"]
             names.add(name)
-            answer = {"vulns": [FOUND]} if name == vulnerable else {}
+            status, answer = answers(name)
             self.send_response(status)
             self.end_headers()
-            self.wfile.write(json.dumps(answer).encode())
+            self.wfile.write(answer if isinstance(answer, bytes) else json.dumps(answer).encode())
 
         def log_message(self, format: str, *words: Any) -> None:
             pass
 
-    with HTTPServer(("127.0.0.1", 0), Service) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Service) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
@@ -47,38 +60,75 @@ def advisories(vulnerable: str | None, status: int = 200) -> Iterator[tuple[str,
             thread.join()
 
 
-def audit(service: str) -> "subprocess.CompletedProcess[str]":
+MAIN = runpy.run_path(str(ROOT / "deploy" / "audit.py"))["main"]
+
+
+def audit(service: str) -> Result:
     """What `make audit` does, of one lock."""
-    command = [sys.executable, ROOT / "deploy" / "audit.py", "--service", service, LOCK]
-    return subprocess.run(command, capture_output=True, text=True)
+    return CliRunner().invoke(MAIN, ["--service", service, str(LOCK)])
 
 
 def test_a_known_vulnerability_fails_the_audit() -> None:
     """By its number, and with the package that has it."""
-    with advisories("torch") as (service, _):
+    with advisories(says({"vulns": [WITHDRAWN, FOUND]})) as (service, _):
         done = audit(service)
 
-    assert done.returncode == 1
-    assert "PYSEC-2026-1" in done.stdout and "torch" in done.stdout
+    assert done.exit_code == 1
+    assert "torch 2.13.0: PYSEC-2026-1\n" in done.stdout
 
 
 def test_the_audit_asks_about_every_package_of_a_lock() -> None:
-    """Where nothing is known of any, it passes."""
+    """Where nothing is known of any but what was withdrawn, it passes."""
     locked = {line.partition("==")[0] for line in LOCK.read_text().splitlines() if "==" in line}
 
-    with advisories(None) as (service, names):
+    with advisories(says({"vulns": [WITHDRAWN]})) as (service, names):
         done = audit(service)
 
-    assert done.returncode == 0, done.stderr
-    assert names == locked | {"pip"}  # which asks whether anybody is there
+    assert done.exit_code == 0, done.output
+    assert names == locked | {KNOWN}
+    assert f"{len(locked)} packages checked, 0 with" in done.stdout
 
 
-def test_a_service_that_cannot_be_asked_is_told_in_one_line() -> None:
-    """No answer, or somebody else's: nothing was checked, which is neither a pass nor a fault."""
-    with advisories(None, status=403) as (service, _):
-        refused = audit(service)
-    gone = audit(service)
+WRONG: dict[str, Answers] = {
+    "refused": lambda _: (403, {}),
+    "broken": lambda _: (500, {}),
+    "a page": lambda _: (200, b"<html>Please sign in</html>"),
+    "a number": lambda _: (200, 0),
+    "a list": says([]),
+    "no advisories of what has some": lambda _: (200, {}),
+    "another form": says({"vulns": ["PYSEC-2026-1"]}),
+    "without a number": says({"vulns": [{"summary": "?"}]}),
+    "an error": says({"code": 5, "message": "busy"}),
+    "half of the advisories": says({"vulns": [], "next_page_token": "2"}),
+    "refused later": says({}, status=429),
+}
 
-    for done in (refused, gone):
-        assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout.count("\n") == 1 and "no package was checked" in done.stdout
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_service_that_answers_wrongly_fails_the_audit(wrong: str) -> None:
+    """In one line: what it says of the other packages may be wrong too."""
+    with advisories(WRONG[wrong]) as (service, _):
+        done = audit(service)
+
+    assert done.exit_code == 1
+    assert done.stderr.startswith(f"Error: {service} did not answer as it should: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_service_that_cannot_prove_who_it_is_fails_the_audit() -> None:
+    """It was asked by TLS, and something else answered."""
+    with advisories(says({})) as (service, _):
+        done = audit(service.replace("http:", "https:"))
+
+    assert done.exit_code == 1 and "did not answer as it should: [SSL" in done.stderr
+
+
+def test_a_service_that_cannot_be_reached_is_told_in_one_line() -> None:
+    """Nothing was checked, which is neither a pass nor a fault."""
+    with advisories(says({})) as (service, _):
+        pass
+
+    done = audit(service)
+
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout.count("\n") == 1 and "no package was checked" in done.stdout

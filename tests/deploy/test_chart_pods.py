@@ -1,6 +1,7 @@
 """The cluster that the chart asks for: what its pods start with, may do and serve."""
 
 import math
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,24 @@ def test_no_pod_has_more_rights_than_it_needs(service: dict[str, Any]) -> None:
         True,
         False,
     )
+
+
+@every_cluster
+def test_kubectl_logs_has_the_replicas_lines(service: dict[str, Any]) -> None:
+    """Of the pods that the runbooks name; else they are in files that go with the pod.
+
+    tests/ray/test_deploy.py looks at what Ray then writes.
+    """
+    runbook = (DEPLOY.parent / "docs" / "runbooks" / "HeadlightNotReady.md").read_text()
+    (selector,) = set(re.findall(r"kubectl logs --selector (\S+) --container ray-worker", runbook))
+
+    cluster = service["rayClusterConfig"]
+    (worker,) = cluster["workerGroupSpecs"]
+    for group in (cluster["headGroupSpec"], worker):
+        assert group["rayStartParams"]["no-redirect-output"] == "true"
+    assert worker["template"]["spec"]["containers"][0]["name"] == "ray-worker"
+    asked = dict(pair.split("=") for pair in selector.split(","))
+    assert asked.items() <= worker["template"]["metadata"]["labels"].items()
 
 
 @every_cluster

@@ -135,8 +135,12 @@ def run(found: dict[str, Any], replicas: int) -> bool:
 
 
 @contextmanager
-def cluster(variables: str) -> Iterator[Cluster]:
-    """Start a cluster of one node with variables from a shell file; end what it started."""
+def cluster(variables: str, *flags: str) -> Iterator[Cluster]:
+    """Start a cluster of one node with variables from a shell file; end what it started.
+
+    Args:
+        flags: further ones of `ray start`; what it writes itself is in ray.log.
+    """
     with workspace.directory(None) as directory, ports.block(without=8000) as block:
         port, dashboard, gcs, agent, export, first = free(6)
         # what two clusters of one machine cannot share: ports, paths and tokens
@@ -156,7 +160,7 @@ def cluster(variables: str) -> Iterator[Cluster]:
             f" --node-ip-address=127.0.0.1 --dashboard-port={dashboard}"
             f" --dashboard-agent-listen-port={agent} --metrics-export-port={export}"
             f" --ray-client-server-port={first} --object-store-memory={80 << 20}"
-            f" --temp-dir={directory / 'ray'}"
+            f" --temp-dir={directory / 'ray'} {' '.join(flags)}"
         )
         with (directory / "ray.log").open("w") as log:
             process = subprocess.Popen(
@@ -239,6 +243,26 @@ def test_a_cluster_of_ray_env_serves_scales_and_hosts_two_models() -> None:
         two_models_answer(here)
         refuses_what_cannot_differ(here)
         a_model_at_the_root_leaves_the_other_its_path(here)
+
+
+def test_a_container_that_ray_starts_shows_the_replicas_lines() -> None:
+    """As the chart starts it; each line whole, among Ray's own."""
+    service = yaml.safe_load((ROOT / "deploy" / "kuberay" / "rayservice.yaml").read_text())
+    head = service["spec"]["rayClusterConfig"]["headGroupSpec"]
+    flags = [f"--{name}" for name, value in head["rayStartParams"].items() if value == "true"]
+    assert flags == ["--no-redirect-output"]
+
+    with cluster(VARIABLES, *flags) as here:
+        here.deploy(DEPLOY)
+        answer = httpx.post(f"{here.url}/v1/encode", json=BODY, timeout=30)
+        asked = answer.headers["x-request-id"]
+        httpx.get(f"{here.url}/metrics", timeout=30)  # the replica tells of its requests first
+        said = (here.directory / "ray.log").read_text(errors="replace").splitlines()
+
+        assert not list(here.directory.glob("ray/session_2*/logs/worker-*"))
+    ours = [json.loads(line) for line in said if line.startswith('{"ts"')]
+    assert {"started", "request"} <= {line["event"] for line in ours}
+    assert asked in {line.get("request_id") for line in ours}
 
 
 def option(name: str, value: object) -> Change:

@@ -333,9 +333,12 @@ async def test_the_canary_takes_its_turn_in_a_full_queue(
 
 
 async def test_a_batch_that_hangs_makes_the_replica_not_ready(
-    client: httpx.AsyncClient, replica: Replica, monkeypatch: pytest.MonkeyPatch
+    client: httpx.AsyncClient,
+    replica: Replica,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """/ready answers from the age of the batch, without running anything."""
+    """/ready answers from the age of the batch, without running anything; the log has why."""
     monkeypatch.setattr("service.engine.health.STUCK_SECONDS", 0.0)
     hasty = replica.settings.model_copy(update={"deadline_seconds": 0.3})
     monkeypatch.setattr(replica.health, "_settings", hasty)
@@ -344,9 +347,13 @@ async def test_a_batch_that_hangs_makes_the_replica_not_ready(
         async with asyncio.timeout(60):
             while (await client.get("/ready")).status_code != 503:
                 await asyncio.sleep(0.01)
+        with pytest.raises(RuntimeError, match="a batch hangs"):
+            replica.check_health()
     monkeypatch.undo()
     await waiting
 
+    told = [(line.getMessage(), getattr(line, "reason", None)) for line in caplog.records]
+    assert told == [("not ready", "a batch hangs")] * 2  # asked by a client, and by Ray
     assert (await client.get("/ready")).status_code == 200
 
 

@@ -6,6 +6,7 @@ import logging
 import os
 import resource
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -201,6 +202,35 @@ def test_a_full_disk_loses_lines_and_nothing_else(
 
     assert (tmp_path / "log").read_text() == "line 0000\nline 0001\nline \nthere is room\n"
     assert len(lost) == 3
+
+
+@pytest.mark.usefixtures("restored")
+def test_a_pipe_that_is_not_read_costs_lines_and_no_time(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """As a container's, which all its processes write to: they wait for it as before."""
+    reading, writing = os.pipe()
+    kept, lost = os.dup(1), threading.Event()
+
+    def fill() -> None:
+        while not lost.is_set():
+            logging.getLogger("service.x").info("request")
+
+    os.dup2(writing, 1)
+    try:
+        logs.start("json", "r")
+        logs.on_loss(lost.set)
+        threading.Thread(target=fill, daemon=True).start()
+        in_time, waits = lost.wait(10), os.get_blocking(writing)
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(writing)
+    lines = os.read(reading, 1 << 20).splitlines()
+    os.close(reading)
+
+    assert in_time and waits
+    assert len(lines) > 100 and all(json.loads(line)["event"] == "request" for line in lines)
 
 
 def test_a_pipe_is_written_to_as_it_is() -> None:

@@ -164,4 +164,5 @@ capabilities: {drop: [ALL]}
 {{/* Ray's shared memory: by default 30 % of the pod's, more than its /dev/shm has. No request goes through it. */}}
 {{- define "headlight.store" -}}
 object-store-memory: "268435456"
+no-redirect-output: "true" # the replicas' lines, and Ray's: else files in the pod have them
 {{- end }}

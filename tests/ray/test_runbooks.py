@@ -1,0 +1,47 @@
+"""The commands of the runbooks, run as they stand on a service that runs."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.ray.conftest import Service
+
+pytestmark = pytest.mark.ray
+
+RUNBOOKS = Path(__file__).parent.parent.parent / "docs" / "runbooks"
+COMMAND = re.compile(r"^    ([a-z].*)$", re.MULTILINE)
+# What they need that is not here: a GPU, the kernel's own log with such a line, a cluster
+ELSEWHERE = ("nvidia-smi", "dmesg ", "kubectl ", "grep -h 'not ready' /tmp/ray/")
+
+
+def test_every_command_of_a_runbook_finds_what_it_is_to_find(running: "Service") -> None:
+    """Each metric that it asks for by name, too; where it asks for a fault's line, any line."""
+    for tool in ("curl", "ss"):
+        if not shutil.which(tool):
+            pytest.skip(f"no {tool} (Debian: apt-get install curl iproute2)")
+    lines = [line for page in RUNBOOKS.glob("*.md") for line in COMMAND.findall(page.read_text())]
+    commands = {line for line in lines if not line.startswith(ELSEWHERE)}
+    said = {line: run(line, running) for line in commands}
+
+    assert len(commands) > 10
+    for line, text in said.items():
+        assert text, line
+        if names := re.search(r"grep -E '\^headlight_\((.+)\)'", line):
+            missing = {name for name in names[1].split("|") if f"headlight_{name}" not in text}
+            assert missing <= {"gpu_memory_bytes"}, line
+
+
+def run(line: str, service: "Service") -> str:
+    """What a command says; the fault that it looks for is not there, another line is."""
+    line = line.replace("localhost:8000", f"localhost:{service.port}")
+    line = line.replace("grep 8000", f"grep {service.port}").replace("'not ready'", "started")
+    line = line.replace("headlight top", f"{sys.executable} -m service.cli top --url {service.url}")
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=30)
+    assert not done.stderr, (line, done.stderr)
+    return done.stdout
