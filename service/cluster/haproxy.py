@@ -121,8 +121,8 @@ CHOICE = "    use_backend default_backend"
 # The client's next request needs another connection, which soon nobody takes.
 REFUSAL = f"    http-request return {UNREADY} hdr Connection close"
 
-# Sections whose listeners show HAProxy's state to whoever connects, each with the variable of the
-# address that it is shown on instead of the loopback: counts, for Prometheus, and never the rest
+# Sections whose listeners show HAProxy's state to all who connect. The counts may be shown to
+# Prometheus: on the address in this variable instead of the loopback
 METRICS_HOST = "HAPROXY_METRICS_HOST"
 PRIVATE = {"frontend prometheus": METRICS_HOST, "listen stats": ""}
 

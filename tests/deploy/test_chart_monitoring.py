@@ -287,3 +287,27 @@ def test_dashboards_for_all_are_the_projects_own(once: Objects) -> None:
     assert all(one["metadata"]["labels"]["grafana_dashboard"] == "1" for one in maps)
     shown = {name: text for one in maps for name, text in one["data"].items()}
     assert shown == {name: (GRAFANA / name).read_text() for name in BOARDS}
+
+
+# What is installed once
+
+
+def test_its_page_and_version_are_those_of_its_values_and_of_the_project(
+    render: dict[str, Any],
+) -> None:
+    """As for the chart that it watches."""
+    folder, text = render["MONITORING"], (render["MONITORING"] / "values.yaml").read_text()
+    values = render["leaves"]("", yaml.compose(text, yaml.SafeLoader), text.splitlines())
+    rows = "".join(f"| `{one[0]}` | `{json.dumps(one[1])}` | {one[2]} |\n" for one in values)
+    chart = yaml.safe_load((folder / "Chart.yaml").read_text())
+    other = yaml.safe_load((render["CHART"] / "Chart.yaml").read_text())
+
+    assert (folder / "README.md").read_text().endswith(f"|---|---|---|\n{rows}")
+    assert (chart["version"], chart["appVersion"]) == (other["version"], other["appVersion"])
+
+
+def test_a_value_that_it_does_not_know_is_refused(render: dict[str, Any]) -> None:
+    """With its name."""
+    answers = render["rendered"](render["MONITORING"], typo={"dashboard": False})
+
+    assert "additional properties 'dashboard' not allowed" in answers["typo"]["refused"]

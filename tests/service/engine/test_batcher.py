@@ -755,7 +755,7 @@ async def test_a_full_queue_drops_the_last_request_of_the_key_that_holds_most() 
 
 
 async def test_a_key_with_most_of_what_waits_is_refused_for_its_share() -> None:
-    """However it meets a bound: with nobody else there it has filled the queue itself."""
+    """However it meets a bound: alone there, it has filled the queue itself."""
     lanes = Lanes(held=True)
     full = shared(lanes, most_requests=2, budget=100)
     await waiting(full, "a", 100, 30, 50)
