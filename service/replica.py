@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.metadata import version
@@ -34,7 +35,8 @@ from service.engine.proof import Proof, prove
 from service.engine.weights import Source, locate
 from service.engine.work import Result, Work
 from service.heads.store import Heads
-from service.keys import tenants
+from service.keys.key import Key, Limits, tenants
+from service.keys.ring import STALE_SECONDS, Ring, followed
 from service.memory import PROCESS
 from service.observe import lag, logs
 from service.observe.metrics import Metrics
@@ -47,6 +49,10 @@ if TYPE_CHECKING:  # tracing that is off imports nothing
 
 logger = logging.getLogger(__name__)
 
+STALE = (
+    f"1 while a replica's API keys are not known to be those of their file: for {STALE_SECONDS:g} s"
+    " it could not be used, or not be read."
+)
 PLAIN = (
     "the checkpoint does not say how token vectors become one: they are pooled by the mean and not"
     " normalised, unless a request asks otherwise"
@@ -62,6 +68,7 @@ class Replica:
         source: where the model's files lie.
         device: it runs on, and dtype: its number format, as answers name them.
         writing: of the one large answer that is being written.
+        ring: the keys that let in now, and shared: those among which there is sharing.
     """
 
     settings: Settings
@@ -85,17 +92,23 @@ class Replica:
     tracing: "Tracing | None"
     lagging: asyncio.Task[None]
     writing: Lock
+    ring: Ring
+    shared: tuple[Key, ...]
 
     @classmethod
     async def start(cls, settings: Settings, label: str) -> "Replica":
         """Load the weights, check them, start the lanes.
 
         Raises:
-            Unservable, ModelNotFound, CheckpointError, NotTrustworthy: why it cannot serve.
+            Unservable, ModelNotFound, CheckpointError, NotTrustworthy, Unusable: why it cannot
+                serve.
         """
-        keys = tenants(settings.api_keys)
+        ring = followed(settings.api_keys, settings.api_keys_file)
+        shared = ring.keys
         began, tracing = time.perf_counter(), _tracing(settings, label)
-        metrics = Metrics(label, keys)
+        metrics = Metrics(label, tenants(shared))
+        if settings.api_keys_file:
+            metrics.watch("keys_stale", STALE, lambda: float(ring.stale))
         logs.on_loss(metrics.line_lost)
         source = locate(settings.model)
         device, kind = machine.precision(settings)
@@ -109,7 +122,7 @@ class Replica:
         reader = _reader(settings, model, Aside(settings.max_waiting_characters))
         batches = Batches(lanes.launch, metrics, tracing)
         lanes.on_failure = batches.failed
-        batcher = _batcher(settings, lanes, proof, batches)
+        batcher = _batcher(settings, lanes, proof, batches, tenants(shared))
         admission = Admission(batcher, metrics, dtype)
         head, loading = identity.head(dtype), time.perf_counter() - began
         vitals.publish(metrics, settings, batcher, head, str(device), loading)
@@ -138,6 +151,8 @@ class Replica:
             tracing=tracing,
             lagging=asyncio.create_task(lag.watch(metrics.lagged)),
             writing=Lock(),
+            ring=ring,
+            shared=shared,
         )
 
     def limited(self, settings: Settings) -> "Replica":
@@ -156,6 +171,14 @@ class Replica:
             lessons=_lessons(settings, self.identity, reader, admission),
             vocabulary=Vocabulary(reader, admission, settings),
         )
+
+    def share(self) -> None:
+        """Share among the keys that let in now; a name that stays keeps what it has and has had."""
+        if self.shared is not self.ring.keys:
+            self.shared = self.ring.keys
+            limits = tenants(self.shared)
+            self.metrics.follow(limits)
+            self.batcher.follow(limits)
 
     async def close(self) -> None:
         """Let admitted work finish, stop the lanes."""
@@ -276,7 +299,11 @@ def _lessons(
 
 
 def _batcher(
-    settings: Settings, lanes: Lanes, proof: Proof, batches: Batches
+    settings: Settings,
+    lanes: Lanes,
+    proof: Proof,
+    batches: Batches,
+    limits: Mapping[str, Limits],
 ) -> Batcher[Work, Result]:
     """The queue in front of the lanes, each batch counted and traced."""
     config = lanes.model.config
@@ -289,7 +316,7 @@ def _batcher(
         small=proof.small,
         most_requests=settings.max_waiting_requests,
         most_tokens=settings.max_waiting_tokens,
-        limits=tenants(settings.api_keys),
+        limits=limits,
     )
 
 

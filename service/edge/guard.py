@@ -26,7 +26,7 @@ from service.edge.sites import Sites
 from service.edge.tenants.turns import Turns
 from service.edge.tenants.under_way import UnderWay
 from service.encode.answer import INFERENCE_HEADER
-from service.keys import Key, tenants
+from service.keys.key import Key, tenants
 from service.memory import PROCESS, Hold
 from service.observe.families import OVERLOADED, UNDER_WAY
 from service.observe.record import REQUEST_ID, WAITED
@@ -101,13 +101,21 @@ class Guard:
             way.inform(self.follow)
         self._most_held = settings.max_held_bytes
         self._sites, self._bodies = Sites(settings), Bodies(settings)
-        names = tenants(settings.api_keys)
+        self._shared = self._keys.ring.keys  # the keys among which there is sharing
+        names = tenants(self._shared)
         self._under_way = UnderWay(names, ingress.ongoing(settings))
         self._turns, self._deadline = Turns(names), settings.deadline_seconds
 
     def follow(self, settings: Settings) -> None:
         """Hold requests that come from now on to other limits of a body."""
         self._bodies = Bodies(settings)
+
+    def _share(self) -> None:
+        """Share among the keys that let in now."""
+        self._shared = self._keys.ring.keys
+        names = tenants(self._shared)
+        self._under_way.follow(names)
+        self._turns.follow(names)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -116,6 +124,8 @@ class Guard:
             return await send({"type": "websocket.close"})
         headers = [pair for pair in scope["headers"] if _passes(*pair)]
         path = await self._way.path(scope, self._app) if self._way else own_path(scope)
+        if self._shared is not self._keys.ring.keys:
+            self._share()
         key, fields = self._keys.admit(scope, path), _fields(headers)
         # its body is held until it is answered, its turn is over when the answer begins
         with (

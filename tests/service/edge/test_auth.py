@@ -10,11 +10,12 @@ import pytest
 from starlette.routing import Route
 from starlette.types import Scope
 
-from service import keys
 from service.api.operations import PART
 from service.cluster import ingress
 from service.edge.auth import Keys
 from service.edge.guard import Guard
+from service.keys import key as keys
+from service.keys import ring
 from service.page import site
 from service.replica import Replica
 from service.settings import Settings, load
@@ -121,6 +122,33 @@ async def test_the_routes_ask_for_a_key_where_the_outermost_layer_knows_none(
         admitted = await client.get("/info", headers=BEARER)
 
     assert (refused.status_code, admitted.status_code) == (401, 200)
+
+
+async def test_a_key_that_is_gone_is_refused_and_a_new_one_let_in(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By whatever serves at the time; a file that is wrong lets in and refuses as before."""
+    monkeypatch.setattr(ring, "LOOK_SECONDS", 1e6)
+    monkeypatch.setattr(ring, "SETTLED_SECONDS", 0.0)
+    file = tmp_path / "keys"
+    file.write_text(f"me:{KEY}\n")
+    held, asked = ring.followed((), file), {"inputs": ["All is well"]}
+    async with served(api_keys_file=file) as client:
+
+        async def codes(text: str) -> list[int]:
+            file.write_text(text)
+            held.look()
+            bearers = ({"authorization": f"Bearer {key}"} for key in (KEY, OTHER))
+            return [
+                (await client.post("/v1/encode", json=asked, headers=bearer)).status_code
+                for bearer in bearers
+            ]
+
+        assert await codes(f"me:{KEY}\n") == [200, 401]
+        assert await codes(f"me:{KEY}\nme:{OTHER}\n") == [200, 200]
+        assert await codes(f"me:{OTHER}\n") == [401, 200]
+        assert await codes("") == [401, 200]
+        assert await codes(f"me:{KEY}\n") == [200, 401]
 
 
 def routes(client: httpx.AsyncClient) -> list[Route]:
