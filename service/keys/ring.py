@@ -33,17 +33,16 @@ class Unusable(ValueError):
     """A file of keys cannot be used; its text is one line, with no part of a key."""
 
 
-class Found(NamedTuple):
-    """A file of keys as it is at a time.
+class Seen(NamedTuple):
+    """A file as it is at a time.
 
     Args:
-        digest: of its bytes, or of why there are none.
-        keys: those of the settings and its own; none where it has a fault.
-        fault: why it cannot be used, in a line.
+        digest: of its bytes; where there are none, why.
+        fault: why it cannot be read.
     """
 
     digest: bytes
-    keys: tuple[Key, ...]
+    content: bytes = b""
     fault: str | None = None
 
 
@@ -69,10 +68,8 @@ class Ring:
         self.keys, self._digest = held, b""
         self.fault: str | None = None
         if file:
-            found = self._found(file)
-            if found.fault:
-                raise Unusable(found.fault)
-            self.keys, self._digest = found.keys, found.digest
+            seen = _look(file)
+            self.keys, self._digest = self._read(seen), seen.digest
         self._sure = clock()  # when the keys last were the file's
 
     @property
@@ -91,39 +88,44 @@ class Ring:
         """Take up what the file holds now, unless it is just being written."""
         if self._file is None:
             return
-        found = self._found(self._file)
-        if found.digest != self._digest:
+        seen = _look(self._file)
+        if seen.digest != self._digest:
             time.sleep(SETTLED_SECONDS)
-            if self._found(self._file).digest != found.digest:
+            if _look(self._file).digest != seen.digest:
                 return
-            self._take_up(found)
+            self._take_up(seen)
         self._sure = self._clock()
 
-    def _take_up(self, found: Found) -> None:
-        self._digest, self.fault = found.digest, found.fault
-        if found.fault:
-            logger.error("keys stay as they are", extra={"reason": found.fault})
+    def _take_up(self, seen: Seen) -> None:
+        self._digest = seen.digest
+        try:
+            keys = self._read(seen)
+        except Unusable as error:
+            self.fault = str(error)
+            logger.error("keys stay as they are", extra={"reason": self.fault})
             return
-        names, before = {key.name for key in found.keys}, {key.name for key in self.keys}
+        names, before = {key.name for key in keys}, {key.name for key in self.keys}
         told = {"new": sorted(names - before), "gone": sorted(before - names)}
         reason = "; ".join(f"{what}: {', '.join(some)}" for what, some in told.items() if some)
-        self.keys = found.keys
-        logger.info("keys changed", extra={"count": len(found.keys), "reason": reason or None})
+        self.keys, self.fault = keys, None
+        logger.info("keys changed", extra={"count": len(keys), "reason": reason or None})
 
-    def _found(self, file: Path) -> Found:
-        content = b""
+    def _read(self, seen: Seen) -> tuple[Key, ...]:
+        """The keys of the settings and a file.
+
+        Raises:
+            Unusable: the file is wrong.
+        """
+        held = [",".join(map(entry, self._held))] if self._held else []
+        fault = seen.fault
         try:
-            content = _content(file)
-            text = content.decode("utf-8-sig")
-            held = [",".join(map(entry, self._held))] if self._held else []
-            return Found(_digest(content), read(*held, text))
+            if fault is None:
+                return read(*held, seen.content.decode("utf-8-sig"))
         except UnicodeDecodeError:
             fault = "it is no text in UTF-8"
-        except OSError as error:
-            fault = str(error.strerror)
         except ValueError as error:
             fault = str(error).removeprefix("api_keys: ")
-        return Found(_digest(content or fault.encode()), (), f"api_keys_file {file}: {fault}")
+        raise Unusable(f"api_keys_file {self._file}: {fault}")
 
 
 @cache
@@ -139,8 +141,16 @@ def followed(held: tuple[Key, ...], file: Path | None) -> Ring:
     return ring
 
 
-def _digest(content: bytes) -> bytes:
-    return hashlib.sha256(content).digest()
+def _look(file: Path) -> Seen:
+    """A file as it is now."""
+    try:
+        content = _content(file)
+        return Seen(hashlib.sha256(content).digest(), content)
+    except OSError as error:
+        fault = str(error.strerror)
+    except ValueError as error:
+        fault = str(error)
+    return Seen(fault.encode(), fault=fault)
 
 
 def _content(file: Path) -> bytes:

@@ -132,7 +132,11 @@ ROWS = {
     "a folder that is no model": ("--model {folder}", {}, "{folder}"),
     "a port that is taken": ("--port {taken}", {}, "cannot listen on 127.0.0.1 port {taken}"),
     "not our address": ("--host 192.0.2.77", {}, "cannot listen on 192.0.2.77 port"),
-    "a key file that is not there": ("--api-keys-file {folder}/keys", {}, "api_keys_file {folder}/keys: No such file or directory"),
+    "a key file that is not there": (
+        "--api-keys-file {folder}/keys",
+        {},
+        "api_keys_file {folder}/keys: No such file or directory",
+    ),
 }
 
 
