@@ -147,7 +147,7 @@ class Replica:
             heads=Heads(model, identity.model, admission.run, settings.deadline_seconds),
             health=Health(settings, proof, batcher, batches, metrics),
             metrics=metrics,
-            observer=Observer(metrics, model.digest, tracing, lines=settings.access_log),
+            observer=_observer(settings, metrics, model, tracing),
             tracing=tracing,
             lagging=asyncio.create_task(lag.watch(metrics.lagged)),
             writing=Lock(),
@@ -318,6 +318,13 @@ def _batcher(
         most_tokens=settings.max_waiting_tokens,
         limits=limits,
     )
+
+
+def _observer(
+    settings: Settings, metrics: Metrics, model: Model, tracing: "Tracing | None"
+) -> Observer:
+    lines, ratio = settings.access_log, settings.access_log_ratio
+    return Observer(metrics, model.digest, tracing, lines=lines, ratio=ratio)
 
 
 def _tracing(settings: Settings, label: str) -> "Tracing | None":

@@ -202,6 +202,23 @@ class Settings(BaseModel):
         description="show every log line of the replicas on stderr, not only warnings and errors",
     )
     access_log: bool = Field(True, description="write a log line for each request")
+    access_log_ratio: float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description="share of the requests answered as asked that get a line, 0 to 1; refusals and "
+        "failures always do",
+    )
+    access_log_client: bool = Field(
+        False, description="write the client's address into a request's line"
+    )
+    trusted_proxies: int = Field(
+        0,
+        ge=0,
+        le=8,
+        description="proxies in front of the service; a client's address is what the outermost of "
+        "them has added to X-Forwarded-For",
+    )
     tracing: str | None = Field(
         None,
         pattern=r"^(console|file:.+|https?://.+)$",

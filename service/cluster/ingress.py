@@ -57,6 +57,7 @@ CALM = {
 
 PROGRAM, WRAPPER = "RAY_SERVE_HAPROXY_BINARY_PATH", "headlight-haproxy"
 KEYS = f"{PREFIX}API_KEYS"
+FRONTED = "RAY_SERVE_ENABLE_HA_PROXY"  # whether HAProxy is in front of the replicas
 CONNECTIONS = "RAY_SERVE_HAPROXY_MAXCONN"  # of each node's HAProxy, for all that it serves
 
 AUTHENTICATED = {"RAY_AUTH_MODE": "token"}  # without it, whoever reaches Ray runs code
@@ -84,6 +85,8 @@ GUARD_SETTINGS = {
     "cors_origins",
     "max_sequences",
     "max_request_tokens",
+    "access_log_client",
+    "trusted_proxies",
 }
 
 
@@ -109,11 +112,11 @@ def promised(settings: Settings) -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",  # no call home
     }
     if settings.ingress == "proxy":
-        python = {"RAY_SERVE_ENABLE_HA_PROXY": "0", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "0"}
+        python = {FRONTED: "0", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "0"}
         return common | python | guard_variables(settings)  # one proxy a node, whatever it serves
     deadline = math.ceil(settings.deadline_seconds)
     return common | {
-        "RAY_SERVE_ENABLE_HA_PROXY": "1",
+        FRONTED: "1",
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",  # with HAProxy only: see docs/decisions/0015
         # A replica that died before its answer's first byte costs its clients nothing, nor does
         # one that is not ready: its 503 says that nothing was answered. Our own 429 and 500 are
