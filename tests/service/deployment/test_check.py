@@ -437,6 +437,17 @@ def test_a_key_in_a_serve_file_is_refused_and_not_shown(given: str, tmp_path: Pa
     assert [said in line for line in result.stdout.splitlines() if "note:" not in line] == [True]
 
 
+def test_a_key_among_limits_is_refused_and_not_shown(tmp_path: Path) -> None:
+    """There it would be wrong in two ways."""
+    file, text = tmp_path / "laptop.yaml", (ROOT / "deploy" / LAPTOP).read_text()
+    file.write_text(text.replace(REPLICAS, f"{REPLICAS}        user_config: {{api_keys: {KEY}}}\n"))
+
+    result = run(str(file))
+
+    assert result.exit_code == 2 and KEY not in result.output
+    assert "user_config: api_keys: only in HEADLIGHT_API_KEYS; name a file of" in result.stdout
+
+
 def test_a_file_of_keys_is_each_nodes_own(tmp_path: Path) -> None:
     """It need not be here; where it is there must be said for every working directory."""
     for path, status in (("/etc/headlight/keys", 0), ("etc/keys", 2)):

@@ -209,7 +209,9 @@ async def test_other_limits_hold_what_comes_and_leave_what_waits() -> None:
     queue.follow({"a": Limits(requests=3, rate=20), "c": Limits(tokens=5)}, 0.0)
     assert bound(queue, "a") == "key_rate"  # 60 of 70 are owed, now paid 20 a second
     assert queue._lines["a"].pause(1.0) == 2.0 and bound(queue, "c") is None
-    queue.follow({"a": Limits(requests=2), "c": Limits(tokens=5)}, 0.0)
+    queue.follow({"a": Limits(requests=3, rate=60), "c": Limits(tokens=5)}, 2.0)
+    assert queue._lines["a"].pause(2.0) == pytest.approx(20 / 60)  # of two seconds at 20
+    queue.follow({"a": Limits(requests=2), "c": Limits(tokens=5)}, 2.0)
     assert bound(queue, "a") == "key_requests"
     queue.leave(waits[2])
     assert bound(queue, "a") is None
