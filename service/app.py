@@ -28,10 +28,11 @@ from service.engine.machine import Unservable
 from service.fleet import bounds
 from service.fleet.load import Load
 from service.fleet.pages import Pages
+from service.keys.ring import followed
 from service.observe import logs
 from service.refusals import REFUSALS
 from service.replica import Replica
-from service.settings import Settings
+from service.settings import Settings, load
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +59,7 @@ ELSEWHERE = {
     "replicas": "num_replicas of the deployment, or max_replicas here",
     "address": "the cluster that reads this file",
     "log_to_stderr": "logs/worker-*.out of each node",
+    "api_keys": "a file on the nodes that api_keys_file names",
 }
 
 
@@ -158,6 +160,7 @@ class Encoder:
 
         Raises:
             Unsuited: this node was started without the variables that carry requests as promised.
+            ValueError: its variables, or its file of keys, are wrong.
         """
         context = serve.get_replica_context()
         bounds.check(settings, context._deployment_config)
@@ -168,6 +171,8 @@ class Encoder:
         # Ray makes the outermost layer after this, from the environment: two models of one
         # cluster have a process each, and with it limits of their own.
         os.environ.update(ingress.guard_variables(settings))
+        guarded = load({})  # refused here, what is wrong stands in Ray's status; there, nowhere
+        followed(guarded.api_keys, guarded.api_keys_file)
         self.label = context.replica_id.unique_id
         self.pages = Pages(DEPLOYMENT, context.app_name, self.metrics)
         also = None

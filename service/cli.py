@@ -25,6 +25,7 @@ from service.cluster.progress import StartFailed
 from service.commands.ending import FAILED, INTERRUPTED, USAGE, refuse, tell
 from service.commands.options import CONFIG, KEY_FILE, PRESENT, URL, of_settings, read_key
 from service.commands.texts import encode, heads
+from service.keys.ring import Ring
 from service.settings import Settings, fault
 from service.settings import load as settle
 
@@ -54,7 +55,7 @@ def serve(config: Path | None, example: bool, **flags: str | None) -> None:
             stopped = stack.enter_context(signals())
             address = stack.enter_context(launch.running(settings, lambda line: tell(err, line)))
             tell(out, greeting(settings, address))
-            if example and settings.api_keys:
+            if example and settings.keyed:
                 tell(err, "no example is sent: this service asks for an API key")
             elif example:
                 from service.commands import encode
@@ -190,7 +191,9 @@ def deploy(file: Path, address: str, wait: float) -> None:
 def load(flags: dict[str, str | None], config: Path | None) -> Settings:
     """Settle the settings, or leave with a line that names the wrong one."""
     try:
-        return settle(flags, file=config)
+        settings = settle(flags, file=config)
+        Ring(settings.api_keys, settings.api_keys_file)
+        return settings
     except ValidationError as error:
         refuse("; ".join(map(fault, error.errors())), USAGE)
     except (OSError, ValueError) as error:

@@ -15,12 +15,14 @@ from service.cluster import haproxy, ingress, room
 from service.engine import loading, machine, weights
 from service.engine.machine import Unservable
 from service.engine.weights import ModelNotFound, Source
+from service.keys.ring import Ring, Unusable
 from service.settings import MIB, Settings
 
 # A replica's own memory beside its weights, at the least: Python, torch and Ray
 REPLICA_BYTES = 192 * MIB
 # Weights that a probe reads whole, in seconds; of larger ones only a replica's start reads all
 PROBED_BYTES = 1024 * MIB
+REFUSED = (ingress.Unsuited, Unservable, ModelNotFound, CheckpointError, Unusable)
 ALONE = {"replicas": 1, "min_replicas": None, "max_replicas": None}
 
 
@@ -78,6 +80,7 @@ def of_node(settings: Settings) -> Node:
     """
     try:
         ingress.check(settings, os.environ)
+        Ring(settings.api_keys, settings.api_keys_file)
         _device(settings)
         if not weights.local(settings.model):
             return Node()
@@ -85,7 +88,7 @@ def of_node(settings: Settings) -> Node:
         machine.positions(settings, loading.sizes(source))
         whole = _size(source) <= PROBED_BYTES
         digest = loading.rehearse(source) if whole else None
-    except (ingress.Unsuited, Unservable, ModelNotFound, CheckpointError, OSError) as error:
+    except (*REFUSED, OSError) as error:
         return Node(fault=str(error))
     return Node(short=_memory(settings.model_copy(update=ALONE), source), digest=digest)
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.metadata import version
@@ -36,7 +36,8 @@ from service.engine.weights import Source, locate
 from service.engine.work import Result, Work
 from service.heads.sentences import some
 from service.heads.store import Heads
-from service.keys import tenants
+from service.keys.key import Key, Limits, tenants
+from service.keys.ring import STALE_SECONDS, Ring, followed
 from service.memory import PROCESS
 from service.observe import lag, logs
 from service.observe.metrics import Metrics
@@ -49,6 +50,10 @@ if TYPE_CHECKING:  # tracing that is off imports nothing
 
 logger = logging.getLogger(__name__)
 
+STALE = (
+    f"1 while a replica's API keys are not known to be those of their file: for {STALE_SECONDS:g} s"
+    " it could not be used, or not be read."
+)
 PLAIN = (
     "the checkpoint does not say how token vectors become one: they are pooled by the mean and not"
     " normalised, unless a request asks otherwise"
@@ -65,6 +70,7 @@ class Replica:
         device: it runs on, and dtype: its number format, as answers name them.
         loop_seconds: that the event loop has computed, asked in any thread.
         writing: of the one large answer that is being written.
+        ring: the keys that let in now, and shared: those among which there is sharing.
     """
 
     settings: Settings
@@ -89,17 +95,23 @@ class Replica:
     lagging: asyncio.Task[None]
     loop_seconds: Callable[[], float]
     writing: Lock
+    ring: Ring
+    shared: tuple[Key, ...]
 
     @classmethod
     async def start(cls, settings: Settings, label: str) -> "Replica":
         """Load the weights, check them, start the lanes.
 
         Raises:
-            Unservable, ModelNotFound, CheckpointError, NotTrustworthy: why it cannot serve.
+            Unservable, ModelNotFound, CheckpointError, NotTrustworthy, Unusable: why it cannot
+                serve.
         """
-        keys = tenants(settings.api_keys)
+        ring = followed(settings.api_keys, settings.api_keys_file)
+        shared = ring.keys
         began, tracing = time.perf_counter(), _tracing(settings, label)
-        metrics = Metrics(label, keys)
+        metrics = Metrics(label, tenants(shared))
+        if settings.api_keys_file:
+            metrics.watch("keys_stale", STALE, lambda: float(ring.stale))
         logs.on_loss(metrics.line_lost)
         source = locate(settings.model)
         device, kind = machine.precision(settings)
@@ -114,7 +126,7 @@ class Replica:
         reader = _reader(settings, model, Aside(settings.max_waiting_characters))
         batches = Batches(lanes.launch, metrics, tracing)
         lanes.on_failure = batches.failed
-        batcher = _batcher(settings, lanes, proof, batches)
+        batcher = _batcher(settings, lanes, proof, batches, tenants(shared))
         admission = Admission(batcher, metrics, dtype)
         head, loading = identity.head(dtype), time.perf_counter() - began
         vitals.publish(metrics, settings, batcher, head, str(device), loading)
@@ -139,11 +151,13 @@ class Replica:
             heads=Heads(model, identity.model, admission.run, settings.deadline_seconds),
             health=Health(settings, proof, batcher, batches, metrics),
             metrics=metrics,
-            observer=Observer(metrics, model.digest, tracing, lines=settings.access_log),
+            observer=_observer(settings, metrics, model, tracing),
             tracing=tracing,
             lagging=asyncio.create_task(lag.watch(metrics.lagged)),
             loop_seconds=lag.spent(),
             writing=Lock(),
+            ring=ring,
+            shared=shared,
         )
 
     def limited(self, settings: Settings) -> "Replica":
@@ -162,6 +176,14 @@ class Replica:
             lessons=_lessons(settings, self.identity, reader, admission),
             vocabulary=Vocabulary(reader, admission, settings),
         )
+
+    def share(self) -> None:
+        """Share among the keys that let in now; a name that stays keeps what it has and has had."""
+        if self.shared is not self.ring.keys:
+            self.shared = self.ring.keys
+            limits = tenants(self.shared)
+            self.metrics.follow(limits)
+            self.batcher.follow(limits)
 
     async def close(self) -> None:
         """Let admitted work finish, stop the lanes."""
@@ -290,7 +312,11 @@ def _lessons(
 
 
 def _batcher(
-    settings: Settings, lanes: Lanes, proof: Proof, batches: Batches
+    settings: Settings,
+    lanes: Lanes,
+    proof: Proof,
+    batches: Batches,
+    limits: Mapping[str, Limits],
 ) -> Batcher[Work, Result]:
     """The queue in front of the lanes, each batch counted and traced."""
     config = lanes.model.config
@@ -303,8 +329,15 @@ def _batcher(
         small=proof.small,
         most_requests=settings.max_waiting_requests,
         most_tokens=settings.max_waiting_tokens,
-        limits=tenants(settings.api_keys),
+        limits=limits,
     )
+
+
+def _observer(
+    settings: Settings, metrics: Metrics, model: Model, tracing: "Tracing | None"
+) -> Observer:
+    lines, ratio = settings.access_log, settings.access_log_ratio
+    return Observer(metrics, model.digest, tracing, lines=lines, ratio=ratio)
 
 
 def _tracing(settings: Settings, label: str) -> "Tracing | None":

@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from service import keys
+from service.keys import key as keys
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,10 @@ Names = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidat
 class Settings(BaseModel):
     """The settings of one service, checked and frozen."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    # what is wrong is shown by `fault`, which shows no key
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", protected_namespaces=(), hide_input_in_errors=True
+    )
 
     model: str = Field(
         "all-MiniLM-L6-v2",
@@ -152,7 +155,8 @@ class Settings(BaseModel):
     )
     api_keys_file: Path | None = Field(
         None,
-        description="file of API keys, `name:key` per line, with limits; default: no key needed",
+        description="file of API keys, `name:key` per line, with limits; each replica follows it; "
+        "default: no key needed",
     )
     api_keys: tuple[keys.Key, ...] = Field(
         (),
@@ -203,6 +207,23 @@ class Settings(BaseModel):
         description="show every log line of the replicas on stderr, not only warnings and errors",
     )
     access_log: bool = Field(True, description="write a log line for each request")
+    access_log_ratio: float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description="share of the requests answered as asked that get a line, 0 to 1; refusals and "
+        "failures always do",
+    )
+    access_log_client: bool = Field(
+        False, description="write the client's address into a request's line"
+    )
+    trusted_proxies: int = Field(
+        0,
+        ge=0,
+        le=8,
+        description="proxies in front of the service; a client's address is what the outermost of "
+        "them has added to X-Forwarded-For",
+    )
     tracing: str | None = Field(
         None,
         pattern=r"^(console|file:.+|https?://.+)$",
@@ -227,6 +248,11 @@ class Settings(BaseModel):
         None,
         description="most connections from one client address; default: as many as all queues hold",
     )
+
+    @property
+    def keyed(self) -> bool:
+        """Whether a request needs a key."""
+        return bool(self.api_keys or self.api_keys_file)
 
     @property
     def fewest(self) -> int:
@@ -261,10 +287,11 @@ def load(
         if name not in theirs
     }
     flags = {name: value for name, value in flags.items() if value is not None}
-    values = {**document, **variables, **flags}
-    return _within(
-        Settings.model_validate({**values, "api_keys": _keys(document, variables, values)})
-    )
+    values = {**document, **variables, **flags, "api_keys": _keys(document, variables)}
+    settings = Settings.model_validate(values)
+    if file := settings.api_keys_file:  # replicas have other working directories
+        settings = settings.model_copy(update={"api_keys_file": file.absolute()})
+    return _within(settings)
 
 
 def limited(settings: Settings, limits: Mapping[str, Any] | None) -> Settings:
@@ -303,6 +330,8 @@ def fault(error: ErrorDetails) -> str:
     name = ".".join(map(str, error["loc"]))
     if error["type"] == "extra_forbidden":
         return f"{name}: no such setting"
+    if error["loc"][:1] == ("api_keys",):  # whatever is wrong, it is not shown
+        return "api_keys: only in HEADLIGHT_API_KEYS; name a file of keys in api_keys_file"
     return f"{name}: {error['msg']}, not {error['input']!r}"
 
 
@@ -324,13 +353,8 @@ def _of_kubernetes(name: str, value: str) -> bool:
     return bool(linked or SERVICE_VARIABLE.search(name))
 
 
-def _keys(
-    document: Mapping[str, Any], variables: Mapping[str, Any], values: Mapping[str, Any]
-) -> tuple[keys.Key, ...]:
-    """What is kept of the API keys, whose one way in beside their file is the variable."""
+def _keys(document: Mapping[str, Any], variables: Mapping[str, Any]) -> tuple[keys.Key, ...]:
+    """What is kept of the API keys in the variable; their file is read where it is followed."""
     if "api_keys" in document:
         raise ValueError("api_keys: not allowed in this file; name a file of keys in api_keys_file")
-    path = values.get("api_keys_file")
-    texts = [variables["api_keys"]] if "api_keys" in variables else []
-    texts += [Path(path).read_text()] if path else []
-    return keys.read(*texts)
+    return keys.read(variables["api_keys"]) if "api_keys" in variables else ()

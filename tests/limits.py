@@ -188,6 +188,24 @@ ROWS = (
         "the answer is cut",
         "answers of an HAProxy that a reload replaces",
     ),
+    # keys
+    Row(
+        "keys.ring.MOST_BYTES",
+        "keys stay as they are; a start ends",
+        "a file of API keys",
+        "keys_stale",
+    ),
+    Row(
+        "keys.ring.STALE_SECONDS",
+        "keys are stale",
+        "until each replica has taken up a change of its file of keys",
+        "keys_stale",
+    ),
+    Row(
+        "observe.observer.MOST_CLIENTS",
+        "the others share a line",
+        "addresses whose 401s have a line each minute, with access_log_client",
+    ),
     # a replica's life
     Row("canary_seconds", "not_ready", metric="canary_runs_total"),
     Row("max_replicas", "no replica is added", metric="waiting_seconds"),
@@ -282,6 +300,7 @@ NO_LIMITS = {
     "encode.interventions.request.MOST_SCALE", "encode.interventions.plan.NUMBER_BYTES",
     "encode.plan.MOST_KEYS", "encode.plan.MOST_BLOCKS", "encode.answer.PIECE_BYTES",
     "encode.questions.price.MOST_PAIRS", "encode.questions.request.MOST_K",
+    "access_log_ratio", "trusted_proxies", "keys.ring.LOOK_SECONDS", "keys.ring.SETTLED_SECONDS",
     "edge.tenants.turns.JUST_SECONDS",
     "edge.tenants.turns.LATELY_SECONDS", "edge.tenants.turns.LONG_SECONDS",
     "edge.tenants.turns.LONGEST_PAUSE_SECONDS",

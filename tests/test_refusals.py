@@ -23,7 +23,7 @@ from model.loading.sentence_transformers import Prompts
 from model.pooling import Pooling
 from service.edge import reading
 from service.encode.questions.comparison import Comparer
-from service.keys import Key
+from service.keys.key import Key
 from service.refusals import REFUSALS
 from service.replica import Replica
 from tests.refusals import JSON, ROWS, Row

@@ -92,6 +92,9 @@ DEFAULTS = (
 ONE_PROTOCOL = "    http-request del-header upgrade"
 KEEP_ALIVE = "timeout http-keep-alive 65s"  # above the minute for which load balancers keep them
 
+# Whom a replica sees is us; what a client says of itself goes
+CLIENT = "    http-request set-header x-headlight-client %[src]"
+
 # Connections beyond Ray's bound, on which only a probe is answered; all others are told to go
 RESERVE = 128
 PROBES = "path_end /live /ready /health /metrics /-/healthz"
@@ -153,7 +156,17 @@ def rewrite(
     doors = limits(most, per_source or most - min(OTHERS, most // 2))
     stopping = f' if {{ str({FLAG}) -f "{flag}" }}'
     choice = CHOICE + stopping
-    ours = {LEAVE, CLOSE, ONE_PROTOCOL, *DEFAULTS, *doors, choice, REFUSAL, REFUSAL + stopping}
+    ours = {
+        LEAVE,
+        CLOSE,
+        ONE_PROTOCOL,
+        CLIENT,
+        *DEFAULTS,
+        *doors,
+        choice,
+        REFUSAL,
+        REFUSAL + stopping,
+    }
     written = (line for line in config.splitlines() if line not in ours)
     rays = [line for line in written if not line.startswith(PAUSE)]
     drains = pause is not None
@@ -161,7 +174,7 @@ def rewrite(
     headed = {
         "global": (LEAVE, f"{PAUSE} {pause:.1f}") if drains else (LEAVE,),
         "defaults": DEFAULTS,
-        "frontend http_frontend": (*doors, ONE_PROTOCOL, *((CLOSE,) if drains else ())),
+        "frontend http_frontend": (*doors, ONE_PROTOCOL, CLIENT, *((CLOSE,) if drains else ())),
         "backend default_backend": (REFUSAL + stopping if routed else REFUSAL,),
     }
     lines: list[str] = []

@@ -15,10 +15,11 @@ import secrets
 import shlex
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
-from service import keys
 from service.cluster import haproxy, nodes, ports
+from service.keys import key as keys
 from service.settings import KIB, MIB, PREFIX, Settings
 
 # Requests a replica may hold beyond those that wait in our queue: running ones, probes and
@@ -55,6 +56,8 @@ CALM = {
 }
 
 PROGRAM, WRAPPER = "RAY_SERVE_HAPROXY_BINARY_PATH", "headlight-haproxy"
+KEYS = f"{PREFIX}API_KEYS"
+FRONTED = "RAY_SERVE_ENABLE_HA_PROXY"  # whether HAProxy is in front of the replicas
 CONNECTIONS = "RAY_SERVE_HAPROXY_MAXCONN"  # of each node's HAProxy, for all that it serves
 
 AUTHENTICATED = {"RAY_AUTH_MODE": "token"}  # without it, whoever reaches Ray runs code
@@ -70,6 +73,7 @@ class Unsuited(Exception):
 
 # What the outermost layer reads of the settings
 GUARD_SETTINGS = {
+    "api_keys_file",
     "max_body_bytes",
     "max_binary_body_bytes",
     "max_held_bytes",
@@ -81,6 +85,8 @@ GUARD_SETTINGS = {
     "cors_origins",
     "max_sequences",
     "max_request_tokens",
+    "access_log_client",
+    "trusted_proxies",
 }
 
 
@@ -106,11 +112,11 @@ def promised(settings: Settings) -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",  # no call home
     }
     if settings.ingress == "proxy":
-        python = {"RAY_SERVE_ENABLE_HA_PROXY": "0", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "0"}
+        python = {FRONTED: "0", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "0"}
         return common | python | guard_variables(settings)  # one proxy a node, whatever it serves
     deadline = math.ceil(settings.deadline_seconds)
     return common | {
-        "RAY_SERVE_ENABLE_HA_PROXY": "1",
+        FRONTED: "1",
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",  # with HAProxy only: see docs/decisions/0015
         # A replica that died before its answer's first byte costs its clients nothing, nor does
         # one that is not ready: its 503 says that nothing was answered. Our own 429 and 500 are
@@ -158,7 +164,7 @@ def guard_variables(settings: Settings) -> dict[str, str]:
         for name, value in values.items()
     }
     if settings.api_keys:
-        variables[f"{PREFIX}API_KEYS"] = ",".join(map(keys.entry, settings.api_keys))
+        variables[KEYS] = ",".join(map(keys.entry, settings.api_keys))
     return variables
 
 
@@ -252,8 +258,8 @@ def differences(promised: Mapping[str, str], actual: Mapping[str, str]) -> list[
     sentences = []
     for name, value in promised.items():
         if not keeps(name, value, actual.get(name, "")):
-            has = f"is {actual[name]!r}" if name in actual else "is not set"
-            must = f"at least {value}" if name == CONNECTIONS else repr(value)
+            has = f"is {shown(name, actual[name])}" if name in actual else "is not set"
+            must = f"at least {value}" if name == CONNECTIONS else shown(name, value)
             sentences.append(f"{name} {has} there, but must be {must}")
     return sentences
 
@@ -264,4 +270,12 @@ def keeps(name: str, value: str, actual: str) -> bool:
         return Path(actual).name == value  # where it lies is the image's business
     if name == CONNECTIONS:
         return actual.isdecimal() and int(actual) >= int(value)  # other models have their share
+    if name == KEYS:
+        with suppress(ValueError):
+            return keys.read(actual) == keys.read(value)
     return actual == value
+
+
+def shown(name: str, value: str) -> str:
+    """Return a variable's value as others may read it, which keys are not."""
+    return "keys that are not shown" if name == KEYS else repr(value)

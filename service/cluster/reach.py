@@ -88,6 +88,6 @@ def guarded(settings: Settings) -> Settings:
 
 def exposed(settings: Settings) -> str | None:
     """The warning that anybody may ask, where it is so."""
-    if settings.api_keys or loopback(settings.host):
+    if settings.keyed or loopback(settings.host):
         return None
     return f"warning: no API key is set, so anyone who reaches {settings.host} can use the service"

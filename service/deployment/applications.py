@@ -102,13 +102,15 @@ def _settled(args: dict[str, Any], environ: Mapping[str, str], loc: Loc) -> Sett
     misplaced = sorted(args.keys() & ELSEWHERE.keys())
     wrong = [Fault((*loc, name), f"not here but in {ELSEWHERE[name]}") for name in misplaced]
     try:
-        Settings.model_validate(args)
-        # A file of keys lies on the nodes, not here
-        here = {name: value for name, value in args.items() if name != "api_keys_file"}
+        given = Settings.model_validate(args)
+        if given.api_keys_file and not given.api_keys_file.is_absolute():
+            text = "each replica's node has its own; write an absolute path"
+            wrong.append(Fault((*loc, "api_keys_file"), text))
         named = {name: value for name, value in environ.items() if name.startswith(PREFIX)}
-        loaded = settings.load(here, named)
+        loaded = settings.load(args, named)
     except ValidationError as error:
-        return wrong + [_setting(each, args, loc) for each in error.errors()]
+        errors = (each for each in error.errors() if each["loc"][0] not in misplaced)
+        return wrong + [_setting(each, args, loc) for each in errors]
     except ValueError as error:
         return [*wrong, Fault(loc, str(error))]
     return wrong or loaded

@@ -8,6 +8,7 @@ from typing import Any
 from service.cluster.progress import last_line
 from service.deployment.applications import Application
 from service.deployment.capacity import Resources, said
+from service.keys.ring import STALE_SECONDS
 from service.wording.words import counted
 
 # Ray's sentence on a replica for which no node has room
@@ -29,8 +30,9 @@ def running(ours: Application, application: dict[str, Any]) -> str:
     """Say what runs of an application."""
     count = list(dict(_states(application)).values()).count("RUNNING")
     verb = "runs" if count == 1 else "run"
-    replicas = counted(count, "replica")
-    return f"{replicas} of {ours.settings.model} {verb} as {ours.name}"
+    replicas, file = counted(count, "replica"), ours.settings.api_keys_file
+    keys = f" (within {STALE_SECONDS:g} s of a change, each takes up the keys in {file} by itself)"
+    return f"{replicas} of {ours.settings.model} {verb} as {ours.name}{keys if file else ''}"
 
 
 def failed(

@@ -143,7 +143,7 @@ def _number(here: Variables, name: str, otherwise: float) -> float:
 def _different(name: str, must: str, here: Variables, ours: Sequence[Application]) -> str:
     """How a variable breaks the promise."""
     actual = here.values.get(name)
-    has = "is not set" if actual is None else f"is {actual!r}"
+    has = "is not set" if actual is None else f"is {ingress.shown(name, actual)}"
     if name == ingress.CONNECTIONS:
         return f"{has}, but HAProxy must not fill first; write at least {must} = {formula(ours)}"
     if name == HAPROXY and here.values.get(THROUGHPUT) == "1":
@@ -151,7 +151,7 @@ def _different(name: str, must: str, here: Variables, ours: Sequence[Application
     if name == ingress.PROGRAM:
         return f"{has}, but must be the path of {must}"
     like = "" if actual is not None else meant(name, _strangers(here))
-    return f"{has}; write {must!r}{like.replace('did you mean', 'is it')}"
+    return f"{has}; write {ingress.shown(name, must)}{like.replace('did you mean', 'is it')}"
 
 
 def _strangers(here: Variables) -> list[str]:

@@ -9,7 +9,8 @@ import hmac
 from starlette.types import Scope
 
 from service.api.operations import OPERATIONS, PAGES, Operation
-from service.keys import Key
+from service.keys.key import Key
+from service.keys.ring import followed
 from service.settings import Settings
 
 PROBE = "/-/healthz"  # HAProxy's, by the replica's address
@@ -17,10 +18,17 @@ ANYONE = Key("", "")  # who asks for what is open
 
 
 class Keys:
-    """Who may pass, by the settings: everybody where there are no keys."""
+    """Who may pass, by the keys that let in now: everybody where there are none.
+
+    Raises:
+        Unusable: the settings name a file of keys that cannot be used.
+    """
 
     def __init__(self, settings: Settings) -> None:
-        self._keys = [(bytes.fromhex(key.digest), key) for key in settings.api_keys]
+        self.ring = followed(settings.api_keys, settings.api_keys_file)
+        self._known: tuple[Key, ...] = ()  # whose digests these are
+        self._keys = list[tuple[bytes, Key]]()
+        self.several = False  # clients, to share among
         rows = (row for row in (*OPERATIONS, *PAGES) if _public(row, settings))
         self._public = {PROBE, *(row.path for row in rows)}
 
@@ -32,6 +40,8 @@ class Keys:
         Args:
             path: its own, below the place where a cluster mounts us.
         """
+        if self._known is not self.ring.keys:
+            self._learn()
         if not self._keys or scope["method"] == "OPTIONS":
             return ANYONE
         if scope["method"] in ("GET", "HEAD") and path in self._public:
@@ -39,6 +49,11 @@ class Keys:
         carried = hashlib.sha256(_bearer(scope)).digest()
         same = [hmac.compare_digest(carried, digest) for digest, _ in self._keys]  # all of them
         return self._keys[same.index(True)][1] if any(same) else None
+
+    def _learn(self) -> None:
+        self._known = self.ring.keys
+        self._keys = [(bytes.fromhex(key.digest), key) for key in self._known]
+        self.several = len({key.name for key in self._known}) > 1
 
 
 def _public(row: Operation, settings: Settings) -> bool:

@@ -7,6 +7,8 @@ as a header, without a body, and the route words it in its own dialect.
 """
 
 import asyncio
+import ipaddress
+import os
 import uuid
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
@@ -26,14 +28,15 @@ from service.edge.sites import Sites
 from service.edge.tenants.turns import Turns
 from service.edge.tenants.under_way import UnderWay
 from service.encode.answer import INFERENCE_HEADER
-from service.keys import Key, tenants
+from service.keys.key import Key, tenants
 from service.memory import PROCESS, Hold
 from service.observe.families import OVERLOADED, SHARE, UNDER_WAY
-from service.observe.record import REQUEST_ID, WAITED
+from service.observe.record import CLIENT, REQUEST_ID, WAITED
 from service.refusals import Refused
 from service.settings import KIB, Settings
 from service.wording.words import listed
 
+FROM = CLIENT.encode()
 REFUSAL = b"x-headlight-refusal"  # to the routes: answer this, there is no body
 
 # Ray Serve obeys these, with either sign between the words; from outside they would switch its
@@ -46,6 +49,7 @@ RAYS_OWN = (
     b"serve_multiplexed_model_id",
     REFUSAL.replace(b"-", b"_"),
     WAITED.encode().replace(b"-", b"_"),
+    FROM.replace(b"-", b"_"),
 )
 ID_CHARACTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 LONGEST_ID = 128
@@ -67,8 +71,8 @@ SINGLE = frozenset(
 TWINS = frozenset(
     name.replace(b"-", b"_") for name in (*SINGLE, REQUEST_ID.encode()) if b"-" in name
 )
-KEPT = (b"host", b"origin", b"authorization", REQUEST_ID.encode(), WAITED.encode())  # if refused
-# by us, in any bytes
+# Kept of a request that is refused by us, in any bytes
+KEPT = (b"host", b"origin", b"authorization", REQUEST_ID.encode(), WAITED.encode(), FROM)
 READ = SINGLE | {b"accept", b"authorization", b"upgrade", REQUEST_ID.encode()}
 
 AS_TOLD = "x-content-type-options"  # so that a browser takes no answer for a script or a page
@@ -83,7 +87,8 @@ def outermost() -> list[Middleware]:
     Ray calls it before it starts the server that takes their connections.
     """
     transport.install()
-    return [Middleware(Guard, settings=settings.load({}), way=direct.PROCESS)]
+    fronted = os.environ.get(ingress.FRONTED) == "1"
+    return [Middleware(Guard, settings=settings.load({}), way=direct.PROCESS, fronted=fronted)]
 
 
 class Guard:
@@ -91,9 +96,16 @@ class Guard:
 
     Args:
         way: past Ray.
+        fronted: whether HAProxy is in front, which says whom it has accepted.
     """
 
-    def __init__(self, app: ASGIApp, settings: Settings, way: direct.Direct | None = None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: Settings,
+        way: direct.Direct | None = None,
+        fronted: bool = False,
+    ) -> None:
         self._app, self._way, self._keys = app, way, Keys(settings)
         self._answer = self._refuse = app
         if way:
@@ -101,13 +113,23 @@ class Guard:
             way.inform(self.follow)
         self._most_held = settings.max_held_bytes
         self._sites, self._bodies = Sites(settings), Bodies(settings)
-        names = tenants(settings.api_keys)
+        self._shared = self._keys.ring.keys  # the keys among which there is sharing
+        names = tenants(self._shared)
         self._under_way = UnderWay(names, ingress.ongoing(settings))
         self._turns, self._deadline = Turns(names), settings.deadline_seconds
+        self._told, self._fronted = settings.access_log_client, fronted
+        self._proxies = settings.trusted_proxies
 
     def follow(self, settings: Settings) -> None:
         """Hold requests that come from now on to other limits of a body."""
         self._bodies = Bodies(settings)
+
+    def _share(self) -> None:
+        """Share among the keys that let in now."""
+        self._shared = self._keys.ring.keys
+        names = tenants(self._shared)
+        self._under_way.follow(names)
+        self._turns.follow(names)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -115,7 +137,11 @@ class Guard:
         if scope["type"] != "http":  # none of ours, so no key and no host lets it in
             return await send({"type": "websocket.close"})
         headers = [pair for pair in scope["headers"] if _passes(*pair)]
+        if self._told:
+            headers.append((FROM, _address(scope, self._fronted, self._proxies)))
         path = await self._way.path(scope, self._app) if self._way else own_path(scope)
+        if self._shared is not self._keys.ring.keys:
+            self._share()
         key, fields = self._keys.admit(scope, path), _fields(headers)
         # its body is held until it is answered, its turn is over when the answer begins
         with (
@@ -191,7 +217,7 @@ class Guard:
 
     def _by_headers(self, scope: Scope, fields: Fields, key: Key | None) -> str | None:
         """The code of a refusal that needs no body."""
-        raw = scope["headers"]
+        raw = [pair for pair in scope["headers"] if pair[0] != FROM]  # which is HAProxy's
         if len(raw) > MOST_HEADERS or sum(map(_size, raw)) > MOST_HEADER_BYTES:
             return "headers_too_large"
         if len(scope["path"]) + len(scope.get("query_string", b"")) > MOST_ADDRESS:
@@ -248,6 +274,20 @@ def _passes(name: bytes, value: bytes) -> bool:
     if name.replace(b"-", b"_").startswith(RAYS_OWN):
         return False
     return value.isascii() or name in READ
+
+
+def _address(scope: Scope, fronted: bool, proxies: int) -> bytes:
+    """Where a request comes from; what a client says of itself stands before what proxies add."""
+    given = [value for name, value in scope["headers"] if name == FROM]
+    peer: str = (scope.get("client") or [""])[0]
+    nearest = given[0] if fronted and given else peer.encode()
+    if proxies:
+        lists = [value for name, value in scope["headers"] if name == b"x-forwarded-for"]
+        entries = b",".join(lists).split(b",")
+        with suppress(ValueError, IndexError):
+            address = entries[-proxies].strip().decode("ascii")
+            return str(ipaddress.ip_address(address)).encode()
+    return nearest
 
 
 def _switches(fields: Fields) -> bool:

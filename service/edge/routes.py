@@ -40,7 +40,6 @@ from service.edge.handlers import Handlers, Scrape, Targets
 from service.edge.pieces import pieces
 from service.edge.reading import INFERENCE
 from service.engine.fair.rotation import OWNER
-from service.keys import tenants
 from service.memory import PROCESS
 from service.observe.families import LATE, NO_INPUT, OVERLOADED, PROBE
 from service.observe.record import CLIENT_CLOSED, REQUEST_ID, TRACEPARENT, Record
@@ -152,11 +151,11 @@ class RecordMiddleware:
         self._app, self._replica = app, replica
         # the guard's come from its machine's environment, these with the deployment
         self._keys = Keys(replica.settings)
-        self._several = len(tenants(replica.settings.api_keys)) > 1
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
+        self._replica.share()
         limit = self._replica.settings.max_held_bytes
         with PROCESS.hold(limit) as hold, ExitStack() as stack:
             record = stack.enter_context(self._replica.observer.request(UNKNOWN, scope, hold))
@@ -195,7 +194,7 @@ class RecordMiddleware:
         headers: RawHeaders = scope["headers"]
         key = self._keys.admit(scope, own_path(scope))
         record.key = key.name if key else ""
-        if self._several:
+        if self._keys.several:
             OWNER.set(record.key)  # the guard may be in another process
         if key or any(name == REFUSAL for name, _ in headers):
             return headers

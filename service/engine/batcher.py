@@ -18,7 +18,7 @@ from service.engine.fair.company import Company
 from service.engine.fair.line import Batch, Job, Result, Timing, Work, total_cost, total_length
 from service.engine.fair.queue import SMALL, DeadlinePassed, Overloaded, Queue
 from service.engine.speed import LoneSpeed, Run, Speed
-from service.keys import Limits
+from service.keys.key import Limits
 
 # A request behind others is admitted if it fits into this share of its time: the speed varies,
 # the answer must be written too, and work that is done late is lost.
@@ -73,6 +73,10 @@ class Batcher(Generic[Work, Result]):
         self._promises = list[tuple[str, int, float]]()  # of a key: tokens and their cost
         self._starts = 0  # of batches
         self._company = Company(self._pump)
+
+    def follow(self, limits: Mapping[str, Limits]) -> None:
+        """Hold what comes from now on to other limits of each key, by its name."""
+        self._queue.follow(limits, self._clock())
 
     @property
     def waiting_requests(self) -> int:

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -60,6 +61,8 @@ class Batches:
             seconds = (time.monotonic() - start) * threads
             self.lane_seconds += seconds
             self._metrics.batch(len(works), tokens, seconds)
+            for key, part in _tokens(works).items():
+                self._metrics.computed(seconds * part / tokens, key)
             if self._tracing:
                 self._tracing.batch(records, len(works), tokens, start)
 
@@ -78,3 +81,11 @@ class Batches:
             self._metrics.accelerator_error("oom")
         elif isinstance(error, torch.AcceleratorError):
             self._metrics.accelerator_error("other")
+
+
+def _tokens(works: Sequence[Work]) -> Counter[str]:
+    """The tokens of each key's works; of the service's own, by no key."""
+    tokens = Counter[str]()
+    for work in works:
+        tokens[work.record.key if work.record else ""] += len(work)
+    return tokens

@@ -33,6 +33,9 @@ SENTENCES = {
     "event_loop_lag_seconds": "Seconds by which the event loop is late.",
     "event_loop_seconds": "Seconds that the event loop's thread has computed.",
     "tokens": "Tokens of answered requests.",
+    "compute_seconds": (
+        "Seconds that lanes have spent on batches, each batch's shared out by its tokens."
+    ),
     "batch_sequences": "Sequences in a batch, self-checks included.",
     "batch_tokens": "Tokens in a batch, self-checks included.",
     "lane_seconds": "Seconds that lanes have spent on batches, each lane counted by itself.",
@@ -58,6 +61,7 @@ NO_INPUT: tuple[str, ...] = ("none",)
 OF_TEXT, OF_TOKENS = (*NO_INPUT, "text"), (*NO_INPUT, "text", "tokens")
 OF_ONE_KIND = (*OF_TOKENS, "embeddings")
 INPUTS = (*OF_ONE_KIND, "mixed")
+BY_KEY = ("tokens", "compute_seconds")  # what is used, counted by key where keys are set
 WAITED, ERRORS, FORMS = ("queue", "forward"), ("oom", "other"), get_args(Form)
 SHED = ("queue_full", "token_budget", "memory", "deadline", "client_deadline", "not_ready")
 UNDER_WAY, SHARE = "key_under_way", "share"

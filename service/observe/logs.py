@@ -25,6 +25,7 @@ FACTS = (
     "trace_id",
     "route",
     "key",
+    "client",
     "code",
     "duration_ms",
     "sequences",

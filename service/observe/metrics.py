@@ -49,7 +49,9 @@ class Metrics:
         self._of_replica = own = _Families(replica)  # fed by the rest
         self._pages: dict[bool, bytes] = {}  # the first, rendered, until a request changes it
         # by key, and of what needs none; or not by key at all
-        self._keys = {key: (key,) for key in ("", *keys)} if keys else {"": ()}
+        self._keys: dict[str, tuple[str, ...]] = {"": ()}
+        if keys:
+            self._keys = {key: (key,) for key in ("", *keys)}
         by_key = ("key",) if keys else ()
 
         self._expected = set[tuple[str, str, str]]()  # of which routes, inputs and keys
@@ -60,9 +62,7 @@ class Metrics:
         self._interactive = requests.histogram("interactive_duration_seconds", families.AROUND)
         self._response_bytes = requests.counter("response_bytes")
         self._shed = requests.make(Counter, "shed", "reason", *by_key)
-        for reason in (*families.SHED, *(families.SHED_BY_KEY if keys else ())):
-            for key in self._keys.values():
-                self._shed.labels(reason, *key, replica)
+        self._reasons = (*families.SHED, *(families.SHED_BY_KEY if keys else ()))
         self._invalid = requests.make(Counter, "invalid_inputs", "code")
         self._nonfinite = requests.counter("nonfinite_outputs")
         self._unauthorized = requests.counter("auth_failures")
@@ -73,8 +73,11 @@ class Metrics:
 
         self._lag = own.histogram("event_loop_lag_seconds", families.LAGS)
         self._loop, self._looped = own.counter("event_loop_seconds"), 0.0
-        tokens = own.make(Counter, "tokens", *by_key)
-        self._tokens = {name: tokens.labels(*key, replica) for name, key in self._keys.items()}
+        used = families.BY_KEY if keys else families.BY_KEY[:1]  # the other is lane_seconds then
+        self._used = {name: own.make(Counter, name, *by_key) for name in used}
+        self._of_keys = dict[str, dict[str, Counter]]()  # what each has used
+        for key in self._keys:
+            self._publish(key)
         self._batch_sequences = own.histogram("batch_sequences", families.SEQUENCES)
         self._batch_tokens = own.histogram("batch_tokens", families.TOKENS)
         self._lane_seconds = own.counter("lane_seconds")
@@ -107,6 +110,17 @@ class Metrics:
             for kind in routes[route]:
                 self._expect(route, kind, "")
 
+    def follow(self, keys: Collection[str]) -> None:
+        """Count by these keys too; what a key has used stays when it is gone.
+
+        Where there were no keys at the start, nothing is counted by key.
+        """
+        for name in keys if len(self._keys) > 1 else ():
+            if name not in self._keys:
+                self._keys[name] = (name,)
+                self._publish(name)
+        self._pages.clear()
+
     def request(self, record: Record) -> None:
         """Count one request that has ended, whichever way; the only place that does."""
         self._pages.clear()
@@ -135,8 +149,14 @@ class Metrics:
 
     def encoded(self, tokens: int, key: str = "") -> None:
         """Count the tokens of an answered request."""
-        self._tokens[self._known(key)].inc(tokens)
+        self._of_keys[self._known(key)]["tokens"].inc(tokens)
         self._success.set_to_current_time()
+
+    def computed(self, lane_seconds: float, key: str) -> None:
+        """Count what a key's requests had of a batch; of no key, what nobody asked for too."""
+        used = self._of_keys[self._known(key)]
+        if "compute_seconds" in used:
+            used["compute_seconds"].inc(lane_seconds)
 
     def shown(self, form: Form, maps: int, size: int) -> None:
         """Count the heads of an answer that shows attention, and its bytes."""
@@ -180,6 +200,13 @@ class Metrics:
         self._expected.add((route, kind, key))
         for code in families.AWAITED:
             self._requests.labels(route, kind, str(code), *self._keys[key], self._replica)
+
+    def _publish(self, key: str) -> None:
+        """Publish what a key has used, and what it may be refused for, at 0."""
+        labels = (*self._keys[key], self._replica)
+        for reason in self._reasons:
+            self._shed.labels(reason, *labels)
+        self._of_keys[key] = {name: used.labels(*labels) for name, used in self._used.items()}
 
     def _known(self, key: str) -> str:
         """A key's name as it is counted."""

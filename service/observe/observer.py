@@ -7,6 +7,7 @@ as they do between answers. So requests are reported several at a time
 
 import asyncio
 import logging
+import random
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +20,14 @@ from starlette.types import Scope
 from service.memory import Hold
 from service.observe.families import PROBE, SCRAPE
 from service.observe.metrics import Metrics
-from service.observe.record import REQUEST_ID, TRACEPARENT, WAITED, Record
+from service.observe.record import (
+    CLIENT,
+    CLIENT_CLOSED,
+    REQUEST_ID,
+    TRACEPARENT,
+    WAITED,
+    Record,
+)
 from service.refusals import UNAUTHORIZED
 
 if TYPE_CHECKING:  # tracing that is off imports nothing
@@ -33,6 +41,7 @@ TELL_SECONDS = 0.1  # most between a request's end and its line
 # Whoever asks these asks them for ever; they and the 401s of whoever guesses keys share a line
 PROBES = frozenset(("/live", PROBE))
 SUMMARY_SECONDS = 60.0
+MOST_CLIENTS = 100  # of whom a minute's 401s are told by address; all others' are one line
 
 
 class Observer:
@@ -42,16 +51,24 @@ class Observer:
         weights: digest of what answers.
         tracing: None where it is off.
         lines: whether each request is a line of the log.
+        ratio: of those answered as asked, the share that is.
     """
 
     def __init__(
-        self, metrics: Metrics, weights: str, tracing: "Tracing | None", *, lines: bool
+        self,
+        metrics: Metrics,
+        weights: str,
+        tracing: "Tracing | None",
+        *,
+        lines: bool,
+        ratio: float = 1.0,
     ) -> None:
         self._weights, self._tracing = weights, tracing
         ends = [tracing.end] if tracing else []
         self._listeners = [metrics.request, *ends, *([self._log] if lines else [])]
         self._in_flight, self._ended = set[Record](), list[Record]()
-        self._alike, self._summed = Counter[tuple[str, int]](), time.monotonic()
+        self._alike, self._summed = Counter[tuple[str, int, str]](), time.monotonic()
+        self._ratio = ratio
         sentence = "Requests not yet answered, scrapes aside."
         metrics.watch("requests_in_flight", sentence, self._under_way)
 
@@ -65,7 +82,8 @@ class Observer:
         """
         headers = Headers(scope=scope)
         method = scope["method"] if scope["method"] in METHODS else "_OTHER"
-        record = Record(route, method, headers.get(REQUEST_ID, ""), hold=hold)
+        client = headers.get(CLIENT, "")
+        record = Record(route, method, headers.get(REQUEST_ID, ""), client=client, hold=hold)
         if waited := headers.get(WAITED):
             record.wait(float(waited))
         if self._tracing:
@@ -99,19 +117,26 @@ class Observer:
     def sum_up(self) -> None:
         """Write a line for each kind of requests that have none of their own."""
         alike, self._alike, self._summed = self._alike, Counter(), time.monotonic()
-        for (route, code), count in sorted(alike.items()):
-            logger.info("requests", extra={"route": route, "code": code, "count": count})
+        for (route, code, client), count in sorted(alike.items()):
+            facts = {"route": route, "code": code, "client": client or None, "count": count}
+            logger.info("requests", extra=facts)
 
     def _log(self, record: Record) -> None:
         """Write a request's line, at the time of its end, or count it for one with others."""
         if record.route in PROBES or record.code == UNAUTHORIZED:
-            self._alike[record.route, record.code] += 1
+            kind = record.route, record.code, "" if record.route in PROBES else record.client
+            crowded = kind not in self._alike and len(self._alike) >= MOST_CLIENTS
+            self._alike[(*kind[:2], "") if crowded else kind] += 1
+            return
+        well = record.refused is None and record.code != CLIENT_CLOSED
+        if well and random.random() >= self._ratio:
             return
         if not logger.isEnabledFor(logging.INFO):
             return
         facts = {
             **record.names(),
             "key": record.key or None,
+            "client": record.client or None,
             "code": record.code,
             "duration_ms": round(record.seconds * 1000, 3),
             "sequences": record.sequences,

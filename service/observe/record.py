@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from service.memory import UNBOUNDED, Hold, Memory
 
+CLIENT = "x-headlight-client"  # from HAProxy, or from the outermost layer: the client's address
 REQUEST_ID, TRACEPARENT = "x-request-id", "traceparent"  # headers that name a request
 WAITED = "x-headlight-waited"  # from the outermost layer: seconds that a request waited there
 
@@ -70,6 +71,7 @@ class Record:
     Args:
         route: one of ours, or other; `own` is work that nobody asked for.
         key: the name of the API key that it came with.
+        client: the address that it came from, where that is to be told.
         input: the kind of its inputs.
         refused: the code of its refusal.
         shed: of an overload or a request that is late, which bound was met, where that is known.
@@ -87,6 +89,7 @@ class Record:
     method: str = "_OTHER"
     request_id: str = ""
     key: str = ""
+    client: str = ""
     input: str = "none"
     code: int = CLIENT_CLOSED
     refused: str | None = None

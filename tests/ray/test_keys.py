@@ -1,15 +1,24 @@
 """A service that asks for keys, started as a user starts it, until a SIGKILL."""
 
+import json
+import os
+import re
 import signal
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 
-from tests.ray.drill import total
+from service.keys.ring import STALE_SECONDS
+from tests.ray.drill import total, wait
+from tests.ray.rotation import Keys, answered, asked, turn, turned, verdict
 from tests.ray.tenants import ask, flooded
+from tests.ray.test_deploy import DEPLOY, VARIABLES, cluster, run, scaled
 
 if TYPE_CHECKING:
     from tests.ray.conftest import Service, Start
@@ -21,14 +30,19 @@ ASKED = {"inputs": ["All is well"]}
 
 
 @pytest.fixture(scope="module")
-def keyed(
-    start: "Start", left: int, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator["Service"]:
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
+    """A file of two keys."""
+    made = Keys(tmp_path_factory.mktemp("keys"))
+    made.write({KEY: "me:{}", OTHER: "other:{}"})
+    return made
+
+
+@pytest.fixture(scope="module")
+def keyed(start: "Start", left: int, keys: Keys) -> Iterator["Service"]:
     """A service with two keys and a small limit, on a port that was just left."""
-    file = tmp_path_factory.mktemp("keys") / "keys"
-    file.write_text(f"me:{KEY}\nother:{OTHER}\n")
-    flags = ("--api-keys-file", str(file), "--max-body-bytes", "1000", "--public-metrics", "true")
-    with start(*flags, port=left) as service:
+    flags = ["--api-keys-file", str(keys.file), "--max-body-bytes", "1000"]
+    flags += ["--access-log-client", "true"]
+    with start(*flags, "--public-metrics", "true", port=left) as service:
         yield service
 
 
@@ -63,6 +77,165 @@ def test_a_key_that_floods_has_no_other_refused(keyed: "Service") -> None:
     assert codes.keys() == {200}
     assert total(keyed, "headlight_shed_total", key="other") > 0
     assert total(keyed, "headlight_shed_total", key="me") == 0
+
+
+def test_a_line_says_where_haproxy_has_a_request_from(keyed: "Service") -> None:
+    """Whatever its client says; of a refusal for want of a key too, in a line of many."""
+    forged, ours = {"x-headlight-client": "192.0.2.66"}, {"authorization": f"Bearer {KEY}"}
+    named = {"x-request-id": "a-line-with-an-address"}
+    httpx.post(f"{keyed.url}/v1/encode", json=ASKED, headers=ours | forged | named)
+
+    def lines() -> list[str]:
+        files = keyed.directory().rglob("worker-*.out")
+        return [line for path in files for line in path.read_text().splitlines()]
+
+    def told() -> bool:
+        return any("a-line-with-an-address" in line for line in lines())
+
+    wait(told, "a line of the request")
+    (line,) = (json.loads(line) for line in lines() if "a-line-with-an-address" in line)
+    assert (line["client"], line["key"], line["code"]) == ("127.0.0.1", "me", 200)
+
+
+def test_keys_change_while_it_serves(keyed: "Service", keys: Keys) -> None:
+    """A client changes from one key to another, and a wrong file changes nothing but a gauge."""
+    new, before = "the-new-key-of-me-123", dict(keys.lines)
+    texts = {KEY: "All is well", OTHER: "All is not", new: "All is new"}
+    answers = {text: answered(keyed, OTHER, text) for text in texts.values()}
+    with asked(keyed, texts, answers) as seen:
+        turn(keys, seen, before | {KEY: "me:{} rate=90000", new: "me:{} rate=90000"}, new, 200)
+        turn(keys, seen, {OTHER: "other:{}", new: "me:{} requests=9"}, KEY, 401)
+        keys.write(keys.lines, also="me:short\n")
+        wait(lambda: total(keyed, "headlight_keys_stale") == 1, "a gauge of a wrong file")
+        turn(keys, seen, before, new, 401)
+
+    reason = f"api_keys_file {keys.file}: line 3 has no key of 16 to 256 letters"
+    logged = [
+        line
+        for path in keyed.directory().rglob("worker-*.out")
+        for line in path.read_text().splitlines()
+        if reason in line
+    ]
+    assert verdict(keys, seen) == {} and len(logged) == 1
+    assert {each.status for each in seen if each.key == OTHER} == {200}
+    assert total(keyed, "headlight_keys_stale") == 0
+    assert total(keyed, "headlight_compute_seconds_total", key="me") > 0
+
+
+ROUNDS = 3
+
+
+@pytest.mark.prove
+def test_two_replicas_change_keys_under_load_and_kills(start: "Start", tmp_path: Path) -> None:
+    """With other limits each time: none that is gone lets in, none that is not is refused."""
+    ages, steady = [f"the-key-of-a-number-{age}" for age in range(ROUNDS + 1)], OTHER
+    keys = Keys(tmp_path)
+    keys.write({ages[0]: "a:{} requests=8 rate=100000", steady: "b:{}"})
+    texts = {key: f"All is well, says {key}" for key in (*ages, steady)}
+    took = {"let in": list[float](), "refused": list[float]()}
+    with start("--replicas", "2", "--api-keys-file", str(keys.file)) as service:
+        answers = {text: answered(service, steady, text) for text in texts.values()}
+        controller = next(service.directory().rglob("controller_*.log"))
+
+        def failures() -> int:
+            return controller.read_text().count("the replica will be stopped")
+
+        def kill() -> None:
+            before = set(replicas(service))
+            os.kill(before.pop(), signal.SIGKILL)
+            wait(lambda: len(set(replicas(service)) - before) == 1, "another replica", 90)
+            wait(lambda: len(ready(service, steady)) == 2, "both are ready", 90)
+
+        with asked(service, texts, answers) as seen:
+            for age, (old, new) in enumerate(pairwise(ages)):
+                limits = f" requests={9 + age} rate={200_000 + age}"
+                both = {old: "a:{}" + limits, new: "a:{}" + limits, steady: "b:{} tokens=90000"}
+                took["let in"].append(turn(keys, seen, both, new, 200))
+                kill()
+                alone = {new: "a:{}", steady: "b:{}"}
+                took["refused"].append(turn(keys, seen, alone, old, 401))
+                kill()
+                time.sleep(STALE_SECONDS)
+            keys.write(keys.lines, also="a:short\n")
+            time.sleep(STALE_SECONDS)
+            failed = failures()
+            stale = re.findall(r"^headlight_keys_stale\{.+\} (\S+)$", page(service, steady), re.M)
+            os.kill(replicas(service)[0], signal.SIGKILL)
+            wait(lambda: failures() > failed, "a start with a wrong file fails", 90)
+            keys.write(keys.lines)
+            wait(lambda: len(ready(service, steady)) == 2, "both are ready", 90)
+            wait(turned(seen, ages[-1], 200), "the last key lets in")
+        statuses = Counter((each.status, each.key == steady) for each in seen)
+
+    found = {name: [f"{each:.1f} s" for each in times] for name, times in took.items()}
+    print(f"\n{len(seen)} requests, {dict(statuses)} (status, of the key that stays)")
+    print(f"taken up after {found}; wrong {dict(verdict(keys, seen))}, failed starts {failed}")
+    assert verdict(keys, seen) == {} and failed == 0
+    assert stale == ["1.0", "1.0"]
+
+
+@pytest.mark.prove
+def test_a_replica_that_meets_a_wrong_file_says_why_in_rays_status(tmp_path: Path) -> None:
+    """And goes on trying; the one that serves keeps its keys, and a right file ends it."""
+    keys = Keys(tmp_path)
+    keys.write({KEY: "me:{}"})
+    with cluster(VARIABLES) as here:
+
+        def keyed(file: dict[str, Any]) -> None:
+            scaled(2)(file)
+            file["applications"][0]["args"]["api_keys_file"] = str(keys.file)
+
+        def message(found: dict[str, Any]) -> str:
+            said: str = found["headlight"]["deployments"]["Encoder"]["message"]
+            return said
+
+        def codes() -> set[int]:
+            bearer = {"authorization": f"Bearer {KEY}"}
+            url = f"{here.url}/v1/encode"
+            return {httpx.post(url, json=ASKED, headers=bearer).status_code for _ in range(40)}
+
+        said = here.deploy(DEPLOY, keyed)
+        assert f"each takes up the keys in {keys.file} by itself" in said
+        here.wait(lambda found: run(found, 2))
+        reason = f"api_keys_file {keys.file}: line 2 has no key of 16 to 256 letters, digits and"
+
+        keys.write(keys.lines, also="me:short\n")
+        served = here.applications()["headlight"]["deployments"]["Encoder"]["replicas"]
+        os.kill(served[0]["pid"], signal.SIGKILL)
+        found = here.wait(lambda found: reason in message(found))
+        print(f"\n{message(found).splitlines()[-1]}")
+        assert codes() == {200}
+        keys.write(keys.lines)
+        here.wait(lambda found: run(found, 2))
+        assert codes() == {200}
+
+        keys.write(keys.lines, also="me:short\n")
+        status, line = here.run(DEPLOY, lambda file: (keyed(file), limited(file)))
+        print(line)
+        assert status == 1 and f"node 127.0.0.1: {reason}" in line
+        assert "the version before still serves" in line and KEY not in line
+        assert codes() == {200}
+
+
+def limited(file: dict[str, Any]) -> None:
+    """A configuration whose replicas are to be others."""
+    file["applications"][0]["args"]["max_sequences"] = 7
+
+
+def replicas(service: "Service") -> list[int]:
+    """The processes of its replicas."""
+    return [pid for pid, name in service.family().items() if name == "ServeReplica"]
+
+
+def page(service: "Service", key: str) -> str:
+    """The metrics page."""
+    bearer = {"authorization": f"Bearer {key}"}
+    return httpx.get(f"{service.url}/metrics", headers=bearer, timeout=60).text
+
+
+def ready(service: "Service", key: str) -> list[str]:
+    """The replicas that say they are ready."""
+    return re.findall(r'^headlight_ready\{replica="(.+)"\} 1', page(service, key), re.M)
 
 
 def test_at_last_nothing_survives_a_sigkill_of_the_command(

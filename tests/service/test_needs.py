@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from service import needs
 from service.cli import main
-from service.cluster import haproxy, ports, room
+from service.cluster import haproxy, ingress, ports, room
 from service.engine import numerics
 from service.settings import MIB, Settings
 
@@ -132,7 +132,11 @@ ROWS = {
     "a folder that is no model": ("--model {folder}", {}, "{folder}"),
     "a port that is taken": ("--port {taken}", {}, "cannot listen on 127.0.0.1 port {taken}"),
     "not our address": ("--host 192.0.2.77", {}, "cannot listen on 192.0.2.77 port"),
-    "a key file that is not there": ("--api-keys-file {folder}/keys", {}, "[Errno 2] No such file"),
+    "a key file that is not there": (
+        "--api-keys-file {folder}/keys",
+        {},
+        "api_keys_file {folder}/keys: No such file or directory",
+    ),
 }
 
 
@@ -177,3 +181,17 @@ def test_what_a_cluster_lacks_is_told_before_anything_is_deployed(
 
     assert (said or "").startswith(line) if line else said is None
     assert more in ([], [None])
+
+
+def test_a_file_of_keys_that_cannot_be_used_ends_the_start_in_one_line(tmp_path: Path) -> None:
+    """Wherever it is found: by the command, or by a node before an old replica is touched."""
+    file = tmp_path / "keys"
+    file.write_text("a:the-key-of-a-12345678\nb:short\n")
+    settings = Settings(api_keys_file=file)
+    os.environ.update(ingress.clustered(settings))
+    told = needs.of_node(settings).fault
+    result = CliRunner().invoke(main, ["serve", "--api-keys-file", str(file)])
+
+    line = f"api_keys_file {file}: line 2 has no key of 16 to 256 letters, digits and ._~+/-"
+    assert (result.exit_code, result.output) == (2, f"headlight: {line}\n")
+    assert told == line

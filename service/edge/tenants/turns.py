@@ -67,8 +67,16 @@ class Turns:
     """
 
     def __init__(self, keys: Collection[str], clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._lines = {name: Line() for name in keys} if len(keys) > 1 else {}
+        self._clock, self._lines = clock, dict[str, Line]()
+        self.follow(keys)
+
+    def follow(self, keys: Collection[str]) -> None:
+        """Let other keys take turns from now on; one that stays keeps its line."""
+        before = self._lines
+        named = keys if len(keys) > 1 else ()
+        self._lines = {name: before.get(name) or Line() for name in named}
+        for line in before.values():
+            self._pass(line)  # there may be fewer to wait for
 
     async def wait(self, name: str, seconds: float, turn: ExitStack) -> float:
         """Wait until a request may pass; seconds that it waited, 0 where it need not.

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from service.engine.fair.rotation import OWNER
-from service.keys import Key
+from service.keys.key import Key
 
 SHARE = 2  # of the room that is left
 
@@ -29,6 +29,10 @@ class UnderWay:
         self._several, self._most = len(keys) > 1, most
         self._counts = Counter[str]()
         self._total = 0
+
+    def follow(self, keys: Collection[str]) -> None:
+        """Share the room among other keys from now on."""
+        self._several = len(keys) > 1
 
     @contextmanager
     def hold(self, key: Key | None) -> Iterator[bool]:

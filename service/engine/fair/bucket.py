@@ -24,6 +24,11 @@ class Bucket:
     def __init__(self, rate: int) -> None:
         self._rate, self._left, self._since = float(rate), float(rate), -math.inf
 
+    def follow(self, rate: int, now: float) -> None:
+        """Let in another rate from now on; what is owed is still owed."""
+        self._fill(now)
+        self._rate = float(rate)
+
     def wait(self, now: float) -> float:
         """Seconds until nothing is owed."""
         self._fill(now)

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from service.engine.fair.bucket import Bucket
 from service.engine.fair.shares import Shares
-from service.keys import Limits
+from service.keys.key import Limits
 
 Work = TypeVar("Work", bound=Sized)
 Result = TypeVar("Result")
@@ -33,6 +33,7 @@ class Job(Generic[Work, Result]):
         turn: its place among the requests of the same key.
         waiting: indices of works not yet started, longest first (taken from the end).
         tokens, cost: of the waiting works.
+        line: in which it waits or has waited; its key may have another by now.
     """
 
     works: Sequence[Work]
@@ -50,6 +51,7 @@ class Job(Generic[Work, Result]):
     cost: float = field(init=False)
     results: list[Result | None] = field(init=False)
     unfinished: int = field(init=False)
+    line: "Line[Work, Result] | None" = None
 
     def __post_init__(self) -> None:
         self.unfinished = len(self.works)
@@ -99,6 +101,14 @@ class Line(Generic[Work, Result]):
         self.tokens, self.cost = 0, 0.0
         self.had = 0.0  # tokens, by the clock of the machine that all keys share
 
+    def follow(self, limits: Limits, now: float) -> None:
+        """Hold what comes from now on to other limits."""
+        self._limits = limits
+        if limits.rate is None or self._bucket is None:
+            self._bucket = None if limits.rate is None else Bucket(limits.rate)
+        else:
+            self._bucket.follow(limits.rate, now)
+
     @property
     def done(self) -> float:
         """When its next request would be done, by that clock."""
@@ -119,6 +129,7 @@ class Line(Generic[Work, Result]):
 
     def enter(self, job: Job[Work, Result]) -> None:
         """Add a request to those that wait."""
+        job.line = self
         job.turn = self._shares.enter(job.tokens)
         insort(self.jobs, job, key=lambda job: job.turn)
         self.tokens += job.tokens

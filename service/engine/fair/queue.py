@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import Generic
 
 from service.engine.fair.line import Batch, Job, Line, Result, Work, total_cost, total_length
-from service.keys import Limits
+from service.keys.key import Limits
 
 # A batch grows to this many times the request that leads it, so that a short request does not
 # wait for the long ones it shares a batch with; below SMALL tokens sharing costs a processor
@@ -65,11 +65,24 @@ class Queue(Generic[Work, Result]):
     ) -> None:
         self._most_requests, self._most_tokens, self._small = most_requests, most_tokens, small
         self._lines = {"": Line[Work, Result](Limits())}
-        limits = limits or {}
-        if len(limits) > 1 or any(one != Limits() for one in limits.values()):
-            self._lines |= {name: Line[Work, Result](one) for name, one in limits.items()}
+        self.follow(limits or {}, -math.inf)
         self._count, self.tokens, self.cost = 0, 0, 0.0  # of all lines together
         self._now = 0.0  # tokens that a key waiting since the start would have had
+
+    def follow(self, limits: Mapping[str, Limits], now: float) -> None:
+        """Hold what comes from now on to other limits; what waits keeps its place and its line.
+
+        A name that stays keeps what it has had, and what it owes.
+        """
+        if len(limits) < 2 and all(one == Limits() for one in limits.values()):
+            limits = {}
+        old = {name: line for name, line in self._lines.items() if name in limits or line.jobs}
+        self._lines = {"": self._lines[""], **old}
+        for name, one in limits.items():
+            if name in old:
+                old[name].follow(one, now)
+            else:
+                self._lines[name] = Line[Work, Result](one)
 
     @property
     def jobs(self) -> list[Job[Work, Result]]:
@@ -131,8 +144,8 @@ class Queue(Generic[Work, Result]):
 
     def leave(self, job: Job[Work, Result]) -> None:
         """Remove what still waits of a request."""
-        line = self._line(job.key)
-        if job in line.jobs:
+        line = job.line
+        if line and job in line.jobs:
             line.leave(job)
             self._count -= 1
             self._subtract(job.tokens, job.cost)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from service.cluster import ingress, ports
+from service.keys import key as keys
 from service.settings import Settings
 
 CORES = 4
@@ -158,6 +159,20 @@ def test_behind_the_python_proxy_the_body_limits_are_the_clusters() -> None:
     assert ingress.guard_variables(small)["HEADLIGHT_MAX_BODY_BYTES"] == "5"
     with pytest.raises(ingress.Unsuited, match="HEADLIGHT_MAX_BODY_BYTES is '2097152' there"):
         ingress.check(small, ingress.promised(Settings(ingress="proxy")))
+
+
+def test_other_keys_of_a_cluster_are_named_and_not_shown() -> None:
+    """Behind the Python proxy its variables are the settings; the same keys are alike."""
+    ours, other = "the-key-of-a-12345678", "the-key-of-b-12345678"
+    keyed = Settings(ingress="proxy", api_keys=keys.read(f"a:{ours}"))
+    actual = ingress.clustered(keyed)
+
+    ingress.check(keyed, actual | {"HEADLIGHT_API_KEYS": f"a:{ours}"})
+    for wrong in (f"a:{other}", f"a:{ours} rate=2", "a:short"):
+        with pytest.raises(ingress.Unsuited, match="HEADLIGHT_API_KEYS is") as refused:
+            ingress.check(keyed, actual | {"HEADLIGHT_API_KEYS": wrong})
+        shown = str(refused.value)
+        assert not any(key in shown for key in (ours, other, "short", keyed.api_keys[0].digest))
 
 
 def test_a_block_is_held_by_one_service() -> None:

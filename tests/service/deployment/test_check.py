@@ -24,6 +24,7 @@ class Mistake(NamedTuple):
     said: str
 
 
+KEY = "canary-Key_123456789"
 APPLICATION = "applications[0]"
 DEPLOYMENT = f"{APPLICATION}.deployments[0]"
 ACTOR = f"{DEPLOYMENT}.ray_actor_options"
@@ -421,6 +422,53 @@ def test_a_serve_file_is_held_against_the_variables_beside_it(tmp_path: Path) ->
 
     (line,) = (str(each) for each in found if not each.note)
     assert line.startswith(f"{ROOT / 'deploy' / ENV}:") and "write at least 4096 = 768 x 5" in line
+
+
+@pytest.mark.parametrize("given", [KEY, f"[{{name: a, digest: {KEY}}}]", "[]"])
+def test_a_key_in_a_serve_file_is_refused_and_not_shown(given: str, tmp_path: Path) -> None:
+    """Whatever its form; taken at its word, one that fits would be dropped without a word."""
+    file, text = tmp_path / "laptop.yaml", (ROOT / "deploy" / LAPTOP).read_text()
+    file.write_text(text.replace("    args:\n", f"    args:\n      api_keys: {given}\n"))
+
+    result = run(str(file))
+
+    assert result.exit_code == 2 and KEY not in result.output
+    said = "args.api_keys: not here but in a file on the nodes that api_keys_file names"
+    assert [said in line for line in result.stdout.splitlines() if "note:" not in line] == [True]
+
+
+def test_a_key_among_limits_is_refused_and_not_shown(tmp_path: Path) -> None:
+    """There it would be wrong in two ways."""
+    file, text = tmp_path / "laptop.yaml", (ROOT / "deploy" / LAPTOP).read_text()
+    file.write_text(text.replace(REPLICAS, f"{REPLICAS}        user_config: {{api_keys: {KEY}}}\n"))
+
+    result = run(str(file))
+
+    assert result.exit_code == 2 and KEY not in result.output
+    assert "user_config: api_keys: only in HEADLIGHT_API_KEYS; name a file of" in result.stdout
+
+
+def test_a_file_of_keys_is_each_nodes_own(tmp_path: Path) -> None:
+    """It need not be here; where it is there must be said for every working directory."""
+    for path, status in (("/etc/headlight/keys", 0), ("etc/keys", 2)):
+        file, text = tmp_path / "laptop.yaml", (ROOT / "deploy" / LAPTOP).read_text()
+        file.write_text(text.replace("    args:\n", f"    args:\n      api_keys_file: {path}\n"))
+        result = run(str(file))
+        assert result.exit_code == status
+        assert ("write an absolute path" in result.stdout) == bool(status)
+
+
+def test_the_keys_of_nodes_are_compared_and_not_shown(tmp_path: Path) -> None:
+    """Behind Ray's Python proxy they are held against the settings, as variables are."""
+    file, env = tmp_path / "laptop.yaml", tmp_path / "ray.env"
+    text = (ROOT / "deploy" / LAPTOP).read_text()
+    file.write_text(text.replace("    args:\n", "    args:\n      ingress: proxy\n"))
+    env.write_text((ROOT / "deploy" / ENV).read_text() + f"\nHEADLIGHT_API_KEYS=team-a:{KEY}\n")
+
+    result = run(str(file), str(env))
+
+    assert "RAY_SERVE_ENABLE_HA_PROXY" in result.stdout and KEY not in result.output
+    assert "HEADLIGHT_API_KEYS" not in result.stdout  # they are the same, as their digests say
 
 
 def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:

@@ -296,6 +296,22 @@ def test_what_a_cluster_cannot_do_is_not_sent(
     assert result.output.startswith(f"{file}:{said}") and not cluster.sent
 
 
+def test_what_becomes_of_changed_keys_is_said(tmp_path: Path) -> None:
+    """A deployment of the same file changes none; the replicas follow theirs by themselves."""
+    file = tmp_path / "laptop.yaml"
+    keyed = "    args:\n      api_keys_file: /etc/headlight/keys\n"
+    file.write_text(Path(LAPTOP).read_text().replace("    args:\n", keyed))
+
+    with dashboard_of(Cluster(SERVED, [SERVED])) as address:
+        result = deploy(str(file), address)
+
+    assert result.exit_code == 0
+    assert result.output == (
+        "headlight: 1 replica of all-MiniLM-L6-v2 runs as headlight (within 30 s of a change, each "
+        "takes up the keys in /etc/headlight/keys by itself), ready after 0 s\n"
+    )
+
+
 def test_a_cluster_that_grows_is_not_counted(tmp_path: Path) -> None:
     """A node of an operator or a launcher says its group; more may come."""
     file = tmp_path / "laptop.yaml"

@@ -3,6 +3,7 @@
 import hashlib
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -10,14 +11,20 @@ import pytest
 from starlette.routing import Route
 from starlette.types import Scope
 
-from service import keys
 from service.api.operations import PART
 from service.cluster import ingress
 from service.edge.auth import Keys
 from service.edge.guard import Guard
+from service.engine.batcher import Batcher
+from service.engine.work import Result, Work
+from service.keys import key as keys
+from service.keys import ring
+from service.keys.key import Limits
+from service.observe.metrics import Metrics
 from service.page import site
 from service.replica import Replica
 from service.settings import Settings, load
+from tests.conftest import application, connected
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -121,6 +128,58 @@ async def test_the_routes_ask_for_a_key_where_the_outermost_layer_knows_none(
         admitted = await client.get("/info", headers=BEARER)
 
     assert (refused.status_code, admitted.status_code) == (401, 200)
+
+
+async def test_a_key_that_is_gone_is_refused_and_a_new_one_let_in(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By whatever serves at the time; a file that is wrong lets in and refuses as before."""
+    monkeypatch.setattr(ring, "LOOK_SECONDS", 1e6)
+    monkeypatch.setattr(ring, "SETTLED_SECONDS", 0.0)
+    file = tmp_path / "keys"
+    file.write_text(f"me:{KEY}\n")
+    held, asked = ring.followed((), file), {"inputs": ["All is well"]}
+    async with served(api_keys_file=file) as client:
+
+        async def codes(text: str) -> list[int]:
+            file.write_text(text)
+            held.look()
+            bearers = ({"authorization": f"Bearer {key}"} for key in (KEY, OTHER))
+            return [
+                (await client.post("/v1/encode", json=asked, headers=bearer)).status_code
+                for bearer in bearers
+            ]
+
+        assert await codes(f"me:{KEY}\n") == [200, 401]
+        assert await codes(f"me:{KEY}\nme:{OTHER}\n") == [200, 200]
+        assert await codes(f"me:{OTHER}\n") == [401, 200]
+        assert await codes("") == [401, 200]
+        assert await codes(f"me:{KEY}\n") == [200, 401]
+
+
+async def test_what_comes_is_shared_among_the_keys_that_let_in_now(
+    replica: Replica, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the door, in the queue and in the metrics, from the next request on."""
+    monkeypatch.setattr(ring, "LOOK_SECONDS", 1e6)
+    monkeypatch.setattr(ring, "SETTLED_SECONDS", 0.0)
+    file = tmp_path / "keys"
+    file.write_text(f"me:{KEY}\n")
+    held = ring.followed((), file)
+    settings = replica.settings.model_copy(update={"api_keys_file": file})
+    queue = Batcher[Work, Result](
+        replica.lanes.launch, lanes=1, budget=9, speed=9, most_requests=9, most_tokens=9
+    )
+    metrics, own = Metrics("r", ["me"]), {"ring": held, "shared": held.keys, "batcher": queue}
+    door = application(replace(replica, settings=settings, metrics=metrics, **own))
+    file.write_text(f"me:{KEY}\nteam-b:{OTHER} requests=3\n")
+    held.look()
+    async with connected(door) as client:
+        await client.get("/live")
+
+    assert door._turns._lines.keys() == {"me", "team-b"} and door._under_way._several
+    assert queue._queue._lines["team-b"]._limits == Limits(requests=3)
+    assert b'headlight_tokens_total{key="team-b",replica="r"} 0.0' in metrics.render()
 
 
 def routes(client: httpx.AsyncClient) -> list[Route]:

@@ -10,7 +10,6 @@ from typing import Any
 import httpx
 import pytest
 
-from service import keys
 from service.edge import routes
 from service.edge.guard import Guard
 from service.edge.tenants import turns
@@ -22,6 +21,7 @@ from service.edge.tenants.turns import (
     REFUSALS_A_SECOND,
     Turns,
 )
+from service.keys import key as keys
 from service.observe.metrics import samples
 from service.observe.record import WAITED
 from service.replica import Replica
@@ -123,6 +123,35 @@ async def test_a_key_that_asks_for_little_passes_a_flood_and_thins_it() -> None:
     assert door.inside("a") == 2
     await door.end(flood[MOST - 1])
     assert door.inside("a") == 2 and flood[MOST].task.done()
+
+
+async def test_other_keys_leave_those_that_stay_their_places() -> None:
+    """Who waits goes on waiting, in its order; a key that is gone is waited for no longer."""
+    door = Door("a", "b")
+    flood = await door.come("a", MOST + 2)
+    small = await door.come("b", 1)
+    door.turns.follow(["a", "b", "c"])
+    await door.end(*flood[: MOST - 1])
+    assert door.inside("a") == 1 and not flood[MOST].task.done()
+
+    door.turns.follow(["a", "c"])
+    await settled()
+    assert all(visit.task.done() for visit in flood) and small[0].task.done()
+    await door.end(*small)
+    assert door.inside("a") == 3
+
+
+async def test_a_key_that_is_gone_lets_pass_what_it_had_waiting() -> None:
+    """And one that comes shares from then on with the one that was alone."""
+    door = Door("a", "b")
+    flood = await door.come("a", MOST + 2)
+    door.turns.follow(["b"])
+    await door.end(flood[0])
+    await door.end(flood[1])
+    assert all(visit.task.done() for visit in flood)
+
+    door.turns.follow(["b", "c"])
+    assert len([visit for visit in await door.come("b", MOST + 1) if visit.task.done()]) == MOST
 
 
 async def test_two_busy_keys_do_not_hold_each_other_back() -> None:

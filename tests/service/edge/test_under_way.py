@@ -10,11 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
-from service import keys
 from service.edge.guard import REFUSAL, Guard
 from service.edge.tenants import turns
 from service.edge.tenants.under_way import UnderWay
-from service.keys import Key
+from service.keys import key as keys
+from service.keys.key import Key
 from service.replica import Replica
 from service.settings import Settings
 
@@ -38,6 +38,21 @@ async def test_however_many_keys_flood_there_is_room_for_one_more() -> None:
 
     assert held["k0"] == 60 and held["k1"] == 20 and min(held.values()) > 0
     assert again == [True] * 60 + [False]
+
+
+async def test_what_a_key_has_under_way_counts_on_when_others_come_and_go() -> None:
+    """And gives its room back when it is done, whoever shares by then."""
+    under_way, stack = UnderWay(["a", "b"], 9), ExitStack()
+    with stack:
+        held = [stack.enter_context(under_way.hold(Key("a", ""))) for _ in range(5)]
+        under_way.follow(["a", "b", "c"])
+        held.append(stack.enter_context(under_way.hold(Key("a", ""))))
+        later = [stack.enter_context(under_way.hold(Key("a", ""))) for _ in range(2)]
+        under_way.follow(["a"])
+        assert stack.enter_context(under_way.hold(Key("a", "")))
+
+    assert held == [True] * 6 and later == [False] * 2
+    assert under_way._total == 0 and under_way._counts["a"] == 0
 
 
 async def test_one_key_has_all_the_room() -> None:

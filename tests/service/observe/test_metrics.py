@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
@@ -17,9 +17,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import ASGIApp
 
 from model.maps.choices import Form
-from service import keys
 from service.api.document import document
 from service.api.operations import INFER_MODEL, OPERATIONS, PAGES, VERSION_PART
+from service.engine.batches import Batches
+from service.engine.work import Outputs, Result, Work
+from service.keys import key as keys
 from service.observe import families
 from service.observe.metrics import Metrics
 from service.observe.record import STAGES, Record
@@ -295,13 +297,14 @@ async def test_a_short_request_is_held_to_the_objective_and_a_long_one_is_not(
 
 @pytest.mark.asyncio(loop_scope="session")
 async def test_the_page_about_them_names_every_family(client: httpx.AsyncClient) -> None:
-    """docs/observability.md has what a scrape has; on CUDA one more."""
+    """docs/observability.md has what a scrape has; on CUDA one more, and two with keys."""
     docs = Path(__file__).parents[3] / "docs" / "observability.md"
     text = (await client.get("/metrics")).text
 
     types = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE ")]
     named = re.findall(r"`(headlight_\w+)`", docs.read_text("utf-8"))
-    assert sorted(named) == sorted([*types, "headlight_gpu_memory_bytes"])
+    keyed = ["headlight_compute_seconds_total", "headlight_keys_stale"]
+    assert sorted(named) == sorted([*types, "headlight_gpu_memory_bytes", *keyed])
 
 
 @pytest.mark.asyncio(loop_scope="session")
@@ -561,6 +564,55 @@ def test_what_a_key_uses_is_counted_by_its_name() -> None:
     failed = [dict(labels) for name, labels in found if name == "headlight_requests_total"]
     assert {labels["key"] for labels in failed if labels["code"] == "500"} == {"", "a", "b"}
     assert not any("key" in dict(labels) for _, labels in without)
+
+
+def test_keys_that_come_are_counted_and_what_a_key_has_used_stays() -> None:
+    """A counter that went back would look like a replica that has begun anew."""
+    metrics = Metrics("r", ["a", "b"])
+    metrics.encoded(5, "a")
+    metrics.computed(2.0, "a")
+    samples(metrics)
+    metrics.follow(["b", "c"])
+    metrics.encoded(7, "c")
+    metrics.encoded(1, "a")
+    metrics.computed(3.0, "c")
+    found = samples(metrics)
+
+    assert counted(found, "tokens_total", "key") == {"": 0, "a": 6, "b": 0, "c": 7}
+    assert counted(found, "compute_seconds_total", "key") == {"": 0, "a": 2, "b": 0, "c": 3}
+    assert counted(found, "shed_total", "key").keys() == {"", "a", "b", "c"}
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_batch_is_shared_out_among_the_keys_that_it_ran_for() -> None:
+    """By their tokens; what nobody asked for is no key's, and all together is what lanes spent."""
+    metrics = Metrics("r", ["a", "b"])
+
+    async def launch(lane: int, works: Sequence[Work], threads: int) -> Sequence[Result]:
+        await asyncio.sleep(0.001)
+        return [Result()] * len(works)
+
+    batches = Batches(launch, metrics, None)
+    works = [
+        Work([0] * length, Outputs(), record=record)
+        for length, record in (
+            (3, Record("/v1/encode", key="a")),
+            (2, Record("/v1/encode", key="b")),
+            (1, Record("/v1/encode", key="a")),
+            (2, None),
+        )
+    ]
+    await batches(0, works, threads=2)
+    found = samples(metrics)
+
+    seconds = {
+        dict(labels)["key"]: value
+        for (name, labels), value in found.items()
+        if name == "headlight_compute_seconds_total"
+    }
+    whole = found["headlight_lane_seconds_total", (("replica", "r"),)]
+    assert whole >= 0.002
+    assert seconds == pytest.approx({"a": whole / 2, "b": whole / 4, "": whole / 4})
 
 
 @pytest.mark.asyncio(loop_scope="session")

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
@@ -14,10 +15,11 @@ import jsonschema
 import pytest
 
 from service.edge import guard
+from service.edge.routes import application
 from service.memory import PROCESS, UNBOUNDED
 from service.observe import logs
 from service.observe.metrics import Metrics
-from service.observe.observer import TELL_SECONDS, Observer
+from service.observe.observer import MOST_CLIENTS, TELL_SECONDS, Observer
 from service.observe.record import Record
 from service.replica import Replica
 from service.settings import Settings
@@ -144,6 +146,83 @@ async def test_probes_and_unknown_keys_share_a_line(
     }
     observer.sum_up()
     assert len(log().splitlines()) == len(lines)
+
+
+FROM = {"x-headlight-client": "192.0.2.9", "x-forwarded-for": "192.0.2.8, 2001:DB8::1, 192.0.2.7"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "fronted", "told"),
+    [
+        ({}, True, None),
+        ({"access_log_client": True}, True, "192.0.2.9"),
+        ({"access_log_client": True}, False, "127.0.0.1"),
+        ({"access_log_client": True, "trusted_proxies": 1}, True, "192.0.2.7"),
+        ({"access_log_client": True, "trusted_proxies": 2}, False, "2001:db8::1"),
+        ({"access_log_client": True, "trusted_proxies": 8}, True, "192.0.2.9"),
+    ],
+    ids=["not told", "haproxy's", "the connection's", "one proxy", "two proxies", "too few"],
+)
+async def test_a_line_says_where_its_request_comes_from(
+    replica: Replica, log: Log, settings: dict[str, Any], fronted: bool, told: str | None
+) -> None:
+    """As HAProxy has it, or the proxies that are known; never as a client has it."""
+
+    async def scrape(openmetrics: bool) -> bytes:
+        return b""
+
+    door = guard.Guard(application(replica, scrape), Settings(**settings), fronted=fronted)
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(door), base_url="http://headlight", headers=FROM
+    ) as client:
+        await client.get("/info")
+        await client.post("/v1/encode", content=b"", headers={"upgrade": "websocket"})
+
+    assert [line.get("client") for line in requests(log)] == [told] * 2
+
+
+async def test_what_is_no_address_is_not_told(replica: Replica) -> None:
+    """A client may write what it likes where fewer proxies stand than the setting says."""
+    scope = {"client": ("192.0.2.1", 1), "headers": [(b"x-forwarded-for", b'"} evil')]}
+
+    assert guard._address(scope, False, 1) == b"192.0.2.1"
+    assert guard._address({"headers": []}, False, 0) == b""
+
+
+def observed(log: Log, records: list[Record], **how: Any) -> list[dict[str, Any]]:
+    """The lines of requests that have ended."""
+    observer = Observer(Metrics("r"), "sha256:0", None, lines=True, **how)
+    for record in records:
+        record.end()
+        observer._log(record)
+    observer.sum_up()
+    return [json.loads(line) for line in log().splitlines()]
+
+
+async def test_of_what_was_answered_as_asked_a_share_has_lines(log: Log) -> None:
+    """Of refusals, of faults and of clients that left, all have."""
+    answered = [Record("/v1/encode", code=200) for _ in range(1000)]
+    others = [
+        Record("/v1/encode", code=422, refused="batch_too_large"),
+        Record("/v1/encode", code=500, refused="internal"),
+        Record("/v1/encode"),
+    ]
+    codes = Counter(line["code"] for line in observed(log, answered + others, ratio=0.25))
+
+    assert 150 < codes.pop(200) < 350 and codes == {422: 1, 500: 1, 499: 1}
+
+
+async def test_who_guesses_keys_is_told_by_address(log: Log) -> None:
+    """A line a minute for each of a hundred; for all beyond them together, one."""
+    guesses = [
+        Record("/v1/encode", code=401, refused="unauthorized", client=f"192.0.2.{number % 130}")
+        for number in range(260)
+    ]
+    lines = observed(log, guesses)
+
+    counts = [line["count"] for line in lines if "client" in line]
+    assert counts == [2] * MOST_CLIENTS
+    assert [line["count"] for line in lines if "client" not in line] == [60]
 
 
 async def test_a_line_says_when_its_request_ended(client: httpx.AsyncClient, log: Log) -> None:

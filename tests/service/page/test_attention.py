@@ -15,9 +15,9 @@ import pytest_asyncio
 from transformers import AutoTokenizer, BertConfig, BertModel
 
 from model.pooling import Pooling
-from service import keys
 from service.encode.questions.comparison import Comparer
 from service.engine.weights import BUNDLED, locate
+from service.keys import key as keys
 from service.replica import Replica
 from service.settings import Settings
 from tests.conftest import application, listening

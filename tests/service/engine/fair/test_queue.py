@@ -10,9 +10,9 @@ import pytest
 
 from service.engine.batcher import Batcher
 from service.engine.fair.line import Batch, Job, total_length
-from service.engine.fair.queue import Queue
+from service.engine.fair.queue import Overloaded, Queue
 from service.engine.fair.shares import Shares
-from service.keys import Limits
+from service.keys.key import Limits
 
 
 def waiting(shares: Shares) -> float:
@@ -196,3 +196,50 @@ async def test_a_request_of_which_nothing_fitted_has_not_begun() -> None:
     assert queue.take(15, 7.0) == [(short, 0)]
     assert (short.started, long.started) == (7.0, math.inf)
     assert queue.check(15, 15, 1.0, 1e6, "b", 7.0) == [long]
+
+
+async def test_other_limits_hold_what_comes_and_leave_what_waits() -> None:
+    """In its order; a name that goes is served what it has waiting, one that stays owes on."""
+    queue = Queue[str, str](100, 10_000, {"a": Limits(requests=2, rate=10), "b": Limits()})
+    waits = [job("a", 50), job("b", 30), job("a", 20)]
+    for one in waits:
+        queue.enter(one)
+    assert bound(queue, "a") == "key_requests"
+
+    queue.follow({"a": Limits(requests=3, rate=20), "c": Limits(tokens=5)}, 0.0)
+    assert bound(queue, "a") == "key_rate"  # 60 of 70 are owed, now paid 20 a second
+    assert queue._lines["a"].pause(1.0) == 2.0 and bound(queue, "c") is None
+    queue.follow({"a": Limits(requests=3, rate=60), "c": Limits(tokens=5)}, 2.0)
+    assert queue._lines["a"].pause(2.0) == pytest.approx(20 / 60)  # of two seconds at 20
+    queue.follow({"a": Limits(requests=2), "c": Limits(tokens=5)}, 2.0)
+    assert bound(queue, "a") == "key_requests"
+    queue.leave(waits[2])
+    assert bound(queue, "a") is None
+    batch = {id(one) for one, _ in queue.take(100, 0.0)}
+
+    assert batch == {id(one) for one in waits[:2]}
+    assert len(queue) == 0 and queue.tokens == 0
+    queue.follow({"a": Limits(), "c": Limits()}, 0.0)
+    assert queue._lines.keys() == {"", "a", "c"}
+
+
+async def test_a_key_that_was_alone_keeps_what_waits_when_others_come() -> None:
+    """And gives up what its client leaves, though it has a line of its own by now."""
+    queue = Queue[str, str](100, 10_000, {"a": Limits()})
+    first, second = job("a", 50), job("a", 20)
+    queue.enter(first)
+    queue.follow({"a": Limits(), "b": Limits()}, 0.0)
+    queue.enter(second)
+    assert len(queue) == 2
+    queue.leave(first)
+
+    assert (len(queue), queue.tokens, queue.jobs) == (1, 20, [second])
+
+
+def bound(queue: Queue[str, str], name: str) -> str | None:
+    """The limit that a request of a key would break now."""
+    try:
+        queue.check(1, 1.0, 1e9, 1.0, name, 0.0)
+    except Overloaded as error:
+        return error.bound
+    return None

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from service import keys
-from service.keys import Limits
+from service.keys import key as keys
+from service.keys.key import Limits
+from service.keys.ring import Ring
 from service.settings import load
 
 KEY, OTHER = "canary-Key_123456789", "another-key-123456"
@@ -19,9 +20,10 @@ def test_keys_come_from_a_file_and_a_variable(tmp_path: Path) -> None:
     file.write_text(f"{OTHER}\n\nteam-b:{KEY}\nteam-c:sha256:{'0' * 64}\n")
 
     settled = load({"api_keys_file": str(file)}, {"HEADLIGHT_API_KEYS": KEY})
+    ring = Ring(settled.api_keys, settled.api_keys_file)
 
     other = hashlib.sha256(OTHER.encode()).hexdigest()
-    held = [(key.name, key.digest) for key in settled.api_keys]
+    held = [(key.name, key.digest) for key in ring.keys]
     assert held == [("key-1", DIGEST), ("key-2", other), ("team-c", "0" * 64)]
 
 
@@ -75,9 +77,9 @@ def test_what_is_no_key_is_refused_without_being_shown(text: str, tmp_path: Path
     file = tmp_path / "keys"
     file.write_text(text)
 
-    for flags, environ in (({"api_keys_file": file}, {}), ({}, {"HEADLIGHT_API_KEYS": text})):
-        with pytest.raises(ValueError, match="api_keys: ") as refused:
-            load(flags, environ)
+    for read in (lambda: Ring((), file), lambda: load({}, {"HEADLIGHT_API_KEYS": text})):
+        with pytest.raises(ValueError, match="^api_keys") as refused:
+            read()
         assert not text.strip(" \n,") or text not in str(refused.value)
 
 

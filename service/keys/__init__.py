@@ -1,0 +1,1 @@
+"""What an API key is, and which ones let in now."""
