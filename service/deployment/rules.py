@@ -25,12 +25,9 @@ PREFIX = re.compile(r"/|(/[A-Za-z0-9._~-]+)+")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-@serve.deployment
-class _Any:
-    """A deployment of no options, on which those of a file are tried."""
-
-
-OPTIONS = set(inspect.signature(_Any.options).parameters) - {"name"}
+# A deployment of no options, on which those of a file are tried
+TRIED = serve.deployment()(type("Any", (), {}))
+OPTIONS = set(inspect.signature(TRIED.options).parameters) - {"name"}
 
 
 def check(value: dict[str, Any]) -> Iterator[Fault]:
@@ -113,7 +110,7 @@ def _refused(options: dict[str, Any]) -> Exception | None:
     """What Ray raises for options; None if it takes them."""
     try:
         # a copy, in which Ray may fill in what they leave out
-        _Any.options(**deepcopy(options))  # type: ignore[attr-defined]  # made by a decorator
+        TRIED.options(**deepcopy(options))
     except (ValueError, TypeError, AssertionError) as error:
         return error
     return None

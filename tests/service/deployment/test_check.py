@@ -1,5 +1,6 @@
 """`headlight config check`: each mistake that a file of deploy/ may hold is one line, by name."""
 
+import json
 from pathlib import Path
 from typing import NamedTuple
 
@@ -545,6 +546,22 @@ def test_the_command_exits_with_2_for_a_mistake_and_0_without(tmp_path: Path) ->
     assert f"{right}: ok: " in good.stdout and f"{right}: ok: " in bad.stdout
     assert "host: note: only its own node reaches" in good.stdout
     assert f"{wrong}: ok" not in bad.stdout
+
+
+def test_json_has_each_mistake_and_what_is_right(tmp_path: Path) -> None:
+    """One object, with the parts of a line each by its name; the same exit status."""
+    right, wrong = ROOT / "deploy" / LAPTOP, tmp_path / "laptop.yaml"
+    wrong.write_text(right.read_text().replace("num_replicas", "num_replica"))
+
+    result = run(str(wrong), str(right), "--json")
+
+    said = json.loads(result.stdout)
+    (mistake,) = (each for each in said["findings"] if not each["note"])
+    assert result.exit_code == 2
+    assert mistake["file"] == str(wrong) and mistake["line"] == 26
+    assert mistake["path"] == f"{DEPLOYMENT}.num_replica"
+    assert mistake["text"].startswith("Ray knows no such key")
+    assert said["right"][0].startswith(f"{right}: ok: ")
 
 
 def test_a_file_of_something_else_is_refused() -> None:
