@@ -255,7 +255,11 @@ ROWS = (
     ),
     # start and stop
     Row("launch.JOIN_SECONDS", "the start fails", "for a cluster to run an empty task"),
-    Row("deployment.running.dashboard.SECONDS", "the command fails", "for an answer of Ray's dashboard"),
+    Row(
+        "deployment.running.dashboard.SECONDS",
+        "the command fails",
+        "for an answer of Ray's dashboard",
+    ),
     Row("deployment.deploy.START_SECONDS", "the command fails", "for that dashboard to be there"),
     Row("cluster.reach.READY_SECONDS", "the start fails", "from deployed to ready", "ready"),
     Row("probe.PROBE_SECONDS", "the update fails", "for a cluster's nodes to answer the probe"),
