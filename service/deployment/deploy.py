@@ -160,13 +160,27 @@ def _unfit(
     """What is wrong with a file on this cluster."""
     nodes = cluster.nodes()
     serve = schema.plain(document.value)
-    host, wrong = serve["http_options"]["host"], _fixed(serve, before)
+    host, wrong = serve["http_options"]["host"], [*_fixed(serve, before), *_taken(serve, before)]
     if reach.loopback(host) and len(nodes) > 1:
         text = f"{host} is reached from its own node alone, and there are {len(nodes)}"
         wrong.append(Fault(("http_options", "host"), f"{text}; write 0.0.0.0"))
     if not any(node.managed for node in nodes):
         wrong += capacity.lacking(ours, [node.resources for node in nodes])
     return wrong
+
+
+def _taken(value: dict[str, Any], before: dict[str, Any]) -> Iterator[Fault]:
+    """Find prefixes of applications that stay: Ray would lead their requests elsewhere."""
+    stay = {
+        said.get("route_prefix"): name
+        for name, said in before["applications"].items()
+        if said.get("source") == "imperative"
+    }
+    for i, application in enumerate(value["applications"]):
+        prefix = application.get("route_prefix", "/")
+        if stay.get(prefix, application.get("name")) != application.get("name"):
+            text = f"{prefix} leads to {stay[prefix]}, which a program deployed; write another"
+            yield Fault(("applications", i, "route_prefix"), text)
 
 
 def _fixed(value: dict[str, Any], before: dict[str, Any]) -> list[Fault]:

@@ -139,6 +139,21 @@ def test_help_speaks_to_people(command: str) -> None:
     assert not re.findall(r"ANNOTATED|BOOL|\bSTR\b|\bTUPLE\b|default: (\(\)|False|None)", said)
 
 
+def test_an_option_says_what_it_takes() -> None:
+    """A number, a file, several texts, or the words there are; also where it has a bound."""
+    said = " ".join(CliRunner().invoke(given, ["--help"]).output.split())
+
+    for words in (
+        "--max-tokens N",
+        "--api-keys-file FILE",
+        "--cors-origins TEXT,...",
+        "--tracing-ratio NUMBER",
+        "--device auto|cpu|cuda",
+        "--tracing TEXT",
+    ):
+        assert f"{words} " in said
+
+
 def test_commands_stand_in_sections() -> None:
     """Each once, with its whole first sentence."""
     said = CliRunner().invoke(main, ["--help"]).output

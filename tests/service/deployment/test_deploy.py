@@ -300,8 +300,13 @@ def test_what_breaks_off_may_have_been_taken() -> None:
             ("threads: 1", "threads: 1"),
             "8: http_options.host: 127.0.0.1 is reached from its own node alone, and there are 3",
         ),
+        (
+            Cluster({"mine": application("RUNNING", "b", source="imperative")}),
+            ("threads: 1", "threads: 1"),
+            "17: applications[0].route_prefix: / leads to mine, which a program deployed; write",
+        ),
     ],
-    ids=["port", "proxies", "processors", "together", "custom", "loopback"],
+    ids=["port", "proxies", "processors", "together", "custom", "loopback", "prefix"],
 )
 def test_what_a_cluster_cannot_do_is_not_sent(
     cluster: Cluster, change: tuple[str, str], said: str, tmp_path: Path

@@ -51,6 +51,15 @@ def test_json_has_the_same_of_every_application() -> None:
     assert (second["model"], second["target"], second["error"]) == (None, None, "no room")
 
 
+def test_the_model_has_the_name_that_clients_use() -> None:
+    """Which its file may set."""
+    named = application("RUNNING", "a", file={"args": {"model": "org/a", "served_model_name": "b"}})
+
+    (found,) = json.loads(status(Cluster({"a": named}), "--json").stdout)["applications"]
+
+    assert found["model"] == "b"
+
+
 def test_replicas_of_an_update_that_was_not_built_still_count() -> None:
     """Ray tells of no deployment then; those of the version before serve."""
     failed = application("DEPLOY_FAILED", message="no folder /nowhere", deployments={})
