@@ -20,10 +20,9 @@ from service.deployment.faults import Fault
 from service.wording.fault import Loc
 from service.wording.words import meant
 
-# A prefix stands unquoted in HAProxy's configuration, which one that it cannot read stops
+# A prefix stands unquoted in HAProxy's configuration, and HAProxy starts on none it cannot read
 PREFIX = re.compile(r"/|(/[A-Za-z0-9._~-]+)+")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-
 
 # A deployment of no options, on which those of a file are tried
 TRIED = serve.deployment()(type("Any", (), {}))
