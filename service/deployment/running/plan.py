@@ -52,7 +52,14 @@ def plan(value: Mapping[str, Any], before: Mapping[str, Any]) -> Plan:
         value: the file as schema.plain has it.
         before: what Ray says of each application, by its name.
     """
-    file = {each.get("name", "default"): each for each in value["applications"]}
+    # Ray gives the file's logging_config to each application that has none, and says it of each
+    shared = value.get("logging_config")
+    file = {
+        each.get("name", "default"): each
+        if each.get("logging_config") or not shared
+        else {**each, "logging_config": shared}
+        for each in value["applications"]
+    }
     there = {name: each for name, each in before.items() if each.get("status") != "DELETING"}
     both = [name for name in file if name in there]
     changed = {name: list(_changes(there[name], file[name])) for name in both}

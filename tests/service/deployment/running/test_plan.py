@@ -28,6 +28,19 @@ def test_the_same_file_leaves_all_as_it_is() -> None:
     assert list(found.lines()) == ["leaves a as it is"]
 
 
+def test_what_all_applications_share_is_told_of_each() -> None:
+    """Ray says the file's logging_config of every application that has none of its own."""
+    shared, own = {"log_level": "INFO"}, {"log_level": "DEBUG"}
+    files = [OLD, {**OLD, "name": "b", "logging_config": own}]
+    there = deployed(a={**OLD, "logging_config": shared}, b=files[1])
+
+    same = plan({"logging_config": shared, "applications": files}, there)
+    other = plan({"logging_config": own, "applications": files}, there)
+
+    assert (same.changed, same.left) == ({}, ["a", "b"])
+    assert (list(other.changed), other.left) == (["a"], ["b"])
+
+
 def test_each_key_that_changes_is_told() -> None:
     """With its value before and after, also where it comes or goes."""
     new = {
