@@ -59,4 +59,4 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=90s --retries=3 \
     CMD ["wget", "--quiet", "--output-document=/dev/null", "http://127.0.0.1:8000/ready"]
 ENTRYPOINT ["headlight"]
 # All lines of the log, where a container's runtime collects them
-CMD ["serve", "--host", "0.0.0.0", "--log-to-stderr", "true"]
+CMD ["serve", "--host", "0.0.0.0", "--log-to-stderr"]

@@ -1,11 +1,13 @@
-"""The command line: `headlight serve`, with one option per setting.
+"""The command line: `headlight serve`, with one option per setting, and the commands around it.
 
 Progress goes to stderr, the address to stdout. A refusal is one line, with exit status 2 for
-what the caller can mend in the command and 1 for a start that failed.
+what the caller can mend in the command and 1 for a start that failed. With --json, stdout holds
+JSON alone.
 
 ray is imported only once the service starts, so that --help is quick.
 """
 
+import json
 import os
 import shlex
 import signal
@@ -13,9 +15,10 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
-from typing import IO
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 import click
 from pydantic import ValidationError
@@ -23,31 +26,44 @@ from pydantic import ValidationError
 from service import launch
 from service.cluster.progress import StartFailed
 from service.commands.ending import FAILED, INTERRUPTED, USAGE, refuse, tell
-from service.commands.options import CONFIG, KEY_FILE, PRESENT, URL, of_settings, read_key
+from service.commands.options import (
+    CONFIG,
+    DASHBOARD,
+    JSON,
+    KEY_FILE,
+    PRESENT,
+    URL,
+    Grouped,
+    Sectioned,
+    of_settings,
+    read_key,
+)
 from service.commands.texts import encode, heads
 from service.keys.ring import Ring
 from service.settings import Settings, fault
 from service.settings import load as settle
 
+if TYPE_CHECKING:
+    from service.deployment.running.plan import Plan
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-@click.group()
+@click.group(cls=Grouped)
 @click.version_option(package_name="headlight", message="%(package)s %(version)s")
 def main() -> None:
     """Serve a transformer encoder and show what its attention heads look at."""
 
 
-main.add_command(encode)
-main.add_command(heads)
-
-
-@main.command()
+@click.command(cls=Sectioned)
 @of_settings
 @CONFIG
 @click.option("--example", is_flag=True, help="once ready, send one request and print the answer")
-def serve(config: Path | None, example: bool, **flags: str | None) -> None:
-    """Start the service and run it until Ctrl-C."""
+def serve(config: Path | None, example: bool, **flags: Any) -> None:
+    """Start the service and run it until Ctrl-C.
+
+    MODEL is the same as --model MODEL.
+    """
     settings = load(flags, config)
     try:
         with ExitStack() as stack:
@@ -71,37 +87,49 @@ def serve(config: Path | None, example: bool, **flags: str | None) -> None:
         refuse(str(error), FAILED)
 
 
-@main.command()
+@click.command(cls=Sectioned)
 @of_settings
 @CONFIG
-def doctor(config: Path | None, **flags: str | None) -> None:
+@JSON
+def doctor(config: Path | None, as_json: bool, **flags: Any) -> None:
     """Check that `headlight serve` could start with the same options; start nothing.
 
     The exit status is 1 if it could not.
     """
     from service.commands.doctor import findings
 
-    failed = False
+    found = []
     for finding in findings(load(flags, config)):
-        tell(sys.stdout, str(finding))
-        failed |= finding.grade == "FAIL"
-    if failed:
+        found.append(finding)
+        if not as_json:
+            tell(sys.stdout, str(finding))
+    if as_json:
+        tell(sys.stdout, json.dumps({"findings": list(map(asdict, found))}))
+    if any(finding.grade == "FAIL" for finding in found):
         raise SystemExit(FAILED)
 
 
-@main.command()
+@click.command()
 @URL
 @click.option("--interval", type=click.FloatRange(0.5, 60), default=2.0, help="seconds; default 2")
 @KEY_FILE
 @click.option("--once", is_flag=True, help="show one interval and exit")
-def top(url: str, interval: float, key_file: Path | None, once: bool) -> None:
-    """Show live figures of a running service until Ctrl-C."""
+@JSON
+def top(url: str, interval: float, key_file: Path | None, once: bool, as_json: bool) -> None:
+    """Show live figures of a running service until Ctrl-C.
+
+    With --json, each interval is a line.
+    """
     from rich.console import Console
 
     from service.commands import encode
     from service.commands import top as view
 
     try:
+        if as_json:
+            for seen in view.intervals(url, read_key(key_file), interval, once):
+                tell(sys.stdout, json.dumps(view.figures(seen)))
+            return
         show = view.once if once else view.watch
         show(url, read_key(key_file), interval, Console())
     except KeyboardInterrupt:
@@ -112,7 +140,7 @@ def top(url: str, interval: float, key_file: Path | None, once: bool) -> None:
         refuse(str(error), FAILED)
 
 
-@main.command()
+@click.command()
 @click.argument("model", metavar="FOLDER|HUB_ID")
 @click.argument("out", type=click.Path(path_type=Path))
 def convert(model: str, out: Path) -> None:
@@ -133,14 +161,15 @@ def convert(model: str, out: Path) -> None:
     tell(sys.stdout, f"headlight: {out} is made; headlight serve --model {shlex.quote(str(out))}")
 
 
-@main.group()
+@click.group()
 def config() -> None:
     """Look at a cluster's configuration."""
 
 
 @config.command("check")
 @click.argument("files", nargs=-1, required=True, type=PRESENT)
-def check_files(files: tuple[Path, ...]) -> None:
+@JSON
+def check_files(files: tuple[Path, ...], as_json: bool) -> None:
     """Check Serve files, RayServices and env files of a cluster; send nothing.
 
     Each mistake is a line, FILE:LINE: key: what is wrong. The exit status is 2 if there is one.
@@ -152,45 +181,134 @@ def check_files(files: tuple[Path, ...]) -> None:
         findings, right = check(files)
     except OSError as error:
         refuse(str(error), USAGE)
-    for line in [*findings, *right]:
-        tell(sys.stdout, str(line))
+    if as_json:
+        tell(sys.stdout, json.dumps({"findings": list(map(asdict, findings)), "right": right}))
+    else:
+        for line in [*findings, *right]:
+            tell(sys.stdout, str(line))
     if any(not finding.note for finding in findings):
         raise SystemExit(USAGE)
 
 
-@main.command()
+@click.command()
 @click.argument("file", type=PRESENT)
-@click.option(
-    "--address", default="http://127.0.0.1:8265", show_default=True, help="Ray's dashboard"
-)
+@DASHBOARD
 @click.option(
     "--wait", type=click.FloatRange(0.1, 3600), default=300.0, help="seconds; default 300"
 )
-def deploy(file: Path, address: str, wait: float) -> None:
+@click.option("--prune", is_flag=True, help="remove the applications that FILE does not name")
+@click.option("--dry-run", is_flag=True, help="say what would change, and send nothing")
+@JSON
+def deploy(
+    file: Path, address: str, wait: float, prune: bool, dry_run: bool, as_json: bool
+) -> None:
     """Check a Serve FILE, send it to a running cluster, and say what became of it.
 
-    The exit status is 2 if nothing was sent, and 1 if what was sent does not run.
+    The exit status is 2 if nothing was sent, and 1 if what was sent does not run. With --dry-run
+    it is 2 where the same command without it would be refused.
     """
     from service.deployment import deploy as deployment
-    from service.deployment.dashboard import Refused, Unreachable
+    from service.deployment.running.dashboard import Refused, Unreachable
 
+    told = Told(as_json, sys.stdout if dry_run else sys.stderr)
     try:
-        said = deployment.deploy(file, address, wait, lambda line: tell(sys.stderr, line))
+        prepared = deployment.prepare(file, address, wait, told.progress)
+        told.plan(prepared.plan)
+        if not prune:
+            prepared.keep()
+        if dry_run:
+            told.end("planned", "headlight: nothing was sent", 0)
+        said = prepared.send(wait, told.progress)
     except deployment.Wrong as error:
-        tell(sys.stderr, str(error))
-        raise SystemExit(USAGE) from error
+        told.end("refused", str(error), USAGE)
     except deployment.Interrupted as error:
-        refuse(str(error), INTERRUPTED)
+        told.end("interrupted", f"headlight: {error}", INTERRUPTED)
     except KeyboardInterrupt:
-        refuse("stopped; nothing was sent", INTERRUPTED)
-    except (deployment.Failed, Refused, Unreachable, OSError) as error:
-        refuse(str(error), FAILED)
-    tell(sys.stdout, f"headlight: {said}")
+        told.end("interrupted", "headlight: stopped; nothing was sent", INTERRUPTED)
+    except (deployment.Failed, Refused) as error:
+        told.end("failed", f"headlight: {error}", FAILED)
+    except (Unreachable, OSError) as error:
+        told.end("unreachable", f"headlight: {error}", USAGE)
+    told.end("runs", f"headlight: {said}", 0)
 
 
-def load(flags: dict[str, str | None], config: Path | None) -> Settings:
-    """Settle the settings, or leave with a line that names the wrong one."""
+@click.command()
+@DASHBOARD
+@JSON
+def status(address: str, as_json: bool) -> None:
+    """Show what a cluster serves: applications, models, replicas, the last error.
+
+    The exit status is 0 if all that was deployed runs, 1 if something does not or nothing is
+    deployed, and 2 if the cluster cannot be asked. A service of `headlight serve` has no
+    dashboard to ask; `headlight top` shows it.
+    """
+    from rich.console import Console
+
+    from service.deployment.running import status as view
+    from service.deployment.running.dashboard import Dashboard, Unreachable
+
     try:
+        rows = view.serving(Dashboard(address))
+    except Unreachable as error:
+        refuse(str(error), USAGE)
+    if as_json:
+        tell(sys.stdout, json.dumps({"applications": list(map(asdict, rows))}))
+    elif rows:
+        Console().print(view.table(rows))
+        for line in view.errors(rows):
+            tell(sys.stdout, line)
+    else:
+        tell(sys.stdout, "headlight: nothing is deployed")
+    if not rows or not all(row.right for row in rows):
+        raise SystemExit(FAILED)
+
+
+main.section("Serve", serve, doctor, top)
+main.section("Ask a model about texts", encode, heads)
+main.section("Run on a cluster", config, deploy, status)
+main.section("Prepare a model", convert)
+
+
+class Told:
+    """What `headlight deploy` says: lines as they come, or at the end one object of JSON.
+
+    Args:
+        plans: where the lines of a plan go.
+    """
+
+    def __init__(self, as_json: bool, plans: IO[str]) -> None:
+        self.as_json, self.plans = as_json, plans
+        self.planned: dict[str, Any] | None = None
+
+    def progress(self, line: str) -> None:
+        """Say what is waited for."""
+        tell(sys.stderr, line)
+
+    def plan(self, plan: "Plan") -> None:
+        """Say what would become of each application."""
+        self.planned = plan.json()
+        for line in plan.lines() if not self.as_json else ():
+            tell(self.plans, line)
+
+    def end(self, status: str, text: str, code: int) -> NoReturn:
+        """Leave with what became of it."""
+        text = text if status == "refused" else " ".join(text.split())
+        if self.as_json:
+            lines = text.removeprefix("headlight: ").splitlines()
+            said = {"status": status, "said": lines, "plan": self.planned}
+            tell(sys.stdout, json.dumps(said))
+        else:
+            tell(sys.stderr if code else sys.stdout, text)
+        raise SystemExit(code)
+
+
+def load(flags: dict[str, Any], config: Path | None) -> Settings:
+    """Settle the settings, or leave with a line that names the wrong one."""
+    named = flags.pop("named")
+    if None not in (named, flags["model"]):
+        refuse(f"the model is said twice: {named} and --model {flags['model']}", USAGE)
+    try:
+        flags["model"] = named if named is not None else flags["model"]
         settings = settle(flags, file=config)
         Ring(settings.api_keys, settings.api_keys_file)
         return settings

@@ -273,7 +273,11 @@ ROWS = (
     ),
     # start and stop
     Row("launch.JOIN_SECONDS", "the start fails", "for a cluster to run an empty task"),
-    Row("deployment.dashboard.SECONDS", "the command fails", "for an answer of Ray's dashboard"),
+    Row(
+        "deployment.running.dashboard.SECONDS",
+        "the command fails",
+        "for an answer of Ray's dashboard",
+    ),
     Row("deployment.deploy.START_SECONDS", "the command fails", "for that dashboard to be there"),
     Row("cluster.reach.READY_SECONDS", "the start fails", "from deployed to ready", "ready"),
     Row("probe.PROBE_SECONDS", "the update fails", "for a cluster's nodes to answer the probe"),
@@ -312,7 +316,7 @@ NO_LIMITS = {
     "api.tei.vocabulary.WRITTEN_BYTES", "api.tei.vocabulary.ID_BYTES",
     "cluster.relay.READ_BYTES", "cluster.relay.NAME_BYTES", "cluster.reach.FRAME_BYTES",
     "cluster.progress.PERIOD_SECONDS", "needs.REPLICA_BYTES", "deployment.deploy.POLL_SECONDS",
-    "deployment.dashboard.MOST_ACTORS", "deployment.manifest.MOST_NODES",
+    "deployment.running.dashboard.MOST_ACTORS", "deployment.manifest.MOST_NODES",
     "cluster.drain.COUNT_BYTES", "cluster.drain.NAME_BYTES",
     "cluster.drain.MOST_SOCKETS", "cluster.drain.PAUSE_SECONDS", "engine.proof.MEASURED_SECONDS",
     "engine.speed.MEMORY_SECONDS", "observe.lag.PERIOD_SECONDS",

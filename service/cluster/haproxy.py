@@ -34,6 +34,7 @@ def answer(status: str, code: str, title: str, *headers: str) -> str:
 
 # While no replica can answer, or none is to
 UNREADY = answer("503", "not_ready", "The replica is not ready.", "Retry-After 1")
+NOWHERE = answer("404", "not_found", "There is nothing at this path.")
 LATE = answer("504", "deadline_exceeded", "The request was not finished by its deadline.")
 SLOW = answer("408", "request_timeout", "The body did not arrive in time.")
 # When no other replica may be asked in its place, or none is left that was not
@@ -124,6 +125,9 @@ CHOICE = "    use_backend default_backend"
 # The client's next request needs another connection, which soon nobody takes.
 REFUSAL = f"    http-request return {UNREADY} hdr Connection close"
 
+# The same with applications: the path is below no prefix, in our words instead of Ray's
+ASTRAY = f"    http-request return {NOWHERE}"
+
 # Sections whose listeners show HAProxy's state to all who connect. The counts may be shown to
 # Prometheus: on the address in this variable instead of the loopback
 METRICS_HOST = "HAPROXY_METRICS_HOST"
@@ -156,17 +160,8 @@ def rewrite(
     doors = limits(most, per_source or most - min(OTHERS, most // 2))
     stopping = f' if {{ str({FLAG}) -f "{flag}" }}'
     choice = CHOICE + stopping
-    ours = {
-        LEAVE,
-        CLOSE,
-        ONE_PROTOCOL,
-        CLIENT,
-        *DEFAULTS,
-        *doors,
-        choice,
-        REFUSAL,
-        REFUSAL + stopping,
-    }
+    always = {LEAVE, CLOSE, ONE_PROTOCOL, CLIENT, *DEFAULTS, *doors}
+    ours = always | {choice, REFUSAL, REFUSAL + stopping, ASTRAY}
     written = (line for line in config.splitlines() if line not in ours)
     rays = [line for line in written if not line.startswith(PAUSE)]
     drains = pause is not None
@@ -175,7 +170,7 @@ def rewrite(
         "global": (LEAVE, f"{PAUSE} {pause:.1f}") if drains else (LEAVE,),
         "defaults": DEFAULTS,
         "frontend http_frontend": (*doors, ONE_PROTOCOL, CLIENT, *((CLOSE,) if drains else ())),
-        "backend default_backend": (REFUSAL + stopping if routed else REFUSAL,),
+        "backend default_backend": (REFUSAL + stopping, ASTRAY) if routed else (REFUSAL,),
     }
     lines: list[str] = []
     section = ""

@@ -248,7 +248,7 @@ def check(settings: Settings, actual: Mapping[str, str], node: str = "this clust
     different = differences(promised(settings), actual)
     if not settings.insecure_cluster:
         open_to_all = differences(AUTHENTICATED, actual)
-        different += [f"{one} unless you set --insecure-cluster true" for one in open_to_all]
+        different += [f"{one} unless you set --insecure-cluster" for one in open_to_all]
     if different:
         raise Unsuited(f"{node} cannot serve: " + "; ".join(different))
 

@@ -10,9 +10,10 @@ import shutil
 import socket
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from service.cluster import haproxy, ports, room
 from service.settings import MIB, Settings
@@ -25,7 +26,8 @@ RAY, PACKAGE = "2.60.", "ray[serve]>=2.60,<2.61"
 Grade = Literal["ok", "note", "FAIL"]
 
 
-class Finding(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Finding:
     """One line.
 
     Args:

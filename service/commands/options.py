@@ -1,8 +1,8 @@
 """The options of the command line: one per setting, and those that several commands share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import click
 from click.shell_completion import CompletionItem
@@ -26,6 +26,10 @@ KEY_FILE = click.option(
     type=FILE,
     help="file with an API key; from the service's own key file, the first key is used",
 )
+DASHBOARD = click.option(
+    "--address", default="http://127.0.0.1:8265", show_default=True, help="Ray's dashboard"
+)
+JSON = click.option("--json", "as_json", is_flag=True, help="print JSON, for programs")
 FORMAT = click.option(
     "--format",
     type=click.Choice(["jsonl", "txt", "csv", "tsv"]),
@@ -59,30 +63,131 @@ def of_ranking(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+# The sections of --help, each by the setting that begins it; settings stand in this order
+SECTIONS = {
+    "model": "The model",
+    "host": "Where it listens",
+    "replicas": "Replicas and what they run on",
+    "ingress": "Ray",
+    "deadline_seconds": "Time",
+    "api_keys_file": "Who may ask",
+    "max_body_bytes": "Limits of a request",
+    "log_format": "Logs and traces",
+    "batch_tokens": "Queues and connections",
+}
+WORDS = {str: "TEXT", int: "N", float: "NUMBER", Path: "FILE", tuple: "TEXT,..."}
+WHOLE = 200  # letters of a sentence that --help wraps, and does not cut
+# A switch with a value, as it was written before there were switches
+ON, OFF = {"true", "1", "yes", "on"}, {"false", "0", "no", "off"}
+
+
+class Sectioned(click.Command):
+    """A command whose options are the settings: --help in sections, switches as switches."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read `--switch false` and `--switch=false` as `--no-switch`, then as click does."""
+        return super().parse_args(ctx, list(_switched(args)))
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a section for each subject, and one for what is no setting."""
+        settings, others = dict[str, list[tuple[str, str]]](), list[tuple[str, str]]()
+        records, title = others, ""
+        for parameter in self.get_params(ctx):
+            record = isinstance(parameter, click.Option) and parameter.get_help_record(ctx)
+            if parameter.name in Settings.model_fields:
+                title = SECTIONS.get(parameter.name, title)
+                records = settings.setdefault(title, [])
+            else:
+                records = others
+            if record:
+                records.append(record)
+        for title, records in {**settings, "This command": others}.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+class Grouped(click.Group):
+    """Commands in sections of --help, each with the name of the section it stands in."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.sections: dict[str, list[click.Command]] = {}
+
+    def section(self, title: str, *commands: click.Command) -> None:
+        """Add commands below a title."""
+        self.sections[title] = list(commands)
+        for command in commands:
+            self.add_command(command)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the sections."""
+        longest = max(len(each.name or "") for group in self.sections.values() for each in group)
+        for title, commands in self.sections.items():
+            rows = [
+                (str(each.name).ljust(longest), each.get_short_help_str(WHOLE)) for each in commands
+            ]
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+
+def _switched(args: list[str]) -> Iterator[str]:
+    """Arguments, where a switch with a value has become one or its opposite."""
+    rest = iter([*args, ""])
+    given = next(rest)
+    for following in rest:
+        name, equal, value = given.partition("=")
+        if name not in SWITCHES:
+            yield given
+        elif (word := (value if equal else following).lower()) in ON | OFF:
+            yield name if word in ON else f"--no-{name.removeprefix('--')}"
+            if not equal:
+                following = next(rest, "")
+        else:
+            yield given
+        given = following
+
+
+def _kind(field: FieldInfo) -> Any:
+    """The type of a setting, without what bounds it and without None."""
+    kinds = [kind for kind in get_args(field.annotation) if kind is not type(None)]
+    whole = field.annotation if get_origin(field.annotation) in (Literal, tuple) else None
+    kind = whole or (kinds[0] if kinds else field.annotation)
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
+
+
+SWITCHES = {
+    "--" + name.replace("_", "-")
+    for name, field in Settings.model_fields.items()
+    if _kind(field) is bool
+}
+
+
 def option(name: str, field: FieldInfo) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make the option of one setting; settings.load checks, for all sources alike."""
-    kinds = [kind for kind in get_args(field.annotation) if kind is not type(None)]
-    choices = kinds if get_origin(field.annotation) is Literal else ()
-    kind = kinds[0] if kinds else field.annotation
-    values = ("true", "false") if kind is bool else choices
-    default = "" if field.default is None else f"  [default: {field.default}]"
+    kind, flag = _kind(field), "--" + name.replace("_", "-")
+    if kind is bool:
+        both = f"{flag}/--no-{flag.removeprefix('--')}"
+        default = "  [default: on]" if field.default else ""
+        return click.option(both, name, default=None, help=f"{field.description}{default}")
+    choices = get_args(kind) if get_origin(kind) is Literal else ()
+    default = "" if field.default in (None, ()) else f"  [default: {field.default}]"
     return click.option(
-        "--" + name.replace("_", "-"),
+        flag,
         name,
-        metavar="|".join(choices) or getattr(kind, "__name__", "text").upper(),
+        metavar="|".join(choices) or WORDS.get(get_origin(kind) or kind, "TEXT"),
         help=f"{field.description}{default}",
         shell_complete=lambda context, parameter, typed: [
-            CompletionItem(value) for value in values if value.startswith(typed)
+            CompletionItem(value) for value in choices if value.startswith(typed)
         ],
     )
 
 
 def of_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command one option per setting, in the order of the settings."""
+    """Give a command one option per setting, in the order of the settings, and MODEL by place."""
     for name, field in reversed(Settings.model_fields.items()):
         if not field.exclude:  # never on a command line, which others can read
             command = option(name, field)(command)
-    return command
+    return click.argument("named", metavar="[MODEL]", required=False)(command)
 
 
 def read_key(file: Path | None) -> str | None:

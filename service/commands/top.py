@@ -5,6 +5,7 @@ What a service does not publish is shown as `-`.
 
 import time
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -17,6 +18,22 @@ from service.commands.interval import Interval, read
 
 MOST_ROUTES, MOST_REPLICAS = 5, 8  # rows of a table, so that all fits a screen of 24 lines
 BAR_CELLS = 5
+
+
+def intervals(url: str, key: str | None, period: float, once: bool) -> Iterator[Interval]:
+    """Give what happened in each period from now: in one, or until Ctrl-C.
+
+    Raises:
+        Unreachable: see `read`.
+    """
+    before = read(url, key)
+    while True:
+        time.sleep(period)
+        after = read(url, key)
+        yield Interval(before, after)
+        if once:
+            return
+        before = after
 
 
 def watch(url: str, key: str | None, period: float, console: Console) -> None:
@@ -55,9 +72,8 @@ def once(url: str, key: str | None, period: float, console: Console) -> None:
     Raises:
         Unreachable: see `read`.
     """
-    before = read(url, key)
-    time.sleep(period)
-    console.print(screen(Interval(before, read(url, key))))
+    for seen in intervals(url, key, period, once=True):
+        console.print(screen(seen))
 
 
 def screen(interval: Interval) -> Group:
@@ -65,6 +81,53 @@ def screen(interval: Interval) -> Group:
     beside = Table.grid(padding=(0, 3))
     beside.add_row(_routes(interval), _stages(interval))
     return Group(_title(interval), "", _totals(interval), "", beside, "", _replicas(interval))
+
+
+def figures(interval: Interval) -> dict[str, Any]:
+    """The same for programs, every route and replica; None where nothing is published.
+
+    Times are in seconds, rates are per second, `waiting` is now.
+    """
+    facts = next(iter(interval.labels("model_info")), {})
+    codes, routes = (interval.rates("requests_total", label) for label in ("code", "route"))
+    stages = interval.rates("stage_duration_seconds_sum", "stage")
+    ready = interval.gauges("ready", "replica")
+    return {
+        "seconds": interval.after.at - interval.before.at,
+        **{name: facts.get(name) for name in ("model", "dtype", "device")},
+        "answers": codes,
+        "tokens": interval.rate("tokens_total"),
+        "turned_away": interval.rate("shed_total"),
+        "in_flight": _sum(interval.gauges("requests_in_flight", "")),
+        "routes": {
+            route: {"requests": rate, **_quantiles(interval, "request", route=route)}
+            for route, rate in routes.items()
+        },
+        "stages": {
+            stage: {"seconds": rate, **_quantiles(interval, "stage", stage=stage)}
+            for stage, rate in stages.items()
+        },
+        "replicas_expected": _sum(interval.gauges("replicas_expected", "")),
+        "replicas": {name: _replica(interval, name, bool(ready[name])) for name in ready},
+    }
+
+
+def _quantiles(interval: Interval, what: str, **only: str) -> dict[str, float | None]:
+    name = f"{what}_duration_seconds"
+    return {f"p{share * 100:g}": interval.quantile(name, share, **only) for share in (0.5, 0.99)}
+
+
+def _replica(interval: Interval, name: str, ready: bool) -> dict[str, Any]:
+    """What a replica does, by the names of the screen."""
+    return {
+        "ready": ready,
+        "requests": interval.rate("requests_total", replica=name),
+        "tokens": interval.rate("tokens_total", replica=name),
+        "waiting_requests": _sum(interval.gauges("waiting_requests", "", replica=name)),
+        "waiting_tokens": _sum(interval.gauges("waiting_tokens", "", replica=name)),
+        "batch_sequences": interval.mean("batch_sequences", replica=name),
+        "batch_tokens": interval.mean("batch_tokens", replica=name),
+    }
 
 
 def _title(interval: Interval) -> Text:

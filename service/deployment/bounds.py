@@ -5,6 +5,7 @@ graceful_shutdown_timeout_s   >= drain + deadline + 5: what was admitted is answ
 num_cpus                      >= threads
 num_gpus                       > 0 just where the device is cuda
 num_replicas                  or max_replicas in args, never both
+ssl_*, target_capacity        never: HAProxy does not see the one, the other moves all counts here
 """
 
 from collections.abc import Iterator
@@ -35,7 +36,10 @@ BUILT = {
     "max_ongoing_requests": "max_waiting_requests in args",
     "max_queued_requests": "max_waiting_requests in args",
     "backpressure_config": "service.app:build",
+    "request_router_config": "HAProxy, which chooses the replica",
 }
+# The same for a whole application: replicas follow the load in one way
+SCALED = {"autoscaling_policy", "external_scaler_enabled"}
 
 
 def of_file(value: dict[str, Any], ours: list[Application]) -> Iterator[Fault]:
@@ -48,6 +52,7 @@ def of_file(value: dict[str, Any], ours: list[Application]) -> Iterator[Fault]:
     yield from _host(options)
     yield from _port(options.get("port", 8000))
     yield from _request_timeout(options, ours)
+    yield from _ignored(value, options, ours)
     for name in ("deadline_seconds", "drain_seconds", "ingress"):
         values = {getattr(each.settings, name): None for each in ours}
         if len(values) > 1:
@@ -55,6 +60,24 @@ def of_file(value: dict[str, Any], ours: list[Application]) -> Iterator[Fault]:
             yield Fault((*ours[-1].loc, "args", name), text)
     if value.get("proxy_location") == "Disabled":
         yield Fault(("proxy_location",), "nobody would listen; write EveryNode")
+
+
+def _ignored(
+    value: dict[str, Any], options: dict[str, Any], ours: list[Application]
+) -> Iterator[Fault]:
+    """What would not be as the file says: clear text for TLS, other numbers of replicas."""
+    behind = any(each.settings.ingress == "haproxy" for each in ours)
+    for name in sorted(options) if behind else ():
+        if name.startswith("ssl_") and options[name]:
+            yield Fault(("http_options", name), "HAProxy does not read it; end TLS in front of it")
+    if value.get("target_capacity") is not None:
+        text = "leave it out; the number of replicas is num_replicas, or max_replicas in args"
+        yield Fault(("target_capacity",), text)
+    for each in ours:
+        application = value["applications"][each.loc[-1]]
+        for name in sorted(SCALED & application.keys()):
+            if application[name]:
+                yield Fault((*each.loc, name), "leave it out; write max_replicas in args")
 
 
 def of_application(ours: Application) -> Iterator[Fault]:

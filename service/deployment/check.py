@@ -1,6 +1,6 @@
 """`headlight config check`: Serve files, RayServices and env files, before anything is sent.
 
-Serve file    schema (Ray's, strictly), applications (our settings), bounds
+Serve file    schema (Ray's, strictly) and its rules, applications (our settings), bounds
 RayService    the Serve file in it, and the pods around it: variables, room, time-outs
 env file      the variables of a cluster's nodes, for the Serve files beside it
 """
@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from service.cluster import ingress
-from service.deployment import applications, bounds, capacity, manifest, schema, variables
+from service.deployment import (
+    applications,
+    bounds,
+    capacity,
+    manifest,
+    rules,
+    schema,
+    variables,
+)
 from service.deployment.applications import Application
 from service.deployment.document import Document, Unreadable, documents
 from service.deployment.faults import Fault, Finding
@@ -70,6 +78,7 @@ def serve(file: Document, environ: Mapping[str, str]) -> tuple[list[Application]
     if not wrong:
         plain = schema.plain(file.value)
         ours, wrong = applications.read(plain, environ)
+        wrong += rules.check(plain)
         wrong += bounds.of_file(plain, ours)
         wrong += [fault for each in ours for fault in bounds.of_application(each)]
     return ours, [file.finding(fault) for fault in wrong]

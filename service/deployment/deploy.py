@@ -2,22 +2,28 @@
 
 check      as `headlight config check`
 cluster    its token, its nodes' room, what it cannot change in place
+plan       what is added, changed and removed; nothing is removed unasked
 send       by Ray's REST interface, as `serve deploy`
 await      until Ray has done with it, well or not
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from service.cluster import progress, reach
-from service.deployment import capacity, check, manifest, outcome, schema
+from service.deployment import capacity, check, manifest, schema
 from service.deployment.applications import Application
-from service.deployment.dashboard import Dashboard, Silent, Unreachable
 from service.deployment.document import Document, Unreadable, documents
 from service.deployment.faults import Fault
+from service.deployment.running import outcome
+from service.deployment.running.dashboard import Dashboard, Silent, Unreachable
+from service.deployment.running.plan import Plan, plan
+from service.wording.words import listed
 
 POLL_SECONDS = 0.5
 START_SECONDS = 15  # from `ray start` to its dashboard's first answer
@@ -37,19 +43,17 @@ class Interrupted(Exception):
     """The wait was ended; its text says in a line what goes on."""
 
 
-def deploy(path: Path, address: str, wait: float, say: Callable[[str], None]) -> str:
-    """Deploy a Serve file; returns in a line what runs.
+def prepare(path: Path, address: str, wait: float, say: Callable[[str], None]) -> "Prepared":
+    """Check a Serve file and hold it against a cluster; send nothing.
 
     Args:
         address: of Ray's dashboard.
-        wait: seconds until the outcome has to be known.
+        wait: seconds until the dashboard has to answer, START_SECONDS at the most.
         say: takes a line on what is waited for, every few seconds.
 
     Raises:
         Wrong: the file is not right, or not for this cluster.
         Unreachable: the cluster cannot be asked.
-        Failed: Ray refused it, it does not run, or it does not run yet.
-        Interrupted: by the user.
         OSError: the file cannot be read.
     """
     document, ours = _read(path)
@@ -58,15 +62,68 @@ def deploy(path: Path, address: str, wait: float, say: Callable[[str], None]) ->
         before = _first(cluster, time.monotonic() + min(wait, START_SECONDS))
     if faults := _unfit(document, ours, cluster, before):
         raise Wrong("\n".join(str(document.finding(fault)) for fault in faults))
-    sent = Sent(cluster, ours, before)
-    began = time.monotonic()
-    try:
-        cluster.deploy(schema.plain(document.value))
-        with progress.told(say, sent.progress):
-            text = sent.done(began + wait)
-    except KeyboardInterrupt as error:
-        raise Interrupted("the cluster goes on; the same command waits for it again") from error
-    return f"{text}, ready after {time.monotonic() - began:.0f} s"
+    body = schema.plain(document.value)
+    alive = {each.name: cluster.replicas(each.name) for each in ours}
+    return Prepared(cluster, body, ours, before["applications"], alive)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A right file for a cluster.
+
+    Args:
+        body: the file as Ray reads it.
+        before: what Ray says of each application now.
+        alive: ids of the replicas that live of each application in the file.
+    """
+
+    cluster: Dashboard
+    body: dict[str, Any]
+    ours: list[Application]
+    before: dict[str, Any]
+    alive: dict[str, set[str]]
+
+    @cached_property
+    def plan(self) -> Plan:
+        """What would become of each application."""
+        return plan(self.body, self.before)
+
+    def keep(self) -> None:
+        """Hold that nothing is removed.
+
+        Raises:
+            Wrong: the file does not name an application that is deployed.
+        """
+        if gone := list(self.plan.removed):
+            names, them = listed(gone, "and"), "it" if len(gone) == 1 else "them"
+            raise Wrong(
+                f"headlight: the file does not name {names}, so Ray would remove {them}; "
+                f"add {them} to the file, or remove {them} with --prune"
+            )
+
+    def send(self, wait: float, say: Callable[[str], None]) -> str:
+        """Deploy the file; returns in a line what runs.
+
+        Args:
+            wait: seconds until the outcome has to be known.
+            say: takes a line on what is waited for, every few seconds.
+
+        Raises:
+            Refused: Ray does not take it.
+            Failed: it does not run, or not yet.
+            Interrupted: by the user.
+        """
+        sent, began = Sent(self), time.monotonic()
+        try:
+            self.cluster.deploy(self.body)
+            with progress.told(say, sent.progress):
+                text = sent.done(began + wait)
+        except Unreachable as error:
+            raise Failed(f"{error}; the cluster may have taken the file") from error
+        except KeyboardInterrupt as error:
+            line = "the cluster goes on; the same command waits for it again"
+            raise Interrupted(line) from error
+        return f"{text}, ready after {time.monotonic() - began:.0f} s"
 
 
 def _read(path: Path) -> tuple[Document, list[Application]]:
@@ -103,13 +160,27 @@ def _unfit(
     """What is wrong with a file on this cluster."""
     nodes = cluster.nodes()
     serve = schema.plain(document.value)
-    host, wrong = serve["http_options"]["host"], _fixed(serve, before)
+    host, wrong = serve["http_options"]["host"], [*_fixed(serve, before), *_taken(serve, before)]
     if reach.loopback(host) and len(nodes) > 1:
         text = f"{host} is reached from its own node alone, and there are {len(nodes)}"
         wrong.append(Fault(("http_options", "host"), f"{text}; write 0.0.0.0"))
     if not any(node.managed for node in nodes):
         wrong += capacity.lacking(ours, [node.resources for node in nodes])
     return wrong
+
+
+def _taken(value: dict[str, Any], before: dict[str, Any]) -> Iterator[Fault]:
+    """Find prefixes of applications that stay: Ray would lead their requests elsewhere."""
+    stay = {
+        said.get("route_prefix"): name
+        for name, said in before["applications"].items()
+        if said.get("source") == "imperative"
+    }
+    for i, application in enumerate(value["applications"]):
+        prefix = application.get("route_prefix", "/")
+        if stay.get(prefix, application.get("name")) != application.get("name"):
+            text = f"{prefix} leads to {stay[prefix]}, which a program deployed; write another"
+            yield Fault(("applications", i, "route_prefix"), text)
 
 
 def _fixed(value: dict[str, Any], before: dict[str, Any]) -> list[Fault]:
@@ -129,23 +200,18 @@ def _fixed(value: dict[str, Any], before: dict[str, Any]) -> list[Fault]:
 
 
 class Sent:
-    """A file that is sent, until Ray has done with it.
+    """A file that is sent, until Ray has done with it."""
 
-    Args:
-        before: what Ray said of Serve before.
-    """
-
-    def __init__(
-        self, cluster: Dashboard, ours: Sequence[Application], before: dict[str, Any]
-    ) -> None:
-        self.cluster, self.ours = cluster, ours
-        self.before: dict[str, Any] = before["applications"]
-        self.alive = {each.name: cluster.replicas(each.name) for each in ours}
-        self.now = self.before  # what Ray says of each application
+    def __init__(self, what: Prepared) -> None:
+        self.cluster, self.ours, self.alive = what.cluster, what.ours, what.alive
+        self.removed = list(what.plan.removed)
+        self.now = what.before  # what Ray says of each application
 
     def progress(self) -> str:
         """Say what is waited for."""
-        return "; ".join(outcome.progress(each, self._of(each)) for each in self.ours)
+        return "; ".join(
+            outcome.progress(each, self._of(each), self.alive[each.name]) for each in self.ours
+        )
 
     def done(self, until: float) -> str:
         """Wait for the outcome of every application; returns what runs.
@@ -181,6 +247,6 @@ class Sent:
 
     def _gone(self) -> Iterator[str]:
         """The applications that Ray deletes, since the file does not name them."""
-        for name in sorted(self.before.keys() - {each.name for each in self.ours}):
+        for name in self.removed:
             if self.now.get(name, {}).get("status", "DELETING") == "DELETING":
-                yield f"{name} is deleted, which the file does not name"
+                yield f"{name} is removed"

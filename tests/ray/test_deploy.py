@@ -24,6 +24,7 @@ import yaml
 
 from service.cluster import ingress, nodes, ports, workspace
 from service.settings import Settings
+from tests.ray import drill
 
 pytestmark = pytest.mark.prove
 
@@ -51,6 +52,8 @@ Change = Callable[[dict[str, Any]], None]
 
 TOKEN, VARIABLES, START, DEPLOY = commands("One machine with a Ray cluster")
 (TWO,) = commands("Two models side by side")
+KEEPING = TWO.replace(" --prune", "")
+PROGRESS = ("waiting ", "adds ", "changes ", "removes ", "leaves ")  # what the outcome follows
 
 
 @dataclass
@@ -77,8 +80,20 @@ class Cluster:
         """Run a deployment; returns its exit status, and the line beside those of progress."""
         process = self.start(command, change)
         said, wrong = process.communicate()
-        lines = [line for line in (said + wrong).splitlines() if not line.startswith("waiting ")]
+        lines = [line for line in (said + wrong).splitlines() if not line.startswith(PROGRESS)]
         return process.returncode, "\n".join(lines)
+
+    def status(self) -> tuple[int, dict[str, dict[str, Any]]]:
+        """Run `headlight status`; returns its exit status, and each application by its name."""
+        done = subprocess.run(
+            [str(BIN / "headlight"), "status", "--address", self.dashboard, "--json"],
+            env={name: self.environment[name] for name in ("HOME", "PATH", "PYTHONPATH")},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        found = json.loads(done.stdout)["applications"]
+        return done.returncode, {each["name"]: each for each in found}
 
     def start(self, command: str, change: Change = lambda _: None) -> "subprocess.Popen[str]":
         """Start a deployment, its configuration at a port of this cluster, in a shell of its own.
@@ -240,7 +255,10 @@ def test_a_cluster_of_ray_env_serves_scales_and_hosts_two_models() -> None:
 
         a_wrong_file_leaves_the_old_version_serving(here)
         scales_without_a_lost_request(here)
+        removes_nothing_unasked(here, KEEPING, "headlight", ["/"])
         two_models_answer(here)
+        removes_nothing_unasked(here, KEEPING, "base", ["/minilm", "/base"], without("base"))
+        removes_what_it_is_told_to(here)
         refuses_what_cannot_differ(here)
         a_model_at_the_root_leaves_the_other_its_path(here)
 
@@ -271,6 +289,11 @@ def option(name: str, value: object) -> Change:
 
 
 WRONG: dict[str, tuple[Change, int, str]] = {
+    "prefix": (
+        lambda file: file["applications"][0].update(route_prefix="minilm"),
+        2,
+        "applications[0].route_prefix: 'minilm' must be / or parts that each begin with /",
+    ),
     "typo": (option("num_replica", 2), 2, "num_replica: Ray knows no such key; did you mean"),
     "no such node": (
         option("ray_actor_options", {"num_cpus": 3, "label_selector": nodes.LABEL}),
@@ -331,6 +354,59 @@ def scales_without_a_lost_request(here: Cluster) -> None:
     assert set(seen) == {200} and len(data) == 1
 
 
+def without(name: str) -> Change:
+    """A configuration that lacks an application."""
+
+    def change(configuration: dict[str, Any]) -> None:
+        applications = configuration["applications"]
+        configuration["applications"] = [each for each in applications if each["name"] != name]
+
+    return change
+
+
+def removes_nothing_unasked(
+    here: Cluster, command: str, name: str, prefixes: list[str], change: Change = lambda _: None
+) -> None:
+    """A file that lacks an application is refused by its name; all that answered answers."""
+    before = here.applications()
+
+    status, line = here.run(command, change)
+
+    assert (status, line.count("\n")) == (2, 0), line
+    assert f"the file does not name {name}, so Ray would remove it; add it to the" in line
+    assert here.applications().keys() == before.keys()
+    for prefix in prefixes:
+        answer = httpx.get(f"{here.url}{prefix.rstrip('/')}/ready")
+        assert answer.status_code == 200, (prefix, answer.text)
+
+
+def nowhere(url: str) -> bool:
+    """Whether a path is unknown, in our words; Ray's proxy may answer until HAProxy's new list."""
+    answer = httpx.get(url)
+    problem = answer.headers["content-type"] == "application/problem+json"
+    return problem and (answer.status_code, answer.json()["code"]) == (404, "not_found")
+
+
+def removes_what_it_is_told_to(here: Cluster) -> None:
+    """Say so first, and send nothing; then remove it, and its path is nowhere."""
+    planned = here.start(f"headlight deploy --dry-run --prune {TWO.split()[-1]}", without("base"))
+    assert planned.communicate() == (
+        "removes base at /base, which the file does not name\nleaves minilm as it is\n"
+        "headlight: nothing was sent\n",
+        "",
+    )
+    status, found = here.status()
+    assert (status, found.keys()) == (0, {"minilm", "base"})
+    assert (found["base"]["ready"], found["base"]["target"], found["base"]["error"]) == (1, 1, "")
+    assert found["minilm"]["model"] == "all-MiniLM-L6-v2"
+
+    assert "; base is removed, ready after" in here.deploy(TWO, without("base"))
+
+    here.wait(lambda found: run(found, 1) and set(found) == {"minilm"})
+    drill.wait(lambda: nowhere(f"{here.url}/base/ready"), "our 404")
+    assert httpx.post(f"{here.url}/minilm/v1/encode", json=BODY).status_code == 200
+
+
 def two_models_answer(here: Cluster) -> None:
     """Each at its prefix, with metrics, limits, keys and a description of its own."""
     file = here.directory / "keys"
@@ -341,7 +417,14 @@ def two_models_answer(here: Cluster) -> None:
         configuration["applications"][1]["args"]["api_keys_file"] = str(file)
 
     waiting = here.start(TWO, locked)
-    assert waiting.stderr and waiting.stderr.readline().startswith("waiting for 5 s: minilm: ")
+    assert waiting.stderr
+    said = [waiting.stderr.readline() for _ in range(4)]
+    assert said[:3] == [
+        "adds minilm at /minilm\n",
+        "adds base at /base\n",
+        "removes headlight at /, which the file does not name\n",
+    ]
+    assert said[3].startswith("waiting for 5 s: minilm: ")
     waiting.send_signal(signal.SIGINT)  # the cluster goes on
     assert "headlight: the cluster goes on; the same command" in waiting.communicate()[1]
     assert waiting.returncode == 130
@@ -371,7 +454,7 @@ def two_models_answer(here: Cluster) -> None:
         assert page.count("\nheadlight_ready{") == 1 and 'route="/v1/encode"' in page
         sent = httpx.post(f"{url}/v1/encode", content=large, headers=kind | keyed)
         assert sent.status_code == code
-    assert httpx.get(f"{here.url}/v1/encode").status_code == 404
+    assert nowhere(f"{here.url}/v1/encode")
 
 
 def a_model_at_the_root_leaves_the_other_its_path(here: Cluster) -> None:
@@ -397,14 +480,17 @@ def refuses_what_cannot_differ(here: Cluster) -> None:
 
     status, line = here.run(TWO, longer)
     assert (status, line.count("\n")) == (2, 0) and "deadline_seconds: one HAProxy carries" in line
-    assert here.run(TWO.replace("headlight", "serve"), longer)[0] == 0  # which looks at nothing
-    found = here.wait(lambda found: found["base"]["status"] == "DEPLOY_FAILED")
+    assert here.run(KEEPING.replace("headlight", "serve"), longer)[0] == 0  # looks at nothing
+    found = here.wait(lambda found: found.get("base", {}).get("status") == "DEPLOY_FAILED")
 
     assert (
         "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S is '35' there, but must be '65'"
         in (found["base"]["message"])
     )
     assert httpx.post(f"{here.url}/minilm/v1/encode", json=BODY).status_code == 200
+    status, told = here.status()
+    assert (status, told["base"]["status"]) == (1, "DEPLOY_FAILED")
+    assert "must be '65'" in told["base"]["error"]
 
 
 def test_a_cluster_without_ray_env_refuses_and_names_the_variables() -> None:

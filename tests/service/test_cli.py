@@ -60,6 +60,19 @@ def test_a_flag_wins_over_the_file(tmp_path: Path) -> None:
     assert "no folder" in serve("--config", str(file), "--port", "18998", "--model", "x").stderr
 
 
+def test_the_model_may_stand_by_itself() -> None:
+    """`headlight serve MODEL`, as well as with --model; not twice."""
+    port = {"HEADLIGHT_PORT": "18998"}
+    named, placed = serve("--model", "nowhere", **port), serve("nowhere", **port)
+
+    assert named.stderr == placed.stderr and "no folder nowhere" in placed.stderr
+    twice = serve("here", "--model", "nowhere")
+    assert (twice.exit_code, twice.stderr) == (
+        2,
+        "headlight: the model is said twice: here and --model nowhere\n",
+    )
+
+
 def test_help_does_not_load_ray_or_torch() -> None:
     """It must come at once."""
     code = "import sys, service.cli; print({'ray', 'torch'} & sys.modules.keys())"

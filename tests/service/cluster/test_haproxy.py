@@ -93,6 +93,7 @@ def test_no_request_asks_a_replica_for_another_protocol() -> None:
     ("said", "code"),
     [
         (haproxy.UNREADY, "not_ready"),
+        (haproxy.NOWHERE, "not_found"),
         (haproxy.LATE, "deadline_exceeded"),
         (haproxy.SLOW, "request_timeout"),
         (haproxy.BUSY, "overloaded"),
@@ -155,12 +156,14 @@ def test_a_replica_is_left_by_its_checks_and_not_by_one_error() -> None:
 
 
 def test_a_path_is_unknown_only_where_an_application_is_known() -> None:
-    """Beside another application Ray's 404 stays; without any, it may be there in a moment."""
+    """Beside another application it is our 404; without any, it may be there in a moment."""
     alone = "\n".join(line for line in CONFIG.splitlines() if "http-minilm" not in line)
 
     assert haproxy.REFUSAL + STOPPING in rewrite(CONFIG).splitlines()
     assert haproxy.REFUSAL not in rewrite(CONFIG).splitlines()
+    assert haproxy.ASTRAY in rewrite(CONFIG).splitlines()
     assert haproxy.REFUSAL in rewrite(alone).splitlines()
+    assert haproxy.ASTRAY not in rewrite(alone).splitlines()
 
 
 def test_only_a_node_that_drains_closes_its_connections() -> None:
@@ -351,6 +354,7 @@ ITS_OWN = {
     "no answer": (GET, b"", 502, "replica_lost"),
     "half a head": (GET, b"HTTP/1.1 200 OK\r\nContent-Le", 502, "replica_lost"),
     "no HTTP": (GET, b"garbage\r\n\r\n", 502, "replica_lost"),
+    "below no prefix": (b"GET /elsewhere HTTP/1.1\r\nHost: a\r\n\r\n", b"", 404, "not_found"),
     "another protocol": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"", 400, "bad_request"),
 }
 
@@ -368,8 +372,9 @@ def test_what_haproxy_answers_of_its_own_has_our_shape(
         config.write_text(
             f"{GLOBAL}defaults\n    mode http\n    errorfile 502 /500.http\n{timeouts}"
             f"frontend http_frontend\n    bind 127.0.0.1:{port}\n"
-            "    use_backend http-a if { path_beg / }\n"
+            "    use_backend http-a if !{ path /elsewhere }\n    default_backend default_backend\n"
             "backend default_backend\n"
+            "    http-request return status 404 content-type text/plain string nowhere\n"
             f"backend http-a\n    server one 127.0.0.1:{behind}\n"
         )
         Thread(target=hang_up, args=(replica, said), daemon=True).start()

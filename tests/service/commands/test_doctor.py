@@ -1,6 +1,7 @@
 """`headlight doctor`: what is here, and what to do where it is not."""
 
 import importlib.metadata
+import json
 import os
 import shutil
 import socket
@@ -41,6 +42,17 @@ def test_it_looks_at_all_that_a_start_needs(examined: Callable[..., Result]) -> 
 
     assert [line[6:20].strip() for line in result.stdout.splitlines()] == WHAT
     assert "FAIL" not in result.stdout and result.exit_code == 0
+
+
+def test_json_has_the_same_findings(examined: Callable[..., Result]) -> None:
+    """One object; what there is nothing to do about has an empty remedy."""
+    result = examined("--json", "--model", "nowhere")
+
+    found = json.loads(result.stdout)["findings"]
+    assert [each["what"] for each in found] == WHAT and result.exit_code == 1
+    assert {each["grade"] for each in found} <= {"ok", "note", "FAIL"}
+    assert found[-1]["grade"] == "FAIL" and "no folder nowhere" in found[-1]["fact"]
+    assert found[0]["remedy"] == ""
 
 
 def missing(*error: object) -> Callable[..., object]:

@@ -3,11 +3,13 @@
 import re
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from service.cli import main
-from service.commands.options import read_key
+from service.commands.options import SECTIONS, Sectioned, of_settings, read_key
+from service.settings import Settings
 
 KEY, OTHER = "canary-Key_123456789", "another-key-123456"
 
@@ -67,7 +69,7 @@ def test_the_version_is_the_packages() -> None:
         ("headlight serve --log-f", {"--log-format"}),
         ("headlight serve --log-format ", {"json", "text"}),
         ("headlight serve --device cu", {"cuda"}),
-        ("headlight serve --access-log ", {"true", "false"}),
+        ("headlight serve --no-acc", {"--no-access-log"}),
     ],
 )
 def test_a_shell_completes_commands_options_and_values(words: str, offered: set[str]) -> None:
@@ -80,3 +82,82 @@ def test_a_shell_completes_commands_options_and_values(words: str, offered: set[
     )
 
     assert {line.partition(",")[2] for line in said.output.splitlines()} == offered
+
+
+@click.command(cls=Sectioned)
+@of_settings
+def given(**flags: str | bool | None) -> None:
+    """Print what was given."""
+    print({name: value for name, value in flags.items() if value is not None})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "read"),
+    [
+        (["--access-log"], {"access_log": True}),
+        (["--no-access-log"], {"access_log": False}),
+        (["--access-log", "false"], {"access_log": False}),
+        (["--access-log", "true", "--port", "1"], {"access_log": True, "port": "1"}),
+        (["--log-to-stderr=True"], {"log_to_stderr": True}),
+        (["--log-to-stderr=0"], {"log_to_stderr": False}),
+        (["--log-to-stderr", "my/model"], {"log_to_stderr": True, "named": "my/model"}),
+        (["my/model", "--log-to-stderr"], {"log_to_stderr": True, "named": "my/model"}),
+        (["--public-docs", "--public-metrics"], {"public_docs": True, "public_metrics": True}),
+    ],
+    ids=" ".join,
+)
+def test_a_switch_is_one_and_takes_its_old_value_too(
+    arguments: list[str], read: dict[str, str | bool]
+) -> None:
+    """What follows a switch and is no such value is the model."""
+    result = CliRunner().invoke(given, arguments)
+
+    assert (result.exit_code, result.output) == (0, f"{read}\n")
+
+
+def test_a_switch_with_another_value_is_refused() -> None:
+    """Nothing is guessed."""
+    result = CliRunner().invoke(given, ["--access-log=maybe"])
+
+    assert result.exit_code == 2 and "does not take a value" in result.stderr
+
+
+def test_help_has_a_section_for_each_subject() -> None:
+    """In the order of the settings; every setting that opens one is there."""
+    said = CliRunner().invoke(given, ["--help"]).output
+
+    heads = re.findall(r"^([A-Z].*):$", said, re.MULTILINE)
+    assert heads == [*SECTIONS.values(), "This command"]
+    assert SECTIONS.keys() <= Settings.model_fields.keys()
+
+
+@pytest.mark.parametrize("command", ["serve", "doctor", "deploy", "status", "top", "config check"])
+def test_help_speaks_to_people(command: str) -> None:
+    """No name of a type of Python's, no switch that asks for a value, no empty default."""
+    said = CliRunner().invoke(main, [*command.split(), "--help"]).output
+
+    assert not re.findall(r"ANNOTATED|BOOL|\bSTR\b|\bTUPLE\b|default: (\(\)|False|None)", said)
+
+
+def test_an_option_says_what_it_takes() -> None:
+    """A number, a file, several texts, or the words there are; also where it has a bound."""
+    said = " ".join(CliRunner().invoke(given, ["--help"]).output.split())
+
+    for words in (
+        "--max-tokens N",
+        "--api-keys-file FILE",
+        "--cors-origins TEXT,...",
+        "--tracing-ratio NUMBER",
+        "--device auto|cpu|cuda",
+        "--tracing TEXT",
+    ):
+        assert f"{words} " in said
+
+
+def test_commands_stand_in_sections() -> None:
+    """Each once, with its whole first sentence."""
+    said = CliRunner().invoke(main, ["--help"]).output
+
+    listed = re.findall(r"^  ([a-z]+) ", said, re.MULTILINE)
+    assert sorted(listed) == sorted(main.commands)
+    assert not re.search(r"[a-z]\.\.\.", said)

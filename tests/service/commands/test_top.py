@@ -1,6 +1,7 @@
 """One screen of what a service does."""
 
 import io
+import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import islice
@@ -130,6 +131,33 @@ def test_a_scrape_that_fails_is_told_above_the_last_screen() -> None:
     assert lines[2][0] == lines[0][0] and "1 of 2 ready" in lines[2][0]
 
 
+def test_the_figures_for_programs_are_those_of_the_screen() -> None:
+    """Rates per second and times in seconds; every replica by its name."""
+    found = top.figures(Interval(interval.page(BEFORE, 0.0), interval.page(AFTER, 2.0)))
+
+    assert (found["model"], found["seconds"], found["in_flight"]) == ("all-MiniLM-L6-v2", 2.0, 6.0)
+    assert found["answers"] == {"200": 150.0, "429": 15.0}
+    assert found["routes"]["/v1/encode"] == {"requests": 165.0, "p50": 0.05, "p99": 0.099}
+    assert found["stages"]["forward"]["p50"] == pytest.approx(0.005)
+    assert found["replicas"]["b"] == {
+        "ready": False,
+        "requests": 55.0,
+        "tokens": 600.0,
+        "waiting_requests": 256.0,
+        "waiting_tokens": 65536.0,
+        "batch_sequences": 1.0,
+        "batch_tokens": 12.0,
+    }
+
+
+def test_figures_of_a_service_that_publishes_little_are_null() -> None:
+    """They are no zeros; and they are JSON."""
+    found = top.figures(Interval(interval.page("", 0.0), interval.page("", 2.0)))
+
+    assert json.loads(json.dumps(found)) == found
+    assert (found["tokens"], found["in_flight"], found["replicas"]) == (None, None, {})
+
+
 def test_all_fits_one_screen() -> None:
     """Of 24 lines of 80 letters, however many replicas and routes there are."""
     many = "".join(replica(f"replica-{number}", number) for number in range(20))
@@ -186,7 +214,32 @@ async def test_looking_at_an_idle_service_is_no_traffic(client: httpx.AsyncClien
     assert "in flight 0" in " ".join(" ".join(shown).split())
 
 
-@pytest.mark.parametrize("flags", [[], ["--once"]], ids=["live", "once"])
+def test_json_of_a_service_is_a_line_an_interval() -> None:
+    """Of one with --once."""
+    pages = iter([BEFORE, AFTER])
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(next(pages).encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, args=[0.02], daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        result = CliRunner().invoke(
+            main, ["top", "--url", url, "--json", "--once", "--interval", "0.5"]
+        )
+        server.shutdown()
+
+    (line,) = result.stdout.splitlines()
+    assert result.exit_code == 0 and json.loads(line)["replicas"].keys() == {"a", "b"}
+
+
+@pytest.mark.parametrize("flags", [[], ["--once"], ["--json"]], ids=["live", "once", "json"])
 def test_the_command_refuses_a_service_that_is_not_there(flags: list[str]) -> None:
     """In one line, with status 1."""
     result = CliRunner().invoke(main, ["top", "--url", "http://127.0.0.1:9", *flags])

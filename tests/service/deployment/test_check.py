@@ -1,13 +1,16 @@
 """`headlight config check`: each mistake that a file of deploy/ may hold is one line, by name."""
 
+import json
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from click.testing import CliRunner, Result
+from pydantic import ValidationError
+from ray.serve.schema import ApplicationDetails
 
 from service.cli import main
-from service.deployment import check
+from service.deployment import check, rules
 
 ROOT = Path(__file__).parent.parent.parent.parent
 LAPTOP, GPU, TWO = "serve/laptop.yaml", "serve/gpu.yaml", "serve/two-models.yaml"
@@ -156,6 +159,98 @@ MISTAKES = {
     ),
     "one name for two": Mistake(
         TWO, "name: base", "name: minilm", "applications: Found multiple configs for application"
+    ),
+    # rules of Ray's that its schema leaves out
+    "a prefix without its slash": Mistake(
+        LAPTOP,
+        "    route_prefix: /",
+        "    route_prefix: minilm",
+        f"{APPLICATION}.route_prefix: 'minilm' must be / or parts that each begin with /, of "
+        "letters, digits, `.`, `_`, `~` or `-`; write /minilm",
+    ),
+    "a prefix that ends with a slash": Mistake(
+        TWO, "route_prefix: /base", "route_prefix: /base/", "'/base/' must be / or parts"
+    ),
+    "a prefix that HAProxy cannot read": Mistake(
+        TWO, "route_prefix: /base", "route_prefix: /our base", "write /our/base"
+    ),
+    "no prefix": Mistake(
+        LAPTOP,
+        "    route_prefix: /",
+        "    route_prefix: null",
+        f"{APPLICATION}.route_prefix: no request would reach the application; write a path",
+    ),
+    "a prefix that clients resolve": Mistake(
+        TWO, "route_prefix: /base", "route_prefix: /minilm/..", "holds a part that clients leave"
+    ),
+    "a prefix of Ray's": Mistake(
+        TWO, "route_prefix: /base", "route_prefix: /-/base", "is among Ray's own paths"
+    ),
+    "a name that Ray cuts apart": Mistake(
+        LAPTOP,
+        "- name: headlight",
+        '- name: "head#light"',
+        f"{APPLICATION}.name: 'head#light' cannot be in the names of Ray's replicas",
+    ),
+    "an option that Ray takes late": Mistake(
+        LAPTOP,
+        REPLICAS,
+        f"{REPLICAS}        max_replicas_per_node: 0\n",
+        f"{DEPLOYMENT}.max_replicas_per_node: Invalid max_replicas_per_node 0. Valid values are",
+    ),
+    "a resource under another name": Mistake(
+        LAPTOP,
+        "num_cpus: 1",
+        "num_cpus: 1\n          resources: {GPU: 1}",
+        f"{ACTOR}: Use the 'num_cpus' and 'num_gpus' keyword instead",
+    ),
+    "an option that needs another": Mistake(
+        LAPTOP,
+        REPLICAS,
+        f"{REPLICAS}        placement_group_strategy: PACK\n",
+        f"{DEPLOYMENT}.placement_group_strategy: If `placement_group_strategy` is provided",
+    ),
+    "an environment's key": Mistake(
+        LAPTOP,
+        "    args:",
+        "    runtime_env: {env_var: {}}\n    args:",
+        f'{APPLICATION}.runtime_env.env_var: Ray knows no such key; did you mean "env_vars"?',
+    ),
+    "a variable that is no text": Mistake(
+        LAPTOP,
+        "num_cpus: 1",
+        "num_cpus: 1\n          runtime_env: {env_vars: {SECRET: 12345}}",
+        f"{ACTOR}.runtime_env.env_vars.SECRET: must be a text; write it in quotes",
+    ),
+    "an archive that is none": Mistake(
+        LAPTOP,
+        "    args:",
+        "    runtime_env: {working_dir: 's3://bucket/folder'}\n    args:",
+        f"{APPLICATION}.runtime_env: Only .zip, ",
+    ),
+    "TLS that HAProxy does not speak": Mistake(
+        LAPTOP,
+        "  port: 8000",
+        "  port: 8000\n  ssl_keyfile: /key\n  ssl_certfile: /cert",
+        "http_options.ssl_",
+    ),
+    "a part of the replicas": Mistake(
+        LAPTOP,
+        "applications:",
+        "target_capacity: 0\napplications:",
+        "target_capacity: leave it out; the number of replicas is num_replicas",
+    ),
+    "somebody else's scaling": Mistake(
+        LAPTOP,
+        "    args:",
+        "    external_scaler_enabled: true\n    args:",
+        f"{APPLICATION}.external_scaler_enabled: leave it out; write max_replicas in args",
+    ),
+    "another choice of replicas": Mistake(
+        LAPTOP,
+        REPLICAS,
+        f"{REPLICAS}        request_router_config: {{max_backoff_s: 1}}\n",
+        f"{DEPLOYMENT}.request_router_config: leave it out; it comes from HAProxy",
     ),
     # whose application it is
     "import path": Mistake(
@@ -378,7 +473,7 @@ MISTAKES = {
     ),
 }
 # One mistake, and what follows from it
-MORE = {"a variable's name": 2, "more replicas than pods": 3}
+MORE = {"a variable's name": 2, "more replicas than pods": 3, "TLS that HAProxy does not speak": 2}
 
 
 @pytest.mark.parametrize("name", MISTAKES)
@@ -501,8 +596,38 @@ def test_the_command_exits_with_2_for_a_mistake_and_0_without(tmp_path: Path) ->
     assert f"{wrong}: ok" not in bad.stdout
 
 
+def test_json_has_each_mistake_and_what_is_right(tmp_path: Path) -> None:
+    """One object, with the parts of a line each by its name; the same exit status."""
+    right, wrong = ROOT / "deploy" / LAPTOP, tmp_path / "laptop.yaml"
+    wrong.write_text(right.read_text().replace("num_replicas", "num_replica"))
+
+    result = run(str(wrong), str(right), "--json")
+
+    said = json.loads(result.stdout)
+    (mistake,) = (each for each in said["findings"] if not each["note"])
+    assert result.exit_code == 2
+    assert mistake["file"] == str(wrong) and mistake["line"] == 26
+    assert mistake["path"] == f"{DEPLOYMENT}.num_replica"
+    assert mistake["text"].startswith("Ray knows no such key")
+    assert said["right"][0].startswith(f"{right}: ok: ")
+
+
 def test_a_file_of_something_else_is_refused() -> None:
     """A rule of Prometheus' is neither."""
     result = run(str(ROOT / "deploy" / "kuberay" / "prometheusrule.yaml"))
 
     assert result.exit_code == 2 and "nothing to check here" in result.stdout
+
+
+@pytest.mark.parametrize("prefix", ["minilm", "", "/a/", "/{a}", "/a/{b}", "//", "/a//b", "a/"])
+def test_no_prefix_passes_that_ray_refuses(prefix: str) -> None:
+    """By the validator that Ray has in what it says of a running application."""
+    with pytest.raises(ValidationError) as caught:
+        ApplicationDetails.model_validate({"route_prefix": prefix})
+    theirs = [each for each in caught.value.errors() if each["loc"] == ("route_prefix",)]
+    value = {"applications": [{"route_prefix": prefix}]}
+
+    ours = [fault.loc for fault in rules.check(value)]
+
+    assert ours == [("applications", 0, "route_prefix")]
+    assert theirs or prefix in ("//", "/a//b")  # HAProxy's and ours are stricter

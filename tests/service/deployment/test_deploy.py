@@ -2,25 +2,30 @@
 
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 
 from service.cli import main
-from service.deployment import dashboard
+from service.deployment import schema
+from service.deployment.running import dashboard
+from tests.service.deployment.clusters import OPTIONS, Cluster, application, dashboard_of
 
 DEPLOY = Path(__file__).parent.parent.parent.parent / "deploy"
 LAPTOP = str(DEPLOY / "serve" / "laptop.yaml")
 
 
-def deploy(file: str, address: str = "http://127.0.0.1:9", wait: str = "0.1") -> Result:
+def deploy(
+    file: str, address: str = "http://127.0.0.1:9", *flags: str, wait: str = "0.1"
+) -> Result:
     """Run `headlight deploy`."""
-    return CliRunner().invoke(main, ["deploy", file, "--address", address, "--wait", wait])
+    command = ["deploy", file, "--address", address, "--wait", wait, *flags]
+    return CliRunner().invoke(main, command)
 
 
 @contextmanager
@@ -56,7 +61,7 @@ def test_a_cluster_that_cannot_be_asked_is_one_line(status: int, said: str) -> N
     with answering(status) as address:
         result = deploy(LAPTOP, address)
 
-    assert result.exit_code == 1 and said in result.stderr
+    assert result.exit_code == 2 and said in result.stderr
     assert result.stderr.startswith("headlight: ") and result.stderr.count("\n") == 1
 
 
@@ -64,7 +69,7 @@ def test_no_cluster_is_one_line() -> None:
     """It says how to start one."""
     result = deploy(LAPTOP)
 
-    assert result.exit_code == 1 and result.stderr.count("\n") == 1
+    assert result.exit_code == 2 and result.stderr.count("\n") == 1
     assert "no Ray dashboard at http://127.0.0.1:9" in result.stderr
     assert "`ray start --head`" in result.stderr
 
@@ -113,11 +118,10 @@ def test_what_is_no_token_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 
     result = deploy(LAPTOP)
 
-    assert result.exit_code == 1 and "does not hold a token in one word" in result.stderr
+    assert result.exit_code == 2 and "does not hold a token in one word" in result.stderr
     assert "secret" not in result.output
 
 
-OPTIONS = {"host": "127.0.0.1", "port": 8000, "request_timeout_s": 35.0}
 NOT_BUILT = {
     "status": "DEPLOY_FAILED",
     "message": "Deploying app 'headlight' failed:\nservice.probe.Unfit: no folder /nowhere",
@@ -125,79 +129,8 @@ NOT_BUILT = {
 }
 
 
-def application(status: str, *replicas: str) -> dict[str, Any]:
-    """An application as Ray's dashboard has it."""
-    listed = [{"replica_id": name, "state": "RUNNING"} for name in replicas]
-    deployment = {"status": "UPDATING", "message": "", "replicas": listed}
-    return {"status": status, "message": "", "deployments": {"Encoder": deployment}}
-
-
-class Cluster:
-    """A cluster as its dashboard tells of it, in the words of Ray 2.60.
-
-    Args:
-        before: its applications until something is sent.
-        after: what they are then, one answer after the other; the last stays.
-        nodes: resources and labels of each.
-        replicas: ids of those that live all the time.
-    """
-
-    def __init__(
-        self,
-        before: dict[str, Any],
-        after: Sequence[dict[str, Any]] = (),
-        nodes: Sequence[tuple[dict[str, float], dict[str, str]]] = (({"CPU": 2.0}, {}),),
-        replicas: Sequence[str] = (),
-    ) -> None:
-        self.now, self.after, self.sent = before, list(after), list[Any]()
-        self.nodes = [
-            {"state": "ALIVE", "resources_total": resources, "labels": labels}
-            for resources, labels in nodes
-        ]
-        self.actors = [{"name": f"SERVE_REPLICA::headlight#Encoder#{name}"} for name in replicas]
-
-    def get(self, path: str) -> Any:
-        """The answer to a GET."""
-        if path.startswith("/api/serve"):
-            if self.sent and self.after:
-                self.now = self.after.pop(0)
-            http = {"http_options": OPTIONS, "proxy_location": "EveryNode"} if self.now else {}
-            return {"applications": self.now, **http}
-        listed = self.nodes if path.startswith("/api/v0/nodes") else self.actors
-        return {"data": {"result": {"result": listed}}}
-
-    def put(self, body: bytes) -> None:
-        """What is sent stays."""
-        self.sent.append(json.loads(body))
-
-
-@contextmanager
-def dashboard_of(cluster: Cluster) -> Iterator[str]:
-    """The dashboard of a cluster; gives its address."""
-
-    class Answer(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.answer(json.dumps(cluster.get(self.path)).encode())
-
-        def do_PUT(self) -> None:
-            cluster.put(self.rfile.read(int(self.headers["Content-Length"])))
-            self.answer(b"")
-
-        def answer(self, body: bytes) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
-        threading.Thread(target=server.serve_forever, args=[0.02], daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
-SERVED = {"headlight": application("RUNNING", "a")}
+FILE = schema.plain(yaml.safe_load(Path(LAPTOP).read_text()))["applications"][0]
+SERVED = {"headlight": application("RUNNING", "a", file=FILE)}
 
 
 @pytest.mark.parametrize(
@@ -224,22 +157,110 @@ SERVED = {"headlight": application("RUNNING", "a")}
             "headlight: headlight not changed yet: deploying; the version before still serves; "
             "the cluster goes on with it",
         ),
-        (
-            Cluster({"old": application("RUNNING", "b")}, [SERVED]),
-            0,
-            "headlight: 1 replica of all-MiniLM-L6-v2 runs as headlight; old is deleted, which the "
-            "file does not name, ready after 0 s",
-        ),
     ],
-    ids=["runs", "not built", "first not built", "late", "another goes"],
+    ids=["runs", "not built", "first not built", "late"],
 )
 def test_what_became_of_a_file_is_one_line(cluster: Cluster, status: int, said: str) -> None:
     """With its exit status; what was sent is the file as Ray reads it."""
     with dashboard_of(cluster) as address:
         result = deploy(LAPTOP, address)
 
-    assert (result.exit_code, result.output) == (status, f"{said}\n")
+    assert result.exit_code == status
+    assert (result.stderr if status else result.stdout).splitlines()[-1] == said
     assert len(cluster.sent) == 1 and cluster.sent[0]["http_options"] == OPTIONS
+
+
+def test_an_application_is_removed_only_when_told_to() -> None:
+    """One that the file does not name is refused by name, before anything is sent."""
+    old = {"old": application("RUNNING", "b", file={**FILE, "name": "old"}, route_prefix="/old")}
+    cluster = Cluster({**SERVED, **old}, [{**SERVED, "old": {**old["old"], "status": "DELETING"}}])
+
+    with dashboard_of(cluster) as address:
+        kept = deploy(LAPTOP, address)
+        assert not cluster.sent
+        gone = deploy(LAPTOP, address, "--prune")
+
+    assert (kept.exit_code, kept.stdout) == (2, "")
+    assert kept.stderr.splitlines() == [
+        "removes old at /old, which the file does not name",
+        "leaves headlight as it is",
+        "headlight: the file does not name old, so Ray would remove it; add it to the file, or "
+        "remove it with --prune",
+    ]
+    assert gone.exit_code == 0 and len(cluster.sent) == 1
+    assert "runs as headlight; old is removed, ready after" in gone.stdout
+
+
+def test_what_a_program_deployed_is_not_removed() -> None:
+    """Ray leaves it where it is, whatever a file names."""
+    mine = {"mine": application("RUNNING", "b", source="imperative", route_prefix="/mine")}
+    cluster = Cluster(mine, [{**SERVED, **mine}])
+
+    with dashboard_of(cluster) as address:
+        result = deploy(LAPTOP, address)
+
+    assert (result.exit_code, result.stderr) == (0, "adds headlight at /\n")
+    assert "mine" not in result.stdout
+
+
+def test_a_dry_run_says_what_would_change_and_sends_nothing(tmp_path: Path) -> None:
+    """A line for each application; with the exit status of the command without it."""
+    file = tmp_path / "laptop.yaml"
+    file.write_text(Path(LAPTOP).read_text().replace("num_replicas: 1", "num_replicas: 2"))
+    cluster = Cluster(SERVED)
+
+    with dashboard_of(cluster) as address:
+        result = deploy(str(file), address, "--dry-run")
+        other = file.write_text(file.read_text().replace("name: headlight", "name: new"))
+        refused = deploy(str(file), address, "--dry-run")
+
+    assert other and (result.exit_code, refused.exit_code, cluster.sent) == (0, 2, [])
+    assert result.stderr == "" and result.stdout.splitlines() == [
+        "changes headlight: deployments[0].num_replicas 1 -> 2",
+        "headlight: nothing was sent",
+    ]
+    assert refused.stdout.splitlines() == [
+        "adds new at /",
+        "removes headlight at /, which the file does not name",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "flags", "code", "said"),
+    [
+        (Cluster({}, [SERVED]), [], 0, ("runs", "1 replica of all-MiniLM-L6-v2 runs as headlight")),
+        (Cluster({}), ["--dry-run"], 0, ("planned", "nothing was sent")),
+        (
+            Cluster({"old": application("RUNNING")}),
+            [],
+            2,
+            ("refused", "the file does not name old"),
+        ),
+        (Cluster({}, broken=True), [], 1, ("failed", "no Ray dashboard at")),
+    ],
+    ids=["runs", "planned", "refused", "failed"],
+)
+def test_json_is_one_object_and_nothing_else(
+    cluster: Cluster, flags: list[str], code: int, said: tuple[str, str]
+) -> None:
+    """The outcome in a word and in its line, and the plan."""
+    with dashboard_of(cluster) as address:
+        result = deploy(LAPTOP, address, "--json", *flags)
+
+    found = json.loads(result.stdout)
+    assert (result.exit_code, found["status"]) == (code, said[0])
+    assert found["said"][0].startswith(said[1])
+    assert found["plan"]["added"] == {"headlight": "/"}
+    assert set(found["plan"]) == {"added", "changed", "removed", "left"}
+
+
+def test_what_breaks_off_may_have_been_taken() -> None:
+    """So the exit status is not that of what was not sent."""
+    with dashboard_of(Cluster({}, broken=True)) as address:
+        result = deploy(LAPTOP, address)
+
+    assert result.exit_code == 1
+    assert result.stderr.endswith("; the cluster may have taken the file\n")
 
 
 @pytest.mark.parametrize(
@@ -279,8 +300,13 @@ def test_what_became_of_a_file_is_one_line(cluster: Cluster, status: int, said: 
             ("threads: 1", "threads: 1"),
             "8: http_options.host: 127.0.0.1 is reached from its own node alone, and there are 3",
         ),
+        (
+            Cluster({"mine": application("RUNNING", "b", source="imperative")}),
+            ("threads: 1", "threads: 1"),
+            "17: applications[0].route_prefix: / leads to mine, which a program deployed; write",
+        ),
     ],
-    ids=["port", "proxies", "processors", "together", "custom", "loopback"],
+    ids=["port", "proxies", "processors", "together", "custom", "loopback", "prefix"],
 )
 def test_what_a_cluster_cannot_do_is_not_sent(
     cluster: Cluster, change: tuple[str, str], said: str, tmp_path: Path

@@ -51,28 +51,40 @@ def failed(
     return f"{ours.name} {verb}: {_reason(application)}; {_serving(before, serving)}"
 
 
-def progress(ours: Application, application: dict[str, Any]) -> str:
-    """Say what an application waits for."""
+def progress(ours: Application, application: dict[str, Any], before: set[str]) -> str:
+    """Say what an application waits for.
+
+    Args:
+        before: ids of its replicas that lived before the file was sent.
+    """
     states = list(dict(_states(application)).values())
     counts = [f"{states.count(state)} {state.lower()}" for state in sorted(set(states))]
-    waits = _message(application)
-    return f"{ours.name}: {', '.join(counts) or 'no replica yet'}{f'; {waits}' if waits else ''}"
+    waits = message(application)
+    return f"{ours.name}: {', '.join(counts) or _built(before)}{f'; {waits}' if waits else ''}"
+
+
+def _built(before: set[str]) -> str:
+    """What happens until Ray has replicas to tell of: it builds the application and asks nodes."""
+    if not before:
+        return "the nodes are asked whether they can run it; no replica yet"
+    old = counted(len(before), "replica")
+    return f"the nodes are asked whether they can run it; the version before serves with {old}"
 
 
 def _reason(application: dict[str, Any]) -> str:
     """Why an application does not run, by what Ray says of it and its deployment."""
-    return _message(application) or str(application.get("status", "Ray does not know it")).lower()
+    return message(application) or str(application.get("status", "Ray does not know it")).lower()
 
 
-def _message(application: dict[str, Any]) -> str:
-    """The line that says it: the deployment's, of which the application's is a summary."""
+def message(application: dict[str, Any]) -> str:
+    """Return the line that says it: the deployment's, of which the application's is a summary."""
     deployments = application.get("deployments", {}).values()
-    for message in [*(each["message"] for each in deployments), application.get("message", "")]:
-        if match := PENDING.search(message):
+    for text in [*(each["message"] for each in deployments), application.get("message", "")]:
+        if match := PENDING.search(text):
             updating = any(each["status"] == "UPDATING" for each in deployments)
             return _no_room(json.loads(match[1]), json.loads(match[2]), updating)
-        if message:
-            return last_line(message)
+        if text:
+            return last_line(text)
     return ""
 
 

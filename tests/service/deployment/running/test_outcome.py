@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from service.deployment import outcome
 from service.deployment.applications import Application
+from service.deployment.running import outcome
 from service.settings import Settings
 
 OURS = Application(("applications", 0), "headlight", {}, Settings(model="org/name"))
@@ -75,7 +75,7 @@ def test_a_replica_without_room_names_the_resource() -> None:
     """What it takes, and what is free."""
     found = application("DEPLOYING", STUCK, a="RUNNING", b="STARTING")
 
-    said = outcome.progress(OURS, found)
+    said = outcome.progress(OURS, found, set())
 
     room = "no node has room for a replica of CPU 2; CPU 1 is free"
     assert said == f"headlight: 1 running, 1 starting; {room}"
@@ -87,4 +87,22 @@ def test_an_update_without_room_for_one_more_says_how_it_goes() -> None:
     """A new replica starts beside the old."""
     found = application("DEPLOYING", STUCK, kind="UPDATING", a="RUNNING", b="STARTING")
 
-    assert "max_surge_percent: 0 in its deployment stops" in outcome.progress(OURS, found)
+    assert "max_surge_percent: 0 in its deployment stops" in outcome.progress(OURS, found, set())
+
+
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [
+        (set(), "no replica yet"),
+        ({"a"}, "the version before serves with 1 replica"),
+        ({"a", "b"}, "the version before serves with 2 replicas"),
+    ],
+    ids=["first", "one", "two"],
+)
+def test_while_ray_builds_it_is_said_what_serves(before: set[str], said: str) -> None:
+    """Ray tells of no replica then, whether or not there are some."""
+    found = {"status": "DEPLOYING", "message": "", "deployments": {}}
+
+    line = outcome.progress(OURS, found, before)
+
+    assert line == f"headlight: the nodes are asked whether they can run it; {said}"
