@@ -438,8 +438,8 @@ MISTAKES = {
     "more replicas than pods": Mistake(
         KUBERAY,
         "            num_replicas: 1\n            ray_actor_options:\n",
-        "            num_replicas: 5\n            ray_actor_options:\n",
-        "5 replicas",
+        "            num_replicas: 6\n            ray_actor_options:\n",
+        "6 replicas",
     ),
     "a pod's variable": Mistake(
         KUBERAY,
