@@ -10,7 +10,7 @@ from service.refusals import REFUSALS
 
 # Seconds of a route, at most twice the one before, so that a p99 read between two is at most twice
 # off; 0.25 is the objective. A stage's are the same, so that they compare, and finer ones below.
-BUCKETS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1, 2, 3.5, 6, 10)
+BUCKETS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1, 2, 4, 8)
 LAGS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 1, 10)
 STAGE_BUCKETS = (0.000125, 0.00025, 0.0005, *BUCKETS)
 SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128)  # of a batch

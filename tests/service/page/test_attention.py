@@ -343,7 +343,7 @@ async def test_why_two_texts_are_alike_is_the_apis(
     told = (
         await client.post("/v1/similarity", json={"left": left, "right": [right], "level": "word"})
     ).json()["right"][0]
-    score = await browser.run(f"return {labelled('Similarity')}.textContent")
+    score = await browser.wait(f"return {labelled('Similarity')}?.textContent")
     cells, pairs = await browser.run(
         """return [...document.querySelectorAll("#alike table")].map(({ rows }) =>
           [...rows].slice(1).map(({ cells }) => [...cells].map((cell) => cell.textContent)))"""
