@@ -7,11 +7,11 @@ as they do between answers. So requests are reported several at a time
 
 import asyncio
 import logging
-import random
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from random import Random
 from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers
@@ -68,7 +68,7 @@ class Observer:
         self._listeners = [metrics.request, *ends, *([self._log] if lines else [])]
         self._in_flight, self._ended = set[Record](), list[Record]()
         self._alike, self._summed = Counter[tuple[str, int, str]](), time.monotonic()
-        self._ratio = ratio
+        self._ratio, self._chance = ratio, Random()
         sentence = "Requests not yet answered, scrapes aside."
         metrics.watch("requests_in_flight", sentence, self._under_way)
 
@@ -129,7 +129,7 @@ class Observer:
             self._alike[(*kind[:2], "") if crowded else kind] += 1
             return
         well = record.refused is None and record.code != CLIENT_CLOSED
-        if well and random.random() >= self._ratio:
+        if well and self._chance.random() >= self._ratio:
             return
         if not logger.isEnabledFor(logging.INFO):
             return
