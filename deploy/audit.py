@@ -17,7 +17,8 @@ ANSWER_SECONDS = 15.0
 AT_ONCE = 8  # questions
 KNOWN = "jinja2", "2.4.1"  # has advisories since 2019: who says that it has none knows nothing
 UNREACHED = (httpx.NetworkError, httpx.TimeoutException, httpx.ProxyError)
-LOCKED = re.compile(r"^([a-z0-9][\w.-]*)==([^\s;\\]+)", re.MULTILINE)
+PIN = re.compile(r"([A-Za-z0-9][\w.-]*)==([^\s;\\=]+)")
+OTHER = re.compile(r"\s*(#|--|$)")  # a comment, an option such as --hash, nothing
 
 
 class Wrong(Exception):
@@ -61,12 +62,29 @@ def first(client: httpx.Client, service: str) -> str | None:
     return None
 
 
+def locked(lock: str) -> set[tuple[str, str]]:
+    """Return the packages of a lock with their versions.
+
+    Raises:
+        click.ClickException: a line is neither a pin nor known to be none, or there is no pin.
+    """
+    found = set[tuple[str, str]]()
+    for line in Path(lock).read_text("utf-8-sig").splitlines():
+        if pin := PIN.match(line):
+            found.add((pin[1].lower(), pin[2]))
+        elif not OTHER.match(line):
+            raise click.ClickException(f"{lock}: no pin is read in {line!r}")
+    if not found:
+        raise click.ClickException(f"{lock} pins no package")
+    return found
+
+
 @click.command()
 @click.option("--service", default=SERVICE, show_default=True, help="an OSV API")
 @click.argument("locks", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
 def main(service: str, locks: tuple[str, ...]) -> None:
     """Exit with 1 where an advisory of a locked package is known, or an answer is wrong."""
-    packages = sorted({each for lock in locks for each in LOCKED.findall(Path(lock).read_text())})
+    packages = sorted({each for lock in locks for each in locked(lock)})
     try:
         with httpx.Client(timeout=ANSWER_SECONDS) as client, ThreadPoolExecutor(AT_ONCE) as pool:
             if reason := first(client, service):

@@ -227,7 +227,9 @@ def deploy(
         told.end("interrupted", "headlight: stopped; nothing was sent", INTERRUPTED)
     except (deployment.Failed, Refused) as error:
         told.end("failed", f"headlight: {error}", FAILED)
-    except (Unreachable, OSError) as error:
+    except OSError as error:  # of the file
+        told.end("refused", f"headlight: {error}", USAGE)
+    except Unreachable as error:
         told.end("unreachable", f"headlight: {error}", USAGE)
     told.end("runs", f"headlight: {said}", 0)
 

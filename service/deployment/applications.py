@@ -72,7 +72,8 @@ def read(
         if application["import_path"] != BUILDER:
             wrong += _foreign((*loc, "import_path"), application["import_path"])
             continue
-        found = _settled(application.get("args") or {}, environ, (*loc, "args"))
+        known = {**environ, **_variables(application)}
+        found = _settled(application.get("args") or {}, known, (*loc, "args"))
         wrong += [*_named(application, loc), *(found if isinstance(found, list) else ())]
         if isinstance(found, Settings):
             options = (application.get("deployments") or [{}])[0]
@@ -81,6 +82,13 @@ def read(
         text = f"no application is Headlight's; import_path is {BUILDER}"
         wrong.append(Fault(("applications",), text))
     return ours, wrong
+
+
+def _variables(application: dict[str, Any]) -> dict[str, str]:
+    """Those that only its replicas have; rules.py refuses what is no text."""
+    given = (application.get("runtime_env") or {}).get("env_vars")
+    given = given if isinstance(given, dict) else {}
+    return {name: value for name, value in given.items() if isinstance(value, str)}
 
 
 def _foreign(loc: Loc, path: str) -> Iterator[Fault]:

@@ -88,6 +88,8 @@ def documents(file: str, text: str, above: int = 0, base: Loc = ()) -> list[Docu
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line if error.problem_mark else 0
         raise Unreadable(f"not YAML: {error.problem}", above + line + 1) from error
+    except RecursionError as error:
+        raise Unreadable("not YAML: nested too deeply", above + 1) from error
     except (yaml.YAMLError, ValueError) as error:  # a character, or a date, that there is not
         raise Unreadable(f"not YAML: {' '.join(str(error).split())}", above + 1) from error
     finally:

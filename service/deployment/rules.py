@@ -5,6 +5,7 @@ they are asked here of Ray's own public classes, and what HAProxy's configuratio
 """
 
 import inspect
+import math
 import re
 from collections.abc import Iterator
 from copy import deepcopy
@@ -35,6 +36,7 @@ def check(value: dict[str, Any]) -> Iterator[Fault]:
     Args:
         value: the file as schema.plain has it.
     """
+    yield from _finite(value, ())
     for i, application in enumerate(value["applications"]):
         loc: Loc = ("applications", i)
         yield from _name(application.get("name", "default"), (*loc, "name"))
@@ -47,6 +49,19 @@ def check(value: dict[str, Any]) -> Iterator[Fault]:
             yield from _environment(
                 actor.get("runtime_env"), (*at, "ray_actor_options", "runtime_env")
             )
+
+
+def _finite(value: Any, at: Loc) -> Iterator[Fault]:
+    """JSON, and so Ray's REST interface, has no other numbers."""
+    if isinstance(value, float) and not math.isfinite(value):
+        yield Fault(at, f"{value} cannot be sent; write a finite number")
+    inner: Iterator[tuple[str | int, Any]] = iter(())
+    if isinstance(value, dict):
+        inner = iter(value.items())
+    elif isinstance(value, list):
+        inner = iter(enumerate(value))
+    for part, each in inner:
+        yield from _finite(each, (*at, part))
 
 
 def _name(name: str, at: Loc) -> Iterator[Fault]:
@@ -110,6 +125,6 @@ def _refused(options: dict[str, Any]) -> Exception | None:
     try:
         # a copy, in which Ray may fill in what they leave out
         TRIED.options(**deepcopy(options))
-    except (ValueError, TypeError, AssertionError) as error:
+    except (ValueError, TypeError, AssertionError, ArithmeticError) as error:
         return error
     return None

@@ -42,6 +42,8 @@ def _strict(model: type[BaseModel], value: Any, base: Loc = ()) -> Iterator[Faul
             loc = (*base, *_place(value, each["loc"], missing=each["type"] == "missing"))
             wrong.setdefault(loc, Fault(loc, faults.key(each, list(_keys(model, each["loc"])))))
         yield from wrong.values()
+    except TypeError as error:  # of a runtime environment's value
+        yield Fault(base, str(error))
     except (ImportError, AttributeError) as error:  # a function that the file names
         yield Fault(base, f"Ray cannot import what it names: {error}")
 

@@ -63,9 +63,21 @@ def advisories(answers: Answers) -> Iterator[tuple[str, set[str]]]:
 MAIN = runpy.run_path(str(ROOT / "deploy" / "audit.py"))["main"]
 
 
-def audit(service: str) -> Result:
+def audit(service: str, lock: Path = LOCK) -> Result:
     """What `make audit` does, of one lock."""
-    return CliRunner().invoke(MAIN, ["--service", service, str(LOCK)])
+    return CliRunner().invoke(MAIN, ["--service", service, str(lock)])
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", " torch==2.13.0\n", "torch @ https://x/y\n"])
+def test_a_lock_that_is_not_understood_fails_the_audit(text: str, tmp_path: Path) -> None:
+    """A package that is not asked about would pass."""
+    lock = tmp_path / "odd.lock"
+    lock.write_text(text)
+
+    with advisories(says({})) as (service, names):
+        result = audit(service, lock)
+
+    assert result.exit_code == 1 and not names
 
 
 def test_a_known_vulnerability_fails_the_audit() -> None:

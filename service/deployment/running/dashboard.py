@@ -58,11 +58,14 @@ class Dashboard:
 
     def served(self) -> dict[str, Any]:
         """Return what Ray says of Serve and its applications."""
-        return self._get(APPLICATIONS)
+        found = self._get(APPLICATIONS)
+        if not isinstance(found.get("applications"), dict):
+            raise self._stranger()
+        return found
 
     def nodes(self) -> list[Node]:
         """Return the nodes that live."""
-        found = self._get(NODES, limit=MOST_ACTORS)["data"]["result"]["result"]
+        found = self._listed(NODES)
         return [
             Node(node["resources_total"], GROUP in (node["labels"] or {}))
             for node in found
@@ -75,7 +78,7 @@ class Dashboard:
         Ray forgets them in what it says of an application that it could not build.
         """
         query = {"filter_keys": "state", "filter_predicates": "=", "filter_values": "ALIVE"}
-        found = self._get(ACTORS, limit=MOST_ACTORS, **query)["data"]["result"]["result"]
+        found = self._listed(ACTORS, **query)
         names = (str(actor["name"]) for actor in found)
         return {
             name.rpartition("#")[2]
@@ -94,12 +97,25 @@ class Dashboard:
             raise Refused(last_line(answer.text))
         self._right(answer)
 
+    def _listed(self, path: str, **query: str) -> list[dict[str, Any]]:
+        found = self._get(path, limit=MOST_ACTORS, **query)
+        try:
+            return cast(list[dict[str, Any]], found["data"]["result"]["result"])
+        except (LookupError, TypeError) as error:
+            raise self._stranger() from error
+
     def _get(self, path: str, **query: str | int) -> dict[str, Any]:
         answer = self._right(self._ask("GET", path, params=query))
         try:
-            return cast(dict[str, Any], answer.json())
+            found = answer.json()
         except ValueError as error:
-            raise Unreachable(f"{self.address} answers, but it is no Ray dashboard") from error
+            raise self._stranger() from error
+        if not isinstance(found, dict):
+            raise self._stranger()
+        return found
+
+    def _stranger(self) -> Unreachable:
+        return Unreachable(f"{self.address} answers, but it is no Ray dashboard")
 
     def _ask(self, method: str, path: str, **request: Any) -> httpx.Response:
         try:

@@ -4,11 +4,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from service.deployment.applications import BUILDER
 from service.settings import Settings
 from service.wording.fault import Loc
 from service.wording.words import place
 
 ABSENT = object()  # what stands at a key that is not there
+UNSAID = {"name": "default", "route_prefix": "/"}  # as Ray reads an application without them
 # Texts that are shown; others, such as a variable or an address with a password, may be secret
 SHOWN = Settings.model_fields.keys() - {"api_keys", "tracing"} | {"route_prefix", "import_path"}
 
@@ -86,11 +88,12 @@ def _changes(there: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
     if deployed is None:
         yield "what a program deployed gives way to the file"
         return
-    old, now = dict(_leaves(deployed, ())), dict(_leaves(new, ()))
+    ours = deployed.get("import_path") == new.get("import_path") == BUILDER
+    old, now = dict(_leaves({**UNSAID, **deployed}, ())), dict(_leaves({**UNSAID, **new}, ()))
     for loc in [*now, *(loc for loc in old if loc not in now)]:
         before, after = old.get(loc, ABSENT), now.get(loc, ABSENT)
         if before != after:
-            yield f"{place(loc)} {_shown(loc, before)} -> {_shown(loc, after)}"
+            yield f"{place(loc)} {_shown(loc, before, ours)} -> {_shown(loc, after, ours)}"
 
 
 def _leaves(value: Any, loc: Loc) -> Iterator[tuple[Loc, Any]]:
@@ -106,10 +109,12 @@ def _leaves(value: Any, loc: Loc) -> Iterator[tuple[Loc, Any]]:
         yield from _leaves(each, (*loc, key))
 
 
-def _shown(loc: Loc, value: Any) -> str:
-    """A value, if it cannot be a secret."""
+def _shown(loc: Loc, value: Any, ours: bool) -> str:
+    """A value, if it cannot be a secret; of what another program is handed, any can."""
     if value is ABSENT:
         return "unset"
+    if not ours and {"args", "user_config"} & set(loc):
+        return "(not shown)"
     names = [part for part in loc if isinstance(part, str)]
     open_ = names[-1] in SHOWN and "runtime_env" not in names
     return str(value) if open_ or not isinstance(value, str) else "(not shown)"

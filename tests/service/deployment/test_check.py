@@ -121,6 +121,24 @@ MISTAKES = {
         "        num_replicas: auto\n",
         f"{DEPLOYMENT}.num_replicas: not auto; write max_replicas in args",
     ),
+    "no number of JSON": Mistake(
+        LAPTOP,
+        REPLICAS,
+        f"{REPLICAS}        graceful_shutdown_timeout_s: .inf\n",
+        f"{DEPLOYMENT}.graceful_shutdown_timeout_s: inf cannot be sent; write a finite number",
+    ),
+    "a runtime environment of another type": Mistake(
+        LAPTOP,
+        "    args:\n",
+        "    runtime_env: {working_dir: 5}\n    args:\n",
+        "must be a string",
+    ),
+    "a variable of the replicas alone": Mistake(
+        LAPTOP,
+        "    args:\n",
+        "    runtime_env: {env_vars: {HEADLIGHT_MAX_BODY_BYTES: junk}}\n    args:\n",
+        "max_body_bytes",
+    ),
     "log level": Mistake(
         LAPTOP, "log_level: WARNING", "log_level: WARN1", 'logging_config.log_level: Got "WARN1"'
     ),

@@ -29,13 +29,14 @@ def deploy(
 
 
 @contextmanager
-def answering(status: int) -> Iterator[str]:
+def answering(status: int, body: bytes = b"") -> Iterator[str]:
     """A server that answers everything so; gives its address."""
 
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(status)
             self.end_headers()
+            self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
             pass
@@ -44,6 +45,16 @@ def answering(status: int) -> Iterator[str]:
         threading.Thread(target=server.serve_forever, args=[0.02], daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
+
+
+@pytest.mark.parametrize("body", [b"[]", b"{}", b'{"applications":null}'])
+def test_an_answer_of_another_form_is_no_dashboards(body: bytes) -> None:
+    """Not a traceback, and not a cluster that serves nothing."""
+    with answering(200, body) as address:
+        result = CliRunner().invoke(main, ["status", "--address", address])
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == f"headlight: {address} answers, but it is no Ray dashboard\n"
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,23 @@ def test_what_may_be_secret_is_not_shown() -> None:
     assert not {"secret", "other", "key", "user"} & set(lines.replace(":", " ").split())
 
 
+def test_of_another_program_nothing_that_it_is_handed_is_shown() -> None:
+    """Its PIN may be a number, and its `model` may be a password."""
+    old = {**OLD, "import_path": "theirs:app", "args": {"model": "old", "pin": 1234}}
+    new = {**old, "args": {"model": "new", "pin": 4321}}
+
+    (line,) = plan({"applications": [new]}, deployed(a=old)).lines()
+
+    hidden = "(not shown) -> (not shown)"
+    assert line == f"changes a: args.model {hidden}; args.pin {hidden}"
+
+
+def test_what_ray_assumes_is_no_change() -> None:
+    """A path that is not said is /."""
+    old = {name: value for name, value in OLD.items() if name != "route_prefix"}
+    assert plan({"applications": [{**OLD, "route_prefix": "/"}]}, deployed(a=old)).left == ["a"]
+
+
 def test_an_application_under_another_name_is_another() -> None:
     """The one is added, and the other removed, though the prefix is the same."""
     found = plan({"applications": [{**OLD, "name": "b"}]}, deployed(a={**OLD, "name": "a"}))
