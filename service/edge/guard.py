@@ -286,7 +286,7 @@ def _address(scope: Scope, fronted: bool, proxies: int) -> bytes:
         entries = b",".join(lists).split(b",")
         with suppress(ValueError, IndexError):
             address = entries[-proxies].strip().decode("ascii")
-            return str(ipaddress.ip_address(address)).encode()
+            return str(ipaddress.ip_address(address.partition("%")[0])).encode()  # no zone
     return nearest
 
 

@@ -52,6 +52,7 @@ class Job(Generic[Work, Result]):
     results: list[Result | None] = field(init=False)
     unfinished: int = field(init=False)
     line: "Line[Work, Result] | None" = None
+    bucket: Bucket | None = None  # that its tokens were taken from
 
     def __post_init__(self) -> None:
         self.unfinished = len(self.works)
@@ -134,6 +135,7 @@ class Line(Generic[Work, Result]):
         insort(self.jobs, job, key=lambda job: job.turn)
         self.tokens += job.tokens
         self.cost += job.cost
+        job.bucket = self._bucket
         if self._bucket:
             self._bucket.take(job.tokens, job.arrived)
 
@@ -142,8 +144,8 @@ class Line(Generic[Work, Result]):
         self.jobs.remove(job)
         self._subtract(job.tokens, job.cost)
         self._shares.leave(job.turn, job.tokens)
-        if self._bucket:
-            self._bucket.put_back(job.tokens)
+        if job.bucket:
+            job.bucket.put_back(job.tokens)
 
     def start(self, room: int, now: float) -> Batch[Work, Result]:
         """Start works of the next request, up to `room` tokens; it leaves with its last work."""

@@ -78,6 +78,8 @@ class Queue(Generic[Work, Result]):
             limits = {}
         old = {name: line for name, line in self._lines.items() if name in limits or line.jobs}
         self._lines = {"": self._lines[""], **old}
+        for name in old.keys() - limits.keys():  # it waits on, but no limit is its own any more
+            old[name].follow(Limits(), now)
         for name, one in limits.items():
             if name in old:
                 old[name].follow(one, now)

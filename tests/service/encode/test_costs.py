@@ -123,6 +123,11 @@ SQUARES = (
     "rollout, words",
     "rollout, float16",
 )
+SIMPLE = ("full", "rows", "top", "blocks", "stats", "spans", "hidden states", "an explained layer")
+TIMED = [
+    pytest.param(way, id=name, marks=() if name in SQUARES + SIMPLE else pytest.mark.prove)
+    for name, way in WAYS.items()
+]
 WEIGHED = [
     pytest.param(way, id=name, marks=() if name in SQUARES else pytest.mark.prove)
     for name, way in WAYS.items()
@@ -167,7 +172,7 @@ def token(lanes: Lanes) -> float:
 
 
 @pytest.mark.parametrize("lengths", LENGTHS)
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("way", TIMED)
 def test_time_grows_as_the_price_says(
     lanes: Lanes, token: float, way: Way, lengths: tuple[int, ...]
 ) -> None:

@@ -223,6 +223,31 @@ async def test_other_limits_hold_what_comes_and_leave_what_waits() -> None:
     assert queue._lines.keys() == {"", "a", "c"}
 
 
+async def test_a_key_that_is_left_alone_without_limits_has_none() -> None:
+    """Though a request of it waits from the time when it had some."""
+    queue = Queue[str, str](100, 10_000, {"a": Limits(requests=1, rate=10), "b": Limits()})
+    queue.enter(job("a", 1_000))
+    assert bound(queue, "a") == "key_requests"
+
+    queue.follow({"a": Limits()}, 1.0)
+
+    assert bound(queue, "a") is None
+
+
+async def test_leaving_gives_back_no_tokens_that_no_limit_has_taken() -> None:
+    """Of a request that came before its key had a rate."""
+    queue = Queue[str, str](100, 100_000, {"a": Limits(), "b": Limits()})
+    before = job("a", 10_000)
+    queue.enter(before)
+    queue.follow({"a": Limits(rate=10), "b": Limits()}, 0.0)
+    queue.enter(job("a", 20_000))
+    owed = queue._lines["a"].pause(0.0)
+
+    queue.leave(before)
+
+    assert owed > 0 and queue._lines["a"].pause(0.0) == owed
+
+
 async def test_a_key_that_was_alone_keeps_what_waits_when_others_come() -> None:
     """And gives up what its client leaves, though it has a line of its own by now."""
     queue = Queue[str, str](100, 10_000, {"a": Limits()})
