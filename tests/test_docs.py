@@ -17,7 +17,7 @@ from service.edge.guard import Guard
 from service.replica import Replica
 from service.settings import Settings
 from tests.late_interaction import bundled
-from tests.service.heads_of_tasks import classifier
+from tests.task_heads import classifier
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

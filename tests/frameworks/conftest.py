@@ -9,7 +9,7 @@ import pytest_asyncio
 from service.edge import guard
 from service.replica import Replica
 from service.settings import Settings
-from tests.service.heads_of_tasks import checkpoint, long_reranker
+from tests.task_heads import checkpoint, long_reranker
 
 LONG = "Rerank of 8,192 tokens"  # no part of the page: the same examples, by a longer model
 CLASSES = {0: "anger", 1: "joy", 2: "neither"}

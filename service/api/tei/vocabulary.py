@@ -20,8 +20,8 @@ if TYPE_CHECKING:  # the table of operations needs no torch
     from service.encode.inputs import Reader
 
 PIECE_TOKENS = 512  # that are written at once, half a millisecond
-# Bytes of a token, as tests/service/test_held.py measures them: in lists, and as it is written
-# beside its characters
+# Bytes of a token in lists, and of one written with its characters, as measured by
+# tests/service/encode/test_held.py
 TOKEN_BYTES, WRITTEN_BYTES = 290, 72
 ID_BYTES = 48  # of an id in the lists that it came in
 

@@ -25,7 +25,7 @@ from service.engine.weights import BUNDLED, locate
 from service.engine.work import Outputs, Result, Work
 from service.replica import Replica
 from service.settings import Settings
-from tests.service.heads_of_tasks import MOST, checkpoint
+from tests.task_heads import MOST, checkpoint
 
 CPU = torch.device("cpu")
 PRESET = "preset:transformer-base"

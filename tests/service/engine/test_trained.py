@@ -16,7 +16,7 @@ from service.engine.weights import Source
 from service.heads.sentences import some
 from service.replica import Replica
 from service.settings import Settings
-from tests.service import heads_of_tasks
+from tests import task_heads
 
 CPU = torch.device("cpu")
 HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForMaskedLM")
@@ -55,7 +55,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A small checkpoint of random weights with each head."""
     folders = {head: tmp_path_factory.mktemp(head) for head in HEADS}
     for head, folder in folders.items():
-        heads_of_tasks.checkpoint(folder, head)
+        task_heads.checkpoint(folder, head)
     return folders
 
 

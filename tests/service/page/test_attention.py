@@ -21,8 +21,8 @@ from service.keys import key as keys
 from service.replica import Replica
 from service.settings import Settings
 from tests.conftest import application, listening
-from tests.service.heads_of_tasks import checkpoint
 from tests.service.page.browser import KEYS, NEEDED, SHOWN, Page, ask, fresh, labelled
+from tests.task_heads import checkpoint
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), NEEDED]
 

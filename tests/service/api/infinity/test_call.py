@@ -19,7 +19,7 @@ from transformers import pipeline
 from service.edge import guard
 from service.replica import Replica
 from service.settings import Settings
-from tests.service.heads_of_tasks import checkpoint
+from tests.task_heads import checkpoint
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

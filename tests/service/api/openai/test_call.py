@@ -17,7 +17,7 @@ from sentence_transformers import SentenceTransformer
 from service.edge import guard
 from service.replica import Replica
 from service.settings import Settings
-from tests.service.heads_of_tasks import checkpoint
+from tests.task_heads import checkpoint
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -18,7 +18,7 @@ from service.engine.speed import Speed
 from service.replica import Replica
 from service.settings import Settings
 from tests.conftest import application, connected
-from tests.service.heads_of_tasks import checkpoint
+from tests.task_heads import checkpoint
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 from service.edge import guard
 from service.replica import Replica
 from service.settings import Settings
-from tests.service.heads_of_tasks import LONG, MOST, checkpoint, long_reranker
+from tests.task_heads import LONG, MOST, checkpoint, long_reranker
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

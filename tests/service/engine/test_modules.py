@@ -23,7 +23,7 @@ from service.edge import guard
 from service.replica import Replica
 from service.settings import Settings
 from tests.routed import routed
-from tests.service.heads_of_tasks import SIZES, checkpoint
+from tests.task_heads import SIZES, checkpoint
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -24,7 +24,7 @@ from headlight_client import AsyncClient
 from service.edge import guard
 from service.replica import Replica
 from service.settings import Settings
-from tests.service.heads_of_tasks import MOST, checkpoint
+from tests.task_heads import MOST, checkpoint
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
