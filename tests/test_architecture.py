@@ -17,7 +17,6 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("service", "model", "client/headlight_client")
-MOST_FILES = 12  # of a folder, which a newcomer reads as a list
 PICTURE = re.compile(r"^```\n(service/\n.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE_MODULES = {"io", "os", "pathlib", "shutil", "socket", "subprocess", "tempfile"}
 ERROR_STATUSES = {status.value for status in HTTPStatus if status >= HTTPStatus.BAD_REQUEST}
@@ -170,7 +169,6 @@ def breaches(root: Path) -> set[str]:
     return {
         *differences(rooms(files), read(page)[0]),
         *circles(files),
-        *crowds(root),
         *untold(trees, page),
         *(
             f"{name} {verb}"
@@ -202,15 +200,6 @@ def circles(files: Graph) -> Iterator[str]:
         TopologicalSorter(files).prepare()
     except CycleError as error:
         yield f"a circle: {' -> '.join(reversed(error.args[1]))}"
-
-
-def crowds(root: Path) -> Iterator[str]:
-    """Folders with more files than anyone reads as a list; the empty __init__.py is none."""
-    for top in FOLDERS:
-        for folder in {path.parent for path in (root / top).rglob("*.py")}:
-            count = sum(path.stem != "__init__" for path in folder.glob("*.py"))
-            if count > MOST_FILES:
-                yield f"{folder.relative_to(root)} holds {count} files"
 
 
 def untold(trees: dict[str, ast.Module], page: str) -> Iterator[str]:
@@ -491,20 +480,6 @@ def test_a_page_that_promises_too_much_is_caught(
     page.write_text(page.read_text().replace(there, instead, 1))
 
     assert any(sentence in breach for breach in breaches(house) - breaches(ROOT))
-
-
-def test_a_folder_that_nobody_reads_as_a_list_is_caught(tmp_path: Path) -> None:
-    """One file more than MOST_FILES."""
-    house = copy(tmp_path)
-    folder = house / "service" / "observe"
-    here = sum(path.stem != "__init__" for path in folder.glob("*.py"))
-
-    for number in range(MOST_FILES - here):
-        (folder / f"more{number}.py").touch()
-    assert not list(crowds(house))
-    (folder / "last.py").touch()
-
-    assert list(crowds(house)) == [f"service/observe holds {MOST_FILES + 1} files"]
 
 
 def copy(folder: Path) -> Path:
