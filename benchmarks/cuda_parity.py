@@ -186,7 +186,7 @@ def main() -> None:
     for name, config in sizes().items():
         exact = load(config, CPU, torch.float32, kernels.PLAIN)
         for dtype in numerics.CLOSE:
-            way = kernels.choose(device, dtype, exact.config.head)
+            way = kernels.choose(device, dtype, exact.config.head_dim)
             fast = load(config, device, dtype, way)
             row = measure(exact, fast, chosen.most_tokens)
             over = row.breaches(dtype)

@@ -118,7 +118,7 @@ class OneByOne:
             for i in range(attention.heads)
         ]
         inputs, self.bias = attention.project.bias, attention.output.bias
-        self.biases = inputs.view(3, attention.heads, attention.head).unbind(1)
+        self.biases = inputs.view(3, attention.heads, attention.head_dim).unbind(1)
 
     def __call__(self, x: Tensor) -> Tensor:
         """x + sum_i Z_i W_i^O + b, (tokens, width)."""

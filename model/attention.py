@@ -1,16 +1,16 @@
 """Multi-head self-attention on packed rows, able to show its weights.
 
-    head_i = softmax(Q_i K_i^T / sqrt(head)) V_i      Q_i = X W_i^Q, K_i = X W_i^K, V_i = X W_i^V
+    head_i = softmax(Q_i K_i^T / sqrt(head_dim)) V_i   Q_i = X W_i^Q, K_i = X W_i^K, V_i = X W_i^V
     output = Concat(head_1, ..., head_h) W^O
 
 Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.
 
 Axes, in every file of model/:
-    rows    all tokens of a batch, end to end (see packing.py)
-    tokens  positions of one sequence: called query on the side that looks, key on the side
-            that is looked at
-    heads   parallel attentions
-    head    channels inside one of them; heads * head = width
+    rows      all tokens of a batch, end to end (see packing.py)
+    tokens    positions of one sequence: called query on the side that looks, key on the side
+              that is looked at
+    heads     parallel attentions
+    head_dim  channels inside one of them; heads * head_dim = width
 """
 
 import math
@@ -31,7 +31,8 @@ TILE = 128  # queries at a time, where not all keys are needed or not all maps f
 
 Gates = Sequence[tuple[slice, Mapping[int, float]]]  # of these rows, what a head is multiplied by
 Biases = Sequence[Tensor | None]  # added to the scores of each group; None: nothing
-Patches = Sequence[tuple[slice, Mapping[int, Tensor]]]  # and what it is replaced by, (tokens, head)
+# of these rows, what a head is replaced by, (tokens, head_dim)
+Patches = Sequence[tuple[slice, Mapping[int, Tensor]]]
 
 
 class HeadWeights(NamedTuple):
@@ -53,7 +54,7 @@ class Trace:
     Args:
         attention: the layer's attention.
         q, k, v: queries, keys and values of all rows, as they were multiplied, (rows, heads,
-            head).
+            head_dim).
         z: the mixed values, as W^O reads them, (rows, width).
         normalisers: per group, the log of each softmax row's sum, (sequences, heads, tokens).
         biases: what was added to each group's scores, (1 or heads, query, key) or None.
@@ -113,8 +114,8 @@ class MultiHeadAttention:
     ) -> None:
         self.project, self.output = kernels.linear(*qkv), kernels.linear(*output)
         self.kernels = kernels
-        self.heads, self.head = heads, output[0].shape[1] // heads
-        self.scale = 1 / math.sqrt(self.head)
+        self.heads, self.head_dim = heads, output[0].shape[1] // heads
+        self.scale = 1 / math.sqrt(self.head_dim)
         self.rotation, self.window = rotation, window
 
     def __call__(
@@ -137,7 +138,7 @@ class MultiHeadAttention:
             residual + MultiHead(x), (rows, width), and the trace. Rows past the last sequence
             mix nothing: their mixed value is 0.
         """
-        q, k, v = self.project(x).view(len(x), 3, self.heads, self.head).unbind(1)
+        q, k, v = self.project(x).view(len(x), 3, self.heads, self.head_dim).unbind(1)
         if self.rotation is not None:
             q, k = self.rotation(q, packed.positions), self.rotation(k, packed.positions)
         if self.kernels.spread is not None and all(bias is None for bias in biases):
@@ -164,7 +165,7 @@ class MultiHeadAttention:
                 z[rows, self._channels(head)] *= scale
 
     def _channels(self, head: int) -> slice:
-        return slice(head * self.head, (head + 1) * self.head)
+        return slice(head * self.head_dim, (head + 1) * self.head_dim)
 
     def _grouped(
         self, q: Tensor, k: Tensor, v: Tensor, packed: Packed, biases: Biases
@@ -172,19 +173,19 @@ class MultiHeadAttention:
         """The mixed rows, (rows, width), and each group's normaliser, one call a group."""
         mixed, normalisers = [], []
         for group, bias in zip(packed.groups, biases, strict=True):
-            shape = (group.count, group.length, self.heads, self.head)
+            shape = (group.count, group.length, self.heads, self.head_dim)
             queries, keys, values = (
                 part[group.rows].view(shape).transpose(1, 2) for part in (q, k, v)
             )
             z, normaliser = self._attend(queries, keys, values, bias)
-            mixed.append(z.transpose(1, 2).reshape(-1, self.heads * self.head))
+            mixed.append(z.transpose(1, 2).reshape(-1, self.heads * self.head_dim))
             normalisers.append(normaliser)
         return _join(mixed, len(q)), normalisers
 
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Attention of one group, (sequences, heads, tokens, head), and its normaliser."""
+        """Attention of one group, (sequences, heads, tokens, head_dim), and its normaliser."""
         tokens = q.shape[2]
         if self.window is None or tokens <= self.window + 1:
             return self.kernels.attend(q, k, v, self.scale, bias)
@@ -199,18 +200,18 @@ class MultiHeadAttention:
 
     @cached_property
     def triangles(self) -> Tensor:
-        """A matrix L_i for every head, (heads, head, head) float32, with W_i^O = L_i Q_i.
+        """A matrix L_i for every head, (heads, head_dim, head_dim) float32, with W_i^O = L_i Q_i.
 
         Rows of Q_i are orthonormal, so what a head writes is as long as z L_i is:
         ||z W_i^O|| = ||z L_i||, without the product with W^O.
         """
-        columns = self.output.weight().float().view(-1, self.heads, self.head)
+        columns = self.output.weight().float().view(-1, self.heads, self.head_dim)
         triangles: Tensor = torch.linalg.qr(columns.transpose(0, 1), mode="r").R
         return triangles.mT.contiguous()
 
     def weights(self, head: int) -> HeadWeights:
         """The four matrices of one head."""
-        rows = slice(head * self.head, (head + 1) * self.head)
+        rows = slice(head * self.head_dim, (head + 1) * self.head_dim)
         q, k, v = self.project.weight().chunk(3)
         return HeadWeights(q[rows].T, k[rows].T, v[rows].T, self.output.weight()[:, rows].T)
 

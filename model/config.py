@@ -94,8 +94,8 @@ class EncoderConfig:
             raise ValueError("rotary positions and ropes go together")
 
     @property
-    def head(self) -> int:
-        """Channels of one head; heads * head = width."""
+    def head_dim(self) -> int:
+        """Channels of one head; heads * head_dim = width."""
         return self.width // self.heads
 
 

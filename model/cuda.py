@@ -39,11 +39,11 @@ def attend_spread(
     """All sequences of a batch in one call, without padding.
 
     Args:
-        q, k, v: (rows, heads, head), bfloat16 or float16.
+        q, k, v: (rows, heads, head_dim), bfloat16 or float16.
         window: how far a query looks to either side; None is everywhere.
 
     Returns:
-        The mixed values, (rows, heads, head), with zeros past the last sequence, and the
+        The mixed values, (rows, heads, head_dim), with zeros past the last sequence, and the
         normaliser as torch gives it, (heads, rows up to there).
     """
     from torch.nn.attention.varlen import AuxRequest, varlen_attn

@@ -54,7 +54,7 @@ class Sequence:
         embeddings: (tokens, embedding width) float, or None with token ids.
         gates: what heads' mixed values are multiplied by, by layer and head; 1 where none.
         unseen: how many of its last tokens no token looks at; they look at the others.
-        patches: what replaces heads' mixed values, (tokens, head), by layer and head.
+        patches: what replaces heads' mixed values, (tokens, head_dim), by layer and head.
         entry: where its pass begins; None: at the embeddings.
     """
 

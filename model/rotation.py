@@ -1,6 +1,6 @@
 """Rotary positions: by what angles queries and keys turn, and what stretches those angles.
 
-    rate(c) = theta^(-2c / head)      angle(position, c) = position * rate(c)
+    rate(c) = theta^(-2c / head_dim)      angle(position, c) = position * rate(c)
 
 Sources: Su et al. 2021, "RoFormer"; Chen et al. 2023, "Positional Interpolation" (linear); Peng et
 al. 2023, "YaRN". The rates are transformers' own, operation for operation: in the last bit of one
@@ -26,14 +26,15 @@ class Rope:
     theta: float
     amplitude: float = 1.0
 
-    def rates(self, head: int) -> Tensor:
-        """Radians a position of each pair of channels, (head / 2,) float32."""
-        return 1.0 / self.bases(head)
+    def rates(self, head_dim: int) -> Tensor:
+        """Radians a position of each pair of channels, (head_dim / 2,) float32."""
+        return 1.0 / self.bases(head_dim)
 
-    def bases(self, head: int, pairs: int | None = None) -> Tensor:
+    def bases(self, head_dim: int, pairs: int | None = None) -> Tensor:
         """Positions a radian of each of the first pairs of channels, float32; of all by default."""
-        stop = head if pairs is None else 2 * pairs  # not cut: a power's last bit follows from both
-        return self.theta ** (torch.arange(0, stop, 2, dtype=torch.float32) / head)
+        # not cut afterwards: a power's last bit follows from both
+        stop = head_dim if pairs is None else 2 * pairs
+        return self.theta ** (torch.arange(0, stop, 2, dtype=torch.float32) / head_dim)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,9 +43,9 @@ class Linear(Rope):
 
     factor: float
 
-    def rates(self, head: int) -> Tensor:
+    def rates(self, head_dim: int) -> Tensor:
         """As Rope.rates."""
-        return 1.0 / self.bases(head) / self.factor
+        return 1.0 / self.bases(head_dim) / self.factor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,20 +65,21 @@ class Yarn(Rope):
     slow: float = 1.0
     whole: bool = True
 
-    def rates(self, head: int) -> Tensor:
+    def rates(self, head_dim: int) -> Tensor:
         """As Rope.rates."""
-        low, high = self._place(self.fast, head), self._place(self.slow, head)
+        low, high = self._place(self.fast, head_dim), self._place(self.slow, head_dim)
         if self.whole:
             low, high = math.floor(low), math.ceil(high)
-        low, high = max(low, 0), min(high, head - 1)
+        low, high = max(low, 0), min(high, head_dim - 1)
         high += 0.001 if low == high else 0  # a ramp has a length
-        ramp = (torch.arange(head // 2, dtype=torch.float32) - low) / (high - low)
-        kept, bases = 1 - ramp.clamp(0, 1), self.bases(head)
+        ramp = (torch.arange(head_dim // 2, dtype=torch.float32) - low) / (high - low)
+        kept, bases = 1 - ramp.clamp(0, 1), self.bases(head_dim)
         return 1.0 / (self.factor * bases) * (1 - kept) + 1.0 / bases * kept
 
-    def _place(self, turns: float, head: int) -> float:
+    def _place(self, turns: float, head_dim: int) -> float:
         """The pair of channels that makes so many turns within `trained`."""
-        return (head * math.log(self.trained / (turns * 2 * math.pi))) / (2 * math.log(self.theta))
+        ratio = math.log(self.trained / (turns * 2 * math.pi))
+        return (head_dim * ratio) / (2 * math.log(self.theta))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,9 +95,9 @@ class Llama3(Rope):
     low: float
     high: float
 
-    def rates(self, head: int) -> Tensor:
+    def rates(self, head_dim: int) -> Tensor:
         """As Rope.rates."""
-        plain = 1.0 / self.bases(head)
+        plain = 1.0 / self.bases(head_dim)
         wave = 2 * math.pi / plain
         share = (self.trained / wave - self.low) / (self.high - self.low)
         between = (1 - share) * plain / self.factor + share * plain
@@ -110,27 +112,27 @@ class Proportional(Rope):
     factor: float
     share: float
 
-    def rates(self, head: int) -> Tensor:
+    def rates(self, head_dim: int) -> Tensor:
         """As Rope.rates."""
-        turning = int(self.share * head // 2)
-        still = torch.zeros(head // 2 - turning)
-        return torch.cat((1.0 / self.bases(head, turning), still)) / self.factor
+        turning = int(self.share * head_dim // 2)
+        still = torch.zeros(head_dim // 2 - turning)
+        return torch.cat((1.0 / self.bases(head_dim, turning), still)) / self.factor
 
 
 class Rotation:
     """Turns pairs of channels of queries and keys by an angle proportional to position.
 
-    Channel c is paired with c + head/2; in float32, whatever the dtype.
+    Channel c is paired with c + head_dim/2; in float32, whatever the dtype.
     """
 
-    def __init__(self, rope: Rope, head: int, positions: int, device: torch.device) -> None:
+    def __init__(self, rope: Rope, head_dim: int, positions: int, device: torch.device) -> None:
         places = torch.arange(positions, dtype=torch.float32, device=device)
-        angles = places[:, None] * rope.rates(head).to(device)
-        # (positions, head / 2) each
+        angles = places[:, None] * rope.rates(head_dim).to(device)
+        # (positions, head_dim / 2) each
         self.cos, self.sin = angles.cos() * rope.amplitude, angles.sin() * rope.amplitude
 
     def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Rotate x, (rows, heads, head), by each row's position, (rows,)."""
+        """Rotate x, (rows, heads, head_dim), by each row's position, (rows,)."""
         cos, sin = self.cos[positions][:, None], self.sin[positions][:, None]
         left, right = x.float().chunk(2, dim=-1)
         turned = torch.cat((left * cos - right * sin, right * cos + left * sin), dim=-1)

@@ -1,10 +1,10 @@
 """One layer, step by step: every intermediate by name, from the plain weights, in float32.
 
     x                what enters the layer, (tokens, width); layer 0: X' = PE(X) + X
-    q, k, v          Q_i = x W_i^Q + b, K_i, V_i, (heads, tokens, head)
-    scores           Q_i K_i^T / sqrt(head), (heads, query, key)
+    q, k, v          Q_i = x W_i^Q + b, K_i, V_i, (heads, tokens, head_dim)
+    scores           Q_i K_i^T / sqrt(head_dim), (heads, query, key)
     probabilities    softmax(scores), (heads, query, key)
-    z                Z_i = probabilities V_i, (heads, tokens, head)
+    z                Z_i = probabilities V_i, (heads, tokens, head_dim)
     concat           Concat(Z_0, .., Z_(h-1)), (tokens, width)
     projected        concat W^O + b
     normed           LayerNorm(x + projected)
@@ -71,8 +71,9 @@ def weights(encoder: Encoder, index: int) -> dict[str, Tensor]:
     Returns:
         float32, so that, in numpy's words,
 
-            q[i] = x @ q.weight[i] + q.bias[i]            (heads, width, head) and (heads, head);
-                                                          k and v alike; before any rotation
+            q[i] = x @ q.weight[i] + q.bias[i]            (heads, width, head_dim),
+                                                          (heads, head_dim); k and v alike;
+                                                          before any rotation
             projected = concat @ projected.weight + projected.bias
                                                           (width, width) and (width,)
             normed, output, entered                       each norm's weight and bias, (width,)
@@ -96,8 +97,8 @@ def weights(encoder: Encoder, index: int) -> dict[str, Tensor]:
 def _projections(attention: MultiHeadAttention) -> dict[str, Tensor]:
     """The weights of the four linears, those of q, k and v by head."""
     heads, project, output = attention.heads, attention.project, attention.output
-    rows = torch.unflatten(project.weight(), 0, (3, heads, -1))  # (3, heads, head, width)
-    biases = (None,) * 3 if project.bias is None else project.bias.view(3, heads, attention.head)
+    rows = torch.unflatten(project.weight(), 0, (3, heads, -1))  # (3, heads, head_dim, width)
+    biases = (None,) * 3 if project.bias is None else project.bias.view(3, heads, -1)
     named: dict[str, Tensor] = {}
     for name, weight, bias in zip("qkv", rows.transpose(2, 3), biases, strict=True):
         named |= _named(name, weight, bias)
@@ -111,12 +112,12 @@ def _named(name: str, weight: Tensor, bias: Tensor | None) -> dict[str, Tensor]:
 
 def _attend(encoder: Encoder, attention: MultiHeadAttention, x: Tensor) -> dict[str, Tensor]:
     """From queries, keys and values to what W^O makes of their mix."""
-    rows = _linear(attention.project, x).view(len(x), 3, attention.heads, attention.head)
-    q, k, v = rows.unbind(1)  # (tokens, heads, head)
+    rows = _linear(attention.project, x).view(len(x), 3, attention.heads, attention.head_dim)
+    q, k, v = rows.unbind(1)  # (tokens, heads, head_dim)
     if attention.rotation is not None:
         positions = torch.arange(len(x), device=x.device)
         q, k = attention.rotation(q, positions), attention.rotation(k, positions)
-    q, k, v = (part.transpose(0, 1) for part in (q, k, v))  # (heads, tokens, head)
+    q, k, v = (part.transpose(0, 1) for part in (q, k, v))  # (heads, tokens, head_dim)
     scores = score(q, k)  # (heads, query, key)
     if encoder.distances is not None:
         table = encoder.distances.float()  # (buckets, heads)

@@ -88,7 +88,8 @@ def build(
     source = _Source(config, weights, device, dtype)
     embeddings = _embeddings(source, kernels)
     rotations = {
-        rope: Rotation(rope, config.head, config.max_tokens, device) for rope in set(config.ropes)
+        rope: Rotation(rope, config.head_dim, config.max_tokens, device)
+        for rope in set(config.ropes)
     }
     return Encoder(
         config,

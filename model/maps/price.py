@@ -92,7 +92,7 @@ def products(selection: Selection, config: EncoderConfig) -> int:
     walks = list(_walks(selection, config))
     scores = sum(walk.heads * (walk.cells + walk.before) for walk in walks)
     rolled = sum(walk.cells for walk in walks[1:]) if selection.form == "rollout" else 0
-    return 2 * config.head * scores + 2 * len(selection.units.axis) * rolled
+    return 2 * config.head_dim * scores + 2 * len(selection.units.axis) * rolled
 
 
 def work(selection: Selection, config: EncoderConfig) -> int:

@@ -119,7 +119,7 @@ def _contributions(looks: Many[Look], traces: Many[Trace], rows: slice) -> Tenso
     layers = []
     for trace in traces:
         attention = trace.attention
-        z = trace.z[rows].float().view(-1, attention.heads, attention.head).transpose(0, 1)
+        z = trace.z[rows].float().view(-1, attention.heads, attention.head_dim).transpose(0, 1)
         layers.append(output_lengths(z, attention.triangles))
     lengths, units = torch.stack(layers), looks[0].units  # (layers, heads, tokens)
     shares = lengths / lengths.sum(1, keepdim=True)

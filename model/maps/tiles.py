@@ -205,7 +205,7 @@ def _shaped(memory: Tensor | None, *shape: int) -> Tensor | None:
 
 
 def output_lengths(vectors: Tensor, triangles: Tensor) -> Tensor:
-    """How long what each vector writes is, ||x W_i^O||, (heads, tokens) for (heads, tokens, head).
+    """Measure what each vector writes: (heads, tokens, head_dim) -> ||x W_i^O||, (heads, tokens).
 
     Args:
         triangles: of every head; see attention.MultiHeadAttention.

@@ -80,7 +80,7 @@ def _sequences(config: EncoderConfig) -> Iterator[packing.Sequence]:
             yield packing.Sequence(embeddings=vectors)
         elif place == 2:
             gates = {layer: {config.heads - 1: 0.5} for layer in range(config.layers)}
-            value = torch.randn(length, config.head, generator=random)
+            value = torch.randn(length, config.head_dim, generator=random)
             patches = {layer: {0: value} for layer in range(config.layers)}
             yield packing.Sequence(ids, types, gates=gates, patches=patches)
         elif place == UNSEEN:

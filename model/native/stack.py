@@ -34,7 +34,7 @@ class Stack:
         config, attention = encoder.config, encoder.layers[0].attention
         self._stack = operator(
             attention.heads,
-            attention.head,
+            attention.head_dim,
             attention.scale,
             config.norm_eps,
             config.pre_norm,

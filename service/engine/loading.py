@@ -41,7 +41,7 @@ def load(
         CheckpointError: why it cannot be loaded.
     """
     config = sizes(source)
-    backend = backend or kernels.choose(device, dtype, config.head)
+    backend = backend or kernels.choose(device, dtype, config.head_dim)
     if source.preset is None:
         return checkpoint.load(source.folder, device, dtype, backend)
     return checkpoint.preset(source.preset, source.folder, device, dtype, backend)

@@ -22,7 +22,7 @@ SIZES = EncoderConfig(
 
 def test_heads_share_the_width_equally() -> None:
     """A head has width / heads channels."""
-    assert SIZES.head == 5
+    assert SIZES.head_dim == 5
 
 
 def test_heads_that_do_not_divide_the_width_are_refused_with_both_numbers() -> None:

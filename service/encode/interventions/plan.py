@@ -129,7 +129,7 @@ class Interventions:
         states = 2 * width * sum(len(work) * len(work.outputs.kept) for work in works)
         vectors = len(copies) * (copied.pooling.size(width) if copied.pooling else 0)
         held = NUMBER_BYTES * (states + vectors)
-        head = self.config.head
+        head = self.config.head_dim
         return Course(works, self.edits, head, self.heads, self.scale, copies, held)
 
     def _kept(self) -> list[frozenset[int]]:

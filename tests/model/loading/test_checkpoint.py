@@ -99,7 +99,7 @@ def test_the_sizes_are_those_of_the_file(small: Path) -> None:
     config = load(small).config
 
     assert (config.family, config.vocabulary, config.width, config.layers) == ("bert", 41, 15, 2)
-    assert (config.heads, config.head, config.feed_forward) == (3, 5, 23)
+    assert (config.heads, config.head_dim, config.feed_forward) == (3, 5, 23)
     assert (config.positions, config.max_tokens) == ("learned", 11)
     assert (config.types, config.norm_eps) == (7, 1e-12)
 

@@ -115,7 +115,7 @@ def value_norms(ours: Model, layer: int, x: Tensor) -> Array:
         entered = whole._norm(x, whole.attention_norm) if ours.config.pre_norm else x
         filled = torch.cat([entered, entered.new_zeros(16, x.shape[1])])
         v = attention.project(filled)[: len(x)].chunk(3, -1)[2]
-        parts = v.view(len(x), attention.heads, attention.head).transpose(0, 1)
+        parts = v.view(len(x), attention.heads, attention.head_dim).transpose(0, 1)
         w = torch.stack([attention.weights(head).output for head in range(attention.heads)])
         return (parts @ w).norm(dim=-1).double().numpy()
 

@@ -356,7 +356,7 @@ def test_a_layer_that_is_not_there_is_an_error_and_no_write_past_the_end(
 ) -> None:
     """What the operator is told to change in a layer, it looks up within its own layers."""
     encoder = made(BERT)
-    change = {0: 0.5} if kind == "gates" else {0: torch.zeros(3, encoder.config.head)}
+    change = {0: 0.5} if kind == "gates" else {0: torch.zeros(3, encoder.config.head_dim)}
     packed = replace(
         encoder.pack([Sequence([1, 2, 3])]), **{kind: [(slice(0, 3), {layer: change})]}
     )
