@@ -18,6 +18,7 @@ from service.engine.weights import BUNDLED, locate
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "benchmarks"))
 
+import front  # noqa: E402
 from served import load, table, texts  # noqa: E402  a script's neighbours, no package of ours
 from served.servers import PEERS, SERVERS  # noqa: E402
 
@@ -191,6 +192,45 @@ def test_every_peer_is_pinned_and_no_package_registry_is_named() -> None:
         lines = (PEERS / f"{peer}.txt").read_text().splitlines()
         assert lines and all(re.fullmatch(r"[\w.-]+==[\w.!]+", line) for line in lines)
         assert (PEERS / f"{peer}.py").exists()
+
+
+def test_the_front_counts_what_is_called_while_it_is_told_to() -> None:
+    """Functions of Python by file and name, those of C together; nothing before or after."""
+
+    def ask() -> int:
+        return abs(-1)
+
+    calls = front.Calls()
+    before = sys.getprofile()
+    sys.setprofile(calls)
+    ask()
+    calls.on = True
+    for _ in range(3):
+        ask()
+    calls.on = False
+    ask()
+    sys.setprofile(before)
+    frames, builtins = calls.told()
+
+    name = "test_the_front_counts_what_is_called_while_it_is_told_to.<locals>.ask"
+    assert frames == [[__file__, name, 3]]
+    assert builtins == 3
+    assert calls.told() == ([], 0)
+
+
+@pytest.mark.parametrize(
+    ("file", "room"),
+    [
+        ("/tree/service/edge/guard.py", "service/edge"),
+        ("/tree/service/memory.py", "service/memory"),
+        ("/tree/.venv/lib/python3.11/site-packages/uvicorn/server.py", "uvicorn"),
+        ("/usr/lib/python3.11/asyncio/locks.py", "asyncio"),
+        ("<string>", "<string>"),
+    ],
+)
+def test_the_front_is_counted_by_room(file: str, room: str) -> None:
+    """A folder of ours, or a package."""
+    assert front.room(file, Path("/tree")) == room
 
 
 @pytest.mark.prove
