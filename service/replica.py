@@ -279,7 +279,7 @@ class Replica:
 def _reader(settings: Settings, model: Model, aside: Aside) -> Reader:
     """What reads inputs, within the model's positions."""
     machine.positions(settings, model.config)
-    machine.filled(settings, model.head)
+    machine.filled(settings, model.task_head)
     return Reader(
         model.tokenizer,
         model.config,

@@ -23,20 +23,18 @@ from model.loading import sentence_transformers, vectors
 from model.loading.assembly import build, draw, expected
 from model.loading.families import read_config
 from model.loading.files import CONFIG, TOKENIZER, find_weights
-from model.loading.heads import Parts, read_choices, read_head
 from model.loading.modules import home, weighed_files
 from model.loading.pipeline import router
 from model.loading.pipeline.blend import read_blend
 from model.loading.pipeline.keys import check_modules
 from model.loading.sentence_transformers import Prompts
+from model.loading.task_heads import Parts, read_choices, read_task_head
 from model.loading.tensors import by_plain_name, open_tensors, translate
 from model.loading.texts.arguments import read_arguments, read_raw
 from model.loading.texts.settings import read_rules
 from model.loading.vocabulary.build import Source, find_tokenizer
 from model.pooling import Pooling
-from model.tasks.choices import Task
-from model.tasks.heads import Classifier, Head, Splade
-from model.tasks.vectors import Vectors
+from model.task_heads import Classifier, Splade, Task, TaskHead, Vectors
 from model.text.rules import Rules
 from model.text.tokenizer import Tokenizer
 
@@ -54,7 +52,7 @@ class Model:
         trained: False for weights drawn at random.
         own_pooling: False where the checkpoint does not say how it is pooled, and PLAIN is taken.
         prompts: what goes before a text, by name.
-        head: what stands behind the encoder, where the checkpoint has one.
+        task_head: what stands behind the encoder, where the checkpoint has one.
     """
 
     config: EncoderConfig
@@ -66,17 +64,17 @@ class Model:
     trained: bool = True
     own_pooling: bool = True
     prompts: Prompts = field(default_factory=Prompts)
-    head: Head | None = None
+    task_head: TaskHead | None = None
 
     @property
     def tasks(self) -> tuple[Task, ...]:
         """What requests may ask of it."""
-        return ("encode", *(self.head.tasks if self.head else ()))
+        return ("encode", *(self.task_head.tasks if self.task_head else ()))
 
     @property
     def classes(self) -> tuple[str, ...]:
         """Names of its classes; none of a model that does not classify."""
-        return self.head.labels if isinstance(self.head, Classifier) else ()
+        return self.task_head.labels if isinstance(self.task_head, Classifier) else ()
 
 
 def read(folder: Path) -> EncoderConfig:
@@ -115,23 +113,25 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, kernels: Kernel
         weights = translate(vectors.encoders(raw, tensors), expected(config), family)
         encoder = build(config, weights, device, dtype, kernels, blend)
         parts = Parts(folder, raw, config, by_plain_name(tensors, family), device, kernels)
-        head = vectors.read_vectors(parts, roles) if roles else read_head(parts)
-    if blend and head:
-        raise CheckpointError("WeightedLayerPooling: not supported: of a model with a head")
+        task_head = vectors.read_vectors(parts, roles) if roles else read_task_head(parts)
+    if blend and task_head:
+        raise CheckpointError("WeightedLayerPooling: not supported: of a model with a task head")
     pooling = sentence_transformers.read_pooling(folder, config.width, device, kernels)
     max_tokens = sentence_transformers.read_max_tokens(folder, config.max_tokens)
-    if isinstance(head, Vectors):  # whatever PyLate left in that file, it takes these
-        max_tokens = head.longest
+    if isinstance(task_head, Vectors):  # whatever PyLate left in that file, it takes these
+        max_tokens = task_head.longest
     prompts = sentence_transformers.read_prompts(folder)
-    if isinstance(head, Splade):
-        head = router.read_sides(folder, head, tokenizer, max_tokens, prompts.texts, device)
+    if isinstance(task_head, Splade):
+        task_head = router.read_sides(
+            folder, task_head, tokenizer, max_tokens, prompts.texts, device
+        )
     paths = [
         *files,
         own / CONFIG,
         *source.files,
         *weighed_files(folder),
     ]
-    choices = read_choices(folder, head)
+    choices = read_choices(folder, task_head)
     more = {"head": choices, "tokenizer": tokenizer.choices, "vocabulary": source.choices}
     more["config"] = read_arguments(folder).config
     more["blend"] = list(map(str, blend.shares)) if blend else ()  # whose file says the rest
@@ -145,7 +145,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, kernels: Kernel
         digest,
         own_pooling=pooling is not sentence_transformers.PLAIN,
         prompts=prompts,
-        head=head,
+        task_head=task_head,
     )
 
 

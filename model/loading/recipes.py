@@ -1,7 +1,7 @@
-"""Where the heads of each family stand, and what they compute; by the model_type.
+"""Where the task heads of each family stand, and what they compute; by the model_type.
 
-A checkpoint has one head. Which one its config.json says under "architectures": the part behind
-the family's name, such as ForSequenceClassification.
+A checkpoint has one task head. Its config.json names it under "architectures", behind the family's
+name, as in BertForSequenceClassification.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A head's tensors by their names without the family's prefix, and its activation.
+    """A task head's tensors by their names without the family's prefix, and its activation.
 
     Args:
         output: the last linear.

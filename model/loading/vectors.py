@@ -21,13 +21,12 @@ from typing import Any
 from model.config import EncoderConfig
 from model.errors import CheckpointError
 from model.loading.files import WEIGHTS, differences
-from model.loading.heads import Parts
 from model.loading.modules import PROMPTS, model_type, read_optional, token_layers
 from model.loading.pipeline import late, layers
+from model.loading.task_heads import Parts
 from model.loading.tensors import Stored, check
 from model.pooling import Dense, identity
-from model.tasks.choices import Side
-from model.tasks.vectors import Vectors
+from model.task_heads import Side, Vectors
 from model.text.role import Role, Token
 from model.text.tokenizer import Tokenizer
 

@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from model.tasks.choices import Task
+from model.task_heads import Task
 from service.encode.answer import Array
 from service.encode.answer import Item as Answered
 from service.encode.request import Documents, EncodeRequest, Item, Side

@@ -10,8 +10,7 @@ from model.config import EncoderConfig
 from model.maps import price as maps
 from model.maps.forms import Selection
 from model.pooling import Pooling
-from model.tasks.heads import Head
-from model.tasks.vectors import Vectors
+from model.task_heads import TaskHead, Vectors
 from service.encode.layout import PARTS, Layout, Part
 from service.engine.work import Work
 from service.refusals import Refused
@@ -146,7 +145,7 @@ class Price:
         return sum([sizes[part] for part in parts])
 
 
-def _of_head(head: Head | None, tokens: int, number: int) -> int:
+def _of_head(head: TaskHead | None, tokens: int, number: int) -> int:
     """Bytes of what a head makes of so many tokens."""
     if isinstance(head, Vectors):
         return head.bytes(tokens, number)

@@ -22,8 +22,8 @@ from typing_extensions import TypeAliasType
 
 from model.config import Mode
 from model.maps.choices import Form, Level, Specials, Weight
-from model.tasks.choices import Side as Role
-from model.tasks.choices import Task
+from model.task_heads import Side as Role
+from model.task_heads import Task
 from model.text.tokenizer import Truncate
 from service.encode.interventions.request import (
     Gates,

@@ -7,8 +7,7 @@ import os
 import torch
 
 from model.config import EncoderConfig
-from model.tasks.heads import Head
-from model.tasks.vectors import Vectors
+from model.task_heads import TaskHead, Vectors
 from service.engine import numerics
 from service.settings import Settings
 
@@ -43,7 +42,7 @@ def gpus() -> int:
     return torch.cuda.device_count()
 
 
-def filled(settings: Settings, head: Head | None) -> None:
+def filled(settings: Settings, head: TaskHead | None) -> None:
     """Hold the longest sequence against the queries that a model of many vectors fills up.
 
     Raises:

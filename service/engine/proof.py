@@ -18,8 +18,7 @@ import torch
 from model import kernels, packing
 from model.loading.checkpoint import Model
 from model.pooling import pool
-from model.tasks.heads import Classifier, Splade, Tagger
-from model.tasks.vectors import Vectors
+from model.task_heads import Classifier, Splade, Tagger, Vectors
 from service.engine import machine, numerics
 from service.engine.fair.queue import SMALL
 from service.engine.lanes import Lanes, array
@@ -240,7 +239,7 @@ def _as_long(model: Model, texts: Sequence[str]) -> list[packing.Sequence]:
 def _made(model: Model, tokens: Sequence[torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
     """What comes of the token vectors of sequences, (tokens, width) each, as rows by its name."""
     yield "vectors", torch.stack([pool(each, model.pooling) for each in tokens])
-    match model.head:
+    match model.task_head:
         case Classifier() as head:
             yield "logits", torch.stack([head(each)["logits"] for each in tokens])
         case Tagger() as head:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from model import packing
 from model.maps.forms import Selection
 from model.pooling import Pooling
-from model.tasks.heads import Head, Splade
+from model.task_heads import Splade, TaskHead
 from service.observe.record import Record
 
 Array = NDArray[Any]
@@ -49,7 +49,7 @@ class Outputs:
     explained: int | None = None
     weights: bool = False
     parts: Parts | None = None
-    head: Head | None = None
+    head: TaskHead | None = None
     kept: frozenset[int] = frozenset()
     swept: int = 0
 
@@ -112,7 +112,7 @@ class Result:
         hidden: (tokens, width) by hidden state.
         steps: the explained layer's and its weights, by name; see model/lessons/explain.py.
         parts: (parts, width or dimensions).
-        task: what the head made of it, by name; see model/tasks/heads.py.
+        task: what the head made of it, by name; see model/task_heads.py.
         kept: where other passes may begin, by layer.
     """
 

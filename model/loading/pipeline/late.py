@@ -20,7 +20,7 @@ from model.loading.pipeline.keys import SETTINGS, TOKENS
 from model.loading.pipeline.layers import names_of, normalizes
 from model.loading.sentence_transformers import read_max_tokens, read_prompts
 from model.loading.texts.settings import SPECIALS, TOKENIZER_CONFIG
-from model.tasks.choices import Side
+from model.task_heads import Side
 from model.text.role import Role, Token
 from model.text.tokenizer import Tokenizer
 

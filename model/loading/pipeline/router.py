@@ -2,7 +2,7 @@
 
 modules.json                            Router
 router_config.json                      which modules each route has
-document_0_Transformer/                 the encoder, with its head over the vocabulary
+document_0_Transformer/                 the encoder, with its task head over the vocabulary
 document_1_SpladePooling/config.json
 query_0_SparseStaticEmbedding/          tokenizer.json, and a weight for each token
 
@@ -24,8 +24,7 @@ from model.loading.pipeline import layers
 from model.loading.pipeline.keys import check_keys
 from model.loading.tensors import Shape, check, open_tensors
 from model.loading.texts.settings import TOKENIZER_CONFIG
-from model.tasks.choices import Side
-from model.tasks.heads import Splade
+from model.task_heads import Side, Splade
 from model.text.role import Role
 from model.text.tokenizer import Tokenizer
 
@@ -42,7 +41,7 @@ def read_sides(
     prompts: Mapping[str, str],
     device: torch.device,
 ) -> Splade:
-    """A SparseEncoder's head with what either side of a search is read and weighed by.
+    """Return a SparseEncoder's task head with what either side of a search is read and weighed by.
 
     Raises:
         CheckpointError: a route, or a choice, that is not supported; the message names it.

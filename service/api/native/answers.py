@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from typing_extensions import TypeAliasType, TypedDict
 
-from model.tasks.choices import Task
+from model.task_heads import Task
 from service.api.native.attention import (
     AttentionAnswer,
     Characters,

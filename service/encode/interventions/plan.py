@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from model.config import EncoderConfig
 from model.encoder import Encoder
-from model.tasks.heads import Classifier
+from model.task_heads import Classifier
 from service.encode.indices import heads_by_layer
 from service.encode.inputs import ModelInput
 from service.encode.interventions.course import Course, Heads

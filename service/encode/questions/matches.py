@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from model.tasks.vectors import Vectors, match
+from model.task_heads import Vectors, match
 from service.encode.answer import Array, Item
 from service.encode.aside import Aside, Steps
 from service.encode.layout import Layout

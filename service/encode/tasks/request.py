@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Discriminator, Field, Tag
 
 from model.maps.choices import Level
-from model.tasks.choices import Side
+from model.task_heads import Side
 from service.wire import Wire
 
 

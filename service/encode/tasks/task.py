@@ -6,8 +6,7 @@ from functools import partial
 from typing import Any
 
 from model.loading.checkpoint import Model
-from model.tasks.heads import Classifier, Head, Splade, Tagger
-from model.tasks.vectors import Vectors
+from model.task_heads import Classifier, Splade, Tagger, TaskHead, Vectors
 from model.text.role import Role
 from model.text.tokenizer import Tokenizer
 from service.encode.inputs import ModelInput
@@ -39,7 +38,7 @@ class Task:
         looked: whether what it makes is looked up by a text's tokens.
     """
 
-    head: Head
+    head: TaskHead
     show: Callable[[Mapping[str, Any], Arrays], Shown]
     words: bool = False
     fit: Callable[[ModelInput], Vectors | Splade] | None = None
@@ -74,7 +73,7 @@ def find(request: EncodeRequest, model: Model) -> Task | None:
             has = f"this model has {quoted(list(model.tasks), 'and')}"
             detail = f'"{task}" was requested, and {has}'
             raise Refused("task_not_found", detail=detail, tasks=list(model.tasks))
-    match model.head:
+    match model.task_head:
         case Classifier() as head:
             ranked = "rerank" in request.tasks
             head = replace(head, activation=head.ranking) if ranked else head
@@ -93,7 +92,7 @@ def find(request: EncodeRequest, model: Model) -> Task | None:
 
 def role(request: EncodeRequest, side: Side, model: Model) -> Role | None:
     """How the inputs of one side are read; None where both sides are read alike."""
-    head = model.head
+    head = model.task_head
     if isinstance(head, Vectors) and side.role:
         return head.roles[side.role]
     if not isinstance(head, Splade) or request.sparse is False:

@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig
 
 from model.errors import CheckpointError
-from model.loading import families, heads, recipes
+from model.loading import families, recipes, task_heads
 from tests.model.loading.test_families import FAMILIES, MOST, VOCABULARY
 
 Keys = dict[str, Any]  # key of config.json -> a value that is not its own
@@ -79,7 +79,7 @@ READ: dict[str, Keys] = {
         "local_rope_theta": 77.0,
     },
 }
-# by loading/heads.py, which test_heads.py holds to transformers
+# by loading/task_heads.py, which test_task_heads.py holds to transformers
 OF_HEADS = {"architectures", "id2label", "problem_type"}
 OF_ITS_HEADS = {
     family: {"tie_word_embeddings"} for family in FAMILIES if family not in ("nomic_bert",)
@@ -248,8 +248,8 @@ def test_what_is_read_decides(family: str, key: str) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_decides_about_heads_is_named_where_heads_are_read(family: str) -> None:
-    """test_heads.py holds what comes of it to transformers."""
-    code = inspect.getsource(heads) + inspect.getsource(recipes)
+    """test_task_heads.py holds what comes of it to transformers."""
+    code = inspect.getsource(task_heads) + inspect.getsource(recipes)
 
     assert [key for key in OF_HEADS | OF_ITS_HEADS[family] if f'"{key}"' not in code] == []
 

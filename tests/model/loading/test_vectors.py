@@ -16,8 +16,7 @@ from model.errors import CheckpointError
 from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.packing import Sequence
-from model.tasks.choices import Side
-from model.tasks.vectors import Vectors, match
+from model.task_heads import Side, Vectors, match
 from tests.late_interaction import DOCUMENT, POSITIONS, QUERY, SIZES, Late, pylate, stanford
 
 CPU = torch.device("cpu")
@@ -49,8 +48,8 @@ def load(folder: Path) -> Model:
 
 def framed(model: Model, text: str, side: Side) -> Sequence:
     """A text as the model reads it on one side."""
-    assert isinstance(model.head, Vectors)
-    role = model.head.roles[side]
+    assert isinstance(model.task_head, Vectors)
+    role = model.task_head.roles[side]
     (one,) = model.tokenizer([(text,)], role.length - role.added, "right")
     whole = role.frame(one)
     return Sequence(whole.token_ids, whole.types, unseen=role.unseen(one))
@@ -59,13 +58,13 @@ def framed(model: Model, text: str, side: Side) -> Sequence:
 @torch.inference_mode()
 def ours(model: Model, batch: list[tuple[str, Side]]) -> list[tuple[Tensor, list[int]]]:
     """The vectors and the tokens kept of each text of a batch."""
-    assert isinstance(model.head, Vectors)
+    assert isinstance(model.task_head, Vectors)
     sequences = [framed(model, text, side) for text, side in batch]
     encoded = model.encoder(model.encoder.pack(sequences))
     made = []
     for index, (sequence, (_, side)) in enumerate(zip(sequences, batch, strict=True)):
-        kept = model.head.roles[side].kept(list(sequence.token_ids or ()))
-        head = Vectors(model.head.layers, model.head.roles, kept)
+        kept = model.task_head.roles[side].kept(list(sequence.token_ids or ()))
+        head = Vectors(model.task_head.layers, model.task_head.roles, kept)
         found = head(encoded.last[encoded.packed.rows(index)])
         made.append((found["vectors"], found["kept"].tolist()))
     return made
@@ -120,8 +119,8 @@ def test_the_longest_sequence_is_that_of_either_side(tmp_path: Path) -> None:
     pylate(tmp_path, document_length=POSITIONS + 5)
     model = load(tmp_path)
 
-    assert isinstance(model.head, Vectors)
-    assert model.max_tokens == model.head.roles["document"].length == POSITIONS
+    assert isinstance(model.task_head, Vectors)
+    assert model.max_tokens == model.task_head.roles["document"].length == POSITIONS
     assert model.tasks == ("encode", "multi_vector")
 
 

@@ -16,8 +16,7 @@ from model.maps.forms import Selection
 from model.maps.units import Units, divide
 from model.packing import Sequence as Tokens
 from model.pooling import Pooling
-from model.tasks.heads import Splade
-from model.tasks.projection import Projection
+from model.task_heads import Projection, Splade
 from service.encode.answer import SAFETENSORS
 from service.encode.layout import Layout
 from service.encode.price import SPAN_FLOPS, Price, cost, costs, flops

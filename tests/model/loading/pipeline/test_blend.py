@@ -175,5 +175,5 @@ def test_a_head_behind_it_is_refused(save: Save) -> None:
     sizes = config(vocab_size=tokens, num_labels=1, output_hidden_states=True)
     BertForSequenceClassification(sizes).save_pretrained(folder)
 
-    with pytest.raises(CheckpointError, match="not supported: of a model with a head"):
+    with pytest.raises(CheckpointError, match="not supported: of a model with a task head"):
         load(folder)

@@ -13,7 +13,7 @@ from torch import nn
 from model.errors import CheckpointError
 from model.loading.checkpoint import Model
 from model.packing import Sequence, pack
-from model.tasks.heads import Classifier
+from model.task_heads import Classifier
 from tests.model.loading.pipeline.conftest import CPU, TEXTS, WIDTH, change, load
 
 PAIRS = [(TEXTS[0], text) for text in TEXTS]
@@ -57,11 +57,13 @@ def save(bert: Path, tmp_path: Path) -> Callable[..., tuple[CrossEncoder, Path]]
 @torch.inference_mode()
 def scores(model: Model) -> torch.Tensor:
     """What ours makes of PAIRS, in one batch."""
-    assert isinstance(model.head, Classifier)
+    assert isinstance(model.task_head, Classifier)
     cut = model.tokenizer(PAIRS, model.max_tokens, "right")
     packed = pack([Sequence(pair.token_ids, pair.types) for pair in cut], CPU)
     tokens = model.encoder(packed).last
-    return torch.stack([model.head(tokens[packed.rows(i)])["scores"] for i in range(len(PAIRS))])
+    return torch.stack(
+        [model.task_head(tokens[packed.rows(i)])["scores"] for i in range(len(PAIRS))]
+    )
 
 
 @pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS.keys())

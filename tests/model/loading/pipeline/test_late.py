@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from model.errors import CheckpointError
 from model.loading.checkpoint import Model
 from model.packing import Sequence
-from model.tasks.choices import Side
-from model.tasks.vectors import Vectors
+from model.task_heads import Side, Vectors
 from tests.model.loading.pipeline.conftest import POSITIONS, TEXTS, WIDTH, change, load
 
 SIZE = 7
@@ -56,12 +55,12 @@ def save(bert: Path, tmp_path: Path) -> Save:
 @torch.inference_mode()
 def ours(model: Model, text: str, side: Side) -> Tensor:
     """The vectors of a text, cut as the library cuts it."""
-    assert isinstance(model.head, Vectors)
-    role = model.head.roles[side]
+    assert isinstance(model.task_head, Vectors)
+    role = model.task_head.roles[side]
     (one,) = model.tokenizer([(text,)], role.length, "right", role.prompt or "")
     whole = role.frame(one)
     sequence = Sequence(whole.token_ids, whole.types, unseen=role.unseen(one))
-    head = replace(model.head, kept=role.kept(whole.token_ids))
+    head = replace(model.task_head, kept=role.kept(whole.token_ids))
     return head(model.encoder(model.encoder.pack([sequence])).last)["vectors"]
 
 
@@ -131,9 +130,9 @@ def test_the_longest_sequence_is_that_of_either_side(save: Save) -> None:
     _, folder = save(query_expansion=FIXED)
     model = load(folder)
 
-    assert isinstance(model.head, Vectors)
-    assert model.max_tokens == model.head.roles["document"].length == POSITIONS
-    assert model.head.roles["query"].length == model.head.roles["query"].filled == 13
+    assert isinstance(model.task_head, Vectors)
+    assert model.max_tokens == model.task_head.roles["document"].length == POSITIONS
+    assert model.task_head.roles["query"].length == model.task_head.roles["query"].filled == 13
     assert model.tasks == ("encode", "multi_vector")
 
 

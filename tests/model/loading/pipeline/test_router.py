@@ -18,8 +18,7 @@ from model.errors import CheckpointError
 from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.packing import Sequence
-from model.tasks.choices import Side
-from model.tasks.heads import Splade
+from model.task_heads import Side, Splade
 from tests.model.loading.pipeline.conftest import POSITIONS, TEXTS, WIDTH, change, load
 from tests.routed import routed
 
@@ -42,11 +41,11 @@ def save(write: Callable[..., Path], tmp_path: Path) -> Save:
 @torch.inference_mode()
 def ours(model: Model, text: str, side: Side) -> Tensor:
     """The weights of a text, cut as the library cuts it, over the vocabulary."""
-    assert isinstance(model.head, Splade)
-    role = model.head.roles[side]
+    assert isinstance(model.task_head, Splade)
+    role = model.task_head.roles[side]
     (one,) = model.tokenizer([(text,)], role.length - role.added, "right", role.prompt or "")
     ids = role.frame(one).token_ids
-    head = replace(model.head, looked=ids) if side == "query" else model.head
+    head = replace(model.task_head, looked=ids) if side == "query" else model.task_head
     encoded = model.encoder(model.encoder.pack([Sequence(ids)]))
     found = head(encoded.last[encoded.packed.rows(0)])
     weights = torch.zeros(model.config.vocabulary)
@@ -63,8 +62,8 @@ def test_either_side_is_sentence_transformers(save: Save, choices: dict[str, Any
     peer, folder = save(**choices)
     model = load(folder)
 
-    assert model.tasks == ("encode", "sparse") and isinstance(model.head, Splade)
-    assert model.head.default == choices.get("default_route", "document")
+    assert model.tasks == ("encode", "sparse") and isinstance(model.task_head, Splade)
+    assert model.task_head.default == choices.get("default_route", "document")
     for text in QUERIES:
         expected = peer.encode_query(text, convert_to_sparse_tensor=False)
         torch.testing.assert_close(ours(model, text, "query"), expected, rtol=0, atol=1e-5)

@@ -1,29 +1,97 @@
-"""A checkpoint's head: what it makes of one sequence's token vectors.
+"""What stands behind the encoder for a task, and what it makes of one sequence's token vectors.
 
-    Classifier  a logit for each class of a text or pair; of one class it ranks
+    Classifier  a logit for each class of a text or pair; with one class it ranks
     Tagger      a logit for each label of each token
     Splade      a weight for each token of the vocabulary (Formal et al. 2021, "SPLADE v2")
-    Vectors     a vector for each token that is kept; see vectors.py
+    Vectors     a vector for each token that is kept (Khattab and Zaharia 2020, "ColBERT: Efficient
+                and Effective Passage Search via Contextualized Late Interaction over BERT")
 
 A sequence is computed alone, so that it has the same bits in any batch. What a request may choose
-is a field, to be replaced: activation, k, threshold.
+is a field, to be replaced: activation, k, threshold. All is float32, whatever the encoder's dtype.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from model.pooling import Pooling, pool
-from model.tasks.choices import Activation, Side, Task
-from model.tasks.projection import Projection, Stack
-from model.tasks.vectors import Vectors
+from model.kernels import Affine, Linear, normalise
+from model.pooling import Dense, Layer, Pooling, pool
 from model.text.role import Role
+
+# the names that requests and answers give
+Activation = Literal["softmax", "sigmoid", "none"]  # logits -> scores
+Task = Literal["encode", "classify", "rerank", "label_tokens", "sparse", "multi_vector"]
+Side = Literal["query", "document"]  # of a late interaction
 
 TILE_ROWS = 64  # of tokens whose logits over the vocabulary are in memory at once
 NUMBER = 4  # bytes of an index or a float32
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Transform:
+    """LayerNorm(activation(W x + b)); without a norm, activation(W x + b)."""
+
+    dense: Linear
+    activation: Callable[[Tensor], Tensor]
+    norm: Affine | None
+    eps: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(rows, width) -> (rows, size)."""
+        x = self.activation(self.dense(x))
+        return x if self.norm is None else normalise(x, self.norm, self.eps)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Projection:
+    """Logits of rows.
+
+    Args:
+        transform: before the output, where the family has one.
+        outputs: numbers of a row that come out.
+        weights: of all its matrices, numbers.
+    """
+
+    transform: Transform | None
+    output: Linear
+    outputs: int
+    weights: int
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(rows, width) of any dtype -> (rows, outputs) float32."""
+        x = x.float()
+        return self.output(x if self.transform is None else self.transform(x))
+
+    def flops(self, rows: int) -> int:
+        """Floating-point operations of so many rows; a product and its sum are two."""
+        return 2 * self.weights * rows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stack:
+    """Logits of rows by the layers that sentence-transformers puts behind a Pooling.
+
+    Args:
+        weights: of all its matrices, numbers.
+    """
+
+    layers: tuple[Layer, ...]
+    weights: int
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(rows, inputs) of any dtype -> (rows, outputs) float32."""
+        x = x.float()
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+    def flops(self, rows: int) -> int:
+        """Floating-point operations of so many rows; a product and its sum are two."""
+        return 2 * self.weights * rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,7 +227,60 @@ class Splade:
         return weights.log1p() if self.twice else weights
 
 
-Head = Classifier | Tagger | Splade | Vectors
+@dataclass(frozen=True, slots=True, eq=False)
+class Vectors:
+    """A vector of length 1 for each token kept.
+
+    Args:
+        layers: what makes it of a token's vector; float32, whatever the encoder's dtype.
+        roles: how the texts of either side are read.
+        kept: the places that get one, of the sequence at hand; None: all.
+    """
+
+    layers: tuple[Dense, ...]
+    roles: Mapping[Side, Role]
+    kept: Sequence[int] | None = None
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """What it is asked for."""
+        return ("multi_vector",)
+
+    @property
+    def size(self) -> int:
+        """Numbers of a vector."""
+        return self.layers[-1].outputs
+
+    @property
+    def longest(self) -> int:
+        """Tokens of a sequence of either side, at most."""
+        return max(role.length for role in self.roles.values())
+
+    def __call__(self, tokens: Tensor) -> dict[str, Tensor]:
+        """(tokens, width) -> vectors, (kept, size), and the places of their tokens, (kept,)."""
+        kept = torch.arange(len(tokens)) if self.kept is None else torch.tensor(self.kept)
+        places = kept.to(tokens.device, torch.int32)
+        if not len(kept):
+            return {"vectors": tokens.new_zeros(0, self.size).float(), "kept": places}
+        x = tokens[places.long()].float()
+        for layer in self.layers:
+            x = layer(x)
+        return {"vectors": F.normalize(x, dim=1), "kept": places}
+
+    def count(self, tokens: int) -> int:
+        """Vectors of a sequence of so many tokens."""
+        return tokens if self.kept is None else len(self.kept)
+
+    def bytes(self, tokens: int, number: int = NUMBER) -> int:
+        """What the answer holds for a sequence of so many tokens, in numbers of so many bytes."""
+        return self.count(tokens) * (number * self.size + NUMBER)
+
+    def flops(self, tokens: int) -> int:
+        """Floating-point operations for a sequence of so many tokens."""
+        return 2 * self.count(tokens) * sum(layer.weights for layer in self.layers)
+
+
+TaskHead = Classifier | Tagger | Splade | Vectors
 
 
 def _tiles(tokens: Tensor) -> Iterator[Tensor]:
@@ -172,3 +293,26 @@ def scores(logits: Tensor, activation: Activation) -> Tensor:
     if activation == "softmax":
         return logits.softmax(-1)
     return logits.sigmoid() if activation == "sigmoid" else logits
+
+
+class Matches(NamedTuple):
+    """How a document answers a query.
+
+    Args:
+        score: the sum of the values.
+        places: of the document's vectors, the first of those that match best, (query,).
+        values: their products with the query's vectors, (query,) float64.
+    """
+
+    score: float
+    places: Tensor
+    values: Tensor
+
+
+def match(query: Tensor, document: Tensor) -> Matches:
+    """MaxSim of a query's vectors, (query, size), and a document's, (document, size), one or more.
+
+    It is summed in float64.
+    """
+    values, places = (query.double() @ document.double().T).max(1)
+    return Matches(float(values.sum()), places, values)

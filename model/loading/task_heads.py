@@ -1,4 +1,4 @@
-"""A checkpoint folder's head, where it has one that is computed here.
+"""Read the task head of a checkpoint folder, where it has one that is computed here.
 
 config.json                         architectures, id2label, problem_type
 config_sentence_transformers.json   a CrossEncoder's activation
@@ -25,10 +25,17 @@ from model.loading.pipeline.layers import LAYERS, read_layers, read_modes
 from model.loading.recipes import Recipe
 from model.loading.tensors import Shape, Stored, check
 from model.pooling import Dense, Pooling
-from model.tasks.choices import Activation
-from model.tasks.heads import Classifier, Head, Splade, Tagger
-from model.tasks.projection import Projection, Stack, Transform
-from model.tasks.vectors import Vectors
+from model.task_heads import (
+    Activation,
+    Classifier,
+    Projection,
+    Splade,
+    Stack,
+    Tagger,
+    TaskHead,
+    Transform,
+    Vectors,
+)
 
 TABLES = {
     "ForSequenceClassification": recipes.CLASSIFIERS,
@@ -46,7 +53,7 @@ BY_PROBLEM: dict[str, Activation] = {
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a head is made of.
+    """The parts a task head is made of.
 
     Args:
         raw: config.json.
@@ -62,8 +69,8 @@ class Parts:
     kernels: Kernels
 
 
-def read_head(parts: Parts) -> Head | None:
-    """The head of a folder; None where it has none, or one of a family that has none here.
+def read_task_head(parts: Parts) -> TaskHead | None:
+    """Read the task head of a folder; None where there is none, or its family has none here.
 
     Raises:
         CheckpointError: a part of it is missing, misshapen or not finite, or is not supported.
@@ -92,8 +99,8 @@ def read_head(parts: Parts) -> Head | None:
     return Classifier(labels, how, project, *_activations(parts, outputs))
 
 
-def read_choices(folder: Path, head: Head | None) -> list[str]:
-    """What a head takes of other files than config.json and the weights, for the digest."""
+def read_choices(folder: Path, head: TaskHead | None) -> list[str]:
+    """List, for the digest, what a task head takes from files beside config.json and weights."""
     if isinstance(head, Classifier) and isinstance(head.project, Stack):
         steps = [type(layer).__name__ for layer in head.project.layers]
         return [head.activation, *head.pooling.modes, *steps]
@@ -108,7 +115,7 @@ def read_choices(folder: Path, head: Head | None) -> list[str]:
 
 
 def _chain(parts: Parts) -> Classifier:
-    """The head of a CrossEncoder that is a Pooling and layers, the last of which makes scores."""
+    """Read a CrossEncoder's Pooling and layers, the last of which makes scores."""
     modules = read_modules(parts.folder)
     kinds = [kind for kind, _ in modules]
     if not set(kinds[2:]) <= set(LAYERS) or "Dense" not in kinds:
@@ -125,7 +132,7 @@ def _chain(parts: Parts) -> Classifier:
 
 
 def _splade(parts: Parts, recipe: Recipe) -> Splade | None:
-    """The head of a SparseEncoder; a masked language model without its module has none."""
+    """Read a SparseEncoder's task head; a masked language model without its module has none."""
     folders = [path for kind, path in read_modules(parts.folder) if kind == "SpladePooling"]
     if not folders:
         return None
@@ -139,7 +146,7 @@ def _splade(parts: Parts, recipe: Recipe) -> Splade | None:
 
 
 def _project(parts: Parts, recipe: Recipe, outputs: int) -> Projection:
-    """The layers of a head, with so many outputs."""
+    """Build the layers of a task head, with so many outputs."""
     shapes, tensors, linear = _shapes(parts, recipe, outputs), parts.tensors, parts.kernels.linear
     check({name: tensors[name] for name in shapes if name in tensors}, shapes, WEIGHTS)
 
@@ -160,7 +167,7 @@ def _project(parts: Parts, recipe: Recipe, outputs: int) -> Projection:
 
 
 def _shapes(parts: Parts, recipe: Recipe, outputs: int) -> dict[str, Shape]:
-    """The tensors of a head, the last linear's weight first."""
+    """List the tensors of a task head, the last linear's weight first."""
     of_words, width = recipe in recipes.VOCABULARIES.values(), parts.config.width
     inner = parts.config.embedding_width if of_words else width
     weight = f"{recipe.output}.weight"
@@ -180,7 +187,7 @@ def _bias(recipe: Recipe) -> str:
 
 
 def _function(raw: Mapping[str, Any], recipe: Recipe) -> Callable[[Tensor], Tensor]:
-    """The activation behind a head's dense layer."""
+    """Return the activation behind a task head's dense layer."""
     name = raw.get(recipe.key, recipe.activation) if recipe.key else recipe.activation
     if name == "tanh":
         return torch.tanh
@@ -196,7 +203,9 @@ def _labels(raw: Mapping[str, Any], outputs: int) -> tuple[str, ...]:
         return tuple(f"LABEL_{i}" for i in range(outputs))
     names = {str(i) for i in range(outputs)}
     if not isinstance(stored, Mapping) or stored.keys() != names:
-        raise CheckpointError(f"config.json: id2label does not name the head's {outputs} outputs")
+        raise CheckpointError(
+            f"config.json: id2label does not name the task head's {outputs} outputs"
+        )
     return tuple(str(stored[str(i)]) for i in range(outputs))
 
 

@@ -22,7 +22,7 @@ from model.errors import CheckpointError
 from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.packing import Sequence
-from model.tasks.heads import TILE_ROWS, Classifier, Splade, Tagger
+from model.task_heads import TILE_ROWS, Classifier, Splade, Tagger
 from tests.model.few import few
 from tests.model.loading.test_families import CPU, FAMILIES, MOST, VOCABULARY
 
@@ -94,9 +94,9 @@ def drawn(lengths: tuple[int, ...] = LENGTHS) -> list[list[int]]:
 @torch.inference_mode()
 def ours(model: Model, batch: list[list[int]]) -> list[dict[str, Tensor]]:
     """What the head makes of each sequence of a batch."""
-    assert model.head is not None
+    assert model.task_head is not None
     encoded = model.encoder(model.encoder.pack([Sequence(ids) for ids in batch]))
-    return [model.head(encoded.last[encoded.packed.rows(i)]) for i in range(len(batch))]
+    return [model.task_head(encoded.last[encoded.packed.rows(i)]) for i in range(len(batch))]
 
 
 def logits(model: PreTrainedModel, ids: list[int]) -> Tensor:
@@ -113,7 +113,9 @@ def test_classes_are_transformers(made: Made, family: str) -> None:
     reference, model = made(family, KINDS[0], id2label=LABELS)
 
     assert model.tasks == ("encode", "classify")
-    assert isinstance(model.head, Classifier) and model.head.labels == tuple(LABELS.values())
+    assert isinstance(model.task_head, Classifier) and model.task_head.labels == tuple(
+        LABELS.values()
+    )
     for ids, found in zip(drawn(), ours(model, drawn()), strict=True):
         expected = logits(reference, ids)
         torch.testing.assert_close(found["logits"], expected, rtol=0, atol=CLOSE)
@@ -135,7 +137,7 @@ def test_labels_of_tokens_are_transformers(made: Made, family: str) -> None:
     """The best label of every token, and its probability."""
     reference, model = made(family, KINDS[1], id2label=LABELS)
 
-    assert model.tasks == ("encode", "label_tokens") and isinstance(model.head, Tagger)
+    assert model.tasks == ("encode", "label_tokens") and isinstance(model.task_head, Tagger)
     for ids, found in zip(drawn(), ours(model, drawn()), strict=True):
         expected = logits(reference, ids).softmax(-1).max(-1)
         assert found["labels"].tolist() == expected.indices.tolist()
@@ -147,7 +149,7 @@ def test_weights_of_the_vocabulary_are_sentence_transformers(made: Made, family:
     """Those that are not 0, by SpladePooling of transformers' logits."""
     reference, model = made(family, KINDS[2])
 
-    assert model.tasks == ("encode", "sparse") and isinstance(model.head, Splade)
+    assert model.tasks == ("encode", "sparse") and isinstance(model.task_head, Splade)
     for ids, found in zip(drawn(), ours(model, drawn()), strict=True):
         expected = pooled(SpladePooling("max"), logits(reference, ids))
         assert found["indices"].tolist() == expected.nonzero()[:, 0].tolist()
@@ -183,7 +185,7 @@ def test_weights_are_the_same_over_tiles(tmp_path: Path, pooling: Any, activatio
 def test_the_largest_weights_above_a_threshold_stay(made: Made) -> None:
     """By id again; of equal ones the lower id."""
     _, model = made("bert", KINDS[2])
-    assert isinstance(model.head, Splade)
+    assert isinstance(model.task_head, Splade)
     (ids,) = drawn((7,))
     (whole,) = ours(model, [ids])
     order = whole["values"].argsort(descending=True)
@@ -196,8 +198,8 @@ def test_the_largest_weights_above_a_threshold_stay(made: Made) -> None:
 
 def found(model: Model, ids: list[int], **choices: Any) -> dict[str, Tensor]:
     """What the head makes of a sequence under a request's choices."""
-    assert model.head is not None
-    other = dataclasses.replace(model, head=dataclasses.replace(model.head, **choices))
+    assert model.task_head is not None
+    other = dataclasses.replace(model, task_head=dataclasses.replace(model.task_head, **choices))
     return ours(other, [ids])[0]
 
 
@@ -263,11 +265,11 @@ def test_scores_are_those_of_cross_encoder_and_of_the_pipeline(
     text = "A dog ate the food"
     (tokenized,) = model.tokenizer([(text,)], model.max_tokens)
 
-    assert isinstance(model.head, Classifier)
-    ranking = dataclasses.replace(model.head, activation=model.head.ranking)
+    assert isinstance(model.task_head, Classifier)
+    ranking = dataclasses.replace(model.task_head, activation=model.task_head.ranking)
     own, ranked = (
-        ours(dataclasses.replace(model, head=head), [tokenized.token_ids])[0]["scores"]
-        for head in (model.head, ranking)
+        ours(dataclasses.replace(model, task_head=head), [tokenized.token_ids])[0]["scores"]
+        for head in (model.task_head, ranking)
     )
 
     reference = CrossEncoder(str(tmp_path), device="cpu")
@@ -278,7 +280,7 @@ def test_scores_are_those_of_cross_encoder_and_of_the_pipeline(
     if not marked and not {*LEGACY, *SIGMOID} & {*choices}:
         piped = transformers.pipeline("text-classification", str(tmp_path), device="cpu")
         by_label = {one["label"]: one["score"] for one in piped(text, top_k=None)}
-        expected = torch.tensor([by_label[label] for label in model.head.labels])
+        expected = torch.tensor([by_label[label] for label in model.task_head.labels])
     torch.testing.assert_close(own, expected, rtol=0, atol=CLOSE)
     assert ("rerank" in model.tasks) == (labels == 1)
 
@@ -311,11 +313,15 @@ def test_a_cross_encoder_is_read_as_it_was_saved(
     sequences = [Sequence(one.token_ids, one.types) for one in tokenized]
     with torch.inference_mode():
         encoded = model.encoder(model.encoder.pack(sequences))
-        assert isinstance(model.head, Classifier)
+        assert isinstance(model.task_head, Classifier)
         rows = [encoded.last[encoded.packed.rows(i)] for i in range(2)]
-        scores = [float(model.head(each)["scores"]) for each in rows]
+        scores = [float(model.task_head(each)["scores"]) for each in rows]
 
-    assert (model.head.activation, model.max_tokens, len(tokenized[1].token_ids)) == (name, 19, 19)
+    assert (model.task_head.activation, model.max_tokens, len(tokenized[1].token_ids)) == (
+        name,
+        19,
+        19,
+    )
     np.testing.assert_allclose(scores, reference.predict(pairs), rtol=0, atol=CLOSE)
 
 
@@ -395,7 +401,7 @@ def test_a_model_without_a_head_of_ours_encodes_alone(
 
     model = loaded(tmp_path)
 
-    assert (model.head, model.tasks) == (None, ("encode",))
+    assert (model.task_head, model.tasks) == (None, ("encode",))
 
 
 def test_what_a_head_takes_of_other_files_names_the_weights(tmp_path: Path) -> None:
