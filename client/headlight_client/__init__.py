@@ -5,20 +5,22 @@ Read call.py first; docs/client.md shows how it is used.
 
 from headlight_client.answers import (
     Attention,
+    Compared,
     Dominance,
     Edges,
     Encoded,
     Item,
+    Pairs,
+    Score,
+    Scored,
+    Similar,
     Span,
     Usage,
     Vectors,
 )
-from headlight_client.call import AsyncClient
-from headlight_client.comparisons import Compared, Pairs, Similar
+from headlight_client.call import AsyncClient, Client
 from headlight_client.errors import HeadlightError, ModelChanged, NoAnswer, RequestRefused
 from headlight_client.inputs import ComparisonOptions, Input, Options, ScoreOptions
-from headlight_client.scores import Score, Scored
-from headlight_client.waiting import Client
 
 __all__ = [
     "AsyncClient",

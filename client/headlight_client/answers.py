@@ -1,8 +1,14 @@
-"""A safetensors answer of POST /v1/encode -> typed arrays."""
+"""Safetensors answers of the service -> typed arrays.
 
-from collections.abc import Mapping, Sequence
+POST /v1/encode      Encoded, with an Item for each input
+POST /v1/similarity  Compared, with a Similar for each text on the right
+POST /v1/maxsim      Scored, with a Score for each document
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -10,7 +16,9 @@ from headlight_client.errors import ModelChanged, NoAnswer
 from headlight_client.formats import Array, load, loads
 
 ENTRY = "headlight"  # of the metadata: all that is no array
+ORIGIN = ("model", "weights", "numerics")
 Head = tuple[int, int]  # layer and head, both counted from 0
+Arrays = Mapping[str, Array]  # of one input, by name
 
 
 class Edges(NamedTuple):
@@ -32,7 +40,7 @@ class Dominance(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """The attention of one input, in the form asked for; what is of another form is empty.
+    """The attention of one input, in the form asked for; the fields of other forms are empty.
 
     Args:
         form, path: which form, and how it was computed.
@@ -86,7 +94,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """What came for one input.
+    """The answer to one input.
 
     Args:
         length: tokens before truncation.
@@ -123,6 +131,54 @@ class Item:
     logits: dict[Head, list[float]] = field(default_factory=dict)
 
 
+class Pairs(NamedTuple):
+    """The strongest pairs: (pairs,) each; rows of the left text, columns of the right one."""
+
+    left: Array
+    right: Array
+    shares: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Similar:
+    """One text that the left one was compared with; the fields of other forms are None.
+
+    Args:
+        score: the cosine.
+        facts: what else the service says: tokens, rest, axis, spans and more.
+        matrix: (left, right).
+        left_share: (left,).
+        right_share: (right,).
+        change: of the score by head of a sweep.
+    """
+
+    score: float
+    facts: Mapping[str, Any]
+    matrix: Array | None
+    pairs: Pairs | None
+    left_share: Array | None
+    right_share: Array | None
+    change: dict[Head, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How well one document answers a query.
+
+    Args:
+        index: its place among the documents.
+        query, document: the tokens that match, (matches,); values: their products, (matches,).
+        text: its tokens.
+    """
+
+    index: int
+    score: float
+    query: Array
+    document: Array
+    values: Array
+    text: Item
+
+
 class Usage(NamedTuple):
     """What a job took, summed over its requests."""
 
@@ -133,32 +189,126 @@ class Usage(NamedTuple):
     compute_ms: float
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """What came for some inputs, in their order.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A whole answer: what made it, and what it took.
 
     Args:
         weights, numerics: equal ones and equal input mean equal bits.
-        dtype: of pooled, token vectors and layers.
-        items: one for each input.
-        pooled: (inputs, width), or None where it was not asked for.
     """
 
     model: str
     weights: str
     numerics: str
-    dtype: str
-    items: list[Item]
     usage: Usage
-    pooled: Array | None
 
     @property
-    def head(self) -> dict[str, str]:
-        """What made the answer."""
+    def origin(self) -> dict[str, str]:
+        """Return what made the answer."""
         return {"model": self.model, "weights": self.weights, "numerics": self.numerics}
 
+    @classmethod
+    def of(cls, told: Mapping[str, Any], arrays: Mapping[int, Arrays]) -> Self:
+        """Make an answer of what is JSON and of its arrays by input."""
+        usage = Usage(**told["usage"])
+        return cls(**{name: told[name] for name in ORIGIN}, usage=usage, **cls._own(told, arrays))
 
-def read(body: bytes) -> Encoded:
+    @classmethod
+    def join(cls, parts: Sequence[Self]) -> Self:
+        """Join answers in their order.
+
+        Raises:
+            ModelChanged: they do not come from one model.
+        """
+        first = parts[0]
+        for part in parts:
+            check_origin(part.origin, first.origin)
+        usage = Usage(*map(sum, zip(*(part.usage for part in parts), strict=True)))
+        return cls(**first.origin, usage=usage, **cls._joined(parts))
+
+    @classmethod
+    def _own(cls, told: Mapping[str, Any], arrays: Mapping[int, Arrays]) -> dict[str, Any]:
+        raise NotImplementedError
+
+    @classmethod
+    def _joined(cls, parts: Sequence[Self]) -> dict[str, Any]:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoded(Answer):
+    """The answers to some inputs, in their order.
+
+    Args:
+        dtype: of pooled, token vectors and layers.
+        items: one for each input.
+        pooled: (inputs, width), or None where it was not asked for.
+    """
+
+    dtype: str
+    items: list[Item]
+    pooled: Array | None
+
+    @classmethod
+    def _own(cls, told: Mapping[str, Any], arrays: Mapping[int, Arrays]) -> dict[str, Any]:
+        items = [_item(facts, arrays[index]) for index, facts in enumerate(told["data"])]
+        pooled = [own["pooled"] for _, own in sorted(arrays.items()) if "pooled" in own]
+        return {
+            "dtype": told["dtype"],
+            "items": items,
+            "pooled": np.stack(pooled) if pooled else None,
+        }
+
+    @classmethod
+    def _joined(cls, parts: Sequence[Self]) -> dict[str, Any]:
+        pooled = [part.pooled for part in parts if part.pooled is not None]
+        return {
+            "dtype": parts[0].dtype,
+            "items": [item for part in parts for item in part.items],
+            "pooled": np.concatenate(pooled) if pooled else None,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared(Answer):
+    """The comparison of a left text with those on the right, in their order.
+
+    Args:
+        left: what the service says of the left text.
+    """
+
+    dtype: str
+    left: Mapping[str, Any]
+    right: list[Similar]
+
+    @classmethod
+    def _own(cls, told: Mapping[str, Any], arrays: Mapping[int, Arrays]) -> dict[str, Any]:
+        right = [_similar(facts, arrays[index]) for index, facts in enumerate(told["right"])]
+        return {"dtype": told["dtype"], "left": told["left"], "right": right}
+
+    @classmethod
+    def _joined(cls, parts: Sequence[Self]) -> dict[str, Any]:
+        right = [text for part in parts for text in part.right]
+        return {"dtype": parts[0].dtype, "left": parts[0].left, "right": right}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored(Answer):
+    """The documents, best first, and the query's tokens."""
+
+    query: Item
+    results: list[Score]
+
+    @classmethod
+    def _own(cls, told: Mapping[str, Any], arrays: Mapping[int, Arrays]) -> dict[str, Any]:
+        results = [_score(facts, arrays[facts["index"]]) for facts in told["results"]]
+        return {"query": _item(told["query"], {}), "results": results}
+
+
+Kind = TypeVar("Kind", bound=Answer)
+
+
+def read(kind: type[Kind], body: bytes) -> Kind:
     """Read an answer.
 
     Raises:
@@ -166,47 +316,17 @@ def read(body: bytes) -> Encoded:
     """
     try:
         arrays, metadata = load(body)
-        answer = loads(metadata[ENTRY])
-        by_item: list[dict[str, Array]] = [{} for _ in answer["data"]]
+        by_input: dict[int, dict[str, Array]] = defaultdict(dict)
         for name, array in arrays.items():
             index, _, own = name.partition(".")
-            by_item[int(index)][own] = array
-        items = [item(facts, own) for facts, own in zip(answer["data"], by_item, strict=True)]
-        pooled = [own["pooled"] for own in by_item if "pooled" in own]
-        head = {name: answer[name] for name in ("model", "weights", "numerics", "dtype")}
-        return Encoded(
-            **head,
-            items=items,
-            usage=Usage(**answer["usage"]),
-            pooled=np.stack(pooled) if pooled else None,
-        )
+            by_input[int(index)][own] = array
+        return kind.of(loads(metadata[ENTRY]), by_input)
     except (LookupError, OverflowError, TypeError, ValueError) as error:
         raise NoAnswer("the answer is not in Headlight's format") from error
 
 
-def join(parts: Sequence[Encoded]) -> Encoded:
-    """One answer of several, in their order.
-
-    Raises:
-        ModelChanged: they do not come from one model.
-    """
-    first = parts[0]
-    for part in parts:
-        same(part.head, first.head)
-    pooled = [part.pooled for part in parts if part.pooled is not None]
-    return Encoded(
-        first.model,
-        first.weights,
-        first.numerics,
-        first.dtype,
-        [item for part in parts for item in part.items],
-        Usage(*map(sum, zip(*(part.usage for part in parts), strict=True))),
-        np.concatenate(pooled) if pooled else None,
-    )
-
-
-def same(now: Mapping[str, str], before: Mapping[str, str]) -> None:
-    """Check that two answers come from one model; see Encoded.head.
+def check_origin(now: Mapping[str, str], before: Mapping[str, str]) -> None:
+    """Check that two answers come from one model; see Answer.origin.
 
     Raises:
         ModelChanged: they do not.
@@ -216,13 +336,12 @@ def same(now: Mapping[str, str], before: Mapping[str, str]) -> None:
             raise ModelChanged(f"the service's {name} changed from {before[name]} to {value}")
 
 
-def item(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Item:
-    """One input's share of an answer, of what is no array and of its arrays by name."""
+def _item(facts: Mapping[str, Any], arrays: Arrays) -> Item:
     fields = dict(facts)
     attention, sparse = fields.pop("attention", None), fields.pop("sparse", None)
     sweep = fields.pop("sweep", {})
     spans = [
-        Span(_ends(span["characters"]), _ends(span["tokens"]), _ends(span["extent"]), vector)
+        Span(_pair(span["characters"]), _pair(span["tokens"]), _pair(span["extent"]), vector)
         for span, vector in zip(fields.pop("spans", ()), arrays.get("spans", ()), strict=True)
     ]
     layers = {
@@ -231,41 +350,47 @@ def item(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Item:
         if name.startswith("layers.")
     }
     if fields.get("offsets"):
-        fields["offsets"] = [(start, end) for start, end in fields["offsets"]]
+        fields["offsets"] = [*map(_pair, fields["offsets"])]
+    if attention:
+        fields["attention"] = _attention(attention, arrays)
+    if sparse:
+        columns = arrays["sparse.indices"], arrays["sparse.values"]
+        fields["sparse"] = Sparse(*columns, sparse["tokens"])
+    if "vectors" in arrays:
+        fields["vectors"] = Vectors(arrays["vectors"], arrays["kept"])
     return Item(
         **fields,
-        cosine=by_head(sweep.get("cosine", {})),
-        logits=by_head(sweep.get("logits", {})),
+        cosine=_by_head(sweep.get("cosine", {})),
+        logits=_by_head(sweep.get("logits", {})),
         token_vectors=arrays.get("tokens"),
         layers=dict(sorted(layers.items())),
-        attention=None if attention is None else _attention(attention, arrays),
-        sparse=None
-        if sparse is None
-        else Sparse(arrays["sparse.indices"], arrays["sparse.values"], sparse["tokens"]),
-        vectors=Vectors(arrays["vectors"], arrays["kept"]) if "vectors" in arrays else None,
         spans=spans,
     )
 
 
-def by_head(told: Mapping[str, Mapping[str, Any]]) -> dict[Head, Any]:
-    """What a sweep says of each head."""
-    return {
-        (int(layer), int(head)): value
-        for layer, heads in told.items()
-        for head, value in heads.items()
-    }
+def _similar(facts: Mapping[str, Any], arrays: Arrays) -> Similar:
+    pairs = [array for name, array in arrays.items() if name.startswith("pairs.")]
+    return Similar(
+        score=facts["score"],
+        facts={name: value for name, value in facts.items() if name not in ("score", "sweep")},
+        pairs=Pairs(*(arrays[f"pairs.{name}"] for name in Pairs._fields)) if pairs else None,
+        change=_by_head(facts["sweep"]["change"]) if "sweep" in facts else {},
+        **{name: arrays.get(name) for name in ("matrix", "left_share", "right_share")},
+    )
 
 
-def _ends(pair: Sequence[int]) -> tuple[int, int]:
-    first, last = pair
-    return first, last
+def _score(facts: Mapping[str, Any], arrays: Arrays) -> Score:
+    own = dict(facts)
+    index, score = own.pop("index"), own.pop("score")
+    parts = {name: arrays[f"matches.{name}"] for name in ("query", "document", "values")}
+    return Score(index, score, **parts, text=_item(own, {}))
 
 
-def _attention(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Attention:
+def _attention(facts: Mapping[str, Any], arrays: Arrays) -> Attention:
     maps: dict[Head, Array] = {}
     stats: dict[int, Array] = {}
-    edges: dict[Head, dict[str, Array]] = {}
-    dominance: dict[Head, dict[str, Array]] = {}
+    edges: dict[Head, dict[str, Array]] = defaultdict(dict)
+    dominance: dict[Head, dict[str, Array]] = defaultdict(dict)
     for name, array in arrays.items():
         match name.split("."):
             case ["attention", layer, head]:
@@ -273,9 +398,9 @@ def _attention(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Attenti
             case ["stats", layer]:
                 stats[int(layer)] = array
             case ["attention", layer, head, part]:
-                edges.setdefault((int(layer), int(head)), {})[part] = array
+                edges[int(layer), int(head)][part] = array
             case ["dominance", layer, head, part]:
-                dominance.setdefault((int(layer), int(head)), {})[part] = array
+                dominance[int(layer), int(head)][part] = array
     return Attention(
         facts["form"],
         facts["path"],
@@ -287,3 +412,16 @@ def _attention(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Attenti
         wins=arrays.get("dominance.wins"),
         rollout=arrays.get("rollout"),
     )
+
+
+def _by_head(told: Mapping[str, Mapping[str, Any]]) -> dict[Head, Any]:
+    return {
+        (int(layer), int(head)): value
+        for layer, heads in told.items()
+        for head, value in heads.items()
+    }
+
+
+def _pair(ends: Iterable[int]) -> tuple[int, int]:
+    first, last = ends
+    return first, last

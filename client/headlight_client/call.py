@@ -1,24 +1,35 @@
-"""The asynchronous client: inputs -> requests -> answers, in order.
+"""Both clients: inputs -> requests -> answers, in order.
 
-encode   all at once; every request of a job, joined
-stream   request by request, at a memory that does not grow with the job
+AsyncClient   encode     all at once; every request of a job, joined
+              stream     request by request, at a memory that does not grow with the job
+              maxsim, similarity, info, ask
+Client        the same for code that waits: an AsyncClient on an event loop in a thread of its own,
+              so that it also works in notebooks, and Ctrl-C ends a call at once
 """
 
 import asyncio
+import threading
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing
+from functools import wraps
 from itertools import count
-from typing import Any, Self, Unpack
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 import httpx
 
-from headlight_client import answers, comparisons, scores
-from headlight_client.answers import Encoded
-from headlight_client.comparisons import Compared
-from headlight_client.errors import NoAnswer, RequestRefused
-from headlight_client.formats import loads
+from headlight_client.answers import Compared, Encoded, Kind, Scored, read
+from headlight_client.errors import NoAnswer, RequestRefused, pause
+from headlight_client.formats import dumps, loads
 from headlight_client.inputs import (
     ComparisonOptions,
     Input,
@@ -31,8 +42,6 @@ from headlight_client.inputs import (
     requests,
     scoring,
 )
-from headlight_client.patience import pause
-from headlight_client.scores import Scored
 
 JSON, SAFETENSORS = "application/json", "application/vnd.safetensors"
 CONNECT_SECONDS = 5.0
@@ -43,6 +52,8 @@ TOO_LARGE = {"body_too_large", "too_many_tokens", "batch_too_large"}
 TOO_LARGE |= {"attention_too_large", "answer_too_large"}
 
 Progress = Callable[[int, int], None]
+Arguments = ParamSpec("Arguments")
+Value = TypeVar("Value")
 
 
 class AsyncClient:
@@ -85,19 +96,32 @@ class AsyncClient:
         await self._http.aclose()
 
     async def info(self, *, deadline: float | None = None) -> dict[str, Any]:
-        """The answer of GET /info: the model and the limits.
+        """Return the answer of GET /info: the model and the limits.
 
         Raises:
             HeadlightError: no answer came.
         """
-        until = time.monotonic() + (self._patience if deadline is None else deadline)
-        answer = await self._send("GET", "/info", until)
         try:
-            info: dict[str, Any] = loads(answer.content)
+            info: dict[str, Any] = await self.ask("/info", deadline=deadline)
             self._limits = limits(info)
         except (ValueError, KeyError, TypeError) as error:
             raise NoAnswer(f"{self.url} is not a Headlight service") from error
         return info
+
+    async def ask(
+        self, path: str, body: Mapping[str, Any] | None = None, *, deadline: float | None = None
+    ) -> Any:
+        """Send any request of the HTTP API, a POST where it has a body, and return its JSON.
+
+        Raises:
+            RequestRefused, NoAnswer: as `encode`.
+        """
+        content = None if body is None else dumps(body)
+        answer = await self._send(path, content, self._by(deadline), JSON)
+        try:
+            return loads(answer)
+        except ValueError as error:
+            raise NoAnswer(f"{self.url}{path} does not answer with JSON") from error
 
     async def encode(
         self,
@@ -118,7 +142,7 @@ class AsyncClient:
 
         Raises:
             RequestRefused: the service refused, after any retries that could help.
-            NoAnswer: nobody answered in time.
+            NoAnswer: no answer came in time.
             ModelChanged: the service's model changed in the middle of the job.
             TypeError: an input of another type, or an unknown option.
         """
@@ -129,7 +153,7 @@ class AsyncClient:
                 done += len(part.items)
                 if progress:
                     progress(done, len(inputs))
-        return answers.join(parts)
+        return Encoded.join(parts)
 
     async def stream(
         self,
@@ -147,9 +171,10 @@ class AsyncClient:
         until = None if deadline is None else time.monotonic() + deadline
         waiting: deque[asyncio.Task[Encoded]] = deque()
         try:
-            most = await self._known(until)
-            for request in requests(inputs, most.swept() if options.get("sweep") else most):
-                waiting.append(asyncio.create_task(self._answer(request, until, options)))
+            most = await self._known_limits(until)
+            for request in requests(inputs, most, options):
+                answer = self._answer(Encoded, "/v1/encode", request, until)
+                waiting.append(asyncio.create_task(answer))
                 if len(waiting) == self._concurrency:
                     yield await waiting.popleft()
             while waiting:
@@ -175,13 +200,12 @@ class AsyncClient:
 
         Raises:
             RequestRefused: the service refused, after any retries that could help.
-            NoAnswer: nobody answered in time.
+            NoAnswer: no answer came in time.
             TypeError: an input of another type, or an unknown option.
         """
         _check(documents, options, ScoreOptions)
-        until = time.monotonic() + (self._patience if deadline is None else deadline)
-        answer = await self._send("POST", "/v1/maxsim", until, scoring(query, documents, options))
-        return scores.read(answer.content)
+        body = scoring(query, documents, options)
+        return read(Scored, await self._send("/v1/maxsim", body, self._by(deadline)))
 
     async def similarity(
         self,
@@ -202,55 +226,44 @@ class AsyncClient:
         """
         _check(right, options, ComparisonOptions)
         until = None if deadline is None else time.monotonic() + deadline
-        item, request = comparison(left, right)
-        return await self._compare(item, request, until, options)
+        request = comparison(left, right, options)
+        return await self._answer(Compared, "/v1/similarity", request, until)
 
-    async def _compare(
-        self, left: bytes, request: Request, until: float | None, options: ComparisonOptions
-    ) -> Compared:
-        """Send a comparison, or halves of what is on the right where it is too large as it is."""
-        by = time.monotonic() + self._patience if until is None else until
-        try:
-            body = request.comparison(left, options)
-            answer = await self._send("POST", "/v1/similarity", by, body)
-        except RequestRefused as refused:
-            if refused.code not in TOO_LARGE or len(request) < 2 or request.whole:
-                raise refused.counted_from(request.first) from None
-        else:
-            return comparisons.read(answer.content)
-        halves = request.halves()
-        return comparisons.join(
-            [await self._compare(left, half, until, options) for half in halves]
-        )
+    def _by(self, deadline: float | None) -> float:
+        """Return when a request that begins now must have ended."""
+        return time.monotonic() + (self._patience if deadline is None else deadline)
 
-    async def _known(self, until: float | None) -> Limits:
-        """The service's limits, asked for once."""
+    async def _known_limits(self, until: float | None) -> Limits:
+        """Return the service's limits, asked for once."""
         if self._limits is None:
             await self.info(deadline=None if until is None else until - time.monotonic())
         if self._limits is None:
             raise RuntimeError("no limits after asking for them: this is a bug")
         return self._limits
 
-    async def _answer(self, request: Request, until: float | None, options: Options) -> Encoded:
+    async def _answer(
+        self, kind: type[Kind], path: str, request: Request, until: float | None
+    ) -> Kind:
         """Send a request, or its halves where it is too large as it is."""
-        by = time.monotonic() + self._patience if until is None else until
+        by = self._by(None) if until is None else until
         try:
-            answer = await self._send("POST", "/v1/encode", by, request.body(options))
+            body = await self._send(path, request.body, by)
         except RequestRefused as refused:
             if refused.code not in TOO_LARGE or len(request) < 2 or request.whole:
                 raise refused.counted_from(request.first) from None
         else:
-            return answers.read(answer.content)
-        return answers.join([await self._answer(half, until, options) for half in request.halves()])
+            return read(kind, body)
+        halves = [await self._answer(kind, path, half, until) for half in request.halves()]
+        return kind.join(halves)
 
     async def _send(
-        self, method: str, path: str, until: float, body: bytes | None = None
-    ) -> httpx.Response:
+        self, path: str, body: bytes | None, until: float, accept: str = SAFETENSORS
+    ) -> bytes:
         """Send until there is an answer, with pauses, as long as time is left."""
         for tries in count(1):
-            reply = await self._try(method, path, until, body)
+            reply = await self._try(path, body, until, accept)
             if isinstance(reply, httpx.Response) and reply.status_code == httpx.codes.OK:
-                return reply
+                return reply.content
             after = pause(reply, tries)
             if after is None or time.monotonic() + after >= until:
                 break
@@ -260,21 +273,24 @@ class AsyncClient:
         raise NoAnswer(f"no answer from {self.url}: {reply or type(reply).__name__}") from reply
 
     async def _try(
-        self, method: str, path: str, until: float, body: bytes | None
+        self, path: str, body: bytes | None, until: float, accept: str
     ) -> httpx.Response | httpx.RequestError:
-        """One answer, or why there is none."""
+        """Return one answer, or why there is none."""
         seconds = max(until - time.monotonic(), 0.0)
         most = seconds if self._limits is None else self._limits.deadline_seconds + GRACE_SECONDS
         headers = {
-            "Accept": SAFETENSORS if body else JSON,
+            "Accept": accept,
             "Content-Type": JSON,
             "X-Headlight-Deadline-Ms": str(min(int(seconds * 1000), MOST_MILLISECONDS)),
         }
-        timeout = httpx.Timeout(most, connect=CONNECT_SECONDS)
         try:
             async with asyncio.timeout(seconds):
                 return await self._http.request(
-                    method, self.url + path, content=body, headers=headers, timeout=timeout
+                    "GET" if body is None else "POST",
+                    self.url + path,
+                    content=body,
+                    headers=headers,
+                    timeout=httpx.Timeout(most, connect=CONNECT_SECONDS),
                 )
         except TimeoutError:
             return httpx.ReadTimeout("the deadline has passed")
@@ -282,8 +298,107 @@ class AsyncClient:
             return error
 
 
+def _waiting(
+    call: Callable[Concatenate[AsyncClient, Arguments], Coroutine[Any, Any, Value]],
+) -> Callable[Concatenate["Client", Arguments], Value]:
+    """Make a method of Client that waits for one of AsyncClient."""
+
+    @wraps(call)
+    def wait(client: "Client", /, *args: Arguments.args, **named: Arguments.kwargs) -> Value:
+        return client._run(call(client._client, *args, **named))
+
+    return wait
+
+
+class Client:
+    """A client of one service; threads may share it. See `AsyncClient` for all arguments.
+
+    `progress` is called, and the inputs of `stream` are taken, in the client's thread.
+
+    Raises:
+        ValueError: the URL is not one, the key cannot be sent, or a number is not positive.
+    """
+
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:8000",
+        *,
+        key: str | None = None,
+        patience_seconds: float = 60.0,
+        concurrency: int = 4,
+    ) -> None:
+        self._client = AsyncClient(
+            url, key=key, patience_seconds=patience_seconds, concurrency=concurrency
+        )
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="headlight client", daemon=True
+        )
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    info = _waiting(AsyncClient.info)
+    ask = _waiting(AsyncClient.ask)
+    encode = _waiting(AsyncClient.encode)
+    maxsim = _waiting(AsyncClient.maxsim)
+    similarity = _waiting(AsyncClient.similarity)
+
+    def stream(
+        self, inputs: Iterable[Input], *, deadline: float | None = None, **options: Unpack[Options]
+    ) -> Generator[Encoded, None, None]:
+        """Encode inputs, one answer for each request, in order; see AsyncClient.stream."""
+        answers = self._client.stream(inputs, deadline=deadline, **options)
+        try:
+            while (part := self._run(_next(answers))) is not None:
+                yield part
+        except GeneratorExit:  # the caller has enough
+            self._run(_close(answers))
+            raise
+
+    def close(self) -> None:
+        """Close the connections, end the thread."""
+        if self._loop.is_closed():
+            return
+        self._run(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _end(self) -> None:
+        """End running calls, close the connections."""
+        running = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        await self._client.close()
+
+    def _run(self, work: Coroutine[Any, Any, Value]) -> Value:
+        """Wait for work on the loop; end it where the waiting ends early."""
+        if self._loop.is_closed():
+            work.close()
+            raise RuntimeError("the client is closed")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        finally:
+            future.cancel()
+
+
+async def _next(answers: AsyncGenerator[Encoded, None]) -> Encoded | None:
+    return await anext(answers, None)
+
+
+async def _close(answers: AsyncGenerator[Encoded, None]) -> None:
+    await answers.aclose()
+
+
 def _checked(url: str) -> str:
-    """Where a service answers, without the last slash."""
+    """Return where a service answers, without the last slash."""
     try:
         address = httpx.URL(url)
     except httpx.InvalidURL as error:
@@ -294,7 +409,7 @@ def _checked(url: str) -> str:
 
 
 def authorization(key: str | None) -> dict[str, str]:
-    """The header that carries a key, which no message repeats.
+    """Make the header that carries a key, which no message repeats.
 
     Raises:
         ValueError: no header can carry it.

@@ -1,22 +1,36 @@
-"""What a call of the client can end with.
+"""How a call can fail, and when it is worth another try.
 
 HeadlightError
     RequestRefused      the service, or a proxy before it, answered with an error
-    NoAnswer            nobody answered in time, or the answer is not in Headlight's format
+    NoAnswer            no answer came in time, or it is not in Headlight's format
     ModelChanged        two answers of one job come from two models
+
+Pauses between tries: exponential backoff with full jitter, on top of Retry-After.
+Source: Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015; RFC 9110, 10.2.3.
 """
 
+import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, Self
 
 import httpx
+from httpx import codes
 
 from headlight_client.formats import loads
 
 INPUT = re.compile(r"\b(inputs|right)\[([0-9]+)\]")  # as a detail names one
 FIELDS = {"type", "title", "status", "code", "detail", "request_id", "errors"}
+RETRIED = {codes.TOO_MANY_REQUESTS, codes.BAD_GATEWAY, codes.SERVICE_UNAVAILABLE}
+RETRIED |= {codes.GATEWAY_TIMEOUT}
+# Of a proxy whose service is away, as Ray's while it starts; of the service itself they are final
+AWAY = {codes.NOT_FOUND, codes.REQUEST_TIMEOUT}
+# A connection that failed or broke; not one that cannot be made at all, such as of a wrong scheme
+BROKEN = (httpx.NetworkError, httpx.TimeoutException, httpx.RemoteProtocolError, httpx.ProxyError)
+FIRST_SECONDS, LONGEST_SECONDS = 0.1, 10.0  # of backoff
 
 
 class HeadlightError(Exception):
@@ -24,7 +38,7 @@ class HeadlightError(Exception):
 
 
 class NoAnswer(HeadlightError):
-    """Nobody answered in time, or the answer is not in Headlight's format."""
+    """No answer came in time, or it is not in Headlight's format."""
 
 
 class ModelChanged(HeadlightError):
@@ -44,7 +58,7 @@ class Fault:
     code: str
 
     def counted_from(self, first: int) -> "Fault":
-        """The same of a request whose first input is the caller's input `first`."""
+        """Return the same of a request whose first input is the caller's input `first`."""
         match self.loc:
             case ("inputs" | "right" as side, int(index), *rest):
                 return Fault((side, first + index, *rest), self.code)
@@ -81,7 +95,7 @@ class RequestRefused(HeadlightError):
 
     @classmethod
     def of(cls, answer: httpx.Response) -> Self:
-        """What an answer other than 200 says."""
+        """Read an answer other than 200."""
         try:
             problem = loads(answer.content)
             code, detail = problem["code"], problem["detail"]
@@ -92,7 +106,47 @@ class RequestRefused(HeadlightError):
         return cls(answer.status_code, code, detail, errors, problem.get("request_id"), facts)
 
     def counted_from(self, first: int) -> Self:
-        """The same of a request whose first input is the caller's input `first`."""
+        """Return the same of a request whose first input is the caller's input `first`."""
         errors = [fault.counted_from(first) for fault in self.errors]
         detail = INPUT.sub(lambda match: f"{match[1]}[{int(match[2]) + first}]", self.detail)
         return type(self)(self.status, self.code, detail, errors, self.request_id, self.facts)
+
+
+def pause(
+    reply: httpx.Response | httpx.RequestError,
+    tries: int,
+    draw: Callable[[float, float], float] = random.uniform,
+) -> float | None:
+    """Return the seconds to wait before the next try, None where there should be none.
+
+    Args:
+        reply: how the last try ended.
+        tries: how many there were.
+        draw: a number between two others.
+    """
+    jitter = draw(0.0, min(LONGEST_SECONDS, FIRST_SECONDS * 2.0 ** min(tries - 1, 32)))
+    if isinstance(reply, httpx.RequestError):
+        return jitter if isinstance(reply, BROKEN) else None
+    if not _may_pass(reply):
+        return None
+    return retry_after(reply.headers.get("retry-after", "")) + jitter
+
+
+def _may_pass(reply: httpx.Response) -> bool:
+    """Tell a service that is busy or away from one that refuses the request itself."""
+    if reply.status_code in RETRIED:
+        return True
+    away = reply.status_code in AWAY or reply.is_server_error
+    return away and RequestRefused.of(reply).code is None
+
+
+def retry_after(header: str) -> float:
+    """Read the seconds of a Retry-After header, a number or a date; 0 when it is neither."""
+    if header.isascii() and header.isdecimal():
+        return float(header)
+    try:
+        date = parsedate_to_datetime(header)
+    except ValueError:
+        return 0.0
+    aware = date if date.tzinfo else date.replace(tzinfo=UTC)
+    return max(0.0, (aware - datetime.now(UTC)).total_seconds())

@@ -19,7 +19,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
 
 
 def dumps(value: Any) -> bytes:
-    """A value as JSON, with numpy's numbers and arrays as lists.
+    """Write a value as JSON, with numpy's numbers and arrays as lists.
 
     Raises:
         TypeError: JSON cannot hold it.
@@ -31,7 +31,7 @@ def dumps(value: Any) -> bytes:
 
 
 def loads(body: bytes | str) -> Any:
-    """The value that JSON holds.
+    """Read JSON.
 
     Raises:
         ValueError: it is not JSON.
@@ -43,7 +43,7 @@ def loads(body: bytes | str) -> Any:
 
 
 def load(file: bytes) -> tuple[dict[str, Array], Mapping[str, str]]:
-    """The arrays of a safetensors file by name, and its metadata.
+    """Read the arrays of a safetensors file by name, and its metadata.
 
     Source of the layout: safetensors' README, "Format".
 
@@ -60,7 +60,7 @@ def load(file: bytes) -> tuple[dict[str, Array], Mapping[str, str]]:
 
 
 def _array(entry: Mapping[str, Any], data: memoryview) -> Array:
-    """One array, in this machine's byte order and in memory of its own."""
+    """Read one array, in this machine's byte order and in memory of its own."""
     begin, end = entry["data_offsets"]
     dtype = DTYPES[entry["dtype"]]
     stored = np.frombuffer(data[begin:end], dtype).reshape(entry["shape"])
@@ -68,7 +68,7 @@ def _array(entry: Mapping[str, Any], data: memoryview) -> Array:
 
 
 def _plain(value: Any) -> Any:
-    """What numpy holds, as Python's own."""
+    """Return numpy's values as Python's own."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     raise TypeError(f"{type(value)} cannot be written as JSON")

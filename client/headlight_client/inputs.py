@@ -1,4 +1,4 @@
-"""What a caller gives -> the items of the wire, and requests of a size the service takes."""
+"""A caller's inputs -> items of the wire, in requests of a size that the service takes."""
 
 import base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ SPARE_BYTES = 64 * 1024  # of a body, for what is not inputs
 
 
 class Options(TypedDict, total=False):
-    """What may be asked of an encoding; the names and defaults of POST /v1/encode."""
+    """Options of an encoding; the names and defaults of POST /v1/encode."""
 
     model: str
     truncate: Literal["refuse", "right", "left"]
@@ -40,7 +40,7 @@ class Options(TypedDict, total=False):
 
 
 class ScoreOptions(TypedDict, total=False):
-    """What may be asked of scores; the names and defaults of POST /v1/maxsim."""
+    """Options of scores; the names and defaults of POST /v1/maxsim."""
 
     model: str
     truncate: Literal["refuse", "right", "left"]
@@ -49,7 +49,7 @@ class ScoreOptions(TypedDict, total=False):
 
 
 class ComparisonOptions(TypedDict, total=False):
-    """What may be asked of a comparison; the names and defaults of POST /v1/similarity."""
+    """Options of a comparison; the names and defaults of POST /v1/similarity."""
 
     model: str
     form: Literal["full", "top", "score"]
@@ -75,7 +75,7 @@ class Limits:
     heads: int
 
     def swept(self) -> "Limits":
-        """The same where each input comes with a copy for every head.
+        """Return the limits where each input comes with a copy for every head.
 
         A copy begins in its head's layer, so that all of them take half of all layers' work.
         """
@@ -87,11 +87,13 @@ class Request:
     """Inputs that are sent together.
 
     Args:
-        first: the caller's index of the first of them.
+        before: the beginning of the body, up to the list of items.
+        first: the caller's index of the first item.
         items: each as JSON.
         whole: whether they cannot be sent apart: patches name other inputs of their request.
     """
 
+    before: bytes
     first: int
     items: list[bytes]
     whole: bool = False
@@ -99,28 +101,20 @@ class Request:
     def __len__(self) -> int:
         return len(self.items)
 
-    def body(self, options: Options) -> bytes:
-        """The JSON that is sent."""
-        return _body(options, b'"inputs":[' + b",".join(self.items) + b"]")
-
-    def comparison(self, left: bytes, options: ComparisonOptions) -> bytes:
-        """The JSON that is sent of texts to compare with `left`."""
-        return _body(options, b'"left":' + left + b',"right":[' + b",".join(self.items) + b"]")
+    @property
+    def body(self) -> bytes:
+        """Return the JSON that is sent."""
+        return self.before + b",".join(self.items) + b"]}"
 
     def halves(self) -> tuple["Request", "Request"]:
-        """Two requests for the same inputs."""
+        """Return two requests for the same inputs."""
         half = len(self) // 2
         left, right = replace(self, items=self.items[:half]), self.items[half:]
-        return left, Request(self.first + half, right)
-
-
-def _body(options: Mapping[str, Any], rest: bytes) -> bytes:
-    """Options and further fields as one object."""
-    return dumps(options)[:-1] + (b"," if options else b"") + rest + b"}"
+        return left, replace(self, first=self.first + half, items=right)
 
 
 def limits(info: Mapping[str, Any]) -> Limits:
-    """The limits of requests, from the answer of GET /info.
+    """Read the limits of requests from the answer of GET /info.
 
     Tokens are kept to a few batches, far below what the service takes: a request that a slow
     service cannot do by its deadline would be refused however often it is sent.
@@ -136,18 +130,21 @@ def limits(info: Mapping[str, Any]) -> Limits:
     )
 
 
-def requests(inputs: Iterable[Input], most: Limits) -> Iterator[Request]:
-    """Inputs as requests, in order; of no inputs one empty request, for the service to refuse.
+def requests(
+    inputs: Iterable[Input], most: Limits, options: Mapping[str, Any]
+) -> Iterator[Request]:
+    """Make requests of inputs, in order; of no inputs an empty one, for the service to refuse.
 
     Raises:
         TypeError: an input is of no kind that can be encoded.
         ValueError: an input has a patch, and one request cannot hold all inputs.
     """
-    items: list[bytes] = []
+    most = most.swept() if options.get("sweep") else most
+    before, items = _before(options, "inputs"), list[bytes]()
     first = tokens = size = 0
     patched = False
     for index, entry in enumerate(inputs):
-        patched = patched or (isinstance(entry, Mapping) and bool(entry.get("patch")))
+        patched = patched or _is_patched(entry)
         item, its = _as_json(entry, index)
         its = min(its, most.sequence_tokens)
         full = len(items) == most.sequences or tokens + its > most.tokens
@@ -155,27 +152,26 @@ def requests(inputs: Iterable[Input], most: Limits) -> Iterator[Request]:
         if patched and (first or full):
             raise ValueError("inputs with patches must fit into one request")
         if full:
-            yield Request(first, items)
+            yield Request(before, first, items)
             items, first, tokens, size = [], index, 0, 0
         items.append(item)
         tokens, size = tokens + its, size + len(item) + 1
-    yield Request(first, items, patched)
+    yield Request(before, first, items, patched)
 
 
-def comparison(left: Input, right: Sequence[Input]) -> tuple[bytes, Request]:
-    """The two sides of a comparison.
+def comparison(left: Input, right: Sequence[Input], options: Mapping[str, Any]) -> Request:
+    """Make the request that compares a text with others.
 
     Raises:
         TypeError: a text or other input is of no kind that can be encoded.
     """
-    items = [left, *right]
-    first, *rest = (_as_json(entry, index)[0] for index, entry in enumerate(items))
-    patched = any(isinstance(entry, Mapping) and bool(entry.get("patch")) for entry in items)
-    return first, Request(0, rest, patched)
+    items = [_as_json(entry, index)[0] for index, entry in enumerate([left, *right])]
+    before = b'{"left":' + items[0] + b"," + _before(options, "right")[1:]
+    return Request(before, 0, items[1:], any(map(_is_patched, [left, *right])))
 
 
 def scoring(query: Input, documents: Iterable[Input], options: ScoreOptions) -> bytes:
-    """The body that scores documents.
+    """Make the body that scores documents.
 
     Raises:
         TypeError: an input is of no kind that can be encoded.
@@ -183,8 +179,17 @@ def scoring(query: Input, documents: Iterable[Input], options: ScoreOptions) -> 
     return dumps({**options, "query": _item(query), "documents": [_item(one) for one in documents]})
 
 
+def _before(options: Mapping[str, Any], items: str) -> bytes:
+    """Begin a body with its options, up to the list of its items."""
+    return dumps({**options, items: []})[:-2]
+
+
+def _is_patched(entry: Input) -> bool:
+    return isinstance(entry, Mapping) and bool(entry.get("patch"))
+
+
 def _as_json(entry: Input, index: int) -> tuple[bytes, int]:
-    """An input as JSON, and about how many tokens it has."""
+    """Write an input as JSON, and estimate how many tokens it has."""
     try:
         item = _item(entry)
         text = dumps(item)
@@ -196,14 +201,14 @@ def _as_json(entry: Input, index: int) -> tuple[bytes, int]:
 
 
 def _length(value: Any) -> int:
-    """Tokens in a field of numbers."""
+    """Count the tokens in a field of numbers."""
     if isinstance(value, dict) and value.get("shape"):
         return int(value["shape"][0])
     return len(value) if isinstance(value, list) else 0
 
 
 def _item(entry: Input) -> Any:
-    """An input as the wire has it."""
+    """Return an input as the wire has it."""
     match entry:
         case str():
             return entry
@@ -221,7 +226,7 @@ def _item(entry: Input) -> Any:
 
 
 def _field(value: Any) -> Any:
-    """A field of an item; an array of numbers as base64, in float16 or else in float32."""
+    """Return a field of an item, an array of numbers as base64, in float16 or else in float32."""
     if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
         return value
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes inf, and is refused

@@ -67,9 +67,9 @@ def export(url: str, key: str | None, text: str, form: str, path: Path) -> None:
     (item,) = encoded.items
     maps, tokens = stacked(item), [token or "" for token in item.tokens or ()]
     if bertviz:
-        path.write_text(page(bertviz, encoded.head, maps, tokens), "utf-8")
+        path.write_text(page(bertviz, encoded.origin, maps, tokens), "utf-8")
     else:
-        arrays: dict[str, Any] = {"attention": maps, "tokens": tokens, **encoded.head}
+        arrays: dict[str, Any] = {"attention": maps, "tokens": tokens, **encoded.origin}
         np.savez(path, **arrays)
 
 

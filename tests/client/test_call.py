@@ -94,7 +94,7 @@ async def test_what_is_asked_for_comes_typed(encode: Any, address: str, replica:
     assert item.layers.keys() == {0, 6}
     assert list(item.attention.maps) == [(5, 2), (5, 11)]
     np.testing.assert_allclose(item.attention.maps[5, 11].sum(axis=1), np.ones(5), atol=1e-6)
-    assert told.head == {
+    assert told.origin == {
         name: replica.identity.head("float32")[name] for name in ("model", "weights", "numerics")
     }
     assert told.usage.tokens == 5 and told.usage.attention_bytes == 2 * 5 * 5 * 4
@@ -265,6 +265,27 @@ async def test_a_key_goes_as_a_bearer_token(encode: Any, stumbling: Any, listen:
 
     assert layer.headers[0]["authorization"] == "Bearer secret-1"
     assert "authorization" not in layer.headers[1]
+
+
+async def test_any_request_may_be_asked_for_its_json(
+    address: str, stumbling: Any, listen: Any, client: Any
+) -> None:
+    """With a body a POST, tried again as others are."""
+    body = {"inputs": ["All is well"], "pooled": {"dimensions": 7}}
+
+    async with listen(stumbling((503, {}))) as url, AsyncClient(url) as ours:
+        told = await ours.ask("/v1/encode", body)
+        info = await ours.ask("/info")
+
+    expected = (await client.post("/v1/encode", json=body)).json()
+    assert told["data"] == expected["data"] and info["model"] == "all-MiniLM-L6-v2"
+
+    def ask_nowhere() -> None:
+        with Client(address) as waiting:
+            waiting.ask("/nowhere")
+
+    with pytest.raises(RequestRefused, match="404 not_found"):
+        await asyncio.to_thread(ask_nowhere)
 
 
 @pytest.mark.parametrize("key", ["", "two words", "line\nfeed", "caf\u00e9"])

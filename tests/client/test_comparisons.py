@@ -59,7 +59,7 @@ async def test_a_comparison_comes_typed(
         changes = expected["sweep"]["change"]
         assert one.change == {(0, 3): changes["0"]["3"], (5, 11): changes["5"]["11"]}
     assert full.left["tokens"] == told["left"]["tokens"] == full.right[1].facts["tokens"]
-    assert full.head == {name: told[name] for name in ("model", "weights", "numerics")}
+    assert full.origin == {name: told[name] for name in ("model", "weights", "numerics")}
     pairs = top.right[0].pairs
     assert pairs is not None and pairs.shares.shape == pairs.left.shape == (3,)
     assert top.right[0].matrix is None and top.right[0].change == {}

@@ -15,7 +15,7 @@ import orjson
 from rich.console import Console
 
 from headlight_client import Client
-from headlight_client.answers import same
+from headlight_client.answers import check_origin
 from service.commands.bulk import lines, listing, words
 from service.commands.bulk.best import Best
 from service.commands.bulk.bookmark import Bookmark
@@ -103,7 +103,7 @@ class Job:
             attention=words.attention(self._question.layer, self._question.head),
             truncate=self._question.truncate,
         )
-        same(answer.head, self.origin)
+        check_origin(answer.origin, self.origin)
         return [
             Row(number, value, texts[number], item.truncated, words.strongest(item, texts[number]))
             for (number, value), item in zip(ranked, answer.items, strict=True)

@@ -17,7 +17,7 @@ from rich.progress import (
 from rich.text import Text
 
 from headlight_client import Client, Encoded, HeadlightError, NoAnswer, Options, RequestRefused
-from headlight_client.answers import same
+from headlight_client.answers import check_origin
 from service.commands.bulk.columns import BadLine
 from service.commands.bulk.lines import Changed, File, Source
 
@@ -82,7 +82,7 @@ def answers(
         task = bar.add_task("texts", total=source.lines, completed=start)
         try:
             for part in stream:
-                same(part.head, origin)
+                check_origin(part.origin, origin)
                 yield part
                 bar.advance(task, len(part.items))
         except RequestRefused as refused:

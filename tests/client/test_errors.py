@@ -6,7 +6,7 @@ from email.utils import format_datetime
 import httpx
 import pytest
 
-from headlight_client.patience import FIRST_SECONDS, LONGEST_SECONDS, pause, retry_after
+from headlight_client.errors import FIRST_SECONDS, LONGEST_SECONDS, pause, retry_after
 
 
 def least(low: float, high: float) -> float:
