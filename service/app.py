@@ -12,7 +12,6 @@ import os
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import ray
 from ray import serve
@@ -24,7 +23,6 @@ from service.cluster import descriptors, ingress, nodes, relay
 from service.edge import direct
 from service.edge import routes as edge
 from service.engine import weights
-from service.engine.machine import Unservable
 from service.fleet import bounds
 from service.fleet.load import Load
 from service.fleet.pages import Pages
@@ -197,33 +195,8 @@ class Encoder:
         gc.set_threshold(*COLLECTED)
         self.pages.warm()
         self.load = Load(self.replica)
-        return direct.PROCESS.known(self.routes(self.replica))
-
-    def routes(self, replica: Replica) -> ASGIApp:
-        """Return what answers requests."""
-        # behind Ray's Python proxy replicas do not listen
-        targets = self.pages.targets if self.settings.ingress == "haproxy" else None
-        return edge.application(replica, self.pages.scrape, targets)
-
-    async def reconfigure(self, user_config: Any, rank: Any) -> None:
-        """Take up a file's other limits, which hold until it has none again.
-
-        Wrong ones change nothing: Ray would stop a replica that raises here, and then the next.
-
-        Args:
-            rank: not used; without it, Ray would not say that there is no user_config any more.
-        """
-        replica = self._started()
-        try:
-            limits = settings.limited(self.settings, user_config)
-            if limits == replica.settings:
-                return
-            self.replica = replica.limited(limits)
-        except (ValueError, Unservable) as error:
-            logger.error("limits stay as they are", extra={"reason": str(error)})
-            return
-        direct.PROCESS.change(self.routes(self.replica), limits)
-        logger.info("limits changed")
+        routes = edge.application(self.replica, self.pages.scrape, self.pages.targets)
+        return direct.PROCESS.known(routes)
 
     async def __del__(self) -> None:
         """Let admitted work finish; Ray awaits this when the replica leaves."""

@@ -70,9 +70,8 @@ def running(settings: Settings, say: Say) -> Iterator[str]:
         if settings.address is None:
             run = stack.enter_context(own_ray(settings, say))
             lines = stack.enter_context(relayed(run / "lines", settings, say))
-            if settings.ingress == "haproxy":
-                frontend = drain.Frontend(run / "haproxy", settings.port)
-                stack.callback(frontend.shut)
+            frontend = drain.Frontend(run / "haproxy", settings.port)
+            stack.callback(frontend.shut)
         else:
             stack.enter_context(cluster(settings, say))
         say(f"loading {settings.model}")
@@ -165,7 +164,7 @@ def start_ray(settings: Settings, run: Path, cores: int) -> None:
             address="local",
             num_cpus=cores,
             include_dashboard=False,
-            object_store_memory=STORE_BYTES[settings.ingress],
+            object_store_memory=STORE_BYTES,
             log_to_driver=False,
             _temp_dir=str(run / "ray"),  # Ray opens it to all; ours stays private
         )

@@ -133,7 +133,7 @@ def _cores(settings: Settings) -> None:
 
 
 def _shared_memory(settings: Settings) -> None:
-    needed = room.STORE_BYTES[settings.ingress]
+    needed = room.STORE_BYTES
     shared, files = room.files(room.SHARED), room.files(room.TEMPORARY)
     if needed > max(shared, files):
         raise Unservable(
@@ -143,11 +143,10 @@ def _shared_memory(settings: Settings) -> None:
 
 
 def _haproxy(settings: Settings) -> None:
-    if settings.ingress == "haproxy":
-        try:
-            haproxy.binary()
-        except FileNotFoundError as error:
-            raise Unservable(f"{error}, or use --ingress proxy") from error
+    try:
+        haproxy.binary()
+    except FileNotFoundError as error:
+        raise Unservable(str(error)) from error
 
 
 def _tracing(settings: Settings) -> None:

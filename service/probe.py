@@ -17,7 +17,7 @@ from ray.exceptions import GetTimeoutError, RayError
 from ray.serve.exceptions import RayServeException
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from service import needs, settings
+from service import needs
 from service.cluster.progress import last_line
 from service.needs import Node
 from service.settings import Settings
@@ -56,13 +56,11 @@ def prove(config: Settings, args: Settings, deployment: str, defaults: Mapping[s
 
     Raises:
         Unfit: one could not, or none has memory for one more.
-        ValueError: limits that the file has in user_config, which no replica would take up.
     """
     if not ray.is_initialized():
         return
     for file, running in _deployed(args, deployment) or [Deployed({}, 0)]:
         options = {**defaults, **file}
-        settings.limited(config, options.get("user_config"))
         actor = options["ray_actor_options"] or {}
         nodes = [node for node in _nodes() if hosts(node, actor)]
         if not nodes and running:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -158,23 +158,6 @@ class Replica:
             writing=Lock(),
             ring=ring,
             shared=shared,
-        )
-
-    def limited(self, settings: Settings) -> "Replica":
-        """The same replica by other limits, for what comes from now on.
-
-        Raises:
-            Unservable: the model has fewer positions than max_tokens.
-        """
-        model, admission = self.lanes.model, self.admission
-        reader = _reader(settings, model, self.reader.aside)
-        return replace(
-            self,
-            settings=settings,
-            reader=reader,
-            gateway=_gateway(settings, self.identity, model, reader, admission, self.metrics),
-            lessons=_lessons(settings, self.identity, reader, admission),
-            vocabulary=Vocabulary(reader, admission, settings),
         )
 
     def share(self) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import ErrorDetails
 
 from service.keys import key as keys
@@ -40,19 +40,6 @@ WITHIN = {
     "max_answer_bytes": ("max_held_bytes", 1),
     "max_answer_json_bytes": ("max_held_bytes", 1),
     "max_tokens": ("max_request_tokens", 1),
-}
-
-# What is read anew for each request, and sizes nothing: a replica takes it up as it serves
-CHANGEABLE = {
-    "max_tokens",
-    "max_body_bytes",
-    "max_binary_body_bytes",
-    "max_sequences",
-    "max_text_characters",
-    "max_embedding",
-    "max_request_tokens",
-    "max_answer_bytes",
-    "max_answer_json_bytes",
 }
 
 Count = Annotated[int, Field(ge=1)]
@@ -133,9 +120,6 @@ class Settings(BaseModel):
         False,
         description="serve a model even if it makes the same of every text, as one does whose "
         "weights are zero or were never trained",
-    )
-    ingress: Literal["haproxy", "proxy"] = Field(
-        "haproxy", description="what accepts connections: HAProxy, or Ray Serve's Python proxy"
     )
     address: str | None = Field(
         None,
@@ -292,26 +276,6 @@ def load(
     if file := settings.api_keys_file:  # replicas have other working directories
         settings = settings.model_copy(update={"api_keys_file": file.absolute()})
     return _within(settings)
-
-
-def limited(settings: Settings, limits: Mapping[str, Any] | None) -> Settings:
-    """The settings with other limits, as a replica takes them up while it serves.
-
-    Raises:
-        ValueError: names in a line what `load` would refuse, or only a new replica takes up.
-    """
-    if not isinstance(limits or {}, Mapping):
-        raise ValueError("user_config must hold limits, one `name: value` per line")
-    names = dict(limits or {})
-    try:
-        checked = Settings.model_validate(names)
-    except ValidationError as error:
-        raise ValueError("; ".join(map(fault, error.errors()))) from None
-    if fixed := sorted(names.keys() - CHANGEABLE):
-        raise ValueError(f"{', '.join(fixed)}: not in user_config; in args, for new replicas")
-    if names and settings.ingress == "proxy":
-        raise ValueError("user_config: with ingress proxy, limits change with args alone")
-    return _within(settings.model_copy(update={name: getattr(checked, name) for name in names}))
 
 
 def _within(settings: Settings) -> Settings:

@@ -2,8 +2,8 @@
 
 `ROWS` are HTTP requests, sent in process (tests/service/edge/test_bad_inputs.py) and over
 connections (tests/ray/test_bad_inputs.py); `WIRE` are bytes that only a connection can carry, with
-one expectation for each ingress, since what HAProxy refuses it answers itself. The fixtures
-`bad_input` and `bad_wire` are parametrized with them in conftest.py.
+one expectation for each door, HAProxy's and a replica's own, since what HAProxy refuses it answers
+itself. The fixtures `bad_input` and `bad_wire` are parametrized with them in conftest.py.
 """
 
 import base64
@@ -41,12 +41,12 @@ class Row(NamedTuple):
 
 
 class Wire(NamedTuple):
-    """Some bytes, and the statuses that come back, by ingress."""
+    """Some bytes, and the statuses that come back, by the door."""
 
     name: str
     sent: Callable[[], bytes]
     haproxy: tuple[int, ...]
-    proxy: tuple[int, ...]
+    replica: tuple[int, ...]
 
 
 def bodies(status: int, code: str | None, *rows: tuple[str, bytes | str]) -> Iterable[Row]:
@@ -1130,13 +1130,13 @@ def chunked(body: bytes, *lines: bytes) -> bytes:
 
 
 def both(name: str, sent: bytes, statuses: tuple[int, ...]) -> Wire:
-    """Bytes that both ingresses take alike."""
+    """Bytes that both doors take alike."""
     return Wire(name, lambda: sent, statuses, statuses)
 
 
-def apart(name: str, sent: bytes, haproxy: tuple[int, ...], proxy: tuple[int, ...]) -> Wire:
-    """Bytes that the ingresses take differently."""
-    return Wire(name, lambda: sent, haproxy, proxy)
+def apart(name: str, sent: bytes, haproxy: tuple[int, ...], replica: tuple[int, ...]) -> Wire:
+    """Bytes that the doors take differently."""
+    return Wire(name, lambda: sent, haproxy, replica)
 
 
 SWITCH = (b"Connection: upgrade", b"Upgrade: foo")
@@ -1210,7 +1210,7 @@ WIRE = [
     both("a header without a name", head(b": b"), REFUSED),
     both(
         "CONNECT", b"CONNECT localhost:443 HTTP/1.1\r\nHost: localhost:443\r\n\r\n", (404,)
-    )._replace(proxy=REFUSED),
+    )._replace(replica=REFUSED),
     both("a method that is none", LIVE.replace(b"GET", b"FOO") + b"\r\n", REFUSED),
     both("a method in small letters", LIVE.replace(b"GET", b"get") + b"\r\n", REFUSED),
     both("two slashes", LIVE.replace(b"/live", b"//") + b"\r\n", (404,)),

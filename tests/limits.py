@@ -321,6 +321,6 @@ NO_LIMITS = {
     "cluster.drain.MOST_SOCKETS", "cluster.drain.PAUSE_SECONDS", "engine.proof.MEASURED_SECONDS",
     "engine.speed.MEMORY_SECONDS", "observe.lag.PERIOD_SECONDS",
     "observe.families.OBJECTIVE_SECONDS",
-    "cluster.ingress.BUFFER_BYTES", "cluster.ingress.CLIENT_SECONDS",
+    "cluster.room.STORE_BYTES", "cluster.ingress.BUFFER_BYTES", "cluster.ingress.CLIENT_SECONDS",
     "cluster.ingress.RELOAD_SECONDS",  # these three are among the variables
 }  # fmt: skip

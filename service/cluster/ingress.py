@@ -15,7 +15,6 @@ import secrets
 import shlex
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from service.cluster import haproxy, nodes, ports
@@ -107,15 +106,10 @@ def shutdown_seconds(settings: Settings) -> float:
 
 def promised(settings: Settings) -> dict[str, str]:
     """Return the variables that hold whatever machine the service runs on."""
-    common = {
+    deadline = math.ceil(settings.deadline_seconds)
+    return {
         "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "service.edge.guard:outermost",
         "RAY_USAGE_STATS_ENABLED": "0",  # no call home
-    }
-    if settings.ingress == "proxy":
-        python = {FRONTED: "0", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "0"}
-        return common | python | guard_variables(settings)  # one proxy a node, whatever it serves
-    deadline = math.ceil(settings.deadline_seconds)
-    return common | {
         FRONTED: "1",
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",  # with HAProxy only: see docs/decisions/0015
         # A replica that died before its answer's first byte costs its clients nothing, nor does
@@ -195,7 +189,8 @@ def placed(settings: Settings, block: int, run: Path, cores: int) -> dict[str, s
         run: its private directory, mode 0700.
         cores: of the machine.
     """
-    ray = {
+    directory = run / "haproxy"
+    return {
         **AUTHENTICATED,
         **nodes.LABELLED,
         "RAY_AUTH_TOKEN": secrets.token_hex(32),  # of this service alone; no file in the home
@@ -206,11 +201,6 @@ def placed(settings: Settings, block: int, run: Path, cores: int) -> dict[str, s
         # Ray's switch for systems without clusters: its ports listen on the loopback only.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         **CALM,
-    }
-    if settings.ingress == "proxy":
-        return ray
-    directory = run / "haproxy"
-    return ray | {
         "RAY_SERVE_HAPROXY_NBTHREAD": str(min(2, cores)),  # the cores belong to the model
         "RAY_SERVE_HAPROXY_LOG_TARGET": "stderr",  # a file in the private directory
         PROGRAM: str(wrapper(run)),
@@ -258,8 +248,8 @@ def differences(promised: Mapping[str, str], actual: Mapping[str, str]) -> list[
     sentences = []
     for name, value in promised.items():
         if not keeps(name, value, actual.get(name, "")):
-            has = f"is {shown(name, actual[name])}" if name in actual else "is not set"
-            must = f"at least {value}" if name == CONNECTIONS else shown(name, value)
+            has = f"is {actual[name]!r}" if name in actual else "is not set"
+            must = f"at least {value}" if name == CONNECTIONS else repr(value)
             sentences.append(f"{name} {has} there, but must be {must}")
     return sentences
 
@@ -270,12 +260,4 @@ def keeps(name: str, value: str, actual: str) -> bool:
         return Path(actual).name == value  # where it lies is the image's business
     if name == CONNECTIONS:
         return actual.isdecimal() and int(actual) >= int(value)  # other models have their share
-    if name == KEYS:
-        with suppress(ValueError):
-            return keys.read(actual) == keys.read(value)
     return actual == value
-
-
-def shown(name: str, value: str) -> str:
-    """Return a variable's value as others may read it, which keys are not."""
-    return "keys that are not shown" if name == KEYS else repr(value)

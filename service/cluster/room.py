@@ -5,8 +5,7 @@ from pathlib import Path
 
 from service.settings import MIB
 
-# Ray's shared memory carries requests only behind its Python proxy; 75 MiB is its least.
-STORE_BYTES = {"haproxy": 80 * MIB, "proxy": 512 * MIB}
+STORE_BYTES = 80 * MIB  # of Ray's shared memory, which carries no requests; its least is 75 MiB
 # Where Ray keeps it, and where it does when that is too small
 SHARED, TEMPORARY = Path("/dev/shm"), Path("/tmp")
 # of a control group, version 2 and 1: its bound, its use, and how much of that is cache of files,

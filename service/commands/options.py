@@ -68,7 +68,7 @@ SECTIONS = {
     "model": "The model",
     "host": "Where it listens",
     "replicas": "Replicas and what they run on",
-    "ingress": "Ray",
+    "address": "Ray",
     "deadline_seconds": "Time",
     "api_keys_file": "Who may ask",
     "max_body_bytes": "Limits of a request",

@@ -11,7 +11,6 @@ ssl_*, target_capacity        never: HAProxy does not see the one, the other mov
 from collections.abc import Iterator
 from typing import Any
 
-from service import settings
 from service.cluster import ingress, nodes, reach
 from service.deployment.applications import Application
 from service.deployment.faults import Fault
@@ -35,6 +34,7 @@ REPLICAS = range(30_000, 31_001)  # where Ray has the replicas listen, behind HA
 BUILT = {
     "max_ongoing_requests": "max_waiting_requests in args",
     "max_queued_requests": "max_waiting_requests in args",
+    "user_config": "args, with which new replicas start",
     "backpressure_config": "service.app:build",
     "request_router_config": "HAProxy, which chooses the replica",
 }
@@ -53,7 +53,7 @@ def of_file(value: dict[str, Any], ours: list[Application]) -> Iterator[Fault]:
     yield from _port(options.get("port", 8000))
     yield from _request_timeout(options, ours)
     yield from _ignored(value, options, ours)
-    for name in ("deadline_seconds", "drain_seconds", "ingress"):
+    for name in ("deadline_seconds", "drain_seconds"):
         values = {getattr(each.settings, name): None for each in ours}
         if len(values) > 1:
             text = f"one HAProxy carries all, so they must agree; here are {_several(values)}"
@@ -66,8 +66,7 @@ def _ignored(
     value: dict[str, Any], options: dict[str, Any], ours: list[Application]
 ) -> Iterator[Fault]:
     """What would not be as the file says: clear text for TLS, other numbers of replicas."""
-    behind = any(each.settings.ingress == "haproxy" for each in ours)
-    for name in sorted(options) if behind else ():
+    for name in sorted(options):
         if name.startswith("ssl_") and options[name]:
             yield Fault(("http_options", name), "HAProxy does not read it; end TLS in front of it")
     if value.get("target_capacity") is not None:
@@ -85,20 +84,11 @@ def of_application(ours: Application) -> Iterator[Fault]:
     for name, where in BUILT.items():
         if name in ours.options:
             yield Fault(ours.at(name), f"leave it out; it comes from {where}")
-    yield from _limits(ours)
     yield from _shutdown(ours)
     yield from _scaling(ours)
     yield from _label(ours)
     yield from _processors(ours)
     yield from _gpus(ours)
-
-
-def _limits(ours: Application) -> Iterator[Fault]:
-    """Limits that a replica would not take up: it serves on with those it has, and logs why."""
-    try:
-        settings.limited(ours.settings, ours.options.get("user_config"))
-    except ValueError as error:
-        yield Fault(ours.at("user_config"), str(error))
 
 
 def _several(values: dict[Any, None]) -> str:

@@ -86,8 +86,7 @@ def check(here: Variables, ours: Sequence[Application]) -> Iterator[Finding]:
     promised: dict[str, str] = {}
     for each in served:
         promised |= ingress.promised(each)
-    if promised[HAPROXY] == "1":
-        promised[ingress.CONNECTIONS] = str(room(ours))
+    promised[ingress.CONNECTIONS] = str(room(ours))
     for name, must in promised.items():
         if not ingress.keeps(name, must, here.values.get(name, "")):
             yield here.finding(name, _different(name, must, here, ours))
@@ -125,11 +124,9 @@ def _implied(here: Variables) -> dict[str, object]:
     """The settings that a cluster's variables are made for."""
     deadline = _number(here, "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S", 35) - 5
     drain = _number(here, "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S", 0)
-    python = here.values.get(HAPROXY) == here.values.get(THROUGHPUT) == "0"
     return {
         "deadline_seconds": min(max(deadline, 1), 600),
         "drain_seconds": min(max(drain, 0), 600),
-        "ingress": "proxy" if python else "haproxy",
     }
 
 
@@ -143,7 +140,7 @@ def _number(here: Variables, name: str, otherwise: float) -> float:
 def _different(name: str, must: str, here: Variables, ours: Sequence[Application]) -> str:
     """How a variable breaks the promise."""
     actual = here.values.get(name)
-    has = "is not set" if actual is None else f"is {ingress.shown(name, actual)}"
+    has = "is not set" if actual is None else f"is {actual!r}"
     if name == ingress.CONNECTIONS:
         return f"{has}, but HAProxy must not fill first; write at least {must} = {formula(ours)}"
     if name == HAPROXY and here.values.get(THROUGHPUT) == "1":
@@ -151,7 +148,7 @@ def _different(name: str, must: str, here: Variables, ours: Sequence[Application
     if name == ingress.PROGRAM:
         return f"{has}, but must be the path of {must}"
     like = "" if actual is not None else meant(name, _strangers(here))
-    return f"{has}; write {ingress.shown(name, must)}{like.replace('did you mean', 'is it')}"
+    return f"{has}; write {must!r}{like.replace('did you mean', 'is it')}"
 
 
 def _strangers(here: Variables) -> list[str]:

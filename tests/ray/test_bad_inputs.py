@@ -1,9 +1,8 @@
-"""Every bad input of tests/bad_inputs.py, over connections, through each ingress."""
+"""Every bad input of tests/bad_inputs.py, over connections to HAProxy and to a replica itself."""
 
 import re
-import signal
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -38,9 +37,14 @@ ROUNDS, REPEATS, MOST_GROWTH_BYTES = 3, 100, 32 * 1024 * 1024
 
 @dataclass
 class Stack:
-    """A service behind one ingress, and what must not change."""
+    """A door of a service, and what must not change.
 
-    ingress: str
+    Args:
+        fronted: whether it is HAProxy's.
+    """
+
+    fronted: bool
+    port: int
     service: "Service"
     client: httpx.Client
     golden: Any
@@ -64,7 +68,7 @@ class Stack:
 
     def listed(self, wire: "Wire") -> Statuses:
         """The statuses that should come back."""
-        return wire.haproxy if self.ingress == "haproxy" else wire.proxy
+        return wire.haproxy if self.fronted else wire.replica
 
     def talk(self, wire: "Wire") -> Statuses:
         """Send bytes; the statuses that come back before the answer to a last request.
@@ -72,7 +76,7 @@ class Stack:
         Who fell silent in a body cannot send one, and hangs up.
         """
         told, answers = b"", len(self.listed(wire))
-        with socket.create_connection(("127.0.0.1", self.service.port)) as connection:
+        with socket.create_connection(("127.0.0.1", self.port)) as connection:
             connection.settimeout(PATIENCE_SECONDS)
             with suppress(ConnectionError):
                 connection.sendall(wire.sent())
@@ -101,22 +105,29 @@ def started(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
 
 
-@pytest.fixture(scope="module", params=["haproxy", pytest.param("proxy", marks=pytest.mark.prove)])
-def stack(request: pytest.FixtureRequest, start: "Start", wires: "list[Wire]") -> Iterator[Stack]:
+DOORS = ["haproxy", pytest.param("replica", marks=pytest.mark.prove)]
+
+
+@pytest.fixture(scope="module", params=DOORS)
+def stack(
+    request: pytest.FixtureRequest, running: "Service", start: "Start", wires: "list[Wire]"
+) -> Iterator[Stack]:
     """One service for all rows; who falls silent does so from the start, since it takes 10 s."""
-    ingress = request.param
+    service, fronted = running, request.param == "haproxy"
     with ExitStack() as until:
-        if ingress == "haproxy":
-            service = request.getfixturevalue("running")
-        else:
-            service = until.enter_context(start("--ingress", ingress))
-        client = until.enter_context(httpx.Client(base_url=service.url, timeout=30))
+        port = service.port
+        if not fronted:  # a service of one replica, which is asked past its HAProxy
+            service = until.enter_context(start())
+            targets = httpx.get(f"{service.url}/metrics/targets").json()
+            port = int(targets[0]["targets"][0].rpartition(":")[2])
+        base = f"http://127.0.0.1:{port}"
+        client = until.enter_context(httpx.Client(base_url=base, timeout=30))
         golden = client.post("/v1/encode", json=GOLDEN).json()["data"]
         pids = [pid for pid, name in service.family().items() if name == "ServeReplica"]
         names = sorted(READY.findall(client.get("/metrics").text))
         assert len(pids) == len(names)
         replicas = {pid: started(pid) for pid in pids}
-        stack = Stack(ingress, service, client, golden, replicas, names)
+        stack = Stack(fronted, port, service, client, golden, replicas, names)
         pool = until.enter_context(ThreadPoolExecutor())
         stack.silent |= {
             wire.name: pool.submit(stack.talk, wire) for wire in wires if 408 in stack.listed(wire)
@@ -134,7 +145,7 @@ def test_each_request_is_answered_as_listed(stack: Stack, bad_group: "list[Row]"
 
 def expected(stack: Stack, row: "Row") -> tuple[int, str | None]:
     """The status and the code of our refusal, if it is ours."""
-    if stack.ingress == "haproxy" and row.haproxy is not None:
+    if stack.fronted and row.haproxy is not None:
         return row.haproxy, None
     return row.status, row.code
 
@@ -142,7 +153,7 @@ def expected(stack: Stack, row: "Row") -> tuple[int, str | None]:
 def told(stack: Stack, row: "Row") -> tuple[int, str | None]:
     """The same of the answer that came."""
     answer = stack.client.send(request(stack, row))
-    if stack.ingress != "haproxy" or row.haproxy is None:
+    if not stack.fronted or row.haproxy is None:
         assert re.fullmatch(r"[\w.-]{1,128}", answer.headers["x-request-id"], re.ASCII)
     ours = answer.headers.get("content-type") == "application/problem+json"
     return answer.status_code, answer.json()["code"] if ours else None
@@ -164,12 +175,7 @@ def test_each_wire_is_answered_as_listed(stack: Stack, bad_wire: "Wire") -> None
     stack.right()
 
 
-@pytest.mark.parametrize(
-    "stack",
-    ["haproxy", pytest.param("proxy", marks=pytest.mark.prove)],
-    indirect=True,
-    scope="module",
-)
+@pytest.mark.parametrize("stack", DOORS, indirect=True, scope="module")
 def test_a_hundred_of_each_class_leave_no_memory_behind(
     stack: Stack, rows: "dict[str, list[Row]]"
 ) -> None:
@@ -197,18 +203,3 @@ def send(stack: Stack, requests: Iterable[httpx.Request]) -> None:
     with ThreadPoolExecutor(len(stack.replicas)) as pool:
         for _ in pool.map(stack.client.send, requests):
             pass
-
-
-@pytest.mark.prove
-@pytest.mark.parametrize("stack", ["proxy"], indirect=True, scope="module")
-def test_at_last_the_python_proxy_stops_on_ctrl_c(
-    stack: Stack, traceless: Callable[[set[int], int, Path], None]
-) -> None:
-    """For systems without HAProxy, of which none runs; Ctrl-C is a SIGINT. Nothing is left."""
-    service = stack.service
-    pids, directory = set(service.family()), service.directory()
-    assert "haproxy" not in service.family().values()
-    assert "\nheadlight_scrape_incomplete 0\n" in service.metrics()
-
-    assert service.end(signal.SIGINT) == 0
-    traceless(pids, service.port, directory)

@@ -27,10 +27,10 @@ LAG_SECONDS, LIVE_SECONDS = "0.05", 0.25
 WORDS = "the cat sat on a mat because it was warm and then ran off".split()
 
 
-@pytest.fixture(scope="module", params=["haproxy", "proxy"])
-def service(request: pytest.FixtureRequest, start: "Start") -> Iterator["Service"]:
-    """A service behind each ingress in turn."""
-    with start("--ingress", request.param) as service:
+@pytest.fixture(scope="module")
+def service(start: "Start") -> Iterator["Service"]:
+    """A service of its own."""
+    with start() as service:
         yield service
 
 

@@ -1,4 +1,4 @@
-"""A new version beside the old: right, wrong and other limits, on a cluster of deploy/serve."""
+"""A new version beside the old: right and wrong, on a cluster of deploy/serve."""
 
 import json
 import os
@@ -68,11 +68,6 @@ def args(**settings: Any) -> Change:
     return lambda application: application["args"].update(settings)
 
 
-def limits(**limits: Any) -> Change:
-    """An application with other limits in place."""
-    return lambda application: application["deployments"][0].update(user_config=limits)
-
-
 def running(here: Cluster) -> None:
     """Wait until what was sent runs; a replica that leaves may still be there."""
     here.wait(lambda found: [each["status"] for each in found.values()] == ["RUNNING"])
@@ -110,46 +105,6 @@ def held(journal: drill.Journal, *versions: tuple[str, bytes]) -> None:
     print(f"\n{dict(journal.codes)} answers, {journal.longest:.2f} s at the longest without one")
     assert journal.lost == [] and set(journal.codes) == {200} and journal.unconnected == 0, journal
     assert journal.named == set(versions)
-
-
-def info(here: Cluster) -> dict[str, Any]:
-    """GET /info."""
-    found: dict[str, Any] = httpx.get(f"{here.url}/info", timeout=30).json()
-    return found
-
-
-def logged(here: Cluster, words: str) -> bool:
-    """Whether a replica's log has these words."""
-    files = (here.directory / "ray" / "session_latest" / "logs").glob("worker-*")
-    return any(words in file.read_text() for file in files)
-
-
-def test_limits_change_in_place_and_wrong_ones_change_nothing(here: Cluster) -> None:
-    """The same process takes them up for what comes next, and leaves them when the file does."""
-    replica = ask(here).headers["x-headlight-replica"]
-
-    def sequences(most: int) -> None:
-        drill.wait(lambda: info(here)["limits"]["max_sequences"] == most, f"at most {most}")
-        answer = ask(here, 3)
-        assert answer.status_code == (200 if most >= 3 else 422)
-        assert answer.headers["x-headlight-replica"] == replica
-
-    def change() -> None:
-        send(here, limits(max_sequences=2, max_body_bytes=300))
-        sequences(2)
-        assert ask(here, 30).json()["code"] == "body_too_large"  # said by the outermost layer
-        for wrong, words in (
-            ({"max_sequences": 0}, "max_sequences: Input should be greater than or equal to 1"),
-            ({"drain_seconds": 7}, "drain_seconds: not in user_config; in args, for new replicas"),
-        ):
-            send(here, limits(**wrong))
-            drill.wait(lambda words=words: logged(here, words), words)
-            sequences(2)
-        send(here)
-        sequences(2048)
-
-    before = version(here)
-    held(loaded(here, change), before)
 
 
 WRONG = {
@@ -234,7 +189,7 @@ def test_without_room_the_old_version_goes_on_and_the_status_says_what_is_missin
 def test_three_minutes_of_updates_right_and_wrong_lose_nothing(
     here: Cluster, models: dict[str, Path]
 ) -> None:
-    """Other weights and back, corrupt ones between, and other limits, one after the other."""
+    """Other weights and back, and corrupt ones between, one after the other."""
     versions = {version(here)}
 
     def update() -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from service.cluster import ingress, ports
-from service.keys import key as keys
 from service.settings import Settings
 
 CORES = 4
@@ -47,14 +46,6 @@ def test_only_what_was_not_answered_is_retried() -> None:
     retried = ingress.promised(Settings())["RAY_SERVE_HAPROXY_RETRY_ON"].split()
 
     assert set(retried) == {"conn-failure", "empty-response", "503"}
-
-
-def test_the_python_proxy_has_neither_haproxy_nor_the_mode_that_needs_it() -> None:
-    """Throughput mode alone would lead all traffic through one node."""
-    promised = ingress.promised(Settings(ingress="proxy"))
-
-    assert promised["RAY_SERVE_ENABLE_HA_PROXY"] == "0"
-    assert promised["RAY_SERVE_THROUGHPUT_OPTIMIZED"] == "0"
 
 
 def test_a_service_of_its_own_shares_no_port_or_path(tmp_path: Path) -> None:
@@ -150,29 +141,6 @@ def test_a_cluster_of_two_models_has_room_for_both() -> None:
     ingress.check(Settings(replicas=2, max_body_bytes=5), shared)
     with pytest.raises(ingress.Unsuited, match="MAXCONN"):
         ingress.check(Settings(replicas=4), shared)
-
-
-def test_behind_the_python_proxy_the_body_limits_are_the_clusters() -> None:
-    """One proxy reads the bodies of every model."""
-    small = Settings(ingress="proxy", max_body_bytes=5)
-
-    assert ingress.guard_variables(small)["HEADLIGHT_MAX_BODY_BYTES"] == "5"
-    with pytest.raises(ingress.Unsuited, match="HEADLIGHT_MAX_BODY_BYTES is '2097152' there"):
-        ingress.check(small, ingress.promised(Settings(ingress="proxy")))
-
-
-def test_other_keys_of_a_cluster_are_named_and_not_shown() -> None:
-    """Behind the Python proxy its variables are the settings; the same keys are alike."""
-    ours, other = "the-key-of-a-12345678", "the-key-of-b-12345678"
-    keyed = Settings(ingress="proxy", api_keys=keys.read(f"a:{ours}"))
-    actual = ingress.clustered(keyed)
-
-    ingress.check(keyed, actual | {"HEADLIGHT_API_KEYS": f"a:{ours}"})
-    for wrong in (f"a:{other}", f"a:{ours} rate=2", "a:short"):
-        with pytest.raises(ingress.Unsuited, match="HEADLIGHT_API_KEYS is") as refused:
-            ingress.check(keyed, actual | {"HEADLIGHT_API_KEYS": wrong})
-        shown = str(refused.value)
-        assert not any(key in shown for key in (ours, other, "short", keyed.api_keys[0].digest))
 
 
 def test_a_block_is_held_by_one_service() -> None:

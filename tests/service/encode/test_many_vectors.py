@@ -15,6 +15,7 @@ from safetensors.numpy import load
 
 from headlight_client import AsyncClient
 from service.edge import guard
+from service.engine import machine
 from service.engine.machine import Unservable
 from service.replica import Replica
 from service.settings import Settings
@@ -303,10 +304,10 @@ async def test_queries_longer_than_a_sequence_may_be_are_refused_at_the_start(
     served: Served,
 ) -> None:
     """They could not be filled up; as short as they are they can."""
-    settings = served.replica.settings
+    settings, head = served.replica.settings, served.replica.lanes.model.head
     with pytest.raises(Unservable, match=f"less than the {QUERY} tokens of each query"):
-        served.replica.limited(settings.model_copy(update={"max_tokens": QUERY - 1}))
-    served.replica.limited(settings.model_copy(update={"max_tokens": QUERY}))
+        machine.filled(settings.model_copy(update={"max_tokens": QUERY - 1}), head)
+    machine.filled(settings.model_copy(update={"max_tokens": QUERY}), head)
 
 
 async def test_info_names_the_task(served: Served) -> None:

