@@ -1,6 +1,7 @@
-"""GET /openapi.json: the API as a document, made from the types of its requests and answers.
+"""GET /openapi.json: the API as a document.
 
-Its examples are requests of notes.yaml and what the service answered to them, examples.json:
+The types that read requests describe them, and answers.yaml answers. The examples are requests of
+notes.yaml and what the service answered to them, examples.json:
 
     answers     by operation, then by the request's name: status and body
     fields      a value of each field, by its schema's name and its own
@@ -13,16 +14,32 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
-from typing import Any
+from typing import Any, get_args
 
 import orjson
+import yaml
 from pydantic import TypeAdapter
 
-from service.api.operations import NOTES, OPERATIONS, Operation
+from model.maps.choices import FIELDS
+from model.task_heads import Task
+from service.api.open_inference.request import OUTPUTS
+from service.api.openai.call import CODES
+from service.api.operations import EMBEDDING_CODES, NOTES, OPERATIONS, Operation
+from service.api.tei.call import ERROR_TYPES, OTHER_ERROR
 from service.encode.answer import JSON
 from service.refusals import REFUSALS
 
+WORDS = {  # that answers.yaml takes from the code
+    "code": sorted(REFUSALS),
+    "openai_code": sorted(CODES.get(code, code) for code in EMBEDDING_CODES),
+    "tei_error_type": sorted({OTHER_ERROR, *ERROR_TYPES.values()}),
+    "statistic": list(FIELDS),
+    "task": list(get_args(Task)),
+    "infer_output": list(OUTPUTS),
+}
+REF = "#/components/schemas/"
 IN_PATH = re.compile(r"{(\w+)}")
+EITHER = re.compile(r" \| (?![^({]*[)}])")  # outside brackets
 
 OK = 200
 
@@ -63,18 +80,74 @@ def examples() -> dict[str, dict[str, Any]]:
 
 
 def _schemas() -> tuple[Schemas, dict[str, Any]]:
-    """How the operations refer to each type, and the schemas referred to by name."""
-    types = dict.fromkeys(
-        kind
-        for operation in OPERATIONS
-        for kind in (operation.request, operation.answer, operation.api.error)
-        if kind is not None
-    )
+    """Return how operations refer to each request's type, and all schemas by name."""
+    kinds = dict.fromkeys(row.request for row in OPERATIONS if row.request is not None)
     schemas, definitions = TypeAdapter.json_schemas(
-        [(kind, "validation", TypeAdapter(kind)) for kind in types],
-        ref_template="#/components/schemas/{model}",
+        [(kind, "validation", TypeAdapter(kind)) for kind in kinds], ref_template=REF + "{model}"
     )
-    return {kind: schema for (kind, _), schema in schemas.items()}, definitions["$defs"]
+    answers = {name: _answer(name, told) for name, told in _told()["schemas"].items()}
+    return {kind: schema for (kind, _), schema in schemas.items()}, definitions["$defs"] | answers
+
+
+@cache
+def _told() -> dict[str, Any]:
+    told: dict[str, Any] = yaml.safe_load(
+        files("service.api").joinpath("answers.yaml").read_bytes()
+    )
+    return told
+
+
+def _answer(name: str, told: Any) -> dict[str, Any]:
+    """Return the schema of an object of answers.yaml, or of a value."""
+    if isinstance(told, list):
+        return _value(*told)
+    fields = {field: value for field, value in told.items() if isinstance(value, list)}
+    properties = {
+        field.removesuffix("?"): _titled(field.removesuffix("?"), _value(*value))
+        for field, value in fields.items()
+    }
+    required = [field for field in fields if not field.endswith("?")]
+    return {
+        "title": name,
+        "description": told["is"],
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": told.get("open", False),
+    }
+
+
+def _titled(field: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a field's schema with its title, as pydantic titles those of requests."""
+    return schema if "$ref" in schema else {"title": field.replace("_", " ").title(), **schema}
+
+
+def _value(kind: str, sentence: str, *examples: Any) -> dict[str, Any]:
+    """Return the schema of a field."""
+    told = _kind(kind) | {"description": sentence}
+    return told | {"examples": list(examples)} if examples else told
+
+
+def _kind(kind: str) -> dict[str, Any]:
+    """Return the schema of a kind, as the head of answers.yaml writes them."""
+    named = _told()["kinds"].get(kind, kind)
+    if isinstance(named, dict):
+        return {**named}
+    if kind in WORDS:
+        return {"type": "string", "enum": WORDS[kind]}
+    if named[0] + named[-1] == "{}":
+        return {"type": "object", "additionalProperties": _kind(named[1:-1])}
+    if len(either := EITHER.split(named)) > 1:
+        kinds = [_kind(each) for each in either]
+        words = [each["const"] for each in kinds if "const" in each]
+        return {"type": "string", "enum": words} if words else {"anyOf": kinds}
+    if named.endswith("[]"):
+        return {"type": "array", "items": _kind(named[:-2].strip("()"))}
+    if named.endswith("?"):
+        return {"anyOf": [_kind(named[:-1].strip("()")), {"type": "null"}]}
+    if named[0] == "'":
+        return {"type": "string", "const": named.strip("'")}
+    return {"$ref": REF + named} if named[0].isupper() else {"type": named}
 
 
 def _operation(
@@ -108,8 +181,8 @@ def _success(
 ) -> dict[str, Any]:
     response: dict[str, Any] = {"description": "The answer." if answers else "No body."}
     content = _content(operation.answer_media)
-    if operation.answer is not None:
-        json = {"schema": schemas[operation.answer], **_examples(answers, OK)}
+    if operation.answer:
+        json = {"schema": _kind(operation.answer), **_examples(answers, OK)}
         content = {JSON: json, **content}
     elif content:
         response["description"] = "The page."
@@ -141,7 +214,7 @@ def _refusals(
     """The refusals by status, each with the codes it may carry."""
     api = operation.api
     codes = operation.codes or (api.codes if operation.request is None else api.body_codes)
-    error = schemas[api.error]
+    error = _kind(api.error)
     by_status: dict[int, list[str]] = {}
     for code in codes:
         own = REFUSALS[code].status

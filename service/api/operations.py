@@ -9,61 +9,21 @@ import yaml
 from service import refusals
 from service.api.dialect import ALWAYS, ENCODING, TAKING, Wording
 from service.api.infinity import call as infinity
-from service.api.infinity.answers import (
-    InfinityClasses,
-    InfinityEmbeddings,
-    InfinityError,
-    InfinityModels,
-    InfinityRanks,
-)
 from service.api.infinity.request import (
     ClassifyRequest,
     InfinityEmbeddingsRequest,
     InfinityRerankRequest,
 )
 from service.api.native import call as native
-from service.api.native.answers import (
-    Answer,
-    Heads,
-    Info,
-    Live,
-    Priced,
-    Problem,
-    Ready,
-    Targets,
-)
 from service.api.open_inference import call as inference_protocol
-from service.api.open_inference.answers import (
-    InferAnswer,
-    InferError,
-    InferLive,
-    InferModel,
-    InferReady,
-    InferServer,
-)
 from service.api.open_inference.request import InferRequest
 from service.api.openai import call as openai
-from service.api.openai.answers import EMBEDDING_CODES, EmbeddingsAnswer, Model, Models, OpenAIError
 from service.api.openai.request import EmbeddingsRequest
-from service.api.questions.answers import Compared, Matched
 from service.api.rerank import call as rerank
-from service.api.rerank.answers import RerankAnswer, RerankError
 from service.api.rerank.request import RerankRequest
-from service.api.teaching.answers import Attended, Explained
 from service.api.teaching.request import AttendBody, ExplainRequest
 from service.api.tei import call as tei
 from service.api.tei import tasks as tei_tasks
-from service.api.tei.answers import (
-    Pieces,
-    Predictions,
-    Ranks,
-    Similarities,
-    SparseVectors,
-    TEIError,
-    Texts,
-    TokenVectors,
-    Vectors,
-)
 from service.api.tei.request import (
     DecodeRequest,
     EmbedAllRequest,
@@ -92,7 +52,7 @@ class Api(NamedTuple):
 
     Args:
         name: for people.
-        error: the type of a refusal.
+        error: the kind of a refusal, as answers.yaml writes kinds.
         statuses: by code, where they differ from service/refusals.py's.
         codes, body_codes: of a route without a body, and with one.
         problem: words a refusal.
@@ -101,7 +61,7 @@ class Api(NamedTuple):
     """
 
     name: str
-    error: Any
+    error: str
     statuses: Mapping[str, int]
     codes: tuple[str, ...]
     body_codes: tuple[str, ...]
@@ -114,7 +74,7 @@ class Operation(NamedTuple):
     """One route.
 
     Args:
-        answer: the type of its JSON; None where it has none.
+        answer: the kind of its JSON; empty where it has none.
         request: the type of its body's JSON; None where it takes none.
         media, answer_media: schemas of other bodies, by media type; None is not described.
         headers: of the answer.
@@ -127,7 +87,7 @@ class Operation(NamedTuple):
     path: str
     summary: str
     api: Api
-    answer: Any = None
+    answer: str = ""
     request: Any = None
     media: Mapping[str, Any] = {}
     answer_media: Mapping[str, Any] = {}
@@ -143,17 +103,18 @@ INFER_READING = (*READING, "model_not_found")
 NEVER = frozenset(  # answered to an encoding: what only other inputs and other forms can do
     ("invalid_safetensors", "tensor_unknown", "tensor_unused", "bad_base64", "not_acceptable")
 )
+EMBEDDING_CODES = (*ENCODING, "model_not_found")
 INFERRING = tuple(code for code in REFUSALS if code not in NEVER)
 TASKS = (*ENCODING, "task_not_found")
 INFER_STATUSES = {code: inference_protocol.status(code) for code in REFUSALS}
 
-NATIVE = Api("Headlight", Problem, {}, READING, ALL, native.problem, MEDIA_TYPE)
-OPENAI = Api("OpenAI", OpenAIError, refusals.OPENAI, ALWAYS, EMBEDDING_CODES, openai.problem)
-TEI = Api("Text Embeddings Inference", TEIError, refusals.TEI, READING, ENCODING, tei.problem)
-TEI_TASKS = Api(TEI.name, TEIError, refusals.TEI, READING, TASKS, tei.problem)
+NATIVE = Api("Headlight", "Problem", {}, READING, ALL, native.problem, MEDIA_TYPE)
+OPENAI = Api("OpenAI", "OpenAIError", refusals.OPENAI, ALWAYS, EMBEDDING_CODES, openai.problem)
+TEI = Api("Text Embeddings Inference", "TEIError", refusals.TEI, READING, ENCODING, tei.problem)
+TEI_TASKS = Api(TEI.name, "TEIError", refusals.TEI, READING, TASKS, tei.problem)
 INFINITY = Api(
     "Infinity",
-    InfinityError,
+    "InfinityError",
     refusals.INFINITY,
     READING,
     (*TASKS, "model_not_found"),
@@ -161,7 +122,7 @@ INFINITY = Api(
 )
 TEI_RERANK = Api(
     TEI.name,
-    TEIError | InfinityError,
+    "TEIError | InfinityError",
     refusals.TEI,
     READING,
     INFINITY.body_codes,
@@ -170,7 +131,7 @@ TEI_RERANK = Api(
 )
 RERANK = Api(
     "Rerank (Jina, Cohere)",
-    RerankError,
+    "RerankError",
     {},
     READING,
     (*TASKS, "model_not_found"),
@@ -178,7 +139,7 @@ RERANK = Api(
 )
 INFER = Api(
     "Open Inference Protocol",
-    InferError,
+    "InferError",
     INFER_STATUSES,
     INFER_READING,
     INFERRING,
@@ -189,14 +150,14 @@ INFER = Api(
 def _model(path: str) -> tuple[Operation, ...]:
     """The Open Inference Protocol's routes of a model, which has a path with its version too."""
     return (
-        Operation("get", path, "The model's inputs and outputs", INFER, InferModel),
-        Operation("get", f"{path}/ready", "As the server is", INFER, InferReady),
+        Operation("get", path, "The model's inputs and outputs", INFER, "InferModel"),
+        Operation("get", f"{path}/ready", "As the server is", INFER, "InferReady"),
         Operation(
             "post",
             f"{path}/infer",
             "Encode texts, token ids or embeddings: the outputs named, and no others",
             INFER,
-            InferAnswer,
+            "InferAnswer",
             InferRequest,
             media={OCTETS: BYTES},
             answer_media={OCTETS: BYTES},
@@ -215,7 +176,7 @@ OPERATIONS = (
         "/v1/encode",
         "Encode texts, token ids or embeddings, with the attention asked for",
         NATIVE,
-        Answer | Priced,
+        "Answer | Priced",
         EncodeRequest,
         media={SAFETENSORS: FILE},
         answer_media={SAFETENSORS: BYTES},
@@ -226,7 +187,7 @@ OPERATIONS = (
         "/v1/similarity",
         "Why one text is like others: each cosine, and the pairs of tokens that make it",
         NATIVE,
-        Compared | Priced,
+        "Compared | Priced",
         ComparisonRequest,
         media={SAFETENSORS: FILE},
         answer_media={SAFETENSORS: BYTES},
@@ -237,7 +198,7 @@ OPERATIONS = (
         "/v1/maxsim",
         "Many vectors: how well each document answers a query, and which tokens match",
         NATIVE,
-        Matched | Priced,
+        "Matched | Priced",
         MaxsimRequest,
         media={SAFETENSORS: FILE},
         answer_media={SAFETENSORS: BYTES},
@@ -248,7 +209,7 @@ OPERATIONS = (
         "/v1/attend",
         "The bare mechanism: queries, keys and values, or scores and values, mixed by head",
         NATIVE,
-        Attended,
+        "Attended",
         AttendBody,
     ),
     Operation(
@@ -256,7 +217,7 @@ OPERATIONS = (
         "/v1/explain",
         "One text through one layer, every step of it",
         NATIVE,
-        Explained,
+        "Explained",
         ExplainRequest,
         inputs=OF_TEXT,
     ),
@@ -265,14 +226,14 @@ OPERATIONS = (
         "/v1/heads",
         "What each head of the model does, as measured",
         NATIVE,
-        Heads,
+        "Heads",
         codes=(*READING, "overloaded", "deadline_unreachable", "deadline_exceeded"),
     ),
-    Operation("get", "/live", "The process answers", NATIVE, Live, public="always"),
+    Operation("get", "/live", "The process answers", NATIVE, "Live", public="always"),
     Operation(
-        "get", "/ready", "The forward path lately proved itself", NATIVE, Ready, public="always"
+        "get", "/ready", "The forward path lately proved itself", NATIVE, "Ready", public="always"
     ),
-    Operation("get", "/info", "The model and its limits", NATIVE, Info),
+    Operation("get", "/info", "The model and its limits", NATIVE, "Info"),
     Operation(
         "get",
         "/metrics",
@@ -287,7 +248,7 @@ OPERATIONS = (
         "/metrics/targets",
         "Where Prometheus finds each replica by itself",
         NATIVE,
-        Targets,
+        "Targets",
         codes=(*READING, "not_found"),
         public="public_metrics",
     ),
@@ -296,26 +257,26 @@ OPERATIONS = (
         "/v1/embeddings",
         "OpenAI: one vector for each input",
         OPENAI,
-        EmbeddingsAnswer,
+        "EmbeddingsAnswer",
         EmbeddingsRequest,
         inputs=OF_TOKENS,
     ),
-    Operation("get", "/v1/models", "OpenAI: the model that is served", OPENAI, Models),
+    Operation("get", "/v1/models", "OpenAI: the model that is served", OPENAI, "Models"),
     Operation(
         "get",
         "/v1/models/{id}",
         "OpenAI: a model by its name",
         OPENAI,
-        Model,
+        "Model",
         codes=(*ALWAYS, "model_not_found"),
     ),
-    Operation("post", "/", "TEI: as POST /embed", TEI, Vectors, EmbedRequest, inputs=OF_TOKENS),
+    Operation("post", "/", "TEI: as POST /embed", TEI, "Vectors", EmbedRequest, inputs=OF_TOKENS),
     Operation(
         "post",
         "/embed",
         "TEI: one vector for each input",
         TEI,
-        Vectors,
+        "Vectors",
         EmbedRequest,
         inputs=OF_TOKENS,
     ),
@@ -324,7 +285,7 @@ OPERATIONS = (
         "/embed_all",
         "TEI: a vector for each token of each input",
         TEI,
-        TokenVectors,
+        "TokenVectors",
         EmbedAllRequest,
         inputs=OF_TOKENS,
     ),
@@ -333,22 +294,22 @@ OPERATIONS = (
         "/similarity",
         "TEI: the cosine of one sentence with each of others",
         TEI,
-        Similarities,
+        "Similarities",
         SimilarityRequest,
         inputs=OF_TEXT,
     ),
     Operation(
-        "post", "/tokenize", "TEI: texts as tokens", TEI, Pieces, TokenizeRequest, codes=TAKING
+        "post", "/tokenize", "TEI: texts as tokens", TEI, "Pieces", TokenizeRequest, codes=TAKING
     ),
     Operation(
-        "post", "/decode", "TEI: token ids as texts", TEI, Texts, DecodeRequest, codes=TAKING
+        "post", "/decode", "TEI: token ids as texts", TEI, "Texts", DecodeRequest, codes=TAKING
     ),
     Operation(
         "post",
         "/rerank",
         "TEI, Infinity: texts or documents by how well they answer a query",
         TEI_RERANK,
-        Ranks | InfinityRanks,
+        "Ranks | InfinityRanks",
         RankRequest | InfinityRerankRequest,
         inputs=OF_TEXT,
     ),
@@ -357,7 +318,7 @@ OPERATIONS = (
         "/embeddings",
         "Infinity, TEI: one vector for each input",
         INFINITY,
-        InfinityEmbeddings,
+        "InfinityEmbeddings",
         InfinityEmbeddingsRequest,
         inputs=OF_TOKENS,
     ),
@@ -366,17 +327,17 @@ OPERATIONS = (
         "/classify",
         "Infinity: the classes of each text",
         INFINITY,
-        InfinityClasses,
+        "InfinityClasses",
         ClassifyRequest,
         inputs=OF_TEXT,
     ),
-    Operation("get", "/models", "Infinity: the model that is served", INFINITY, InfinityModels),
+    Operation("get", "/models", "Infinity: the model that is served", INFINITY, "InfinityModels"),
     Operation(
         "post",
         "/predict",
         "TEI: the classes of texts and pairs",
         TEI_TASKS,
-        Predictions,
+        "Predictions",
         PredictRequest,
         inputs=OF_TEXT,
     ),
@@ -385,7 +346,7 @@ OPERATIONS = (
         "/embed_sparse",
         "TEI: a sparse vector for each input",
         TEI_TASKS,
-        SparseVectors,
+        "SparseVectors",
         EmbedAllRequest,
         inputs=OF_TOKENS,
     ),
@@ -395,21 +356,23 @@ OPERATIONS = (
             path,
             "Documents by how well they answer a query",
             RERANK,
-            RerankAnswer,
+            "RerankAnswer",
             RerankRequest,
             inputs=OF_TEXT,
         )
         for path in ("/v1/rerank", "/v2/rerank")
     ),
     Operation("get", "/health", "TEI: as GET /ready", TEI, public="always"),
-    Operation("get", "/v2", "The server, and what it can beyond the protocol", INFER, InferServer),
-    Operation("get", "/v2/health/live", "The process answers", INFER, InferLive, public="always"),
+    Operation(
+        "get", "/v2", "The server, and what it can beyond the protocol", INFER, "InferServer"
+    ),
+    Operation("get", "/v2/health/live", "The process answers", INFER, "InferLive", public="always"),
     Operation(
         "get",
         "/v2/health/ready",
         "The forward path lately proved itself",
         INFER,
-        InferReady,
+        "InferReady",
         public="always",
     ),
     *_model(INFER_MODEL + VERSION_PART),  # first, since a model's name may hold slashes

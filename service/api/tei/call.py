@@ -13,7 +13,6 @@ import orjson
 from model.text import tokenizer
 from service.api.dialect import InPieces, Problem, sentence
 from service.api.inputs import items
-from service.api.tei.answers import ERROR_TYPES, OTHER_ERROR
 from service.api.tei.request import Cut, EmbedAllRequest, EmbedRequest, Side, SimilarityRequest
 from service.encode import answer
 from service.encode.answer import JSON, Array, Encoded
@@ -22,6 +21,16 @@ from service.encode.request import EncodeRequest, Pooled
 from service.refusals import TEI, Refused
 
 NAMES = {"pooled": "dimensions"}
+ERROR_TYPES = {  # by code; of any other code OTHER_ERROR
+    "batch_empty": "Empty",
+    "token_out_of_range": "Tokenizer",
+    "overloaded": "Overloaded",
+    "internal": "Backend",
+    "nonfinite_output": "Backend",
+    "deadline_exceeded": "Backend",
+    "not_ready": "Unhealthy",
+}
+OTHER_ERROR = "Validation"
 
 
 class Uncounted(EncodeRequest):

@@ -36,7 +36,7 @@ def requests() -> Iterator[tuple[Operation, str, dict[str, Any]]]:
     """Every request that the document shows, by its operation and name."""
     for operation in OPERATIONS:
         asked = NOTES["paths"].get(operation.path, {}).get("examples", {"an answer": {}})
-        if operation.request is not None or operation.answer is not None:
+        if operation.request is not None or operation.answer:
             yield from ((operation, name, example) for name, example in asked.items())
 
 
@@ -99,7 +99,8 @@ async def test_every_kind_of_answer_is_shown() -> None:
     missing = [
         f"{operation.method} {operation.path}"
         for operation in OPERATIONS
-        if isinstance(operation.answer, type)
+        if operation.answer
+        and " | " not in operation.answer
         and f"{operation.method} {operation.path}" not in examples()["answers"]
     ]
 
