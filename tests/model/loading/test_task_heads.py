@@ -363,7 +363,7 @@ def broken(folder: Path, *lost: str, **config: Any) -> None:
     [
         ("bert", "classifier.bias", {}, "missing classifier.bias"),
         ("distilbert", "pre_classifier.weight", {}, "missing pre_classifier.weight"),
-        ("bert", "", {"id2label": {"0": "a"}}, "id2label does not name the head's 3 outputs"),
+        ("bert", "", {"id2label": {"0": "a"}}, "id2label does not name the task head's 3 outputs"),
         ("bert", "", {"problem_type": "ranking"}, "not supported: problem_type 'ranking'"),
         (
             "modernbert",
