@@ -7,93 +7,188 @@
 Each replica counts for itself and labels every series with its own name; nothing is summed
 across replicas here, so that a dead replica takes only its own series with it. Nothing is
 observed more often than once a request, a stage or a batch.
+
+What requests and batches count are plain numbers, which become the library's families at a scrape:
+its own counters and histograms take the event loop five to ten calls for each number.
 """
 
+import time
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from itertools import accumulate
+from threading import Lock
+from typing import Any, Literal
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    disable_created_metrics,
-    generate_latest,
-)
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from prometheus_client.core import CounterMetricFamily, Exemplar, HistogramMetricFamily, Metric
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 
 from model.maps.choices import Form
 from service.observe import families
 from service.observe.record import STAGES, Record
 from service.refusals import CALLERS, UNAUTHORIZED
 
-Family = TypeVar("Family", Counter, Gauge, Histogram)
-
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = openmetrics.CONTENT_TYPE_LATEST
 
+Labels = tuple[str, ...]  # the values of a series' labels
+
+
+class Counts(dict[Labels, float]):
+    """A family of counters, by their labels; what the event loop alone counts it adds itself.
+
+    Args:
+        labels: their names.
+    """
+
+    def __init__(self, name: str, labels: Labels) -> None:
+        super().__init__({} if labels else {(): 0.0})
+        self._name, self._labels, self._lock = name, labels, Lock()
+
+    def add(self, *labels: str, by: float = 1.0) -> None:
+        """Count, in any thread; a label outside its closed set is a bug."""
+        with self._lock:
+            self[labels] += by
+
+    def family(self, replica: str) -> Metric:
+        """Return what a scrape is told."""
+        sentence, names = families.SENTENCES[self._name], (*self._labels, "replica")
+        family = CounterMetricFamily(f"headlight_{self._name}", sentence, labels=names)
+        for labels, value in self.items():
+            family.add_metric((*labels, replica), value)
+        return family
+
+
+class Spread:
+    """How often values came between bounds, and their sum: one series of a histogram."""
+
+    __slots__ = ("bounds", "counts", "exemplars", "sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds, self.counts, self.sum = bounds, [0] * (len(bounds) + 1), 0.0
+        self.exemplars = dict[int, Exemplar]()
+
+    def observe(self, value: float) -> None:
+        """Count one value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+    def buckets(self) -> list[Any]:
+        """Return what lies below each bound, and an example, as the library writes them."""
+        ends = (*(str(float(bound)) for bound in self.bounds), "+Inf")
+        below = enumerate(zip(ends, accumulate(self.counts), strict=True))
+        return [(*each, self.exemplars.get(place)) for place, each in below]
+
+
+class Spreads(dict[Labels, Spread]):
+    """A family of histograms, by their labels.
+
+    Args:
+        labels: their names.
+    """
+
+    def __init__(self, name: str, labels: Labels, bounds: Sequence[float]) -> None:
+        super().__init__({} if labels else {(): Spread(bounds)})
+        self._name, self._labels, self._bounds = name, labels, bounds
+
+    def __missing__(self, labels: Labels) -> Spread:
+        made = self[labels] = Spread(self._bounds)
+        return made
+
+    def family(self, replica: str) -> Metric:
+        """Return what a scrape is told."""
+        sentence, names = families.SENTENCES[self._name], (*self._labels, "replica")
+        family = HistogramMetricFamily(f"headlight_{self._name}", sentence, labels=names)
+        for labels, spread in self.items():
+            family.add_metric((*labels, replica), spread.buckets(), spread.sum)
+        return family
+
+
+class Families(Collector):
+    """The families of one registry, in the order of a page."""
+
+    def __init__(self, replica: str) -> None:
+        self._replica, self._made = replica, list[Counts | Spreads]()
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
+
+    def counts(self, name: str, *labels: str, values: Iterable[str] = ()) -> Counts:
+        """Return a new family of counters, whose label is at 0 for each of these values."""
+        made = Counts(name, labels)
+        made.update(((value,), 0.0) for value in values)
+        self._made.append(made)
+        return made
+
+    def spreads(self, name: str, bounds: Sequence[float], *labels: str) -> Spreads:
+        """Return a new family of histograms."""
+        made = Spreads(name, labels, bounds)
+        self._made.append(made)
+        return made
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield what a scrape is told."""
+        for made in self._made:
+            yield made.family(self._replica)
+
 
 class Metrics:
-    """The metrics of one replica; what has a closed label is a dict by its values.
+    """The metrics of one replica.
 
     Args:
         keys: names of the API keys: where there are any, what they use is counted by key.
     """
 
     def __init__(self, replica: str, keys: Collection[str] = ()) -> None:
-        # no second series for each one, which no query here needs
-        disable_created_metrics()  # type: ignore[no-untyped-call]
         self._replica, self._gauges = replica, dict[str, Gauge]()
-        self._of_requests = requests = _Families(replica)  # fed by `request` alone
-        self._of_replica = own = _Families(replica)  # fed by the rest
+        self._of_requests = of = Families(replica)  # fed by `request` alone
+        self._of_replica = own = Families(replica)  # fed by the rest
         self._pages: dict[bool, bytes] = {}  # the first, rendered, until a request changes it
         # by key, and of what needs none; or not by key at all
-        self._keys: dict[str, tuple[str, ...]] = {"": ()}
+        self._keys: dict[str, Labels] = {"": ()}
         if keys:
             self._keys = {key: (key,) for key in ("", *keys)}
         by_key = ("key",) if keys else ()
-
         self._expected = set[tuple[str, str, str]]()  # of which routes, inputs and keys
-        self._requests = requests.make(Counter, "requests", "route", "input", "code", *by_key)
-        self._seconds = requests.make(
-            Histogram, "request_duration_seconds", "route", buckets=families.BUCKETS
-        )
-        self._interactive = requests.histogram("interactive_duration_seconds", families.AROUND)
-        self._response_bytes = requests.counter("response_bytes")
-        self._shed = requests.make(Counter, "shed", "reason", *by_key)
-        self._reasons = (*families.SHED, *(families.SHED_BY_KEY if keys else ()))
-        self._invalid = requests.make(Counter, "invalid_inputs", "code")
-        self._nonfinite = requests.counter("nonfinite_outputs")
-        self._unauthorized = requests.counter("auth_failures")
-        stages = requests.make(
-            Histogram, "stage_duration_seconds", "stage", buckets=families.STAGE_BUCKETS
-        )
-        self._stages = {stage: stages.labels(stage, replica) for stage in STAGES}
 
-        self._lag = own.histogram("event_loop_lag_seconds", families.LAGS)
-        self._loop, self._looped = own.counter("event_loop_seconds"), 0.0
-        used = families.BY_KEY if keys else families.BY_KEY[:1]  # the other is lane_seconds then
-        self._used = {name: own.make(Counter, name, *by_key) for name in used}
-        self._of_keys = dict[str, dict[str, Counter]]()  # what each has used
+        self._requests = of.counts("requests", "route", "input", "code", *by_key)
+        self._seconds = of.spreads("request_duration_seconds", families.BUCKETS, "route")
+        interactive = of.spreads("interactive_duration_seconds", families.AROUND)
+        self._interactive = interactive[()]
+        self._response_bytes = of.counts("response_bytes")
+        self._shed = of.counts("shed", "reason", *by_key)
+        self._reasons = (*families.SHED, *(families.SHED_BY_KEY if keys else ()))
+        self._invalid = of.counts("invalid_inputs", "code")
+        self._nonfinite = of.counts("nonfinite_outputs")
+        self._unauthorized = of.counts("auth_failures")
+        stages = of.spreads("stage_duration_seconds", families.STAGE_BUCKETS, "stage")
+        self._stages = {stage: stages[stage,] for stage in STAGES}
+
+        self._lag = own.spreads("event_loop_lag_seconds", families.LAGS)[()]
+        self._loop = own.counts("event_loop_seconds")
+        self._tokens = own.counts("tokens", *by_key)
+        # without keys it would be lane_seconds
+        self._compute = own.counts("compute_seconds", *by_key) if keys else None
         for key in self._keys:
             self._publish(key)
-        self._batch_sequences = own.histogram("batch_sequences", families.SEQUENCES)
-        self._batch_tokens = own.histogram("batch_tokens", families.TOKENS)
-        self._lane_seconds = own.counter("lane_seconds")
-        self._cancelled = own.counters("cancelled", "stage", families.WAITED)
-        self._canaries = own.counter("canary_runs")
-        self._canary_failures = own.counter("canary_failures")
-        self._cut_off, self._readers = own.counter("readers_cut_off"), 0
-        self._errors = own.counters("accelerator_errors", "kind", families.ERRORS)
-        self._maps = own.counters("attention_maps", "form", families.FORMS)
-        self._map_bytes = own.counters("attention_bytes", "form", families.FORMS)
-        self.line_lost = own.counter("log_lines_lost").inc
-        self._success = self._gauge("last_success_timestamp_seconds")
+        self._batch_sequences = own.spreads("batch_sequences", families.SEQUENCES)[()]
+        self._batch_tokens = own.spreads("batch_tokens", families.TOKENS)[()]
+        self._lane_seconds = own.counts("lane_seconds")
+        self._cancelled = own.counts("cancelled", "stage", values=families.WAITED)
+        self._canaries = own.counts("canary_runs")
+        self._canary_failures = own.counts("canary_failures")
+        self._cut_off = own.counts("readers_cut_off")
+        self._errors = own.counts("accelerator_errors", "kind", values=families.ERRORS)
+        self._maps = own.counts("attention_maps", "form", values=families.FORMS)
+        self._map_bytes = own.counts("attention_bytes", "form", values=families.FORMS)
+        self.line_lost = own.counts("log_lines_lost").add
+        self._succeeded = 0.0  # on the calendar's clock
+        self.watch("last_success_timestamp_seconds", None, lambda: self._succeeded)
         self._gauge("start_time_seconds").set_to_current_time()
 
     def render(self, *, exemplars: bool = False) -> bytes:
-        """All series as Prometheus text, or as OpenMetrics, which knows exemplars.
+        """Return all series as Prometheus text, or as OpenMetrics, which knows exemplars.
 
         Four in five are of requests: a replica that has had none since does not make them anew.
         """
@@ -106,7 +201,7 @@ class Metrics:
         """Publish what may be asked of each route, by its inputs, before it is; of pages, none."""
         self._pages.clear()
         for route in routes.keys() - families.PAGES:
-            self._seconds.labels(route, self._replica)
+            self._seconds[route,]
             for kind in routes[route]:
                 self._expect(route, kind, "")
 
@@ -124,19 +219,24 @@ class Metrics:
     def request(self, record: Record) -> None:
         """Count one request that has ended, whichever way; the only place that does."""
         self._pages.clear()
-        key = self._known(record.key)
+        key = record.key if record.key in self._keys else ""
         if key and (record.route, record.input, key) not in self._expected:
             self._expect(record.route, record.input, key)  # all of all keys would be too many
         labels = record.route, record.input, str(record.code), *self._keys[key]
-        self._requests.labels(*labels, self._replica).inc()
-        exemplar = _exemplar(record)
-        self._seconds.labels(record.route, self._replica).observe(record.seconds, exemplar)
+        self._requests[labels] = self._requests.get(labels, 0.0) + 1
+        seconds = self._seconds[record.route,]
+        seconds.observe(record.seconds)
+        if record.trace and record.trace.sampled:  # of one that is kept nowhere nothing is found
+            place = bisect_left(families.BUCKETS, record.seconds)
+            trace = {"trace_id": record.trace.trace_id}
+            seconds.exemplars[place] = Exemplar(trace, record.seconds, time.time())
         if record.code == 200 and 0 < record.tokens <= families.INTERACTIVE_TOKENS:
             self._interactive.observe(record.seconds - record.turn_seconds)
-        self._response_bytes.inc(record.bytes)
-        for stage in record.stages:
-            self._stages[stage.name].observe(stage.seconds)
-        self._refused(record)
+        self._response_bytes[()] += record.bytes
+        for name, start, end in record.stages:
+            self._stages[name].observe(end - start)
+        if record.refused or record.code == UNAUTHORIZED:
+            self._refused(record, key)
 
     def lagged(self, seconds: float) -> None:
         """Record one lag of the event loop."""
@@ -144,136 +244,104 @@ class Metrics:
 
     def looped(self, seconds: float) -> None:
         """Count what the event loop has computed, so many seconds so far."""
-        self._loop.inc(seconds - self._looped)
-        self._looped = seconds
+        self._loop[()] = seconds
 
     def encoded(self, tokens: int, key: str = "") -> None:
         """Count the tokens of an answered request."""
-        self._of_keys[self._known(key)]["tokens"].inc(tokens)
-        self._success.set_to_current_time()
+        self._tokens[self._keys.get(key, self._keys[""])] += tokens
+        self._succeeded = time.time()
 
     def computed(self, lane_seconds: float, key: str) -> None:
         """Count what a key's requests had of a batch; of no key, what nobody asked for too."""
-        used = self._of_keys[self._known(key)]
-        if "compute_seconds" in used:
-            used["compute_seconds"].inc(lane_seconds)
+        if self._compute is not None:
+            self._compute[self._keys.get(key, self._keys[""])] += lane_seconds
 
     def shown(self, form: Form, maps: int, size: int) -> None:
         """Count the heads of an answer that shows attention, and its bytes."""
-        self._maps[form].inc(maps)
-        self._map_bytes[form].inc(size)
+        self._maps.add(form, by=maps)
+        self._map_bytes.add(form, by=size)
 
     def batch(self, sequences: int, tokens: int, lane_seconds: float) -> None:
         """Count one batch, the service's own among them."""
-        self._lane_seconds.inc(lane_seconds)
+        self._lane_seconds[()] += lane_seconds
         self._batch_sequences.observe(sequences)
         self._batch_tokens.observe(tokens)
 
     def cancelled(self, stage: Literal["queue", "forward"]) -> None:
         """Count a client that left, by where its request was."""
-        self._cancelled[stage].inc()
+        self._cancelled.add(stage)
 
     def accelerator_error(self, kind: Literal["oom", "other"]) -> None:
         """Count a batch that the accelerator failed, for want of memory or otherwise."""
-        self._errors[kind].inc()
+        self._errors.add(kind)
 
     def cut_off(self, readers: int) -> None:
         """Count the readers that were cut off, so many so far."""
-        self._cut_off.inc(readers - self._readers)
-        self._readers = readers
+        self._cut_off[()] = readers
 
     def canary(self, right: bool) -> None:
         """Count a self-check."""
-        self._canaries.inc()
-        self._canary_failures.inc(not right)
+        self._canaries.add()
+        self._canary_failures.add(by=not right)
 
     def describe(self, name: str, sentence: str, **facts: str) -> None:
         """Publish what does not change, as the labels of a 1."""
         self._gauge(name, sentence, **facts).set(1)
 
-    def watch(self, name: str, sentence: str, read: Callable[[], float], **labels: str) -> None:
-        """Publish a gauge that is read at every scrape."""
+    def watch(
+        self, name: str, sentence: str | None, read: Callable[[], float], **labels: str
+    ) -> None:
+        """Publish a gauge that is read at every scrape; its sentence may stand in families.py."""
         self._gauge(name, sentence, **labels).set_function(read)
 
     def _expect(self, route: str, kind: str, key: str) -> None:
         """Publish what an alert may ask for of a route, an input and a key, before it happens."""
         self._expected.add((route, kind, key))
         for code in families.AWAITED:
-            self._requests.labels(route, kind, str(code), *self._keys[key], self._replica)
+            self._requests.setdefault((route, kind, str(code), *self._keys[key]), 0.0)
 
     def _publish(self, key: str) -> None:
         """Publish what a key has used, and what it may be refused for, at 0."""
-        labels = (*self._keys[key], self._replica)
+        labels = self._keys[key]
         for reason in self._reasons:
-            self._shed.labels(reason, *labels)
-        self._of_keys[key] = {name: used.labels(*labels) for name, used in self._used.items()}
+            self._shed.setdefault((reason, *labels), 0.0)
+        self._tokens.setdefault(labels, 0.0)
+        if self._compute is not None:
+            self._compute.setdefault(labels, 0.0)
 
-    def _known(self, key: str) -> str:
-        """A key's name as it is counted."""
-        return key if key in self._keys else ""
-
-    def _refused(self, record: Record) -> None:
+    def _refused(self, record: Record, key: str) -> None:
         """Count why a request was not answered as asked."""
         code = record.refused
         if code in CALLERS:
-            self._invalid.labels(code, self._replica).inc()
+            self._invalid[code,] = self._invalid.get((code,), 0.0) + 1
         elif code == "nonfinite_output":
-            self._nonfinite.inc()
+            self._nonfinite.add()
         elif code == families.OVERLOADED or code in families.LATE:
-            self._turned_away(record)
+            self._turned_away(record, key)
         if record.code == UNAUTHORIZED:
-            self._unauthorized.inc()
+            self._unauthorized.add()
 
-    def _turned_away(self, record: Record) -> None:
+    def _turned_away(self, record: Record, key: str) -> None:
         """Count a request for which there was no room or no time; a page is no work."""
         if record.route in families.PAGES:
             return
         reason = record.shed or families.LATE.get(record.refused or "", families.SHED[0])
         if reason == "deadline" and record.given_seconds < families.OBJECTIVE_SECONDS:
             reason = families.CLIENT_DEADLINE
-        self._shed.labels(reason, *self._keys[self._known(record.key)], self._replica).inc()
+        labels = (reason, *self._keys[key])
+        self._shed[labels] = self._shed.get(labels, 0.0) + 1
 
     def _gauge(self, name: str, sentence: str | None = None, **labels: str) -> Gauge:
         if name not in self._gauges:
-            self._gauges[name] = self._of_replica.make(Gauge, name, *labels, sentence=sentence)
+            text, names = sentence or families.SENTENCES[name], (*labels, "replica")
+            self._gauges[name] = Gauge(
+                f"headlight_{name}", text, names, registry=self._of_replica.registry
+            )
         return self._gauges[name].labels(**labels, replica=self._replica)
 
 
-class _Families:
-    """The families of one registry; every series carries the replica's name."""
-
-    def __init__(self, replica: str) -> None:
-        self.registry, self._replica = CollectorRegistry(), replica
-
-    def counter(self, name: str) -> Counter:
-        return self.make(Counter, name).labels(self._replica)
-
-    def counters(self, name: str, label: str, values: Iterable[str]) -> dict[str, Counter]:
-        family = self.make(Counter, name, label)
-        return {value: family.labels(value, self._replica) for value in values}
-
-    def histogram(self, name: str, buckets: Sequence[float]) -> Histogram:
-        return self.make(Histogram, name, buckets=buckets).labels(self._replica)
-
-    def make(
-        self,
-        kind: type[Family],
-        name: str,
-        *labels: str,
-        sentence: str | None = None,
-        **more: Any,
-    ) -> Family:
-        text, labelled = sentence or families.SENTENCES[name], [*labels, "replica"]
-        return kind(f"headlight_{name}", text, labelled, registry=self.registry, **more)
-
-
-def _exemplar(record: Record) -> dict[str, str] | None:
-    """The trace to look into; one that is kept nowhere would lead to nothing."""
-    return {"trace_id": record.trace.trace_id} if record.trace and record.trace.sampled else None
-
-
 def samples(page: str) -> Iterator[tuple[str, dict[str, str], float]]:
-    """Each sample of a page of metrics: its full name, its labels, its value.
+    """Yield each sample of a page of metrics: its full name, its labels, its value.
 
     Raises:
         ValueError: it is no such page.
