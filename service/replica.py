@@ -39,9 +39,9 @@ from service.heads.store import Heads
 from service.keys.key import Key, Limits, tenants
 from service.keys.ring import STALE_SECONDS, Ring, followed
 from service.memory import PROCESS
-from service.observe import lag, logs
+from service.observe import logs
 from service.observe.metrics import Metrics
-from service.observe.observer import Observer
+from service.observe.observer import Observer, loop_clock, watch_lag
 from service.refusals import Refused
 from service.settings import Settings
 
@@ -153,8 +153,8 @@ class Replica:
             metrics=metrics,
             observer=_observer(settings, metrics, model, tracing),
             tracing=tracing,
-            lagging=asyncio.create_task(lag.watch(metrics.lagged)),
-            loop_seconds=lag.spent(),
+            lagging=asyncio.create_task(watch_lag(metrics.lagged)),
+            loop_seconds=loop_clock(),
             writing=Lock(),
             ring=ring,
             shared=shared,

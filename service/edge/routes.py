@@ -158,7 +158,9 @@ class RecordMiddleware:
         self._replica.share()
         limit = self._replica.settings.max_held_bytes
         with PROCESS.hold(limit) as hold, ExitStack() as stack:
-            record = stack.enter_context(self._replica.observer.request(UNKNOWN, scope, hold))
+            observer = self._replica.observer
+            record = observer.begin(UNKNOWN, scope, hold)
+            stack.callback(observer.end, record)
             head: list[Message] = []
             status = record.code
 

@@ -1,5 +1,7 @@
 """Reports each finished request once, to the metrics, the traces and the log.
 
+And the event loop that answers them: how late it is, and how much it computes.
+
 A report takes several times as long if its code and data have just left the processor's caches,
 as they do between answers. So requests are reported several at a time
 (docs/decisions/0009-telling-in-bursts.md).
@@ -7,27 +9,20 @@ as they do between answers. So requests are reported several at a time
 
 import asyncio
 import logging
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
-from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from service.memory import Hold
+from service.observe import record as names
 from service.observe.families import PROBE, SCRAPE
 from service.observe.metrics import Metrics
-from service.observe.record import (
-    CLIENT,
-    CLIENT_CLOSED,
-    REQUEST_ID,
-    TRACEPARENT,
-    WAITED,
-    Record,
-)
+from service.observe.record import CLIENT_CLOSED, Record
 from service.refusals import UNAUTHORIZED
 
 if TYPE_CHECKING:  # tracing that is off imports nothing
@@ -35,7 +30,11 @@ if TYPE_CHECKING:  # tracing that is off imports nothing
 
 logger = logging.getLogger(__name__)
 
+# Headers as a server gives them
+CLIENT, REQUEST_ID = names.CLIENT.encode(), names.REQUEST_ID.encode()
+TRACEPARENT, WAITED = names.TRACEPARENT.encode(), names.WAITED.encode()
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+LAG_SECONDS = 0.05  # between two looks at how late the event loop is
 TELL_SECONDS = 0.1  # most between a request's end and its line
 
 # Whoever asks these asks them for ever; they and the 401s of whoever guesses keys share a line
@@ -72,31 +71,35 @@ class Observer:
         sentence = "Requests not yet answered, scrapes aside."
         metrics.watch("requests_in_flight", sentence, self._under_way)
 
-    @contextmanager
-    def request(self, route: str, scope: Scope, hold: Hold) -> Iterator[Record]:
-        """Watch one request, whichever way it ends.
+    def begin(self, route: str, scope: Scope, hold: Hold) -> Record:
+        """Watch one request until `end` is called for it.
 
         Args:
             route: one of ours, or other: the path itself is the client's to choose.
             hold: the memory that it holds.
         """
-        headers = Headers(scope=scope)
+        headers = dict(reversed(scope["headers"]))  # the first of each
         method = scope["method"] if scope["method"] in METHODS else "_OTHER"
-        client = headers.get(CLIENT, "")
-        record = Record(route, method, headers.get(REQUEST_ID, ""), client=client, hold=hold)
+        record = Record(route, method, headers.get(REQUEST_ID, b"").decode("latin-1"), hold=hold)
+        if client := headers.get(CLIENT):
+            record.client = client.decode("latin-1")
         if waited := headers.get(WAITED):
             record.wait(float(waited))
         if self._tracing:
-            record.trace = self._tracing.begin(record, headers.getlist(TRACEPARENT))
+            parents = [value for name, value in scope["headers"] if name == TRACEPARENT]
+            record.trace = self._tracing.begin(record, [each.decode("latin-1") for each in parents])
         self._in_flight.add(record)
-        try:
-            yield record
-        finally:
-            self._in_flight.discard(record)
-            record.end()
-            if not self._ended:
-                asyncio.get_running_loop().call_later(TELL_SECONDS, self.tell)
-            self._ended.append(record)
+        return record
+
+    def end(self, record: Record) -> None:
+        """Tell soon of a request that has ended, whichever way; once."""
+        if record not in self._in_flight:
+            return
+        self._in_flight.discard(record)
+        record.end()
+        if not self._ended:
+            asyncio.get_running_loop().call_later(TELL_SECONDS, self.tell)
+        self._ended.append(record)
 
     def _under_way(self) -> int:
         """Requests in flight; with the scrape that asks, no page would ever say 0."""
@@ -148,3 +151,20 @@ class Observer:
         )
         line.created = record.ended
         logger.handle(line)
+
+
+async def watch_lag(observe: Callable[[float], None]) -> None:
+    """Sleep over and over, and tell by how many seconds each sleep was too long."""
+    while True:
+        due = time.perf_counter() + LAG_SECONDS
+        await asyncio.sleep(LAG_SECONDS)
+        observe(max(time.perf_counter() - due, 0.0))
+
+
+def loop_clock() -> Callable[[], float]:
+    """Return what tells, in any thread, the seconds that this event loop's thread has computed.
+
+    Those that it waits, for a core or for Python's own lock, are not among them.
+    """
+    clock = time.pthread_getcpuclockid(threading.get_ident())
+    return lambda: time.clock_gettime(clock)

@@ -13,13 +13,20 @@ from typing import Any
 import httpx
 import jsonschema
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from service.edge import guard
 from service.edge.routes import application
 from service.memory import PROCESS, UNBOUNDED
 from service.observe import logs
 from service.observe.metrics import Metrics
-from service.observe.observer import MOST_CLIENTS, TELL_SECONDS, Observer
+from service.observe.observer import (
+    LAG_SECONDS,
+    MOST_CLIENTS,
+    TELL_SECONDS,
+    Observer,
+    watch_lag,
+)
 from service.observe.record import Record
 from service.replica import Replica
 from service.settings import Settings
@@ -127,11 +134,11 @@ async def test_probes_and_unknown_keys_share_a_line(
         await client.get(path)
     await client.get("/live")
     for _ in range(3):
-        with (
-            PROCESS.hold(UNBOUNDED) as hold,
-            observer.request("/v1/encode", {"method": "POST", "headers": []}, hold) as record,
-        ):
+        with PROCESS.hold(UNBOUNDED) as hold:
+            record = observer.begin("/v1/encode", {"method": "POST", "headers": []}, hold)
             record.code = 401
+            observer.end(record)
+            observer.end(record)  # which is told once
     observer.tell()
     assert [line["route"] for line in requests(log)] == ["/info"]
 
@@ -349,3 +356,34 @@ async def test_nothing_that_a_client_sends_is_told(
     for text in told:
         assert CANARY not in text.lower() and str(NUMBER) not in text
         assert CANARY.encode().hex() not in text
+
+
+def slow(metrics: Metrics, seconds: str) -> tuple[float, float]:
+    """Of all measurements: how many are above so many seconds, and how many there are."""
+    samples = [
+        sample
+        for family in text_string_to_metric_families(metrics.render().decode())
+        for sample in family.samples
+        if sample.name == "headlight_event_loop_lag_seconds_bucket"
+    ]
+    counts = {sample.labels["le"]: sample.value for sample in samples}
+    return counts["+Inf"] - counts[seconds], counts["+Inf"]
+
+
+async def test_a_held_loop_is_seen_and_a_free_one_is_not() -> None:
+    """One block of 300 ms among sleeps, not all of which are late even on a busy machine."""
+    metrics = Metrics("replica-1")
+
+    async def measured(count: int) -> float:
+        while (found := slow(metrics, "0.1"))[1] < count:
+            await asyncio.sleep(LAG_SECONDS)
+        return found[0]
+
+    async with asyncio.timeout(60):
+        watching = asyncio.create_task(watch_lag(metrics.lagged))
+        before = await measured(5)
+        time.sleep(0.3)  # noqa: ASYNC251 # the fault that is to be seen
+        late = await measured(6)
+        watching.cancel()
+
+    assert late > before and before < 5
