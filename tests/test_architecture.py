@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md's picture is how the rooms import each other, and what it says is absent is.
+"""ARCHITECTURE.md's picture is how the rooms import each other, and its rules hold.
 
 `python tests/test_architecture.py` prints the picture with the arrows that the files have.
 """
@@ -12,12 +12,15 @@ from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from http import HTTPStatus
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("service", "model", "client/headlight_client")
+MARGIN = " " * 12
 PICTURE = re.compile(r"^```\n(service/\n.*?)^```$", re.MULTILINE | re.DOTALL)
+STAGE = re.compile(r"^    (encode/\w+)\.py  .*: ", re.MULTILINE)  # in the way of a request
 FILE_MODULES = {"io", "os", "pathlib", "shutil", "socket", "subprocess", "tempfile"}
 ERROR_STATUSES = {status.value for status in HTTPStatus if status >= HTTPStatus.BAD_REQUEST}
 # what changes something that a process has once
@@ -29,7 +32,17 @@ PROCESS_WIDE = re.compile(
 KEEPING = {"cache", "lru_cache"}  # decorators of functions whose answers outlive their callers
 PUBLIC = {"os._exit"}  # documented, in spite of its name
 
+UPSTREAM, STATE = "docs/upstream.md", "docs/state.md"  # names of others; what a process has once
+
 Graph = dict[str, set[str]]  # module -> the modules of ours that it imports; or room -> rooms
+
+
+class House(NamedTuple):
+    """What ARCHITECTURE.md draws: rooms from top to bottom."""
+
+    parts: dict[str, str]  # folder or file -> its room, from top to bottom
+    said: dict[str, str]  # room -> what it is for
+    arrows: Graph
 
 
 # The files
@@ -40,7 +53,7 @@ parse, unparse = cache(ast.parse), cache(ast.unparse)
 
 
 def parsed(root: Path) -> dict[str, ast.Module]:
-    """Every module of ours by its dotted name; a package's own file is `package.__init__`."""
+    """Parse every module of ours by its dotted name; a package's file is `package.__init__`."""
     trees = {
         ".".join(path.relative_to((root / folder).parent).with_suffix("").parts): parse(
             path.read_text()
@@ -57,13 +70,13 @@ def parsed(root: Path) -> dict[str, ast.Module]:
 
 @cache
 def nodes(tree: ast.Module) -> tuple[ast.AST, ...]:
-    """Everything in a module."""
+    """Return everything in a module."""
     return tuple(ast.walk(tree))
 
 
 @cache
 def imported(tree: ast.Module) -> tuple[str, ...]:
-    """The full name of each thing a module imports, wherever in the file it does."""
+    """Return the full name of each thing a module imports, wherever in the file it does."""
     names: list[str] = []
     for node in nodes(tree):
         if isinstance(node, ast.Import):
@@ -76,7 +89,7 @@ def imported(tree: ast.Module) -> tuple[str, ...]:
 
 @cache
 def attributes(tree: ast.Module) -> set[str]:
-    """Each dotted name that is read in a module, such as `torch.ops.aten`."""
+    """Return each dotted name that is read in a module, such as `torch.ops.aten`."""
 
     def dotted(node: ast.expr) -> str:
         if isinstance(node, ast.Attribute):
@@ -87,7 +100,7 @@ def attributes(tree: ast.Module) -> set[str]:
 
 
 def graph(trees: dict[str, ast.Module]) -> Graph:
-    """Which of our modules each of our modules imports."""
+    """Return which of our modules each of our modules imports."""
 
     def module(name: str) -> str | None:
         while name not in trees:
@@ -107,8 +120,8 @@ def graph(trees: dict[str, ast.Module]) -> Graph:
 # The rooms
 
 
-def room(module: str) -> str:
-    """The room a file lies in: a folder of service/ or model/, or a file of service/ itself."""
+def part(module: str) -> str:
+    """Name the part of a room that a file lies in: a folder, or a file beside the folders."""
     package, first, *inner = module.split(".")
     if package == "headlight_client":
         return "client"
@@ -117,45 +130,65 @@ def room(module: str) -> str:
     return first
 
 
-def rooms(files: Graph) -> Graph:
-    """Which rooms each room imports."""
-    arrows: Graph = {room(name): set() for name in files}
+def parts(files: Graph) -> Graph:
+    """Return which parts each part imports."""
+    arrows: Graph = {part(name): set() for name in files}
     for name, targets in files.items():
-        arrows[room(name)] |= {room(to) for to in targets} - {room(name)}
+        arrows[part(name)] |= {part(to) for to in targets} - {part(name)}
     return arrows
 
 
-def read(text: str) -> tuple[Graph, dict[str, str]]:
-    """The rooms that ARCHITECTURE.md draws, from top to bottom, and what it says of each."""
+def rooms(real: Graph, house: House) -> Graph:
+    """Return which rooms each room imports; a part that is not drawn is a room of its own."""
+    arrows: Graph = {house.parts.get(name, name): set() for name in real}
+    for name, targets in real.items():
+        room = house.parts.get(name, name)
+        arrows[room] |= {house.parts.get(to, to) for to in targets} - {room}
+    return arrows
+
+
+def read(text: str) -> House:
+    """Read the picture: a room with its parts, what it is for, and the rooms that it imports."""
     found = PICTURE.search(text)
-    drawn: Graph = {}
-    said: dict[str, str] = {}
-    name = ""
+    house, wing, room = House({}, {}, {}), "", ""
     for line in found[1].splitlines() if found else ():
-        if line.strip().startswith("-> "):
-            drawn[name] |= set(line.split()[1:])
-        elif line.startswith("  "):
-            name, sentence = line.split(maxsplit=1)
-            drawn[name], said[name] = set(), sentence
-    return drawn, said
+        if not line.startswith(" "):
+            wing = line.rstrip("/")
+        elif line.strip().startswith("-> "):
+            house.arrows[room] |= set(line.split()[1:])
+        elif line.startswith(MARGIN):
+            house.said[room] = line.strip()
+        else:
+            room, *inside = line.split()
+            house.arrows[room] = set()
+            for name in inside:
+                full = f"model.{name}" if wing == "model" and name != "model" else name
+                house.parts[full] = room
+    return house
 
 
-def draw(arrows: Graph, said: dict[str, str]) -> str:
-    """The picture of these rooms in the order of what is said of them, what is new at the end."""
-    order = [*(name for name in said if name in arrows), *sorted(arrows.keys() - said.keys())]
+def draw(real: Graph, house: House) -> str:
+    """Draw the rooms in the order of the page, with what is new at the end."""
+    arrows = rooms(real, house)
+    order = [*(room for room in house.said if room in arrows), *sorted(arrows - house.said.keys())]
     lines = []
-    for folder in ("service", "model", "client"):
-        lines.append(f"{folder}/")
-        for name in (name for name in order if wing(name) == folder):
-            lines.append(f"  {name:<15}{said.get(name, 'not described')}")
-            if targets := " ".join(to for to in order if to in arrows[name]):
-                lines.append(f"  {'':<15}-> {targets}")
+    for wing in ("service", "model", "client"):
+        lines.append(f"{wing}/")
+        for room in order:
+            inside = [name for name, own in house.parts.items() if own == room and name in real]
+            inside = inside or [room]
+            if (
+                next((top for top in ("model", "client") if inside[0].startswith(top)), "service")
+                == wing
+            ):
+                names = " ".join(name.removeprefix("model.") for name in inside)
+                lines += [
+                    f"  {room:<10}{names}",
+                    f"{MARGIN}{house.said.get(room, 'not described')}",
+                ]
+                if targets := " ".join(to for to in order if to in arrows[room]):
+                    lines.append(f"{MARGIN}-> {targets}")
     return "\n".join(lines)
-
-
-def wing(name: str) -> str:
-    """The folder of a room."""
-    return name.partition(".")[0] if name.startswith(("model", "client")) else "service"
 
 
 # The rules
@@ -163,13 +196,15 @@ def wing(name: str) -> str:
 
 @cache
 def breaches(root: Path) -> set[str]:
-    """Every sentence of ARCHITECTURE.md that the files under `root` do not keep."""
+    """Return every sentence of the pages that the files under `root` do not keep."""
     trees, page = parsed(root), (root / "ARCHITECTURE.md").read_text()
     files = graph(trees)
     return {
-        *differences(rooms(files), read(page)[0]),
+        *differences(parts(files), read(page)),
         *circles(files),
-        *untold(trees, page),
+        *skipped(files, page),
+        *untold(trees, (root / UPSTREAM).read_text()),
+        *unowned(trees, (root / STATE).read_text()),
         *(
             f"{name} {verb}"
             for verb, (breaks, allowed) in ABSENCES.items()
@@ -180,30 +215,52 @@ def breaches(root: Path) -> set[str]:
     }
 
 
-def differences(real: Graph, drawn: Graph) -> Iterator[str]:
-    """Where the picture is not what the files do, and where it points up."""
-    yield from (f"{name} is not drawn" for name in real.keys() - drawn.keys())
-    yield from (f"{name} is drawn and does not exist" for name in drawn.keys() - real.keys())
-    for name in real.keys() & drawn.keys():
-        yield from (f"{name} -> {to} is not drawn" for to in real[name] - drawn[name])
-        yield from (f"{name} -> {to} is drawn, and no file" for to in drawn[name] - real[name])
-    order = {name: place for place, name in enumerate(drawn)}
-    for name, targets in drawn.items():
+def differences(real: Graph, house: House) -> Iterator[str]:
+    """Yield where the picture is not what the files do, and where it points up."""
+    yield from (f"{name} is not drawn" for name in real.keys() - house.parts.keys())
+    yield from (f"{name} is drawn and does not exist" for name in house.parts.keys() - real.keys())
+    arrows = rooms(real, house)
+    for name, drawn in house.arrows.items():
+        there = arrows.get(name, set())
+        yield from (f"{name} -> {to} is not drawn" for to in there - drawn)
+        yield from (f"{name} -> {to} is drawn, and no file" for to in drawn - there)
+    # within a room, too, a part imports only what stands further down
+    order = {name: place for place, name in enumerate(house.parts)}
+    for name, targets in real.items():
         yield from (
-            f"{name} -> {to} points up" for to in targets if order.get(to, -1) < order[name]
+            f"{name} -> {to} points up"
+            for to in targets
+            if order.get(to, len(order)) < order.get(name, -1)
         )
 
 
 def circles(files: Graph) -> Iterator[str]:
-    """Files that import each other, over however many others."""
+    """Yield files that import each other, over however many others."""
     try:
         TopologicalSorter(files).prepare()
     except CycleError as error:
         yield f"a circle: {' -> '.join(reversed(error.args[1]))}"
 
 
+def skipped(files: Graph, page: str) -> Iterator[str]:
+    """Yield stages of an answer that import each other: only the gateway knows their order."""
+    stages = {f"service.{name.replace('/', '.')}" for name in STAGE.findall(page)}
+    for name in stages & files.keys():
+        yield from (f"{name} knows the stage {to}" for to in files[name] & stages)
+    yield from (f"{name} is no stage" for name in stages - files.keys())
+
+
+def unowned(trees: dict[str, ast.Module], page: str) -> Iterator[str]:
+    """Yield files that change what a process has once and are not told of, or the other way."""
+    rows = re.findall(r"^\| .+ \| (`.+) \|$", page, re.MULTILINE)
+    told = {file for row in rows for file in re.findall(r"`(\S+\.py)`", row)}
+    changing = {path(name) for name, tree in trees.items() if changes_the_process(name, tree)}
+    yield from (f"{file} changes the process, and no table says so" for file in changing - told)
+    yield from (f"{file} is said to change the process" for file in told - changing)
+
+
 def untold(trees: dict[str, ast.Module], page: str) -> Iterator[str]:
-    """Names that others may change without notice and the page's table leaves out, or invents."""
+    """Yield names that may go without notice and the table leaves out, or invents."""
     rows = re.findall(r"^\| (`.+?) \| `(\S+?)` \|", page, re.MULTILINE)
     told = {(name, place) for names, place in rows for name in re.findall(r"`(.+?)`", names)}
     used = {(name, path(file)) for file, tree in trees.items() for name in private(tree)}
@@ -215,13 +272,13 @@ def untold(trees: dict[str, ast.Module], page: str) -> Iterator[str]:
 
 
 def path(module: str) -> str:
-    """A module's file."""
+    """Return a module's file."""
     return f"{module.replace('.', '/')}.py"
 
 
 @cache
 def private(tree: ast.Module) -> set[str]:
-    """What a module uses of others' private names, and the variables that it sets for Ray."""
+    """Return the private names of others that a module uses, and the variables it sets for Ray."""
     dotted = {name for name in (*attributes(tree), *imported(tree)) if name not in PUBLIC}
     own = ("self.", "cls.", "service.", "model.", "headlight_client.")
     names = {
@@ -240,50 +297,50 @@ def private(tree: ast.Module) -> set[str]:
 
 
 def uses(*libraries: str) -> Callable[[str, ast.Module], bool]:
-    """A module imports one of these."""
+    """Tell whether a module imports one of these."""
     return lambda name, tree: any(full.partition(".")[0] in libraries for full in imported(tree))
 
 
 def within(
     package: str, breaks: Callable[[str, ast.Module], bool]
 ) -> Callable[[str, ast.Module], bool]:
-    """The rule is for one package alone."""
+    """Limit a rule to one package."""
     return lambda name, tree: name.startswith(f"{package}.") and breaks(name, tree)
 
 
 def uses_more_than(*libraries: str) -> Callable[[str, ast.Module], bool]:
-    """A module imports more than these and the standard library."""
+    """Tell whether a module imports more than these and the standard library."""
     allowed = {*libraries} | sys.stdlib_module_names
     return lambda name, tree: any(full.partition(".")[0] not in allowed for full in imported(tree))
 
 
 def reads_environment(name: str, tree: ast.Module) -> bool:
-    """A module looks at the variables of its process."""
+    """Tell whether a module looks at the variables of its process."""
     found = attributes(tree) | set(imported(tree))
     return bool(found & {"os.environ", "os.getenv"})
 
 
 def touches_files(name: str, tree: ast.Module) -> bool:
-    """A module can open a file or a connection."""
+    """Tell whether a module can open a file or a connection."""
     opened = (node.id == "open" for node in nodes(tree) if isinstance(node, ast.Name))
     return uses(*FILE_MODULES)(name, tree) or any(opened)
 
 
 def speaks(name: str, tree: ast.Module) -> bool:
-    """A module writes to a log or a screen."""
+    """Tell whether a module writes to a log or a screen."""
     printed = (node.id == "print" for node in nodes(tree) if isinstance(node, ast.Name))
     return uses("logging", "warnings")(name, tree) or any(printed)
 
 
 def calls_private_torch(name: str, tree: ast.Module) -> bool:
-    """A module calls what torch may change without notice."""
+    """Tell whether a module calls what torch may change without notice."""
     found = attributes(tree) | set(imported(tree))
     return any(re.match(r"torch\.(ops\b|(\w+\.)*_[a-z]|_C\b)", full) for full in found)
 
 
 @cache
 def states_status(name: str, tree: ast.Module) -> bool:
-    """A module holds the number of an HTTP error, or its name."""
+    """Tell whether a module holds the number of an HTTP error, or its name."""
     numbers = {node.value for node in nodes(tree) if isinstance(node, ast.Constant)}
     named = any(full.startswith(("http.HTTPStatus", "starlette.status")) for full in imported(tree))
     return named or bool(numbers & ERROR_STATUSES)
@@ -291,7 +348,7 @@ def states_status(name: str, tree: ast.Module) -> bool:
 
 @cache
 def changes_the_process(name: str, tree: ast.Module) -> bool:
-    """A module changes what the whole process has once, or keeps what outlives a call."""
+    """Tell whether a module changes what the process has once, or keeps what outlives a call."""
     kept = {
         ast.unparse(decorator).partition("(")[0]
         for node in nodes(tree)
@@ -306,12 +363,16 @@ def changes_the_process(name: str, tree: ast.Module) -> bool:
         and re.split(r"[.\[]", ast.unparse(node))[0] in bound
         for node in nodes(tree)
     )
+    assigned |= any(
+        isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "PROCESS"
+        for node in tree.body
+    )
     names = attributes(tree) | set(imported(tree))
     return assigned or bool(kept & KEEPING) or any(map(PROCESS_WIDE.match, names))
 
 
 # verb -> who breaks the rule, and who may: a file, or all of a folder
-ABSENCES = {
+ABSENCES: dict[str, tuple[Callable[[str, ast.Module], bool], set[str]]] = {
     "imports ray": (
         uses("ray"),
         {
@@ -337,42 +398,30 @@ ABSENCES = {
     "touches files": (within("model", touches_files), {"model.loading", "model.text.tokenizer"}),
     "speaks": (within("model", speaks), set()),
     "calls private torch": (calls_private_torch, {"model.kernels", "model.cuda"}),
-    "changes the process": (
-        changes_the_process,
-        {
-            "service.cli",
-            "service.launch",
-            "service.cluster.workspace",
-            "service.app",
-            "service.edge.transport",
-            "service.wire",
-            "service.api.document",
-            "service.edge.routes",
-            "service.api.teaching.mechanism",
-            "service.encode.questions.comparison",
-            "service.encode.questions.matches",
-            "service.engine",
-            "service.heads.survey",
-            "service.keys.ring",
-            "service.observe.logs",
-            "service.observe.metrics",
-            "model.maps.statistics",
-        },
-    ),
 }
 
 
-def test_the_picture_is_how_rooms_import_each_other_and_the_absences_hold() -> None:
-    """ARCHITECTURE.md says what the files do, room by room."""
+def test_the_picture_is_how_rooms_import_each_other_and_the_rules_hold() -> None:
+    """ARCHITECTURE.md and its two lists say what the files do."""
     assert breaches(ROOT) == set()
 
 
 PLANTED = {
-    "an arrow up": ("service/settings.py", "import service.app", "settings -> app is not drawn"),
+    "an arrow up": ("service/settings.py", "import service.app", "settings -> app points up"),
+    "an arrow up in a room": (
+        "service/keys/key.py",
+        "from service import settings",
+        "keys -> settings points up",
+    ),
     "a hidden arrow": (
+        "service/observe/logs.py",
+        "from service.settings import KIB\nfrom service.cluster import ports",
+        "observe -> cluster is not drawn",
+    ),
+    "a stage that knows the next": (
         "service/encode/plan.py",
-        "from service.settings import KIB\nfrom service.keys import key",
-        "encode -> keys is not drawn",
+        "from service.encode.price import Price",
+        "service.encode.plan knows the stage service.encode.price",
     ),
     "a way back": ("model/config.py", "from service import settings", "imports more than"),
     "a new file": ("service/helpers.py", "import os", "helpers is not drawn"),
@@ -428,22 +477,22 @@ PLANTED = {
     "global state": (
         "service/encode/price.py",
         "def f():\n    global spent",
-        "service.encode.price changes the process",
+        "service/encode/price.py changes the process",
     ),
     "an entry in a library's table": (
         "service/encode/price.py",
         "from uvicorn import config\nconfig.HTTP_PROTOCOLS['auto'] = 'x'",
-        "service.encode.price changes the process",
+        "service/encode/price.py changes the process",
     ),
     "an entry in a table of ours": (
         "service/encode/price.py",
         "SEEN = {}\nSEEN.setdefault(1, 2)",
-        "service.encode.price changes the process",
+        "service/encode/price.py changes the process",
     ),
     "a setting of all threads": (
         "service/encode/price.py",
         "import torch\ntorch.set_num_threads(1)",
-        "service.encode.price changes the process",
+        "service/encode/price.py changes the process",
     ),
 }
 
@@ -461,35 +510,58 @@ def test_a_planted_breach_is_caught(tmp_path: Path, file: str, line: str, senten
 
 
 @pytest.mark.parametrize(
-    ("there", "instead", "sentence"),
+    ("page", "there", "instead", "sentence"),
     [
-        ("  model.maps ", "  model.ghost    x\n  model.maps ", "model.ghost is drawn and does not"),
-        ("-> launch ", "-> page launch ", "cli -> page is drawn, and no file"),
-        ("-> keys\n", "-> app keys\n", "settings -> app points up"),
-        ("`_global_node`", "`_global_node` `_ghost`", "service/rollout.py is said to use _ghost"),
+        (
+            "ARCHITECTURE.md",
+            "shares maps",
+            "shares ghost maps",
+            "model.ghost is drawn and does not",
+        ),
+        ("ARCHITECTURE.md", "-> fleet ", "-> api fleet ", "start -> api is drawn, and no file"),
+        (
+            "ARCHITECTURE.md",
+            "encode/plan.py ",
+            "encode/ghost.py ",
+            "service.encode.ghost is no stage",
+        ),
+        (
+            UPSTREAM,
+            "`_temp_dir`",
+            "`_temp_dir` `_ghost`",
+            "service/launch.py is said to use _ghost",
+        ),
+        (
+            STATE,
+            "`service/cli.py`",
+            "`service/page/ghost.py`",
+            "ghost.py is said to change the process",
+        ),
     ],
-    ids=["a room", "an arrow", "an arrow up", "a private name"],
+    ids=["a part", "an arrow", "a stage", "a private name", "a file with state"],
 )
 def test_a_page_that_promises_too_much_is_caught(
-    tmp_path: Path, there: str, instead: str, sentence: str
+    tmp_path: Path, page: str, there: str, instead: str, sentence: str
 ) -> None:
     """What is drawn or told and does not exist is as wrong as what is hidden."""
     house = copy(tmp_path)
-    page = house / "ARCHITECTURE.md"
+    text = (house / page).read_text()
+    assert there in text
 
-    page.write_text(page.read_text().replace(there, instead, 1))
+    (house / page).write_text(text.replace(there, instead, 1))
 
     assert any(sentence in breach for breach in breaches(house) - breaches(ROOT))
 
 
 def copy(folder: Path) -> Path:
-    """The house without its furniture."""
+    """Copy the sources and the pages that tell of them."""
     for name in FOLDERS:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "ARCHITECTURE.md", folder)
+    (folder / "docs").mkdir()
+    for page in ("ARCHITECTURE.md", UPSTREAM, STATE):
+        shutil.copy(ROOT / page, folder / page)
     return folder
 
 
 if __name__ == "__main__":
-    page = ROOT / "ARCHITECTURE.md"
-    print(draw(rooms(graph(parsed(ROOT))), read(page.read_text())[1]))
+    print(draw(parts(graph(parsed(ROOT))), read((ROOT / "ARCHITECTURE.md").read_text())))
