@@ -13,28 +13,30 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-import ray
 from ray import serve
 from ray.serve.context import _get_global_client
 from starlette.types import ASGIApp
 
-from service import needs, probe, settings
-from service.cluster import descriptors, ingress, nodes, relay
+from service import settings
+from service.cluster import descriptors, ingress, relay
 from service.edge import direct
 from service.edge import routes as edge
-from service.engine import weights
+from service.engine import machine, weights
 from service.fleet import bounds
 from service.fleet.load import Load
 from service.fleet.pages import Pages
 from service.keys.ring import followed
 from service.observe import logs
+from service.preflight import cluster
+from service.preflight.applications import DEPLOYMENT, ELSEWHERE
+from service.preflight.finding import require, run
 from service.refusals import REFUSALS
 from service.replica import Replica
 from service.settings import Settings, load
 
 logger = logging.getLogger(__name__)
 
-APPLICATION, DEPLOYMENT = "headlight", "Encoder"
+APPLICATION = "headlight"
 
 # New replicas beside the old in an update, rounded up: one for up to five. Ray replaces as many at
 # a time; without any it would stop an old one before the new one has shown that it is right.
@@ -50,16 +52,6 @@ COLLECTED = 2000, 20, 20
 # be. On a cluster, a node may be at fault.
 TRIES_ALONE, TRIES_ON_A_CLUSTER = 1, 3
 
-# What a Serve configuration says elsewhere, where Ray reads it
-ELSEWHERE = {
-    "host": "http_options.host",
-    "port": "http_options.port",
-    "replicas": "num_replicas of the deployment, or max_replicas here",
-    "address": "the cluster that reads this file",
-    "log_to_stderr": "logs/worker-*.out of each node",
-    "api_keys": "a file on the nodes that api_keys_file names",
-}
-
 
 def build(args: Settings) -> serve.Application:
     """Describe the service as a Serve configuration's `args` have it.
@@ -68,21 +60,21 @@ def build(args: Settings) -> serve.Application:
 
     Raises:
         ValueError: a setting that the configuration says elsewhere.
-        Unsuited: this cluster's nodes cannot carry requests as promised; names them.
+        StartFailed: this cluster's nodes cannot carry requests as promised, or could not run a
+            replica; names them, and what serves goes on.
         ModelNotFound: the hub does not know the model.
-        Unfit: a node could not run a replica; what serves goes on.
     """
     if misplaced := sorted(args.model_fields_set & ELSEWHERE.keys()):
         raise ValueError("; ".join(f"not {name} but {ELSEWHERE[name]}" for name in misplaced))
     config = settings.load(args.model_dump(include=args.model_fields_set))
-    ingress.check(config, os.environ, here())
-    if unsuited := list(nodes.unsuited(known(), host())):
-        raise ingress.Unsuited("; ".join(unsuited))
+    here = cluster.joined(host())
+    ingress.check(config, os.environ, here.here)
+    require(run("build", cluster.CHECKS, config, here))
     config = config.model_copy(update={"model": weights.pin(config.model)})
     application = describe(config, TRIES_ON_A_CLUSTER)
     actor = application._bound_deployment.ray_actor_options
     defaults = {"ray_actor_options": actor, "max_surge_percent": SURGE_PERCENT}
-    probe.prove(config, args, DEPLOYMENT, defaults)
+    cluster.prove(config, args, DEPLOYMENT, defaults)
     return application
 
 
@@ -95,7 +87,7 @@ def describe(settings: Settings, tries: int, lines: Path | None = None) -> serve
     """
     return Encoder.options(  # type: ignore[attr-defined,no-any-return]  # made by a decorator
         **bounds.replicas(settings),
-        ray_actor_options={"num_cpus": 0, "num_gpus": gpus(settings), **nodes.DEMAND},
+        ray_actor_options={"num_cpus": 0, "num_gpus": gpus(settings), **ingress.DEMAND},
         max_ongoing_requests=ingress.ongoing(settings),
         # Ray counts here what came in one turn of the loop, before it looks whether there is room
         max_queued_requests=ingress.ongoing(settings),
@@ -113,9 +105,13 @@ def describe(settings: Settings, tries: int, lines: Path | None = None) -> serve
 
 
 def gpus(settings: Settings) -> float:
-    """Return the part of a GPU that a replica takes, of those that Ray has."""
-    whole = settings.device == "cuda" and settings.most == 1  # whatever Ray has
-    return needs.gpus(settings, {} if whole or settings.device == "cpu" else resources())
+    """Return the part of a GPU that a replica takes; without one, Ray hides them all from it."""
+    if settings.device == "cpu":
+        return 0
+    if settings.device == "cuda" and settings.most == 1:  # whatever Ray has
+        return 1
+    there = int(cluster.joined(settings.host).resources.get("GPU", 0))
+    return machine.share(settings.most, there) if there else int(settings.device == "cuda")
 
 
 def status() -> tuple[dict[str, int], str]:
@@ -126,21 +122,6 @@ def status() -> tuple[dict[str, int], str]:
         return {}, ""
     found = deployment.replica_states.items()  # by Ray's enumeration, or by its names
     return {getattr(state, "value", state): n for state, n in found}, deployment.message
-
-
-def resources() -> dict[str, float]:
-    """Return what the nodes that may get a replica have together."""
-    return nodes.resources(known())
-
-
-def known() -> nodes.Nodes:
-    """Return the nodes of the Ray we are on, dead ones too."""
-    return list(ray.nodes())  # type: ignore[no-untyped-call]  # Ray's gap
-
-
-def here() -> str:
-    """Return the address of this node."""
-    return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]  # Ray's gap
 
 
 def host() -> str:
@@ -157,14 +138,14 @@ class Encoder:
         """Make the replica's parts; nothing is loaded yet.
 
         Raises:
-            Unsuited: this node was started without the variables that carry requests as promised.
+            StartFailed: this node was started without the variables that keep the promise.
             ValueError: its variables, or its file of keys, are wrong.
         """
         context = serve.get_replica_context()
         bounds.check(settings, context._deployment_config)
-        ingress.check(bounds.counted(settings, context.world_size), os.environ, here())
-        for reason in nodes.apart(known(), host(), here()):
-            raise ingress.Unsuited(f"{here()} cannot serve: {reason}")
+        here = cluster.joined(host())
+        ingress.check(bounds.counted(settings, context.world_size), os.environ, here.here)
+        require(run("replica", cluster.CHECKS, settings, here))
         descriptors.raise_limit()
         # Ray makes the outermost layer after this, from the environment: two models of one
         # cluster have a process each, and with it limits of their own.

@@ -44,7 +44,7 @@ from service.settings import Settings, fault
 from service.settings import load as settle
 
 if TYPE_CHECKING:
-    from service.deployment.running.plan import Plan
+    from service.deployment.plan import Plan
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -96,16 +96,16 @@ def doctor(config: Path | None, as_json: bool, **flags: Any) -> None:
 
     The exit status is 1 if it could not.
     """
-    from service.commands.doctor import findings
+    from service.commands import doctor as view
 
     found = []
-    for finding in findings(load(flags, config)):
+    for finding in view.findings(load(flags, config)):
         found.append(finding)
         if not as_json:
-            tell(sys.stdout, str(finding))
+            tell(sys.stdout, view.line(finding))
     if as_json:
-        tell(sys.stdout, json.dumps({"findings": list(map(asdict, found))}))
-    if any(finding.grade == "FAIL" for finding in found):
+        tell(sys.stdout, json.dumps({"findings": list(map(view.row, found))}))
+    if any(finding.wrong for finding in found):
         raise SystemExit(FAILED)
 
 
@@ -175,18 +175,18 @@ def check_files(files: tuple[Path, ...], as_json: bool) -> None:
     Each mistake is a line, FILE:LINE: key: what is wrong. The exit status is 2 if there is one.
     Serve files are held against the variables of the env files among FILES.
     """
-    from service.deployment.check import check
+    from service.deployment.check import check, row
 
     try:
         findings, right = check(files)
     except OSError as error:
         refuse(str(error), USAGE)
     if as_json:
-        tell(sys.stdout, json.dumps({"findings": list(map(asdict, findings)), "right": right}))
+        tell(sys.stdout, json.dumps({"findings": list(map(row, findings)), "right": right}))
     else:
         for line in [*findings, *right]:
             tell(sys.stdout, str(line))
-    if any(not finding.note for finding in findings):
+    if any(finding.wrong for finding in findings):
         raise SystemExit(USAGE)
 
 
@@ -208,7 +208,7 @@ def deploy(
     it is 2 where the same command without it would be refused.
     """
     from service.deployment import deploy as deployment
-    from service.deployment.running.dashboard import Refused, Unreachable
+    from service.deployment.dashboard import Refused, Unreachable
 
     told = Told(as_json, sys.stdout if dry_run else sys.stderr)
     try:
@@ -246,8 +246,8 @@ def status(address: str, as_json: bool) -> None:
     """
     from rich.console import Console
 
-    from service.deployment.running import status as view
-    from service.deployment.running.dashboard import Dashboard, Unreachable
+    from service.deployment import status as view
+    from service.deployment.dashboard import Dashboard, Unreachable
 
     try:
         rows = view.serving(Dashboard(address))

@@ -1,6 +1,6 @@
 """Start the service on a Ray of its own or on a cluster, and stop it without a trace.
 
-    needs         what Ray would wait for in vain is there
+    preflight     what Ray would wait for in vain is there
     workspace     a private directory, and the sweeper that outlives us and keeps the logs
     ports         the service's port is free; a block for Ray and HAProxy
     environment   set before ray is imported
@@ -18,11 +18,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from service.cluster import drain, ingress, nodes, ports, progress, reach, relay, sweep, workspace
-from service.cluster.progress import StartFailed, demand, last_line
-from service.cluster.room import STORE_BYTES
+from service.cluster import drain, ingress, ports, progress, reach, relay, sweep, workspace
+from service.cluster.progress import StartFailed, last_line
 from service.engine import weights
 from service.observe import logs
+from service.preflight import machine
+from service.preflight.finding import require, run
 from service.settings import PREFIX, Settings
 
 JOIN_SECONDS = 60  # for a cluster to run a task that takes no time
@@ -54,10 +55,8 @@ def running(settings: Settings, say: Say) -> Iterator[str]:
     except OSError as error:
         place = f"{settings.host} port {settings.port}"
         raise CannotListen(f"cannot listen on {place}: {error.strerror}") from error
-    from service import needs  # slow to import, as torch is
-
     if settings.address is None:
-        demand(needs.of_machine(settings))
+        require(run("serve", machine.CHECKS | machine.WITH_TORCH, settings))
     elif settings.log_to_stderr:
         raise StartFailed(
             "log_to_stderr: on a cluster, replicas log to logs/worker-*.out of each node"
@@ -68,9 +67,9 @@ def running(settings: Settings, say: Say) -> Iterator[str]:
     with ExitStack() as stack:
         frontend = lines = None  # of a Ray of our own alone
         if settings.address is None:
-            run = stack.enter_context(own_ray(settings, say))
-            lines = stack.enter_context(relayed(run / "lines", settings, say))
-            frontend = drain.Frontend(run / "haproxy", settings.port)
+            folder = stack.enter_context(own_ray(settings, say))
+            lines = stack.enter_context(relayed(folder / "lines", settings, say))
+            frontend = drain.Frontend(folder / "haproxy", settings.port)
             stack.callback(frontend.shut)
         else:
             stack.enter_context(cluster(settings, say))
@@ -111,12 +110,12 @@ def pinned(settings: Settings) -> Settings:
         StartFailed: the revision cannot be looked up, or our own replicas would find no model, or
             none that fits.
     """
-    from service import needs
+    from service.preflight.model import CHECKS  # slow to import, as torch is
 
     try:
         model = weights.pin(settings.model)
         if settings.address is None:
-            demand(needs.of_model(settings, weights.locate(model)))
+            require(run("serve", CHECKS, settings, weights.locate(model)))
     except weights.ModelNotFound as error:
         raise StartFailed(str(error)) from error
     return settings.model_copy(update={"model": model})
@@ -164,7 +163,7 @@ def start_ray(settings: Settings, run: Path, cores: int) -> None:
             address="local",
             num_cpus=cores,
             include_dashboard=False,
-            object_store_memory=STORE_BYTES,
+            object_store_memory=machine.STORE_BYTES,
             log_to_driver=False,
             _temp_dir=str(run / "ray"),  # Ray opens it to all; ours stays private
         )
@@ -188,31 +187,31 @@ def cluster(settings: Settings, say: Say) -> Iterator[None]:
     with workspace.quiet(Path(os.devnull)):
         try:
             with our_sigterm(), progress.told(say, lambda: "the cluster has not answered yet"):
-                bare = join(settings)
-            for address in bare:
-                say(f"warning: {address} gets no replica: it was started {nodes.REMEDY}")
+                warnings = join(settings)
+            for warning in warnings:
+                say(warning)
             yield
         finally:
             ray.shutdown()
 
 
 def join(settings: Settings) -> list[str]:
-    """Join a cluster; see `cluster`. Gives the addresses of nodes that will get no replica."""
+    """Join a cluster; see `cluster`. Gives a warning for each node that will get no replica."""
     import ray
+
+    from service.preflight.cluster import CHECKS, REMEDY, joined
 
     try:
         reach.connect(settings.address or "")
         ray.init(address=settings.address, log_to_driver=False)
-        known = ray.nodes()  # type: ignore[no-untyped-call]  # Ray's gap
-        demand(nodes.unsuited(known, settings.host))
+        there = joined(settings.host)
+        require(run("serve", CHECKS, settings, there))
         address = ray.util.get_node_ip_address
-        task = ray.remote(num_cpus=0, label_selector=nodes.LABEL)
+        task = ray.remote(num_cpus=0, label_selector=ingress.LABEL)
         read = task(lambda: (address(), dict(os.environ))).remote()  # type: ignore[no-untyped-call]
         node, actual = ray.get(read, timeout=JOIN_SECONDS)
         ingress.check(settings, actual, node)
-        return nodes.bare(known)
-    except ingress.Unsuited as error:
-        raise StartFailed(str(error)) from error
+        return [f"warning: {node} gets no replica: it was started {REMEDY}" for node in there.bare]
     except (OSError, ValueError, RuntimeError, ray.exceptions.GetTimeoutError) as error:
         raise StartFailed(f"no Ray cluster at {settings.address}: {last_line(error)}") from error
 

@@ -7,9 +7,11 @@ from pathlib import Path
 
 from ray import serve
 
-from service import app, needs
+from service import app
 from service.cluster import ingress, progress
-from service.cluster.progress import StartFailed, demand, last_line
+from service.cluster.progress import StartFailed, last_line
+from service.preflight import cluster
+from service.preflight.finding import require, run
 from service.settings import Settings
 
 STOP_SECONDS = 10  # for Ray to delete what has left, beyond which we leave it alone
@@ -25,7 +27,7 @@ def deployed(
     Raises:
         StartFailed: Ray lacks what it needs, or a replica could not start; says why.
     """
-    demand(needs.of_ray(settings, app.resources()))
+    require(run("serve", cluster.CHECKS, settings, cluster.joined(settings.host)))
     with progress.told(say, lambda: "Ray Serve has not started yet"):
         start_serve(settings)
     patience: float = GIVEN_UP_SECONDS

@@ -274,14 +274,20 @@ ROWS = (
     # start and stop
     Row("launch.JOIN_SECONDS", "the start fails", "for a cluster to run an empty task"),
     Row(
-        "deployment.running.dashboard.SECONDS",
+        "deployment.dashboard.SECONDS",
         "the command fails",
         "for an answer of Ray's dashboard",
     ),
     Row("deployment.deploy.START_SECONDS", "the command fails", "for that dashboard to be there"),
     Row("cluster.reach.READY_SECONDS", "the start fails", "from deployed to ready", "ready"),
-    Row("probe.PROBE_SECONDS", "the update fails", "for a cluster's nodes to answer the probe"),
-    Row("needs.PROBED_BYTES", "only sizes are probed", "weights that a probe reads whole"),
+    Row(
+        "preflight.cluster.PROBE_SECONDS",
+        "the update fails",
+        "for a cluster's nodes to answer the probe",
+    ),
+    Row(
+        "preflight.model.PROBED_BYTES", "only sizes are probed", "weights that a probe reads whole"
+    ),
     Row("rollout.STOP_SECONDS", "Ray is left alone", "for Ray to delete what has left"),
     Row("rollout.GIVEN_UP_SECONDS", "Ray is left alone", "the same after a start that failed"),
     Row("cluster.drain.SECONDS", "HAProxy stops", "for the connections accepted last"),
@@ -315,12 +321,12 @@ NO_LIMITS = {
     "encode.estimate.FACT_BYTES", "api.tei.vocabulary.TOKEN_BYTES",
     "api.tei.vocabulary.WRITTEN_BYTES", "api.tei.vocabulary.ID_BYTES",
     "cluster.relay.READ_BYTES", "cluster.relay.NAME_BYTES", "cluster.reach.FRAME_BYTES",
-    "cluster.progress.PERIOD_SECONDS", "needs.REPLICA_BYTES", "deployment.deploy.POLL_SECONDS",
-    "deployment.running.dashboard.MOST_ACTORS", "deployment.manifest.MOST_NODES",
+    "cluster.progress.PERIOD_SECONDS", "preflight.model.REPLICA_BYTES",
+    "deployment.deploy.POLL_SECONDS",    "deployment.dashboard.MOST_ACTORS",
     "cluster.drain.COUNT_BYTES", "cluster.drain.NAME_BYTES",
     "cluster.drain.MOST_SOCKETS", "cluster.drain.PAUSE_SECONDS", "engine.proof.MEASURED_SECONDS",
     "engine.speed.MEMORY_SECONDS", "observe.lag.PERIOD_SECONDS",
     "observe.families.OBJECTIVE_SECONDS",
-    "cluster.room.STORE_BYTES", "cluster.ingress.BUFFER_BYTES", "cluster.ingress.CLIENT_SECONDS",
+    "preflight.machine.STORE_BYTES", "cluster.ingress.BUFFER_BYTES", "cluster.ingress.CLIENT_SECONDS",
     "cluster.ingress.RELOAD_SECONDS",  # these three are among the variables
 }  # fmt: skip

@@ -22,7 +22,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from model.native.naming import module
-from service.commands import doctor
+from service.preflight import machine
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -95,7 +95,7 @@ def test_a_python_for_which_there_are_no_wheels_is_refused_before_anything_is_in
             SystemExit, match=r"^Headlight needs Python 3\.11 to 3\.14: make PYTHON="
         ):
             exec(check)
-    assert fits is (doctor.OLDEST <= (3, minor) <= doctor.NEWEST) is (11 <= minor <= 14)
+    assert fits is (machine.OLDEST <= (3, minor) <= machine.NEWEST) is (11 <= minor <= 14)
     assert "Python 3.11 to 3.14" in (ROOT / "README.md").read_text()
 
 

@@ -9,6 +9,7 @@ Ray reads most of them when ray.serve is imported, and its workers inherit them:
 before the first import of ray. What each is worth: docs/decisions/0015-haproxy.md.
 """
 
+import json
 import math
 import os
 import secrets
@@ -17,7 +18,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from service.cluster import haproxy, nodes, ports
+from service.cluster import haproxy, ports
+from service.cluster.progress import StartFailed
 from service.keys import key as keys
 from service.settings import KIB, MIB, PREFIX, Settings
 
@@ -59,15 +61,16 @@ KEYS = f"{PREFIX}API_KEYS"
 FRONTED = "RAY_SERVE_ENABLE_HA_PROXY"  # whether HAProxy is in front of the replicas
 CONNECTIONS = "RAY_SERVE_HAPROXY_MAXCONN"  # of each node's HAProxy, for all that it serves
 
+# What a node that was started with our variables is labelled with, and each replica demands
+LABEL = {"headlight": "serves"}
+DEMAND = {"label_selector": LABEL}
+LABELLED = {"RAY_OVERRIDE_LABELS": json.dumps(LABEL)}  # which Ray reads when a node starts
+
 AUTHENTICATED = {"RAY_AUTH_MODE": "token"}  # without it, whoever reaches Ray runs code
 
 # A node told to stop hands its work over for so long; a replica's own time to leave is less.
 NODE_DRAIN_SECONDS = 90
 RECONNECT_SECONDS = 600  # a node serves on without the head; a reboot takes longer than Ray's 60
-
-
-class Unsuited(Exception):
-    """A cluster cannot serve as promised; its text is one line that names each variable."""
 
 
 # What the outermost layer reads of the settings
@@ -171,7 +174,7 @@ def clustered(settings: Settings) -> dict[str, str]:
     """
     return promised(settings) | {
         **AUTHENTICATED,
-        **nodes.LABELLED,
+        **LABELLED,
         "RAY_gcs_rpc_server_reconnect_timeout_s": str(RECONNECT_SECONDS),
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": str(NODE_DRAIN_SECONDS),
         **HEAP,
@@ -192,7 +195,7 @@ def placed(settings: Settings, block: int, run: Path, cores: int) -> dict[str, s
     directory = run / "haproxy"
     return {
         **AUTHENTICATED,
-        **nodes.LABELLED,
+        **LABELLED,
         "RAY_AUTH_TOKEN": secrets.token_hex(32),  # of this service alone; no file in the home
         **HEAP,
         **KERNELS,
@@ -233,14 +236,14 @@ def check(settings: Settings, actual: Mapping[str, str], node: str = "this clust
     """Check that Ray's processes on a node were started with what the promise needs.
 
     Raises:
-        Unsuited: they were not, or the cluster is open to whoever reaches it.
+        StartFailed: they were not, or the cluster is open to whoever reaches it.
     """
     different = differences(promised(settings), actual)
     if not settings.insecure_cluster:
         open_to_all = differences(AUTHENTICATED, actual)
         different += [f"{one} unless you set --insecure-cluster" for one in open_to_all]
     if different:
-        raise Unsuited(f"{node} cannot serve: " + "; ".join(different))
+        raise StartFailed(f"{node} cannot serve: " + "; ".join(different))
 
 
 def differences(promised: Mapping[str, str], actual: Mapping[str, str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""A start: what it lacks, or what it waits for, said every few seconds."""
+"""A start that failed, and what one waits for, said every few seconds."""
 
 import re
 import threading
@@ -11,16 +11,6 @@ PERIOD_SECONDS = 5.0
 
 class StartFailed(Exception):
     """The service could not be started; its text is one line."""
-
-
-def demand(lacking: Iterator[str]) -> None:
-    """Hold what a start needs.
-
-    Raises:
-        StartFailed: something is lacking; names all of it.
-    """
-    if sentences := "; ".join(lacking):
-        raise StartFailed(sentences)
 
 
 @contextmanager

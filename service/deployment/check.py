@@ -1,29 +1,21 @@
 """`headlight config check`: Serve files, RayServices and env files, before anything is sent.
 
-Serve file    schema (Ray's, strictly) and its rules, applications (our settings), bounds
-RayService    the Serve file in it, and the pods around it: variables, room, time-outs
+Serve file    Ray's schema, strictly; our settings; what only goes together
+RayService    the Serve file in it, and the pods around it: variables, time-outs
 env file      the variables of a cluster's nodes, for the Serve files beside it
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from service.cluster import ingress
-from service.deployment import (
-    applications,
-    bounds,
-    capacity,
-    manifest,
-    rules,
-    schema,
-    variables,
-)
-from service.deployment.applications import Application
-from service.deployment.document import Document, Unreadable, documents
-from service.deployment.faults import Fault, Finding
-from service.deployment.variables import Variables
+from service.preflight import manifest, schema, serve_file, variables
+from service.preflight.applications import Application
+from service.preflight.document import Document, Unreadable, documents, fields, get
+from service.preflight.finding import Finding
+from service.preflight.variables import Variables
 from service.wording.words import counted, listed
 
 YAML = (".yaml", ".yml", ".json")
@@ -54,7 +46,7 @@ def check(paths: Sequence[Path]) -> tuple[list[Finding], list[str]]:
     for each in (finding for file in files for finding in file.findings):
         unique.setdefault((each.file, each.line, each.text), each)
     findings = sorted(unique.values(), key=lambda each: (each.file, each.line))
-    wrong = {each.file for each in findings if not each.note}
+    wrong = {each.file for each in findings if each.wrong}
     right = [what for file in files for what in file.what if what.partition(": ")[0] not in wrong]
     return findings, right
 
@@ -71,21 +63,8 @@ def read(path: Path) -> str:
         raise OSError(f"{path} is not a text in UTF-8") from error
 
 
-def serve(file: Document, environ: Mapping[str, str]) -> tuple[list[Application], list[Finding]]:
-    """Check a Serve file by itself; gives its applications if Ray's schema takes it."""
-    wrong = [*file.twice(), *schema.check(file.value)]
-    ours: list[Application] = []
-    if not wrong:
-        plain = schema.plain(file.value)
-        ours, wrong = applications.read(plain, environ)
-        wrong += rules.check(plain)
-        wrong += bounds.of_file(plain, ours)
-        wrong += [fault for each in ours for fault in bounds.of_application(each)]
-    return ours, [file.finding(fault) for fault in wrong]
-
-
 def is_serve(document: Document) -> bool:
-    """Whether a document is meant as a Serve file: it is no object of Kubernetes'."""
+    """Say whether a document is meant as a Serve file: it is no object of Kubernetes'."""
     return isinstance(document.value, dict) and "kind" not in document.value
 
 
@@ -98,56 +77,47 @@ def _file(path: Path, nodes: Sequence[Variables]) -> Looked:
     try:
         found = documents(str(path), read(path))
     except Unreadable as error:
-        return Looked([], [Finding(str(path), error.line, "", error.text)])
-    services = [each for each in found if manifest.get(each.value, ("kind",)) == "RayService"]
+        return Looked([], [_unread(str(path), error)])
+    services = [each for each in found if get(each.value, ("kind",)) == "RayService"]
     maps = {
-        str(manifest.get(each.value, ("metadata", "name"))): manifest.fields(each.value, ("data",))
+        str(get(each.value, ("metadata", "name"))): fields(each.value, ("data",))
         for each in found
-        if manifest.get(each.value, ("kind",)) == "ConfigMap"
+        if get(each.value, ("kind",)) == "ConfigMap"
     }
     looked = [_service(each, maps) for each in services]
     looked += [_alone(each, nodes) for each in found if is_serve(each)]
     if not looked:
-        return Looked([], [Finding(str(path), 1, "", NOTHING)])
+        return Looked([], [Finding("", NOTHING, file=str(path), line=1)])
     what = [what for each in looked for what in each.what]
     return Looked(what, [finding for each in looked for finding in each.findings])
 
 
 def _alone(document: Document, nodes: Sequence[Variables]) -> Looked:
     """Look at a Serve file, for a cluster of each env file."""
-    ours, findings = serve(document, {})
+    ours, findings = serve_file.read(document, {})
     for here in nodes:
-        ours, findings = serve(document, here.values)
-        if not findings or all(finding.note for finding in findings):
+        ours, findings = serve_file.read(document, here.values)
+        if not any(finding.wrong for finding in findings):
             findings += variables.check(here, ours)
     return Looked([f"{document.file}: ok: {_said(ours)}"], findings)
 
 
 def _service(document: Document, maps: Mapping[str, Any]) -> Looked:
     """Look at a RayService."""
-    findings = [document.finding(fault) for fault in document.twice()]
-    if not isinstance(manifest.get(document.value, manifest.CONFIG), str):
-        fault = Fault(manifest.CONFIG, "is missing: it holds the Serve file")
-        return Looked([], [*findings, document.finding(fault)])
+    if not isinstance(get(document.value, manifest.CONFIG), str):
+        found = Finding(manifest.CONFIG, "is missing: it holds the Serve file")
+        return Looked([], [document.locate(found)])
     try:
         inside = document.within(manifest.CONFIG)
     except Unreadable as error:
-        return Looked([], [*findings, Finding(document.file, error.line, "", error.text)])
+        return Looked([], [_unread(document.file, error)])
     pods = list(manifest.variables(document, maps))
-    ours, found = serve(inside, pods[0].values if pods else {})
-    findings += found
-    if not any(not finding.note for finding in found):
-        findings += _around(document, inside, ours)
+    ours, findings = serve_file.read(inside, pods[0].values if pods else {})
+    if not any(finding.wrong for finding in findings):
+        around = manifest.check(document, schema.plain(inside.value), ours)
+        findings += map(document.locate, around)
         findings += [finding for here in pods for finding in variables.check(here, ours)]
     return Looked([f"{document.file}: ok: {_said(ours)}; its pods"], findings)
-
-
-def _around(document: Document, inside: Document, ours: list[Application]) -> Iterator[Finding]:
-    """What is wrong between a Serve file and the pods around it."""
-    for fault in manifest.check(document, schema.plain(inside.value), ours):
-        yield document.finding(fault)
-    for fault in capacity.lacking(ours, manifest.nodes(document)):
-        yield inside.finding(fault)
 
 
 def _env(here: Variables, wrong: list[Finding], alone: bool) -> Looked:
@@ -158,8 +128,19 @@ def _env(here: Variables, wrong: list[Finding], alone: bool) -> Looked:
     return Looked([f"{here.file}: ok: {what}"], findings)
 
 
+def row(found: Finding) -> dict[str, Any]:
+    """Write a finding for programs."""
+    note = not found.wrong
+    said = {"file": found.file, "line": found.line, "path": found.path, "text": found.text}
+    return said | {"note": note}
+
+
+def _unread(file: str, error: Unreadable) -> Finding:
+    return Finding("", error.text, file=file, line=error.line)
+
+
 def _said(ours: Sequence[Application]) -> str:
-    """What was checked of a Serve file, and what it needs of its nodes."""
+    """Say what was checked of a Serve file, and what it needs of its nodes."""
     served = [f"{each.name} ({_replicas(each)} of {each.settings.model})" for each in ours]
     room = f"{ingress.CONNECTIONS} at least {variables.room(ours)} = {variables.formula(ours)}"
     checked = "keys, settings, time-outs, ports and replicas"

@@ -16,19 +16,19 @@ from pathlib import Path
 from typing import Any
 
 from service.cluster import progress, reach
-from service.deployment import capacity, check, manifest, schema
-from service.deployment.applications import Application
-from service.deployment.document import Document, Unreadable, documents
-from service.deployment.faults import Fault
-from service.deployment.running import outcome
-from service.deployment.running.dashboard import Dashboard, Silent, Unreachable
-from service.deployment.running.plan import Plan, plan
+from service.deployment import check, outcome
+from service.deployment.dashboard import Dashboard, Silent, Unreachable
+from service.deployment.plan import Plan, plan
+from service.preflight import capacity, schema, serve_file
+from service.preflight.applications import Application
+from service.preflight.document import Document, Unreadable, documents, get
+from service.preflight.finding import Finding
 from service.wording.words import listed
 
 POLL_SECONDS = 0.5
 START_SECONDS = 15  # from `ray start` to its dashboard's first answer
 # What stops Serve, from a shell without ray.env
-AGAIN = "`RAY_AUTH_MODE=token serve shutdown`, then deploy again"
+AGAIN = "run `RAY_AUTH_MODE=token serve shutdown`, then deploy again"
 
 
 class Wrong(Exception):
@@ -61,7 +61,7 @@ def prepare(path: Path, address: str, wait: float, say: Callable[[str], None]) -
     with progress.told(say, lambda: f"Ray's dashboard at {address} does not answer yet"):
         before = _first(cluster, time.monotonic() + min(wait, START_SECONDS))
     if faults := _unfit(document, ours, cluster, before):
-        raise Wrong("\n".join(str(document.finding(fault)) for fault in faults))
+        raise Wrong("\n".join(str(document.locate(fault)) for fault in faults))
     body = schema.plain(document.value)
     alive = {each.name: cluster.replicas(each.name) for each in ours}
     return Prepared(cluster, body, ours, before["applications"], alive)
@@ -133,12 +133,12 @@ def _read(path: Path) -> tuple[Document, list[Application]]:
         found = documents(file, check.read(path))
     except Unreadable as error:
         raise Wrong(f"{file}:{error.line}: {error.text}") from error
-    if any(manifest.get(each.value, ("kind",)) for each in found):
+    if any(get(each.value, ("kind",)) for each in found):
         raise Wrong(f"{file} is for Kubernetes: kubectl apply --filename {file}")
     if len(found) != 1:
         raise Wrong(f"{file} holds {len(found)} documents, and a Serve file is one")
-    ours, findings = check.serve(found[0], {})
-    if wrong := [str(finding) for finding in findings if not finding.note]:
+    ours, findings = serve_file.read(found[0], {})
+    if wrong := [str(finding) for finding in findings if finding.wrong]:
         raise Wrong("\n".join(wrong))
     return found[0], ours
 
@@ -156,20 +156,20 @@ def _first(cluster: Dashboard, until: float) -> dict[str, Any]:
 
 def _unfit(
     document: Document, ours: list[Application], cluster: Dashboard, before: dict[str, Any]
-) -> list[Fault]:
+) -> list[Finding]:
     """What is wrong with a file on this cluster."""
     nodes = cluster.nodes()
     serve = schema.plain(document.value)
     host, wrong = serve["http_options"]["host"], [*_fixed(serve, before), *_taken(serve, before)]
     if reach.loopback(host) and len(nodes) > 1:
         text = f"{host} is reached from its own node alone, and there are {len(nodes)}"
-        wrong.append(Fault(("http_options", "host"), f"{text}; write 0.0.0.0"))
+        wrong.append(Finding(("http_options", "host"), text, "write 0.0.0.0"))
     if not any(node.managed for node in nodes):
         wrong += capacity.lacking(ours, [node.resources for node in nodes])
     return wrong
 
 
-def _taken(value: dict[str, Any], before: dict[str, Any]) -> Iterator[Fault]:
+def _taken(value: dict[str, Any], before: dict[str, Any]) -> Iterator[Finding]:
     """Find prefixes of applications that stay: Ray would lead their requests elsewhere."""
     stay = {
         said.get("route_prefix"): name
@@ -179,23 +179,23 @@ def _taken(value: dict[str, Any], before: dict[str, Any]) -> Iterator[Fault]:
     for i, application in enumerate(value["applications"]):
         prefix = application.get("route_prefix", "/")
         if stay.get(prefix, application.get("name")) != application.get("name"):
-            text = f"{prefix} leads to {stay[prefix]}, which a program deployed; write another"
-            yield Fault(("applications", i, "route_prefix"), text)
+            text = f"{prefix} leads to {stay[prefix]}, which a program deployed"
+            yield Finding(("applications", i, "route_prefix"), text, "write another")
 
 
-def _fixed(value: dict[str, Any], before: dict[str, Any]) -> list[Fault]:
+def _fixed(value: dict[str, Any], before: dict[str, Any]) -> list[Finding]:
     """What Ray sets when Serve starts, and then ignores."""
     running = before.get("http_options")
     if not running:
         return []
     wrong = [
-        Fault(("http_options", name), f"{new!r} cannot replace {running[name]!r} in place: {AGAIN}")
+        Finding(("http_options", name), f"{new!r} cannot replace {running[name]!r} in place", AGAIN)
         for name, new in schema.listener(value).items()
         if name in running and running[name] != new
     ]
     new, old = value.get("proxy_location", "EveryNode"), before.get("proxy_location")
     if old and new != old:
-        wrong.append(Fault(("proxy_location",), f"{new} cannot replace {old} in place: {AGAIN}"))
+        wrong.append(Finding(("proxy_location",), f"{new} cannot replace {old} in place", AGAIN))
     return wrong
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
-from service.cluster.ingress import Unsuited
+from service.cluster.progress import StartFailed
 from service.fleet import policy
 from service.settings import Settings
 
@@ -58,13 +58,13 @@ def check(settings: Settings, config: Any) -> None:
         config: Ray's, of the deployment, as the configuration made it.
 
     Raises:
-        Unsuited: it says something that would go before what `args` say, or be ignored.
+        StartFailed: it says something that would go before what `args` say, or be ignored.
     """
     scales, said = config.autoscaling_config, config.user_configured_option_names
     if settings.max_replicas is None:
         if scales is not None:
-            raise Unsuited(f"not {OWN} but min_replicas and max_replicas in args")
+            raise StartFailed(f"not {OWN} but min_replicas and max_replicas in args")
     elif scales is None or scales.policy != automatic(settings).policy:
-        raise Unsuited(f"max_replicas: leave {OWN} out of the deployment")
+        raise StartFailed(f"max_replicas: leave {OWN} out of the deployment")
     elif "num_replicas" in said:
-        raise Unsuited("max_replicas: leave num_replicas out of the deployment")
+        raise StartFailed("max_replicas: leave num_replicas out of the deployment")

@@ -9,7 +9,7 @@ import pytest
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray's own age
-    from service.deployment import bounds
+    from service.preflight import serve_file
 
 from tests.deploy.values import every_cluster
 
@@ -73,7 +73,11 @@ def test_prometheus_reaches_each_replica(documents: list[dict[str, Any]]) -> Non
         rule for rule in policy["ingress"] if rule["from"] == [{"namespaceSelector": namespace}]
     )
 
-    replicas = {"protocol": "TCP", "port": bounds.REPLICAS.start, "endPort": bounds.REPLICAS[-1]}
+    replicas = {
+        "protocol": "TCP",
+        "port": serve_file.REPLICAS.start,
+        "endPort": serve_file.REPLICAS[-1],
+    }
     assert replicas in rule["ports"]
 
 

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from service import settings
-from service.cluster import ingress, room
+from service.cluster import ingress
+from service.preflight import machine
 from service.settings import Settings
 from tests.deploy.values import DEPLOYMENTS
 
@@ -60,7 +61,7 @@ def test_a_pod_is_a_whole_service(case: str, pod: dict[str, Any]) -> None:
     (container, *_) = spec["containers"]
     shared = next(each["emptyDir"] for each in spec["volumes"] if each["name"] == "shm")
 
-    assert int(shared["sizeLimit"].removesuffix("Mi")) << 20 >= room.STORE_BYTES["haproxy"]
+    assert int(shared["sizeLimit"].removesuffix("Mi")) << 20 >= machine.STORE_BYTES
     assert spec["shareProcessNamespace"] is True
     assert spec["automountServiceAccountToken"] is False
     assert spec["securityContext"]["runAsNonRoot"] is True

@@ -13,7 +13,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray's own age
     from service.deployment import check
 
-from service.cluster import ingress, room
+from service.cluster import ingress
+from service.preflight import machine
 from service.settings import Settings
 from tests.deploy.values import CASES, DIGEST, every_cluster
 
@@ -174,7 +175,7 @@ def test_rays_store_fits_into_the_shared_memory(service: dict[str, Any]) -> None
         shared = volumes["shm"]["emptyDir"]
 
         assert shared == {"medium": "Memory", "sizeLimit": f"{2 * store >> 20}Mi"}
-        assert store >= room.STORE_BYTES["haproxy"]
+        assert store >= machine.STORE_BYTES
 
 
 @every_cluster

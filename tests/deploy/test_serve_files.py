@@ -19,5 +19,5 @@ def test_what_deploy_holds_for_a_cluster_is_right() -> None:
     for files in (serve, services):
         found, right = check.check(files)
 
-        assert [str(each) for each in found if not each.note] == []
+        assert [str(each) for each in found if each.wrong] == []
         assert len(right) == len(files) > 0

@@ -22,7 +22,7 @@ import httpx
 import pytest
 import yaml
 
-from service.cluster import ingress, nodes, ports, workspace
+from service.cluster import ingress, ports, workspace
 from service.settings import Settings
 from tests.ray import drill
 
@@ -296,7 +296,7 @@ WRONG: dict[str, tuple[Change, int, str]] = {
     ),
     "typo": (option("num_replica", 2), 2, "num_replica: Ray knows no such key; did you mean"),
     "no such node": (
-        option("ray_actor_options", {"num_cpus": 3, "label_selector": nodes.LABEL}),
+        option("ray_actor_options", {"num_cpus": 3, "label_selector": ingress.LABEL}),
         2,
         "a replica takes CPU 3; no node has more than CPU 2",
     ),

@@ -130,7 +130,10 @@ def test_a_wrong_update_leaves_the_old_version_and_says_why(
             send(here, args(**wrong))
             line = failed(here)
             took[name] = time.monotonic() - began
-            assert line.startswith("service.probe.Unfit: node 127.0.0.1: ") and WRONG[name] in line
+            assert (
+                line.startswith("service.cluster.progress.StartFailed: node 127.0.0.1: ")
+                and WRONG[name] in line
+            )
 
     journal = loaded(here, update)
 

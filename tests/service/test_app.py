@@ -9,6 +9,7 @@ import pytest
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray's own age
     from service import app
+    from service.preflight.applications import DEPLOYMENT
 
 
 class State(StrEnum):
@@ -23,7 +24,7 @@ def test_states_of_replicas_are_named_however_ray_gives_them(
 ) -> None:
     """Some come as Ray's enumeration, some as its names."""
     deployment = SimpleNamespace(replica_states={state: 2}, message="not yet")
-    application = SimpleNamespace(deployments={app.DEPLOYMENT: deployment})
+    application = SimpleNamespace(deployments={DEPLOYMENT: deployment})
     status = SimpleNamespace(applications={app.APPLICATION: application})
     monkeypatch.setattr(app.serve, "status", lambda: status)
 

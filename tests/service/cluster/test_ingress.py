@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from service.cluster import ingress, ports
+from service.cluster.progress import StartFailed
 from service.settings import Settings
 
 CORES = 4
@@ -105,7 +106,7 @@ def test_each_difference_of_a_cluster_is_named() -> None:
         "'headlight-haproxy'",
         "RAY_SERVE_HAPROXY_MAXCONN is '1023' there, but must be at least 1024",
     }
-    with pytest.raises(ingress.Unsuited, match="^this cluster cannot serve: .*RETRIES"):
+    with pytest.raises(StartFailed, match="^this cluster cannot serve: .*RETRIES"):
         ingress.check(Settings(), actual)
 
 
@@ -116,9 +117,7 @@ def test_a_cluster_that_lets_everybody_in_is_refused(mode: str | None) -> None:
     if mode is None:
         del actual["RAY_AUTH_MODE"]
 
-    with pytest.raises(
-        ingress.Unsuited, match="RAY_AUTH_MODE .* unless you set --insecure-cluster"
-    ):
+    with pytest.raises(StartFailed, match="RAY_AUTH_MODE .* unless you set --insecure-cluster"):
         ingress.check(Settings(), actual)
     ingress.check(Settings(insecure_cluster=True), actual)
 
@@ -129,7 +128,7 @@ def test_the_bound_of_a_clients_connections_is_the_clusters() -> None:
 
     ingress.check(bound, ingress.clustered(bound))
     ingress.check(Settings(), ingress.clustered(bound))
-    with pytest.raises(ingress.Unsuited, match="HEADLIGHT_MAX_SOURCE_CONNECTIONS is not set"):
+    with pytest.raises(StartFailed, match="HEADLIGHT_MAX_SOURCE_CONNECTIONS is not set"):
         ingress.check(bound, ingress.clustered(Settings()))
 
 
@@ -139,7 +138,7 @@ def test_a_cluster_of_two_models_has_room_for_both() -> None:
 
     ingress.check(Settings(replicas=1), shared)
     ingress.check(Settings(replicas=2, max_body_bytes=5), shared)
-    with pytest.raises(ingress.Unsuited, match="MAXCONN"):
+    with pytest.raises(StartFailed, match="MAXCONN"):
         ingress.check(Settings(replicas=4), shared)
 
 

@@ -50,14 +50,6 @@ def test_a_cause_that_fails_when_the_wait_is_over_says_nothing() -> None:
             thread.join(5)
 
 
-def test_what_is_lacking_ends_the_start() -> None:
-    """All of it in one line; nothing lacking is no failure."""
-    progress.demand(iter([]))
-
-    with pytest.raises(progress.StartFailed, match="^no GPU; no port$"):
-        progress.demand(iter(["no GPU", "no port"]))
-
-
 @pytest.mark.parametrize(
     ("text", "line"),
     [

@@ -15,9 +15,10 @@ from click.testing import CliRunner, Result
 
 from model.native import library
 from service.cli import main
-from service.cluster import haproxy, ports, room
+from service.cluster import haproxy, ports
 from service.commands import doctor
-from service.settings import MIB
+from service.preflight import machine, model
+from service.settings import MIB, Settings
 
 WHAT = ["python", "processor", "compiler", "ray", "haproxy", "port", "Ray's ports", "memory"]
 WHAT += ["shared memory", "disk", "torch", "compiled pass", "GPUs", "settings"]
@@ -77,9 +78,9 @@ WRONG = {
         "`make operator`",
     ),
     "compiler": ((shutil, "which", lambda name: None), "note  compiler", "g++"),
-    "Ray": ((doctor, "version", lambda name: "2.61.0"), "FAIL  ray", "pip install 'ray[serve]"),
+    "Ray": ((machine, "version", lambda name: "2.61.0"), "FAIL  ray", "pip install 'ray[serve]"),
     "no Ray": (
-        (doctor, "version", missing(importlib.metadata.PackageNotFoundError)),
+        (machine, "version", missing(importlib.metadata.PackageNotFoundError)),
         "FAIL  ray",
         "pip install 'ray[serve]",
     ),
@@ -90,12 +91,12 @@ WRONG = {
     ),
     "ports": ((ports, "BLOCKS", range(20_000, 20_000)), "FAIL  Ray's ports", "docs/ports.md"),
     "shared memory": (
-        (room, "files", lambda place: 64 * MIB if place == room.SHARED else 9999 * MIB),
+        (machine, "free_disk", lambda place: 64 * MIB if place == machine.SHARED else 9999 * MIB),
         "note  shared memory",
         "--shm-size 1g",
     ),
     "disk": ((os, "access", lambda path, mode: False), "FAIL  disk", "mount one"),
-    "memory": ((room, "memory", lambda: 100 * MIB), "FAIL  settings", "100 MiB are free"),
+    "memory": ((model, "free_memory", lambda: 100 * MIB), "FAIL  replicas 1", "100 MiB are free"),
     "GPU": ((torch.cuda, "device_count", lambda: 3), "ok    GPUs", "3"),
 }
 
@@ -148,8 +149,10 @@ def test_a_processor_without_avx2_is_told(monkeypatch: pytest.MonkeyPatch, tmp_p
     """By the kernel's own list."""
     listed = tmp_path / "cpuinfo"
     listed.write_text("processor : 0\nflags : fpu sse2\n")
-    monkeypatch.setattr(doctor, "PROCESSOR", listed)
-    assert str(doctor._processor()).startswith("note  processor       no AVX2: ")
+    monkeypatch.setattr(machine, "PROCESSOR", listed)
+    (found,) = machine.processor(Settings())
+    assert doctor.line(found).startswith("note  processor       no AVX2: ")
 
     listed.write_text("flags : fpu avx2 avx512f\n")
-    assert doctor._processor().fact == "avx2 avx512f"
+    (found,) = machine.processor(Settings())
+    assert found.what == "avx2 avx512f"

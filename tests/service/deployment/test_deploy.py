@@ -12,8 +12,8 @@ import yaml
 from click.testing import CliRunner, Result
 
 from service.cli import main
-from service.deployment import schema
-from service.deployment.running import dashboard
+from service.deployment import dashboard
+from service.preflight import schema
 from tests.service.deployment.clusters import OPTIONS, Cluster, application, dashboard_of
 
 DEPLOY = Path(__file__).parent.parent.parent.parent / "deploy"
@@ -135,7 +135,7 @@ def test_what_is_no_token_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 NOT_BUILT = {
     "status": "DEPLOY_FAILED",
-    "message": "Deploying app 'headlight' failed:\nservice.probe.Unfit: no folder /nowhere",
+    "message": "Deploying app failed:\nservice.cluster.progress.StartFailed: no folder /nowhere",
     "deployments": {},
 }
 
@@ -282,13 +282,13 @@ def test_what_breaks_off_may_have_been_taken() -> None:
         (
             Cluster(SERVED),
             ("port: 8000", "port: 8001"),
-            "9: http_options.port: 8001 cannot replace 8000 in place: `RAY_AUTH_MODE=token serve "
-            "shutdown`, then deploy again",
+            "9: http_options.port: 8001 cannot replace 8000 in place; run `RAY_AUTH_MODE=token "
+            "serve shutdown`, then deploy again",
         ),
         (
             Cluster(SERVED),
             ("proxy_location: EveryNode", "proxy_location: HeadOnly"),
-            "6: proxy_location: HeadOnly cannot replace EveryNode in place: `RAY_AUTH",
+            "6: proxy_location: HeadOnly cannot replace EveryNode in place; run `RAY_AUTH",
         ),
         (
             Cluster({}),

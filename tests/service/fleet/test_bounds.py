@@ -12,7 +12,7 @@ with warnings.catch_warnings():
     from ray.serve.config import AutoscalingConfig
 
     from service.fleet import bounds, policy
-from service.cluster.ingress import Unsuited
+from service.cluster.progress import StartFailed
 from service.settings import Settings
 
 SCALED = Settings(min_replicas=2, max_replicas=7, downscale_delay_seconds=41)
@@ -66,7 +66,7 @@ def said(scales: Any, *options: str) -> Any:
 )
 def test_a_file_that_says_it_twice_is_refused(settings: Settings, config: Any, line: str) -> None:
     """Ray would let the deployment's own go first, or ignore it, without a word."""
-    with pytest.raises(Unsuited, match=f"^{line}$"):
+    with pytest.raises(StartFailed, match=f"^{line}$"):
         bounds.check(settings, config)
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from service.cluster import room
+from service.preflight import machine
 from service.settings import MIB
 
 
@@ -25,9 +25,9 @@ def test_files_that_are_kept_to_be_read_again_leave_room(
 ) -> None:
     """A container that has just read its weights is full of them, and can give them up."""
     files = group(tmp_path, bound=str(3 * MIB), used=3 * MIB, kept=2 * MIB)
-    monkeypatch.setattr(room, "GROUPS", [files])
+    monkeypatch.setattr(machine, "GROUPS", [files])
 
-    assert room.memory() == 2 * MIB + 11
+    assert machine.free_memory() == 2 * MIB + 11
 
 
 def test_a_group_without_a_bound_leaves_what_the_machine_has(
@@ -35,6 +35,6 @@ def test_a_group_without_a_bound_leaves_what_the_machine_has(
 ) -> None:
     """Nor does one that is not there take any."""
     files = group(tmp_path, bound="max", used=5, kept=3)
-    monkeypatch.setattr(room, "GROUPS", [files, ("none", "none", "none", ())])
+    monkeypatch.setattr(machine, "GROUPS", [files, ("none", "none", "none", ())])
 
-    assert room.memory() > 64 * MIB
+    assert machine.free_memory() > 64 * MIB

@@ -1,15 +1,13 @@
 """A YAML document: its value, and the line of each key."""
 
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
 
-from service.deployment.faults import Fault, Finding
+from service.preflight.finding import Finding
 from service.wording.fault import Loc
-from service.wording.words import place
 
 
 class Unreadable(Exception):
@@ -48,10 +46,10 @@ class Document:
             line, node = step[0].start_mark.line, step[1]
         return self.above + line + 1
 
-    def finding(self, fault: Fault) -> Finding:
-        """Give a fault its place."""
-        path = place((*self.base, *fault.loc))
-        return Finding(self.file, self.line(fault.loc), path, fault.text, fault.note)
+    def locate(self, found: Finding) -> Finding:
+        """Give a finding its line."""
+        loc: Loc = found.place  # type: ignore[assignment]  # of a file they are keys
+        return replace(found, place=(*self.base, *loc), file=self.file, line=self.line(loc))
 
     def within(self, loc: Loc) -> "Document":
         """Read the text at a key as a document of its own.
@@ -70,9 +68,19 @@ class Document:
             raise Unreadable(f"holds {len(found)} documents, and must hold one", self.line(loc))
         return found[0]
 
-    def twice(self) -> Iterator[Fault]:
-        """Find keys that stand twice in one mapping, of which YAML's reader takes the last."""
-        yield from _twice(self.root, (), set())
+
+class Loader(yaml.SafeLoader):
+    """Reads YAML, and refuses a key that stands twice, of which PyYAML takes the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Hold that each key stands once, then read the mapping."""
+        seen = set[str]()
+        for key, _ in node.value:
+            if key.value in seen:
+                text = f"{key.value} stands twice; leave one"
+                raise yaml.constructor.ConstructorError(problem=text, problem_mark=key.start_mark)
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
 
 
 def documents(file: str, text: str, above: int = 0, base: Loc = ()) -> list[Document]:
@@ -81,7 +89,7 @@ def documents(file: str, text: str, above: int = 0, base: Loc = ()) -> list[Docu
     Raises:
         Unreadable: it is not YAML.
     """
-    loader, found = yaml.SafeLoader(text), []
+    loader, found = Loader(text), []
     try:
         while loader.check_node() and (node := loader.get_node()):
             found.append(Document(file, loader.construct_document(node), node, above, base))
@@ -97,27 +105,45 @@ def documents(file: str, text: str, above: int = 0, base: Loc = ()) -> list[Docu
     return found
 
 
+def leaves(value: Any, loc: Loc = ()) -> Iterator[tuple[Loc, Any]]:
+    """List what holds no mapping or list, or an empty one, with its place."""
+    inner: Iterator[tuple[Any, Any]] = iter(())
+    if isinstance(value, Mapping):
+        inner = iter(value.items())
+    elif isinstance(value, list):
+        inner = iter(enumerate(value))
+    if not value or not isinstance(value, Mapping | list):
+        yield loc, value
+    for key, each in inner:
+        yield from leaves(each, (*loc, key))
+
+
+def get(value: Any, loc: Loc) -> Any:
+    """Return what stands at a place, None where nothing does."""
+    for part in loc:
+        try:
+            value = value[part]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return value
+
+
+def fields(value: Any, loc: Loc) -> dict[str, Any]:
+    """Return the mapping at a place, empty where there is none."""
+    found = get(value, loc)
+    return found if isinstance(found, dict) else {}
+
+
+def entries(value: Any, loc: Loc) -> list[Any]:
+    """Return the list at a place, empty where there is none."""
+    found = get(value, loc)
+    return found if isinstance(found, list) else []
+
+
 def _step(node: yaml.Node, part: str | int) -> tuple[yaml.Node, yaml.Node] | None:
-    """The key and the value one step below a node; of a key that stands twice, the last."""
+    """Return the key and the value one step below a node."""
     if isinstance(node, yaml.MappingNode):
-        return next((pair for pair in reversed(node.value) if pair[0].value == str(part)), None)
+        return next((pair for pair in node.value if pair[0].value == str(part)), None)
     if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
         return node.value[part], node.value[part]
     return None
-
-
-def _twice(node: yaml.Node, loc: Loc, seen: set[int]) -> Iterator[Fault]:
-    """The same below a node; an alias leads to a node seen before."""
-    if id(node) in seen:
-        return
-    seen.add(id(node))
-    if isinstance(node, yaml.MappingNode):
-        names = Counter(str(key.value) for key, _ in node.value)
-        yield from (
-            Fault((*loc, name), "stands twice; leave one") for name in names - Counter({*names})
-        )
-        for key, value in node.value:
-            yield from _twice(value, (*loc, str(key.value)), seen)
-    elif isinstance(node, yaml.SequenceNode):
-        for index, value in enumerate(node.value):
-            yield from _twice(value, (*loc, index), seen)

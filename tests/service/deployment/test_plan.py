@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from service.deployment.running.plan import plan
+from service.deployment.plan import plan
 
 OLD: dict[str, Any] = {
     "name": "a",

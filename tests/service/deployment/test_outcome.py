@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from service.deployment.applications import Application
-from service.deployment.running import outcome
+from service.deployment import outcome
+from service.preflight.applications import Application
 from service.settings import Settings
 
 OURS = Application(("applications", 0), "headlight", {}, Settings(model="org/name"))

@@ -9,25 +9,22 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
-from pathlib import Path
 
 from pydantic import ValidationError
 
 from service import settings
 from service.cluster import ingress
-from service.deployment import faults
-from service.deployment.applications import Application
-from service.deployment.faults import Finding
+from service.preflight import applications
+from service.preflight.applications import Application
+from service.preflight.finding import Finding, Grade
 from service.settings import PREFIX, Settings
 from service.wording.words import meant
 
 ASSIGNMENT = re.compile(r"^(?:export\s+)?([A-Za-z_]\w*)=(.*)$")
 WHERE_IT_LIES = re.compile(r"\$\(command -v ([\w./-]+)\)")  # a program by the shell's search
-SERVE = re.compile(r"\bRAY_SERVE_[A-Z0-9_]+")  # a variable of Ray Serve's
 # A node's own time to leave, which covers a replica's
 DRAIN = "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"
-HAPROXY, THROUGHPUT = "RAY_SERVE_ENABLE_HA_PROXY", "RAY_SERVE_THROUGHPUT_OPTIMIZED"
+THROUGHPUT = "RAY_SERVE_THROUGHPUT_OPTIMIZED"
 
 
 @dataclass(frozen=True)
@@ -48,10 +45,10 @@ class Variables:
     line: int = 1
     base: str = ""
 
-    def finding(self, name: str, text: str, note: bool = False) -> Finding:
+    def finding(self, name: str, what: str, mend: str = "", grade: Grade = "FAIL") -> Finding:
         """Say something of one variable."""
         path = ".".join(filter(None, (self.base, name)))
-        return Finding(self.file, self.lines.get(name, self.line), path, text, note)
+        return Finding(path, what, mend, grade, self.file, self.lines.get(name, self.line))
 
 
 def parse(file: str, text: str) -> tuple[Variables, list[Finding]]:
@@ -66,7 +63,8 @@ def parse(file: str, text: str) -> tuple[Variables, list[Finding]]:
         except ValueError:
             value = None
         if match is None or value is None:
-            wrong.append(Finding(file, number, "", "not a variable; write NAME=value"))
+            mend = "write NAME=value"
+            wrong.append(Finding("", "not a variable", mend, file=file, line=number))
             continue
         found.values[match[1]] = WHERE_IT_LIES.sub(r"\1", value)
         found.lines[match[1]] = number
@@ -78,7 +76,6 @@ def check(here: Variables, ours: Sequence[Application]) -> Iterator[Finding]:
 
     Without any, what they say of deadline and drain is taken at its word.
     """
-    yield from _unknown(here)
     served, wrong = _served(here, ours)
     if wrong:
         yield from wrong
@@ -89,14 +86,14 @@ def check(here: Variables, ours: Sequence[Application]) -> Iterator[Finding]:
     promised[ingress.CONNECTIONS] = str(room(ours))
     for name, must in promised.items():
         if not ingress.keeps(name, must, here.values.get(name, "")):
-            yield here.finding(name, _different(name, must, here, ours))
+            yield _different(name, must, here, ours)
     yield from _open(here, served)
     yield from _node(here, served)
 
 
 def room(ours: Sequence[Application]) -> int:
     """Return the connections that HAProxy needs, on each node, for all that is served."""
-    queues = sum(each.connections for each in ours) or ingress.ongoing(Settings())
+    queues = sum(map(applications.connections, ours)) or ingress.ongoing(Settings())
     return queues + ingress.SPARE_REQUESTS
 
 
@@ -107,21 +104,21 @@ def formula(ours: Sequence[Application]) -> str:
 
 
 def _served(here: Variables, ours: Sequence[Application]) -> tuple[list[Settings], list[Finding]]:
-    """The settings of what is served, or those that the variables themselves imply."""
+    """Return the settings of what is served, or those that the variables themselves imply."""
     if ours:
         return [each.settings for each in ours], []
     named = {name: value for name, value in here.values.items() if name.startswith(PREFIX)}
     try:
         return [settings.load(_implied(here), named)], []
     except ValidationError as error:
-        wrong = [faults.setting(each) for each in error.errors()]
+        wrong = [applications.fault(each) for each in error.errors()]
         return [], [here.finding(f"{PREFIX}{name.upper()}", text) for name, text in wrong]
     except ValueError as error:
         return [], [here.finding("", str(error))]
 
 
 def _implied(here: Variables) -> dict[str, object]:
-    """The settings that a cluster's variables are made for."""
+    """Work out the settings that a cluster's variables are made for."""
     deadline = _number(here, "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S", 35) - 5
     drain = _number(here, "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S", 0)
     return {
@@ -137,67 +134,41 @@ def _number(here: Variables, name: str, otherwise: float) -> float:
         return otherwise
 
 
-def _different(name: str, must: str, here: Variables, ours: Sequence[Application]) -> str:
-    """How a variable breaks the promise."""
+def _different(name: str, must: str, here: Variables, ours: Sequence[Application]) -> Finding:
+    """Say how a variable breaks the promise."""
     actual = here.values.get(name)
     has = "is not set" if actual is None else f"is {actual!r}"
     if name == ingress.CONNECTIONS:
-        return f"{has}, but HAProxy must not fill first; write at least {must} = {formula(ours)}"
-    if name == HAPROXY and here.values.get(THROUGHPUT) == "1":
-        return f"{has} beside {THROUGHPUT}=1, which sends all through the head; write {must}"
+        mend = f"write at least {must} = {formula(ours)}"
+        return here.finding(name, f"{has}, but HAProxy must not fill first", mend)
+    if name == ingress.FRONTED and here.values.get(THROUGHPUT) == "1":
+        has = f"{has} beside {THROUGHPUT}=1, which sends all through the head"
+        return here.finding(name, has, f"write {must}")
     if name == ingress.PROGRAM:
-        return f"{has}, but must be the path of {must}"
-    like = "" if actual is not None else meant(name, _strangers(here))
-    return f"{has}; write {must!r}{like.replace('did you mean', 'is it')}"
-
-
-def _strangers(here: Variables) -> list[str]:
-    """Variables of Ray's that we do not set ourselves."""
-    ours = ingress.clustered(Settings())
-    return [name for name in here.values if name.startswith("RAY_") and name not in ours]
-
-
-def _unknown(here: Variables) -> Iterator[Finding]:
-    """Variables of Ray Serve's that there are not: a typo, which Ray ignores."""
-    others = [name for name in _strangers(here) if SERVE.fullmatch(name)]
-    known = names() if others else frozenset()
-    for name in others:
-        if name not in known:
-            near = max(known, key=lambda one: _alike(name, one))
-            yield here.finding(name, f"Ray knows no such variable; did you mean {near}?")
-
-
-def _alike(name: str, other: str) -> int:
-    """Words that two names share."""
-    return len({*name.split("_")} & {*other.split("_")})
-
-
-def names() -> frozenset[str]:
-    """Return the variables that Ray Serve reads, which its constants name."""
-    spec = find_spec("ray.serve._private")
-    folder = Path((spec.submodule_search_locations or [""])[0]) if spec else Path()
-    texts = (path.read_text() for path in folder.rglob("*.py"))
-    return frozenset(name for text in texts for name in SERVE.findall(text))
+        return here.finding(name, f"{has}, but must be the path of {must}")
+    others = here.values.keys() - ingress.clustered(Settings()).keys()
+    strangers = [each for each in others if each.startswith("RAY_")]
+    like = "" if actual is not None else meant(name, strangers).replace("did you mean", "is it")
+    return here.finding(name, has, f"write {must!r}{like}")
 
 
 def _open(here: Variables, served: Sequence[Settings]) -> Iterator[Finding]:
-    """A cluster that anybody may command."""
-    if all(each.insecure_cluster for each in served):
-        return
+    """Find a cluster that anybody may command."""
     for name, must in ingress.AUTHENTICATED.items():
-        if here.values.get(name) != must:
-            text = "whoever reaches Ray could run code; write"
-            yield here.finding(name, f"is not {must!r}: {text} {name}={must}")
+        closed = here.values.get(name) == must
+        if not closed and not all(each.insecure_cluster for each in served):
+            text = f"is not {must!r}: anyone who reaches Ray could run code"
+            yield here.finding(name, text, f"write {name}={must}")
 
 
 def _node(here: Variables, served: Sequence[Settings]) -> Iterator[Finding]:
-    """A node leaves after its replicas; and what else ray.env sets is worth having."""
+    """Hold a node's time to leave against its replicas'; name what else ray.env sets."""
     least = max(map(ingress.shutdown_seconds, served))
     if _number(here, DRAIN, 0) < least:
-        has = here.values.get(DRAIN, "not set")
-        text = f"a replica may take {least:g} s to leave; write {ingress.NODE_DRAIN_SECONDS:g}"
-        yield here.finding(DRAIN, f"is {has}, but {text}")
-    useful = ingress.clustered(served[0]).keys() - ingress.promised(served[0]).keys()
-    for name in sorted(useful - {DRAIN, *ingress.AUTHENTICATED} - here.values.keys()):
-        value = ingress.clustered(served[0])[name]
-        yield here.finding(name, f"is not set; deploy/serve/ray.env has {value}", note=True)
+        has = f"is {here.values.get(DRAIN, 'not set')}, but a replica may take {least:g} s to leave"
+        yield here.finding(DRAIN, has, f"write {ingress.NODE_DRAIN_SECONDS:g}")
+    every = ingress.clustered(served[0])
+    useful = every.keys() - ingress.promised(served[0]).keys() - {DRAIN, *ingress.AUTHENTICATED}
+    for name in sorted(useful - here.values.keys()):
+        has = f"deploy/serve/ray.env has {every[name]}"
+        yield here.finding(name, "is not set", has, "note")

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from service.cluster.progress import last_line
-from service.deployment.applications import Application
-from service.deployment.capacity import Resources, said
 from service.keys.ring import STALE_SECONDS
+from service.preflight.applications import Application
+from service.preflight.capacity import Resources, said
 from service.wording.words import counted
 
 # Ray's sentence on a replica for which no node has room

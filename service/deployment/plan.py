@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from service.deployment.applications import BUILDER
+from service.preflight.applications import BUILDER
+from service.preflight.document import leaves
 from service.settings import Settings
 from service.wording.fault import Loc
 from service.wording.words import place
@@ -89,24 +90,11 @@ def _changes(there: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
         yield "what a program deployed gives way to the file"
         return
     ours = deployed.get("import_path") == new.get("import_path") == BUILDER
-    old, now = dict(_leaves({**UNSAID, **deployed}, ())), dict(_leaves({**UNSAID, **new}, ()))
+    old, now = dict(leaves({**UNSAID, **deployed})), dict(leaves({**UNSAID, **new}))
     for loc in [*now, *(loc for loc in old if loc not in now)]:
         before, after = old.get(loc, ABSENT), now.get(loc, ABSENT)
         if before != after:
             yield f"{place(loc)} {_shown(loc, before, ours)} -> {_shown(loc, after, ours)}"
-
-
-def _leaves(value: Any, loc: Loc) -> Iterator[tuple[Loc, Any]]:
-    """The keys of a mapping that hold no mapping or list, and those that hold an empty one."""
-    inner: Iterator[tuple[Any, Any]] = iter(())
-    if isinstance(value, Mapping):
-        inner = iter(value.items())
-    elif isinstance(value, list):
-        inner = iter(enumerate(value))
-    if not value or not isinstance(value, Mapping | list):
-        yield loc, value
-    for key, each in inner:
-        yield from _leaves(each, (*loc, key))
 
 
 def _shown(loc: Loc, value: Any, ours: bool) -> str:

@@ -12,15 +12,18 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from model.loading.files import TOKENIZER, VOCABULARIES
-from service import needs
-from service.cluster import ingress, room
+from service.cluster import ingress
+from service.cluster.progress import StartFailed
 from service.engine import weights
-from service.needs import Node
+from service.preflight import model
+from service.preflight.finding import run
+from service.preflight.model import Node
 from service.settings import Settings
 
 with warnings.catch_warnings():  # Ray's import warns of Ray's own age
     warnings.simplefilter("ignore")
-    from service import probe
+    from service.preflight import cluster
+    from service.preflight.cluster import Cluster
 
 TENSOR = "encoder.layer.3.output.dense.weight"
 
@@ -76,14 +79,14 @@ def test_a_node_names_what_is_wrong_with_its_files(
     """All that a start would find in them, before one is tried."""
     spoil(folder)
 
-    said = needs.of_node(Settings(model=str(folder), device="cpu")).fault
+    said = model.examine(Settings(model=str(folder), device="cpu")).fault
 
     assert said and fault in said and "\n" not in said
 
 
 def test_a_right_node_gives_the_digest_that_a_replica_has() -> None:
     """By which two nodes with different files are found."""
-    assert needs.of_node(Settings(device="cpu")) == Node(digest="sha256:5fc648cb18e4")
+    assert model.examine(Settings(device="cpu")) == Node(digest="sha256:5fc648cb18e4")
 
 
 def test_a_node_without_the_device_or_the_variables_says_so(
@@ -91,9 +94,9 @@ def test_a_node_without_the_device_or_the_variables_says_so(
 ) -> None:
     """Each by name."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    device = needs.of_node(Settings(device="cuda")).fault
+    device = model.examine(Settings(device="cuda")).fault
     monkeypatch.delenv("RAY_SERVE_ENABLE_HA_PROXY")
-    variable = needs.of_node(Settings(device="cpu")).fault
+    variable = model.examine(Settings(device="cpu")).fault
 
     assert device and device.startswith("device cuda: torch finds no CUDA device here")
     assert variable and "RAY_SERVE_ENABLE_HA_PROXY is not set there" in variable
@@ -103,21 +106,21 @@ def test_weights_of_any_size_and_of_the_hub_cost_a_bounded_time(
     monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     """Numbers of larger ones are left to the replica, sizes are not; nothing is fetched."""
-    monkeypatch.setattr(needs, "PROBED_BYTES", 0)
+    monkeypatch.setattr(model, "PROBED_BYTES", 0)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)  # others set it
     holed(folder)
 
-    assert needs.of_node(Settings(model=str(folder), device="cpu")) == Node()
-    assert needs.of_node(Settings(model="org/name@0123", device="cpu")) == Node()
-    positions = needs.of_node(Settings(model=str(folder), device="cpu", max_tokens=513)).fault
+    assert model.examine(Settings(model=str(folder), device="cpu")) == Node()
+    assert model.examine(Settings(model="org/name@0123", device="cpu")) == Node()
+    positions = model.examine(Settings(model=str(folder), device="cpu", max_tokens=513)).fault
     assert positions == "max_tokens 513 exceeds the model's 512 positions"
 
 
 def test_memory_is_counted_for_one_more_replica(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that serve have theirs."""
-    monkeypatch.setattr(room, "memory", lambda: 250 << 20)
+    monkeypatch.setattr(model, "free_memory", lambda: 250 << 20)
 
-    said = needs.of_node(Settings(device="cpu"))
+    said = model.examine(Settings(device="cpu"))
 
     assert said.fault is None and said.short
     assert said.short.startswith("replicas 1: they need at least 279 MiB")
@@ -145,8 +148,8 @@ def test_one_line_names_each_node_that_fails_an_update(
     """One without memory fails nothing while another has it."""
     said = ""
     try:
-        probe.judge(nodes, beside=beside)
-    except probe.Unfit as error:
+        cluster.judge(nodes, beside=beside)
+    except StartFailed as error:
         said = str(error)
 
     assert said == fault
@@ -170,5 +173,84 @@ def test_only_nodes_that_may_host_a_replica_are_asked(
     node: dict[str, float], actor: dict[str, Any], may: bool
 ) -> None:
     """A node without a GPU is not at fault where replicas ask for one."""
-    assert probe.hosts({"Alive": True, "Resources": node, "Labels": {}}, actor) is may
-    assert not probe.hosts({"Alive": False, "Resources": node, "Labels": {}}, actor)
+    assert cluster.hosts({"Alive": True, "Resources": node, "Labels": {}}, actor) is may
+    assert not cluster.hosts({"Alive": False, "Resources": node, "Labels": {}}, actor)
+
+
+HEAD, WORKER, OTHER = "10.0.0.2", "10.0.0.3", "10.0.0.5"
+
+
+def node(address: str, *, label: bool = True, alive: bool = True) -> dict[str, Any]:
+    """One node, as Ray lists it."""
+    head = {cluster.HEAD: 1.0} if address == HEAD else {}
+    return {
+        "NodeManagerAddress": address,
+        "Alive": alive,
+        "Labels": {"ray.io/node-id": address} | (ingress.LABEL if label else {}),
+        "Resources": {"CPU": 7.0} | head,
+    }
+
+
+def built(there: Cluster) -> list[str]:
+    """What the builder of an application says of a cluster."""
+    return [str(each) for each in run("build", cluster.CHECKS, Settings(), there)]
+
+
+def test_a_head_without_the_variables_is_named() -> None:
+    """Ray runs HAProxy on the head, whatever it has."""
+    (said,) = built(Cluster([node(HEAD, label=False), node(WORKER)], "0.0.0.0"))
+
+    assert said.startswith(f"{HEAD}, the head: was started without deploy/serve/ray.env")
+
+
+def test_a_loopback_that_several_share_is_refused_by_their_addresses() -> None:
+    """One node alone may listen there, whatever bare or dead node there is beside it."""
+    (said,) = built(Cluster([node(HEAD), node(WORKER)], "127.0.0.1"))
+
+    assert said.startswith(f"host 127.0.0.1: is each machine's own, and {HEAD}, {WORKER} serve")
+    others = [node(HEAD), node(OTHER, label=False), node(WORKER, alive=False)]
+    assert built(Cluster(others, "127.0.0.1")) == []
+    assert built(Cluster([node(HEAD), node(WORKER)], "0.0.0.0")) == []
+
+
+@pytest.mark.parametrize(("here", "said"), [(HEAD, 0), (WORKER, 1)])
+def test_a_replica_beside_the_head_needs_more_than_the_loopback(here: str, said: int) -> None:
+    """On a node that joins later too; the one on the head keeps serving."""
+    nodes = [node(HEAD), node(WORKER)]
+
+    for host, count in (("localhost", said), ("0.0.0.0", 0)):
+        there = Cluster(nodes, host, here)
+        assert len(list(run("replica", cluster.CHECKS, Settings(), there))) == count
+
+
+def test_what_a_bare_node_has_does_not_count() -> None:
+    """Nor what a dead one had."""
+    nodes = [node(HEAD), node(OTHER, label=False), node(WORKER, alive=False)]
+    there = Cluster(nodes, "0.0.0.0")
+
+    assert there.bare == [OTHER]
+    assert there.resources == {"CPU": 7.0, cluster.HEAD: 1.0}
+
+
+@pytest.mark.parametrize(
+    ("given", "resources", "line"),
+    [
+        ({"device": "cuda"}, {"CPU": 7.0}, "Ray has no GPU; use --device cpu"),
+        ({}, {"CPU": 7.0, "GPU": 2.0}, None),  # they share
+        ({"threads": 5}, {"CPU": 13.0}, "replicas x threads is 15, but Ray has only 13 cores"),
+        ({"device": "cuda"}, {"CPU": 7.0, "GPU": 3.0}, None),
+        ({"device": "cpu", "threads": 2}, {"CPU": 7.0}, None),
+        ({"device": "cpu", "threads": 2}, {}, None),
+    ],
+)
+def test_what_a_cluster_lacks_is_told_before_anything_is_deployed(
+    given: dict[str, object], resources: dict[str, float], line: str | None
+) -> None:
+    """Of three replicas; a Ray that counts no cores holds none back."""
+    there = Cluster([node(HEAD) | {"Resources": resources}], "127.0.0.1")
+
+    said = [
+        str(each) for each in run("serve", cluster.CHECKS, Settings(replicas=3, **given), there)
+    ]
+
+    assert [text.startswith(line or "") for text in said] == [True] * (line is not None)

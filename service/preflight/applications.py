@@ -8,15 +8,23 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from service import settings
-from service.app import DEPLOYMENT, ELSEWHERE
 from service.cluster import ingress
-from service.deployment import faults
-from service.deployment.faults import Fault
+from service.preflight.finding import Finding
 from service.settings import PREFIX, Settings
 from service.wording.fault import Loc
 from service.wording.words import meant
 
-BUILDER = "service.app:build"
+BUILDER, DEPLOYMENT = "service.app:build", "Encoder"
+
+# What a Serve configuration says elsewhere, where Ray reads it
+ELSEWHERE = {
+    "host": "http_options.host",
+    "port": "http_options.port",
+    "replicas": "num_replicas of the deployment, or max_replicas here",
+    "address": "the cluster that reads this file",
+    "log_to_stderr": "logs/worker-*.out of each node",
+    "api_keys": "a file on the nodes that api_keys_file names",
+}
 
 
 @dataclass(frozen=True)
@@ -51,28 +59,28 @@ class Application:
         """What the file says that a replica takes of its node."""
         return self.options.get("ray_actor_options") or {}
 
-    @property
-    def connections(self) -> int:
-        """Connections that all its replicas may hold."""
-        return ingress.ongoing(self.settings) * self.replicas[1]
-
 
 def read(
     value: dict[str, Any], environ: Mapping[str, str]
-) -> tuple[list[Application], list[Fault]]:
+) -> tuple[list[Application], list[Finding]]:
     """Read the applications of a file, and what is wrong with them.
 
     Args:
         value: the file as schema.plain has it.
         environ: the variables of the nodes, as far as they are known.
     """
-    ours, wrong = list[Application](), list[Fault]()
+    ours, wrong = list[Application](), list[Finding]()
     for index, application in enumerate(value["applications"]):
         loc: Loc = ("applications", index)
-        if application["import_path"] != BUILDER:
-            wrong += _foreign((*loc, "import_path"), application["import_path"])
+        path = application["import_path"]
+        if path != BUILDER:
+            if meant(path, [BUILDER]) or path.partition(":")[0].partition(".")[0] == "service":
+                text = f"{path!r} is not there"
+                wrong.append(Finding((*loc, "import_path"), text, f"write {BUILDER}"))
             continue
-        known = {**environ, **_variables(application)}
+        given = (application.get("runtime_env") or {}).get("env_vars")
+        own = given.items() if isinstance(given, dict) else ()
+        known = {**environ, **{name: text for name, text in own if isinstance(text, str)}}
         found = _settled(application.get("args") or {}, known, (*loc, "args"))
         wrong += [*_named(application, loc), *(found if isinstance(found, list) else ())]
         if isinstance(found, Settings):
@@ -80,52 +88,55 @@ def read(
             ours.append(Application(loc, application.get("name", "default"), options, found))
     if not ours and not wrong:
         text = f"no application is Headlight's; import_path is {BUILDER}"
-        wrong.append(Fault(("applications",), text))
+        wrong.append(Finding(("applications",), text))
     return ours, wrong
 
 
-def _variables(application: dict[str, Any]) -> dict[str, str]:
-    """Those that only its replicas have; rules.py refuses what is no text."""
-    given = (application.get("runtime_env") or {}).get("env_vars")
-    given = given if isinstance(given, dict) else {}
-    return {name: value for name, value in given.items() if isinstance(value, str)}
-
-
-def _foreign(loc: Loc, path: str) -> Iterator[Fault]:
-    """An application of somebody else, unless ours is meant."""
-    if meant(path, [BUILDER]) or path.partition(":")[0].partition(".")[0] == "service":
-        yield Fault(loc, f"{path!r} is not there; write {BUILDER}")
-
-
-def _named(application: dict[str, Any], loc: Loc) -> Iterator[Fault]:
-    """Deployments of other names than ours, which has one."""
+def _named(application: dict[str, Any], loc: Loc) -> Iterator[Finding]:
+    """Find deployments of other names than ours, which has one."""
     for index, deployment in enumerate(application.get("deployments") or []):
         if deployment["name"] != DEPLOYMENT or index:
             at = (*loc, "deployments", index, "name")
-            yield Fault(at, f"the one deployment of {BUILDER} is {DEPLOYMENT}; write that, once")
+            text = f"the one deployment of {BUILDER} is {DEPLOYMENT}"
+            yield Finding(at, text, "write that, once")
 
 
-def _settled(args: dict[str, Any], environ: Mapping[str, str], loc: Loc) -> Settings | list[Fault]:
-    """The settings of an application, or what is wrong with them."""
+def _settled(
+    args: dict[str, Any], environ: Mapping[str, str], loc: Loc
+) -> Settings | list[Finding]:
+    """Settle the settings of an application, or say what is wrong with them."""
     misplaced = sorted(args.keys() & ELSEWHERE.keys())
-    wrong = [Fault((*loc, name), f"not here but in {ELSEWHERE[name]}") for name in misplaced]
+    wrong = [Finding((*loc, name), f"not here but in {ELSEWHERE[name]}") for name in misplaced]
     try:
         given = Settings.model_validate(args)
         if given.api_keys_file and not given.api_keys_file.is_absolute():
-            text = "each replica's node has its own; write an absolute path"
-            wrong.append(Fault((*loc, "api_keys_file"), text))
+            text = "each replica's node has its own"
+            wrong.append(Finding((*loc, "api_keys_file"), text, "write an absolute path"))
         named = {name: value for name, value in environ.items() if name.startswith(PREFIX)}
         loaded = settings.load(args, named)
     except ValidationError as error:
         errors = (each for each in error.errors() if each["loc"][0] not in misplaced)
         return wrong + [_setting(each, args, loc) for each in errors]
     except ValueError as error:
-        return [*wrong, Fault(loc, str(error))]
+        return [*wrong, Finding(loc, str(error))]
     return wrong or loaded
 
 
-def _setting(error: ErrorDetails, args: dict[str, Any], loc: Loc) -> Fault:
-    """What is wrong with one setting, at its key if the file has it."""
-    name, text = faults.setting(error)
-    there = error["loc"][0] in args
-    return Fault((*loc, *error["loc"]), text) if there else Fault(loc, f"{name}: {text}")
+def _setting(error: ErrorDetails, args: dict[str, Any], loc: Loc) -> Finding:
+    """Say what is wrong with one setting, at its key if the file has it."""
+    name, text = fault(error)
+    if error["loc"][0] in args:
+        return Finding((*loc, *error["loc"]), text)
+    return Finding(loc, f"{name}: {text}")
+
+
+def fault(error: ErrorDetails) -> tuple[str, str]:
+    """Return the name of a setting, and in words what is wrong with it."""
+    name, _, text = settings.fault(error).partition(": ")
+    unknown = error["type"] == "extra_forbidden"
+    return name, text + (meant(name, Settings.model_fields) if unknown else "")
+
+
+def connections(ours: Application) -> int:
+    """Count the connections that all replicas of an application may hold."""
+    return ingress.ongoing(ours.settings) * ours.replicas[1]

@@ -8,8 +8,8 @@ from typing import Any
 from rich.table import Table
 
 from service.commands.plain import plain
-from service.deployment.running import outcome
-from service.deployment.running.dashboard import Dashboard
+from service.deployment import outcome
+from service.deployment.dashboard import Dashboard
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,281 @@
+"""What a running Ray must have, and nodes that could run a new replica, before an old one goes.
+
+A node that joined without our variables would run HAProxy as Ray leaves it, with neither limits
+nor closed doors, and Ray runs it where a replica is, and on the head. So every replica demands the
+label of nodes that were started with them (ingress.LABEL).
+
+Ray builds an application in a task of its own, and only then begins to replace replicas: what
+fails there leaves those that serve as they are. That a model's answers are right is shown by the
+new replica alone, at its start; the old one goes on until then, unless the file says
+max_surge_percent: 0.
+"""
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import ray
+from ray import serve
+from ray.exceptions import GetTimeoutError, RayError
+from ray.serve.exceptions import RayServeException
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from service.cluster import reach
+from service.cluster.ingress import LABEL
+from service.cluster.progress import StartFailed, last_line
+from service.preflight import model
+from service.preflight.finding import Checks, Finding
+from service.preflight.machine import most
+from service.preflight.model import Node
+from service.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+HEAD = "node:__internal_head__"  # what Ray counts among the resources of the head
+REMEDY = "without deploy/serve/ray.env: the label headlight=serves is missing"
+PROBE_SECONDS = 20.0  # for all nodes to answer, at once
+# What a replica is counted as where a file's ray_actor_options leave it out
+ASKED = {"num_cpus": 1.0}
+COUNTED = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
+
+
+class Cluster(NamedTuple):
+    """A Ray that runs.
+
+    Args:
+        nodes: as ray.nodes() lists them.
+        host: what every node listens on for clients.
+        here: the address of this node.
+    """
+
+    nodes: Sequence[Mapping[str, Any]]
+    host: str
+    here: str = ""
+
+    @property
+    def alive(self) -> Iterator[Mapping[str, Any]]:
+        """The nodes that live."""
+        return (node for node in self.nodes if node["Alive"])
+
+    @property
+    def bare(self) -> list[str]:
+        """The addresses of nodes that get no replica, for want of the label."""
+        return sorted(_address(node) for node in self.alive if not _labelled(node))
+
+    @property
+    def resources(self) -> dict[str, float]:
+        """What the nodes that may get a replica have together."""
+        total: dict[str, float] = {}
+        for node in filter(_labelled, self.alive):
+            for name, count in node["Resources"].items():
+                total[name] = total.get(name, 0) + count
+        return total
+
+
+def joined(host: str) -> Cluster:
+    """Look at the Ray that we are on."""
+    here = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]  # Ray's gap
+    return Cluster(list(ray.nodes()), host, here)  # type: ignore[no-untyped-call]  # Ray's gap
+
+
+def gpus(settings: Settings, cluster: Cluster) -> Iterator[Finding]:
+    """Look for a GPU where one is asked for."""
+    if settings.device == "cuda" and not int(cluster.resources.get("GPU", 0)):
+        yield Finding("", "Ray has no GPU", "use --device cpu")
+
+
+def cores(settings: Settings, cluster: Cluster) -> Iterator[Finding]:
+    """Hold the replicas' threads against all cores; a Ray that counts none holds none back."""
+    wanted, there = settings.most * (settings.threads or 0), int(cluster.resources.get("CPU", 0))
+    if wanted > there > 0:
+        text = f"{most(settings)} x threads is {wanted}, but Ray has only {there} cores"
+        yield Finding("", text)
+
+
+def head(_: Settings, cluster: Cluster) -> Iterator[Finding]:
+    """Look whether the head was started with our variables."""
+    for node in filter(_is_head, cluster.alive):
+        if not _labelled(node):
+            yield Finding(f"{_address(node)}, the head", f"was started {REMEDY}")
+
+
+def loopback(_: Settings, cluster: Cluster) -> Iterator[Finding]:
+    """Look whether several nodes listen where only their own machine reaches them."""
+    serving = sorted(_address(node) for node in cluster.alive if _labelled(node))
+    if reach.loopback(cluster.host) and len(serving) > 1:
+        text = f"is each machine's own, and {', '.join(serving)} serve together"
+        yield Finding(f"host {cluster.host}", text, "listen on 0.0.0.0")
+
+
+def apart(_: Settings, cluster: Cluster) -> Iterator[Finding]:
+    """Look whether the head, which probes each replica, reaches one here."""
+    heads = {_address(node) for node in cluster.alive if _is_head(node)}
+    if reach.loopback(cluster.host) and heads - {cluster.here}:
+        text = f"is this machine's own, and {', '.join(heads)} asks it too"
+        yield Finding(f"host {cluster.host}", text, "listen on 0.0.0.0")
+
+
+CHECKS: Checks = {
+    gpus: {"serve"},
+    cores: {"serve"},
+    head: {"serve", "build"},
+    loopback: {"serve", "build"},
+    apart: {"replica"},
+}
+
+
+class Deployed(NamedTuple):
+    """A deployment as its file has it.
+
+    Args:
+        options: the file's, by their names.
+        running: replicas that serve now, of the version before.
+    """
+
+    options: Mapping[str, Any]
+    running: int
+
+
+def prove(config: Settings, args: Settings, deployment: str, defaults: Mapping[str, Any]) -> None:
+    """Have each node that may host a replica say whether it could; without a Ray, nothing.
+
+    Args:
+        config: the settings of the new replica.
+        args: what its file says of them, by which the application is found.
+        defaults: the deployment's options where the file has none.
+
+    Raises:
+        StartFailed: one could not, or none has memory for one more.
+    """
+    if not ray.is_initialized():
+        return
+    for file, running in _deployed(args, deployment) or [Deployed({}, 0)]:
+        options = {**defaults, **file}
+        actor = options["ray_actor_options"] or {}
+        nodes = [node for node in joined("").nodes if hosts(node, actor)]
+        if not nodes and running:
+            raise StartFailed(f"no node has what a replica asks for: {_wanted(actor)}")
+        if not nodes:  # nodes may join later, as on Kubernetes
+            logger.warning("no node to probe", extra={"reason": _wanted(actor)})
+        # beside an old one, unless the file keeps it off their nodes or wants the old one gone
+        beside = not running or (
+            options["max_surge_percent"] > 0 and not options.get("max_replicas_per_node")
+        )
+        judge(dict(_ask(nodes, config)), beside=beside)
+
+
+def hosts(node: Mapping[str, Any], actor: Mapping[str, Any]) -> bool:
+    """Say whether a node, as Ray describes it, has what a replica asks for, taken or not.
+
+    Args:
+        actor: ray_actor_options.
+    """
+    has, labels = node["Resources"], node.get("Labels") or {}
+    return bool(
+        node["Alive"]
+        and all(has.get(name, 0) >= amount for name, amount in taken({**ASKED, **actor}).items())
+        and (actor.get("label_selector") or {}).items() <= labels.items()
+    )
+
+
+def taken(actor: Mapping[str, Any]) -> dict[str, float]:
+    """Name by Ray's words what a replica takes of a node."""
+    counted = {ours: float(actor.get(name) or 0) for name, ours in COUNTED.items()}
+    return {
+        name: amount
+        for name, amount in (counted | (actor.get("resources") or {})).items()
+        if amount
+    }
+
+
+def judge(nodes: Mapping[str, Node], *, beside: bool) -> None:
+    """Hold what the nodes said.
+
+    Args:
+        nodes: by address.
+        beside: whether a new replica needs memory while an old one has its own.
+
+    Raises:
+        StartFailed: names each node and why.
+    """
+    faults = [f"node {at}: {node.fault}" for at, node in nodes.items() if node.fault]
+    digests = {node.digest: at for at, node in nodes.items() if node.digest}
+    if len(digests) > 1:
+        lie = "; ".join(f"{digest} on node {at}" for digest, at in digests.items())
+        faults.append(f"the nodes' files of the model differ: {lie}")
+    if beside and nodes and all(node.short for node in nodes.values()):
+        faults += [f"node {at}: {node.short}" for at, node in nodes.items()]
+    if faults:
+        raise StartFailed("; ".join(faults))
+
+
+def _deployed(args: Settings, deployment: str) -> list[Deployed]:
+    """Find the deployment in each application whose file says the same in args."""
+    try:
+        controller = ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace="serve")
+        configs: Any = controller.get_app_configs.remote()
+        files: dict[str, Any] = ray.get(configs, timeout=PROBE_SECONDS)
+        applications = serve.status().applications
+    except (RayError, RayServeException, ValueError):  # ValueError: there is no controller
+        return []
+    found = []
+    for name, file in files.items():
+        if _same(file.args, args):
+            listed = [each for each in file.deployments if each.name == deployment]
+            options = listed[0].model_dump(exclude_unset=True) if listed else {}
+            old = applications[name].deployments.get(deployment) if name in applications else None
+            found.append(Deployed(options, old.replica_states.get("RUNNING", 0) if old else 0))
+    return found
+
+
+def _same(file: Mapping[str, Any], args: Settings) -> bool:
+    """Say whether a file's args are these settings; those of another program are none."""
+    try:
+        return Settings.model_validate(file) == args
+    except ValueError:
+        return False
+
+
+def _ask(nodes: Sequence[Mapping[str, Any]], config: Settings) -> Iterator[tuple[str, Node]]:
+    """Have each node say, by its address, what it lacks; ours says it in this very process."""
+    until = time.monotonic() + PROBE_SECONDS
+    here = ray.get_runtime_context().get_node_id()
+    probe = ray.remote(model.examine)
+    tasks = {
+        _address(node): probe.options(
+            num_cpus=0,
+            max_retries=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
+        ).remote(config)
+        for node in nodes
+        if node["NodeID"] != here
+    }
+    for node in nodes:
+        if node["NodeID"] == here:
+            yield _address(node), model.examine(config)
+    for address, task in tasks.items():
+        try:
+            yield address, ray.get(task, timeout=max(0.0, until - time.monotonic()))
+        except GetTimeoutError:
+            ray.cancel(task, force=True)
+            yield address, Node(fault=f"it did not answer within {PROBE_SECONDS:g} s")
+        except RayError as error:
+            yield address, Node(fault=last_line(error))
+
+
+def _wanted(actor: Mapping[str, Any]) -> str:
+    """Say what a replica takes of a node."""
+    return ", ".join(f"{name} {amount:g}" for name, amount in taken({**ASKED, **actor}).items())
+
+
+def _labelled(node: Mapping[str, Any]) -> bool:
+    return all(node["Labels"].get(name) == value for name, value in LABEL.items())
+
+
+def _is_head(node: Mapping[str, Any]) -> bool:
+    return HEAD in node["Resources"]
+
+
+def _address(node: Mapping[str, Any]) -> str:
+    return str(node["NodeManagerAddress"])

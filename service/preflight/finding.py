@@ -1,0 +1,89 @@
+"""One thing that a check finds, how it is worded, and which checks an entry point runs.
+
+doctor    `headlight doctor`: all of this machine, right or wrong
+serve     `headlight serve`: what Ray would wait for in vain, before it starts
+build     service.app:build, in a task of Ray's, before an old replica is touched
+node      each node that may host a new replica, asked by build
+replica   a replica on its own node, before it loads anything
+config    `headlight config check`: files alone
+deploy    `headlight deploy`: a file and the cluster that it is for
+
+machine.py      doctor serve       node
+model.py        doctor serve       node
+cluster.py             serve build node replica
+serve_file.py                                   config deploy
+applications.py                                 config deploy
+schema.py                                       config deploy
+capacity.py                                     config deploy
+variables.py                                    config
+manifest.py                                     config
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from service.cluster.progress import StartFailed
+from service.wording.fault import Loc
+from service.wording.words import place
+
+Entry = Literal["doctor", "serve", "build", "node", "replica"]
+Grade = Literal["ok", "note", "FAIL"]
+Checks = dict[Callable[..., Iterable["Finding"]], Collection[Entry]]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing found.
+
+    Args:
+        place: the part of the machine; or the keys and indices in a file.
+        what: what is wrong there, or what is there.
+        mend: what to do about it; empty if nothing.
+        grade: FAIL: nothing starts with it; note: right in some places, or slower.
+        file, line: where the place is, for a file's.
+    """
+
+    place: Loc | str
+    what: str
+    mend: str = ""
+    grade: Grade = "FAIL"
+    file: str = ""
+    line: int = 0
+
+    @property
+    def path(self) -> str:
+        """The place in words."""
+        return self.place if isinstance(self.place, str) else place(self.place)
+
+    @property
+    def text(self) -> str:
+        """What was found, and what to do."""
+        return f"{self.what}; {self.mend}" if self.mend else self.what
+
+    @property
+    def wrong(self) -> bool:
+        """Whether nothing starts with it."""
+        return self.grade == "FAIL"
+
+    def __str__(self) -> str:
+        at = f"{self.file}:{self.line}" if self.file else ""
+        note = "note: " if self.file and self.grade == "note" else ""
+        return ": ".join(filter(None, (at, self.path, f"{note}{self.text}")))
+
+
+def run(entry: Entry, checks: Checks, *subject: object) -> Iterator[Finding]:
+    """Run those of some checks that apply to an entry point."""
+    for check, entries in checks.items():
+        if entry in entries:
+            yield from check(*subject)
+
+
+def require(findings: Iterable[Finding]) -> None:
+    """Hold that nothing is wrong.
+
+    Raises:
+        StartFailed: something is; names all of it in one line.
+    """
+    if wrong := "; ".join(str(each) for each in findings if each.wrong):
+        raise StartFailed(wrong)

