@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from service.api import problem
+from service.api.native.request import EncodeRequest
 from service.encode.answer import JSON, Encoded, collect
 from service.encode.layout import Layout
-from service.encode.request import EncodeRequest
 from service.engine.fair.rotation import Lock
 from service.refusals import BY_BODY, BY_HEADERS, Refused
 from service.wording.fault import Loc

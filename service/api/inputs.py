@@ -7,8 +7,8 @@ from pydantic import Discriminator, Field, Tag
 from pydantic.types import FailFast
 from typing_extensions import TypeAliasType
 
-from service.encode.interventions.request import Integers
-from service.encode.request import Item
+from service.api.native.heads import Integers
+from service.api.native.request import Item
 
 Strings = TypeAliasType("Strings", Annotated[list[str], FailFast()])
 Sequences = TypeAliasType("Sequences", Annotated[list[Integers], FailFast()])

@@ -15,10 +15,13 @@ from service.api.infinity.request import (
     InfinityRerankRequest,
 )
 from service.api.native import call as native
+from service.api.native.request import EncodeRequest
 from service.api.open_inference import call as inference_protocol
 from service.api.open_inference.request import InferRequest
 from service.api.openai import call as openai
 from service.api.openai.request import EmbeddingsRequest
+from service.api.questions.comparison import ComparisonRequest
+from service.api.questions.matching import MaxsimRequest
 from service.api.rerank import call as rerank
 from service.api.rerank.request import RerankRequest
 from service.api.teaching.request import AttendBody, ExplainRequest
@@ -33,9 +36,6 @@ from service.api.tei.request import (
 )
 from service.api.tei.task_request import PredictRequest, RankRequest
 from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, SAFETENSORS
-from service.encode.questions.maxsim import MaxsimRequest
-from service.encode.questions.request import ComparisonRequest
-from service.encode.request import EncodeRequest
 from service.observe.families import INPUTS, NO_INPUT, OF_ONE_KIND, OF_TEXT, OF_TOKENS
 from service.observe.metrics import OPENMETRICS, TEXT
 from service.page import site

@@ -8,9 +8,9 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from model.task_heads import Task
+from service.api.native.request import Documents, EncodeRequest, Item, Side
 from service.encode.answer import Array
 from service.encode.answer import Item as Answered
-from service.encode.request import Documents, EncodeRequest, Item, Side
 from service.encode.tasks.shown import Classes, numbers
 from service.refusals import Refused
 from service.wording.fault import Loc

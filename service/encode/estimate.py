@@ -5,8 +5,8 @@ from sys import getsizeof
 
 import numpy as np
 
+from service.api.native.request import Base64Array, Item
 from service.encode.inputs import THREAD_CHARACTERS, ModelInput
-from service.encode.request import Base64Array, Item
 
 AROUND = 2  # tokens that stand around a text
 KEEP = 0.9  # of what was seen before, at each request

@@ -9,6 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 from model.config import EncoderConfig
+from service.api.native.request import EncodeRequest
+from service.api.questions.comparison import Comparison
+from service.api.questions.matching import Matching
 from service.encode import answer, maps
 from service.encode.admission import Admission
 from service.encode.answer import Encoded, Identity
@@ -20,10 +23,7 @@ from service.encode.plan import Plan, Planner
 from service.encode.price import HALF, SINGLE, Price, copy_flops, flops, head_flops
 from service.encode.questions.comparison import Comparer
 from service.encode.questions.matches import Matcher, MatchPrice
-from service.encode.questions.maxsim import Matching
 from service.encode.questions.price import ComparisonPrice
-from service.encode.questions.request import Comparison
-from service.encode.request import EncodeRequest
 from service.engine.fair.line import Timing
 from service.engine.work import Result
 from service.observe.metrics import Metrics

@@ -4,10 +4,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from model.maps.units import Units
+from service.api.native.heads import Gate, Patch, Sweep
+from service.api.native.request import MOST_WORD, Attention, EncodeRequest, Item, Text
 from service.encode.aside import Steps
 from service.encode.inputs import ModelInput
-from service.encode.interventions.request import Gate, Patch, Sweep
-from service.encode.request import MOST_WORD, Attention, EncodeRequest, Item, Text
 from service.refusals import Refused
 
 LAYER = re.compile("0|-?[1-9][0-9]{0,8}", re.ASCII)  # as JSON names a layer

@@ -19,8 +19,8 @@ from model.text.frame import Tokenized
 from model.text.pieces import Reading, exhaust
 from model.text.role import Role
 from model.text.tokenizer import Cut, Tokenizer, Truncate
+from service.api.native.request import Base64Array, Documents, Item, Text
 from service.encode.aside import Aside
-from service.encode.request import Base64Array, Documents, Item, Text
 from service.refusals import Refused
 from service.wording.words import counted, meant, quoted
 

@@ -9,6 +9,8 @@ from model.maps.forms import Selection
 from model.maps.units import Units, divide
 from model.pooling import Pooling
 from model.text.pieces import exhaust
+from service.api.native.request import Attention, EncodeRequest, Pooled
+from service.api.questions.comparison import Comparison
 from service.encode.indices import (
     Named,
     heads_by_layer,
@@ -19,9 +21,7 @@ from service.encode.indices import (
 from service.encode.inputs import THREAD_CHARACTERS, ModelInput, Reader
 from service.encode.interventions.course import Course
 from service.encode.interventions.plan import Interventions
-from service.encode.questions.request import Comparison
 from service.encode.questions.spans import MOST_SPANS, Span, locate
-from service.encode.request import Attention, EncodeRequest, Pooled
 from service.encode.tasks import task as tasks
 from service.encode.tasks.task import Task
 from service.engine.work import Outputs, Parts, Work

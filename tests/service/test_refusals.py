@@ -7,8 +7,8 @@ import pytest
 from pydantic import ValidationError
 
 from model.errors import SequenceTooLong
+from service.api.native.request import EncodeRequest
 from service.api.problem import problem
-from service.encode.request import EncodeRequest
 from service.refusals import REFUSALS, Refused, refusal
 from service.wording.fault import Fault
 from service.wording.schema import CODES

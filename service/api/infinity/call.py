@@ -22,10 +22,10 @@ from service.api.infinity.request import (
     InfinityRerankRequest,
 )
 from service.api.inputs import items
+from service.api.native.request import EncodeRequest
 from service.api.openai import call as openai
 from service.api.tei import call as tei
 from service.encode.answer import JSON, Encoded
-from service.encode.request import EncodeRequest
 from service.encode.tasks.shown import Classes, numbers
 from service.refusals import INFINITY, Refused
 

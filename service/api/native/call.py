@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from service.api import problem as wording
 from service.api.dialect import InPieces, Problem
 from service.api.native import tensor_file
+from service.api.native.request import EncodeRequest
 from service.api.native.tensor_file import Request
 from service.encode import answer
 from service.encode.answer import JSON, SAFETENSORS, Encoded
 from service.encode.layout import Layout
-from service.encode.request import EncodeRequest
 from service.refusals import MEDIA_TYPE, Refused
 
 NUMBERS = Layout(compact=({"encoding": "base64"}, {"accept": SAFETENSORS}), half=True)

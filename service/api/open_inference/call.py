@@ -9,6 +9,7 @@ import orjson
 
 from service.api import dialect
 from service.api.dialect import Answer, Problem
+from service.api.native.request import Attention, EncodeRequest
 from service.api.open_inference import inputs, writer
 from service.api.open_inference.inputs import EMBEDS, IDS, TEXT, TYPES
 from service.api.open_inference.request import (
@@ -25,7 +26,6 @@ from service.api.problem import sentence
 from service.encode import answer
 from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, Encoded, collect
 from service.encode.layout import PARTS, Layout
-from service.encode.request import Attention, EncodeRequest
 from service.engine.fair.rotation import Lock
 from service.refusals import REFUSALS, Refused
 from service.wording.fault import Loc

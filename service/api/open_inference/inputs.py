@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from service.api.native.request import Item
 from service.api.open_inference.request import InferInput
 from service.api.open_inference.tensors import numbers, strings
 from service.encode.answer import Array
-from service.encode.request import Item
 from service.refusals import Refused
 from service.wording.words import counted, listed, meant, quoted
 

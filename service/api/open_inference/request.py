@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints
 from pydantic.types import FailFast
 
-from service.encode.interventions.request import Integers
+from service.api.native.heads import Integers
 from service.wire import Wire
 
 POOLED, TOKENS, LAYERS, ATTENTION, LENGTHS = "pooled", "tokens", "layers", "attention", "lengths"

@@ -9,11 +9,11 @@ import orjson
 
 from service.api.dialect import InPieces, Problem, sentence
 from service.api.inputs import items
+from service.api.native.request import EncodeRequest, Pooled
 from service.api.openai.request import EmbeddingsRequest
 from service.encode import answer
 from service.encode.answer import JSON, Array, Encoded
 from service.encode.layout import Layout
-from service.encode.request import EncodeRequest, Pooled
 from service.refusals import OPENAI, Refused
 
 # codes of ours by the names that OpenAI has for the same

@@ -5,9 +5,9 @@ from typing import Any
 
 from service.api.dialect import InPieces
 from service.api.native.call import layout, read
+from service.api.questions.comparison import Comparison, ComparisonRequest
 from service.encode import answer
 from service.encode.answer import SAFETENSORS, Encoded, Item, Objects, Records
-from service.encode.questions.request import Comparison, ComparisonRequest
 
 PAIRS = "pairs."  # how the names of the arrays of one table begin
 

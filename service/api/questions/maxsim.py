@@ -5,9 +5,9 @@ from typing import Any
 
 from service.api.dialect import InPieces
 from service.api.native.call import layout, read
+from service.api.questions.matching import Matching, MaxsimRequest
 from service.encode import answer
 from service.encode.answer import SAFETENSORS, Encoded, Item, Objects, Records
-from service.encode.questions.maxsim import Matching, MaxsimRequest
 
 MATCHES = "matches."  # how the names of the arrays of one document begin
 

@@ -7,7 +7,7 @@ from pydantic.types import FailFast
 from typing_extensions import TypeAliasType
 
 from model.text.tokenizer import Truncate
-from service.encode.request import Item
+from service.api.native.request import Item
 from service.wire import Wire, body
 
 # Lists that stop at their first error, as in schema.py; finite: a softmax spreads one NaN to all

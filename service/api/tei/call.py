@@ -13,11 +13,11 @@ import orjson
 from model.text import tokenizer
 from service.api.dialect import InPieces, Problem, sentence
 from service.api.inputs import items
+from service.api.native.request import EncodeRequest, Pooled
 from service.api.tei.request import Cut, EmbedAllRequest, EmbedRequest, Side, SimilarityRequest
 from service.encode import answer
 from service.encode.answer import JSON, Array, Encoded
 from service.encode.layout import Layout
-from service.encode.request import EncodeRequest, Pooled
 from service.refusals import TEI, Refused
 
 NAMES = {"pooled": "dimensions"}

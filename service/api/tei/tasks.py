@@ -13,11 +13,11 @@ import orjson
 
 from service.api import ranking
 from service.api.dialect import InPieces, Problem
+from service.api.native.request import EncodeRequest, Item
 from service.api.tei import call
 from service.api.tei.request import EmbedAllRequest
 from service.api.tei.task_request import CutPair, PredictRequest, RankRequest
 from service.encode.answer import Array, Encoded
-from service.encode.request import EncodeRequest, Item
 from service.encode.tasks.shown import Classes, Weights, numbers
 from service.refusals import Refused
 

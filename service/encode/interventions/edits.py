@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from model.config import EncoderConfig
+from service.api.native.request import EncodeRequest
 from service.encode.indices import gate_scales, patch_sources
 from service.encode.inputs import ModelInput
-from service.encode.request import EncodeRequest
 from service.refusals import Refused
 
 Value = TypeVar("Value")

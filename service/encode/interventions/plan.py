@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from model.config import EncoderConfig
 from model.encoder import Encoder
 from model.task_heads import Classifier
+from service.api.native.heads import Sweep
+from service.api.native.request import EncodeRequest
 from service.encode.indices import heads_by_layer
 from service.encode.inputs import ModelInput
 from service.encode.interventions.course import Course, Heads
 from service.encode.interventions.edits import Edits, check_lengths, edits
-from service.encode.interventions.request import Sweep
-from service.encode.request import EncodeRequest
 from service.engine.work import Outputs, Work
 from service.refusals import Refused
 

@@ -9,12 +9,12 @@ import torch
 from model.maps.units import Units
 from model.pooling import Pooling
 from model.shares.similarity import Linear, NotLinear, Side
+from service.api.native.request import EncodeRequest
+from service.api.questions.comparison import Comparison, ComparisonRequest
 from service.encode.answer import Array, Item
 from service.encode.aside import Aside, Steps
 from service.encode.plan import Plan
-from service.encode.questions.request import Comparison, ComparisonRequest
 from service.encode.questions.table import Table
-from service.encode.request import EncodeRequest
 from service.engine.work import Result
 from service.refusals import Refused
 

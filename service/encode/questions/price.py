@@ -6,10 +6,10 @@ from functools import partial
 from typing import Any
 
 from model.shares.similarity import BLOCK_CELLS
+from service.api.questions.comparison import ComparisonRequest
 from service.encode.layout import Layout
 from service.encode.plan import Plan
 from service.encode.price import DOUBLE, HALF, SINGLE, TEXT_BYTES
-from service.encode.questions.request import ComparisonRequest
 from service.refusals import Refused
 from service.settings import Settings
 

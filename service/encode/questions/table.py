@@ -5,9 +5,9 @@ from torch import Tensor
 
 from model.maps.units import Units
 from model.shares.similarity import Strongest
+from service.api.questions.comparison import ComparisonRequest
 from service.encode.answer import Array
 from service.encode.questions.price import MOST_PAIRS
-from service.encode.questions.request import ComparisonRequest
 from service.refusals import Refused
 
 KINDS = {"float16": torch.float16, "float32": torch.float32}

@@ -9,11 +9,11 @@ from model.loading.checkpoint import Model
 from model.task_heads import Classifier, Splade, Tagger, TaskHead, Vectors
 from model.text.role import Role
 from model.text.tokenizer import Tokenizer
+from service.api.native.request import EncodeRequest, Side
+from service.api.native.tasks import Classify, LabelTokens, Sparse
+from service.api.questions.matching import Matching
 from service.encode.inputs import ModelInput
-from service.encode.questions.maxsim import Matching
-from service.encode.request import EncodeRequest, Side
 from service.encode.tasks import shown
-from service.encode.tasks.request import Classify, LabelTokens, Sparse
 from service.encode.tasks.shown import Classes, Shown, TokenVectors, Weights
 from service.engine.work import Array
 from service.refusals import Refused

@@ -14,11 +14,11 @@ from safetensors.numpy import save
 
 from service.api.dialect import Problem
 from service.api.native import call as native
+from service.api.native.request import EncodeRequest
 from service.api.open_inference import call as inference_protocol
 from service.api.open_inference.call import Limits
 from service.encode.answer import JSON, SAFETENSORS
 from service.encode.layout import Layout
-from service.encode.request import EncodeRequest
 from service.observe.metrics import Record
 from service.refusals import REFUSALS, refusal
 from service.replica import Replica

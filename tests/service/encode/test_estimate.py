@@ -3,9 +3,9 @@
 import pytest
 
 from model import packing
+from service.api.native.request import Item
 from service.encode.estimate import Estimate, characters
 from service.encode.inputs import ModelInput
-from service.encode.request import Item
 
 
 def outcome(tokens: int, length: int) -> ModelInput:

@@ -18,8 +18,8 @@ import torch
 
 from model.encoder import Encoded, Encoder
 from model.packing import Packed
+from service.api.native.request import EncodeRequest
 from service.encode.layout import Layout
-from service.encode.request import EncodeRequest
 from service.engine.lanes import Lanes
 from service.engine.machine import Unservable
 from service.engine.work import Result, Work

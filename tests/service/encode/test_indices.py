@@ -2,8 +2,8 @@
 
 import pytest
 
+from service.api.native.request import Attention, EncodeRequest
 from service.encode.indices import heads_by_layer, hidden_states
-from service.encode.request import Attention, EncodeRequest
 
 
 @pytest.mark.parametrize(

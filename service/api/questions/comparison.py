@@ -9,8 +9,8 @@ from typing_extensions import TypeAliasType
 
 from model.maps.choices import Level
 from model.text.tokenizer import Truncate
-from service.encode.interventions.request import Gates, SweepField
-from service.encode.request import EncodeRequest, Floats, Input, Item, Side
+from service.api.native.heads import Gates, SweepField
+from service.api.native.request import EncodeRequest, Floats, Input, Item, Side
 from service.wire import Wire
 from service.wording.fault import Loc
 

@@ -25,7 +25,7 @@ from model.maps.choices import Form, Level, Specials, Weight
 from model.task_heads import Side as Role
 from model.task_heads import Task
 from model.text.tokenizer import Truncate
-from service.encode.interventions.request import (
+from service.api.native.heads import (
     Gates,
     Heads,
     Indices,
@@ -33,13 +33,13 @@ from service.encode.interventions.request import (
     Patches,
     SweepField,
 )
-from service.encode.questions.spans import Spans
-from service.encode.tasks.request import (
+from service.api.native.tasks import (
     ClassifyField,
     LabelTokensField,
     MultiVectorField,
     SparseField,
 )
+from service.encode.questions.spans import Spans
 from service.wire import Wire
 from service.wording.fault import Loc
 

@@ -6,9 +6,9 @@ from pydantic import Discriminator, Tag, field_validator
 from pydantic_core import PydanticCustomError
 
 from model.text.tokenizer import Truncate
-from service.encode.interventions.request import Gates
-from service.encode.questions.request import NONE, Single, Singles
-from service.encode.request import EncodeRequest, Item, Side
+from service.api.native.heads import Gates
+from service.api.native.request import EncodeRequest, Item, Side
+from service.api.questions.comparison import NONE, Single, Singles
 from service.wire import Wire
 from service.wording.fault import Loc
 
