@@ -17,12 +17,14 @@ from service.api.tei.vocabulary import Vocabulary
 from service.encode.admission import Admission
 from service.encode.answer import Identity
 from service.encode.aside import Aside
-from service.encode.gateway import Gateway
+from service.encode.cost import cost, costs
+from service.encode.encoding import Encodings
+from service.encode.gateway import Ending, Gateway
 from service.encode.inputs import Reader
+from service.encode.likeness import Likenesses
+from service.encode.maxsim import Maxsims
 from service.encode.plan import Planner
-from service.encode.price import cost, costs
-from service.encode.questions.comparison import Comparer
-from service.encode.questions.matches import Matcher
+from service.encode.request import Encoding, Likeness, Maxsim
 from service.engine import machine, vitals
 from service.engine.batcher import Batcher
 from service.engine.batches import Batches
@@ -283,9 +285,13 @@ def _gateway(
     metrics: Metrics,
 ) -> Gateway:
     planner = Planner(identity.model, model, reader, settings)
-    comparer = Comparer(model.pooling, settings.max_waiting_requests)
-    matcher = Matcher(settings.max_waiting_requests)
-    return Gateway(identity, model.config, planner, admission, settings, metrics, comparer, matcher)
+    aside, width = Aside(settings.max_waiting_requests), model.config.width
+    endings: dict[type, Ending] = {
+        Encoding: Encodings(model.config),
+        Likeness: Likenesses(model.pooling, width, aside),
+        Maxsim: Maxsims(aside),
+    }
+    return Gateway(identity, model.config, planner, admission, settings, metrics, endings)
 
 
 def _lessons(

@@ -22,7 +22,9 @@ from starlette.types import ASGIApp
 from model.loading.sentence_transformers import Prompts
 from model.pooling import Pooling
 from service.edge import reading
-from service.encode.questions.comparison import Comparer
+from service.encode.aside import Aside
+from service.encode.likeness import Likenesses
+from service.encode.request import Likeness
 from service.keys.key import Key
 from service.refusals import REFUSALS
 from service.replica import Replica
@@ -101,7 +103,8 @@ def state(replica: Replica, row: Row) -> Iterator[Replica]:
     other.gateway._planner = copy.copy(replica.gateway._planner)
     other.gateway._planner._reader = reader
     if row.under == "pooled by the first token":
-        other.gateway._comparer = Comparer(Pooling(("cls",), normalize=True), most=1)
+        own = Likenesses(Pooling(("cls",), normalize=True), 384, Aside(1))
+        other.gateway.endings = {**other.gateway.endings, Likeness: own}
     health.batches.fault = "wrong" if row.under == "known to be wrong" else None
     if row.code == "request_timeout":
         reading.BODY_SECONDS = 0.01

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from service.api import problem
-from service.api.native.request import EncodeRequest
 from service.encode.answer import JSON, Encoded, collect
-from service.encode.layout import Layout
+from service.encode.request import Request
 from service.engine.fair.rotation import Lock
 from service.refusals import BY_BODY, BY_HEADERS, Refused
 from service.wording.fault import Loc
@@ -74,13 +73,11 @@ class Call(ABC):
     """One request, and how its answer is written.
 
     Args:
-        layout: how its arrays are written; as JSON numbers, they take several times their bytes.
         seconds: that the request says it may take.
         media_type: of the answer.
     """
 
-    request: EncodeRequest
-    layout: Layout = Layout()
+    request: Request
     seconds: float = math.inf
     media_type: str = JSON
 

@@ -8,7 +8,7 @@ from pydantic.types import FailFast
 from typing_extensions import TypeAliasType
 
 from service.api.native.heads import Integers
-from service.api.native.request import Item
+from service.encode.request import Input
 
 Strings = TypeAliasType("Strings", Annotated[list[str], FailFast()])
 Sequences = TypeAliasType("Sequences", Annotated[list[Integers], FailFast()])
@@ -32,14 +32,13 @@ Batch = Annotated[Sequences, Tag("<sequences>")]
 TextsOrIds = TypeAliasType("TextsOrIds", Annotated[Text | Texts | Ids | Batch, Discriminator(tag)])
 
 
-def items(value: str | Sequence[str | int | list[int]]) -> list[str | Item]:
-    """Inputs as the native request has them."""
+def items(value: str | Sequence[str | int | list[int]]) -> list[Input]:
+    """Return inputs as encode/ knows them."""
     if isinstance(value, str):
-        return [value]
+        return [Input(value)]
     ids = [entry for entry in value if isinstance(entry, int)]
     if ids:
-        return [Item.model_construct(token_ids=ids)]
+        return [Input(token_ids=ids)]
     return [
-        Item.model_construct(token_ids=entry) if isinstance(entry, list) else str(entry)
-        for entry in value
+        Input(token_ids=entry) if isinstance(entry, list) else Input(str(entry)) for entry in value
     ]

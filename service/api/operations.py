@@ -20,8 +20,7 @@ from service.api.open_inference import call as inference_protocol
 from service.api.open_inference.request import InferRequest
 from service.api.openai import call as openai
 from service.api.openai.request import EmbeddingsRequest
-from service.api.questions.comparison import ComparisonRequest
-from service.api.questions.matching import MaxsimRequest
+from service.api.questions.request import ComparisonRequest, MaxsimRequest
 from service.api.rerank import call as rerank
 from service.api.rerank.request import RerankRequest
 from service.api.teaching.request import AttendBody, ExplainRequest

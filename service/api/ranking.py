@@ -3,38 +3,16 @@
 import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from model.task_heads import Task
-from service.api.native.request import Documents, EncodeRequest, Item, Side
-from service.encode.answer import Array
-from service.encode.answer import Item as Answered
-from service.encode.tasks.shown import Classes, numbers
+from model.text.tokenizer import Cut
+from service.encode.answer import Array, Item
+from service.encode.request import Documents, Input, Request, Rerank
+from service.encode.shown import Classes, numbers
 from service.refusals import Refused
 from service.wording.fault import Loc
-
-
-class Ranking(EncodeRequest):
-    """A request whose pairs are to be ranked."""
-
-    counted: ClassVar[bool] = False
-
-    max_tokens_per_doc: int | None = None
-    """The tokens of a document that are read, the first ones; null: all."""
-
-    @property
-    def tasks(self) -> tuple[Task, ...]:
-        return ("rerank",)
-
-    @property
-    def sides(self) -> tuple[Side, ...]:
-        documents = Documents(self.max_tokens_per_doc)
-        return (Side(self.items, self.prompt_name, documents=documents),)
-
-
-PLAIN = Ranking.model_construct(inputs=[])  # a copy takes less time than another
 
 
 class Rank(NamedTuple):
@@ -45,11 +23,21 @@ class Rank(NamedTuple):
     score: float
 
 
-def pairs(query: str, texts: Sequence[str], name: str, most: int) -> list[Item]:
-    """The query with each text.
+def request(
+    query: str,
+    texts: Sequence[str],
+    name: str,
+    most: int,
+    *,
+    truncate: Cut,
+    model: str | None = None,
+    most_tokens: int | None = None,
+) -> Request:
+    """Return the request to rank texts by how well each answers a query.
 
     Args:
-        name: of the texts, in the request.
+        name: of the texts, in the request as it was sent.
+        most_tokens: of a text that are read, the first ones; None: all.
         most: characters of the query, as often as there are texts: each is tokenized with it.
 
     Raises:
@@ -60,10 +48,18 @@ def pairs(query: str, texts: Sequence[str], name: str, most: int) -> list[Item]:
     if len(query) * len(texts) > most:
         limit = most // len(texts)
         raise Refused.at("text_too_long", "query", length=len(query), limit=limit)
-    return [Item.model_construct(text=query, pair=text) for text in texts]
+    return Request(
+        inputs=[Input(query, text) for text in texts],
+        model=model,
+        truncate=truncate,
+        counted=False,
+        documents=Documents(most_tokens),
+        pooled=False,
+        tasks=(Rerank(),),
+    )
 
 
-def ranked(items: Iterable[Answered]) -> list[Rank]:
+def ranked(items: Iterable[Item]) -> list[Rank]:
     """The texts, best first; of equal ones the first."""
     ranks = [
         Rank(place, float(item.task.logits[0]), float(item.task.scores[0]))
@@ -73,7 +69,7 @@ def ranked(items: Iterable[Answered]) -> list[Rank]:
     return sorted(ranks, key=lambda rank: -rank.logit)
 
 
-def best(items: Iterable[Answered], most: int | None, raw: bool) -> list[tuple[int, float]]:
+def best(items: Iterable[Item], most: int | None, raw: bool) -> list[tuple[int, float]]:
     """The place and the score of the best texts, as TEI and Infinity score them.
 
     Args:

@@ -109,9 +109,9 @@ class Encoding:
             record.given_seconds = min(most, call.seconds)
             deadline = record.start + record.given_seconds
             if priced and query.flag(request, "dry_run"):
-                price = await replica.gateway.dry_run(call.request, deadline, record, call.layout)
+                price = await replica.gateway.dry_run(call.request, deadline, record)
                 return Response(orjson.dumps(price), media_type=JSON)
-            encoded = await replica.gateway.encode(call.request, deadline, record, call.layout)
+            encoded = await replica.gateway.encode(call.request, deadline, record)
             with record.stage("serialize"):
                 answer = await in_time(call.write(encoded, replica.writing), deadline)
             return InPieces(answer.pieces, record.hold, answer.headers, call.media_type)

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TypeVar
 
-from service.encode.interventions.course import Course, Outcome
+from service.encode.interventions import Course, Outcome
 from service.engine.batcher import Batcher
 from service.engine.fair.line import Timing
 from service.engine.fair.queue import DeadlinePassed, Overloaded

@@ -14,7 +14,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from service.encode.tasks.shown import Shown
+from service.encode.shown import Shown
 from service.engine.fair.rotation import Lock
 
 JSON, SAFETENSORS = "application/json", "application/vnd.safetensors"

@@ -5,8 +5,8 @@ from sys import getsizeof
 
 import numpy as np
 
-from service.api.native.request import Base64Array, Item
 from service.encode.inputs import THREAD_CHARACTERS, ModelInput
+from service.encode.request import Base64, Input
 
 AROUND = 2  # tokens that stand around a text
 KEEP = 0.9  # of what was seen before, at each request
@@ -32,7 +32,7 @@ class Estimate:
         self._longest, self._most = longest, most
         self._tokens, self._characters = 1.0, USUAL_CHARACTERS
 
-    def tokens(self, inputs: Sequence[str | Item], sizes: Sequence[int]) -> int:
+    def tokens(self, inputs: Sequence[Input], sizes: Sequence[int]) -> int:
         """About how many tokens these inputs hold; embeddings count as few.
 
         Args:
@@ -41,7 +41,7 @@ class Estimate:
         ratio, longest = self._tokens / self._characters, self._longest
         tokens = 0
         for one, size in zip(inputs, sizes, strict=True):
-            ids = None if isinstance(one, str) else one.token_ids
+            ids = one.token_ids
             about = int(size * ratio) + AROUND if ids is None else len(ids)
             tokens += min(about, longest)
         return min(tokens, self._most)
@@ -63,35 +63,33 @@ def waits(sizes: Sequence[int]) -> bool:
     return sum(sizes) >= THREAD_CHARACTERS
 
 
-def characters(inputs: Sequence[str | Item]) -> list[int]:
+def characters(inputs: Sequence[Input]) -> list[int]:
     """The characters of each input; of one without a text, 0."""
-    return [
-        len(one) if isinstance(one, str) else len(one.text or "") + len(one.pair or "")
-        for one in inputs
-    ]
+    return [len(one.text or "") + len(one.pair or "") for one in inputs]
 
 
-def held(inputs: Sequence[str | Item], read: Sequence[ModelInput] = ()) -> int:
+def held(inputs: Sequence[Input], read: Sequence[ModelInput] = ()) -> int:
     """About how many bytes inputs keep.
 
     Args:
         read: what they became; empty before they are read.
     """
-    each = [getsizeof(one) if isinstance(one, str) else _held(one) for one in inputs]
+    each = list(map(_held, inputs))
     for one, became in zip(inputs, read, strict=False):
-        text = isinstance(one, str) or one.text is not None
-        token = (TOKEN_BYTES if text else COPY_BYTES) + (FACT_BYTES if became.facts else 0)
+        token = (COPY_BYTES if one.text is None else TOKEN_BYTES) + (
+            FACT_BYTES if became.facts else 0
+        )
         each.append(token * len(became.sequence))
     return REQUEST_BYTES + INPUT_BYTES * len(inputs) + sum(each)
 
 
-def _held(item: Item) -> int:
+def _held(item: Input) -> int:
     """Bytes of what an input holds."""
     size = sum(getsizeof(text) for text in (item.text, item.pair) if text is not None)
     size += ID_BYTES * len(item.token_ids or ()) + TYPE_BYTES * len(item.token_type_ids or ())
     if isinstance(item.embeddings, np.ndarray):
         size += item.embeddings.nbytes
-    if isinstance(item.embeddings, Base64Array):  # and what it is decoded to, as float32
+    if isinstance(item.embeddings, Base64):  # and what it is decoded to, as float32
         data = getsizeof(item.embeddings.data)
         size += data + data * 3 // 4 * (2 if item.embeddings.dtype == "float16" else 1)
     return size

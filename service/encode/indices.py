@@ -1,13 +1,15 @@
-"""The layers, heads and rows that a request names -> their numbers, counted from 0."""
+"""The layers, heads, rows and spans that a request names -> their numbers, counted from 0."""
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from model.maps.units import Units
-from service.api.native.heads import Gate, Patch, Sweep
-from service.api.native.request import MOST_WORD, Attention, EncodeRequest, Item, Text
 from service.encode.aside import Steps
 from service.encode.inputs import ModelInput
+from service.encode.request import MOST_WORD, Attention, Gate, Input, Patch, Sweep
 from service.refusals import Refused
 
 LAYER = re.compile("0|-?[1-9][0-9]{0,8}", re.ASCII)  # as JSON names a layer
@@ -15,13 +17,33 @@ LAYER = re.compile("0|-?[1-9][0-9]{0,8}", re.ASCII)  # as JSON names a layer
 Named = Mapping[str, Sequence[list[int]]]  # the tokens of a word, as often as it stands in an input
 
 
-def hidden_states(request: EncodeRequest, layers: int) -> frozenset[int]:
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One span of a text.
+
+    Args:
+        characters: as the request has it, [start, end).
+        tokens: those with a character in it, [first, last).
+        extent: the characters of these tokens, which are more where an edge is inside of one, and
+            fewer where the span begins or ends with spaces, or the text was cut.
+    """
+
+    characters: tuple[int, int]
+    tokens: tuple[int, int]
+    extent: tuple[int, int]
+
+    def facts(self) -> dict[str, Any]:
+        """What the answer says of it."""
+        return {"characters": self.characters, "tokens": self.tokens, "extent": self.extent}
+
+
+def hidden_states(asked: Sequence[int], layers: int) -> frozenset[int]:
     """The hidden states asked for: 0 = embeddings, i = after i layers; -1 is the last.
 
     Raises:
         IndexError: one that does not exist, or is named twice; the message says which.
     """
-    return frozenset(_from_last(request.layers, layers + 1, "entry {}", "hidden state"))
+    return frozenset(_from_last(asked, layers + 1, "entry {}", "hidden state"))
 
 
 def heads_by_layer(
@@ -35,7 +57,7 @@ def heads_by_layer(
     numbers: Sequence[int] = range(layers)
     if attention.layers != "all":
         numbers = _from_last(attention.layers, layers, "layers[{}]", "layer")
-    if isinstance(attention.heads, dict):
+    if isinstance(attention.heads, Mapping):
         keys = list(map(_index, attention.heads))
         own = _from_last(keys, layers, "key {} of heads", "layer")
         if attention.layers != "all" and set(own) != set(numbers):
@@ -93,7 +115,7 @@ def _check_heads(named: Sequence[tuple[int, int]], layers: int, heads: int, fiel
 def named_rows(
     rows: Sequence[int | str],
     inputs: Sequence[ModelInput],
-    items: Sequence[Item | Text],
+    items: Sequence[Input],
     normal: Callable[[str], str],
 ) -> Steps[list[Named]]:
     """Where the words that rows are named by stand in each input, an input a step.
@@ -141,8 +163,45 @@ def row_numbers(
     return tuple(numbers)
 
 
+def locate(
+    spans: Sequence[Sequence[int]],
+    text: str,
+    offsets: Sequence[tuple[int, int]],
+    special: Sequence[bool],
+    index: int,
+) -> list[Span]:
+    """The tokens of each span of a text.
+
+    Args:
+        offsets: of each token, characters, [start, end); neither starts nor ends go back.
+        special: whether each token is special; no span holds such a one.
+        index: of the input.
+
+    Raises:
+        Refused: a span ends behind the text, or holds no token; `loc` says which.
+    """
+    places = [
+        (token, start, end)
+        for token, ((start, end), added) in enumerate(zip(offsets, special, strict=True))
+        if end > start and not added
+    ]
+    starts, ends = [start for _, start, _ in places], [end for _, _, end in places]
+    located = []
+    for number, (first, last) in enumerate(spans):
+        loc = ("inputs", index, "spans", number)
+        if last > len(text):
+            detail = f"the text has {len(text):,} characters, and the span ends behind them"
+            raise Refused.at("out_of_range", *loc, detail=detail)
+        opening, closing = bisect_right(ends, first), bisect_left(starts, last)
+        if opening >= closing:
+            raise Refused.at("span_empty", *loc, detail="no token of the text is in it")
+        (begin, start, _), (end, _, stop) = places[opening], places[closing - 1]
+        located.append(Span((first, last), (begin, end + 1), (start, stop)))
+    return located
+
+
 def _words(
-    index: int, source: ModelInput, item: Item | Text, normal: Callable[[str], str]
+    index: int, source: ModelInput, item: Input, normal: Callable[[str], str]
 ) -> dict[str, list[list[int]]]:
     """The tokens of each word of an input, a list for each time that it stands there."""
     facts = source.facts

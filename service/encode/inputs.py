@@ -19,8 +19,8 @@ from model.text.frame import Tokenized
 from model.text.pieces import Reading, exhaust
 from model.text.role import Role
 from model.text.tokenizer import Cut, Tokenizer, Truncate
-from service.api.native.request import Base64Array, Documents, Item, Text
 from service.encode.aside import Aside
+from service.encode.request import Base64, Documents, Input
 from service.refusals import Refused
 from service.wording.words import counted, meant, quoted
 
@@ -78,7 +78,7 @@ class Reader:
 
     async def read(
         self,
-        items: Sequence[Item | Text],
+        items: Sequence[Input],
         truncate: Cut,
         deadline: float,
         *,
@@ -164,7 +164,7 @@ class Reader:
             return exhaust(reading)
         return await self.aside.run(reading, deadline, characters)
 
-    def _check_text(self, item: Item | Text, index: int, documents: bool) -> None:
+    def _check_text(self, item: Input, index: int, documents: bool) -> None:
         for name, text in (("text", item.text), ("pair", item.pair)):
             if text == "" and not (documents and name == "pair"):
                 raise Refused.at("sequence_empty", "inputs", index, name, detail=EMPTY)
@@ -186,7 +186,7 @@ class Reader:
 
     def _of_numbers(
         self,
-        item: Item | Text,
+        item: Input,
         index: int,
         truncate: Truncate,
         facts: bool,
@@ -268,23 +268,23 @@ def _refuse_length(length: int, limit: int, index: int) -> None:
     raise Refused.at("sequence_too_long", "inputs", index, length=length, limit=limit)
 
 
-def _pair(item: Item | Text) -> tuple[str] | tuple[str, str]:
+def _pair(item: Input) -> tuple[str] | tuple[str, str]:
     text = item.text or ""
     return (text,) if item.pair is None else (text, item.pair)
 
 
-def _vectors(embeddings: list[list[float]] | Base64Array | Array, index: int) -> Array:
+def _vectors(embeddings: Array | Sequence[Sequence[float]] | Base64, index: int) -> Array:
     """Embeddings as an array, (tokens, width) if all is well."""
     if isinstance(embeddings, np.ndarray):
         return embeddings
-    if isinstance(embeddings, Base64Array):
+    if isinstance(embeddings, Base64):
         return _base64_vectors(embeddings, index)
     widths = {len(row) for row in embeddings}
     detail = f"expected rows of one width, received rows of {min(widths)} to {max(widths)}"
     raise Refused.at("shape_mismatch", "inputs", index, "embeddings", detail=detail)
 
 
-def _base64_vectors(array: Base64Array, index: int) -> Array:
+def _base64_vectors(array: Base64, index: int) -> Array:
     loc = ("inputs", index, "embeddings")
     if len(array.shape) != 2 or min(array.shape) < 0:
         detail = "expected a shape of two numbers, [tokens, width], none of them negative"

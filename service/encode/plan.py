@@ -8,22 +8,31 @@ from model.maps.choices import Level, Specials
 from model.maps.forms import Selection
 from model.maps.units import Units, divide
 from model.pooling import Pooling
+from model.task_heads import Side
 from model.text.pieces import exhaust
-from service.api.native.request import Attention, EncodeRequest, Pooled
-from service.api.questions.comparison import Comparison
+from service.encode import tasks
 from service.encode.indices import (
     Named,
+    Span,
     heads_by_layer,
     hidden_states,
+    locate,
     named_rows,
     row_numbers,
 )
 from service.encode.inputs import THREAD_CHARACTERS, ModelInput, Reader
-from service.encode.interventions.course import Course
-from service.encode.interventions.plan import Interventions
-from service.encode.questions.spans import MOST_SPANS, Span, locate
-from service.encode.tasks import task as tasks
-from service.encode.tasks.task import Task
+from service.encode.interventions import Course, Interventions
+from service.encode.request import (
+    MOST_SPANS,
+    Attention,
+    Input,
+    LabelTokens,
+    MultiVector,
+    Pooled,
+    Request,
+    Wanted,
+)
+from service.encode.tasks import Task
 from service.engine.work import Outputs, Parts, Work
 from service.observe.record import Record
 from service.refusals import Refused
@@ -92,7 +101,7 @@ class Planner:
         """Tokens of a sequence, at most."""
         return self._reader.max_tokens
 
-    async def plan(self, request: EncodeRequest, deadline: float, record: Record) -> Plan:
+    async def plan(self, request: Request, deadline: float, record: Record) -> Plan:
         """Read the inputs, and resolve what is asked of each.
 
         Args:
@@ -107,10 +116,10 @@ class Planner:
             _place(refused, request.place)
             raise
 
-    async def _plan(self, request: EncodeRequest, deadline: float, record: Record) -> Plan:
+    async def _plan(self, request: Request, deadline: float, record: Record) -> Plan:
         outputs, heads = self._outputs(request), self._heads(request)
         if task := tasks.find(request, self._model):
-            outputs = replace(outputs, head=task.head)
+            outputs = replace(outputs, task_head=task.head)
         changes = Interventions.of(request, outputs, self._model.encoder)
         with record.stage("tokenize"):
             inputs = await self._read(request, deadline)
@@ -129,13 +138,13 @@ class Planner:
             if index in spans:
                 wanted = replace(wanted, parts=self._parts(request.pooled, spans[index]))
             if task and task.fit:
-                wanted = replace(wanted, head=task.fit(one))
+                wanted = replace(wanted, task_head=task.fit(one))
             works.append(Work(one.sequence, wanted, record))
-        compared, course = _compared(request, inputs), None
+        units, course = _units_of(request, inputs), None
         if not changes.none:
             works = changes.applied(works)
             course = changes.course(works)
-        plan = Plan(inputs, works, compared, spans, task, course)
+        plan = Plan(inputs, works, units, spans, task, course)
         record.sequences, record.tokens = len(plan.every), sum(map(len, plan.every))
         return plan
 
@@ -146,14 +155,14 @@ class Planner:
             detail = f"{holds} {tokens:,}, and the limit is {limit:,}"
             raise Refused("too_many_tokens", detail=detail, tokens=tokens, limit=limit)
 
-    def _outputs(self, request: EncodeRequest) -> Outputs:
+    def _outputs(self, request: Request) -> Outputs:
         """What the lanes return of each sequence."""
         if request.model is not None and request.model != self._name:
             detail = f'this service serves "{self._name}"'
             raise Refused.at("model_not_found", "model", detail=detail)
         layers = self._model.config.layers
         try:
-            hidden = hidden_states(request, layers)
+            hidden = hidden_states(request.layers, layers)
         except IndexError as error:
             detail = str(error)
             raise Refused.at("index_out_of_range", "layers", detail=detail, limit=layers) from None
@@ -174,12 +183,12 @@ class Planner:
             return pooling
         return replace(pooling, normalize=normalize, dimensions=pooled.dimensions)
 
-    def _spans(self, request: EncodeRequest, inputs: Sequence[ModelInput]) -> dict[int, list[Span]]:
+    def _spans(self, request: Request, inputs: Sequence[ModelInput]) -> dict[int, list[Span]]:
         """The spans of each input that has some."""
-        if not any([item.spans for item in request.items]):
+        if not any([item.spans for item in request.inputs]):
             return {}
         pooling, found = self._pooling(request.pooled) or self._model.pooling, {}
-        for index, (item, source) in enumerate(zip(request.items, inputs, strict=True)):
+        for index, (item, source) in enumerate(zip(request.inputs, inputs, strict=True)):
             if item.spans and item.text is not None:
                 if "cls" in pooling.modes:
                     raise Refused.at("out_of_range", "inputs", index, "spans", detail=FIRST)
@@ -195,7 +204,7 @@ class Planner:
         pooling = self._pooling(pooled) or self._model.pooling
         return Parts(_places(spans), pooling)
 
-    def _heads(self, request: EncodeRequest) -> Heads:
+    def _heads(self, request: Request) -> Heads:
         """The heads to show."""
         limits = self._limits()
         try:
@@ -207,7 +216,7 @@ class Planner:
     def _limits(self) -> dict[str, int]:
         return {"layers": self._model.config.layers, "heads": self._model.config.heads}
 
-    async def _read(self, request: EncodeRequest, deadline: float) -> list[ModelInput]:
+    async def _read(self, request: Request, deadline: float) -> list[ModelInput]:
         """The inputs as sequences, within the limits of a request."""
         if not request.inputs:
             raise Refused.at("batch_empty", "inputs", detail="expected one input or more")
@@ -215,41 +224,42 @@ class Planner:
             detail = f"it holds {len(request.inputs):,}, and the limit is {limit:,}"
             raise Refused("batch_too_large", detail=detail, limit=limit)
         # before any is looked at, whatever is cut of them
-        self.check_tokens(sum(len(item.token_ids or ()) for item in request.items))
-        spans = sum(len(item.spans or ()) for item in request.items)
+        self.check_tokens(sum(len(item.token_ids or ()) for item in request.inputs))
+        spans = sum(len(item.spans or ()) for item in request.inputs)
         if spans > MOST_SPANS:
             detail = f"they hold {spans:,} spans, and the limit is {MOST_SPANS:,}"
             raise Refused.at("out_of_range", "inputs", detail=detail, limit=MOST_SPANS)
-        shown = (request.tokens, request.layers, request.attention, request.label_tokens)
-        facts = bool(spans) or any(map(bool, shown)) or request.multi_vector is not False
+        shown = (request.tokens, request.layers, request.attention)
+        facts = bool(spans) or any(map(bool, shown)) or any(map(_shows_tokens, request.tasks))
         inputs: list[ModelInput] = []
-        for side in request.sides:
+        for start, some, prompt_name, side in _sides(request):
             try:
                 inputs += await self._reader.read(
-                    side.items,
+                    some,
                     request.truncate,
                     deadline,
                     facts=facts,
                     counted=request.counted,
-                    prompt_name=side.prompt_name,
+                    prompt_name=prompt_name,
                     role=tasks.role(request, side, self._model),
-                    documents=side.documents,
+                    documents=request.documents,
                 )
             except Refused as refused:
-                _place(refused, side.place)
+                if start:
+                    _place(refused, _next)
                 raise
         self.check_tokens(sum(len(one.sequence) for one in inputs))
         return inputs
 
     async def _named(
-        self, request: EncodeRequest, inputs: Sequence[ModelInput], deadline: float
+        self, request: Request, inputs: Sequence[ModelInput], deadline: float
     ) -> Sequence[Named]:
         """Where the words that rows are named by stand in each input; nothing where none are."""
         rows = request.attention.rows if request.attention else []
         if not any(isinstance(row, str) for row in rows):
             return []
-        reading = named_rows(rows, inputs, request.items, self._model.tokenizer.normal)
-        texts = (text or "" for item in request.items for text in (item.text, item.pair))
+        reading = named_rows(rows, inputs, request.inputs, self._model.tokenizer.normal)
+        texts = (text or "" for item in request.inputs for text in (item.text, item.pair))
         characters = sum(map(len, texts)) + sum(len(row) for row in rows if isinstance(row, str))
         if characters < THREAD_CHARACTERS:
             return exhaust(reading)
@@ -286,17 +296,34 @@ def _place(refused: Refused, place: Callable[[Loc], Loc]) -> None:
     refused.faults = [replace(fault, loc=place(fault.loc)) for fault in refused.faults]
 
 
+def _sides(
+    request: Request,
+) -> Sequence[tuple[int, Sequence[Input], str | None, Side | None]]:
+    """Return the inputs that are read alike: where they start, their prompt and their role."""
+    inputs, rest = request.inputs, (request.prompt_name, request.role)
+    if (first := request.first) is None:
+        return ((0, inputs, *rest),)
+    return (0, inputs[:1], first.prompt_name, first.role), (1, inputs[1:], *rest)
+
+
+def _next(loc: Loc) -> Loc:
+    """Return the place of a fault among all inputs, of its place among those behind the first."""
+    return ("inputs", int(loc[1]) + 1, *loc[2:]) if loc[:1] == ("inputs",) and loc[1:] else loc
+
+
+def _shows_tokens(wanted: Wanted) -> bool:
+    return isinstance(wanted, LabelTokens | MultiVector)
+
+
 def _places(spans: Sequence[Span]) -> list[tuple[int, int]]:
     """The tokens of each span, [first, last)."""
     return [span.tokens for span in spans]
 
 
-def _compared(request: EncodeRequest, inputs: Sequence[ModelInput]) -> list[Units]:
-    """The rows or columns of each text of a comparison that shows shares."""
-    if not isinstance(request, Comparison) or request.compared.form == "score":
-        return []
-    how = request.compared
-    return [_units(how.level, how.specials, index, one) for index, one in enumerate(inputs)]
+def _units_of(request: Request, inputs: Sequence[ModelInput]) -> list[Units]:
+    """Return what the tokens of each text are gathered to, where they make a table."""
+    axes = request.axes
+    return [_units(*axes, index, one) for index, one in enumerate(inputs)] if axes else []
 
 
 def _units(level: Level, specials: Specials, index: int, source: ModelInput) -> Units:

@@ -205,7 +205,7 @@ class Lanes:
             hidden={layer: states[layer][index] for layer in sorted(outputs.hidden)},
             attention=self._maps(encoded, rows, outputs.attention),
             steps=self._explain(encoded, rows, outputs),
-            task=self._task(encoded.last[rows], outputs) if outputs.head else {},
+            task=self._task(encoded.last[rows], outputs) if outputs.task_head else {},
             parts=self._parts(encoded, rows, outputs.parts),
             kept={layer: _entry(encoded, rows, layer) for layer in outputs.kept},
         )
@@ -231,7 +231,7 @@ class Lanes:
         Raises:
             NonFiniteOutput: NaN or infinity, of which no hidden state is to blame.
         """
-        parts = outputs.head(tokens) if outputs.head else {}
+        parts = outputs.task_head(tokens) if outputs.task_head else {}
         if not all(bool(part.isfinite().all()) for part in parts.values()):
             raise NonFiniteOutput(self.model.encoder.config.layers)
         return {name: array(part) for name, part in parts.items()}

@@ -37,7 +37,7 @@ class Outputs:
         explained: the layer to return every step of.
         weights: whether with the weights that make them.
         parts: parts to pool by themselves.
-        head: the checkpoint's, as the request wants it, where it is asked.
+        task_head: the checkpoint's own, as the request wants it, where it is asked.
         kept: layers that other works are to enter or to take values from.
         swept: numbers that the answer has of its copies.
     """
@@ -49,15 +49,15 @@ class Outputs:
     explained: int | None = None
     weights: bool = False
     parts: Parts | None = None
-    head: TaskHead | None = None
+    task_head: TaskHead | None = None
     kept: frozenset[int] = frozenset()
     swept: int = 0
 
     @property
     def looked(self) -> bool:
         """Whether it takes no pass: a head looks it up, and nothing else is wanted."""
-        alone = isinstance(self.head, Splade) and self.head.looked is not None
-        return alone and self == Outputs(head=self.head)
+        alone = isinstance(self.task_head, Splade) and self.task_head.looked is not None
+        return alone and self == Outputs(task_head=self.task_head)
 
     @property
     def states(self) -> frozenset[int]:

@@ -1,7 +1,8 @@
 """Infinity's routes without a prefix: POST /embeddings, /rerank and /classify, GET /models.
 
 What differs from it on purpose: an unknown field is refused, and so is an empty text; usage counts
-tokens; vectors cut to `dimensions` are scaled again, as TEI's are.
+tokens; vectors cut to `dimensions` are scaled again, as TEI's are. What is too long is cut on the
+right, as Infinity and TEI do.
 """
 
 import re
@@ -22,11 +23,10 @@ from service.api.infinity.request import (
     InfinityRerankRequest,
 )
 from service.api.inputs import items
-from service.api.native.request import EncodeRequest
 from service.api.openai import call as openai
-from service.api.tei import call as tei
 from service.encode.answer import JSON, Encoded
-from service.encode.tasks.shown import Classes, numbers
+from service.encode.request import Classify, Request
+from service.encode.shown import Classes, numbers
 from service.refusals import INFINITY, Refused
 
 DOCUMENTS = re.compile(rb'"documents"\s*:')  # as a key: in a string a quote has a backslash
@@ -97,11 +97,15 @@ def embeddings(body: bytes) -> Embeddings:
         ValidationError: what service/refusals.py gives a status.
     """
     request = InfinityEmbeddingsRequest.model_validate_json(body)
-    fields = {"inputs": items(request.input), "pooled": openai.unit(request.dimensions or None)}
-    return Embeddings(
-        request=_request(tei.PLAIN, request.model, fields),
+    native = Request(
+        inputs=items(request.input),
+        model=_model(request.model),
+        truncate="right",
+        counted=False,
+        pooled=openai.unit(request.dimensions or None),
         layout=openai.NUMBERS if request.encoding_format == "float" else openai.BYTES,
     )
+    return Embeddings(request=native)
 
 
 def asks_rerank(body: bytes) -> bool:
@@ -116,22 +120,28 @@ def rerank(body: bytes, most: int) -> Ranks:
         most: characters of the query, as often as there are documents.
     """
     request = InfinityRerankRequest.model_validate_json(body)
-    pairs = ranking.pairs(request.query, request.documents, "documents", most)
+    model, texts = _model(request.model), request.documents
+    native = ranking.request(request.query, texts, "documents", most, truncate="right", model=model)
     return Ranks(
-        request=_request(ranking.PLAIN, request.model, {"inputs": pairs, "pooled": False}),
+        request=native,
         most=request.top_n,
         raw=request.raw_scores,
-        texts=request.documents if request.return_documents else (),
+        texts=texts if request.return_documents else (),
     )
 
 
 def classify(body: bytes) -> Classification:
     """Read a request of POST /classify; raises as `embeddings` does."""
     request = ClassifyRequest.model_validate_json(body)
-    fields = {"inputs": items(request.input), "pooled": False, "classify": True}
-    return Classification(
-        request=_request(tei.PLAIN, request.model, fields), raw=request.raw_scores
+    native = Request(
+        inputs=items(request.input),
+        model=_model(request.model),
+        truncate="right",
+        counted=False,
+        pooled=False,
+        tasks=(Classify(),),
     )
+    return Classification(request=native, raw=request.raw_scores)
 
 
 def models(name: str, tasks: Sequence[str], stats: Mapping[str, float]) -> bytes:
@@ -163,10 +173,9 @@ def _problem(refused: Refused, names: Mapping[str, str]) -> Problem:
     return Problem(status, orjson.dumps({"error": fault}), JSON)
 
 
-def _request(plain: EncodeRequest, model: str | None, fields: dict[str, Any]) -> EncodeRequest:
-    """The native request; what is too long is cut on the right, as Infinity and TEI do."""
-    own = {"model": None if model == ANY else model, "truncate": "right"}
-    return plain.model_copy(update=own | fields)
+def _model(name: str | None) -> str | None:
+    """Return the model that the client expects; None: any."""
+    return None if name == ANY else name
 
 
 def _end(encoded: Encoded) -> bytes:

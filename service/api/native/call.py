@@ -9,7 +9,7 @@ from service.api.native.request import EncodeRequest
 from service.api.native.tensor_file import Request
 from service.encode import answer
 from service.encode.answer import JSON, SAFETENSORS, Encoded
-from service.encode.layout import Layout
+from service.encode.request import Layout
 from service.refusals import MEDIA_TYPE, Refused
 
 NUMBERS = Layout(compact=({"encoding": "base64"}, {"accept": SAFETENSORS}), half=True)
@@ -37,7 +37,8 @@ def parse(body: bytes, media_type: str, accept: str, most_json: int) -> Call:
         Refused, ValidationError: what service/refusals.py gives a status.
     """
     request = read(body, media_type, most_json, EncodeRequest)
-    return Call(request=request, layout=layout(request.encoding, accept), media_type=accept)
+    written = layout(request.encoding, accept)
+    return Call(request=request.plain(written), media_type=accept)
 
 
 def read(body: bytes, media_type: str, most_json: int, kind: type[Request]) -> Request:

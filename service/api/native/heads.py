@@ -1,12 +1,23 @@
-"""The parts of a request that name heads, and those that change what heads write."""
+"""The parts of a request that name heads: to show them, to scale them, to take what they write."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, LiteralString
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    field_validator,
+    model_validator,
+)
 from pydantic.types import FailFast
+from pydantic_core import PydanticCustomError
 from typing_extensions import TypeAliasType
 
-from model.maps.choices import HEAD, by_layer
+from model.maps.choices import HEAD, Form, Level, Specials, Weight, by_layer
+from service.encode import request as encode
+from service.encode.request import MOST_WORD, Floats
 from service.wire import Wire
 
 MOST_SCALE = 100.0  # of a gate; much more makes numbers that nothing can hold
@@ -53,6 +64,10 @@ class Gate(Wire):
     scale: Scale
     """The factor: 0 drops the head, 1 changes nothing."""
 
+    def plain(self) -> encode.Gate:
+        """Return it as encode/ knows it."""
+        return encode.Gate(self.layer, self.head, self.scale)
+
 
 class Patch(Wire):
     """One head's mixed values before W_O, taken from another input, position by position."""
@@ -66,6 +81,10 @@ class Patch(Wire):
     tokens. In POST /v1/similarity, `left` is 0 and the first on the right 1; in POST /v1/maxsim,
     `query` is 0 and the first document 1."""
 
+    def plain(self) -> encode.Patch:
+        """Return it as encode/ knows it."""
+        return encode.Patch(self.layer, self.head, self.source)
+
 
 class Sweep(Wire):
     """Heads that are scaled one at a time, to see what each is worth."""
@@ -77,6 +96,10 @@ class Sweep(Wire):
     scale: Scale = 0.0
     """What each is multiplied by before W_O, after any gate or patch of its own; 0 drops it."""
 
+    def plain(self) -> encode.Sweep:
+        """Return it as encode/ knows it."""
+        return encode.Sweep(self.layers, self.heads, self.scale)
+
 
 Gates = TypeAliasType("Gates", Annotated[list[Gate], FailFast()])
 Patches = TypeAliasType("Patches", Annotated[list[Patch], FailFast()])
@@ -84,3 +107,90 @@ SweepField = Annotated[
     Annotated[Literal["heads"], Tag("<heads>")] | Annotated[Sweep, Tag("<how>")],
     Discriminator(lambda value: "<how>" if isinstance(value, dict | Wire) else "<heads>"),
 ]
+
+
+def _of_a_text(word: str) -> str:
+    if not 0 < len(word) <= MOST_WORD:
+        size = {"most": MOST_WORD}
+        raise PydanticCustomError("index_out_of_range", "a word has 1 to {most} characters", size)
+    return word
+
+
+Word = Annotated[str, AfterValidator(_of_a_text), Field(json_schema_extra={"maxLength": MOST_WORD})]
+Row = Annotated[
+    Annotated[int, Tag("<number>")] | Annotated[Word, Tag("<word>")],
+    Discriminator(lambda value: "<word>" if isinstance(value, str) else "<number>"),
+]
+RowNames = TypeAliasType("RowNames", Annotated[list[Row], FailFast()])
+
+
+FORM_ROWS: LiteralString = '"rows" goes with "form": "rows"'
+ROWS: LiteralString = '"form": "rows" needs "rows", a list such as [0, 2]'
+NUMBER_AND_FORM: dict[str, LiteralString] = {
+    "k": '"k" goes with "form": "top"',
+    "size": '"size" goes with "form": "blocks"',
+}
+WEIGHT_AND_FORM: LiteralString = '"weight": "value_norm" goes with "form": "top" or "dominance"'
+
+
+class Attention(Wire):
+    """What to show of the attention."""
+
+    layers: Indices = "all"
+    """The layers to show, counted from 0, or from the last by negative numbers."""
+    heads: Heads = "all"
+    """The heads to show, counted from 0: of every layer the same, or by layer, {"5": [11]}, or by
+    name, "L5H11" or a list of such; the latter two choose the layers too."""
+    form: Form = "full"
+    """What to make of the maps: whole maps, some rows, the strongest keys of every row, blocks,
+    statistics, who dominates whom, or one map through all layers."""
+    rows: RowNames = []
+    """Of the form rows, which needs it: the queries to show, tokens or words counted from 0, or
+    words of the text, "it", each of which must stand there once; a word of several tokens is the
+    rows of all of them."""
+    k: Annotated[int, Field(ge=1)] | None = None
+    """Of the form top: how many keys to show of each row; 8 where left out."""
+    size: Annotated[int, Field(ge=1)] | None = None
+    """Of the form blocks: the most blocks along a side; 32 where left out."""
+    weight: Weight | None = None
+    """Of the forms top and dominance: what a key's weight is, its probability or the length of
+    what its value adds. Left out: probability for top, value_norm for dominance."""
+    level: Level = "token"
+    """What a row and a column are. A word sums over its keys and averages over its queries."""
+    specials: Specials = "keep"
+    """What happens to special tokens. "drop" removes their rows and columns, so that rows sum to
+    less than 1; "renormalize" scales what is left to 1 again."""
+    dtype: Floats = "float32"
+    """Number format of the maps, and what their bytes are counted in."""
+
+    @model_validator(mode="after")
+    def _of_its_form(self) -> "Attention":
+        """What a form does not read is refused: whoever sends it expects it to do something."""
+        if (self.form == "rows") != bool(self.rows):
+            raise PydanticCustomError("rows_and_form", FORM_ROWS if self.rows else ROWS)
+        for name, form in (("k", "top"), ("size", "blocks")):
+            if getattr(self, name) is not None and self.form != form:
+                raise PydanticCustomError("number_and_form", NUMBER_AND_FORM[name])
+        if self.weight == "value_norm" and self.form not in ("top", "dominance"):
+            raise PydanticCustomError("weight_and_form", WEIGHT_AND_FORM)
+        return self
+
+    @field_validator("rows")
+    @classmethod
+    def _once(cls, rows: list[int | str]) -> list[int | str]:
+        if len(set(rows)) != len(rows):
+            raise PydanticCustomError(
+                "index_out_of_range", "a row is named twice; each counts once"
+            )
+        return rows
+
+    def plain(self) -> encode.Attention:
+        """Return it as encode/ knows it."""
+        return encode.Attention(**dict(self))
+
+
+def swept(sweep: Literal["heads"] | Sweep | None) -> encode.Sweep | None:
+    """Return a sweep as encode/ knows it."""
+    if sweep is None or isinstance(sweep, Sweep):
+        return sweep.plain() if sweep else None
+    return encode.Sweep()

@@ -1,18 +1,16 @@
-"""The native wire: request models, strict."""
+"""The native wire: the body of POST /v1/encode, strict."""
 
-from collections.abc import Sequence
-from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal, LiteralString, NamedTuple
+from typing import Annotated, Any, Literal, LiteralString
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     Discriminator,
     Field,
     InstanceOf,
     Tag,
-    field_validator,
     model_validator,
 )
 from pydantic.json_schema import SkipJsonSchema
@@ -21,30 +19,14 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import TypeAliasType
 
 from model.config import Mode
-from model.maps.choices import Form, Level, Specials, Weight
-from model.task_heads import Side as Role
-from model.task_heads import Task
+from model.maps.choices import Level
+from model.task_heads import Side
 from model.text.tokenizer import Truncate
-from service.api.native.heads import (
-    Gates,
-    Heads,
-    Indices,
-    Integers,
-    Patches,
-    SweepField,
-)
-from service.api.native.tasks import (
-    ClassifyField,
-    LabelTokensField,
-    MultiVectorField,
-    SparseField,
-)
-from service.encode.questions.spans import Spans
+from service.api.native.heads import Attention, Gates, Integers, Patches, SweepField, swept
+from service.encode import request as encode
+from service.encode.request import MOST_SPANS, Floats
 from service.wire import Wire
-from service.wording.fault import Loc
 
-Floats = Literal["float32", "float16"]
-MOST_WORD = 100  # characters of a row's word; BERT's tokenizer reads no longer one
 # Lists that stop at their first error: a million errors would cost more than the request
 Numbers = TypeAliasType("Numbers", Annotated[list[float], FailFast()])
 Rows = TypeAliasType("Rows", Annotated[list[Numbers], FailFast()])
@@ -84,6 +66,47 @@ Embeddings = TypeAliasType(
         | Annotated[Base64Array, Tag("<base64>")]
         | Annotated[SkipJsonSchema[InstanceOf[NDArray[Any]]], Tag("<array>")],
         Discriminator(_embeddings_tag),
+    ],
+)
+
+
+CUT: LiteralString = (
+    "expected spans in characters, such as [[0, 120], [120, 260]]; the service cuts no text itself"
+)
+ENDS: LiteralString = "expected [start, end] of each span, from 0 on, the start before the end"
+MANY: LiteralString = "it holds {count} spans, and the limit is {most}"
+EMPTY: LiteralString = "a span ends where it starts"
+ORDER: LiteralString = "expected spans in the order of their starts; they may overlap"
+
+
+def _few(value: Any) -> Any:
+    """Refuse words, and what is too much to look at."""
+    if isinstance(value, str):
+        raise PydanticCustomError("spans_by_name", CUT)
+    if isinstance(value, list) and len(value) > MOST_SPANS:
+        size = {"count": f"{len(value):,}", "most": f"{MOST_SPANS:,}"}
+        raise PydanticCustomError("span_count", MANY, size)
+    return value
+
+
+def _in_order(spans: list[list[int]]) -> list[list[int]]:
+    if not all(len(span) == 2 and 0 <= span[0] <= span[1] for span in spans):
+        raise PydanticCustomError("span_ends", ENDS)
+    if any(start == end for start, end in spans):
+        raise PydanticCustomError("span_empty", EMPTY)
+    if [*spans] != sorted(spans, key=lambda span: span[0]):
+        raise PydanticCustomError("span_ends", ORDER)
+    return spans
+
+
+Ends = TypeAliasType("Ends", Annotated[list[int], FailFast()])
+Spans = TypeAliasType(
+    "Spans",
+    Annotated[
+        list[Ends],
+        FailFast(),
+        AfterValidator(_in_order),
+        BeforeValidator(_few, json_schema_input_type=list[list[int]]),
     ],
 )
 
@@ -135,25 +158,24 @@ class Item(Wire):
             return '"spans" go with a "text"'
         return 'expected exactly one of "text", "token_ids" and "embeddings"'
 
-    @property
-    def kind(self) -> str:
-        """Which of the three it is: text, tokens or embeddings."""
-        if self.text is not None:
-            return "text"
-        return "tokens" if self.token_ids is not None else "embeddings"
+    def plain(self) -> encode.Input:
+        """Return it as encode/ knows it."""
+        vectors = self.embeddings
+        return encode.Input(
+            self.text,
+            self.pair,
+            self.token_ids,
+            self.token_type_ids,
+            encode.Base64(**dict(vectors)) if isinstance(vectors, Base64Array) else vectors,
+            self.spans,
+            [gate.plain() for gate in self.gates or ()],
+            [patch.plain() for patch in self.patch or ()],
+        )
 
 
-class Text(NamedTuple):
-    """A text sent as a string, read as an Item is; to make one of those takes ten times as long."""
-
-    text: str
-    pair: None = None
-    token_ids: None = None
-    token_type_ids: None = None
-    embeddings: None = None
-    spans: None = None
-    gates: None = None
-    patch: None = None
+def as_input(value: str | Item) -> encode.Input:
+    """Return an input as encode/ knows it."""
+    return encode.Input(value) if isinstance(value, str) else value.plain()
 
 
 Input = Annotated[
@@ -176,120 +198,50 @@ class Pooled(Wire):
     where `normalize` says so."""
 
 
-def _of_a_text(word: str) -> str:
-    if not 0 < len(word) <= MOST_WORD:
-        size = {"most": MOST_WORD}
-        raise PydanticCustomError("index_out_of_range", "a word has 1 to {most} characters", size)
-    return word
+class Classify(Wire):
+    """How classes are scored."""
+
+    activation: Literal["default", "softmax", "sigmoid", "none"] = "default"
+    """What makes scores of logits; "default" is the checkpoint's own."""
 
 
-Word = Annotated[str, AfterValidator(_of_a_text), Field(json_schema_extra={"maxLength": MOST_WORD})]
-Row = Annotated[
-    Annotated[int, Tag("<number>")] | Annotated[Word, Tag("<word>")],
-    Discriminator(lambda value: "<word>" if isinstance(value, str) else "<number>"),
-]
-RowNames = TypeAliasType("RowNames", Annotated[list[Row], FailFast()])
+class LabelTokens(Wire):
+    """What labels stand for."""
 
-
-FORM_ROWS: LiteralString = '"rows" goes with "form": "rows"'
-ROWS: LiteralString = '"form": "rows" needs "rows", a list such as [0, 2]'
-NUMBER_AND_FORM: dict[str, LiteralString] = {
-    "k": '"k" goes with "form": "top"',
-    "size": '"size" goes with "form": "blocks"',
-}
-WEIGHT_AND_FORM: LiteralString = '"weight": "value_norm" goes with "form": "top" or "dominance"'
-
-
-class Attention(Wire):
-    """What to show of the attention."""
-
-    layers: Indices = "all"
-    """The layers to show, counted from 0, or from the last by negative numbers."""
-    heads: Heads = "all"
-    """The heads to show, counted from 0: of every layer the same, or by layer, {"5": [11]}, or by
-    name, "L5H11" or a list of such; the latter two choose the layers too."""
-    form: Form = "full"
-    """What to make of the maps: whole maps, some rows, the strongest keys of every row, blocks,
-    statistics, who dominates whom, or one map through all layers."""
-    rows: RowNames = []
-    """Of the form rows, which needs it: the queries to show, tokens or words counted from 0, or
-    words of the text, "it", each of which must stand there once; a word of several tokens is the
-    rows of all of them."""
-    k: Annotated[int, Field(ge=1)] | None = None
-    """Of the form top: how many keys to show of each row; 8 where left out."""
-    size: Annotated[int, Field(ge=1)] | None = None
-    """Of the form blocks: the most blocks along a side; 32 where left out."""
-    weight: Weight | None = None
-    """Of the forms top and dominance: what a key's weight is, its probability or the length of
-    what its value adds. Left out: probability for top, value_norm for dominance."""
     level: Level = "token"
-    """What a row and a column are. A word sums over its keys and averages over its queries."""
-    specials: Specials = "keep"
-    """What happens to special tokens. "drop" removes their rows and columns, so that rows sum to
-    less than 1; "renormalize" scales what is left to 1 again."""
-    dtype: Floats = "float32"
-    """Number format of the maps, and what their bytes are counted in."""
-
-    @model_validator(mode="after")
-    def _of_its_form(self) -> "Attention":
-        """What a form does not read is refused: whoever sends it expects it to do something."""
-        if (self.form == "rows") != bool(self.rows):
-            raise PydanticCustomError("rows_and_form", FORM_ROWS if self.rows else ROWS)
-        for name, form in (("k", "top"), ("size", "blocks")):
-            if getattr(self, name) is not None and self.form != form:
-                raise PydanticCustomError("number_and_form", NUMBER_AND_FORM[name])
-        if self.weight == "value_norm" and self.form not in ("top", "dominance"):
-            raise PydanticCustomError("weight_and_form", WEIGHT_AND_FORM)
-        return self
-
-    @field_validator("rows")
-    @classmethod
-    def _once(cls, rows: list[int | str]) -> list[int | str]:
-        if len(set(rows)) != len(rows):
-            raise PydanticCustomError(
-                "index_out_of_range", "a row is named twice; each counts once"
-            )
-        return rows
+    """Whether each token has a label, or each word: that of its first token."""
 
 
-class Documents(NamedTuple):
-    """How the second texts of pairs are read that are documents to rank; they may be empty.
+class Sparse(Wire):
+    """Which weights of a sparse vector are answered."""
 
-    Args:
-        most: tokens of each, the first ones; None: all.
-    """
+    k: Annotated[int, Field(ge=1)] | None = None
+    """The largest so many; left out or null: all."""
+    threshold: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Weights above it alone."""
+    role: Side | None = None
+    """Which side of a search: the text gets that side's prompt, and where the checkpoint looks
+    queries up in a table, a query is no pass of the encoder. Left out: the checkpoint's default."""
 
-    most: int | None = None
+
+class MultiVector(Wire):
+    """How inputs are read that get many vectors."""
+
+    role: Side = "document"
+    """Which side of a late interaction: texts get its marker and its longest length; queries are
+    filled up, and documents have no vector for the tokens of the checkpoint's skiplist."""
 
 
-class Side(NamedTuple):
-    """Inputs of a request that one prompt goes before.
-
-    Args:
-        first: where among all inputs they begin.
-        role: the side of a late interaction that they are read for.
-        documents: how second texts are read, where they are documents.
-    """
-
-    items: Sequence[Item | Text]
-    prompt_name: str | None
-    first: int = 0
-    role: Role | None = None
-    documents: Documents | None = None
-
-    def place(self, loc: Loc) -> Loc:
-        """The place of a fault among all inputs, of its place among these."""
-        match loc:
-            case ("inputs", int(index), *rest):
-                return ("inputs", self.first + index, *rest)
-            case _:
-                return loc
+BY_KIND = Discriminator(lambda value: "<switch>" if isinstance(value, bool) else "<how>")
+Switch = Annotated[bool, Tag("<switch>")]
+ClassifyField = Annotated[Switch | Annotated[Classify, Tag("<how>")], BY_KIND]
+LabelTokensField = Annotated[Switch | Annotated[LabelTokens, Tag("<how>")], BY_KIND]
+SparseField = Annotated[Switch | Annotated[Sparse, Tag("<how>")], BY_KIND]
+MultiVectorField = Annotated[Switch | Annotated[MultiVector, Tag("<how>")], BY_KIND]
 
 
 class EncodeRequest(Wire):
     """The body of POST /v1/encode."""
-
-    counted: ClassVar[bool] = True  # whether the answer says how long texts are that are cut
 
     model: str | None = None
     """The model you expect; another name than the served one is refused."""
@@ -333,30 +285,44 @@ class EncodeRequest(Wire):
     dtype: Floats = "float32"
     """Number format of vectors; `attention` has its own."""
 
-    @property
-    def tasks(self) -> tuple[Task, ...]:
-        """What it asks of the checkpoint's head."""
-        switches: dict[Task, object] = {
-            "classify": self.classify,
-            "label_tokens": self.label_tokens,
-            "sparse": self.sparse,
-            "multi_vector": self.multi_vector,
-        }
-        return tuple(task for task, how in switches.items() if how is not False)
+    def plain(self, layout: encode.Layout) -> encode.Request:
+        """Return it as encode/ knows it."""
+        pooled = self.pooled
+        return encode.Request(
+            inputs=[as_input(value) for value in self.inputs],
+            model=self.model,
+            truncate=self.truncate,
+            prompt_name=self.prompt_name,
+            role=self._role(),
+            pooled=pooled if isinstance(pooled, bool) else encode.Pooled(**dict(pooled)),
+            tokens=self.tokens,
+            layers=self.layers,
+            attention=self.attention.plain() if self.attention else None,
+            gates=[gate.plain() for gate in self.gates],
+            sweep=swept(self.sweep),
+            tasks=self._tasks(),
+            dtype=self.dtype,
+            encoding=self.encoding,
+            layout=layout,
+        )
 
-    @cached_property
-    def items(self) -> list[Item | Text]:
-        """Every input in its long form."""
-        return [Text(value) if isinstance(value, str) else value for value in self.inputs]
-
-    @property
-    def sides(self) -> tuple[Side, ...]:
-        """The inputs, by the prompt that goes before them."""
-        role: Role | None = "document" if self.multi_vector is True else None
+    def _role(self) -> Side | None:
+        """Return the side that the inputs are read for."""
+        role: Side | None = "document" if self.multi_vector is True else None
         for how in (self.sparse, self.multi_vector):
             role = role if isinstance(how, bool) else how.role
-        return (Side(self.items, self.prompt_name, role=role),)
+        return role
 
-    def place(self, loc: Loc) -> Loc:
-        """Where in the body stands what has this place here."""
-        return loc
+    def _tasks(self) -> list[encode.Wanted]:
+        """Return what it asks of the checkpoint's head."""
+        tasks: list[encode.Wanted] = []
+        if how := self.classify:
+            tasks.append(encode.Classify() if how is True else encode.Classify(how.activation))
+        if labels := self.label_tokens:
+            tasks.append(
+                encode.LabelTokens() if labels is True else encode.LabelTokens(labels.level)
+            )
+        if sparse := self.sparse:
+            own = () if sparse is True else (sparse.k, sparse.threshold)
+            tasks.append(encode.Sparse(*own))
+        return [*tasks, encode.MultiVector()] if self.multi_vector else tasks

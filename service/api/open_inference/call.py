@@ -9,7 +9,6 @@ import orjson
 
 from service.api import dialect
 from service.api.dialect import Answer, Problem
-from service.api.native.request import Attention, EncodeRequest
 from service.api.open_inference import inputs, writer
 from service.api.open_inference.inputs import EMBEDS, IDS, TEXT, TYPES
 from service.api.open_inference.request import (
@@ -25,7 +24,7 @@ from service.api.open_inference.request import (
 from service.api.problem import sentence
 from service.encode import answer
 from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, Encoded, collect
-from service.encode.layout import PARTS, Layout
+from service.encode.request import PARTS, Attention, Layout, Request
 from service.engine.fair.rotation import Lock
 from service.refusals import REFUSALS, Refused
 from service.wording.fault import Loc
@@ -95,19 +94,19 @@ def parse(body: bytes, header: int | None, limits: Limits) -> Call:
         raise Refused("body_too_large")
     request = InferRequest.model_validate_json(text)
     outputs, parameters = _outputs(request), request.parameters
-    native = EncodeRequest(
+    native = Request(
         inputs=inputs.read(request.inputs, data, limits.most_sequences),
         pooled=POOLED in outputs,
         tokens=TOKENS in outputs,
         layers=_hidden(parameters, limits.layers) if LAYERS in outputs else [],
         attention=_attention(parameters) if ATTENTION in outputs else None,
-    )
-    return Call(
-        request=native,
         layout=Layout(
             numbers=[part for part in PARTS if not outputs.get(part, True)],
             padded=not PADDED.isdisjoint(outputs),
         ),
+    )
+    return Call(
+        request=native,
         seconds=parameters.timeout / 1e6 or math.inf,
         media_type=OCTETS if any(outputs.values()) else JSON,
         outputs=outputs,

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from service.api.native.request import Item
 from service.api.open_inference.request import InferInput
 from service.api.open_inference.tensors import numbers, strings
 from service.encode.answer import Array
+from service.encode.request import Input
 from service.refusals import Refused
 from service.wording.words import counted, listed, meant, quoted
 
@@ -26,8 +26,8 @@ COLUMN = ", and the last of two is 1"  # of texts
 BESIDE = {TYPES: (IDS,), MASK: (IDS, EMBEDS)}  # inputs that need one of others
 
 
-def read(inputs: Sequence[InferInput], data: memoryview, most: int) -> list[str | Item]:
-    """The inputs as the native request has them; in their order they take the bytes of `data`.
+def read(inputs: Sequence[InferInput], data: memoryview, most: int) -> list[Input]:
+    """The inputs as encode/ knows them; in their order they take the bytes of `data`.
 
     Args:
         data: what follows the JSON.
@@ -87,15 +87,15 @@ def _check(tensor: InferInput, most: int) -> None:
         raise Refused.at("sequence_empty", tensor.name, detail="a dimension of its shape is 0")
 
 
-def _items(tensors: Mapping[str, Any]) -> list[str | Item]:
-    """The inputs as the native request has them."""
+def _items(tensors: Mapping[str, Any]) -> list[Input]:
+    """The inputs as encode/ knows them."""
     if sum(name in tensors for name in (TEXT, IDS, EMBEDS)) != 1:
         raise Refused.at("exactly_one_input", "inputs")
     for name, others in BESIDE.items():
         if name in tensors and not any(other in tensors for other in others):
             raise Refused.at("out_of_range", name, detail=f"it goes with {listed(others)}")
     if TEXT in tensors:
-        return list(tensors[TEXT])
+        return list(map(Input, tensors[TEXT]))
     rows = tensors[IDS] if IDS in tensors else tensors[EMBEDS]
     for name in BESIDE:
         if name in tensors and tensors[name].shape != rows.shape[:2]:
@@ -106,12 +106,12 @@ def _items(tensors: Mapping[str, Any]) -> list[str | Item]:
     if EMBEDS in tensors:
         # copies: what lies over the body would keep all of it
         return [
-            Item(embeddings=row[:end].astype(np.float32))
+            Input(embeddings=row[:end].astype(np.float32))
             for row, end in zip(rows, lengths, strict=True)
         ]
     types = tensors[TYPES] if TYPES in tensors else np.zeros_like(rows)
     return [
-        Item(token_ids=row[:end].tolist(), token_type_ids=kinds[:end].tolist())
+        Input(token_ids=row[:end].tolist(), token_type_ids=kinds[:end].tolist())
         for row, kinds, end in zip(rows, types, lengths, strict=True)
     ]
 

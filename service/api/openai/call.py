@@ -9,11 +9,10 @@ import orjson
 
 from service.api.dialect import InPieces, Problem, sentence
 from service.api.inputs import items
-from service.api.native.request import EncodeRequest, Pooled
 from service.api.openai.request import EmbeddingsRequest
 from service.encode import answer
 from service.encode.answer import JSON, Array, Encoded
-from service.encode.layout import Layout
+from service.encode.request import Layout, Pooled, Request
 from service.refusals import OPENAI, Refused
 
 # codes of ours by the names that OpenAI has for the same
@@ -22,7 +21,6 @@ NAMES = {"inputs": "input", "pooled": "dimensions"}
 NUMBERS, BYTES = Layout(compact=({"encoding_format": "base64"},)), Layout(numbers=())
 
 UNIT = Pooled(normalize=True)  # as TEI's route has it, whatever the checkpoint does
-PLAIN = EncodeRequest.model_construct(inputs=[])  # a copy takes less time than another
 
 
 class Call(InPieces):
@@ -34,7 +32,7 @@ class Call(InPieces):
             head = {"object": "embedding", "index": index}
             yield (b"," if index else b"") + orjson.dumps(head)[:-1] + b',"embedding":'
             if item.pooled is not None:
-                encode = answer.numbers if self.layout is NUMBERS else _base64
+                encode = answer.numbers if self.request.layout is NUMBERS else _base64
                 yield from encode(item.pooled)
             yield b"}"
         tokens = encoded.usage["tokens"]
@@ -57,9 +55,13 @@ def parse(body: bytes) -> Call:
         ValidationError: what service/refusals.py gives a status.
     """
     request = EmbeddingsRequest.model_validate_json(body)
-    fields = {"model": request.model, "inputs": items(request.input)}
-    native = PLAIN.model_copy(update=fields | {"pooled": unit(request.dimensions)})
-    return Call(request=native, layout=NUMBERS if request.encoding_format == "float" else BYTES)
+    native = Request(
+        inputs=items(request.input),
+        model=request.model,
+        pooled=unit(request.dimensions),
+        layout=NUMBERS if request.encoding_format == "float" else BYTES,
+    )
+    return Call(request=native)
 
 
 def unit(dimensions: int | None) -> Pooled:

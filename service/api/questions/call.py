@@ -5,7 +5,7 @@ from typing import Any
 
 from service.api.dialect import InPieces
 from service.api.native.call import layout, read
-from service.api.questions.comparison import Comparison, ComparisonRequest
+from service.api.questions.request import ComparisonRequest
 from service.encode import answer
 from service.encode.answer import SAFETENSORS, Encoded, Item, Objects, Records
 
@@ -39,7 +39,7 @@ def similarity(body: bytes, media_type: str, accept: str, most_json: int) -> Cal
     """
     request = read(body, media_type, most_json, ComparisonRequest)
     written = layout(request.encoding, accept)
-    return Call(request=Comparison.of(request), layout=written, media_type=accept)
+    return Call(request=request.plain(written), media_type=accept)
 
 
 def _tensors(right: list[Item]) -> Iterator[tuple[str, answer.Array]]:

@@ -13,7 +13,7 @@ from service.api import ranking
 from service.api.dialect import InPieces, Problem, sentence
 from service.api.rerank.request import RerankRequest
 from service.encode.answer import JSON, Encoded
-from service.encode.tasks.shown import numbers
+from service.encode.shown import numbers
 from service.refusals import Refused
 
 
@@ -53,17 +53,19 @@ def parse(body: bytes, most: int, documents: bool) -> Call:
     """
     request = RerankRequest.model_validate_json(body)
     texts = [entry if isinstance(entry, str) else entry.text for entry in request.documents]
-    fields = {
-        "model": request.model,
-        "inputs": ranking.pairs(request.query, texts, "documents", most),
-        "truncate": "own" if request.truncate else "refuse",
-        "pooled": False,
-        "max_tokens_per_doc": request.max_tokens_per_doc,
-    }
+    native = ranking.request(
+        request.query,
+        texts,
+        "documents",
+        most,
+        truncate="own" if request.truncate else "refuse",
+        model=request.model,
+        most_tokens=request.max_tokens_per_doc,
+    )
     if request.return_documents is not None:
         documents = request.return_documents
     return Call(
-        request=ranking.PLAIN.model_copy(update=fields),
+        request=native,
         most=request.top_n,
         texts=texts if documents else (),
     )

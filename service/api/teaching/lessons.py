@@ -106,7 +106,7 @@ class Lessons:
     async def _read(self, request: ExplainRequest, deadline: float) -> ModelInput:
         try:
             (text,) = await self._reader.read(
-                [request.item()], request.truncate, deadline, facts=True
+                [request.plain()], request.truncate, deadline, facts=True
             )
         except Refused as error:  # it points to ("inputs", 0, ..), which is the request itself
             error.faults = [replace(f, loc=f.loc[2:] or ("text",)) for f in error.faults]

@@ -7,7 +7,7 @@ from pydantic.types import FailFast
 from typing_extensions import TypeAliasType
 
 from model.text.tokenizer import Truncate
-from service.api.native.request import Item
+from service.encode.request import Input
 from service.wire import Wire, body
 
 # Lists that stop at their first error, as in schema.py; finite: a softmax spreads one NaN to all
@@ -89,9 +89,9 @@ class ExplainRequest(Wire):
     """What happens to a text of more than `max_tokens` tokens: it is refused, or cut on this
     side."""
 
-    def item(self) -> Item:
-        """The text as an input of /v1/encode."""
-        return Item.model_construct(text=self.text, pair=self.pair)
+    def plain(self) -> Input:
+        """Return the text as encode/ knows it."""
+        return Input(self.text, self.pair)
 
 
 Attend = AttendRequest | MixRequest

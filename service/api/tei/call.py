@@ -5,7 +5,7 @@ tokenizes that; unknown fields are refused; a prompt by name before token ids is
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import orjson
@@ -13,11 +13,10 @@ import orjson
 from model.text import tokenizer
 from service.api.dialect import InPieces, Problem, sentence
 from service.api.inputs import items
-from service.api.native.request import EncodeRequest, Pooled
 from service.api.tei.request import Cut, EmbedAllRequest, EmbedRequest, Side, SimilarityRequest
 from service.encode import answer
 from service.encode.answer import JSON, Array, Encoded
-from service.encode.layout import Layout
+from service.encode.request import Layout, Pooled, Request
 from service.refusals import TEI, Refused
 
 NAMES = {"pooled": "dimensions"}
@@ -31,15 +30,6 @@ ERROR_TYPES = {  # by code; of any other code OTHER_ERROR
     "not_ready": "Unhealthy",
 }
 OTHER_ERROR = "Validation"
-
-
-class Uncounted(EncodeRequest):
-    """A request whose answer does not say how long texts are that are cut."""
-
-    counted: ClassVar[bool] = False
-
-
-PLAIN = Uncounted.model_construct(inputs=[])  # a copy takes less time than another
 
 
 class Call(InPieces):
@@ -83,8 +73,10 @@ def similarity(body: bytes) -> Call:
         detail = "expected one sentence or more, received none"
         raise Refused.at("batch_empty", "inputs", "sentences", detail=detail)
     texts = [comparison.inputs.source_sentence, *comparison.inputs.sentences]
-    request = native(comparison.parameters or Cut(), texts, pooled=Pooled(normalize=True))
-    return Comparison(request=request, layout=Layout(numbers=()))  # the vectors stay here
+    staying = Layout(numbers=())  # the vectors are not answered
+    unit, cut = Pooled(normalize=True), comparison.parameters or Cut()
+    request = native(cut, texts, pooled=unit, layout=staying)
+    return Comparison(request=request)
 
 
 def info(own: Mapping[str, Any], classes: Sequence[str], workers: int) -> dict[str, Any]:
@@ -142,15 +134,15 @@ def side(truncate: bool | None, direction: Side | None) -> tokenizer.Cut:
     return "left" if direction in ("Left", "left") else "right"
 
 
-def native(cut: Cut, inputs: str | list[Any], **more: Any) -> EncodeRequest:
-    """The native request."""
-    fields = {
-        "inputs": items(inputs),
-        "truncate": side(cut.truncate, cut.truncation_direction),
-        "prompt_name": cut.prompt_name,
+def native(cut: Cut, inputs: str | list[Any], **more: Any) -> Request:
+    """Return the request as encode/ knows it."""
+    return Request(
+        inputs=items(inputs),
+        truncate=side(cut.truncate, cut.truncation_direction),
+        counted=False,
+        prompt_name=cut.prompt_name,
         **more,
-    }
-    return PLAIN.model_copy(update=fields)
+    )
 
 
 def _array(item: answer.Item) -> Array:

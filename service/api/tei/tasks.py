@@ -13,12 +13,12 @@ import orjson
 
 from service.api import ranking
 from service.api.dialect import InPieces, Problem
-from service.api.native.request import EncodeRequest, Item
 from service.api.tei import call
 from service.api.tei.request import EmbedAllRequest
-from service.api.tei.task_request import CutPair, PredictRequest, RankRequest
+from service.api.tei.task_request import PredictRequest, RankRequest
 from service.encode.answer import Array, Encoded
-from service.encode.tasks.shown import Classes, Weights, numbers
+from service.encode.request import Classify, Input, Request, Sparse
+from service.encode.shown import Classes, Weights, numbers
 from service.refusals import Refused
 
 
@@ -100,13 +100,14 @@ def predict(body: bytes) -> Prediction:
     how = request.parameters
     function = "none" if request.raw_scores else None
     return Prediction(
-        request=_request(
-            call.PLAIN,
-            request,
+        request=Request(
             inputs=[
                 _item(entry, *(() if single else (index,))) for index, entry in enumerate(entries)
             ],
-            classify=True,
+            truncate=call.side(request.truncate, request.truncation_direction),
+            counted=False,
+            pooled=False,
+            tasks=(Classify(),),
         ),
         single=single,
         function=(how.function_to_apply if how else None) or function,
@@ -121,16 +122,17 @@ def rerank(body: bytes, most: int) -> Ranks:
         most: characters of the query, as often as there are texts.
     """
     request = RankRequest.model_validate_json(body)
-    inputs = ranking.pairs(request.query, request.texts, "texts", most)
+    truncate = call.side(request.truncate, request.truncation_direction)
+    native = ranking.request(request.query, request.texts, "texts", most, truncate=truncate)
     texts = request.texts if request.return_text else ()
-    native = _request(ranking.PLAIN, request, inputs=inputs)
     return Ranks(request=native, most=request.top_n, raw=request.raw_scores, texts=texts)
 
 
 def embed_sparse(body: bytes) -> SparseVectors:
     """Read a request of POST /embed_sparse; raises as `predict` does."""
     request = EmbedAllRequest.model_validate_json(body)
-    return SparseVectors(request=call.native(request, request.inputs, pooled=False, sparse=True))
+    native = call.native(request, request.inputs, pooled=False, tasks=(Sparse(),))
+    return SparseVectors(request=native)
 
 
 def rerank_problem(refused: Refused, request_id: str) -> Problem:
@@ -138,23 +140,16 @@ def rerank_problem(refused: Refused, request_id: str) -> Problem:
     return call.problem(ranking.located(refused, "texts"), request_id)
 
 
-def _request(plain: EncodeRequest, cut: CutPair, **fields: Any) -> EncodeRequest:
-    """The native request."""
-    truncate = call.side(cut.truncate, cut.truncation_direction)
-    return plain.model_copy(update={"truncate": truncate, "pooled": False, **fields})
-
-
-def _item(entry: Any, *place: int) -> str | Item:
-    """A text, or a list of one or of the two of a pair, as the native request has it."""
+def _item(entry: Any, *place: int) -> Input:
+    """Return a text, or a list of one or of the two of a pair, as encode/ knows it."""
     if isinstance(entry, str):
-        return entry
+        return Input(entry)
     if len(entry) not in (1, 2):
         detail = f"expected one text or the two of a pair, received {len(entry):,}"
         raise Refused.at(
             "out_of_range" if entry else "batch_empty", "inputs", *place, detail=detail
         )
-    text, *pair = entry
-    return Item.model_construct(text=text, pair=pair[0]) if pair else str(text)
+    return Input(*entry)
 
 
 def _scores(logits: Array, function: str | None) -> Array:

@@ -14,11 +14,10 @@ from safetensors.numpy import save
 
 from service.api.dialect import Problem
 from service.api.native import call as native
-from service.api.native.request import EncodeRequest
 from service.api.open_inference import call as inference_protocol
 from service.api.open_inference.call import Limits
 from service.encode.answer import JSON, SAFETENSORS
-from service.encode.layout import Layout
+from service.encode.request import Request
 from service.observe.metrics import Record
 from service.refusals import REFUSALS, refusal
 from service.replica import Replica
@@ -30,7 +29,7 @@ CODES = {kind.status for kind in REFUSALS.values()}
 FAULTS = {status for status in CODES if status < REFUSALS["internal"].status}
 IDS, VECTORS = np.array([[101, 2035, 102]]), np.ones((2, WIDTH), np.float32)
 
-Decode = Callable[[bytes], EncodeRequest]
+Decode = Callable[[bytes], Request]
 ENCODE: dict[str, Any] = {
     "model": None,
     "inputs": [
@@ -81,17 +80,17 @@ TEXTS: dict[str, Any] = {
 }
 
 
-def of_json(body: bytes) -> EncodeRequest:
+def of_json(body: bytes) -> Request:
     """Our own wire."""
     return native.parse(body, JSON, JSON, MOST_JSON).request
 
 
-def of_file(body: bytes) -> EncodeRequest:
+def of_file(body: bytes) -> Request:
     """Our own wire, as a safetensors file."""
     return native.parse(body, SAFETENSORS, JSON, MOST_JSON).request
 
 
-def of_inference(body: bytes) -> EncodeRequest:
+def of_inference(body: bytes) -> Request:
     """The Open Inference Protocol; the header stands on a first line here, if there is one."""
     header, line, rest = body.partition(b"\n")
     announced = int(header) if line and header.isdigit() and len(header) < 9 else None
@@ -189,8 +188,8 @@ async def check(replica: Replica, decode: Decode, body: bytes) -> None:
     """All that happens to a request before its work ends well, or in the client's fault."""
     try:
         request = decode(body)
-        assert isinstance(request, EncodeRequest)
-        await replica.gateway.encode(request, time.monotonic() + 30, Record("/"), Layout())
+        assert isinstance(request, Request)
+        await replica.gateway.encode(request, time.monotonic() + 30, Record("/"))
     except Exception as error:
         refused = refusal(error)
         assert refused.status in FAULTS, error
@@ -213,7 +212,7 @@ async def test_what_is_changed_here_is_right_as_it_was(
 
     assert request.inputs
     if whole is not ENCODE:  # whose embeddings are those of a model one wide
-        told = await replica.gateway.dry_run(request, time.monotonic() + 30, Record("/"), Layout())
+        told = await replica.gateway.dry_run(request, time.monotonic() + 30, Record("/"))
         assert told["admitted"]
 
 

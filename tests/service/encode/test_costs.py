@@ -1,4 +1,4 @@
-"""service/encode/price.py: what each form takes, in time and in memory, is what its price says.
+"""service/encode/cost.py: what each form takes, in time and in memory, is what its price says.
 
 Time is the thread's own, which other work on the machine hardly lengthens; memory is the most that
 the process came to hold. Lengths are four times one another: a price whose exponent is wrong by one
@@ -22,8 +22,10 @@ from model.maps.tiles import CELLS
 from model.maps.units import divide
 from model.packing import Sequence
 from model.pooling import Pooling
-from service.encode.layout import Layout
-from service.encode.price import Price, cost, costs
+from service.encode.cost import cost, costs
+from service.encode.encoding import Encodings
+from service.encode.plan import Plan
+from service.encode.request import Request
 from service.engine.lanes import Lanes
 from service.engine.loading import accelerate, load
 from service.engine.weights import BUNDLED, Source, locate
@@ -199,7 +201,7 @@ def test_memory_is_what_the_price_says(lanes: Lanes, way: Way) -> None:
         attention = asked.outputs.attention
         heads = max(map(len, attention.heads.values())) if attention else 0
         traces = 4 * NUMBER * WIDE.width * len(asked.outputs.traces) * tokens
-        made = Price([asked], WIDE, NUMBER, Layout()).made
+        made = Encodings(WIDE).price(Request(inputs=()), Plan((), [asked])).made
 
         taken = peak(lanes, asked) - peak(lanes, plain)
 

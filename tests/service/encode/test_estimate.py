@@ -3,9 +3,9 @@
 import pytest
 
 from model import packing
-from service.api.native.request import Item
 from service.encode.estimate import Estimate, characters
 from service.encode.inputs import ModelInput
+from service.encode.request import Input
 
 
 def outcome(tokens: int, length: int) -> ModelInput:
@@ -20,11 +20,11 @@ def test_texts_hold_as_many_tokens_by_character_as_those_before_them() -> None:
         estimate.learn([30, 0], [outcome(12, 12), outcome(9, 9)])
         estimate.learn([1000], [outcome(100, 5000)])
 
-    def tokens(*inputs: str | Item) -> int:
+    def tokens(*inputs: Input) -> int:
         return estimate.tokens(inputs, characters(inputs))
 
-    assert tokens("x" * 60) == pytest.approx(22, abs=1)
-    assert tokens(Item(text="x" * 30, pair="x" * 30)) == pytest.approx(22, abs=1)
-    assert tokens("x" * 9000, Item(token_ids=[7] * 51)) == 151
-    assert tokens(*["x" * 9000] * 50) == 151  # one that holds more is refused
-    assert tokens(Item(embeddings=[[0.0] * 4])) <= 2
+    assert tokens(Input("x" * 60)) == pytest.approx(22, abs=1)
+    assert tokens(Input(text="x" * 30, pair="x" * 30)) == pytest.approx(22, abs=1)
+    assert tokens(Input("x" * 9000), Input(token_ids=[7] * 51)) == 151
+    assert tokens(*[Input("x" * 9000)] * 50) == 151  # one that holds more is refused
+    assert tokens(Input(embeddings=[[0.0] * 4])) <= 2

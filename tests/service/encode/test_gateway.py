@@ -18,8 +18,7 @@ import torch
 
 from model.encoder import Encoded, Encoder
 from model.packing import Packed
-from service.api.native.request import EncodeRequest
-from service.encode.layout import Layout
+from service.encode.request import Input, Layout, Request
 from service.engine.lanes import Lanes
 from service.engine.machine import Unservable
 from service.engine.work import Result, Work
@@ -221,13 +220,12 @@ async def test_the_canary_runs_while_the_replica_is_busy() -> None:
     """Wrong bits under a steady load must not go unseen."""
     replica = await Replica.start(Settings(threads=1, canary_seconds=0.05), "busy-1")
     runs = b'headlight_canary_runs_total{replica="busy-1"} '
-    asked, done = EncodeRequest(inputs=["All is well"] * 8), False
+    asked = Request(inputs=[Input("All is well")] * 8, layout=Layout(numbers=()))
+    done = False
 
     async def load() -> None:
         while not done:
-            await replica.gateway.encode(
-                asked, time.monotonic() + 30, Record("own"), Layout(numbers=())
-            )
+            await replica.gateway.encode(asked, time.monotonic() + 30, Record("own"))
 
     loads = [asyncio.create_task(load()) for _ in range(4)]
     await until(lambda: replica.batcher.busy)

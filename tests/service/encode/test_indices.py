@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.api.native.request import Attention, EncodeRequest
+from service.api.native.request import Attention
 from service.encode.indices import heads_by_layer, hidden_states
 
 
@@ -21,7 +21,7 @@ from service.encode.indices import heads_by_layer, hidden_states
 )
 def test_heads_are_named_by_layer(asked: dict[str, object], named: dict[int, object]) -> None:
     """All of them, the same of every layer, or some of each; layers count from either end."""
-    assert heads_by_layer(Attention.model_validate(asked), 2, 3) == named
+    assert heads_by_layer(Attention.model_validate(asked).plain(), 2, 3) == named
 
 
 @pytest.mark.parametrize(
@@ -45,9 +45,9 @@ def test_heads_are_named_by_layer(asked: dict[str, object], named: dict[int, obj
 def test_a_head_that_does_not_exist_is_an_index_error(asked: dict[str, object]) -> None:
     """Nothing is guessed or left out."""
     with pytest.raises(IndexError):
-        heads_by_layer(Attention.model_validate(asked), 2, 3)
+        heads_by_layer(Attention.model_validate(asked).plain(), 2, 3)
 
 
 def test_hidden_states_count_from_either_end() -> None:
     """Of 2 layers there are 3 states, and -1 is the last."""
-    assert hidden_states(EncodeRequest(inputs=[], layers=[0, -1]), 2) == {0, 2}
+    assert hidden_states([0, -1], 2) == {0, 2}

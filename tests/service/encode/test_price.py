@@ -18,8 +18,10 @@ from model.packing import Sequence as Tokens
 from model.pooling import Pooling
 from model.task_heads import Projection, Splade
 from service.encode.answer import SAFETENSORS
-from service.encode.layout import Layout
-from service.encode.price import SPAN_FLOPS, Price, cost, costs, flops
+from service.encode.cost import SPAN_FLOPS, cost, costs, flops
+from service.encode.encoding import Encodings
+from service.encode.plan import Plan
+from service.encode.request import Request
 from service.engine.speed import Speed
 from service.engine.work import Outputs, Parts, Result, Work
 from service.replica import Replica
@@ -374,7 +376,7 @@ async def test_a_vocabulary_counts_in_what_a_sequence_costs() -> None:
     """Admission plans with the time that it takes beside the layers'."""
     linear = kernels.PLAIN.linear(torch.zeros(7, 5), None)
     head = Splade(Projection(None, linear, outputs=7, weights=11_000_003), "max", twice=False)
-    plain, sparse = (Work(Tokens([1] * 64), Outputs(head=one)) for one in (None, head))
+    plain, sparse = (Work(Tokens([1] * 64), Outputs(task_head=one)) for one in (None, head))
 
     of = costs(TRANSFORMER_BASE, partial(cost, TRANSFORMER_BASE))
 
@@ -416,7 +418,7 @@ async def test_a_rollout_costs_the_products_of_its_layers() -> None:
     def price(units: Units, *, half: bool = False) -> tuple[int, int]:
         asked = Selection(every, units, "rollout", half=half)
         works = [Work(Tokens([1] * 66), Outputs(attention=asked))] * 2
-        beside = Price(works, TRANSFORMER_BASE, 4, Layout())
+        beside = Encodings(TRANSFORMER_BASE).price(Request(inputs=()), Plan((), works))
         return maps.products(asked, TRANSFORMER_BASE) - scores, beside.made - beside.total
 
     assert price(divide(66)) == (5 * 2 * 66 * 66 * 66, 4 * 66 * 66)

@@ -342,7 +342,9 @@ async def test_nothing_that_a_client_sends_is_told(
     both = {"traceparent": traceparent, "tracestate": f"vendor={c}"}
     assert (await post("/v1/encode", json=WELL, headers=both)).status_code == 200
     # a fault whose text is the request's: "invalid literal for int(): ..."
-    monkeypatch.setattr(traced.gateway._planner, "_outputs", lambda request: int(request.inputs[0]))
+    monkeypatch.setattr(
+        traced.gateway._planner, "_outputs", lambda request: int(request.inputs[0].text)
+    )
     assert (await post("/v1/encode", json={"inputs": [c]})).status_code == 500
     monkeypatch.undo()
 

@@ -15,7 +15,9 @@ import pytest_asyncio
 from transformers import AutoTokenizer, BertConfig, BertModel
 
 from model.pooling import Pooling
-from service.encode.questions.comparison import Comparer
+from service.encode.aside import Aside
+from service.encode.likeness import Likenesses
+from service.encode.request import Likeness
 from service.engine.weights import BUNDLED, locate
 from service.keys import key as keys
 from service.replica import Replica
@@ -361,15 +363,16 @@ async def test_a_score_that_is_no_sum_of_words_stands_alone(
     browser: Page, address: str, replica: Replica
 ) -> None:
     """With the service's reason in place of the matrix."""
-    gateway, comparer = replica.gateway, replica.gateway._comparer
-    gateway._comparer = Comparer(Pooling(("max",), normalize=True), most=1)
+    gateway, endings = replica.gateway, replica.gateway.endings
+    largest = Likenesses(Pooling(("max",), normalize=True), 384, Aside(1))
+    gateway.endings = {**endings, Likeness: largest}
     try:
         await ask(browser, address, "All is well", "Well done")
         await browser.wait(
             "return document.getElementById('alike').textContent.includes('pooling')"
         )
     finally:
-        gateway._comparer = comparer
+        gateway.endings = endings
     shown = await browser.run("return document.getElementById('alike').textContent")
 
     assert re.match(r"Why alike0\.\d{4}cosine", shown) and 'pooling "max"' in shown

@@ -14,10 +14,10 @@ from safetensors.numpy import load, save
 from model.pooling import Pooling
 from model.shares import similarity
 from service.api.questions import call
-from service.encode import aside
+from service.encode import aside, likeness
 from service.encode.answer import JSON, PIECE_BYTES, Encoded, Item
-from service.encode.questions import comparison
-from service.encode.questions.comparison import Comparer
+from service.encode.likeness import Likenesses
+from service.encode.request import Likeness
 from service.replica import Replica
 from tests.conftest import application, connected
 
@@ -186,17 +186,16 @@ async def test_each_side_may_have_a_prompt_of_its_own(
 async def test_what_is_no_sum_is_refused_but_for_its_score(replica: Replica) -> None:
     """With what is answered instead, before any work."""
     client, gateway = connected(application(replica)), replica.gateway
-    comparer, gateway._comparer = (
-        gateway._comparer,
-        Comparer(Pooling(("max",), normalize=True), most=1),
-    )
+    endings = gateway.endings
+    largest = Likenesses(Pooling(("max",), normalize=True), 384, aside.Aside(1))
+    gateway.endings = {**endings, Likeness: largest}
     try:
         body = {"left": DOG, "right": [CAT]}
         refused = await client.post("/v1/similarity", json=body)
         dry = await client.post("/v1/similarity?dry_run=true", json=body)
         scored = await client.post("/v1/similarity", json={**body, "form": "score"})
     finally:
-        gateway._comparer = comparer
+        gateway.endings = endings
 
     assert (refused.status_code, refused.json()["code"]) == (422, "similarity_not_explainable")
     assert 'pooling "max"' in refused.json()["detail"]
@@ -251,7 +250,7 @@ async def test_a_large_matrix_is_made_in_steps_of_some_rows(
 
     monkeypatch.setattr(aside, "_step", counted)
     monkeypatch.setattr(similarity, "BLOCK_CELLS", 5000, raising=False)
-    monkeypatch.setattr(comparison, "STEP_CELLS", 4000)
+    monkeypatch.setattr(likeness, "STEP_CELLS", 4000)
     told = (await ask(client, left, right, form=form))["right"][0]
 
     assert len(steps) == 9

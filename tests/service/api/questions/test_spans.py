@@ -9,7 +9,8 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load
 
-from service.encode.questions.spans import MOST_SPANS, locate
+from service.encode.indices import locate
+from service.encode.request import MOST_SPANS
 from service.replica import Replica
 from tests.conftest import application, connected
 

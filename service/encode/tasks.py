@@ -1,4 +1,4 @@
-"""A request -> what is wanted of the checkpoint's head, or a refusal."""
+"""A request -> what is wanted of the checkpoint's own head, or a refusal."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,15 +6,21 @@ from functools import partial
 from typing import Any
 
 from model.loading.checkpoint import Model
-from model.task_heads import Classifier, Splade, Tagger, TaskHead, Vectors
+from model.task_heads import Activation, Classifier, Side, Splade, Tagger, TaskHead, Vectors
 from model.text.role import Role
 from model.text.tokenizer import Tokenizer
-from service.api.native.request import EncodeRequest, Side
-from service.api.native.tasks import Classify, LabelTokens, Sparse
-from service.api.questions.matching import Matching
+from service.encode import shown
 from service.encode.inputs import ModelInput
-from service.encode.tasks import shown
-from service.encode.tasks.shown import Classes, Shown, TokenVectors, Weights
+from service.encode.request import (
+    Classify,
+    LabelTokens,
+    MultiVector,
+    Request,
+    Rerank,
+    Sparse,
+    Wanted,
+)
+from service.encode.shown import Classes, Shown, TokenVectors, Weights
 from service.engine.work import Array
 from service.refusals import Refused
 from service.wording.words import quoted
@@ -60,48 +66,51 @@ class Task:
                 raise Refused.at("nothing_left", "inputs", index, detail="it holds no token")
 
 
-def find(request: EncodeRequest, model: Model) -> Task | None:
-    """What a request asks of a model's head; None where it asks nothing.
+def find(request: Request, model: Model) -> Task | None:
+    """Return what a request asks of a model's head; None where it asks nothing.
 
     Raises:
         Refused: the checkpoint has no head for it.
     """
     if not request.tasks:
         return None
-    for task in request.tasks:
-        if task not in model.tasks:
+    for wanted in request.tasks:
+        if wanted.name not in model.tasks:
             has = f"this model has {quoted(list(model.tasks), 'and')}"
-            detail = f'"{task}" was requested, and {has}'
+            detail = f'"{wanted.name}" was requested, and {has}'
             raise Refused("task_not_found", detail=detail, tasks=list(model.tasks))
-    match model.task_head:
-        case Classifier() as head:
-            ranked = "rerank" in request.tasks
-            head = replace(head, activation=head.ranking) if ranked else head
-            return _classify(head, request.classify)
-        case Tagger() as head:
-            how = request.label_tokens
-            level = how.level if isinstance(how, LabelTokens) else "token"
+    return _task(request.tasks[-1], request.role, model)
+
+
+def _task(wanted: Wanted, side: Side | None, model: Model) -> Task:
+    """Return what is wanted of a head that can do it."""
+    match wanted, model.task_head:
+        case Classify(activation), Classifier() as head:
+            return _classify(head, head.activation if activation == "default" else activation)
+        case Rerank(), Classifier() as head:
+            return _classify(head, head.ranking)
+        case LabelTokens(level), Tagger() as head:
             show = partial(shown.labels, head.labels, level=level)
             return Task(head, show, words=level == "word")
-        case Splade() as head:
-            return _sparse(head, request.sparse, model.tokenizer)
-        case Vectors() as head:
-            return _vectors(head, request)
+        case Sparse(k, threshold), Splade() as head:
+            return _sparse(replace(head, k=k, threshold=threshold), side, model.tokenizer)
+        case MultiVector(filled), Vectors() as head:
+            return _vectors(head, filled)
     raise RuntimeError("a task without a head: this is a bug")
 
 
-def role(request: EncodeRequest, side: Side, model: Model) -> Role | None:
-    """How the inputs of one side are read; None where both sides are read alike."""
+def role(request: Request, side: Side | None, model: Model) -> Role | None:
+    """Return how inputs of one side are read; None where both sides are read alike."""
     head = model.task_head
-    if isinstance(head, Vectors) and side.role:
-        return head.roles[side.role]
-    if not isinstance(head, Splade) or request.sparse is False:
+    if isinstance(head, Vectors) and side:
+        return head.roles[side]
+    if not isinstance(head, Splade) or not any(isinstance(one, Sparse) for one in request.tasks):
         return None
     # without a name the checkpoint's default prompt goes before a text, on whichever side
-    return head.roles[side.role] if side.role else replace(head.roles[head.default], prompt=None)
+    return head.roles[side] if side else replace(head.roles[head.default], prompt=None)
 
 
-def _vectors(head: Vectors, request: EncodeRequest) -> Task:
+def _vectors(head: Vectors, filled: bool) -> Task:
     def show(facts: Mapping[str, Any], arrays: Arrays) -> TokenVectors:
         return TokenVectors(arrays["vectors"], arrays["kept"])
 
@@ -109,19 +118,17 @@ def _vectors(head: Vectors, request: EncodeRequest) -> Task:
         side, ids = source.role, source.sequence.token_ids
         return head if side is None or ids is None else replace(head, kept=side.kept(ids))
 
-    return Task(head, show, fit=fit, filled=isinstance(request, Matching))
+    return Task(head, show, fit=fit, filled=filled)
 
 
-def _classify(head: Classifier, how: bool | Classify) -> Task:
+def _classify(head: Classifier, activation: Activation) -> Task:
     def show(facts: Mapping[str, Any], arrays: Arrays) -> Classes:
         return Classes(head.labels, arrays["logits"], arrays["scores"])
 
-    if isinstance(how, Classify) and how.activation != "default":
-        head = replace(head, activation=how.activation)
-    return Task(head, show)
+    return Task(replace(head, activation=activation), show)
 
 
-def _sparse(head: Splade, how: bool | Sparse, tokenizer: Tokenizer) -> Task:
+def _sparse(head: Splade, side: Side | None, tokenizer: Tokenizer) -> Task:
     def show(facts: Mapping[str, Any], arrays: Arrays) -> Weights:
         tokens = [tokenizer.token(index) for index in arrays["indices"].tolist()]
         return Weights(arrays["indices"], arrays["values"], tokens)
@@ -129,8 +136,5 @@ def _sparse(head: Splade, how: bool | Sparse, tokenizer: Tokenizer) -> Task:
     def fit(source: ModelInput) -> Splade:
         return replace(head, looked=source.sequence.token_ids)
 
-    side = head.default
-    if isinstance(how, Sparse):
-        head, side = replace(head, k=how.k, threshold=how.threshold), how.role or side
-    looked = head.table is not None and side == "query"
+    looked = head.table is not None and (side or head.default) == "query"
     return Task(head, show, fit=fit if looked else None, looked=looked)

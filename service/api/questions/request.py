@@ -1,4 +1,4 @@
-"""The wire of POST /v1/similarity: request models, strict, and the encoding that they ask for."""
+"""The wire of POST /v1/similarity and POST /v1/maxsim: request models, strict."""
 
 from typing import Annotated, Literal, LiteralString
 
@@ -9,16 +9,14 @@ from typing_extensions import TypeAliasType
 
 from model.maps.choices import Level
 from model.text.tokenizer import Truncate
-from service.api.native.heads import Gates, SweepField
-from service.api.native.request import EncodeRequest, Floats, Input, Item, Side
+from service.api.native.heads import Gates, SweepField, swept
+from service.api.native.request import Input, Item, as_input
+from service.encode import request as encode
+from service.encode.request import Floats
 from service.wire import Wire
-from service.wording.fault import Loc
 
 MOST_K = 1 << 16  # pairs of a text: all of two texts of 256 tokens
 MOST_RIGHT = 256  # texts that one is compared with
-
-Comparing = Literal["full", "top", "score"]
-Kept = Literal["keep", "drop"]
 
 PAIR: LiteralString = 'texts are compared one by one here: no "pair" and no "spans"'
 SCORE: LiteralString = '"level" and "specials" go with "form": "full" or "top"'
@@ -61,13 +59,13 @@ class ComparisonRequest(Wire):
     """A text, token ids or embeddings, as an input of POST /v1/encode."""
     right: Singles
     """What it is compared with: 1 to 256 of the same."""
-    form: Comparing = "full"
+    form: Literal["full", "top", "score"] = "full"
     """What to answer beside the score: the matrix of all pairs, the strongest pairs, or nothing."""
     k: Annotated[int, Field(ge=1, le=MOST_K)] | None = None
     """Of the form top: how many pairs to show, at most 65,536; 16 where left out."""
     level: Level = "token"
     """What a row and a column are; a word's share is the sum of its tokens' shares."""
-    specials: Kept = "keep"
+    specials: Literal["keep", "drop"] = "keep"
     """What happens to special tokens, which carry a share too: "drop" leaves out their rows and
     columns, and counts them in `rest`."""
     prompt_name: PromptName | None = None
@@ -105,44 +103,100 @@ class ComparisonRequest(Wire):
         return self
 
     def names(self) -> tuple[str | None, str | None]:
-        """The prompt of each side."""
+        """Return the prompt of each side."""
         if isinstance(self.prompt_name, PromptNames):
             return self.prompt_name.left, self.prompt_name.right
         return self.prompt_name, self.prompt_name
 
+    def plain(self, layout: encode.Layout) -> encode.Request:
+        """Return the encoding that it takes: the left text first, then those on the right.
 
-class Comparison(EncodeRequest):
-    """A comparison as the encoding that it takes: the left text first, then those on the right."""
-
-    compared: ComparisonRequest
-
-    @classmethod
-    def of(cls, request: ComparisonRequest) -> "Comparison":
-        """What a request takes: the pooled vectors, and for more than a score those of tokens."""
-        return cls.model_construct(
-            model=request.model,
-            inputs=[request.left, *request.right],
-            truncate=request.truncate,
-            tokens=request.form != "score",
-            gates=request.gates,
-            sweep=request.sweep,
-            encoding=request.encoding,
-            dtype=request.dtype,
-            compared=request,
+        That is the pooled vectors, and for more than a score those of tokens.
+        """
+        left, right = self.names()
+        score = self.form == "score"
+        return encode.Request(
+            model=self.model,
+            inputs=[as_input(self.left), *map(as_input, self.right)],
+            truncate=self.truncate,
+            prompt_name=right,
+            first=encode.First(("left", "right"), left),
+            tokens=not score,
+            axes=None if score else encode.Axes(self.level, self.specials),
+            gates=[gate.plain() for gate in self.gates],
+            sweep=swept(self.sweep),
+            ending=encode.Likeness(self.form, self.k),
+            dtype=self.dtype,
+            encoding=self.encoding,
+            layout=layout,
         )
 
-    @property
-    def sides(self) -> tuple[Side, ...]:
-        """Left and right, which may have prompts of their own."""
-        left, right = self.compared.names()
-        return Side(self.items[:1], left), Side(self.items[1:], right, first=1)
 
-    def place(self, loc: Loc) -> Loc:
-        """inputs[0] is left, and inputs[i + 1] is right[i]."""
-        match loc:
-            case ("inputs", 0, *rest):
-                return ("left", *rest)
-            case ("inputs", int(index), *rest):
-                return ("right", index - 1, *rest)
-            case _:
-                return loc
+class SidePrompts(Wire):
+    """A prompt for each side."""
+
+    query: str | None = None
+    """The prompt that goes before `query`; left out: `default_prompt_name` of GET /info."""
+    document: str | None = None
+    """The prompt that goes before each of `documents`; left out: the same default."""
+
+
+class MaxsimRequest(Wire):
+    """The body of POST /v1/maxsim."""
+
+    model: str | None = None
+    """The model you expect; another name than the served one is refused."""
+    query: Single
+    """What the documents are to answer: a text, token ids or embeddings, as an input of
+    POST /v1/encode."""
+    documents: Singles
+    """What is scored: one or more of the same, with the query at most `max_sequences`."""
+    prompt_name: (
+        Annotated[
+            Annotated[str, Tag("<both>")] | Annotated[SidePrompts, Tag("<each>")],
+            Discriminator(
+                lambda value: "<each>" if isinstance(value, dict | SidePrompts) else "<both>"
+            ),
+        ]
+        | None
+    ) = None
+    """The checkpoint's prompt that goes before the texts: one for both sides, or one for each;
+    left out: `default_prompt_name` of GET /info."""
+    truncate: Truncate = "refuse"
+    """What happens to a sequence of more tokens than the checkpoint gives its side: it is refused,
+    or cut on this side."""
+    gates: Gates = []
+    """Heads to scale or drop, in this request alone, on both sides."""
+    encoding: Literal["json", "base64"] = "json"
+    """How arrays are written: as JSON numbers, or each as one base64 string."""
+
+    @field_validator("documents")
+    @classmethod
+    def _some(cls, documents: list[str | Item]) -> list[str | Item]:
+        if not documents:
+            raise PydanticCustomError("batch_empty", NONE)
+        return documents
+
+    def names(self) -> tuple[str | None, str | None]:
+        """Return the prompt of each side."""
+        if isinstance(self.prompt_name, SidePrompts):
+            return self.prompt_name.query, self.prompt_name.document
+        return self.prompt_name, self.prompt_name
+
+    def plain(self, layout: encode.Layout) -> encode.Request:
+        """Return the encoding that it takes: many vectors of the query, then of each document."""
+        query, document = self.names()
+        return encode.Request(
+            model=self.model,
+            inputs=[as_input(self.query), *map(as_input, self.documents)],
+            truncate=self.truncate,
+            prompt_name=document,
+            role="document",
+            first=encode.First(("query", "documents"), query, "query"),
+            pooled=False,
+            gates=[gate.plain() for gate in self.gates],
+            tasks=(encode.MultiVector(filled=True),),
+            ending=encode.Maxsim(),
+            encoding=self.encoding,
+            layout=layout,
+        )

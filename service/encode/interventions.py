@@ -1,0 +1,407 @@
+"""What a request changes in passes: gates and patches of each input, and its sweep.
+
+Works follow from what others leave:
+
+    1  inputs without patches                      keep what patches and copies take
+    2  patched inputs                              with values of 1
+    3  a copy for each input and head of a sweep   from inside that head's layer on, of 1 and 2
+
+What lies below a copy's head is the untouched pass's, and is not computed again.
+"""
+
+import math
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from torch import Tensor
+
+from model import packing
+from model.config import EncoderConfig
+from model.encoder import Encoder
+from model.task_heads import Classifier
+from service.encode.indices import gate_scales, heads_by_layer, patch_sources
+from service.encode.inputs import ModelInput
+from service.encode.request import Request
+from service.engine.work import Array, Outputs, Result, Work
+from service.refusals import Refused
+
+NUMBER_BYTES = 4  # of a float32
+MOST_COPIES = 4096  # of a request, which take a lane some 50 us each beside their tokens
+
+NOTHING = (
+    'a sweep answers how vectors or classes move, and this request has "pooled": false '
+    'and no "classify"'
+)
+
+BLENDED = (
+    "a sweep's copies begin inside a layer, and this model's vectors are blended of the layers "
+    'before it too (WeightedLayerPooling); "gates" answers one head at a time'
+)
+
+BOTH = "a head of this input is both gated and patched: choose one"
+ITSELF = "an input cannot be its own source"
+CHAIN = "its source is patched itself: take values from an input without patches"
+
+Value = TypeVar("Value")
+ByHead = Mapping[int, Mapping[int, Value]]  # by layer and head
+Heads = Mapping[int, Sequence[int]]  # by layer
+CheckTokens = Callable[[int, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Edits:
+    """What is done to the heads of one input.
+
+    Args:
+        gates: factors.
+        patches: the inputs that values are taken from.
+    """
+
+    gates: ByHead[float] = field(default_factory=dict)
+    patches: ByHead[int] = field(default_factory=dict)
+
+    @property
+    def sources(self) -> Iterator[tuple[int, int]]:
+        """The layer, and the input that values of it are taken from, of each patch."""
+        for layer, heads in self.patches.items():
+            yield from ((layer, source) for source in heads.values())
+
+
+class Outcome(NamedTuple):
+    """What came out of a course: for each input, and for each of its copies, in their order."""
+
+    inputs: list[Result]
+    copies: list[list[Result]]
+
+
+Steps = Generator[Sequence[Work], Sequence[Result], Outcome]  # works to run; their results
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """The works of one request, in the order in which they can be run.
+
+    Args:
+        works: one for each input, those of patched inputs still without values.
+        edits: of each input.
+        head: channels of a head.
+        heads: that a sweep scales, one a copy; empty without a sweep.
+        scale: by which.
+        copies: those of each input in turn, by layer and head, still without what they enter.
+        held: bytes that are kept of all beside the answer.
+    """
+
+    works: Sequence[Work]
+    edits: Sequence[Edits]
+    head: int
+    heads: Heads
+    scale: float
+    copies: Sequence[Work]
+    held: int
+
+    @property
+    def every(self) -> list[Work]:
+        """All works, in the order in which the steps take them."""
+        by_turn = sorted(zip(self.works, self.edits, strict=True), key=lambda one: _late(one[1]))
+        return [*(work for work, _ in by_turn), *self.copies]
+
+    def steps(self) -> Steps:
+        """Yield works to run, take their results, return all."""
+        sequences = [work.sequence for work in self.works]
+        free = [index for index, one in enumerate(self.edits) if not _late(one)]
+        results = dict(zip(free, (yield [self.works[index] for index in free]), strict=True))
+        if patched := [index for index, one in enumerate(self.edits) if _late(one)]:
+            for index in patched:
+                patches = self._values(self.edits[index], results)
+                sequences[index] = replace(sequences[index], patches=patches)
+            works = [replace(self.works[index], sequence=sequences[index]) for index in patched]
+            results |= zip(patched, (yield works), strict=True)
+        inputs = [results[index] for index in range(len(sequences))]
+        if not self.heads:
+            return Outcome(inputs, [])
+        entered = (
+            sequence
+            for one, result in zip(sequences, inputs, strict=True)
+            for sequence in self._entered(one, result)
+        )
+        copies = yield [
+            replace(copy, sequence=sequence)
+            for copy, sequence in zip(self.copies, entered, strict=True)
+        ]
+        count = len(copies) // len(inputs)
+        return Outcome(inputs, [list(copies[i * count :][:count]) for i in range(len(inputs))])
+
+    def _values(self, edits: Edits, results: Mapping[int, Result]) -> dict[int, dict[int, Tensor]]:
+        """What replaces the heads of a patched input, (tokens, head) each."""
+        size = self.head
+        return {
+            layer: {
+                head: results[source].kept[layer].mixed[:, head * size : (head + 1) * size]
+                for head, source in heads.items()
+            }
+            for layer, heads in edits.patches.items()
+        }
+
+    def _entered(self, sequence: packing.Sequence, result: Result) -> Iterator[packing.Sequence]:
+        """A copy of an input for each head that is scaled, from inside the head's layer on."""
+        for layer, heads in self.heads.items():
+            above = {i: scales for i, scales in sequence.gates.items() if i > layer}
+            patches = {i: values for i, values in sequence.patches.items() if i > layer}
+            for head in heads:
+                gates = {layer: {head: self.scale}, **above}
+                entry = result.kept[layer]
+                yield replace(sequence, gates=gates, patches=patches, entry=entry)
+
+
+def _late(one: Edits) -> bool:
+    """Whether an input waits for the values of others."""
+    return bool(one.patches)
+
+
+@dataclass(frozen=True, slots=True)
+class Interventions:
+    """What a request changes.
+
+    Args:
+        edits: of each input.
+        heads: that its sweep scales; empty without a sweep.
+        scale: by which.
+    """
+
+    config: EncoderConfig
+    edits: Sequence[Edits]
+    heads: Heads = field(default_factory=dict)
+    scale: float = 0.0
+
+    @classmethod
+    def of(cls, request: Request, outputs: Outputs, encoder: Encoder) -> "Interventions":
+        """Those of a request, before any input is read.
+
+        Args:
+            outputs: of each of its inputs.
+
+        Raises:
+            Refused: a head or an input that does not exist, more copies than may be, a sweep of
+                nothing, or one of a model whose vectors are made of states that copies skip.
+        """
+        config = encoder.config
+        each = edits(request, config)
+        if (sweep := request.sweep) is None:
+            return cls(config, each)
+        if not _swept(outputs):
+            raise Refused.at("out_of_range", "sweep", detail=NOTHING)
+        if encoder.blend is not None:
+            raise Refused.at("out_of_range", "sweep", detail=BLENDED)
+        limits = {"layers": config.layers, "heads": config.heads}
+        try:
+            heads = heads_by_layer(sweep, **limits)
+        except IndexError as error:
+            detail = str(error)
+            raise Refused.at("index_out_of_range", "sweep", detail=detail, **limits) from None
+        copies = sum(map(len, heads.values())) * len(request.inputs)
+        if copies > MOST_COPIES:
+            detail = f"it takes {copies:,} copies of inputs, and the limit is {MOST_COPIES:,}"
+            raise Refused.at("batch_too_large", "sweep", detail=detail, limit=MOST_COPIES)
+        return cls(config, each, heads, sweep.scale)
+
+    @property
+    def none(self) -> bool:
+        """Whether it changes nothing."""
+        return not self.heads and not any(one.gates or one.patches for one in self.edits)
+
+    def check(self, inputs: Sequence[ModelInput], check_tokens: CheckTokens) -> None:
+        """Refuse values of an input of another length, and more work or memory than may be.
+
+        Args:
+            check_tokens: refuses too many tokens of a request; told what holds them.
+        """
+        check_lengths(self.edits, inputs)
+        lengths, layers = [len(one.sequence) for one in inputs], self.config.layers
+        passes = sum(len(heads) * (layers - layer) for layer, heads in self.heads.items()) / layers
+        tokens = math.ceil((1 + passes) * sum(lengths))
+        check_tokens(tokens, "with its sweep it takes the work of")
+        kept = zip(self._kept(), lengths, strict=True)
+        check_tokens(sum(len(each) * length for each, length in kept), "it keeps the states of")
+
+    def applied(self, works: Sequence[Work]) -> list[Work]:
+        """Works with their gates, and with what the course takes of them."""
+        return [
+            replace(
+                work,
+                sequence=replace(work.sequence, gates=one.gates),
+                outputs=replace(work.outputs, kept=kept, swept=self._numbers(work.outputs)),
+            )
+            if one.gates or kept
+            else work
+            for work, one, kept in zip(works, self.edits, self._kept(), strict=True)
+        ]
+
+    def course(self, works: Sequence[Work]) -> Course | None:
+        """How works follow from each other; None where they do not.
+
+        Args:
+            works: as `applied` gives them.
+        """
+        if not self.heads and not any(one.patches for one in self.edits):
+            return None
+        width, copied = self.config.width, _swept(works[0].outputs) or Outputs()
+        copies = [
+            copy
+            for work in works
+            for layer, heads in self.heads.items()
+            for copy in [replace(work, outputs=copied, entered=layer)] * len(heads)
+        ]
+        states = 2 * width * sum(len(work) * len(work.outputs.kept) for work in works)
+        vectors = len(copies) * (copied.pooling.size(width) if copied.pooling else 0)
+        held = NUMBER_BYTES * (states + vectors)
+        head = self.config.head_dim
+        return Course(works, self.edits, head, self.heads, self.scale, copies, held)
+
+    def _kept(self) -> list[frozenset[int]]:
+        """The layers of each input that copies enter, or that values are taken from."""
+        kept = [set(self.heads) for _ in self.edits]
+        for one in self.edits:
+            for layer, source in one.sources:
+                kept[source].add(layer)
+        return list(map(frozenset, kept))
+
+    def _numbers(self, outputs: Outputs) -> int:
+        """How many numbers are answered of one input's copies."""
+        copied = _swept(outputs) or Outputs()
+        classes = len(copied.task_head.labels) if isinstance(copied.task_head, Classifier) else 0
+        return sum(map(len, self.heads.values())) * (bool(copied.pooling) + classes)
+
+
+def _swept(outputs: Outputs) -> Outputs | None:
+    """What of an input's outputs a sweep is about; None: nothing."""
+    head = outputs.task_head if isinstance(outputs.task_head, Classifier) else None
+    return Outputs(outputs.pooling, task_head=head) if outputs.pooling or head else None
+
+
+def edits(request: Request, config: EncoderConfig) -> list[Edits]:
+    """Those of each input: its own, and the request's gates of all other heads.
+
+    Raises:
+        Refused: a head that does not exist or is named twice, or no input to take values from.
+    """
+    common = _resolved(gate_scales, request.gates, config, ("gates",))
+    plain = Edits(common)
+    each: list[Edits] = []
+    for index, item in enumerate(request.inputs):
+        if not item.gates and not item.patch:
+            each.append(plain)
+            continue
+        place = "inputs", index
+        gates = _resolved(gate_scales, item.gates, config, (*place, "gates"))
+        patches = _resolved(patch_sources, item.patch, config, (*place, "patch"))
+        _check_patches(request, index, gates, patches)
+        each.append(Edits(_merged(common, gates, patches), patches))
+    return each
+
+
+def check_lengths(each: Sequence[Edits], inputs: Sequence[ModelInput]) -> None:
+    """Refuse values of an input that has another number of tokens."""
+    for index, one in enumerate(each):
+        length = len(inputs[index].sequence)
+        for _, source in one.sources:
+            if (other := len(inputs[source].sequence)) != length:
+                detail = f"this input has {length:,} tokens, and its source has {other:,}"
+                raise Refused.at("patch_mismatch", "inputs", index, "patch", detail=detail)
+
+
+def _resolved(
+    resolve: Callable[..., Any], named: Sequence[Any], config: EncoderConfig, place: tuple[Any, ...]
+) -> Any:
+    """Heads as a request names them, by layer and head."""
+    limits = {"layers": config.layers, "heads": config.heads}
+    try:
+        return resolve(named, **limits)
+    except IndexError as error:
+        detail = str(error)
+        raise Refused.at("index_out_of_range", *place, detail=detail, **limits) from None
+
+
+def _check_patches(
+    request: Request, index: int, gates: ByHead[float], patches: ByHead[int]
+) -> None:
+    """Refuse a head that is gated too, and a source that cannot be one."""
+    place, count = ("inputs", index, "patch"), len(request.inputs)
+    if any(gates.get(layer, {}).keys() & heads.keys() for layer, heads in patches.items()):
+        raise Refused.at("index_out_of_range", *place, detail=BOTH)
+    for _, source in Edits(patches=patches).sources:
+        if not 0 <= source < count:
+            detail = f'"from" is an input of this request: 0 to {count - 1}'
+            raise Refused.at("index_out_of_range", *place, detail=detail)
+        if source == index or request.inputs[source].patch:
+            detail = ITSELF if source == index else CHAIN
+            raise Refused.at("index_out_of_range", *place, detail=detail)
+
+
+def _merged(
+    common: ByHead[float], gates: ByHead[float], patches: ByHead[int]
+) -> dict[int, dict[int, float]]:
+    """The request's gates with an input's own gates and patches in place of them."""
+    merged = {
+        layer: {head: scale for head, scale in heads.items() if head not in patches.get(layer, {})}
+        for layer, heads in common.items()
+    }
+    for layer, heads in gates.items():
+        merged[layer] = {**merged.get(layer, {}), **heads}
+    return {layer: heads for layer, heads in merged.items() if heads}
+
+
+def moved(heads: Heads, whole: Result, copies: Sequence[Result]) -> dict[str, Any]:
+    """What POST /v1/encode answers of one input, keyed by layer, then head.
+
+    cosine  of the vector with the head scaled and the untouched one
+    logits  each class's with the head scaled, less the untouched one
+    """
+    told: dict[str, Any] = {}
+    if whole.pooled is not None:
+        vectors = _vectors(copies)
+        untouched = np.broadcast_to(whole.pooled.astype(np.float64), vectors.shape)
+        told["cosine"] = by_head(heads, _cosines(vectors, untouched).tolist())
+    if "logits" in whole.task:
+        logits = np.stack([copy.task["logits"] for copy in copies]).astype(np.float64)
+        told["logits"] = by_head(heads, (logits - whole.task["logits"]).tolist())
+    return told
+
+
+def changed(
+    heads: Heads,
+    left: Result,
+    right: Result,
+    left_copies: Sequence[Result],
+    right_copies: Sequence[Result],
+) -> dict[str, Any]:
+    """What POST /v1/similarity answers of one text on the right.
+
+    change  of the score, when the head is scaled in both texts
+    """
+    score = _cosines(_vectors([left]), _vectors([right]))
+    scores = _cosines(_vectors(left_copies), _vectors(right_copies))
+    return {"change": by_head(heads, (scores - score).tolist())}
+
+
+def by_head(heads: Heads, numbers: Sequence[Any]) -> dict[str, dict[str, Any]]:
+    """Numbers in the order of heads, keyed by layer, then head."""
+    rest = iter(numbers)
+    return {
+        str(layer): {str(head): next(rest) for head in of_layer}
+        for layer, of_layer in heads.items()
+    }
+
+
+def _vectors(copies: Sequence[Result]) -> Array:
+    """(copies, width) float64."""
+    return np.stack([copy.pooled for copy in copies if copy.pooled is not None]).astype(np.float64)
+
+
+def _cosines(one: Array, other: Array) -> Array:
+    """Of the rows of two matrices, (rows,); 0 where one has no length."""
+    lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
+    products = (one * other).sum(axis=1)
+    cosines: Array = np.divide(products, lengths, out=np.zeros_like(lengths), where=lengths > 0)
+    return cosines

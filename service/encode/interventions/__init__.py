@@ -1,1 +1,0 @@
-"""Requests that change what heads write: gates, patches and sweeps of them."""

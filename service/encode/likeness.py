@@ -1,0 +1,292 @@
+"""Why one text is like others: the arithmetic behind the model's, and what an answer weighs."""
+
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from model.maps.units import Units
+from model.pooling import Pooling
+from model.shares.similarity import BLOCK_CELLS, Linear, NotLinear, Side, Strongest
+from service.encode.answer import Array, Item
+from service.encode.aside import Aside, Steps
+from service.encode.interventions import Outcome, changed
+from service.encode.plan import Plan
+from service.encode.price import DOUBLE, HALF, SINGLE, Offer, Price, number
+from service.encode.request import Likeness, Part, Request
+from service.engine.work import Result
+from service.refusals import Refused
+
+STEP_CELLS = 1 << 14  # of matrices between two pauses, some milliseconds with those around them
+ANSWERED = '"form": "score" is answered, and a model pooled by the mean is explained'
+MOST_PAIRS = 16  # where a request does not say
+INDEX = 4  # bytes of the number of a row or a column
+KINDS = {"float16": torch.float16, "float32": torch.float32}
+
+# forms that say less in less
+CHEAPER: tuple[Mapping[str, Any], ...] = ({"form": "score"}, {"form": "top", "k": MOST_PAIRS})
+
+
+class Likenesses:
+    """Ends requests of one model with similarities, and explains them.
+
+    Args:
+        pooling: the checkpoint's own.
+        width: of a token's vector.
+        aside: where the arithmetic is done.
+    """
+
+    def __init__(self, pooling: Pooling, width: int, aside: Aside) -> None:
+        self._width, self._aside, self._reason = width, aside, ""
+        self._linear: Linear | None = None
+        try:
+            self._linear = Linear(pooling)
+        except NotLinear as error:
+            self._reason = str(error)
+
+    def check(self, request: Request) -> None:
+        """Refuse to explain what is no sum over tokens.
+
+        Raises:
+            Refused: with what is answered instead.
+        """
+        if self._linear is None and request.axes:
+            detail = f"this model has {self._reason}; {ANSWERED}"
+            raise Refused.at("similarity_not_explainable", "form", detail=detail)
+
+    def price(self, request: Request, plan: Plan) -> Price:
+        """Return what the answer will weigh."""
+        how, held = _asked(request), plan.held
+        sizes = [len(units.axis) for units in plan.units]
+        if how.form != "score":
+            held += _hold(self._width, sizes, *plan.lengths)
+        swept = DOUBLE * sum(work.outputs.swept for work in plan.works[1:])
+        shares = _weigh(how.form, how.k, number(request), sizes)
+        return Price({"shares": shares, "sweep": swept}, request.layout, held)
+
+    def offers(
+        self, request: Request, plan: Plan, parts: Collection[Part], limit: int
+    ) -> list[Offer]:
+        """Return changes to the request by which it may fit."""
+        how, size = _asked(request), number(request)
+        sizes = [len(units.axis) for units in plan.units]
+        swept = DOUBLE * sum(work.outputs.swept for work in plan.works[1:])
+
+        def weigh(form: str, k: int | None, size: int, most: int | None = None) -> int:
+            return swept + _weigh(form, k, size, sizes, most)
+
+        offers: list[Offer] = [
+            {**change, "bytes": weigh(change["form"], change.get("k"), size)} for change in CHEAPER
+        ]
+        if size != HALF:
+            offers.append({"dtype": "float16", "bytes": weigh(how.form, how.k, HALF)})
+        bytes_of = partial(weigh, how.form, how.k, size)
+        if most := bisect_right(range(1, len(sizes)), limit, key=bytes_of):
+            offers.append({"right_at_most": most, "bytes": bytes_of(most)})
+        return offers
+
+    async def finish(
+        self, request: Request, plan: Plan, outcome: Outcome, deadline: float
+    ) -> Iterable[Item]:
+        """Return what is answered of the left text, and of each on the right.
+
+        Raises:
+            Refused: it is not done in time, or float16 cannot hold a share.
+        """
+        results, copies = outcome
+        if not request.axes:
+            steps = _scores(plan, results)
+        elif self._linear is not None:
+            steps = _explained(self._linear, request, plan, results)
+        else:
+            raise RuntimeError("a comparison that was refused: this is a bug")
+        left, *right = await self._aside.run(steps, deadline)
+        if not copies or plan.course is None:
+            return [left, *right]
+        heads = plan.course.heads
+        swept = (
+            changed(heads, results[0], results[index], copies[0], copies[index])
+            for index in range(1, len(results))
+        )
+        return [left, *(_with(item, more) for item, more in zip(right, swept, strict=True))]
+
+
+def _asked(request: Request) -> Likeness:
+    """Return how a comparison ends."""
+    if not isinstance(request.ending, Likeness):
+        raise RuntimeError("another ending's request: this is a bug")
+    return request.ending
+
+
+def _with(item: Item, sweep: Mapping[str, Any]) -> Item:
+    """Return what is answered of one text with what its heads are worth."""
+    return replace(item, facts={**item.facts, "sweep": sweep})
+
+
+def _scores(plan: Plan, results: Sequence[Result]) -> Steps[list[Item]]:
+    """Scores alone, in one step."""
+    left = _pooled(results[0])
+    scores = [{"score": _cosine(left, _pooled(result))} for result in results[1:]]
+    yield
+    return [_item(plan, index, told) for index, told in enumerate([{}, *scores])]
+
+
+def _explained(
+    linear: Linear, request: Request, plan: Plan, results: Sequence[Result]
+) -> Steps[list[Item]]:
+    """Scores and what makes them, in steps of some texts on the right, or of rows of one."""
+    torch.set_num_threads(1)  # of this thread, so that it opens no OpenMP region; see lanes.py
+    cells = 0  # since the last pause
+    left, items = _side(linear, plan, results, 0), [_item(plan, 0, _axes(plan.units[0]))]
+    pooled = _pooled(results[0])
+    for index in range(1, len(results)):
+        shares = linear.shares(left, _side(linear, plan, results, index))
+        table = Table(request, plan.units[0], plan.units[index])
+        for block in shares.blocks():
+            table.add(block)
+            cells += block.numel()
+            if cells >= STEP_CELLS:
+                cells = 0
+                yield
+        arrays, unlisted = table.arrays()
+        facts = {
+            **_axes(plan.units[index]),
+            "score": _cosine(pooled, _pooled(results[index])),
+            "rest": shares.dropped + shares.bias + unlisted,
+        }
+        if linear.bias is not None:
+            facts["bias"] = shares.bias
+        items.append(_item(plan, index, facts, arrays))
+    return items
+
+
+def _axes(units: Units) -> dict[str, Any]:
+    """What rows or columns are, where they are not all tokens in order; as in maps.facts."""
+    axes: dict[str, Any] = {}
+    if len(units.axis) < len(units.spans):
+        axes["axis"] = units.axis
+    if len(units.spans) < units.tokens:
+        axes["spans"] = units.spans
+    return axes
+
+
+def _side(linear: Linear, plan: Plan, results: Sequence[Result], index: int) -> Side:
+    tokens = results[index].tokens
+    if tokens is None:
+        raise RuntimeError("token vectors that were asked for are missing: this is a bug")
+    return linear.side(torch.from_numpy(tokens), plan.units[index])
+
+
+def _pooled(result: Result) -> Array:
+    if result.pooled is None:
+        raise RuntimeError("a vector that was asked for is missing: this is a bug")
+    return result.pooled.astype(np.float64)
+
+
+def _cosine(left: Array, right: Array) -> float:
+    """Of two vectors, float64; 0 where one has no length."""
+    length = np.linalg.norm(left) * np.linalg.norm(right)
+    return float(left @ right / length) if length else 0.0
+
+
+def _item(
+    plan: Plan, index: int, more: dict[str, Any], arrays: dict[str, Array] | None = None
+) -> Item:
+    """What is answered of one text: its tokens, and what it has to do with the left one."""
+    source = plan.inputs[index]
+    cut = {"truncated": source.truncated, "length": source.length}
+    return Item(len(source.sequence), {**source.facts, **cut, **more}, arrays=arrays or {})
+
+
+class Table:
+    """The matrix or its strongest pairs, and the sums of its rows and columns.
+
+    Args:
+        left: rows of the matrix, and right: its columns.
+    """
+
+    def __init__(self, request: Request, left: Units, right: Units) -> None:
+        how, self._left, self._right = _asked(request), left, right
+        self._full, self._dtype = how.form == "full", request.dtype
+        self._kind = KINDS[request.dtype]
+        full = (len(left.axis), len(right.axis)) if self._full else (0,)
+        self._matrix = torch.empty(full, dtype=self._kind)
+        self._strongest = Strongest(how.k or MOST_PAIRS)
+        self._rows, self._columns = list[Tensor](), torch.zeros((), dtype=torch.float64)
+        self._filled, self._total = 0, 0.0
+
+    def add(self, block: Tensor) -> None:
+        """Take further rows, (rows, right) float64."""
+        if self._full:
+            self._matrix[self._filled : self._filled + len(block)] = block
+        else:
+            self._strongest.add(block)
+        self._rows.append(block.sum(1))
+        self._columns = self._columns + block.sum(0)
+        self._filled, self._total = self._filled + len(block), self._total + float(block.sum())
+
+    def arrays(self) -> tuple[dict[str, Array], float]:
+        """By the names that a safetensors answer has, and the share of the pairs left out.
+
+        Raises:
+            Refused: float16 cannot hold a share.
+        """
+        sums = {"left_share": torch.cat(self._rows), "right_share": self._columns}
+        if self._full:
+            return self._cast({"matrix": self._matrix, **sums}), 0.0
+        rows, columns, shares = self._strongest.pairs()
+        pairs = {
+            "pairs.left": torch.tensor(self._left.axis, dtype=torch.int32)[rows],
+            "pairs.right": torch.tensor(self._right.axis, dtype=torch.int32)[columns],
+            "pairs.shares": shares,
+        }
+        return self._cast({**pairs, **sums}), self._total - float(shares.sum())
+
+    def _cast(self, arrays: dict[str, Tensor]) -> dict[str, Array]:
+        """The arrays in the format of the answer; float32 holds every share.
+
+        Here and not in numpy, which takes many times as long where numbers are near float16's
+        least.
+        """
+        cast = {
+            name: one.to(self._kind) if one.is_floating_point() else one
+            for name, one in arrays.items()
+        }
+        half = self._kind is torch.float16
+        if half and not all(bool(one.isfinite().all()) for one in cast.values()):
+            raise Refused("nonfinite_output", layer=-1, dtype=self._dtype)
+        return {name: one.numpy() for name, one in cast.items()}
+
+
+def _hold(width: int, sizes: Sequence[int], left: int, *rights: int) -> int:
+    """Return the bytes beside the answer: token vectors, and what a step makes of them in float64.
+
+    That is those of the left text; of one on the right twice, as they are weighted; and a
+    block of shares twice.
+    """
+    longest, (units, *others) = max(rights), sizes
+    tokens = SINGLE * (left + sum(rights)) + DOUBLE * (left + 2 * longest)
+    return width * tokens + 2 * DOUBLE * min(units * max(others), BLOCK_CELLS)
+
+
+def _weigh(
+    form: str, k: int | None, number: int, sizes: Sequence[int], most: int | None = None
+) -> int:
+    """Return the bytes of the raw arrays, of the first so many texts on the right."""
+    if form == "score":
+        return 0
+    left, *rights = sizes
+    return sum(_bytes(left, right, form, k, number) for right in rights[:most])
+
+
+def _bytes(left: int, right: int, form: str, k: int | None, number: int) -> int:
+    """Bytes of the arrays of two texts of so many units."""
+    cells = left * right * number
+    if form == "top":
+        cells = min(k or MOST_PAIRS, left * right) * (number + 2 * INDEX)
+    return cells + (left + right) * number

@@ -1,1 +1,0 @@
-"""Requests that ask why, beside what."""

@@ -1,1 +1,0 @@
-"""What a request asks of a checkpoint's head, and how it is answered."""
