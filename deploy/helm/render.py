@@ -1,11 +1,14 @@
-"""Writes what follows from the code and from the chart: `python deploy/helm/render.py`.
+"""Write the parts of the chart that follow from the code: `python deploy/helm/render.py`.
 
 headlight/files/ray.yaml        what Ray starts with, and the numbers behind it
 headlight/values.schema.json    the settings of the service, and Kubernetes' own objects
 headlight/README.md             the table of values, from the comments of values.yaml
-../kuberay/                     the chart with its default values, for kubectl
+
+`python deploy/helm/render.py --kuberay FOLDER` writes the chart with its default values instead,
+for kubectl, where there is no Helm.
 """
 
+import argparse
 import json
 import re
 import subprocess
@@ -23,7 +26,7 @@ from service.observe.families import SCRAPE
 from service.settings import Settings
 
 HERE = Path(__file__).parent
-CHART, KUBERAY = HERE / "headlight", HERE.parent / "kuberay"
+CHART = HERE / "headlight"
 MONITORING = HERE / "headlight-monitoring"
 ENGINE = HERE / "engine.py"
 
@@ -179,32 +182,34 @@ def rendered(chart: Path = CHART, **cases: dict[str, Any]) -> dict[str, dict[str
 
 
 def manifests() -> dict[str, str]:
-    """deploy/kuberay/, by the files' names.
+    """Render the chart with its default values, by the files' names.
 
     Raises:
         ValueError: Helm refuses the default values.
     """
-    said = "# deploy/helm/headlight with its default values; made by deploy/helm/render.py\n"
     answer = rendered(defaults={})["defaults"]
     if "refused" in answer:
         raise ValueError(answer["refused"])
     return {
-        name: said + text.lstrip()
+        name: text.lstrip()
         for name, text in answer["files"].items()
         if name.endswith(".yaml") and text.strip()
     }
 
 
 def main() -> None:
-    """Write everything; the chart before what is rendered of it."""
-    (CHART / "files" / "ray.yaml").write_text(variables())
-    (CHART / "values.schema.json").write_text(schema())
-    (CHART / "README.md").write_text(page())
-    made = manifests()
-    for path in KUBERAY.iterdir():
-        path.unlink()
-    for name, text in made.items():
-        (KUBERAY / name).write_text(text)
+    """Write what the chart takes from the code, or the chart's manifests into a folder."""
+    parser = argparse.ArgumentParser(description="Write what follows from the code and the chart.")
+    parser.add_argument("--kuberay", type=Path, metavar="FOLDER", help="write manifests there")
+    folder = parser.parse_args().kuberay
+    if folder is None:
+        (CHART / "files" / "ray.yaml").write_text(variables())
+        (CHART / "values.schema.json").write_text(schema())
+        (CHART / "README.md").write_text(page())
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in manifests().items():
+        (folder / name).write_text(text)
 
 
 if __name__ == "__main__":

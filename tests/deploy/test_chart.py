@@ -7,6 +7,7 @@ which crds.py writes.
 import json
 import shutil
 import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from functools import cache
@@ -21,7 +22,7 @@ import yaml
 from tests.deploy.values import CASES, DEPLOYMENTS, REFUSED, every_case, every_cluster
 
 ROOT = Path(__file__).parent.parent.parent
-CHART, KUBERAY = ROOT / "deploy" / "helm" / "headlight", ROOT / "deploy" / "kuberay"
+CHART = ROOT / "deploy" / "helm" / "headlight"
 SCHEMAS = Path(__file__).parent / "schemas"
 KUBERNETES = ("1.27", "1.37")  # oldest and newest, of its own kinds' schemas
 # What a RayService may have since a version of KubeRay: all that its schema of 1.7 has and one of
@@ -64,13 +65,18 @@ def test_what_is_generated_is_the_codes(name: str, made: str, render: dict[str, 
     assert (CHART / name).read_text() == render[made]()
 
 
-def test_the_plain_manifests_are_what_the_chart_renders_with_its_defaults(
-    render: dict[str, Any],
-) -> None:
-    """Byte for byte, and no file besides; `python deploy/helm/render.py` writes them."""
-    there = {path.name: path.read_text() for path in KUBERAY.iterdir()}
+def test_manifests_are_written_where_there_is_no_helm(tmp_path: Path) -> None:
+    """By `render.py --kuberay`: a file for each kind, of objects that have names."""
+    folder = tmp_path / "kuberay"
 
-    assert there == render["manifests"]()
+    script = CHART.parent / "render.py"
+    subprocess.run([sys.executable, script, "--kuberay", folder], check=True, cwd=tmp_path)
+
+    names = {path.name for path in folder.iterdir()}
+    assert {"rayservice.yaml", "networkpolicy.yaml", "prometheusrule.yaml"} <= names
+    for path in folder.iterdir():
+        objects = [one for one in yaml.safe_load_all(path.read_text()) if one]
+        assert objects and all(one["metadata"]["name"] for one in objects)
 
 
 def test_every_value_says_what_it_is(render: dict[str, Any]) -> None:

@@ -7,16 +7,18 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray's own age
     from service.deployment import check
 
+from tests.manifests import manifests
+
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"
 
 
-def test_what_deploy_holds_for_a_cluster_is_right() -> None:
-    """Serve files against the variables beside them, RayServices against their own."""
+def test_what_deploy_holds_for_a_cluster_is_right(tmp_path: Path) -> None:
+    """Serve files against the variables next to them, the chart's RayService against its own."""
     serve = sorted((DEPLOY / "serve").iterdir())
-    kuberay = sorted((DEPLOY / "kuberay").iterdir())
-    services = [file for file in kuberay if "kind: RayService\n" in file.read_text()]
+    service = tmp_path / "rayservice.yaml"
+    service.write_text(manifests()["rayservice.yaml"])
 
-    for files in (serve, services):
+    for files in (serve, [service]):
         found, right = check.check(files)
 
         assert [str(each) for each in found if each.wrong] == []

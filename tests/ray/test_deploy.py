@@ -24,6 +24,7 @@ import yaml
 
 from service.cluster import ingress, ports, workspace
 from service.settings import Settings
+from tests.manifests import manifests
 from tests.ray import drill
 
 pytestmark = pytest.mark.prove
@@ -265,7 +266,7 @@ def test_a_cluster_of_ray_env_serves_scales_and_hosts_two_models() -> None:
 
 def test_a_container_that_ray_starts_shows_the_replicas_lines() -> None:
     """As the chart starts it; each line whole, among Ray's own."""
-    service = yaml.safe_load((ROOT / "deploy" / "kuberay" / "rayservice.yaml").read_text())
+    service = yaml.safe_load(manifests()["rayservice.yaml"])
     head = service["spec"]["rayClusterConfig"]["headGroupSpec"]
     flags = [f"--{name}" for name, value in head["rayStartParams"].items() if value == "true"]
     assert flags == ["--no-redirect-output"]

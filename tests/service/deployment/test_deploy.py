@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from service.cli import main
 from service.deployment import dashboard
 from service.preflight import schema
+from tests.manifests import manifests
 from tests.service.deployment.clusters import OPTIONS, Cluster, application, dashboard_of
 
 DEPLOY = Path(__file__).parent.parent.parent.parent / "deploy"
@@ -85,11 +86,12 @@ def test_no_cluster_is_one_line() -> None:
     assert "`ray start --head`" in result.stderr
 
 
-def test_a_file_for_kubernetes_goes_by_its_own_way() -> None:
+def test_a_file_for_kubernetes_goes_by_its_own_way(tmp_path: Path) -> None:
     """KubeRay's operator deploys what is in it."""
-    file = str(DEPLOY / "kuberay" / "rayservice.yaml")
+    file = tmp_path / "rayservice.yaml"
+    file.write_text(manifests()["rayservice.yaml"])
 
-    result = deploy(file)
+    result = deploy(str(file))
 
     assert result.exit_code == 2
     assert result.stderr == f"{file} is for Kubernetes: kubectl apply --filename {file}\n"

@@ -12,11 +12,17 @@ from ray.serve.schema import ApplicationDetails
 from service.cli import main
 from service.deployment import check
 from service.preflight import schema
+from tests.manifests import manifests
 
 ROOT = Path(__file__).parent.parent.parent.parent
 LAPTOP, GPU, TWO = "serve/laptop.yaml", "serve/gpu.yaml", "serve/two-models.yaml"
-ENV, KUBERAY = "serve/ray.env", "kuberay/rayservice.yaml"
+ENV, KUBERAY = "serve/ray.env", "rayservice.yaml"
 REPLICAS = "        num_replicas: 1\n"
+
+
+def content(name: str) -> str:
+    """Return a file of deploy/, or what the chart renders."""
+    return manifests()[name] if name == KUBERAY else (ROOT / "deploy" / name).read_text()
 
 
 class Mistake(NamedTuple):
@@ -451,7 +457,7 @@ MORE = {"more replicas than pods": 2, "TLS that HAProxy does not speak": 2}
 def test_a_mistake_is_one_line_at_its_place(name: str, tmp_path: Path) -> None:
     """FILE:LINE: key: what is wrong; at the line that was changed, where one was."""
     mistake = MISTAKES[name]
-    right = (ROOT / "deploy" / mistake.file).read_text()
+    right = content(mistake.file)
     assert right.count(mistake.old), "the change changes nothing"
     wrong = right.replace(mistake.old, mistake.new, 1)
     file = tmp_path / Path(mistake.file).name
@@ -468,7 +474,7 @@ def test_a_mistake_is_one_line_at_its_place(name: str, tmp_path: Path) -> None:
 def test_the_line_is_the_one_in_the_file(tmp_path: Path) -> None:
     """In a Serve file and in one within a RayService alike."""
     for name in (LAPTOP, KUBERAY):
-        text = (ROOT / "deploy" / name).read_text().replace("num_replicas: 1", "num_replica: 1")
+        text = content(name).replace("num_replicas: 1", "num_replica: 1")
         file = tmp_path / Path(name).name
         file.write_text(text)
 
@@ -570,9 +576,12 @@ def test_json_has_each_mistake_and_what_is_right(tmp_path: Path) -> None:
     assert said["right"][0].startswith(f"{right}: ok: ")
 
 
-def test_a_file_of_something_else_is_refused() -> None:
+def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     """A rule of Prometheus' is neither."""
-    result = run(str(ROOT / "deploy" / "kuberay" / "prometheusrule.yaml"))
+    file = tmp_path / "prometheusrule.yaml"
+    file.write_text(manifests()["prometheusrule.yaml"])
+
+    result = run(str(file))
 
     assert result.exit_code == 2 and "nothing to check here" in result.stdout
 
