@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from model.errors import SequenceTooLong
-from service.wording import schema, syntax
+from service.wording import schema
 from service.wording.fault import Fault
 
 MEDIA_TYPE = "application/problem+json"
@@ -228,5 +228,5 @@ def refusal(error: BaseException) -> Refused:
 
 def unreadable(error: ValueError) -> Refused:
     """What to answer where JSON was parsed before there was a schema for it."""
-    fault = syntax.fault(str(error))
+    fault = schema.unreadable(str(error))
     return Refused(fault.code, detail=fault.detail)

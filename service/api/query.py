@@ -65,4 +65,4 @@ def choice(request: Request, name: str, values: Sequence[str]) -> str:
 def _unknown(name: str, names: Collection[str]) -> str:
     size, near = counted(len(name), "character"), meant(name, names) or "."
     takes = f"takes only {quoted(names)}" if names else "takes none"
-    return f"a parameter with a name of {size} is unknown{near} This route {takes}"
+    return f"unknown parameter ({size}){near} This route {takes}"

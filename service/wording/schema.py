@@ -1,29 +1,31 @@
-"""What the schema finds wrong with a request -> faults, in words."""
+"""What pydantic finds wrong with a request -> faults, in words that repeat nothing of it.
 
-from typing import Any
+pydantic's own words stand where they say enough. It tells of one member of a union, and never what
+came: where that matters, the type of the place says what is expected there.
+
+    EncodeRequest at ("attention", "layers")        "all" or a list
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic_core import ErrorDetails
+from typing_extensions import TypeAliasType
 
-from service.wire import BODIES, FIELDS
-from service.wording import syntax
-from service.wording.fault import Fault
-from service.wording.types import at, choices, expected, fields
-from service.wording.words import counted, meant, quoted, received
+from service.wire import BODIES, FIELDS, Wire
+from service.wording.fault import Fault, Loc
+from service.wording.words import counted, listed, meant, quoted, received
 
-# pydantic's error types; any other is invalid_type
-CODES: dict[str, str] = {
-    "missing": "missing_field",
-    "extra_forbidden": "unknown_field",
+# Our codes by the types of errors: of those that our models raise in words of ours, and of
+# pydantic's; any other is invalid_type
+RAISED = {
     "exactly_one_input": "exactly_one_input",
-    "string_unicode": "invalid_text",
-    "finite_number": "non_finite",
-    "greater_than_equal": "out_of_range",
-    "less_than_equal": "out_of_range",
     "number_and_form": "out_of_range",
     "rows_and_form": "out_of_range",
     "weight_and_form": "out_of_range",
     "index_out_of_range": "index_out_of_range",
-    "literal_error": "out_of_range",
     "batch_empty": "batch_empty",
     "batch_too_large": "batch_too_large",
     "pair_in_comparison": "unknown_field",
@@ -32,59 +34,133 @@ CODES: dict[str, str] = {
     "span_ends": "out_of_range",
     "span_empty": "span_empty",
 }
-# those that a model of ours raises, with a message of ours
-OURS = {"exactly_one_input", "number_and_form", "rows_and_form", "weight_and_form"}
-OURS |= {"index_out_of_range", "batch_empty", "batch_too_large", "pair_in_comparison"}
-OURS |= {"spans_by_name", "span_count", "span_ends", "span_empty"}
+CODES = RAISED | {
+    "missing": "missing_field",
+    "extra_forbidden": "unknown_field",
+    "string_unicode": "invalid_text",
+    "finite_number": "non_finite",
+    "greater_than_equal": "out_of_range",
+    "less_than_equal": "out_of_range",
+    "literal_error": "out_of_range",
+}
+HALF = "a \\u escape is half a surrogate pair, which is not valid Unicode,"
+# What the parser says of JSON that it cannot read -> what we say, and the code; of all else it is
+# the parser's own words, and invalid_json
+PARSER = {
+    "lone leading surrogate in hex escape": (HALF, "invalid_text"),
+    "unexpected end of hex escape": (HALF, "invalid_text"),
+    "number out of range": ("the number has too many digits", "out_of_range"),
+    "expected ident": ("expected true, false or null", "invalid_json"),
+}
+WORDS = {
+    bool: ("true", "false"),
+    int: ("an integer",),
+    float: ("a number",),
+    str: ("a string",),
+    list: ("a list",),
+    dict: ("an object",),
+    NoneType: ("null",),
+}
 PATTERN = 'integers separated by commas, such as "0,3,-1"'  # the one pattern there is
 
 
 def fault(error: ErrorDetails, body: str) -> Fault:
-    """A validation error, located by indices and our own field names, never by the input's.
+    """Locate a validation error by indices and our own field names, never by the input's.
 
     Args:
         body: the request's type, as pydantic calls it.
     """
     loc = tuple(part for part in error["loc"] if isinstance(part, int) or part in FIELDS)
     if error["type"] == "json_invalid":
-        return syntax.fault(str(error.get("ctx", {}).get("error", "")), loc)
+        return unreadable(error["ctx"]["error"], loc)
     code = CODES.get(error["type"], "invalid_type")
     return Fault(loc, code, _detail(error, BODIES.get(body)))
 
 
+def unreadable(said: str, loc: Loc = ()) -> Fault:
+    """Return what the parser says of JSON that it cannot read: what, and where."""
+    words, _, place = said.partition(" at line ")
+    ours, code = PARSER.get(words, (words, "invalid_json"))
+    return Fault(loc, code, f"{ours} at line {place}" if place else ours)
+
+
 def _detail(error: ErrorDetails, body: Any) -> str:
-    """What is expected, and what came."""
-    kinds = at(body, _own(error["loc"]))
+    """Say what is expected, and what came."""
+    kinds, came = _at(body, error["loc"]), received(error["input"])
     match error["type"]:
-        case kind if kind in OURS:
+        case kind if kind in RAISED:
             return error["msg"]
         case "missing":
-            return f"this field is missing; it takes {expected(kinds)}"
+            return f"this field is missing; it takes {_expected(kinds)}"
         case "extra_forbidden":
             return _unknown(error["loc"], body)
         case "string_unicode":
             return "the text contains half a surrogate pair, which is not valid Unicode"
         case "finite_number":
             return "expected a finite number, received NaN or infinity"
-        case "greater_than_equal":
-            return f"expected at least {error['ctx']['ge']:g}, received a smaller number"
-        case "less_than_equal":
-            return f"expected at most {error['ctx']['le']:g}, received a larger number"
+        case "greater_than_equal" | "less_than_equal":
+            return error["msg"].replace("Input should be", "expected a number")
         case "string_pattern_mismatch" | "string_too_long":
-            return f"expected {PATTERN}, received {received(error['input'])}"
+            return f"expected {PATTERN}, received {came}"
         case _:
-            near = meant(error["input"], choices(kinds))
-            return f"expected {expected(kinds)}, received {received(error['input'])}{near}"
+            words = (word for kind in kinds for word in get_args(kind) if isinstance(word, str))
+            return f"expected {_expected(kinds)}, received {came}{meant(error['input'], [*words])}"
 
 
-def _unknown(loc: tuple[str | int, ...], body: Any) -> str:
-    """A field that nobody knows, by its length, which is all that may be said of its name."""
+def _unknown(loc: Loc, body: Any) -> str:
+    """Say which fields there are; of an unknown one's name, only its length may be said."""
     *parents, name = loc
-    names = fields(at(body, _own(tuple(parents))))
+    objects = (kind for kind in _at(body, parents) if _is_wire(kind))
+    names = dict.fromkeys(name for kind in objects for name in kind.named_fields())
     size, near = counted(len(str(name)), "character"), meant(name, names) or "."
-    return f"a field with a name of {size} is unknown{near} The fields are {quoted(names, 'and')}"
+    return f"unknown field ({size}){near} The fields are {quoted(names, 'and')}"
 
 
-def _own(loc: tuple[str | int, ...]) -> tuple[str | int, ...]:
-    """A place without the tags by which pydantic says which type of several it tried."""
-    return tuple(part for part in loc if isinstance(part, int) or not part.startswith("<"))
+def _at(body: Any, loc: Sequence[str | int]) -> list[Any]:
+    """Return the plain types that a place of a type takes.
+
+    A part that leads nowhere is skipped: pydantic names so which type of several it tried.
+    """
+    kinds = _plain(body)
+    for part in loc:
+        inner = (each for kind in kinds for each in _inside(kind, part))
+        kinds = [plain for each in inner for plain in _plain(each)] or kinds
+    return kinds
+
+
+def _plain(kind: Any) -> list[Any]:
+    """Return a type without its names and notes; a union as its members."""
+    origin = get_origin(kind)
+    if isinstance(kind, TypeAliasType):
+        return _plain(kind.__value__)
+    if origin is Annotated:
+        return _plain(get_args(kind)[0])
+    if origin in (Union, UnionType):
+        return [plain for member in get_args(kind) for plain in _plain(member)]
+    return [kind]
+
+
+def _inside(kind: Any, part: str | int) -> Iterable[Any]:
+    """Return what one step into a plain type may lead to."""
+    if _is_wire(kind):
+        field = kind.named_fields().get(part)
+        return [field.annotation] if field else []
+    fits = get_origin(kind) is (list if isinstance(part, int) else dict)
+    return get_args(kind)[-1:] if fits else ()
+
+
+def _expected(kinds: Iterable[Any]) -> str:
+    """Name plain types in words."""
+    words = dict.fromkeys(word for kind in kinds for word in _words(kind))
+    return listed(words) if words else "another value"
+
+
+def _words(kind: Any) -> Iterable[str]:
+    """Name a plain type, a literal by its values; one that no JSON holds has no name."""
+    if get_origin(kind) is Literal:
+        return map(json.dumps, get_args(kind))
+    return ("an object",) if _is_wire(kind) else WORDS.get(get_origin(kind) or kind, ())
+
+
+def _is_wire(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Wire)

@@ -59,10 +59,10 @@ def test_a_refusal_never_repeats_the_input(body: object) -> None:
 @pytest.mark.parametrize(
     ("body", "detail"),
     [
-        ({"layers": 0}, "layers: expected a list of integers, received an integer."),
+        ({"layers": 0}, "layers: expected a list, received an integer."),
         (
             {"attention": {"layers": 0}},
-            'attention.layers: expected "all" or a list of integers, received an integer.',
+            'attention.layers: expected "all" or a list, received an integer.',
         ),
         (
             {"truncate": "rigth"},
@@ -75,7 +75,7 @@ def test_a_refusal_never_repeats_the_input(body: object) -> None:
         ),
         (
             {"inputs": [{"text": "a", "pairs": "b"}]},
-            'inputs[0]: a field with a name of 5 characters is unknown; did you mean "pair"? '
+            'inputs[0]: unknown field (5 characters); did you mean "pair"? '
             'The fields are "text", "pair", "token_ids", "token_type_ids", "embeddings", "spans", '
             '"gates" and "patch".',
         ),
@@ -90,7 +90,7 @@ def test_a_refusal_never_repeats_the_input(body: object) -> None:
         ),
         (
             {"gates": [{"layer": 0, "head": 0, "scale": 101}]},
-            "gates[0].scale: expected at most 100, received a larger number.",
+            "gates[0].scale: expected a number less than or equal to 100.",
         ),
     ],
     ids=str,
@@ -105,10 +105,10 @@ def test_a_refusal_says_what_is_expected_and_what_came(body: Any, detail: str) -
 @pytest.mark.parametrize(
     ("body", "detail"),
     [
-        (b'{"inputs":\n["a",]}', "Line 2, column 6: nothing follows the comma; "),
-        (b'{"inputs":["a"', "Line 1, column 14: the body ends inside a list; "),
-        (b'{"inputs":["a"]} {', "Line 1, column 18: the JSON has ended, "),
-        (b"{'inputs':[]}", "Line 1, column 2: expected a key in double quotes."),
+        (b'{"inputs":\n["a",]}', "Trailing comma at line 2 column 6."),
+        (b'{"inputs":["a"', "EOF while parsing a list at line 1 column 14."),
+        (b'{"inputs":["a"]} {', "Trailing characters at line 1 column 18."),
+        (b"{'inputs':[]}", "Key must be a string at line 1 column 2."),
     ],
 )
 def test_what_is_no_json_is_refused_with_its_line_and_column(body: bytes, detail: str) -> None:
@@ -116,7 +116,7 @@ def test_what_is_no_json_is_refused_with_its_line_and_column(body: bytes, detail
     with pytest.raises(ValidationError) as error:
         EncodeRequest.model_validate_json(body)
 
-    assert orjson.loads(problem(refusal(error.value), "id"))["detail"].startswith(detail)
+    assert orjson.loads(problem(refusal(error.value), "id"))["detail"] == detail
 
 
 def test_of_many_faults_three_are_put_into_words() -> None:
