@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -25,7 +25,6 @@ from pydantic import ValidationError
 
 from service import launch
 from service.cluster.progress import StartFailed
-from service.commands.ending import FAILED, INTERRUPTED, USAGE, refuse, tell
 from service.commands.options import (
     CONFIG,
     DASHBOARD,
@@ -37,6 +36,15 @@ from service.commands.options import (
     Sectioned,
     of_settings,
     read_key,
+)
+from service.commands.terminal import (
+    FAILED,
+    INTERRUPTED,
+    USAGE,
+    Failed,
+    one_line_ends,
+    refuse,
+    tell,
 )
 from service.commands.texts import encode, heads
 from service.keys.ring import Ring
@@ -83,7 +91,7 @@ def serve(config: Path | None, example: bool, **flags: Any) -> None:
         return
     except launch.CannotListen as error:
         refuse(str(error), USAGE)
-    except (StartFailed, launch.Lost, OSError) as error:
+    except (StartFailed, launch.Lost, Failed, OSError) as error:
         refuse(str(error), FAILED)
 
 
@@ -115,6 +123,7 @@ def doctor(config: Path | None, as_json: bool, **flags: Any) -> None:
 @KEY_FILE
 @click.option("--once", is_flag=True, help="show one interval and exit")
 @JSON
+@one_line_ends()
 def top(url: str, interval: float, key_file: Path | None, once: bool, as_json: bool) -> None:
     """Show live figures of a running service until Ctrl-C.
 
@@ -122,22 +131,18 @@ def top(url: str, interval: float, key_file: Path | None, once: bool, as_json: b
     """
     from rich.console import Console
 
-    from service.commands import encode
     from service.commands import top as view
 
-    try:
-        if as_json:
-            for seen in view.intervals(url, read_key(key_file), interval, once):
-                tell(sys.stdout, json.dumps(view.figures(seen)))
+    key, console = read_key(key_file), Console()
+    with suppress(KeyboardInterrupt):
+        if not (once or as_json):
+            view.watch(url, key, interval, console)
             return
-        show = view.once if once else view.watch
-        show(url, read_key(key_file), interval, Console())
-    except KeyboardInterrupt:
-        return
-    except ValueError as error:
-        refuse(str(error), USAGE)
-    except (encode.Unreachable, OSError) as error:
-        refuse(str(error), FAILED)
+        for seen in view.intervals(url, key, interval, once):
+            if as_json:
+                tell(sys.stdout, json.dumps(view.figures(seen)))
+            else:
+                console.print(view.screen(seen))
 
 
 @click.command()
@@ -151,13 +156,8 @@ def convert(model: str, out: Path) -> None:
     """
     from service.commands.convert import convert as conversion
 
-    try:
-        with ended_as_interrupted():
-            conversion.convert(model, out, lambda line: tell(sys.stderr, line))
-    except KeyboardInterrupt:
-        refuse("stopped; nothing was made", INTERRUPTED)
-    except (conversion.CannotConvert, OSError) as error:
-        refuse(str(error), FAILED)
+    with one_line_ends("stopped; nothing was made"), ended_as_interrupted():
+        conversion.convert(model, out, lambda line: tell(sys.stderr, line))
     tell(sys.stdout, f"headlight: {out} is made; headlight serve --model {shlex.quote(str(out))}")
 
 
@@ -327,7 +327,7 @@ def terminal(descriptor: int) -> IO[str]:
 
 @contextmanager
 def ended_as_interrupted() -> Iterator[None]:
-    """Have every signal that ends a program be as Ctrl-C, so that nothing half made is left."""
+    """Treat every signal that ends a program as Ctrl-C, so that nothing half made is left."""
     others = [number for number in SIGNALS if number != signal.SIGINT]
     before = {number: signal.signal(number, signal.default_int_handler) for number in others}
     try:
@@ -339,7 +339,7 @@ def ended_as_interrupted() -> Iterator[None]:
 
 @contextmanager
 def signals() -> Iterator[threading.Event]:
-    """Have the first signal stop the service with care, and the second at once."""
+    """Stop the service with care at the first signal, and at once at the second."""
     stopped = threading.Event()
 
     def stop(number: int, frame: FrameType | None) -> None:

@@ -4,7 +4,7 @@
         tokens (tokens,); model, weights, numerics
 .html   BertViz's head view and model view, drawn by that package
 
-BertViz is no dependency of ours, since it brings transformers, IPython and boto3.
+BertViz is not a dependency, since it brings transformers, IPython and boto3.
 """
 
 import html
@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from headlight_client import Client, HeadlightError, Item
+from headlight_client import Item
 from headlight_client.formats import Array
-from service.commands.bulk.service import INFO_SECONDS
-from service.commands.encode import TIMEOUT_SECONDS, Unreachable
+from service.commands.bulk.jobs import connected
+from service.commands.encode import PATIENCE_SECONDS
+from service.commands.terminal import Unusable
 
 ENDINGS = {"arrays": ".npz", "bertviz": ".html"}
 MISSING = "bertviz is missing: pip install bertviz, or take --export arrays to where it is"
@@ -41,10 +42,6 @@ cdnjs.cloudflare.com.</p>
 """
 
 
-class CannotExport(Exception):
-    """What is asked for cannot be written here; the message is one line."""
-
-
 def export(url: str, key: str | None, text: str, form: str, path: Path) -> None:
     """Ask for all maps of a text, and write them.
 
@@ -52,18 +49,14 @@ def export(url: str, key: str | None, text: str, form: str, path: Path) -> None:
         form: of ENDINGS.
 
     Raises:
-        CannotExport: the file's name, the text's length, or BertViz, which is not installed.
-        Unreachable: there is no service, or it refused; the message says why.
+        Unusable: the file's name, the text's length, or BertViz, which is not installed.
+        Failed: there is no service, or it refused; the message says why.
     """
     if path.suffix != ENDINGS[form]:
-        raise CannotExport(f"{path}: the name of --out ends in {ENDINGS[form]} for {form}")
+        raise Unusable(f"{path}: the name of --out ends in {ENDINGS[form]} for {form}")
     bertviz = _bertviz() if form == "bertviz" else None
-    try:
-        with Client(url, key=key, patience_seconds=TIMEOUT_SECONDS) as client:
-            client.info(deadline=INFO_SECONDS)
-            encoded = client.encode([text], pooled=False, attention={})
-    except HeadlightError as error:
-        raise Unreachable(str(error)) from error
+    with connected(url, key, PATIENCE_SECONDS) as (client, _):
+        encoded = client.encode([text], pooled=False, attention={})
     (item,) = encoded.items
     maps, tokens = stacked(item), [token or "" for token in item.tokens or ()]
     if bertviz:
@@ -74,7 +67,7 @@ def export(url: str, key: str | None, text: str, form: str, path: Path) -> None:
 
 
 def stacked(item: Item) -> Array:
-    """All maps of a text, (layers, 1, heads, query, key)."""
+    """Stack all maps of a text, (layers, 1, heads, query, key)."""
     if item.attention is None:
         raise RuntimeError("an answer without attention: this is a bug")
     maps = item.attention.maps
@@ -82,16 +75,16 @@ def stacked(item: Item) -> Array:
     return np.stack(list(maps.values())).reshape(layers, 1, -1, *next(iter(maps.values())).shape)
 
 
-def page(bertviz: Any, head: dict[str, str], maps: Array, tokens: Sequence[str]) -> str:
-    """Both views as one page of HTML.
+def page(bertviz: Any, origin: dict[str, str], maps: Array, tokens: Sequence[str]) -> str:
+    """Draw both views as one page of HTML.
 
     BertViz writes tokens into a script as JSON, where </script> in a token would end it.
 
     Raises:
-        CannotExport: a browser would not draw as many tokens.
+        Unusable: a browser would not draw as many tokens.
     """
     if len(tokens) > MOST_TOKENS:
-        raise CannotExport(f"a page holds {MOST_TOKENS} tokens; this text has {len(tokens)}")
+        raise Unusable(f"a page holds {MOST_TOKENS} tokens; this text has {len(tokens)}")
     safe = [token.replace("<", LESS) for token in tokens]
     attention = torch.from_numpy(maps)
     views = {
@@ -102,11 +95,11 @@ def page(bertviz: Any, head: dict[str, str], maps: Array, tokens: Sequence[str])
     }
     escaped = json.dumps(LESS).strip('"')
     drawn = {name: view.data.replace(escaped, r"\u003c") for name, view in views.items()}
-    return PAGE.format(**{name: html.escape(value) for name, value in head.items()}, **drawn)
+    return PAGE.format(**{name: html.escape(value) for name, value in origin.items()}, **drawn)
 
 
 def _bertviz() -> Any:
     try:
         return import_module("bertviz")
     except ImportError as error:
-        raise CannotExport(MISSING) from error
+        raise Unusable(MISSING) from error

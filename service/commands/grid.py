@@ -28,7 +28,7 @@ Facts = Mapping[str, Any]  # the body of GET /v1/heads, or an entry of its heads
 
 
 def title(survey: Facts) -> str:
-    """What was measured on what, in two lines."""
+    """Tell what was measured on what, in two lines."""
     corpus = survey["corpus"]
     return (
         f"What each head of {survey['model']} does ({survey['weights']})\n"
@@ -37,7 +37,7 @@ def title(survey: Facts) -> str:
 
 
 def layers(survey: Facts) -> list[list[Facts]]:
-    """The heads, a list for each layer."""
+    """List the heads of each layer."""
     rows: dict[int, list[Facts]] = {}
     for head in survey["heads"]:
         rows.setdefault(head["layer"], []).append(head)
@@ -45,13 +45,13 @@ def layers(survey: Facts) -> list[list[Facts]]:
 
 
 def badge(head: Facts) -> str:
-    """A head's role in a few letters, marked where it fills others too."""
+    """Write a head's role in a few letters, marked where it fills others too."""
     role: str = head["role"]
     return BADGES.get(role, role[:LETTERS]) + (MORE if head["also"] else "")
 
 
 def heads(survey: Facts) -> Table:
-    """A row for each layer, a column for each head: its role, and the score that made it."""
+    """Draw a row for each layer, a column for each head: its role, and the score that made it."""
     table = Table(title=title(survey), title_justify="left", show_lines=True, padding=0)
     rows = layers(survey)
     for name in ("", *(f"H{head['head']}" for head in rows[0])):
@@ -62,7 +62,7 @@ def heads(survey: Facts) -> Table:
 
 
 def roles(survey: Facts) -> Table:
-    """A row for each role by position that a head fills, with what it takes to fill it."""
+    """Draw a row for each role by position that a head fills, with what it takes to fill it."""
     table = Table(title="By position", title_justify="left")
     for name in ("role", "heads", "best", "its score", "threshold", "uniform head"):
         table.add_column(name)
@@ -76,7 +76,7 @@ def roles(survey: Facts) -> Table:
 
 
 def relations(survey: Facts) -> Table:
-    """A row for each relation: the head found, or none, and the controls that say so."""
+    """Draw a row for each relation: the head found, or none, and the controls that say so."""
     table = Table(title="Between words", title_justify="left")
     for name in ("relation", "found", "tried", "right", "of", "blind", "needed"):
         table.add_column(name, justify="left" if name in ("relation", "found") else "right")
@@ -96,13 +96,13 @@ def relations(survey: Facts) -> Table:
 
 
 def label(relation: str, verdict: Facts) -> str:
-    """A relation, and the kind of it where that is another word."""
+    """Name a relation, and its kind where that is another word."""
     kind = verdict["kind"]
     return relation if kind in (None, relation) else f"{relation} ({kind})"
 
 
 def ablations(distances: Sequence[Sequence[float]]) -> Table:
-    """A row for each layer: its heads, the one that the encoding needs most first."""
+    """Draw a row for each layer: its heads, the one that the encoding needs most first."""
     table = Table(
         title="1 - cos(encoding, encoding without the head)",
         title_justify="left",

@@ -1,27 +1,33 @@
 """`headlight heads`: measure what a model's heads do, print it, draw it, keep it.
 
-Everything happens in this process, without Ray. A refusal is an Unusable with one line.
+Everything happens in this process, without Ray and without a queue.
 """
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
+from torch import Tensor
 
+from model import packing
 from model.errors import CheckpointError, SequenceTooLong
 from model.heads import roles
-from service.commands import grid
-from service.commands.pictures import survey as picture
-from service.commands.pictures.formats import CannotDraw, check
-from service.commands.solo import Solo
-from service.engine.weights import ModelNotFound
+from model.heads.ablation import ablate as ablated
+from model.maps import maps
+from model.maps.tiles import Look
+from model.text.frame import Tokenized
+from service.commands import grid, pictures
+from service.commands.terminal import Unusable
+from service.engine.loading import load
+from service.engine.weights import ModelNotFound, locate
 from service.heads import sentences, store
 from service.heads.sentences import BadCorpus, Corpus
+from service.heads.survey import measure as surveyed
 
-
-class Unusable(Exception):
-    """Something asked for cannot be used; the message is one line."""
+CPU = torch.device("cpu")
 
 
 def measure(
@@ -37,7 +43,7 @@ def measure(
     Args:
         threshold: thresholds other than the usual, each as ROLE=NUMBER.
         plot: where to draw the grid.
-        saved: where to write the answer of GET /v1/heads, besides.
+        saved: where to write the answer of GET /v1/heads, too.
 
     Raises:
         Unusable: a file, a threshold, the model or a sentence; nothing was measured.
@@ -48,14 +54,14 @@ def measure(
         thresholds = {**roles.THRESHOLDS, **dict(map(_threshold, threshold))}
         sample = sentences.read(corpus) if corpus else sentences.bundled()
         if plot:
-            check(plot)
+            pictures.check(plot)
         survey = _measure(model, sample, thresholds)
-    except (BadCorpus, CannotDraw, ModelNotFound, CheckpointError, OSError) as error:
+    except (BadCorpus, ModelNotFound, CheckpointError, OSError) as error:
         raise Unusable(str(error)) from error
     for table in (grid.heads(survey), grid.roles(survey), grid.relations(survey)):
         console.print(table)
     if plot:
-        picture.draw(survey, plot)
+        pictures.draw_survey(survey, plot)
     if saved:
         saved.write_bytes(store.serialize(survey))
     _keep(survey, console)
@@ -78,7 +84,7 @@ def ablate(model: str, text: str) -> None:
 
 
 def _threshold(text: str) -> tuple[str, float]:
-    """A role and its threshold.
+    """Read a role and its threshold.
 
     Raises:
         Unusable: no such role, or no number from 0 to 1.
@@ -112,3 +118,53 @@ def _keep(survey: dict[str, Any], console: Console) -> None:
         console.print(f"saved in {store.keep(survey)} for GET /v1/heads", soft_wrap=True)
     except OSError as error:
         console.print(f"not saved: {error}", soft_wrap=True)
+
+
+class Solo:
+    """A loaded model, float32 on the processor.
+
+    Args:
+        name: a model as --model names it.
+
+    Raises:
+        ModelNotFound, CheckpointError: why there is none.
+    """
+
+    def __init__(self, name: str) -> None:
+        place = locate(name)
+        self.name, self.model = place.name, load(place, CPU, torch.float32)
+
+    def measure(self, corpus: Corpus, thresholds: Mapping[str, float]) -> dict[str, Any]:
+        """Measure what each head does on a corpus."""
+
+        async def attend(sequences: Sequence[Tokenized]) -> list[Tensor]:
+            return self._attend(sequences)
+
+        return asyncio.run(surveyed(self.model, self.name, corpus, attend, thresholds))
+
+    @torch.inference_mode()
+    def ablate(self, text: str) -> Tensor:
+        """Measure how far the text's encoding moves without each head, (layers, heads).
+
+        Raises:
+            SequenceTooLong: the model does not take the text.
+        """
+        (sequence,) = self.model.tokenizer([(text,)], self.model.max_tokens)
+        return ablated(self.model.encoder, sequence.token_ids, self.model.pooling)
+
+    @torch.inference_mode()
+    def _attend(self, sequences: Sequence[Tokenized]) -> list[Tensor]:
+        """Return the maps of all heads of all layers of each sequence, (heads, query, key)."""
+        encoder = self.model.encoder
+        packed = encoder.pack([packing.Sequence(one.token_ids, one.types) for one in sequences])
+        traces = encoder(packed, traces=frozenset(range(encoder.config.layers))).traces
+        heads = range(encoder.config.heads)
+        return [
+            torch.cat(
+                [
+                    maps.full(Look(trace, packed.rows(index), heads))
+                    for _, trace in sorted(traces.items())
+                ]
+            )
+            for index in range(len(sequences))
+        ]

@@ -2,7 +2,7 @@
 
 Counters become rates over the time between the pages, and histograms become quantiles of what was
 observed in it. Names are given without their `headlight_`. Scrapes, ours and others', are left out:
-whoever looks at an idle service would see nothing else.
+an idle service would show nothing else.
 
 Source: quantiles as Prometheus' histogram_quantile has them, linear inside a bucket.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import httpx
 
 from headlight_client.call import authorization
-from service.commands.encode import Unreachable
+from service.commands.terminal import Failed
 from service.observe.families import SCRAPE
 from service.observe.metrics import samples
 
@@ -37,19 +37,19 @@ def read(url: str, key: str | None) -> Page:
     """Scrape a service.
 
     Raises:
-        Unreachable: there is no service, or it refused; the message says why.
+        Failed: there is no service, or it refused; the message says why.
     """
     try:
         headers = authorization(key or None)
         answer = httpx.get(f"{url.rstrip('/')}/metrics", headers=headers, timeout=TIMEOUT_SECONDS)
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-        raise Unreachable(f"no answer from {url}: {error}") from error
+        raise Failed(f"no answer from {url}: {error}") from error
     if not answer.is_success:
-        raise Unreachable(f"{url}/metrics answered {answer.status_code}")
+        raise Failed(f"{url}/metrics answered {answer.status_code}")
     try:
         return page(answer.text, time.monotonic())
     except ValueError as error:
-        raise Unreachable(f"{url}/metrics is not a page of metrics: {error}") from error
+        raise Failed(f"{url}/metrics is not a page of metrics: {error}") from error
 
 
 def page(text: str, at: float) -> Page:

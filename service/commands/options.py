@@ -9,6 +9,7 @@ from click.shell_completion import CompletionItem
 from pydantic.fields import FieldInfo
 
 from model.maps.choices import FIELDS
+from service.commands.terminal import Unusable
 from service.keys import key as keys
 from service.settings import Settings
 
@@ -194,15 +195,14 @@ def read_key(file: Path | None) -> str | None:
     """Read the API key of a file.
 
     Raises:
-        ValueError: it holds none; the message names the file.
+        Unusable: it holds none; the message names the file.
     """
     if file is None:
         return None
     try:
         return keys.first(file.read_text("utf-8"))
     except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{file} is not UTF-8 text: a key file holds `key` or `name:key`"
-        ) from error
+        line = f"{file} is not UTF-8 text: a key file holds `key` or `name:key`"
+        raise Unusable(line) from error
     except ValueError as error:
-        raise ValueError(f"{file}: {str(error).removeprefix('api_keys: ')}") from error
+        raise Unusable(f"{file}: {str(error).removeprefix('api_keys: ')}") from error

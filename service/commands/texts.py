@@ -4,14 +4,11 @@ What they need is imported once they run, so that --help is quick.
 """
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
-from service.commands.ending import FAILED, INTERRUPTED, USAGE, refuse, tell
 from service.commands.options import (
     COLUMN,
     FILE,
@@ -23,8 +20,10 @@ from service.commands.options import (
     of_ranking,
     read_key,
 )
+from service.commands.terminal import Unusable, one_line_ends, tell
 from service.settings import Settings
 
+RESUMED = "stopped; the same command goes on from here"
 BUNDLED = Settings.model_fields["model"].default
 
 
@@ -48,24 +47,19 @@ BUNDLED = Settings.model_fields["model"].default
 @TRUNCATE
 @URL
 @KEY_FILE
+@one_line_ends()
 def encode(text: str | None, url: str, key_file: Path | None, **flags: Any) -> None:
     """Encode TEXT with a running service and print a table; or a whole file of texts.
 
     With --file and --out, an interrupted command goes on where it stopped when it is given again.
     """
-    try:
-        if text is not None and flags["export"]:
-            export_text(url, read_key(key_file), text, **flags)
-        elif text is not None:
-            encode_text(url, read_key(key_file), text, **flags)
-        else:
-            encode_file(url, read_key(key_file), **flags)
-    except ValueError as error:
-        refuse(str(error), USAGE)
-    except BrokenPipeError:
-        raise  # whoever read our output has left: click ends in silence
-    except OSError as error:
-        refuse(str(error), FAILED)
+    key = read_key(key_file)
+    if text is not None and flags["export"]:
+        export_text(url, key, text, **flags)
+    elif text is not None:
+        encode_text(url, key, text, **flags)
+    else:
+        encode_file(url, key, **flags)
 
 
 def encode_text(
@@ -75,18 +69,14 @@ def encode_text(
     from rich.console import Console
 
     from service.commands import encode
-    from service.commands.pictures.formats import CannotDraw
 
+    if flags.pop("out") and not any(flags.values()):
+        raise Unusable("with TEXT, --out needs --export")
     if any(flags.values()):
-        refuse("TEXT goes without --file and what goes with it; --out needs --export", USAGE)
+        raise Unusable("TEXT and --file, with the options of a file, exclude each other")
     if plot and not attention:
-        refuse("--plot draws one head's map: name it by --attention, such as L0H5", USAGE)
-    try:
-        Console().print(encode.table(url, text, attention, key, plot))
-    except CannotDraw as error:
-        refuse(str(error), USAGE)
-    except encode.Unreachable as error:
-        refuse(str(error), FAILED)
+        raise Unusable("--plot draws one head's map: name it by --attention, such as L0H5")
+    Console().print(encode.table(url, key, text, attention, plot))
 
 
 def export_text(
@@ -94,16 +84,10 @@ def export_text(
 ) -> None:
     """Write all maps of a text for other tools."""
     from service.commands import export as maps
-    from service.commands.encode import Unreachable
 
     if out is None or any(flags.values()):
-        refuse("--export goes with a TEXT and --out alone", USAGE)
-    try:
-        maps.export(url, key, text, export, out)
-    except maps.CannotExport as error:
-        refuse(str(error), USAGE)
-    except Unreachable as error:
-        refuse(str(error), FAILED)
+        raise Unusable("--export needs TEXT and --out, and excludes the other options")
+    maps.export(url, key, text, export, out)
     tell(sys.stdout, f"all maps in {out}")
 
 
@@ -111,29 +95,16 @@ def encode_file(
     url: str, key: str | None, file: Path | None, out: Path | None, **flags: Any
 ) -> None:
     """Write the vectors of a file's texts, showing how far it is."""
-    from service.commands.bulk import job, lines
+    from service.commands.bulk import jobs, source
 
-    if file is None or out is None or flags["attention"] or flags["plot"] or flags["export"]:
-        refuse("give a TEXT, or --file and --out without --attention and --plot", USAGE)
-    texts = lines.File.of(file, flags["format"], flags["column"])
-    with resumable():
-        count = job.encode(url, key, texts, out, truncate=flags["truncate"] or "refuse")
+    if file is None or out is None:
+        raise Unusable("give TEXT, or --file and --out")
+    if flags["attention"] or flags["plot"] or flags["export"]:
+        raise Unusable("--file excludes --attention, --plot and --export")
+    texts = source.File.of(file, flags["format"], flags["column"])
+    with one_line_ends(RESUMED):
+        count = jobs.encode(url, key, texts, out, truncate=flags["truncate"] or "refuse")
     tell(sys.stdout, f"{count} vectors in {out}")
-
-
-@contextmanager
-def resumable() -> Iterator[None]:
-    """Leave with a line where a job over a file ends early."""
-    from service.commands.bulk.service import Stopped, Unusable
-
-    try:
-        yield
-    except Unusable as error:
-        refuse(str(error), USAGE)
-    except Stopped as error:
-        refuse(str(error), FAILED)
-    except KeyboardInterrupt:
-        refuse("stopped; the same command goes on from here", INTERRUPTED)
 
 
 @click.command()
@@ -144,6 +115,7 @@ def resumable() -> Iterator[None]:
 @click.option("--json", "saved", type=FILE, help="also write what is found, as JSON")
 @click.option("--ablate", metavar="TEXT", help="show only how far TEXT moves without each head")
 @of_ranking
+@one_line_ends()
 def heads(head: str | None, corpus: Path | None, saved: Path | None, **flags: Any) -> None:
     """Measure what each head of a model does, and print it.
 
@@ -152,36 +124,26 @@ def heads(head: str | None, corpus: Path | None, saved: Path | None, **flags: An
     command goes on where it stopped when it is given again.
     """
     survey = {name: flags.pop(name) for name in ("model", "threshold", "plot", "ablate")}
-    try:
-        if head is None and any(flags.values()):
-            refuse("--statistic, --url and what else a ranking takes go with --head", USAGE)
-        elif head is None:
-            survey_heads(corpus=corpus, saved=saved, **survey)
-        elif any(survey.values()):
-            refuse("--head goes without --model, --threshold, --plot and --ablate", USAGE)
-        else:
-            rank_texts(head, corpus, saved, **flags)
-    except ValueError as error:
-        refuse(str(error), USAGE)
-    except BrokenPipeError:
-        raise  # as in encode
-    except OSError as error:
-        refuse(str(error), FAILED)
+    if head is None and any(flags.values()):
+        raise Unusable("--statistic, --url and the other options of a ranking need --head")
+    if head is None:
+        survey_heads(corpus=corpus, saved=saved, **survey)
+    elif any(survey.values()):
+        raise Unusable("--head excludes --model, --threshold, --plot and --ablate")
+    else:
+        rank_texts(head, corpus, saved, **flags)
 
 
 def survey_heads(model: str | None, ablate: str | None, **flags: Any) -> None:
     """Print what each head does, on a corpus or to a text."""
     from service.commands import heads
 
-    try:
-        if ablate is None:
-            heads.measure(model or BUNDLED, **flags)
-        elif any(flags.values()):
-            refuse("--ablate can be combined only with --model", USAGE)
-        else:
-            heads.ablate(model or BUNDLED, ablate)
-    except heads.Unusable as error:
-        refuse(str(error), USAGE)
+    if ablate is None:
+        heads.measure(model or BUNDLED, **flags)
+    elif any(flags.values()):
+        raise Unusable("--ablate can be combined only with --model")
+    else:
+        heads.ablate(model or BUNDLED, ablate)
 
 
 def rank_texts(
@@ -194,20 +156,17 @@ def rank_texts(
 ) -> None:
     """Print the texts of a file in which a head does most of something."""
     from service.commands import encode
-    from service.commands.bulk import lines, ranking
-    from service.commands.bulk.question import TOP, Question
+    from service.commands.bulk import ranking, source
 
     if file is None or flags["statistic"] is None:
-        refuse("--head goes with a --corpus of texts and a --statistic", USAGE)
-    texts = lines.File.of(file, flags["format"], flags["column"])
-    layer, head = encode.head(name)
-    question = Question(
-        layer,
-        head,
+        raise Unusable("--head needs a --corpus of texts and a --statistic")
+    texts = source.File.of(file, flags["format"], flags["column"])
+    question = ranking.Question(
+        *encode.parse_head(name),
         flags["statistic"],
-        top=flags["top"] or TOP,
+        top=flags["top"] or ranking.TOP,
         lowest=flags["lowest"],
         truncate=flags["truncate"] or "refuse",
     )
-    with resumable():
+    with one_line_ends(RESUMED):
         ranking.rank(url or HERE, read_key(key_file), texts, question, saved)

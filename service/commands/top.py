@@ -13,18 +13,21 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from service.commands.encode import Unreachable
 from service.commands.interval import Interval, read
+from service.commands.terminal import Failed
 
 MOST_ROUTES, MOST_REPLICAS = 5, 8  # rows of a table, so that all fits a screen of 24 lines
 BAR_CELLS = 5
+WAITING = [f"waiting_{what}{limit}" for what in ("requests", "tokens") for limit in ("", "_limit")]
+
+Figures = Mapping[str, Any]  # by name; see `figures`
 
 
 def intervals(url: str, key: str | None, period: float, once: bool) -> Iterator[Interval]:
     """Give what happened in each period from now: in one, or until Ctrl-C.
 
     Raises:
-        Unreachable: see `read`.
+        Failed: see `read`.
     """
     before = read(url, key)
     while True:
@@ -40,7 +43,7 @@ def watch(url: str, key: str | None, period: float, console: Console) -> None:
     """Show a service until Ctrl-C, anew every `period` seconds.
 
     Raises:
-        Unreachable: see `read`.
+        Failed: see `read`.
     """
     with Live(console=console, screen=True, auto_refresh=False) as live:
         for shown in screens(url, key, period):
@@ -48,17 +51,17 @@ def watch(url: str, key: str | None, period: float, console: Console) -> None:
 
 
 def screens(url: str, key: str | None, period: float) -> Iterator[Group]:
-    """What to show every `period` seconds; while no page comes, the last screen and why.
+    """Give what to show every `period` seconds; while no page comes, the last screen and why.
 
     Raises:
-        Unreachable: not even a first page came.
+        Failed: not even a first page came.
     """
     before, shown = read(url, key), Group()
     while True:
         time.sleep(period)
         try:
             after = read(url, key)
-        except Unreachable as error:
+        except Failed as error:
             yield Group(Text(f"{error}; asked again every {period:g} s", style="bold"), shown)
             continue
         shown = screen(Interval(before, after))
@@ -66,39 +69,22 @@ def screens(url: str, key: str | None, period: float) -> Iterator[Group]:
         before = after
 
 
-def once(url: str, key: str | None, period: float, console: Console) -> None:
-    """Show what a service did in one period from now.
-
-    Raises:
-        Unreachable: see `read`.
-    """
-    for seen in intervals(url, key, period, once=True):
-        console.print(screen(seen))
-
-
-def screen(interval: Interval) -> Group:
-    """One screenful."""
-    beside = Table.grid(padding=(0, 3))
-    beside.add_row(_routes(interval), _stages(interval))
-    return Group(_title(interval), "", _totals(interval), "", beside, "", _replicas(interval))
-
-
 def figures(interval: Interval) -> dict[str, Any]:
-    """The same for programs, every route and replica; None where nothing is published.
+    """Gather the figures of every route, stage and replica; None where nothing is published.
 
     Times are in seconds, rates are per second, `waiting` is now.
     """
     facts = next(iter(interval.labels("model_info")), {})
-    codes, routes = (interval.rates("requests_total", label) for label in ("code", "route"))
+    routes = interval.rates("requests_total", "route")
     stages = interval.rates("stage_duration_seconds_sum", "stage")
     ready = interval.gauges("ready", "replica")
     return {
         "seconds": interval.after.at - interval.before.at,
         **{name: facts.get(name) for name in ("model", "dtype", "device")},
-        "answers": codes,
+        "answers": interval.rates("requests_total", "code"),
         "tokens": interval.rate("tokens_total"),
         "turned_away": interval.rate("shed_total"),
-        "in_flight": _sum(interval.gauges("requests_in_flight", "")),
+        "in_flight": _sum(interval, "requests_in_flight"),
         "routes": {
             route: {"requests": rate, **_quantiles(interval, "request", route=route)}
             for route, rate in routes.items()
@@ -107,7 +93,7 @@ def figures(interval: Interval) -> dict[str, Any]:
             stage: {"seconds": rate, **_quantiles(interval, "stage", stage=stage)}
             for stage, rate in stages.items()
         },
-        "replicas_expected": _sum(interval.gauges("replicas_expected", "")),
+        "replicas_expected": _sum(interval, "replicas_expected"),
         "replicas": {name: _replica(interval, name, bool(ready[name])) for name in ready},
     }
 
@@ -118,95 +104,101 @@ def _quantiles(interval: Interval, what: str, **only: str) -> dict[str, float | 
 
 
 def _replica(interval: Interval, name: str, ready: bool) -> dict[str, Any]:
-    """What a replica does, by the names of the screen."""
+    """Gather the figures of a replica, by the names of the screen."""
     return {
         "ready": ready,
         "requests": interval.rate("requests_total", replica=name),
         "tokens": interval.rate("tokens_total", replica=name),
-        "waiting_requests": _sum(interval.gauges("waiting_requests", "", replica=name)),
-        "waiting_tokens": _sum(interval.gauges("waiting_tokens", "", replica=name)),
+        **{gauge: _sum(interval, gauge, replica=name) for gauge in WAITING},
         "batch_sequences": interval.mean("batch_sequences", replica=name),
         "batch_tokens": interval.mean("batch_tokens", replica=name),
     }
 
 
-def _title(interval: Interval) -> Text:
-    facts = next(iter(interval.labels("model_info")), {})
-    ready = interval.gauges("ready", "replica")
-    words = [facts.get("model", "-"), f"{facts.get('dtype', '-')} on {facts.get('device', '-')}"]
-    there = max(len(ready), int(_sum(interval.gauges("replicas_expected", "")) or 0))
-    return Text("   ".join([*words, f"{sum(map(bool, ready.values()))} of {there} ready"]))
+def _sum(interval: Interval, gauge: str, **only: str) -> float | None:
+    values = interval.gauges(gauge, "", **only)
+    return sum(values.values()) if values else None
 
 
-def _routes(interval: Interval) -> Table:
-    """Requests by route, the busiest first."""
-    table = _table("route", "requests/s", "p50", "p99")
-    rates = interval.rates("requests_total", "route")
-    for route in sorted(rates, key=rates.__getitem__, reverse=True)[:MOST_ROUTES]:
-        times = (interval.quantile("request_duration_seconds", q, route=route) for q in (0.5, 0.99))
-        table.add_row(Text(route), _number(rates[route]), *map(_time, times))
-    return table
+def screen(interval: Interval) -> Group:
+    """Draw one screenful."""
+    seen = figures(interval)
+    middle = Table.grid(padding=(0, 3))
+    middle.add_row(_routes(seen["routes"]), _stages(seen["stages"]))
+    return Group(_title(seen), "", _totals(seen), "", middle, "", _replicas(seen["replicas"]))
 
 
-def _totals(interval: Interval) -> Table:
-    """What is true of the service as a whole, two facts a line."""
-    table = Table.grid(padding=(0, 3))
-    codes = interval.rates("requests_total", "code")
-    answered = "  ".join(f"{code}: {_number(codes[code])}" for code in sorted(codes) if codes[code])
+def _title(seen: Figures) -> Text:
+    model, dtype, device = (seen[name] or "-" for name in ("model", "dtype", "device"))
+    ready = sum(replica["ready"] for replica in seen["replicas"].values())
+    there = max(len(seen["replicas"]), int(seen["replicas_expected"] or 0))
+    return Text(f"{model}   {dtype} on {device}   {ready} of {there} ready")
+
+
+def _totals(seen: Figures) -> Table:
+    """Draw what is true of the service as a whole, two facts a line."""
+    codes = sorted(seen["answers"].items())
     facts = {
-        "answers/s": answered or "-",
-        "tokens/s": _number(interval.rate("tokens_total")),
-        "turned away/s": _number(interval.rate("shed_total")),
-        "in flight": _number(_sum(interval.gauges("requests_in_flight", ""))),
-        "requests waiting": _number(_sum(interval.gauges("waiting_requests", ""))),
-        "tokens waiting": _number(_sum(interval.gauges("waiting_tokens", ""))),
+        "answers/s": "  ".join(f"{code}: {_number(rate)}" for code, rate in codes if rate) or "-",
+        "tokens/s": _number(seen["tokens"]),
+        "turned away/s": _number(seen["turned_away"]),
+        "in flight": _number(seen["in_flight"]),
     }
+    for what in ("requests", "tokens"):
+        queues = [replica[f"waiting_{what}"] for replica in seen["replicas"].values()]
+        known = [length for length in queues if length is not None]
+        facts[f"{what} waiting"] = _number(sum(known) if known else None)
+    table = Table.grid(padding=(0, 3))
     cells = [cell for name, value in facts.items() for cell in (Text(name, style="bold"), value)]
     for start in range(0, len(cells), 4):
         table.add_row(*cells[start : start + 4])
     return table
 
 
-def _stages(interval: Interval) -> Table:
-    """Where requests spend their time, in the order in which they are met."""
-    table = _table("stage", "share", "p50", "p99")
-    seconds = interval.rates("stage_duration_seconds_sum", "stage")
-    whole = sum(seconds.values())
-    for stage, value in seconds.items():
-        times = (interval.quantile("stage_duration_seconds", q, stage=stage) for q in (0.5, 0.99))
-        share = f"{value / whole:.0%}" if whole else "-"
-        table.add_row(Text(stage), share, *map(_time, times))
+def _routes(routes: Figures) -> Table:
+    """Draw requests by route, the busiest first."""
+    table = _table("route", "requests/s", "p50", "p99")
+    busiest = sorted(routes.items(), key=lambda route: -route[1]["requests"])
+    for name, one in busiest[:MOST_ROUTES]:
+        table.add_row(Text(name), _number(one["requests"]), _time(one["p50"]), _time(one["p99"]))
     return table
 
 
-def _replicas(interval: Interval) -> Table:
-    """One row for each replica: its speed, its queue against its limits, its batches."""
-    speeds, batches = (
-        ("requests\nper s", "tokens\nper s"),
-        ("sequences\nper batch", "tokens\nper batch"),
+def _stages(stages: Figures) -> Table:
+    """Draw where requests spend their time, in the order in which they are met."""
+    table = _table("stage", "share", "p50", "p99")
+    whole = sum(stage["seconds"] for stage in stages.values())
+    for name, one in stages.items():
+        share = f"{one['seconds'] / whole:.0%}" if whole else "-"
+        table.add_row(Text(name), share, _time(one["p50"]), _time(one["p99"]))
+    return table
+
+
+def _replicas(replicas: Figures) -> Table:
+    """Draw a row for each replica: its speed, its queue against its limits, its batches."""
+    speeds = ("requests\nper s", "tokens\nper s")
+    queues = ("requests\nwaiting", "tokens\nwaiting")
+    table = _table(
+        "replica", "ready", *speeds, *queues, "sequences\nper batch", "tokens\nper batch"
     )
-    table = _table("replica", "ready", *speeds, "requests\nwaiting", "tokens\nwaiting", *batches)
-    names = sorted(interval.gauges("ready", "replica"))
-    for name in names[:MOST_REPLICAS]:
+    for name, one in sorted(replicas.items())[:MOST_REPLICAS]:
         table.add_row(
             Text(name),
-            "yes" if interval.gauges("ready", "replica", replica=name)[name] else "NO",
-            _number(interval.rate("requests_total", replica=name)),
-            _number(interval.rate("tokens_total", replica=name)),
-            _filled(interval, "waiting_requests", name),
-            _filled(interval, "waiting_tokens", name),
-            _number(interval.mean("batch_sequences", replica=name)),
-            _number(interval.mean("batch_tokens", replica=name)),
+            "yes" if one["ready"] else "NO",
+            _number(one["requests"]),
+            _number(one["tokens"]),
+            _filled(one["waiting_requests"], one["waiting_requests_limit"]),
+            _filled(one["waiting_tokens"], one["waiting_tokens_limit"]),
+            _number(one["batch_sequences"]),
+            _number(one["batch_tokens"]),
         )
-    if len(names) > MOST_REPLICAS:
-        table.caption = f"and {len(names) - MOST_REPLICAS} more"
+    if len(replicas) > MOST_REPLICAS:
+        table.caption = f"and {len(replicas) - MOST_REPLICAS} more"
     return table
 
 
-def _filled(interval: Interval, name: str, replica: str) -> RenderableType:
-    """A gauge as a bar and a share of its limit."""
-    now = _sum(interval.gauges(name, "", replica=replica))
-    limit = _sum(interval.gauges(f"{name}_limit", "", replica=replica))
+def _filled(now: float | None, limit: float | None) -> RenderableType:
+    """Draw a gauge as a bar and a share of its limit."""
     if now is None or not limit:
         return _number(now)
     filled = Table.grid(padding=(0, 1))
@@ -222,10 +214,6 @@ def _table(first: str, *numbers: str) -> Table:
     for name in numbers:
         table.add_column(name, no_wrap=True, justify="right", vertical="bottom")
     return table
-
-
-def _sum(values: Mapping[str, float]) -> float | None:
-    return sum(values.values()) if values else None
 
 
 def _number(value: float | None) -> str:

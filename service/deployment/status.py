@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from service.commands.plain import plain
+from service.commands.terminal import plain
 from service.deployment import outcome
 from service.deployment.dashboard import Dashboard
 

@@ -10,10 +10,9 @@ Source of the layouts: safetensors' README, "Format"; numpy.lib.format.
 
 import fcntl
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import orjson
@@ -21,68 +20,56 @@ from numpy.lib.format import magic
 from numpy.typing import NDArray
 
 from headlight_client.formats import LENGTH_BYTES
+from service.commands.terminal import Unusable
 
 TENSOR, DTYPE = "pooled", np.dtype("<f4")
 LONGEST_HEADER = 1 << 20
 SUFFIX = ".partial"
 NPY = ".npy"
 SUFFIXES = (".safetensors", NPY)
-Also = Callable[[Mapping[str, str]], Mapping[str, str]]
 ALIGNED_BYTES = 64  # where rows may begin, as NumPy has it, so that they can be mapped to memory
 
 
-class CannotResume(Exception):
-    """What is on the disk is not the beginning of this job; the message is one line."""
-
-
 class Vectors:
-    """The rows of a job, on the disk.
+    """The rows of a job on the disk; close it in the end.
 
     Args:
         out: the finished file.
         count: rows of the finished file.
         origin: what the rows are made of and with; the same for all of them.
-        also: given the origin of the rows so far, what it may say instead.
 
     Raises:
-        CannotResume: the file is there already, or its partial file is another job's.
+        Unusable: the file is there already, or its partial file is another job's.
         OSError: it cannot be written.
     """
 
-    def __init__(self, out: Path, count: int, origin: Mapping[str, str], also: Also) -> None:
+    def __init__(self, out: Path, count: int, origin: Mapping[str, str]) -> None:
         self.out, self.partial = out, out.with_name(out.name + SUFFIX)
         self.count, self.origin = count, dict(origin)
         if out.exists():
-            raise CannotResume(f"{out} is there already; remove it or give another --out")
+            raise Unusable(f"{out} is there already; remove it or give another --out")
         self._file = open(os.open(self.partial, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
         try:
             self._lock()
-            self._resume(also)
+            self._resume()
         except BaseException:
             self._file.close()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Leave the rows so far."""
         self._file.close()
 
     def append(self, rows: NDArray[Any]) -> None:
         """Add rows, (rows, width), and wait until the disk has them.
 
         Raises:
-            CannotResume: they are not as wide as those before.
+            Unusable: they are not as wide as those before.
         """
         if not self._start:
             self._begin(rows.shape[1])
         if rows.shape[1:] != (self._width,):
-            raise CannotResume(f"rows have {rows.shape[1]} numbers, those before {self._width}")
+            raise Unusable(f"rows have {rows.shape[1]} numbers, those before {self._width}")
         self._file.write(np.ascontiguousarray(rows, DTYPE).tobytes())
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -106,36 +93,41 @@ class Vectors:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise CannotResume(f"{self.partial} is being written by another process") from None
+            raise Unusable(f"{self.partial} is being written by another process") from None
 
-    def _resume(self, also: Also) -> None:
-        """Find the rows that are there whole; drop what was cut off in writing."""
+    def _resume(self) -> None:
+        """Find the rows that are whole; drop what was cut off in writing."""
         self.rows = self._width = self._start = 0
         size = os.fstat(self._file.fileno()).st_size
         first = self._file.read(LENGTH_BYTES)
         if first == magic(1, 0):
-            raise CannotResume(f"{self.partial} is finished: rename it to {self.out.name}")
+            raise Unusable(f"{self.partial} is finished: rename it to {self.out.name}")
         start = LENGTH_BYTES + int.from_bytes(first, "little")
         if size >= LENGTH_BYTES and start > LONGEST_HEADER:
-            raise CannotResume(f"{self.partial} is no partial file of this command")
+            raise Unusable(f"{self.partial} is no partial file of this command")
         if size >= max(start, LENGTH_BYTES + 1):
             self._start = start
-            self._check(self._file.read(start - LENGTH_BYTES), also)
+            self._check(self._file.read(start - LENGTH_BYTES))
             self.rows = (size - start) // (self._width * DTYPE.itemsize)
         end = start + self.rows * self._width * DTYPE.itemsize if self._start else 0
         self._file.truncate(end)
         self._file.seek(end)
 
-    def _check(self, header: bytes, also: Also) -> None:
-        """Compare what the rows so far are made of with what they should be made of."""
+    def _check(self, header: bytes) -> None:
+        """Compare what the rows so far are made of with what they should be made of.
+
+        Rows of texts that all fitted are the same wherever, from there on, longer ones are cut.
+        """
         try:
             entries = orjson.loads(header)
             before, (count, self._width) = entries["__metadata__"], entries[TENSOR]["shape"]
         except (ValueError, KeyError, TypeError):
-            raise CannotResume(f"{self.partial} is no partial file of this command") from None
-        instead = also(before)
+            raise Unusable(f"{self.partial} is no partial file of this command") from None
+        longest, most = before.get("max_tokens", ""), int(self.origin["max_tokens"])
+        fitted = before.get("truncate") == "refuse" and longest.isdecimal() and int(longest) <= most
+        cut = {"truncate", "max_tokens"} if fitted else set()
         for name, now in self.origin.items():
-            if before.get(name) not in (now, instead.get(name, now)):
+            if name not in cut and before.get(name) != now:
                 raise self._of_another_job(f"{name} was {before.get(name)} and is {now}")
         if count != self.count:
             raise self._of_another_job(f"it has {count} rows, not {self.count}")
@@ -144,9 +136,9 @@ class Vectors:
             self._file.write(self._header(len(header)))
             self._file.flush()
 
-    def _of_another_job(self, what: str) -> CannotResume:
+    def _of_another_job(self, what: str) -> Unusable:
         remedy = "remove it to start over, or give another --out"
-        return CannotResume(f"{self.partial} is of another job: {what}; {remedy}")
+        return Unusable(f"{self.partial} is of another job: {what}; {remedy}")
 
     def _begin(self, width: int) -> None:
         self._width = width
@@ -155,7 +147,7 @@ class Vectors:
         self._file.write(header)
 
     def _header(self, length: int) -> bytes:
-        """The finished file's header, of at least `length` bytes."""
+        """Write the finished file's header, of at least `length` bytes."""
         end = self.count * self._width * DTYPE.itemsize
         shape = [self.count, self._width]
         tensor = {"dtype": "F32", "shape": shape, "data_offsets": [0, end]}
@@ -164,7 +156,7 @@ class Vectors:
         return len(header).to_bytes(LENGTH_BYTES, "little") + header
 
     def _numpy_header(self) -> bytes:
-        """NumPy's header, version 1.0, of exactly the length of the one it is written over."""
+        """Write NumPy's header, version 1.0, as long as the one it replaces."""
         shape = (self.count, self._width)
         facts = {"descr": DTYPE.str, "fortran_order": False, "shape": shape}
         length = self._start - LENGTH_BYTES - 2

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from service.commands.convert import pickles
+from service.commands.terminal import Failed
 from service.engine import weights
 
 WHOLE = ("pytorch_model.bin", "model.pt", "model.bin")
@@ -32,10 +33,6 @@ COPIED = (".json", ".txt", ".model", ".safetensors", ".metadata")
 FOLDERS = ("[0-9]*_*/", "*_[0-9]*_*/")  # of modules, and of a Router's
 STEP_SECONDS, BYTES_A_SECOND = 120, 20_000_000  # for each of the two processes of a file
 Say = Callable[[str], None]
-
-
-class CannotConvert(Exception):
-    """Nothing was made; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,26 +51,26 @@ def convert(model: str, out: Path, say: Say) -> None:
         say: is told each step in a line.
 
     Raises:
-        CannotConvert: why not; OUT is as it was.
+        Failed: why not; OUT is as it was.
     """
     out = out.absolute()
     if not out.parent.is_dir():
-        raise CannotConvert(f"{out.parent} is no folder")
+        raise Failed(f"{out.parent} is no folder")
     # a link is taken too: nothing can be renamed to where it leads
     if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
-        raise CannotConvert(f"{out} is there already: name a folder that is not, or is empty")
+        raise Failed(f"{out} is there already: name a folder that is not, or is empty")
     try:
         folder = weights.with_pickles(model)
     except weights.ModelNotFound as error:
-        raise CannotConvert(str(error)) from error
+        raise Failed(str(error)) from error
     shards = _shards(folder)
     jobs = list(_jobs(folder, shards))
     if not jobs:
-        raise CannotConvert(f"{folder} holds no pickle to convert ({', '.join(WHOLE[:1])} ..)")
+        raise Failed(f"{folder} holds no pickle to convert ({', '.join(WHOLE[:1])} ..)")
     try:
         made = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     except OSError as error:
-        raise CannotConvert(f"nothing can be written beside {out}: {error.strerror}") from error
+        raise Failed(f"nothing can be written beside {out}: {error.strerror}") from error
     try:
         sizes = {job: _convert(folder / job.source, made, job, say) for job in jobs}
         if shards:
@@ -84,7 +81,7 @@ def convert(model: str, out: Path, say: Say) -> None:
         made.chmod(0o755)
         os.rename(made, out)
     except OSError as error:
-        raise CannotConvert(f"{out}: {error.strerror or error}") from error
+        raise Failed(f"{out}: {error.strerror or error}") from error
     finally:
         shutil.rmtree(made, ignore_errors=True)
 
@@ -99,11 +96,11 @@ def _shards(folder: Path) -> dict[str, str]:
         names = sorted(set(shards.values()))
         inside = all(Path(name).name == name and name.endswith(".bin") for name in names)
     except (ValueError, KeyError, TypeError) as error:
-        raise CannotConvert(f"{INDEX} has no weight_map") from error
+        raise Failed(f"{INDEX} has no weight_map") from error
     if not inside:
-        raise CannotConvert(f"{INDEX} names what is no .bin file of the folder")
+        raise Failed(f"{INDEX} names what is no .bin file of the folder")
     if missing := [name for name in names if not (folder / name).is_file()]:
-        raise CannotConvert(f"{folder} lacks {', '.join(missing)}")
+        raise Failed(f"{folder} lacks {', '.join(missing)}")
     return shards
 
 
@@ -168,7 +165,7 @@ def _run(action: str, source: Path, target: Path, job: Job) -> dict[str, Any]:
     """One process over one pickle.
 
     Raises:
-        CannotConvert: how it ended, in one line.
+        Failed: how it ended, in one line.
     """
     seconds = STEP_SECONDS + source.stat().st_size // BYTES_A_SECOND
     command = [sys.executable, "-I", pickles.__file__, action]
@@ -184,7 +181,7 @@ def _run(action: str, source: Path, target: Path, job: Job) -> dict[str, Any]:
             timeout=seconds,
         )
     except subprocess.TimeoutExpired:
-        raise CannotConvert(f"{job.source} is refused: not read within {seconds} s") from None
+        raise Failed(f"{job.source} is refused: not read within {seconds} s") from None
     if done.returncode == 0:
         return dict(json.loads(done.stdout))
     lines = done.stderr.decode("utf-8", "replace").splitlines() or ["no reason given"]
@@ -193,20 +190,20 @@ def _run(action: str, source: Path, target: Path, job: Job) -> dict[str, Any]:
         reason = f"its process ended by {signal.Signals(-done.returncode).name}, as at a bound"
     elif done.returncode != pickles.REFUSED:
         reason = f"its process failed: {reason}"
-    raise CannotConvert(f"{job.source} is refused: {reason}")
+    raise Failed(f"{job.source} is refused: {reason}")
 
 
 def _write_index(made: Path, shards: dict[str, str], sizes: dict[Job, dict[str, int]]) -> None:
     """Write which of the new shards has each tensor.
 
     Raises:
-        CannotConvert: the index is not that of the shards.
+        Failed: the index is not that of the shards.
     """
     found = {name: job.source for job, tensors in sizes.items() for name in tensors}
     found = {name: shard for name, shard in found.items() if shard in shards.values()}
     if found != shards:
         wrong = sorted({name for name, _ in found.items() ^ shards.items()})
-        raise CannotConvert(f"{INDEX} and the shards differ: {', '.join(map(repr, wrong[:5]))}")
+        raise Failed(f"{INDEX} and the shards differ: {', '.join(map(repr, wrong[:5]))}")
     of_shards = [tensors for job, tensors in sizes.items() if job.source in shards.values()]
     total = sum(sum(tensors.values()) for tensors in of_shards)
     named = {name: _renamed(shard) for name, shard in sorted(shards.items())}

@@ -2,63 +2,74 @@
 
 import asyncio
 import io
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
 from service.cli import main
 from service.commands import encode
+from service.commands.bulk import jobs
+from service.commands.terminal import Failed, Unusable
 
 
 @pytest.mark.parametrize(("name", "found"), [("L5H11", (5, 11)), ("l0h3", (0, 3))])
 def test_a_head_is_named_by_layer_and_number(name: str, found: tuple[int, int]) -> None:
     """As the papers write it."""
-    assert encode.head(name) == found
+    assert encode.parse_head(name) == found
 
 
 @pytest.mark.parametrize("name", ["5.11", "L5", "H11L5", "L-1H2", ""])
 def test_anything_else_names_no_head(name: str) -> None:
     """And the refusal shows how it is done."""
-    with pytest.raises(ValueError, match="L5H11"):
-        encode.head(name)
+    with pytest.raises(Unusable, match="L5H11"):
+        encode.parse_head(name)
 
 
-def test_a_service_that_is_not_there_is_said_in_one_line() -> None:
+def test_a_service_that_is_not_there_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not by a stack of exceptions."""
-    with pytest.raises(encode.Unreachable, match="no answer from http://127.0.0.1:9"):
-        encode.ask("http://127.0.0.1:9", {})
+    monkeypatch.setattr(jobs, "INFO_SECONDS", 0.5)
+
+    with pytest.raises(Failed, match="no answer from http://127.0.0.1:9"):
+        encode.example("http://127.0.0.1:9")
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_the_example_is_a_command_and_its_real_answer(address: str, client: Any) -> None:
+    """Long vectors are cut to three numbers, all numbers to four places."""
+    shown = await asyncio.to_thread(encode.example, address)
+
+    command, answer = shown.rsplit("\n", 1)
+    told = json.loads(answer)["data"][0]
+    real = (await client.post("/v1/encode", json=encode.EXAMPLE)).json()["data"][0]
+    assert command.startswith(f"curl {address}/v1/encode") and json.dumps(encode.EXAMPLE) in command
+    assert told["pooled"] == [round(x, 4) for x in real["pooled"][:3]] + ["..."]
+    assert told["tokens"] == real["tokens"]
 
 
 @pytest.mark.asyncio(loop_scope="session")
 async def test_a_refusal_says_what_the_service_says(address: str) -> None:
     """Also how many layers and heads there are."""
-    with pytest.raises(encode.Unreachable, match="422: .* not a layer of this model: 0 to 5"):
-        await asyncio.to_thread(encode.table, address, "All is well", "L9H99")
+    with pytest.raises(Failed, match="422 .*: .* is not a layer of this model: 0 to 5"):
+        await asyncio.to_thread(encode.table, address, None, "All is well", "L9H99", None)
 
 
-TOLD = {
-    "data": [
-        {
-            "tokens": ["[CLS]", "all", "well"],
-            "attention": {"maps": {"0": {"5": [[1, 0, 0], [0.25, 0.25, 0.5], [0, 1, 0]]}}},
-        }
-    ]
-}
-
-
-def drawn(told: dict[str, Any], name: str) -> list[str]:
+def drawn(name: str, tokens: list[str], maps: Any) -> list[str]:
     """The lines of a map in a terminal without colours."""
     console = Console(width=100, color_system=None, file=io.StringIO(), record=True)
-    console.print(encode.heat(told, name))
+    console.print(encode.shades(name, tokens, np.array(maps)))
     return [line.rstrip() for line in console.export_text().splitlines()]
 
 
 def test_a_map_is_drawn_in_shades_with_its_tokens() -> None:
     """A row for each query; a share of 1 is a full cell, of 0 a dot."""
-    title, *rows = drawn(TOLD, "L0H5")
+    maps = [[1, 0, 0], [0.25, 0.25, 0.5], [0, 1, 0]]
+
+    title, *rows = drawn("L0H5", ["[CLS]", "all", "well"], maps)
 
     dot, half, most, full = (letter * 2 for letter in "\u00b7\u2592\u2593\u2588")
     assert title.startswith("L0H5")
@@ -71,10 +82,7 @@ def test_a_map_is_drawn_in_shades_with_its_tokens() -> None:
 
 def test_a_long_text_is_drawn_as_far_as_a_terminal_goes() -> None:
     """40 tokens each way."""
-    maps = {"0": {"0": [[1 / 99] * 99] * 99}}
-    told = {"data": [{"tokens": ["a"] * 99, "attention": {"maps": maps}}]}
-
-    _, *rows = drawn(told, "L0H0")
+    _, *rows = drawn("L0H0", ["a"] * 99, [[1 / 99] * 99] * 99)
 
     assert len(rows) == 40 and {len(row) for row in rows} == {2 + 80}
 
@@ -98,7 +106,10 @@ async def test_a_map_is_drawn_beside_the_table(address: str, tmp_path: Path) -> 
     [
         (["a", "--plot", "a.png"], "name it by --attention, such as L0H5"),
         (["a", "--attention", "L0H5", "--plot", "a.pdf"], "name ends in .png or .svg"),
-        (["--file", "a.txt", "--out", "b", "--plot", "a.png"], "--file and --out without"),
+        (
+            ["--file", "a.txt", "--out", "b", "--plot", "a.png"],
+            "--file excludes --attention, --plot",
+        ),
     ],
     ids=["no head", "format", "a file of texts"],
 )

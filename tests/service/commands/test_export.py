@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 
 from service.cli import main
 from service.commands import export
+from service.commands.terminal import Unusable
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -100,10 +101,13 @@ async def test_bertviz_is_given_the_maps_and_no_token_ends_its_script(
 
 
 REFUSED = {
-    "no out": (["--export", "arrays"], "--export goes with a TEXT and --out alone"),
+    "no out": (["--export", "arrays"], "--export needs TEXT and --out"),
     "an ending": (["--export", "arrays", "--out", "a.html"], "ends in .npz for arrays"),
     "another": (["--export", "bertviz", "--out", "a.npz"], "ends in .html for bertviz"),
-    "a head": (["--export", "arrays", "--out", "a.npz", "--attention", "L0H0"], "and --out alone"),
+    "a head": (
+        ["--export", "arrays", "--out", "a.npz", "--attention", "L0H0"],
+        "excludes the other options",
+    ),
     "no export": (["--out", "a.npz"], "--out needs --export"),
     "no bertviz": (["--export", "bertviz", "--out", "a.html"], "pip install bertviz"),
 }
@@ -126,7 +130,7 @@ async def test_a_text_that_no_browser_would_draw_is_refused() -> None:
     """By its number of tokens."""
     tokens = ["a"] * (export.MOST_TOKENS + 1)
 
-    with pytest.raises(export.CannotExport, match="a page holds 64 tokens; this text has 65"):
+    with pytest.raises(Unusable, match="a page holds 64 tokens; this text has 65"):
         export.page(None, {}, np.zeros((1, 1, 1, 65, 65)), tokens)
 
 

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from service.commands import interval
-from service.commands.encode import Unreachable
 from service.commands.interval import Interval
+from service.commands.terminal import Failed
 
 BUCKETS = """\
 headlight_lag_seconds_bucket{replica="a",le="0.1"} %d
@@ -164,11 +164,11 @@ def test_what_is_no_page_is_said_in_one_line(
     serving: Serving, status: int, text: str, key: str | None, said: str
 ) -> None:
     """Never as a stack, never as a screen of zeros."""
-    with serving(status, text) as url, pytest.raises(Unreachable, match=said):
+    with serving(status, text) as url, pytest.raises(Failed, match=said):
         interval.read(url, key)
 
 
 def test_a_service_that_is_not_there_is_said_in_one_line() -> None:
     """With its address."""
-    with pytest.raises(Unreachable, match="no answer from http://127.0.0.1:9"):
+    with pytest.raises(Failed, match="no answer from http://127.0.0.1:9"):
         interval.read("http://127.0.0.1:9", None)

@@ -144,7 +144,9 @@ def test_the_figures_for_programs_are_those_of_the_screen() -> None:
         "requests": 55.0,
         "tokens": 600.0,
         "waiting_requests": 256.0,
+        "waiting_requests_limit": 512.0,
         "waiting_tokens": 65536.0,
+        "waiting_tokens_limit": 262144.0,
         "batch_sequences": 1.0,
         "batch_tokens": 12.0,
     }

@@ -18,9 +18,9 @@ import torch
 from transformers import AutoTokenizer, BertConfig, BertModel, PreTrainedTokenizerBase
 
 from model.errors import CheckpointError
-from service.commands.bulk.job import encode as encode_file
-from service.commands.bulk.lines import File
-from service.commands.bulk.service import Stopped, Unusable
+from service.commands.bulk.jobs import encode as encode_file
+from service.commands.bulk.source import File
+from service.commands.terminal import Failed, Unusable
 from service.edge import guard
 from service.engine.numerics import GOLDEN
 from service.engine.weights import BUNDLED, locate
@@ -123,12 +123,12 @@ async def test_services_of_one_encoder_with_other_poolings_have_other_weights(
     modules = json.loads((mean / "modules.json").read_text())
     (mean / "modules.json").write_text(json.dumps(modules[:2]))
     path, out = tmp_path / "texts.jsonl", tmp_path / "vectors.safetensors"
-    lines = File(path, "jsonl")
+    lines = File.of(path, "jsonl", None)
     path.write_text(f'"{TEXT}"\n"{TEXT * 99}"\n')  # the second is too long: it stops there
 
     async with served(cls, served_model_name="one", max_sequences=1) as http:
         first, by_cls = (await info(http))["weights"], await encode(http, layers=[6])
-        with pytest.raises(Stopped, match="line 2: .* what is done is kept"):
+        with pytest.raises(Failed, match="line 2: .* what is done is kept"):
             await asyncio.to_thread(encode_file, str(http.base_url), None, lines, out, "refuse")
     async with served(mean, served_model_name="one") as http:
         second, by_mean = (await info(http))["weights"], await encode(http, layers=[6])

@@ -267,7 +267,7 @@ REFUSED = {
     "no such head": (("--head", "L0H12"), "has no head L0H12: its layers are 0 to 5, its heads"),
     "no head": (("--head", "5.11"), "'5.11' is not a head; head 11 of layer 5 is L5H11"),
     "no file": (("--corpus", "none.jsonl"), "No such file or directory: 'none.jsonl'"),
-    "a model": (("--model", "x"), "--head goes without --model, --threshold, --plot and"),
+    "a model": (("--model", "x"), "--head excludes --model, --threshold, --plot and"),
     "no column": (("--column", "1"), "--column is for csv and tsv"),
     "no url": (("--url", "nowhere"), "'nowhere' is not an address"),
 }
@@ -305,9 +305,9 @@ async def test_a_bad_line_is_refused_by_its_number_before_anything_is_asked(
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (["--top", "3"], "go with --head"),
-        (["--lowest"], "go with --head"),
-        (["--head", HEAD], "--head goes with a --corpus of texts and a --statistic"),
+        (["--top", "3"], "need --head"),
+        (["--lowest"], "need --head"),
+        (["--head", HEAD], "--head needs a --corpus of texts and a --statistic"),
         (["--head", HEAD, "--corpus", "a.jsonl"], "and a --statistic"),
     ],
 )

@@ -1,5 +1,6 @@
 """The output file, whole or not."""
 
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -7,17 +8,16 @@ import pytest
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file
 
-from service.commands.bulk.job import uncut
-from service.commands.bulk.vectors import CannotResume, Vectors
+from service.commands.bulk.vectors import Vectors
+from service.commands.terminal import Unusable
 
 ORIGIN = {"weights": "sha256:0", "source_sha256": "1", "truncate": "refuse", "max_tokens": "256"}
 ROWS = np.arange(35, dtype=np.float32).reshape(7, 5)
 
 
-def begun(out: Path, count: int = 7, **origin: str) -> Vectors:
+def begun(out: Path, **origin: str) -> closing[Vectors]:
     """A file of seven rows, to be written or resumed."""
-    origin = {**ORIGIN, **origin}
-    return Vectors(out, count, origin, uncut(int(origin["max_tokens"])))
+    return closing(Vectors(out, 7, {**ORIGIN, **origin}))
 
 
 def test_a_finished_file_is_safetensors_with_its_origin(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_finished_npy_that_did_not_get_its_name_is_for_its_owner_to_rename(
         vectors.finish()
     (tmp_path / "v.npy").rename(tmp_path / "v.npy.partial")
 
-    with pytest.raises(CannotResume, match=r"v\.npy\.partial is finished: rename it to v\.npy"):
+    with pytest.raises(Unusable, match=r"v\.npy\.partial is finished: rename it to v\.npy"):
         begun(tmp_path / "v.npy")
 
 
@@ -111,7 +111,7 @@ def test_rows_of_another_origin_are_not_continued(
     before = (tmp_path / "v.partial").read_bytes()
 
     remedy = "; remove it to start over, or give another --out"
-    with pytest.raises(CannotResume, match=line + remedy):
+    with pytest.raises(Unusable, match=line + remedy):
         begun(tmp_path / "v", **change)
 
     assert (tmp_path / "v.partial").read_bytes() == before
@@ -127,7 +127,7 @@ def test_rows_of_texts_that_fitted_may_be_followed_by_cut_ones_but_not_the_other
     with begun(out, truncate="left") as vectors:
         assert vectors.rows == 2
         vectors.append(ROWS[2:4])
-    with pytest.raises(CannotResume, match="truncate was left and is refuse"):
+    with pytest.raises(Unusable, match="truncate was left and is refuse"):
         begun(out)
     with begun(out, truncate="left") as vectors:
         vectors.append(ROWS[4:])
@@ -157,7 +157,7 @@ def test_rows_are_followed_only_by_such_as_are_cut_at_the_same_place(
     with begun(out, truncate=before[0], max_tokens=before[1]) as vectors:
         vectors.append(ROWS[:2])
     if says:
-        with pytest.raises(CannotResume, match=says):
+        with pytest.raises(Unusable, match=says):
             begun(out, truncate=now[0], max_tokens=now[1])
     else:
         with begun(out, truncate=now[0], max_tokens=now[1]) as vectors:
@@ -168,7 +168,7 @@ def test_a_file_that_is_there_is_not_written_over(tmp_path: Path) -> None:
     """Whatever it is."""
     (tmp_path / "v").write_text("mine")
 
-    with pytest.raises(CannotResume, match="v is there already; remove it or give another"):
+    with pytest.raises(Unusable, match="v is there already; remove it or give another"):
         begun(tmp_path / "v")
 
 
@@ -181,7 +181,7 @@ def test_a_partial_file_of_something_else_is_left_alone(tmp_path: Path, content:
     """It is not ours."""
     (tmp_path / "v.partial").write_bytes(content)
 
-    with pytest.raises(CannotResume, match="no partial file of this command"):
+    with pytest.raises(Unusable, match="no partial file of this command"):
         begun(tmp_path / "v")
 
     assert (tmp_path / "v.partial").read_bytes() == content
@@ -189,16 +189,17 @@ def test_a_partial_file_of_something_else_is_left_alone(tmp_path: Path, content:
 
 def test_two_at_once_do_not_write_one_file(tmp_path: Path) -> None:
     """The second is refused, as long as the first runs."""
-    with begun(tmp_path / "v"), pytest.raises(CannotResume, match="by another process"):
+    with begun(tmp_path / "v"), pytest.raises(Unusable, match="by another process"):
         begun(tmp_path / "v")
-    begun(tmp_path / "v").__exit__(None, None, None)
+    with begun(tmp_path / "v"):
+        pass
 
 
 def test_rows_of_another_width_are_refused(tmp_path: Path) -> None:
     """Also after an interruption."""
     with begun(tmp_path / "v") as vectors:
         vectors.append(ROWS[:1])
-    with begun(tmp_path / "v") as vectors, pytest.raises(CannotResume, match="4 numbers"):
+    with begun(tmp_path / "v") as vectors, pytest.raises(Unusable, match="4 numbers"):
         vectors.append(ROWS[:1, :4])
 
 

@@ -5,7 +5,7 @@ import io
 from rich.console import Console
 from rich.table import Table
 
-from service.commands.plain import plain
+from service.commands.terminal import plain
 
 
 def test_what_others_wrote_is_neither_markup_nor_obeyed() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from service.commands.bulk import lines
-from service.commands.bulk.columns import BadLine
-from service.commands.bulk.lines import Changed, File, check
+from service.commands.bulk import source as sources
+from service.commands.bulk.source import File, check
+from service.commands.terminal import Failed, Unusable
 
 INFO = {"limits": {"max_text_characters": 20}}
 GOOD = b"""\xef\xbb\xbf"All is well"
@@ -59,7 +59,7 @@ def test_a_line_of_txt_is_a_text_as_it_stands(tmp_path: Path) -> None:
         (b"", "not JSON"),
         (b'"a" "b"', "not JSON"),
         (b'"\\ud800"', "not JSON"),
-        (b'"\xff"', "not JSON"),
+        (b'"\xff"', "not UTF-8"),
         (b"7", 'neither a string nor an object with "text"'),
         (b"null", 'neither a string nor an object with "text"'),
         (b'["a"]', 'neither a string nor an object with "text"'),
@@ -78,10 +78,10 @@ def test_a_bad_line_is_named_by_its_number(tmp_path: Path, line: bytes, why: str
     """And why, without repeating it."""
     path = file(tmp_path, b'"fine"\n"fine"\n' + line + b'\n"fine"\n')
 
-    with pytest.raises(BadLine) as refused:
+    with pytest.raises(Unusable) as refused:
         check(path, INFO)
 
-    assert str(refused.value).startswith(f"line 3: {why}")
+    assert str(refused.value).startswith(f"{path.name}: line 3: {why}")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_bad_line_is_named_by_its_number(tmp_path: Path, line: bytes, why: str
 )
 def test_a_bad_line_of_txt_is_named_too(tmp_path: Path, content: bytes, line: str) -> None:
     """Nothing is passed over."""
-    with pytest.raises(BadLine, match=line):
+    with pytest.raises(Unusable, match=line):
         check(file(tmp_path, content, "texts.txt"), INFO)
 
 
@@ -152,7 +152,7 @@ def test_a_bad_record_is_named_by_its_number(
     tmp_path: Path, content: bytes, column: str, line: str
 ) -> None:
     """A comma that nobody quoted does not cut a text short."""
-    with pytest.raises(BadLine) as refused:
+    with pytest.raises(Unusable) as refused:
         check(file(tmp_path, content, "texts.csv", column), INFO)
 
     assert line in str(refused.value)
@@ -168,7 +168,7 @@ def test_a_bad_record_is_named_by_its_number(
 )
 def test_a_column_is_for_csv_and_csv_has_one(name: str, column: str | None, line: str) -> None:
     """Said before the file is read."""
-    with pytest.raises(ValueError, match=line):
+    with pytest.raises(Unusable, match=line):
         File.of(Path(name), None, column)
 
 
@@ -191,7 +191,7 @@ def test_what_can_be_read_only_once_is_copied_and_leaves_nothing(tmp_path: Path)
 
 def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     """There is nothing to encode."""
-    with pytest.raises(BadLine, match="the file is empty"):
+    with pytest.raises(Unusable, match="the file is empty"):
         check(file(tmp_path, b""), INFO)
 
 
@@ -199,9 +199,9 @@ def test_a_line_without_an_end_does_not_fill_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is refused when so much of it was read."""
-    monkeypatch.setattr(lines, "LONGEST_BYTES", 50)
+    monkeypatch.setattr(sources, "LONGEST_BYTES", 50)
 
-    with pytest.raises(BadLine, match="line 2: longer than 50 bytes"):
+    with pytest.raises(Unusable, match="line 2: longer than 50 bytes"):
         check(file(tmp_path, b'"fine"\n"' + b"a" * 1000), INFO)
 
 
@@ -211,7 +211,7 @@ def test_a_file_that_changes_in_between_is_noticed(tmp_path: Path, then: Any) ->
     source = check(file(tmp_path, b'"a"\n"b"\n'), INFO)
     source.file.path.write_bytes(then)
 
-    with pytest.raises(Changed):
+    with pytest.raises(Failed, match="was changed while it was read"):
         next(source.texts(0))
 
 

@@ -16,7 +16,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from service.cli import main
-from service.commands.bulk import service
+from service.commands.bulk import jobs
 from service.replica import Replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -342,8 +342,8 @@ async def test_a_service_that_is_not_there_is_said_soon(
     folder: Folder, listen: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not after minutes of patience, which a request has once the service was there."""
-    assert service.INFO_SECONDS < 20
-    monkeypatch.setattr(service, "INFO_SECONDS", 0.5)
+    assert jobs.INFO_SECONDS < 20
+    monkeypatch.setattr(jobs, "INFO_SECONDS", 0.5)
 
     async def nobody(scope: Any, receive: Any, send: Any) -> None:
         raise RuntimeError

@@ -1,0 +1,138 @@
+"""A running service, asked about every text of a file: `headlight encode --file`.
+
+Interrupted, it leaves the rows so far; the same command goes on from there. One request is in
+flight at a time, so no more than that one is ever computed twice.
+"""
+
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, Literal, Unpack
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from headlight_client import Client, Encoded, HeadlightError, NoAnswer, Options, RequestRefused
+from headlight_client.answers import check_origin
+from service.commands.bulk.source import File, Source, check
+from service.commands.bulk.vectors import SUFFIXES, Vectors
+from service.commands.terminal import Failed, Unusable
+
+INFO_SECONDS = 5.0  # to find the service at all
+PATIENCE_SECONDS = 300.0  # for a request of a job: a restart of the service in between
+
+Truncate = Literal["refuse", "right", "left"]
+
+
+def encode(url: str, key: str | None, file: File, out: Path, truncate: Truncate) -> int:
+    """Encode every line of a file, or every one that an earlier run has not.
+
+    Returns:
+        How many vectors `out` holds.
+
+    Raises:
+        Unusable, Failed, OSError: why not, in a line.
+    """
+    if out.suffix not in SUFFIXES:
+        raise Unusable(f"{out}: the name of --out ends in {' or '.join(SUFFIXES)}")
+    with connected(url, key, PATIENCE_SECONDS) as (client, info), file.lasting(out.parent) as kept:
+        source = check(kept, info)
+        origin = origin_of(info) | source.origin
+        origin |= {"truncate": truncate, "max_tokens": str(info["max_tokens"])}
+        with closing(Vectors(out, source.lines, origin)) as vectors:
+            with closing(answers(client, source, vectors.rows, origin, truncate=truncate)) as parts:
+                for part in parts:
+                    if part.pooled is None:
+                        raise RuntimeError("an answer without pooled vectors: this is a bug")
+                    vectors.append(part.pooled)
+            vectors.finish()
+    return source.lines
+
+
+@contextmanager
+def connected(
+    url: str, key: str | None, patience_seconds: float
+) -> Iterator[tuple[Client, dict[str, Any]]]:
+    """Give a client with one request in flight at a time, and the answer of GET /info.
+
+    Raises:
+        Unusable: the address is none.
+        Failed: the service is not there, which is known soon; or a call inside failed.
+    """
+    try:
+        client = Client(url, key=key, patience_seconds=patience_seconds, concurrency=1)
+    except ValueError as error:
+        raise Unusable(str(error)) from error
+    try:
+        with client:
+            yield client, client.info(deadline=INFO_SECONDS)
+    except HeadlightError as error:
+        raise Failed(str(error)) from error
+
+
+def origin_of(info: Mapping[str, Any]) -> dict[str, str]:
+    """Return what makes a service's answers, as Answer.origin has it."""
+    return {name: info[name] for name in ("model", "weights", "numerics")}
+
+
+def answers(
+    client: Client,
+    source: Source,
+    start: int,
+    origin: Mapping[str, str],
+    **options: Unpack[Options],
+) -> Generator[Encoded, None, None]:
+    """Give the answers to the texts after the first `start`, a request at a time, under a bar.
+
+    Args:
+        origin: the model, weights and numerics that all of them come from.
+
+    Raises:
+        ModelChanged: one comes from another.
+        Failed: the service refused a text, or is gone.
+    """
+    if start == source.lines:
+        return
+    with closing(client.stream(source.texts(start), **options)) as stream, _bar() as bar:
+        task = bar.add_task("texts", total=source.lines, completed=start)
+        try:
+            for part in stream:
+                check_origin(part.origin, origin)
+                yield part
+                bar.advance(task, len(part.items))
+        except (RequestRefused, NoAnswer) as error:
+            line = _by_line(error, start, source) if isinstance(error, RequestRefused) else error
+            raise Failed(f"{line}; what is done is kept") from error
+
+
+class Rate(ProgressColumn):
+    """Texts per second since the job was started or resumed."""
+
+    def render(self, task: Task) -> Text:
+        """Show a number, once there is one."""
+        return Text("" if task.speed is None else f"{task.speed:.0f} texts/s")
+
+
+def _bar() -> Progress:
+    columns = BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn()
+    return Progress(TextColumn("{task.description}"), *columns, console=Console(stderr=True))
+
+
+def _by_line(refused: RequestRefused, start: int, source: Source) -> str:
+    """Word a refusal by the line it is about, where it is about one."""
+    for fault in refused.errors:
+        match fault.loc:
+            case ("inputs", int(index), *_):
+                said = refused.detail.removeprefix(f"inputs[{index}]").removeprefix(".text")
+                place = f"{source.file.unit} {start + index + 1}"
+                return f"{place}{said.rstrip('.')} ({fault.code})"
+    return str(refused)

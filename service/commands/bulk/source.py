@@ -1,0 +1,280 @@
+"""A file of texts: checked whole before it is used, then read again in constant memory.
+
+txt         a line is a text
+jsonl       a line is JSON: a string, or {"text": .., "pair"?: .., "id"?: ..}
+csv, tsv    a record has a text in one column; all records have as many columns (RFC 4180)
+"""
+
+import csv
+import hashlib
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any, Literal, Self
+
+import click
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from service.commands.terminal import Failed, Unusable
+
+BLOCK_BYTES = 1024 * 1024  # of lines that are held to their digest before one is used
+LONGEST_BYTES = 16 * 1024 * 1024  # of a line; one without an end must not fill the memory
+DELIMITERS = {"csv": ",", "tsv": "\t"}
+
+Format = Literal["jsonl", "txt", "csv", "tsv"]
+Texts = str | tuple[str, str]  # a text, or a pair of them
+
+
+class Line(BaseModel):
+    """A line that is an object; its id is the writer's own: row i is line i."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    text: str
+    pair: str | None = None
+    id: str | int | None = None
+
+
+LINE: TypeAdapter[str | Line] = TypeAdapter(str | Line)
+
+
+class BadLine(Exception):
+    """A line that cannot be encoded; the message names its number."""
+
+    def __init__(self, number: int, why: str, unit: str = "line") -> None:
+        super().__init__(f"{unit} {number}: {why}")
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file and how it holds its texts.
+
+    Args:
+        path: `-` is stdin.
+        name: in messages.
+        column: of csv and tsv alone: a name in the first record, or a number from 1 where the
+            first record, too, holds a text.
+    """
+
+    path: Path
+    name: str
+    format: Format
+    column: str | None
+
+    @classmethod
+    def of(cls, path: Path, form: Format | None, column: str | None) -> Self:
+        """Describe a file, in the format that its name ends in unless another is given.
+
+        Raises:
+            Unusable: the column is missing, or is none.
+        """
+        by_name: dict[str, Format] = {".txt": "txt", ".csv": "csv", ".tsv": "tsv"}
+        form = form or by_name.get(path.suffix, "jsonl")
+        name = "stdin" if str(path) == "-" else str(path)
+        if column is None and form in DELIMITERS:
+            raise Unusable(
+                f"{name} needs --column: a name in its first row, "
+                "or a number from 1 if its first row holds a text too"
+            )
+        if column is not None and form not in DELIMITERS:
+            raise Unusable(f"--column is for csv and tsv; {name} is read as {form}")
+        if column is not None and column.isdecimal() and int(column) == 0:
+            raise Unusable("--column counts from 1")
+        return cls(path, name, form, column)
+
+    @property
+    def unit(self) -> str:
+        """Name what holds a text, as messages count it."""
+        return "record" if self.format in DELIMITERS else "line"
+
+    @contextmanager
+    def lasting(self, folder: Path) -> Iterator["File"]:
+        """Give the file itself, or a copy of what can be read only once, such as a pipe.
+
+        The copy lies in `folder` without a name: nothing of it outlives this process.
+        """
+        if self.path.is_file():
+            yield self
+            return
+        with click.open_file(str(self.path), "rb") as pipe, TemporaryFile(dir=folder) as copy:
+            shutil.copyfileobj(pipe, copy)
+            copy.flush()
+            yield replace(self, path=Path(f"/proc/self/fd/{copy.fileno()}"))
+
+    def texts(self, lines: Iterable[bytes]) -> Iterator[Texts]:
+        """Read the texts of lines.
+
+        Raises:
+            BadLine: the first that holds none.
+        """
+        decoded = (_decoded(number, raw) for number, raw in enumerate(lines, 1))
+        if self.column is not None:
+            return _cells(decoded, DELIMITERS[self.format], self.column)
+        if self.format == "txt":
+            return (line.rstrip("\r\n") for line in decoded)
+        return (_json(number, line) for number, line in enumerate(decoded, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file whose every line was checked.
+
+    Args:
+        sha256: of the whole file.
+        lines: how many texts; a last line without an end counts.
+        marks: the digest of all bytes up to the end of each block.
+    """
+
+    file: File
+    sha256: str
+    lines: int
+    marks: tuple[bytes, ...]
+
+    def texts(self, start: int) -> Iterator[Texts]:
+        """Read the texts after the first `start`.
+
+        Raises:
+            Failed: the file has changed; raised before any line of what changed is given.
+        """
+        return islice(self.file.texts(self._unchanged()), start, None)
+
+    @property
+    def origin(self) -> dict[str, str]:
+        """Describe the texts in strings: equal ones are the same texts."""
+        column = {} if self.file.column is None else {"source_column": self.file.column}
+        return {
+            "source_sha256": self.sha256,
+            "source_lines": str(self.lines),
+            "source_format": self.file.format,
+            **column,
+        }
+
+    def _unchanged(self) -> Iterator[bytes]:
+        marks = iter(self.marks)
+        for block, mark in _blocks(self.file.path):
+            if mark != next(marks, None):
+                break
+            yield from block
+        else:
+            if next(marks, None) is None:
+                return
+        raise Failed(f"{self.file.name} was changed while it was read")
+
+
+def check(file: File, info: Mapping[str, Any]) -> Source:
+    """Check every line of a file against what the service says it reads.
+
+    Args:
+        info: the answer of GET /info.
+
+    Raises:
+        Unusable: names the first line that cannot be encoded, as far as can be told here.
+        OSError: the file cannot be read.
+    """
+    most, number = info["limits"]["max_text_characters"], 0
+    marks: list[bytes] = []
+
+    def marked() -> Iterator[bytes]:
+        for block, mark in _blocks(file.path):
+            marks.append(mark)
+            yield from block
+
+    try:
+        for number, texts in enumerate(file.texts(marked()), 1):
+            for text in (texts,) if isinstance(texts, str) else texts:
+                if not text:
+                    raise BadLine(number, "the text is empty", file.unit)
+                if len(text) > most:
+                    why = f"{len(text)} characters, the service reads {most}"
+                    raise BadLine(number, why, file.unit)
+        if not number:
+            raise BadLine(1, "there is none; the file is empty", file.unit)
+    except BadLine as error:
+        raise Unusable(f"{file.name}: {error}") from error
+    return Source(file, marks[-1].hex(), number, tuple(marks))
+
+
+def _blocks(path: Path) -> Iterator[tuple[list[bytes], bytes]]:
+    """Give the lines of a file, a block at a time, with the digest of all bytes so far."""
+    digest, block, size, number = hashlib.sha256(), list[bytes](), 0, 0
+    with path.open("rb") as file:
+        while raw := file.readline(LONGEST_BYTES):
+            number += 1
+            if len(raw) == LONGEST_BYTES:
+                raise BadLine(number, f"longer than {LONGEST_BYTES} bytes")
+            digest.update(raw)
+            block.append(raw)
+            size += len(raw)
+            if size >= BLOCK_BYTES:
+                yield block, digest.digest()
+                block, size = [], 0
+    if block:
+        yield block, digest.digest()
+
+
+def _decoded(number: int, raw: bytes) -> str:
+    """Decode a line, the first without a byte order mark."""
+    try:
+        return raw.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError:
+        raise BadLine(number, "not UTF-8") from None
+
+
+def _cells(lines: Iterable[str], delimiter: str, column: str) -> Iterator[str]:
+    """Read one column of every record.
+
+    Raises:
+        BadLine: a record has not as many columns as the first: a comma may be part of its text.
+    """
+    csv.field_size_limit(LONGEST_BYTES)  # of the process, which reads one file
+    records = csv.reader(lines, delimiter=delimiter, strict=True)
+    try:
+        first = next(records, None)
+        if first is None:
+            return
+        index, unnamed = _index(first, column), column.isdecimal()
+        if unnamed:
+            yield first[index]
+        for number, record in enumerate(records, 2 if unnamed else 1):
+            if len(record) != len(first):
+                why = f"{len(record)} columns where the first row has {len(first)}"
+                raise BadLine(number, why, "record")
+            yield record[index]
+    except csv.Error as error:
+        raise BadLine(records.line_num, f"not CSV: {error}") from None
+
+
+def _index(first: list[str], column: str) -> int:
+    """Find a column by its number from 1, or by its name in the first record."""
+    if column.isdecimal():
+        if int(column) > len(first):
+            raise BadLine(1, f"there is no column {column}, there are {len(first)}")
+        return int(column) - 1
+    if first.count(column) != 1:
+        raise BadLine(1, f"{first.count(column)} of {len(first)} columns have the name {column!r}")
+    return first.index(column)
+
+
+def _json(number: int, line: str) -> Texts:
+    try:
+        entry = LINE.validate_json(line)
+    except ValidationError as error:
+        raise BadLine(number, _why(error)) from None
+    if isinstance(entry, str):
+        return entry
+    return entry.text if entry.pair is None else (entry.text, entry.pair)
+
+
+def _why(error: ValidationError) -> str:
+    """Tell what is wrong with a line, without repeating it."""
+    errors = error.errors(include_url=False, include_input=False)
+    if errors[0]["type"] == "json_invalid":
+        return "not JSON; --format txt, csv or tsv reads other files"
+    fields = [each for each in errors if len(each["loc"]) > 1]  # of an object, a field of it
+    if not fields:
+        return 'neither a string nor an object with "text"'
+    return f"{fields[0]['loc'][1]}: {fields[0]['msg']}"

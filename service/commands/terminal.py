@@ -1,0 +1,61 @@
+"""What commands say on a terminal, and how they end: in one line and with an exit status."""
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+FAILED, USAGE, INTERRUPTED = 1, 2, 130
+CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")  # what moves a terminal, but for line ends
+
+
+class Unusable(Exception):
+    """A mistake in the command or in its files; the message is one line."""
+
+
+class Failed(Exception):
+    """An early end that is no mistake of the caller's; the message is one line."""
+
+
+def tell(stream: IO[str], line: str) -> None:
+    """Print a line now."""
+    stream.write(f"{line}\n")  # at once, since others write there too
+    stream.flush()
+
+
+def refuse(line: str, status: int) -> NoReturn:
+    """Leave with one line on stderr."""
+    tell(sys.stderr, f"headlight: {' '.join(line.split())}")
+    raise SystemExit(status)
+
+
+@contextmanager
+def one_line_ends(interrupted: str | None = None) -> Iterator[None]:
+    """Leave with one line where a command ends early.
+
+    Args:
+        interrupted: the line after Ctrl-C; without one, the caller sees to that.
+    """
+    try:
+        yield
+    except Unusable as error:
+        refuse(str(error), USAGE)
+    except BrokenPipeError:
+        raise  # the reader of our output has left: click ends in silence
+    except (Failed, OSError) as error:
+        refuse(str(error), FAILED)
+    except KeyboardInterrupt:
+        if interrupted is None:
+            raise
+        refuse(interrupted, INTERRUPTED)
+
+
+def plain(text: str) -> "Text":
+    """Return a text of others without markup, and with nothing that a terminal obeys."""
+    from rich.text import Text
+
+    return Text(CONTROL.sub("\ufffd", text))

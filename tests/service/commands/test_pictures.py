@@ -1,0 +1,138 @@
+"""The pictures of one map, and of the bundled model's survey."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.commands import pictures
+from service.commands.terminal import Unusable
+from service.heads import store
+
+TOKENS = ["[CLS]", "costs", "$2$", "<b>"]
+SHARES = [
+    [1.0, 0.0, 0.0, 0.0],
+    [0.25, 0.25, 0.5, 0.0],
+    [0.0, 0.98, 0.0, 0.02],
+    [0.1, 0.2, 0.3, 0.4],
+]
+PAGES = ("#ffffff", "#0d1117", "#000000")  # a light page, GitHub's dark one, a black one
+LEGIBLE = 4.0  # of WCAG's contrast, at these sizes; 3 is asked of large letters, 4.5 of small
+
+
+def light(colour: str) -> float:
+    """Relative luminance, as WCAG 2 has it."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
+    return sum(part * weight for part, weight in zip(linear, (0.2126, 0.7152, 0.0722), strict=True))
+
+
+def contrast(one: str, other: str) -> float:
+    """How far two colours are apart, 1 to 21."""
+    darker, lighter = sorted((light(one), light(other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def test_a_picture_names_its_tokens_twice_and_writes_what_is_not_small(tmp_path: Path) -> None:
+    """As they are: a dollar or a bracket means nothing here."""
+    pictures.draw_map("L0H5", TOKENS, SHARES, tmp_path / "a.svg")
+
+    words = re.findall(r"<text[^>]*>([^<]*)</text>", (tmp_path / "a.svg").read_text())
+    assert words.count("[CLS]") == words.count("$2$") == words.count("&lt;b&gt;") == 2
+    numbers = [share for row in SHARES for share in row if share >= pictures.SMALL]
+    assert [float(word) for word in words if re.fullmatch(r"\d\.\d\d", word)] == numbers
+
+
+def test_every_letter_is_legible_on_light_and_dark() -> None:
+    """Labels on the page, numbers on their cells."""
+    assert min(contrast(pictures.INK, page) for page in PAGES) >= LEGIBLE
+    shares = [step / 100 for step in range(101)]
+    assert min(contrast(pictures.ink(each), pictures.colour(each)) for each in shares) >= LEGIBLE
+
+
+def test_a_png_has_no_background(tmp_path: Path) -> None:
+    """It has an alpha channel, which is 0 in the corner."""
+    from matplotlib.image import imread
+
+    pictures.draw_map("L0H5", TOKENS, SHARES, tmp_path / "a.png")
+
+    pixels = imread(tmp_path / "a.png")
+    assert pixels.shape[2] == 4 and pixels[0, 0, 3] == 0 and pixels[..., 3].max() == 1
+
+
+@pytest.mark.parametrize(
+    ("tokens", "reason"),
+    [(["a"] * 129, "128 tokens; this text has 129"), (["\U00012000"], "letters; an .svg")],
+    ids=["many", "no font"],
+)
+def test_what_a_picture_cannot_show_is_refused(
+    tmp_path: Path, tokens: list[str], reason: str
+) -> None:
+    """And no file is left."""
+    shares = [[1 / len(tokens)] * len(tokens)] * len(tokens)
+
+    with pytest.raises(Unusable, match=reason):
+        pictures.draw_map("L0H5", tokens, shares, tmp_path / "a.png")
+
+    assert not (tmp_path / "a.png").exists()
+
+
+@pytest.fixture
+def found() -> dict[str, Any]:
+    """The bundled model's survey."""
+    survey = store.recall("sha256:5fc648cb18e4")
+    assert survey is not None
+    return survey
+
+
+def test_a_picture_says_in_words_what_its_colours_say(
+    found: dict[str, Any], tmp_path: Path
+) -> None:
+    """As SVG, letters stay letters: model, corpus, every layer and head, badges, verdicts."""
+    pictures.draw_survey(found, tmp_path / "a.svg")
+
+    svg = (tmp_path / "a.svg").read_text()
+    said = set(re.findall(r"<text[^>]*>([^<]*)</text>", svg))
+    assert {f"H{head}" for head in range(12)} | {f"L{layer}" for layer in range(6)} <= said
+    assert {"prev+", "next", "sink", "broad"} <= said
+    assert any("all-MiniLM-L6-v2" in line for line in said)
+    assert any("relations.jsonl, 420 sentences" in line for line in said)
+    assert any(line.startswith("coreference: no head found") for line in said)
+
+
+def test_every_cell_has_the_colour_of_its_role(found: dict[str, Any], tmp_path: Path) -> None:
+    """72 heads, and as many squares more as the legend has colours."""
+    pictures.draw_survey(found, tmp_path / "a.svg")
+
+    filled = re.findall(r"fill: (#\w+); stroke: #9a9a9a", (tmp_path / "a.svg").read_text())
+    squares = [line.colour for line in pictures.legend(found) if line.colour]
+    roles = [head["role"] for head in found["heads"]]
+    assert len(filled) == 72 + len(squares)
+    assert filled[:72].count(pictures.COLOURS["previous"]) == roles.count("previous") == 1
+    assert filled[:72].count(pictures.COLOURS["delimiter sink"]) == roles.count("delimiter sink")
+    assert filled[:72].count(pictures.NONE) == roles.count(None)
+
+
+def test_a_relation_of_the_users_own_has_a_colour_too(
+    found: dict[str, Any], tmp_path: Path
+) -> None:
+    """One for all of them; its badge is its first letters."""
+    told = {**found["relations"]["object"], "kind": None}
+    found["relations"] = {"doer of it": told, "none": {**told, "candidate": None, "head": None}}
+    found["heads"][37] |= {"role": "doer of it", "also": []}
+
+    pictures.draw_survey(found, tmp_path / "a.svg")
+
+    svg = (tmp_path / "a.svg").read_text()
+    assert pictures.OTHER in svg and ">doer<" in svg
+
+
+def test_what_cannot_be_drawn_is_refused_before_it_is_measured() -> None:
+    """Only the two formats that are promised."""
+    pictures.check(Path("a.SVG"))
+
+    with pytest.raises(Unusable, match=r"a\.pdf: a picture's name ends in \.png or \.svg"):
+        pictures.check(Path("a.pdf"))
