@@ -69,7 +69,7 @@ def running(settings: Settings, say: Say) -> Iterator[str]:
         if settings.address is None:
             folder = stack.enter_context(own_ray(settings, say))
             lines = stack.enter_context(relayed(folder / "lines", settings, say))
-            frontend = drain.Frontend(folder / "haproxy", settings.port)
+            frontend = drain.Frontend(folder / "haproxy")
             stack.callback(frontend.shut)
         else:
             stack.enter_context(cluster(settings, say))
@@ -92,13 +92,13 @@ def running(settings: Settings, say: Say) -> Iterator[str]:
 
 
 def relayed(path: Path, settings: Settings, say: Say) -> relay.Relay:
-    """What passes the replicas' warnings and errors on, and says when a replica has gone."""
+    """Make what passes the replicas' warnings and errors on, and says when a replica has gone."""
     form = settings.log_format
 
-    def write(lines: bytes) -> None:
-        say(lines.decode(errors="replace").removesuffix("\n"))
+    def ended(name: str) -> None:
+        say(logs.line(form, name, "replica ended").decode().rstrip())
 
-    return relay.Relay(path, write, lambda name: write(logs.line(form, name, "replica ended")))
+    return relay.Relay(path, say, ended)
 
 
 def pinned(settings: Settings) -> Settings:

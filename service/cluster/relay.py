@@ -1,102 +1,84 @@
 """The replicas' lines, passed on to the terminal of a service with a Ray of its own.
 
-Each replica makes a pipe and hands over its reading end, so that no line of one comes in the
-midst of another's, a slow terminal costs lines and not time, and a replica's end is seen.
+All replicas write to one named pipe, of which the kernel keeps each line of up to 4,096 bytes
+whole; a slow terminal costs lines and not time. A replica says first who it is, so that its end
+is seen.
 
 Ray's own way (log_to_driver) reads every line of every file again, a thousand in a tenth of a
-second at most: warnings would come late beside an access log, and a core would read it.
+second at most: warnings would come late next to an access log, and a core would read it.
 """
 
 import fcntl
 import os
-import selectors
-import socket
+import select
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 PIPE_BYTES = 1024 * 1024  # what an unprivileged process may have: some 3,000 lines
-READ_BYTES = 64 * 1024
-NAME_BYTES = 256
+LOOK_SECONDS = 0.2  # between two looks at who is still there
 JOIN_SECONDS = 2  # for the last lines
+HELLO = b"\0"  # what begins the line with which a replica says who it is
 
 
 class Relay:
-    """What reads the replicas' lines, in a thread of its own.
+    """Reads the replicas' lines, in a thread of its own.
 
     Args:
         path: where replicas find it.
-        write: takes whole lines of one replica.
+        say: takes a line, or several.
         ended: takes the name of a replica that has gone while `watches` is set.
     """
 
     def __init__(
-        self, path: Path, write: Callable[[bytes], None], ended: Callable[[str], None]
+        self, path: Path, say: Callable[[str], None], ended: Callable[[str], None]
     ) -> None:
         self.path, self.watches = path, False
-        self._write, self._ended = write, ended
-        self._door = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._selector = selectors.DefaultSelector()
-        self._names: dict[int, str] = {}
-        self._rests: dict[int, bytes] = {}  # what a line's end has not come of
+        self._say, self._ended = say, ended
+        self._replicas: dict[str, int] = {}  # name -> process
+        self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
 
     def __enter__(self) -> Self:
-        self._door.bind(str(self.path))
-        self._selector.register(self._door, selectors.EVENT_READ)
+        os.mkfifo(self.path, 0o600)
+        self._pipe = os.open(self.path, os.O_RDWR | os.O_NONBLOCK)  # it ends with no replica
+        with suppress(OSError):  # beyond what this user may have: the usual size does
+            fcntl.fcntl(self._pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Pass on what is there, then end."""
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as door, suppress(OSError):
-            door.setblocking(False)  # a terminal that stands still holds up who would take it
-            door.sendto(b"", str(self.path))
+        self._over.set()
         self._thread.join(JOIN_SECONDS)
 
     def _run(self) -> None:
-        going = True
-        while going or self._names:
-            ready = self._selector.select(None if going else 0)
-            if not (going or ready):
-                break
-            for key, _ in ready:
-                if key.fd == self._door.fileno():
-                    going = self._admit() and going
-                else:
-                    self._read(key.fd)
-        for descriptor in self._names:  # of replicas that are still there
-            os.close(descriptor)
-        self._selector.close()
-        self._door.close()
+        piece, rest = b"", b""
+        while piece or not self._over.is_set():
+            ready, _, _ = select.select([self._pipe], [], [], LOOK_SECONDS)
+            piece = os.read(self._pipe, PIPE_BYTES) if ready else b""
+            *lines, rest = (rest + piece).split(b"\n")
+            for hello in (line[1:].decode() for line in lines if line.startswith(HELLO)):
+                process, _, name = hello.partition(" ")
+                self._replicas[name] = int(process)
+            if said := b"\n".join(line for line in lines if not line.startswith(HELLO)):
+                with suppress(OSError, ValueError):  # nobody reads them any more
+                    self._say(said.decode(errors="replace"))
+            self._look()
+        os.close(self._pipe)
 
-    def _admit(self) -> bool:
-        """Take a replica's pipe; False where it is our own word that it is over."""
-        name, descriptors, _, _ = socket.recv_fds(self._door, NAME_BYTES, 1)
-        for descriptor in descriptors:
-            self._names[descriptor], self._rests[descriptor] = name.decode(), b""
-            self._selector.register(descriptor, selectors.EVENT_READ)
-        return bool(name)
-
-    def _read(self, descriptor: int) -> None:
-        piece = os.read(descriptor, READ_BYTES)
-        lines, end, rest = (self._rests[descriptor] + piece).rpartition(b"\n")
-        self._rests[descriptor] = rest
-        if lines:
-            with suppress(OSError, ValueError):  # nobody reads them any more
-                self._write(lines + end)
-        if not piece:
-            self._selector.unregister(descriptor)
-            os.close(descriptor)
-            name, _ = self._names.pop(descriptor), self._rests.pop(descriptor)
-            if self.watches:
-                with suppress(OSError, ValueError):
-                    self._ended(name)
+    def _look(self) -> None:
+        """Tell which replicas have gone."""
+        for name, process in list(self._replicas.items()):
+            try:
+                os.kill(process, 0)
+            except OSError:
+                del self._replicas[name]
+                if self.watches:
+                    with suppress(OSError, ValueError):
+                        self._ended(name)
 
 
 def pipe(path: Path, name: str) -> int:
@@ -105,18 +87,6 @@ def pipe(path: Path, name: str) -> int:
     Raises:
         OSError: the relay is not there, or takes no more.
     """
-    reader, writer = os.pipe()
-    try:
-        with suppress(OSError):  # beyond what this user may have: the usual size does
-            fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        os.set_blocking(writer, False)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as door:
-            door.setblocking(False)
-            door.connect(str(path))
-            socket.send_fds(door, [name.encode()], [reader])
-    except OSError:
-        os.close(writer)
-        raise
-    finally:
-        os.close(reader)
+    writer = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    os.write(writer, HELLO + f"{os.getpid()} {name}\n".encode())
     return writer
