@@ -46,7 +46,7 @@ Count = Annotated[int, Field(ge=1)]
 
 
 def _listed(value: object) -> object:
-    """A flag or variable names several by commas."""
+    """Split what a flag or variable names by commas."""
     return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
 
 
@@ -64,89 +64,87 @@ class Settings(BaseModel):
     model: str = Field(
         "all-MiniLM-L6-v2",
         min_length=1,
-        description="model to serve: the bundled one, a folder, org/name[@revision] or "
+        description="model to serve: the bundled model, a local folder, org/name[@revision] or "
         "preset:transformer-base",
     )
     served_model_name: str | None = Field(
         None,
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$",
-        description="name that clients use for the model; default: the model's own name",
+        description="model name that clients use; default: the model's own name",
     )
     max_tokens: Count | None = Field(
         None,
-        description="longest sequence, in tokens, at most the model's positions; default: the "
-        "checkpoint's own limit",
+        description="maximum sequence length in tokens, up to the model's positions; default: the "
+        "checkpoint's limit",
     )
     host: str = Field("127.0.0.1", min_length=1, description="address to listen on")
     port: int = Field(8000, ge=1, le=65535, description="port to listen on")
-    replicas: int = Field(1, ge=1, le=256, description="copies of the model, one process each")
+    replicas: int = Field(1, ge=1, le=256, description="number of model replicas, one process each")
     min_replicas: int | None = Field(
         None,
         ge=1,
         le=256,
-        description="with max_replicas: fewest copies of the model; default: 1",
+        description="minimum number of replicas with max_replicas; default: 1",
     )
     max_replicas: int | None = Field(
         None,
         ge=1,
         le=256,
-        description="instead of replicas: most copies of the model, as many as the load needs; "
-        "default: always `replicas`",
+        description="scale between min_replicas and this number by load; excludes replicas; "
+        "default: a fixed number, `replicas`",
     )
     downscale_delay_seconds: float = Field(
         120.0,
         ge=1,
         le=3600,
-        description="with max_replicas: how long fewer replicas must do before one leaves, in "
-        "seconds",
+        description="how long load must stay low before scaling down, in seconds",
     )
     threads: Count | None = Field(
         None,
-        description="CPU cores per replica; default: the machine's cores divided by the most "
-        "replicas; on cuda always 1",
+        description="CPU cores per replica; default: the machine's cores divided by the maximum "
+        "number of replicas; always 1 on cuda",
     )
-    device: Literal["auto", "cpu", "cuda"] = Field(
-        "auto", description="device that the model runs on"
-    )
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="device to run the model on")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto", description="number format of the model; auto: float32 on cpu, bfloat16 on cuda"
     )
     require_same_bits: bool = Field(
         False,
-        description="serve only where a batch moves no bit of an answer; otherwise such answers "
-        "are served too, and say so in `numerics`",
+        description="refuse to start where batching changes the bits of an answer; by default "
+        "`numerics` reports it",
     )
     untrained: bool = Field(
         False,
-        description="serve a model even if it makes the same of every text, as one does whose "
-        "weights are zero or were never trained",
+        description="serve a model even if every text gets the same vector, as with zero or "
+        "untrained weights",
     )
     address: str | None = Field(
         None,
         description="Ray cluster to join (auto: the one on this machine); default: start a new one",
     )
     insecure_cluster: bool = Field(
-        False, description="serve even on a cluster where anyone who can connect can run code"
+        False,
+        description="serve even on a Ray cluster that accepts code from anyone who can connect",
     )
     deadline_seconds: float = Field(
-        30.0, gt=0, le=600, description="longest time a request may take, in seconds"
+        30.0, gt=0, le=600, description="maximum duration of a request, in seconds"
     )
     drain_seconds: float = Field(
         0.0, ge=0, le=600, description="how long a stopping replica stays reachable, in seconds"
     )
     canary_seconds: float = Field(
-        5.0, gt=0, le=60, description="time between two self-checks of a replica, in seconds"
+        5.0, gt=0, le=60, description="interval between a replica's self-checks, in seconds"
     )
     api_keys_file: Path | None = Field(
         None,
-        description="file of API keys, `name:key` per line, with limits; each replica follows it; "
-        "default: no key needed",
+        description="file of API keys, one `name:key` per line, with optional limits; replicas "
+        "reload it when it changes; default: no key required",
     )
     api_keys: tuple[keys.Key, ...] = Field(
         (),
         repr=False,
         exclude=True,
-        description="the API keys themselves, only in HEADLIGHT_API_KEYS; kept as SHA-256",
+        description="API keys, only as the variable HEADLIGHT_API_KEYS; kept as SHA-256",
     )
     public_metrics: bool = Field(False, description="serve GET /metrics without an API key")
     public_docs: bool = Field(
@@ -154,98 +152,109 @@ class Settings(BaseModel):
     )
     cors_origins: Names = Field(
         (),
-        description="origins whose web pages may send requests, separated by commas; *: all; "
+        description="comma-separated origins of web pages that may send requests; *: all; "
         "default: none",
     )
     allowed_hosts: Names = Field(
         (),
-        description="host names that requests may use, separated by commas; default: any; if the "
-        "service listens on this machine only: localhost, 127.0.0.1 and [::1]",
+        description="comma-separated host names that requests may use; default: any, or "
+        "localhost, 127.0.0.1 and [::1] when listening on this machine only",
     )
-    max_body_bytes: Count = Field(2 * MIB, description="largest JSON body, in bytes")
-    max_binary_body_bytes: Count = Field(8 * MIB, description="largest binary body, in bytes")
-    max_sequences: Count = Field(2048, description="most sequences in one request")
-    max_text_characters: Count = Field(262_144, description="longest text, in characters")
+    max_body_bytes: Count = Field(2 * MIB, description="maximum size of a JSON body, in bytes")
+    max_binary_body_bytes: Count = Field(
+        8 * MIB, description="maximum size of a binary body, in bytes"
+    )
+    max_sequences: Count = Field(2048, description="maximum number of sequences per request")
+    max_text_characters: Count = Field(
+        262_144, description="maximum length of a text, in characters"
+    )
     max_embedding: float = Field(
-        1e4, gt=0, allow_inf_nan=False, description="largest absolute value in embeddings"
+        1e4, gt=0, allow_inf_nan=False, description="maximum absolute value in input embeddings"
     )
-    max_request_tokens: Count = Field(65_536, description="most tokens in one request")
+    max_request_tokens: Count = Field(65_536, description="maximum number of tokens per request")
     max_answer_bytes: Count = Field(
         64 * MIB,
-        description="largest answer in safetensors, binary or base64, in bytes of its arrays",
+        description="maximum size of the arrays in a safetensors, binary or base64 answer, in "
+        "bytes",
     )
     max_answer_json_bytes: Count = Field(
-        8 * MIB, description="largest answer as JSON numbers, in bytes of its arrays"
+        8 * MIB, description="maximum size of the arrays in a JSON answer, in bytes"
     )
     max_held_bytes: int = Field(
         512 * MIB,
         ge=MIB,
-        description="most bytes that a replica's requests may hold in bodies, arrays and answers",
+        description="memory that the requests of a replica may hold in bodies, arrays and "
+        "answers, in bytes",
     )
     log_format: Literal["json", "text"] = Field(
         "json",
-        description="format of a replica's log: json, one object per line, or text, for people",
+        description="log format: json, one object per line, or text, for people",
     )
     log_to_stderr: bool = Field(
         False,
-        description="show every log line of the replicas on stderr, not only warnings and errors",
+        description="show all log lines of the replicas on stderr, not only warnings and errors",
     )
-    access_log: bool = Field(True, description="write a log line for each request")
+    access_log: bool = Field(True, description="log one line per request")
     access_log_ratio: float = Field(
         1.0,
         ge=0,
         le=1,
-        description="share of the requests answered as asked that get a line, 0 to 1; refusals and "
-        "failures always do",
+        description="fraction of successful requests to log, 0 to 1; refusals and failures are "
+        "always logged",
     )
-    access_log_client: bool = Field(
-        False, description="write the client's address into a request's line"
-    )
+    access_log_client: bool = Field(False, description="log the client's address with each request")
     trusted_proxies: int = Field(
         0,
         ge=0,
         le=8,
-        description="proxies in front of the service; a client's address is what the outermost of "
-        "them has added to X-Forwarded-For",
+        description="number of proxies in front of the service; the client's address is the one "
+        "that the outermost of them added to X-Forwarded-For",
     )
     tracing: str | None = Field(
         None,
         pattern=r"^(console|file:.+|https?://.+)$",
-        description="where trace spans go: console, file:PATH or an OTLP URL; default: nowhere",
+        description="where to export traces: console, file:PATH or an OTLP URL; default: nowhere",
     )
-    tracing_ratio: float = Field(0.01, ge=0, le=1, description="share of requests to trace, 0 to 1")
+    tracing_ratio: float = Field(
+        0.01, ge=0, le=1, description="fraction of requests to trace, 0 to 1"
+    )
     tracing_trust_parent: bool = Field(
-        False, description="let a request's traceparent header decide whether it is traced"
+        False, description="let a request's traceparent header decide whether to trace it"
     )
     batch_tokens: int | None = Field(
         None,
         ge=16,
         le=1 << 20,
-        description="tokens per batch; default: 100 ms of work, as measured at the start",
+        description="tokens per batch; default: 100 ms of work, as measured at startup",
     )
-    max_waiting_requests: Count = Field(512, description="most requests that may wait in a replica")
-    max_waiting_tokens: Count = Field(262_144, description="most tokens that may wait in a replica")
+    max_waiting_requests: Count = Field(
+        512, description="maximum number of requests queued per replica"
+    )
+    max_waiting_tokens: Count = Field(
+        262_144, description="maximum number of tokens queued per replica"
+    )
     max_waiting_characters: Count = Field(
-        8_388_608, description="most characters that may wait for the tokenizer in a replica"
+        8_388_608, description="maximum number of characters queued per replica for the tokenizer"
     )
     max_source_connections: Count | None = Field(
         None,
-        description="most connections from one client address; default: as many as all queues hold",
+        description="maximum number of connections per client address; default: as many as all "
+        "queues hold",
     )
 
     @property
     def keyed(self) -> bool:
-        """Whether a request needs a key."""
+        """Say whether a request needs a key."""
         return bool(self.api_keys or self.api_keys_file)
 
     @property
     def fewest(self) -> int:
-        """Replicas that there always are."""
+        """Return the number of replicas that there always are."""
         return self.replicas if self.max_replicas is None else self.min_replicas or 1
 
     @property
     def most(self) -> int:
-        """Replicas that there may be: what all room is worked out for."""
+        """Return the most replicas that there may be, for which all room is worked out."""
         return self.max_replicas or self.replicas
 
 
@@ -279,7 +288,7 @@ def load(
 
 
 def _within(settings: Settings) -> Settings:
-    """The settings, once none is larger than what it has to fit into."""
+    """Return the settings if none is larger than what it has to fit into."""
     for name, (bound, times) in WITHIN.items():
         value, most = getattr(settings, name), getattr(settings, bound)
         if value is not None and times * value > most:
@@ -300,7 +309,7 @@ def fault(error: ErrorDetails) -> str:
 
 
 def _bounded(settings: Settings) -> None:
-    """Hold what is said of the number of replicas against each other."""
+    """Hold the settings of the number of replicas against each other."""
     low, high, given = settings.min_replicas, settings.max_replicas, settings.model_fields_set
     if high is None:
         for name in sorted({"min_replicas", "downscale_delay_seconds"} & given):
@@ -312,13 +321,13 @@ def _bounded(settings: Settings) -> None:
 
 
 def _of_kubernetes(name: str, value: str) -> bool:
-    """Whether Kubernetes put a variable there, for a Service whose name begins with ours."""
+    """Say whether Kubernetes put a variable there, for a Service whose name begins with ours."""
     linked = name.endswith("_PORT") and ADDRESS.match(value)
     return bool(linked or SERVICE_VARIABLE.search(name))
 
 
 def _keys(document: Mapping[str, Any], variables: Mapping[str, Any]) -> tuple[keys.Key, ...]:
-    """What is kept of the API keys in the variable; their file is read where it is followed."""
+    """Return what is kept of the API keys in the variable; their file is read where it is followed."""
     if "api_keys" in document:
         raise ValueError("api_keys: not allowed in this file; name a file of keys in api_keys_file")
     return keys.read(variables["api_keys"]) if "api_keys" in variables else ()
