@@ -27,7 +27,7 @@ async function send(path, body, accept) {
   try {
     answer = await fetch(address(path), request);
   } catch {
-    throw new Refused(0, { detail: "The service does not answer." });
+    throw new Refused(0, { detail: "The service is not responding." });
   }
   if (answer.ok) return answer;
   throw new Refused(answer.status, await answer.json().catch(() => ({})));

@@ -1,4 +1,4 @@
-// Elements of the page. Text is only ever set as text: what people type is never read as markup.
+// Elements and colours of the page. Text is only ever set as text: what people type is never read as markup.
 
 export const at = (id) => document.getElementById(id);
 
@@ -63,3 +63,57 @@ export function folded(title, fill) {
 }
 
 export const fixed = (value, digits = 4) => (value === null || Number.isNaN(value) ? "\u2013" : value.toFixed(digits));
+
+// One ramp of lightness, from the paper's to a strong blue-green: it reads without hue.
+
+const LIGHT = [[255, 255, 255], [199, 220, 240], [108, 168, 210], [33, 104, 168], [8, 41, 92]];
+const DARK = [[20, 24, 30], [27, 58, 97], [44, 107, 163], [110, 176, 219], [233, 246, 255]];
+
+const dark = matchMedia("(prefers-color-scheme: dark)");
+
+/** Calls back when the reader's theme changes. */
+export const onTheme = (redraw) => dark.addEventListener("change", redraw);
+
+/** The colour of a share from 0 to 1, as [red, green, blue]. */
+export function colour(share) {
+  const ramp = dark.matches ? DARK : LIGHT;
+  const place = Math.min(1, Math.max(0, share || 0)) * (ramp.length - 1);
+  const low = Math.min(ramp.length - 2, Math.floor(place));
+  return ramp[low].map((from, i) => Math.round(from + (ramp[low + 1][i] - from) * (place - low)));
+}
+
+/** Colours a cell of a table, with ink that can be read on it. */
+export function shade(element, share) {
+  const [red, green, blue] = colour(share);
+  element.style.background = `rgb(${red} ${green} ${blue})`;
+  element.style.color = luminance(red, green, blue) > 0.179 ? "#000" : "#fff";
+}
+
+/** Relative luminance, by WCAG 2.2: above 0.179 black is read more easily than white. */
+function luminance(...channels) {
+  const [red, green, blue] = channels.map((value) => (value <= 10 ? value / 3295 : ((value / 255 + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+}
+
+const LEVELS = 255;
+let levels = null; // each level's colour as a pixel, of the theme that is shown
+dark.addEventListener("change", () => (levels = null));
+
+function pixels() {
+  const bytes = new Uint8ClampedArray(4 * (LEVELS + 1));
+  for (let level = 0; level <= LEVELS; level++) bytes.set([...colour(level / LEVELS), 255], 4 * level);
+  return new Uint32Array(bytes.buffer);
+}
+
+/** Paints a matrix into a canvas, one pixel a value; the square root of a share shows small ones, too. */
+export function paint(canvas, { values, rows, columns }, scale = Math.sqrt) {
+  levels ??= pixels();
+  canvas.width = columns;
+  canvas.height = rows;
+  const image = new ImageData(columns, rows), out = new Uint32Array(image.data.buffer);
+  for (let i = 0; i < values.length; i++) {
+    const level = (LEVELS * scale(values[i]) + 0.5) | 0; // of NaN, 0
+    out[i] = levels[level < 0 ? 0 : level > LEVELS ? LEVELS : level];
+  }
+  canvas.getContext("2d").putImageData(image, 0, 0);
+}

@@ -1,18 +1,15 @@
 // The page as a whole: the form, what is shown, and what happens between the parts.
 
 import { ask, Refused, useKey } from "./api.js";
-import { onTheme } from "./colours.js";
-import { arrange, at, choice, make, refusal } from "./dom.js";
+import { arrange, at, choice, make, onTheme, refusal } from "./dom.js";
 import { Head } from "./views/head.js";
 import { Overview } from "./views/overview.js";
 import { Pipeline } from "./views/pipeline.js";
-import { open } from "./session.js";
+import { ofEncoding, ofPair, ofScore, open } from "./session.js";
 import * as alike from "./views/alike.js";
 import * as dominance from "./views/dominance.js";
 import * as exports from "./views/exports.js";
-import * as state from "./state.js";
 import * as texts from "./views/texts.js";
-import { ofEncoding, ofPair, ofScore } from "./worth.js";
 
 const EXAMPLES = [
   ["All is well", ""],
@@ -20,7 +17,19 @@ const EXAMPLES = [
   ["The animal didn't cross the street because it was too tired", "The animal didn't cross the street because it was too wide"],
 ];
 
-const shown = { ...state.read(), open: [], focus: { place: 1 }, session: null, alike: null, of: "text" };
+// What the page shows, kept in the address behind the # so that it can be sent to a colleague.
+// Opening such an address fills the boxes; nothing is sent before the reader presses Show.
+const MOST_HEADS = 4; // open at once
+
+const VIEW = { level: "token", specials: "keep", weight: "probability", direction: "to" };
+const CHOICES = {
+  level: ["token", "word"],
+  specials: ["keep", "drop", "renormalize"],
+  weight: ["probability", "value_norm"],
+  direction: ["to", "by"],
+};
+
+const shown = { ...readAddress(), open: [], focus: { place: 1 }, session: null, alike: null, of: "text" };
 const told = { model: false, ranks: texts.draw(at("texts"), failed) }; // of the model, once GET /info has answered
 const overview = new Overview(at("overview"), toggle);
 const pipeline = new Pipeline(at("pipeline"), failed);
@@ -61,9 +70,9 @@ async function show() {
   useKey(at("key").value);
   if (!told.model) introduce();
   const { text, other } = shown, pair = other && shown.together === "pair";
-  if (!text) return say("Write a text first.", true);
-  state.write(shown);
-  say("Asking\u2026");
+  if (!text) return say("Enter a text first.", true);
+  writeAddress(shown);
+  say("Loading\u2026");
   const began = performance.now();
   Object.assign(shown, { of: "text", alike: null, compared: !!other && !pair });
   at("alike").hidden ||= !shown.compared;
@@ -173,7 +182,7 @@ function details() {
 function looks() {
   const set = (field) => (value) => {
     shown.view[field] = value;
-    state.write(shown);
+    writeAddress(shown);
     for (const head of shown.open) head.load(shown.view);
   };
   const { direction, weight, specials, level } = shown.view;
@@ -195,8 +204,8 @@ function close(name) {
 function toggle(name, beside = false, always = false) {
   const open = shown.heads.includes(name) && !always;
   if (open) shown.heads = shown.heads.filter((other) => other !== name);
-  else shown.heads = beside ? [...shown.heads, name].slice(-state.MOST_HEADS) : [name];
-  state.write(shown);
+  else shown.heads = beside ? [...shown.heads, name].slice(-MOST_HEADS) : [name];
+  writeAddress(shown);
   overview.choose(shown.heads);
   details();
 }
@@ -207,7 +216,7 @@ function refocus(place) {
   refocusDominance();
 }
 
-const progress = (done, all) => say(`Asking without each head: ${done} of ${all}.`);
+const progress = (done, all) => say(`Removing each head in turn: ${done} of ${all}.`);
 
 /** Orders the heads by a number for each; what it is called stands beside it. */
 async function rank(asking, title) {
@@ -216,7 +225,7 @@ async function rank(asking, title) {
     const worth = await asking;
     if (turn !== asked) return false;
     overview.rank(worth, title);
-    say(`The heads stand in the order of what each ${title}.`);
+    say(`Heads sorted by what each ${title}.`);
     overview.cells[0].focus();
     return true;
   } catch (error) {
@@ -252,6 +261,23 @@ function fill({ text, other, together }) {
   document.querySelector(`input[name=together][value=${together}]`).checked = true;
 }
 
+function readAddress() {
+  const fields = new URLSearchParams(location.hash.slice(1));
+  const view = { ...VIEW };
+  for (const name of Object.keys(VIEW)) if (CHOICES[name].includes(fields.get(name))) view[name] = fields.get(name);
+  const heads = [...new Set((fields.get("heads") ?? "").match(/L\d+H\d+/g))].slice(0, MOST_HEADS);
+  return { text: fields.get("text") ?? "", other: fields.get("other") ?? "", together: fields.get("together") === "pair" ? "pair" : "compare", heads, view };
+}
+
+function writeAddress({ text, other, together, heads, view }) {
+  const fields = new URLSearchParams({ text });
+  if (other) fields.set("other", other);
+  if (other && together === "pair") fields.set("together", together);
+  if (heads.length) fields.set("heads", heads.join(","));
+  for (const [name, value] of Object.entries(view)) if (value !== VIEW[name]) fields.set(name, value);
+  history.replaceState(null, "", `#${fields}`);
+}
+
 at("ask").onsubmit = (event) => {
   event.preventDefault();
   show();
@@ -271,7 +297,7 @@ function follow() {
 
 // A shared address that is pasted into an open page, a step back from it, or one that is emptied.
 addEventListener("hashchange", () => {
-  const held = state.read();
+  const held = readAddress();
   if (!held.text && location.hash) return; // a place on the page
   asked++;
   Object.assign(shown, held);

@@ -1,7 +1,6 @@
 // What was asked with one press of Show, and what the service answered for its heads.
 
 import { arrays, ask, Refused } from "./api.js";
-import { names } from "./words.js";
 
 export const headName = (layer, head) => `L${layer}H${head}`;
 
@@ -111,4 +110,85 @@ export function cosine(a, b) {
   let ab = 0, aa = 0, bb = 0;
   for (let i = 0; i < a.length; i++) { ab += a[i] * b[i]; aa += a[i] * a[i]; bb += b[i] * b[i]; }
   return ab / Math.sqrt(aa * bb);
+}
+
+// Names of a sequence's tokens and words, as a reader knows them from the text.
+
+/**
+ * The name of each place of a map's axis: a token or a word as the text has it. A vocabulary's own
+ * names stand for what is no part of the text alone: in one of bytes "\u4f60" is three letters of others.
+ */
+export function names(item, { tokens, words, offsets, segments }, view = {}) {
+  const { spans = tokens.map((_, i) => [i, i + 1]) } = view;
+  const axis = view.axis ?? spans.map((_, i) => i);
+  const texts = [item.text, item.pair ?? ""].map((text) => Array.from(text));
+  return axis.map((place) => {
+    const [from, to] = spans[place];
+    if (words[from] === null) return tokens[from];
+    const text = texts[segments?.[from] ?? 0].slice(offsets[from][0], offsets[to - 1][1]).join("");
+    return text.trim() || text.replace(/\s/g, "\u2423") || "\u2205"; // some vocabularies count the blank before a word as its own
+  });
+}
+
+/** The places of a similarity's axis: its tokens, or its words, special tokens apart or left out. */
+export function places({ words, special, segments }, { level, specials }) {
+  const spans = [];
+  words.forEach((word, i) => {
+    const same = level === "word" && word !== null && i && words[i - 1] === word && segments?.[i - 1] === segments?.[i];
+    if (same) spans.at(-1)[1] = i + 1;
+    else spans.push([i, i + 1]);
+  });
+  const kept = spans.flatMap(([from], i) => (specials === "drop" && special[from] ? [] : [i]));
+  return { spans, axis: kept };
+}
+
+/** The same with a number behind each name that comes more than once. */
+export function numbered(list) {
+  const seen = new Map();
+  return list.map((name) => {
+    seen.set(name, (seen.get(name) ?? 0) + 1);
+    return list.indexOf(name) === list.lastIndexOf(name) ? name : `${name} (${seen.get(name)})`;
+  });
+}
+
+// What each head is worth: what changes when it alone is removed.
+
+const AT_ONCE = 4; // requests under way
+
+/** What a sweep says of each head, by its name. */
+const named = (numbers, worth) =>
+  Object.fromEntries(Object.entries(numbers).flatMap(([layer, heads]) => Object.entries(heads).map(([head, number]) => [headName(layer, head), worth(number)])));
+
+/** How far the encoding moves without each head: 1 less the cosine to the untouched one. */
+export async function ofEncoding({ item }) {
+  const { data: [{ sweep }] } = await ask("v1/encode", { inputs: [item], sweep: "heads" });
+  return named(sweep.cosine, (cosine) => 1 - cosine);
+}
+
+/** What each head adds to the score of two texts. */
+export async function ofScore(texts) {
+  const { right: [{ sweep }] } = await ask("v1/similarity", { ...texts, form: "score", sweep: "heads" });
+  return named(sweep.change, (change) => -change);
+}
+
+/**
+ * What each head adds to a pair of words of two texts: the pair's share with the head, less that without it.
+ * A sweep has the score alone, so this asks once for each head.
+ */
+export async function ofPair(heads, request, [i, j], progress) {
+  const share = async (gates) => (await ask("v1/similarity", { ...request, ...(gates && { gates }) })).right[0].matrix[i][j];
+  const whole = await share(), worth = {}, waiting = [...heads];
+  let failed = false; // then the others are not told of, and no more is asked
+  const work = async () => {
+    for (let head = waiting.shift(); head && !failed; head = waiting.shift()) {
+      worth[head.name] = whole - (await share([{ layer: head.layer, head: head.head, scale: 0 }]));
+      if (!failed) progress(Object.keys(worth).length, heads.length);
+    }
+  };
+  try {
+    await Promise.all(Array.from({ length: AT_ONCE }, work));
+  } finally {
+    failed = true;
+  }
+  return worth;
 }

@@ -387,7 +387,7 @@ async def test_a_pair_of_words_leads_to_the_heads_that_carry_it(
     await ask(browser, address, left, right)
     pair = await browser.run("return document.querySelector('#alike td button').ariaLabel")
     await browser.click("document.querySelector('#alike td button')")
-    await browser.wait("return document.getElementById('status').textContent.includes('order')")
+    await browser.wait("return document.getElementById('status').textContent.includes('sorted')")
     first = await browser.run("return document.querySelector('[role=gridcell]').dataset.head")
     said = await browser.run("return document.querySelector('[role=gridcell]').title")
 
@@ -451,7 +451,7 @@ async def test_a_score_leads_to_the_heads_that_carry_it(
 
 async def ranked(browser: Page) -> dict[str, float]:
     """The heads in the order of a number, with the number that each shows."""
-    await browser.wait("return document.getElementById('status').textContent.includes('order')")
+    await browser.wait("return document.getElementById('status').textContent.includes('sorted')")
     cells = await browser.run(
         """return [...document.querySelectorAll("[role=gridcell]")].map(
           (cell) => [cell.dataset.head, Number(cell.querySelector(".badge").textContent)])"""
@@ -528,7 +528,7 @@ async def test_a_head_whose_map_does_not_come_shows_nothing_of_another(
     await browser.run(f"{labelled('L0H1')}.click()")
     await browser.wait("return document.querySelector('#status.bad')")
     shown = "return document.querySelector('.head').innerText"
-    assert "Z_" not in await browser.run(shown) and "did not come" in await browser.run(shown)
+    assert "Z_" not in await browser.run(shown) and "could not be loaded" in await browser.run(shown)
 
     await browser.run(f"window.fetch = window.kept; {labelled('L0H2')}.click()")
     await browser.wait("return document.querySelector('.head').innerText.includes('Z_All =')")

@@ -82,7 +82,7 @@ async def test_maps_are_there_before_the_roles_are(browser: Page, replica: Repli
                 cell = f"{labelled('L0H5')}"
                 await browser.run(f"window.cell = {cell}; window.cell.focus()")
                 assert set(await browser.run(BADGES)) == {""}
-                assert "roles are not there yet" in await browser.run(OVERVIEW)
+                assert "roles are not available yet" in await browser.run(OVERVIEW)
                 assert "Role not known" in await browser.run(
                     "return document.querySelector('.head').innerText"
                 )

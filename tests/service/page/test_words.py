@@ -160,5 +160,5 @@ async def test_a_layer_that_normalises_first_says_what_enters_q(
     )
     same = told["entered"] == told["x"]
     assert same == (layer == 0) and ("as it is" in said["Norm"]) == same
-    assert "turned by its place" in said["Q"] and "turned" not in said["V"]
+    assert "rotated by its position" in said["Q"] and "rotated" not in said["V"]
     assert "normalised" not in said["Output"] or layer == 1

@@ -1,9 +1,8 @@
 // Why two texts are alike: the cosine of their vectors, shared out over pairs of words, exactly.
 
 import { ask } from "../api.js";
-import { fixed, folded, make, table, token } from "../dom.js";
-import { shade } from "../colours.js";
-import { names, numbered, places } from "../words.js";
+import { fixed, folded, make, shade, table, token } from "../dom.js";
+import { names, numbered, places } from "../session.js";
 
 const SMALLER = [413, 422]; // refusals of what is asked for, where the score alone may be answered
 const TOP = 10;
@@ -38,7 +37,7 @@ export function draw(section, { texts: { left, right: [right] }, request, answer
   const first = places(answer.left, request);
   const lead = (i, j) => focus({ pair: [i, j], name: `${rows[i]} \u00b7 ${columns[j]}`, place: first.spans[first.axis[i]][0] });
   section.append(
-    make("p", { className: "note" }, "Each cell is what a pair of words adds to the score; all cells and the rest sum to it. It is shared out over words in their context: a word's vector holds what it took from the others."),
+    make("p", { className: "note" }, "Each cell is what a pair of words adds to the score; the cells and the rest sum to it. Words are taken in context: a word's vector holds what it took from the others."),
     make("div", { className: "look" }, matrix(found, rows, columns), pairs(found, rows, columns, lead)), shares(found, rows, columns));
 }
 

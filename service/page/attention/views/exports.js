@@ -11,20 +11,20 @@ export function draw(section, taken, say) {
   const command = make("pre"), box = scrolled("The curl command", command);
   box.hidden = true;
   section.hidden = false;
-  section.replaceChildren(make("h2", {}, "Take it away"), make("div", { className: "bar" },
+  section.replaceChildren(make("h2", {}, "Export"), make("div", { className: "bar" },
     button("PNG of the matrix", needs((head) => enlarged(head.canvas).toBlob((blob) => save(blob, `${head.name}.png`)))),
     button("SVG of the lines", needs((head) => save(new Blob([picture(head)], { type: "image/svg+xml" }), `${head.name}.svg`))),
     button("CSV of the matrix", needs((head) => save(new Blob([csv(head)], { type: "text/csv" }), `${head.name}.csv`))),
     button("JSON of the answers", () => save(new Blob([JSON.stringify(taken().answers, null, 1)], { type: "application/json" }), "headlight.json")),
-    button("HTML that stands alone", () => save(new Blob([standalone(taken().texts)], { type: "text/html" }), "headlight.html")),
+    button("HTML of the page", () => save(new Blob([standalone(taken().texts)], { type: "text/html" }), "headlight.html")),
     button("Copy curl", needs(async (head) => {
       command.textContent = curl("v1/encode", head.map.request);
       box.hidden = false;
-      say((await copied(command.textContent)) ? "The curl command is on the clipboard." : "The curl command stands below the buttons.");
+      say((await copied(command.textContent)) ? "Copied the curl command to the clipboard." : "The curl command is below the buttons.");
     }))), box);
 }
 
-/** Browsers give a clipboard to pages of https and of this machine alone. */
+/** Copies a text, where it can: the clipboard needs HTTPS or localhost. */
 async function copied(text) {
   try {
     await navigator.clipboard.writeText(text);

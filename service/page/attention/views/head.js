@@ -1,10 +1,7 @@
 // One head, close: lines from the token in focus, its matrix, its equation, and the same as a table.
 
-import { fixed, folded, make, table, token } from "../dom.js";
-import { paint, shade } from "../colours.js";
-import { gated, cosine, mapOf, place } from "../session.js";
-import { numbered } from "../words.js";
-import { Columns } from "./columns.js";
+import { fixed, folded, make, paint, scrolled, shade, table, token } from "../dom.js";
+import { cosine, gated, mapOf, numbered, place } from "../session.js";
 import { about } from "./overview.js";
 
 const painted = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
@@ -62,7 +59,7 @@ export class Head {
   small() {
     paint(this.canvas, this.info.map);
     this.canvas.ariaLabel = `The map of ${this.name}, pooled`;
-    this.said.textContent = "The map in large, while its exact values come.";
+    this.said.textContent = "The small map, enlarged; the exact values are loading.";
   }
 
   /** Shows the exact map for a view; one that was here before is drawn at once. */
@@ -89,7 +86,7 @@ export class Head {
   reveal(yes) {
     for (const part of [this.columns.box, this.mark, this.mixture, this.exact]) part.hidden = !yes;
     this.region.ariaBusy = "false";
-    this.said.textContent = yes ? "Queries down, keys across. Point at a cell for its value." : "This is the small map; the exact one did not come.";
+    this.said.textContent = yes ? "Queries down, keys across. Point at a cell for its value." : "This is the small map; the exact one could not be loaded.";
   }
 
   show(map) {
@@ -176,7 +173,7 @@ export class Head {
         this.actions.failed(error);
       }
     };
-    return make("p", { className: "bar" }, make("label", {}, "Scale this head", slider), make("span", {}, "cosine of the encoding to the untouched one ", moved));
+    return make("p", { className: "bar" }, make("label", {}, "Scale this head", slider), make("span", {}, "cosine to the unchanged encoding ", moved));
   }
 
   /** The same as numbers. */
@@ -201,4 +198,88 @@ export class Head {
     const caption = `${this.name}: ${this.labels[here]} ${this.view.direction === "to" ? "attends to" : "is attended by"}`;
     return table(caption, ["Token", "share"], order.map((i) => [this.labels[i], fixed(row[i])]));
   }
+}
+
+// A head's tokens in two columns, with lines from the one in focus. Made once for an axis, and only
+// recoloured for another head or token: the reader's place and focus stay, and 512 tokens cost nothing anew.
+
+const SVG = "http://www.w3.org/2000/svg";
+const ROW = 25.6; // of a token, in pixels: 1.6rem
+const LEVELS = 128; // of colour
+const LEAST = 0.005; // of a share that gets a line: at most 200 of a row
+
+class Columns {
+  /** @param choose called with the place of a token that is to be in focus */
+  constructor(choose) {
+    this.choose = choose;
+    this.left = make("ol", { onkeydown: (event) => this.key(event) });
+    this.right = make("ol", { onpointerover: ({ target }) => this.point(target.closest("span")) });
+    this.svg = document.createElementNS(SVG, "svg");
+    this.svg.setAttribute("aria-hidden", "true");
+    this.svg.setAttribute("preserveAspectRatio", "none");
+    this.box = scrolled("", make("div", { className: "lines" }, this.left, this.svg, this.right));
+    this.here = 0;
+  }
+
+  /** Names the rows, where they are others than before. */
+  name(names) {
+    if (this.names?.length === names.length && names.every((name, i) => name === this.names[i])) return;
+    Object.assign(this, { names, levels: [] });
+    this.buttons = names.map((name, i) => make("button", { type: "button", tabIndex: -1, "aria-pressed": "false", onclick: () => this.choose(i) }, token(name)));
+    this.cells = names.map((name) => make("span", {}, token(name)));
+    this.left.replaceChildren(...this.buttons.map((button) => make("li", {}, button)));
+    this.right.replaceChildren(...this.cells.map((cell) => make("li", {}, cell)));
+    this.svg.setAttribute("viewBox", `0 0 100 ${ROW * names.length}`);
+    this.svg.setAttribute("height", ROW * names.length);
+  }
+
+  /** Draws the shares of the token in focus; `label` says what they are. */
+  show(head, row, here, label, name) {
+    this.box.ariaLabel = `Lines of ${head}`;
+    this.left.ariaLabel = `Token that ${label}`;
+    this.right.ariaLabel = `What ${name} ${label}`;
+    this.row = row;
+    row.forEach((share, i) => this.colour(i, Math.round(LEVELS * Math.sqrt(share))));
+    this.svg.replaceChildren(...row.flatMap((share, i) => (share > LEAST ? [line(here, i, share)] : [])));
+    this.focus(here);
+  }
+
+  /** Colours a cell, if its colour is another than before: of 512 shares most stay next to nothing. */
+  colour(i, level) {
+    if (this.levels[i] === level) return;
+    this.levels[i] = level;
+    shade(this.cells[i], level / LEVELS);
+  }
+
+  focus(here) {
+    this.press(this.buttons[this.here], false);
+    this.press(this.buttons[here], true);
+    this.here = here;
+  }
+
+  point(cell) {
+    if (cell && this.row) cell.title = fixed(this.row[this.cells.indexOf(cell)]);
+  }
+
+  press(button, pressed) {
+    button?.setAttribute("aria-pressed", pressed);
+    if (button) button.tabIndex = pressed ? 0 : -1;
+  }
+
+  /** One stop of the Tab key; the arrows walk along the tokens. */
+  key(event) {
+    const last = this.buttons.length - 1, here = this.buttons.indexOf(document.activeElement);
+    const steps = { ArrowDown: Math.min(last, here + 1), ArrowUp: Math.max(0, here - 1), Home: 0, End: last };
+    if (!(event.key in steps)) return;
+    event.preventDefault();
+    this.buttons[steps[event.key]].focus();
+    this.choose(steps[event.key]);
+  }
+}
+
+function line(from, to, share) {
+  const line = document.createElementNS(SVG, "line");
+  const y = (place) => ROW * (place + 0.5);
+  for (const [name, value] of Object.entries({ x1: 0, x2: 100, y1: y(from), y2: y(to), "stroke-width": 0.5 + 7 * share, "stroke-opacity": 0.15 + 0.85 * Math.sqrt(share), "vector-effect": "non-scaling-stroke" })) line.setAttribute(name, value);
+  return line;
 }

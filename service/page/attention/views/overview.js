@@ -1,7 +1,6 @@
 // The grid of all heads: a small map each, its role, and what it contributes to its layer.
 
-import { choice, fixed, folded, make, refill, refusal, table } from "../dom.js";
-import { paint } from "../colours.js";
+import { choice, fixed, folded, make, paint, refill, refusal, table } from "../dom.js";
 
 const ORDERS = {
   place: ["layer and head", (head) => head.layer * 1000 + head.head],
@@ -14,7 +13,7 @@ const ORDERS = {
   sep: ["looks at separators", (head) => -head.stats.sep],
   distance: ["looks far", (head) => -head.stats.distance],
 };
-const WAITING = "The heads' roles are not there yet: this service may be measuring them.";
+const WAITING = "The heads' roles are not available yet: the service may still be measuring them.";
 const COLUMNS = ["contribution", "entropy", "previous", "next", "self", "cls", "sep", "distance"];
 
 export class Overview {
@@ -166,7 +165,7 @@ export class Overview {
   table() {
     const columns = this.session.lacks.statistics ? [] : COLUMNS;
     const rows = this.listed().map((head) => [head.name, roleOf(head), ...columns.map((name) => fixed(head.stats[name])), ...(this.worth ? [fixed(this.worth[head.name])] : [])]);
-    return table("What each head does with this text, means over its rows", ["Head", "role", ...columns, ...(this.worth ? [this.title] : [])], rows);
+    return table("What each head does with this text (mean over rows)", ["Head", "role", ...columns, ...(this.worth ? [this.title] : [])], rows);
   }
 }
 

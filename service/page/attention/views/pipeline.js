@@ -1,25 +1,24 @@
 // One layer, step by step: every intermediate that POST /v1/explain gives, with its shape and values.
 
-import { choice, fixed, make, refill, table } from "../dom.js";
 import { ask } from "../api.js";
-import { paint } from "../colours.js";
-import { names, numbered } from "../words.js";
+import { choice, fixed, make, paint, refill, table } from "../dom.js";
+import { names, numbered } from "../session.js";
 
-const TURNED = "In models with rotary positions each is then turned by its place.";
+const TURNED = "With rotary position embeddings each is then rotated by its position.";
 // Each with its title and what is done; of layers that normalise first (pre-norm) something else is.
 const STEPS = [
-  ["x", "X'", () => "What enters the layer: the embedding with its position, or the layer below."],
+  ["x", "X'", () => "The layer's input: the embedding with its position, or the output of the layer below."],
   ["entered", "Norm", ({ same }) => (same ? "X' as it is: this layer has no norm before its attention." : "X' normalised: this layer's attention reads it in place of X'.")],
   ["q", "Q", ({ source }) => `Each head's queries: ${source} times its W_Q. ${TURNED}`],
   ["k", "K", ({ source }) => `Each head's keys: ${source} times its W_K. ${TURNED}`],
   ["v", "V", ({ source }) => `Each head's values: ${source} times its W_V.`],
   ["scores", "Scores", ({ hidden }) => `Each query times each key, divided by the square root of the head's width.${hidden ? " \u2013 stands for keys beyond the layer's window." : ""}`],
-  ["probabilities", "Softmax", () => "Each row of scores as shares that sum to 1."],
+  ["probabilities", "Softmax", () => "Each row of scores, normalised to sum to 1."],
   ["z", "Z", () => "Each head's output: the values, mixed by those shares."],
   ["concat", "Concat", () => "All heads' outputs side by side."],
   ["projected", "W_O", () => "Concat times W_O."],
   ["normed", "Add & norm", ({ first }) => `W_O's result is added to X', and ${first ? "what the feed-forward block reads of it is normalised" : "normalised"}.`],
-  ["feed_forward", "Feed-forward", () => "What the block's linear maps with their activation make of it."],
+  ["feed_forward", "Feed-forward", () => "The output of the block's linear maps and their activation."],
   ["output", "Output", ({ first, last }) => (first ? `X', W_O's result and the feed-forward block's, added up${last ? " and, as this layer is the last, normalised" : ""}: what ` : "Added and normalised again: what ") + (last ? "the model answers." : "the next layer gets.")],
 ];
 const PREFIX = 8; // columns of a row that the table shows

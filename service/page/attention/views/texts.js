@@ -1,8 +1,7 @@
 // Several texts: how alike each is to each; and where a reranker is served, in which order they answer a query.
 
 import { arrays, ask } from "../api.js";
-import { fixed, folded, make, table } from "../dom.js";
-import { shade } from "../colours.js";
+import { fixed, folded, make, shade, table } from "../dom.js";
 import { cosine } from "../session.js";
 
 const MOST = 32;
@@ -12,7 +11,7 @@ export function draw(section, failed) {
   const box = make("textarea", { id: "several", rows: 5, dir: "auto" }), result = make("div", { "aria-live": "polite" });
   const button = (title, least, act) => make("button", { type: "button", onclick: async () => {
     const lines = box.value.split("\n").filter((text) => text.trim());
-    if (lines.length < least || lines.length > MOST) return result.replaceChildren(make("p", { className: "bad" }, `Write ${least} to ${MOST} texts, one a line.`));
+    if (lines.length < least || lines.length > MOST) return result.replaceChildren(make("p", { className: "bad" }, `Enter ${least} to ${MOST} texts, one per line.`));
     try {
       result.replaceChildren(await act(lines));
     } catch (error) {
@@ -21,7 +20,7 @@ export function draw(section, failed) {
     }
   } }, title);
   const ranking = make("div");
-  const whole = make("div", {}, make("div", { className: "field" }, make("label", { htmlFor: "several" }, "Texts, one a line"), box), make("p", {}, button("Compare", 2, compare)), ranking, result);
+  const whole = make("div", {}, make("div", { className: "field" }, make("label", { htmlFor: "several" }, "Texts, one per line"), box), make("p", {}, button("Compare", 2, compare)), ranking, result);
   section.replaceChildren(folded("Compare several texts", () => whole));
   return (tasks) => {
     if (!tasks.includes("rerank")) return;
@@ -37,7 +36,7 @@ async function compare(lines) {
 
 async function ranked(query, documents) {
   const { results } = await ask("v1/rerank", { query, documents });
-  return table("The texts in the order in which they answer the query", ["Text", "score"], results.map(({ index, relevance_score }) => [documents[index], fixed(relevance_score)]));
+  return table("Texts ranked by the query", ["Text", "score"], results.map(({ index, relevance_score }) => [documents[index], fixed(relevance_score)]));
 }
 
 function heat(lines, vectors) {
