@@ -27,6 +27,7 @@ LONGEST_HEADER = 1 << 20
 SUFFIX = ".partial"
 NPY = ".npy"
 SUFFIXES = (".safetensors", NPY)
+SPARE_BYTES = 32  # of a header, for an origin that becomes longer
 ALIGNED_BYTES = 64  # where rows may begin, as NumPy has it, so that they can be mapped to memory
 
 
@@ -132,8 +133,11 @@ class Vectors:
         if count != self.count:
             raise self._of_another_job(f"it has {count} rows, not {self.count}")
         if before != self.origin:
+            anew = self._header(len(header))
+            if len(anew) != self._start:
+                raise self._of_another_job("its header has no room for what has changed")
             self._file.seek(0)
-            self._file.write(self._header(len(header)))
+            self._file.write(anew)
             self._file.flush()
 
     def _of_another_job(self, what: str) -> Unusable:
@@ -142,16 +146,17 @@ class Vectors:
 
     def _begin(self, width: int) -> None:
         self._width = width
-        header = self._header(0)
+        header = self._header()
         self._start = len(header)
         self._file.write(header)
 
-    def _header(self, length: int) -> bytes:
-        """Write the finished file's header, of at least `length` bytes."""
+    def _header(self, length: int | None = None) -> bytes:
+        """Write the finished file's header, with JSON of `length` bytes where that is enough."""
         end = self.count * self._width * DTYPE.itemsize
         shape = [self.count, self._width]
         tensor = {"dtype": "F32", "shape": shape, "data_offsets": [0, end]}
-        header = orjson.dumps({"__metadata__": self.origin, TENSOR: tensor}).ljust(length)
+        header = orjson.dumps({"__metadata__": self.origin, TENSOR: tensor})
+        header = header.ljust(length or len(header) + SPARE_BYTES)
         header += b" " * (-(LENGTH_BYTES + len(header)) % ALIGNED_BYTES)
         return len(header).to_bytes(LENGTH_BYTES, "little") + header
 

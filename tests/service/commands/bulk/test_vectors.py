@@ -211,3 +211,16 @@ def test_what_is_left_of_a_torn_header_is_no_row(tmp_path: Path) -> None:
         vectors.append(ROWS[:1])
     with begun(tmp_path / "v") as vectors:
         assert vectors.rows == 1
+
+
+@pytest.mark.parametrize("pad", range(64))
+def test_a_longer_origin_never_reaches_into_the_rows(tmp_path: Path, pad: int) -> None:
+    """Whatever room the first header left: `max_tokens` may get a digit more."""
+    out, origin = tmp_path / "v", {"model": "m" * pad}
+    with begun(out, **origin, max_tokens="9") as vectors:
+        vectors.append(ROWS[:2])
+    with begun(out, **origin, max_tokens="1024") as vectors:
+        vectors.append(ROWS[2:])
+        vectors.finish()
+
+    np.testing.assert_array_equal(load_file(out)["pooled"], ROWS)
