@@ -13,7 +13,7 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -154,9 +154,10 @@ def convert(model: str, out: Path) -> None:
     Each pickle is read in a process of its own that may do little else, and what is written is
     compared with it bit by bit. OUT must not exist, or be empty.
     """
-    from service.commands.convert import convert as conversion
+    from service.commands import convert as conversion
 
-    with one_line_ends("stopped; nothing was made"), ended_as_interrupted():
+    # every signal is as Ctrl-C, so that nothing half made is left
+    with one_line_ends("stopped; nothing was made"), handled(signal.default_int_handler):
         conversion.convert(model, out, lambda line: tell(sys.stderr, line))
     tell(sys.stdout, f"headlight: {out} is made; headlight serve --model {shlex.quote(str(out))}")
 
@@ -326,15 +327,14 @@ def terminal(descriptor: int) -> IO[str]:
 
 
 @contextmanager
-def ended_as_interrupted() -> Iterator[None]:
-    """Treat every signal that ends a program as Ctrl-C, so that nothing half made is left."""
-    others = [number for number in SIGNALS if number != signal.SIGINT]
-    before = {number: signal.signal(number, signal.default_int_handler) for number in others}
+def handled(handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
+    """Handle every signal that ends a program, for a while."""
+    before = {number: signal.signal(number, handler) for number in SIGNALS}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 @contextmanager
@@ -348,12 +348,8 @@ def signals() -> Iterator[threading.Event]:
         stopped.set()
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, stop) for number in SIGNALS}
-    try:
+    with handled(stop):
         yield stopped
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def greeting(settings: Settings, address: str) -> str:

@@ -149,7 +149,7 @@ def _switched(args: list[str]) -> Iterator[str]:
 
 
 def _kind(field: FieldInfo) -> Any:
-    """The type of a setting, without what bounds it and without None."""
+    """Return the type of a setting, without its bounds and without None."""
     kinds = [kind for kind in get_args(field.annotation) if kind is not type(None)]
     whole = field.annotation if get_origin(field.annotation) in (Literal, tuple) else None
     kind = whole or (kinds[0] if kinds else field.annotation)

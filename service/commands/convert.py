@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from service.commands.convert import pickles
+from service.commands import pickles
 from service.commands.terminal import Failed
 from service.engine import weights
 
@@ -87,7 +87,7 @@ def convert(model: str, out: Path, say: Say) -> None:
 
 
 def _shards(folder: Path) -> dict[str, str]:
-    """Which shard has each tensor, of a folder whose pickles are shards; empty otherwise."""
+    """Find which shard has each tensor, in a folder whose pickles are shards; empty otherwise."""
     path, others = folder / INDEX, (WRITTEN, WRITTEN_INDEX, WHOLE[0])  # which go before it
     if any((folder / name).is_file() for name in others) or not path.is_file():
         return {}
@@ -105,7 +105,7 @@ def _shards(folder: Path) -> dict[str, str]:
 
 
 def _jobs(folder: Path, shards: dict[str, str]) -> Iterator[Job]:
-    """The pickles of a folder, those that have safetensors beside them left out."""
+    """List the pickles of a folder, but those that have safetensors next to them."""
     if shards:
         yield from (Job(name, _renamed(name)) for name in sorted(set(shards.values())))
     elif not any((folder / name).is_file() for name in (WRITTEN, WRITTEN_INDEX)):
@@ -121,7 +121,7 @@ def _jobs(folder: Path, shards: dict[str, str]) -> Iterator[Job]:
 
 
 def _inside(folder: Path) -> list[Path]:
-    """The folders of modules, relative to theirs; a link may lead anywhere, and is none."""
+    """List the folders of modules, relative to theirs; a link may lead anywhere, and is none."""
     found = {path for name in FOLDERS for path in folder.glob(name) if path.is_dir()}
     return sorted(path.relative_to(folder) for path in found if not path.is_symlink())
 
@@ -151,7 +151,7 @@ def _convert(source: Path, made: Path, job: Job, say: Say) -> dict[str, int]:
 
 
 def _held(*held: dict[str, str | None]) -> str:
-    """What kept the processes that read a pickle, in words."""
+    """Say what confined the processes that read a pickle."""
     network = {one["network"] for one in held}
     files = {one["files"] for one in held}
     said = "read without network" if None not in network else "NOT kept from the network"
@@ -162,7 +162,7 @@ def _held(*held: dict[str, str | None]) -> str:
 
 
 def _run(action: str, source: Path, target: Path, job: Job) -> dict[str, Any]:
-    """One process over one pickle.
+    """Run one process over one pickle.
 
     Raises:
         Failed: how it ended, in one line.

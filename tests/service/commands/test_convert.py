@@ -1,4 +1,4 @@
-"""service/commands/convert: real pickles, through the command."""
+"""`headlight convert`: real pickles, through the command."""
 
 import json
 import os
@@ -26,7 +26,7 @@ from model.loading import checkpoint
 from model.packing import Sequence, pack
 from model.pooling import pool
 from service.cli import main
-from service.commands.convert import convert, pickles
+from service.commands import convert, pickles
 from tests.model.few import few
 
 CPU = torch.device("cpu")

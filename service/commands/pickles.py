@@ -128,7 +128,7 @@ def limit(kind: int, most: int) -> None:
 
 
 def load(torch: Any, source: Path) -> dict[str, Any]:
-    """The tensors of a pickle by name.
+    """Read the tensors of a pickle by name.
 
     Raises:
         Refused: it holds anything else, or cannot be read so.
@@ -159,7 +159,7 @@ def load(torch: Any, source: Path) -> dict[str, Any]:
 
 
 def read(torch: Any, source: Path) -> Any:
-    """What the pickle holds; the numbers of a file of today's form stay in it until wanted."""
+    """Read a pickle; the numbers of a file of today's form stay in it until wanted."""
     how = {"map_location": "cpu", "weights_only": True}
     with source.open("rb") as file:
         today = file.read(4) == b"PK\x03\x04"
@@ -206,12 +206,12 @@ def compare(torch: Any, tensors: dict[str, Any], target: Path) -> dict[str, Any]
 
 
 def bits(torch: Any, tensor: Any) -> Any:
-    """A tensor's numbers as bytes, (bytes,)."""
+    """View a tensor's numbers as bytes, (bytes,)."""
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
 
 
 def line(error: Exception) -> str:
-    """The first sentence of an error, in one line."""
+    """Write the first sentence of an error in one line."""
     return " ".join(str(error).split(". ")[0].split())[:200] or type(error).__name__
 
 

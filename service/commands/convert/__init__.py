@@ -1,1 +1,0 @@
-"""`headlight convert`: the pickles of a model folder become safetensors, once."""
