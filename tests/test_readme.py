@@ -14,7 +14,8 @@ from service.settings import Settings
 
 ROOT = Path(__file__).parent.parent
 README, API, SETTINGS = ROOT / "README.md", ROOT / "docs" / "api.md", ROOT / "docs" / "settings.md"
-MOST_LINES = 120
+DECISIONS = ROOT / "docs" / "decisions"
+MOST_LINES, MOST_WORDS = 120, 800  # of README, of a decision
 
 
 def settings_table() -> str:
@@ -58,8 +59,8 @@ def test_the_readme_is_short() -> None:
 
 
 def test_every_link_leads_to_a_file_and_a_heading() -> None:
-    """Of README and of each page of the docs."""
-    for page in (README, *ROOT.glob("docs/*.md")):
+    """Of README, ARCHITECTURE and each page of the docs."""
+    for page in (README, ROOT / "ARCHITECTURE.md", *ROOT.glob("docs/**/*.md")):
         for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text()):
             path, _, heading = target.partition("#")
             file = (page.parent / path) if path else page
@@ -68,6 +69,23 @@ def test_every_link_leads_to_a_file_and_a_heading() -> None:
                 titles = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
                 slugs = [re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in titles]
                 assert heading in slugs, (page.name, target)
+
+
+def test_every_page_is_in_an_index() -> None:
+    """In docs/README.md or, of a folder that has one, in its own."""
+    for index in (ROOT / "docs" / "README.md", DECISIONS / "README.md"):
+        linked = re.findall(r"\]\(([^)#\s]+)\)", index.read_text())
+        pages = [page.name for page in index.parent.glob("*.md") if page != index]
+        assert [name for name in pages if name not in linked] == []
+
+
+def test_a_decision_is_one_page() -> None:
+    """What was decided, its figures and what would reverse it; no diary."""
+    for page in DECISIONS.glob("0*.md"):
+        text = page.read_text()
+        assert len(text.split()) <= MOST_WORDS, page.name
+        assert "**Decision.**" in text, page.name
+        assert "**What would reverse it.**" in text, page.name
 
 
 def test_the_routes_are_the_codes() -> None:
