@@ -25,7 +25,7 @@ from service.engine import machine, weights
 from service.fleet import bounds
 from service.fleet.load import Load
 from service.fleet.pages import Pages
-from service.keys.ring import followed
+from service.keys import follow_keys
 from service.observe import logs
 from service.preflight import cluster
 from service.preflight.applications import DEPLOYMENT, ELSEWHERE
@@ -151,7 +151,7 @@ class Encoder:
         # cluster have a process each, and with it limits of their own.
         os.environ.update(ingress.guard_variables(settings))
         guarded = load({})  # refused here, what is wrong stands in Ray's status; there, nowhere
-        followed(guarded.api_keys, guarded.api_keys_file)
+        follow_keys(guarded.api_keys, guarded.api_keys_file)
         self.label = context.replica_id.unique_id
         self.pages = Pages(DEPLOYMENT, context.app_name, self.metrics)
         also = None

@@ -47,7 +47,7 @@ from service.commands.terminal import (
     tell,
 )
 from service.commands.texts import encode, heads
-from service.keys.ring import Ring
+from service.keys import Ring
 from service.settings import Settings, fault
 from service.settings import load as settle
 

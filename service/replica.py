@@ -38,8 +38,7 @@ from service.engine.weights import Source, locate
 from service.engine.work import Result, Work
 from service.heads.sentences import some
 from service.heads.store import Heads
-from service.keys.key import Key, Limits, tenants
-from service.keys.ring import STALE_SECONDS, Ring, followed
+from service.keys import STALE_SECONDS, Key, Limits, Ring, follow_keys, tenants
 from service.memory import PROCESS
 from service.observe import logs
 from service.observe.metrics import Metrics
@@ -108,7 +107,7 @@ class Replica:
             Unservable, ModelNotFound, CheckpointError, NotTrustworthy, Unusable: why it cannot
                 serve.
         """
-        ring = followed(settings.api_keys, settings.api_keys_file)
+        ring = follow_keys(settings.api_keys, settings.api_keys_file)
         shared = ring.keys
         began, tracing = time.perf_counter(), _tracing(settings, label)
         metrics = Metrics(label, tenants(shared))

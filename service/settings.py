@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import ErrorDetails
 
-from service.keys import key as keys
+from service import keys
 
 logger = logging.getLogger(__name__)
 
@@ -327,7 +327,7 @@ def _of_kubernetes(name: str, value: str) -> bool:
 
 
 def _keys(document: Mapping[str, Any], variables: Mapping[str, Any]) -> tuple[keys.Key, ...]:
-    """Return what is kept of the API keys in the variable; their file is read where it is followed."""
+    """Return the API keys of the variable as they are kept; their file is read elsewhere."""
     if "api_keys" in document:
         raise ValueError("api_keys: not allowed in this file; name a file of keys in api_keys_file")
     return keys.read(variables["api_keys"]) if "api_keys" in variables else ()

@@ -190,13 +190,13 @@ ROWS = (
     ),
     # keys
     Row(
-        "keys.ring.MOST_BYTES",
+        "keys.MOST_BYTES",
         "keys stay as they are; a start ends",
         "a file of API keys",
         "keys_stale",
     ),
     Row(
-        "keys.ring.STALE_SECONDS",
+        "keys.STALE_SECONDS",
         "keys are stale",
         "until each replica has taken up a change of its file of keys",
         "keys_stale",
@@ -310,7 +310,7 @@ NO_LIMITS = {
     "api.native.heads.MOST_SCALE", "encode.interventions.NUMBER_BYTES",
     "encode.plan.MOST_KEYS", "encode.plan.MOST_BLOCKS", "encode.answer.PIECE_BYTES",
     "encode.likeness.MOST_PAIRS", "api.questions.request.MOST_K",
-    "access_log_ratio", "trusted_proxies", "keys.ring.LOOK_SECONDS", "keys.ring.SETTLED_SECONDS",
+    "access_log_ratio", "trusted_proxies", "keys.LOOK_SECONDS", "keys.SETTLED_SECONDS",
     "edge.tenants.turns.JUST_SECONDS",
     "edge.tenants.turns.LATELY_SECONDS", "edge.tenants.turns.LONG_SECONDS",
     "edge.tenants.turns.LONGEST_PAUSE_SECONDS",

@@ -409,7 +409,7 @@ def test_the_picture_is_how_rooms_import_each_other_and_the_rules_hold() -> None
 PLANTED = {
     "an arrow up": ("service/settings.py", "import service.app", "settings -> app points up"),
     "an arrow up in a room": (
-        "service/keys/key.py",
+        "service/keys.py",
         "from service import settings",
         "keys -> settings points up",
     ),

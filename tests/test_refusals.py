@@ -25,7 +25,7 @@ from service.edge import reading
 from service.encode.aside import Aside
 from service.encode.likeness import Likenesses
 from service.encode.request import Likeness
-from service.keys.key import Key
+from service.keys import Key
 from service.refusals import REFUSALS
 from service.replica import Replica
 from tests.refusals import JSON, ROWS, Row

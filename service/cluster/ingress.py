@@ -18,9 +18,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from service import keys
 from service.cluster import haproxy, ports
 from service.cluster.progress import StartFailed
-from service.keys import key as keys
 from service.settings import KIB, MIB, PREFIX, Settings
 
 # Requests a replica may hold beyond those that wait in our queue: running ones, probes and

@@ -9,8 +9,8 @@ from click.shell_completion import CompletionItem
 from pydantic.fields import FieldInfo
 
 from model.maps.choices import FIELDS
+from service import keys
 from service.commands.terminal import Unusable
-from service.keys import key as keys
 from service.settings import Settings
 
 FILE = click.Path(dir_okay=False, path_type=Path)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from service.cluster.progress import last_line
-from service.keys.ring import STALE_SECONDS
+from service.keys import STALE_SECONDS
 from service.preflight.applications import Application
 from service.preflight.capacity import Resources, said
 from service.wording.words import counted

@@ -9,8 +9,7 @@ import hmac
 from starlette.types import Scope
 
 from service.api.operations import OPERATIONS, PAGES, Operation
-from service.keys.key import Key
-from service.keys.ring import followed
+from service.keys import Key, follow_keys
 from service.settings import Settings
 
 PROBE = "/-/healthz"  # HAProxy's, by the replica's address
@@ -25,7 +24,7 @@ class Keys:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.ring = followed(settings.api_keys, settings.api_keys_file)
+        self.ring = follow_keys(settings.api_keys, settings.api_keys_file)
         self._known: tuple[Key, ...] = ()  # whose digests these are
         self._keys = list[tuple[bytes, Key]]()
         self.several = False  # clients, to share among

@@ -28,7 +28,7 @@ from service.edge.sites import Sites
 from service.edge.tenants.turns import Turns
 from service.edge.tenants.under_way import UnderWay
 from service.encode.answer import INFERENCE_HEADER
-from service.keys.key import Key, tenants
+from service.keys import Key, tenants
 from service.memory import PROCESS, Hold
 from service.observe.families import OVERLOADED, SHARE, UNDER_WAY
 from service.observe.record import CLIENT, REQUEST_ID, WAITED

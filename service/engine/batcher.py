@@ -18,7 +18,7 @@ from service.engine.fair.company import Company
 from service.engine.fair.line import Batch, Job, Result, Timing, Work, total_cost, total_length
 from service.engine.fair.queue import SMALL, DeadlinePassed, Overloaded, Queue
 from service.engine.speed import LoneSpeed, Run, Speed
-from service.keys.key import Limits
+from service.keys import Limits
 
 # A request behind others is admitted if it fits into this share of its time: the speed varies,
 # the answer must be written too, and work that is done late is lost.

@@ -10,7 +10,7 @@ from service.cluster.progress import StartFailed
 from service.engine import loading, machine, weights
 from service.engine.machine import Unservable
 from service.engine.weights import ModelNotFound, Source
-from service.keys.ring import Ring, Unusable
+from service.keys import Ring, Unusable
 from service.preflight.finding import Checks, Finding, require, run
 from service.preflight.machine import WITH_TORCH, free_memory, mib, most
 from service.settings import MIB, Settings

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from service.keys.ring import STALE_SECONDS
+from service.keys import STALE_SECONDS
 from tests.ray.drill import total, wait
 from tests.ray.rotation import Keys, answered, asked, turn, turned, verdict
 from tests.ray.tenants import ask, flooded

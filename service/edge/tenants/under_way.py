@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from service.engine.fair.rotation import OWNER
-from service.keys.key import Key
+from service.keys import Key
 
 SHARE = 2  # of the room that is left
 

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from service.engine.fair.bucket import Bucket
 from service.engine.fair.shares import Shares
-from service.keys.key import Limits
+from service.keys import Limits
 
 Work = TypeVar("Work", bound=Sized)
 Result = TypeVar("Result")

@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import Generic
 
 from service.engine.fair.line import Batch, Job, Line, Result, Work, total_cost, total_length
-from service.keys.key import Limits
+from service.keys import Limits
 
 # A batch grows to this many times the request that leads it, so that a short request does not
 # wait for the long ones it shares a batch with; below SMALL tokens sharing costs a processor

@@ -11,15 +11,14 @@ import pytest
 from starlette.routing import Route
 from starlette.types import Scope
 
+from service import keys
 from service.api.operations import PART
 from service.cluster import ingress
 from service.edge.auth import Keys
 from service.edge.guard import Guard
 from service.engine.batcher import Batcher
 from service.engine.work import Result, Work
-from service.keys import key as keys
-from service.keys import ring
-from service.keys.key import Limits
+from service.keys import Limits
 from service.observe.metrics import Metrics
 from service.page import site
 from service.replica import Replica
@@ -134,11 +133,11 @@ async def test_a_key_that_is_gone_is_refused_and_a_new_one_let_in(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By whatever serves at the time; a file that is wrong lets in and refuses as before."""
-    monkeypatch.setattr(ring, "LOOK_SECONDS", 1e6)
-    monkeypatch.setattr(ring, "SETTLED_SECONDS", 0.0)
+    monkeypatch.setattr(keys, "LOOK_SECONDS", 1e6)
+    monkeypatch.setattr(keys, "SETTLED_SECONDS", 0.0)
     file = tmp_path / "keys"
     file.write_text(f"me:{KEY}\n")
-    held, asked = ring.followed((), file), {"inputs": ["All is well"]}
+    held, asked = keys.follow_keys((), file), {"inputs": ["All is well"]}
     async with served(api_keys_file=file) as client:
 
         async def codes(text: str) -> list[int]:
@@ -161,11 +160,11 @@ async def test_what_comes_is_shared_among_the_keys_that_let_in_now(
     replica: Replica, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At the door, in the queue and in the metrics, from the next request on."""
-    monkeypatch.setattr(ring, "LOOK_SECONDS", 1e6)
-    monkeypatch.setattr(ring, "SETTLED_SECONDS", 0.0)
+    monkeypatch.setattr(keys, "LOOK_SECONDS", 1e6)
+    monkeypatch.setattr(keys, "SETTLED_SECONDS", 0.0)
     file = tmp_path / "keys"
     file.write_text(f"me:{KEY}\n")
-    held = ring.followed((), file)
+    held = keys.follow_keys((), file)
     settings = replica.settings.model_copy(update={"api_keys_file": file})
     queue = Batcher[Work, Result](
         replica.lanes.launch, lanes=1, budget=9, speed=9, most_requests=9, most_tokens=9

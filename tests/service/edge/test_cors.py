@@ -5,7 +5,7 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from service.keys.key import Key
+from service.keys import Key
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -14,12 +14,12 @@ import pytest_asyncio
 from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from service import keys
 from service.cluster import ingress
 from service.edge import direct, guard
 from service.edge import routes as edge
 from service.edge.direct import Direct
 from service.edge.transport import Protocol
-from service.keys import key as keys
 from service.replica import Replica
 from service.settings import Settings
 from tests.mounted import Mounted

@@ -13,7 +13,7 @@ from service.api.document import document
 from service.edge import reading
 from service.edge.guard import REFUSAL, Guard
 from service.encode.answer import INFERENCE_HEADER, OCTETS, SAFETENSORS
-from service.keys.key import Key
+from service.keys import Key
 from service.memory import PROCESS
 from service.observe.record import WAITED
 from service.refusals import REFUSALS

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from service import keys
 from service.edge import routes
 from service.edge.guard import Guard
 from service.edge.tenants import turns
@@ -21,7 +22,6 @@ from service.edge.tenants.turns import (
     REFUSALS_A_SECOND,
     Turns,
 )
-from service.keys import key as keys
 from service.observe.metrics import samples
 from service.observe.record import WAITED
 from service.replica import Replica

@@ -10,11 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
+from service import keys
 from service.edge.guard import REFUSAL, Guard
 from service.edge.tenants import turns
 from service.edge.tenants.under_way import UnderWay
-from service.keys import key as keys
-from service.keys.key import Key
+from service.keys import Key
 from service.replica import Replica
 from service.settings import Settings
 

@@ -13,7 +13,7 @@ from service.engine.batcher import SURE, Batcher, Launch
 from service.engine.fair import company
 from service.engine.fair.queue import SMALL, DeadlinePassed, Overloaded
 from service.engine.speed import DOUBT, PROBE
-from service.keys.key import Limits
+from service.keys import Limits
 
 FAR = 1e9  # a deadline nobody meets late
 

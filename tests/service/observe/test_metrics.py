@@ -17,11 +17,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import ASGIApp
 
 from model.maps.choices import Form
+from service import keys
 from service.api.document import document
 from service.api.operations import INFER_MODEL, OPERATIONS, PAGES, VERSION_PART
 from service.engine.batches import Batches
 from service.engine.work import Outputs, Result, Work
-from service.keys import key as keys
 from service.observe import families
 from service.observe.metrics import Metrics
 from service.observe.record import STAGES, Record

@@ -15,11 +15,11 @@ import pytest_asyncio
 from transformers import AutoTokenizer, BertConfig, BertModel
 
 from model.pooling import Pooling
+from service import keys
 from service.encode.aside import Aside
 from service.encode.likeness import Likenesses
 from service.encode.request import Likeness
 from service.engine.weights import BUNDLED, locate
-from service.keys import key as keys
 from service.replica import Replica
 from service.settings import Settings
 from tests.conftest import application, listening

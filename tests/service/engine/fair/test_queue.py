@@ -12,7 +12,7 @@ from service.engine.batcher import Batcher
 from service.engine.fair.line import Batch, Job, total_length
 from service.engine.fair.queue import Overloaded, Queue
 from service.engine.fair.shares import Shares
-from service.keys.key import Limits
+from service.keys import Limits
 
 
 def waiting(shares: Shares) -> float:

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from service.keys import key as keys
-from service.keys import ring
-from service.keys.ring import MOST_BYTES, STALE_SECONDS, Ring, Unusable
+from service import keys
+from service.keys import MOST_BYTES, STALE_SECONDS, Ring, Unusable
 from service.observe import logs
 
 A, B = "the-key-of-a-12345678", "the-key-of-b-12345678"
@@ -31,7 +30,7 @@ WRONG = {
 @pytest.fixture(autouse=True)
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """What stands in a file has stood there long enough."""
-    monkeypatch.setattr(ring, "SETTLED_SECONDS", 0.0)
+    monkeypatch.setattr(keys, "SETTLED_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -135,8 +134,8 @@ def test_a_file_that_is_missing_or_none_is_a_wrong_one(
 
     os.mkfifo(file)
     for wrong, fault in (
-        (file, "it is no regular file, which can be read again"),
-        (file.parent, "it is no regular file, which can be read again"),
+        (file, "it is not a regular file, which can be read again"),
+        (file.parent, "it is not a regular file, which can be read again"),
         (file / "keys", "Not a directory"),
     ):
         with pytest.raises(Unusable, match=f"{wrong}: {fault}$"):
@@ -179,7 +178,7 @@ def test_a_file_that_is_being_written_is_left_until_it_stands(
     def pause(seconds: float) -> None:
         file.write_text(next(pieces, OF_B + OF_A))
 
-    monkeypatch.setattr(ring.time, "sleep", pause)
+    monkeypatch.setattr(keys.time, "sleep", pause)
     for _ in range(3):
         held.look()
         assert "a" in names(held) and not held.fault
@@ -219,8 +218,8 @@ def test_a_process_has_one_ring_of_a_file_and_a_thread_keeps_it_up(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever asks for it: the outermost layer and the replica."""
-    monkeypatch.setattr(ring, "LOOK_SECONDS", 0.01)
-    held, again = ring.followed((), file), ring.followed((), Path(str(file)))
+    monkeypatch.setattr(keys, "LOOK_SECONDS", 0.01)
+    held, again = keys.follow_keys((), file), keys.follow_keys((), Path(str(file)))
     file.write_text(OF_B)
     until = time.monotonic() + 10
     while names(held) != ["b"] and time.monotonic() < until:

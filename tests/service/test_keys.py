@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from service.keys import key as keys
-from service.keys.key import Limits
-from service.keys.ring import Ring
+from service import keys
+from service.keys import Limits, Ring
 from service.settings import load
 
 KEY, OTHER = "canary-Key_123456789", "another-key-123456"

@@ -1,0 +1,309 @@
+"""API keys: what is kept of each, and which let in now, as their file changes.
+
+A text of keys holds one a line, or separated by commas: [name:]key or [name:]sha256:<64 hex>, then
+its limits, if any: requests=64 tokens=65536 rate=20000. A key itself is never kept.
+
+A file of keys is followed:
+
+    at the start    one that cannot be used is refused
+    while it runs   every LOOK_SECONDS the whole file is read; what it holds is taken up at once,
+                    all of it, when it has held it for SETTLED_SECONDS
+    once wrong      the last good keys let in, a line of the log says why, and `stale` is true
+
+The file's bytes say whether it has changed: a Secret of Kubernetes changes by a symbolic link, and
+no time of a file is to be relied on.
+
+Source: RFC 6750, section 2.1.
+"""
+
+import hashlib
+import logging
+import re
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+logger = logging.getLogger(__name__)
+
+KEY = re.compile(r"[A-Za-z0-9._~+/-]{16,256}=*")  # a b64token; shorter ones can be guessed
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+LIMIT = re.compile(r"(requests|tokens|rate)=([1-9][0-9]{0,11})")
+DIGEST = r"[0-9a-f]{64}"
+KNOWN_AS = "sha256"
+
+LOOK_SECONDS = 2.0
+SETTLED_SECONDS = 1.0  # an editor may write a file piece by piece
+STALE_SECONDS = 30.0  # by then a change is taken up
+MOST_BYTES = 1024 * 1024  # some 5,000 keys
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a key may use of one replica; None: no limit of its own.
+
+    Args:
+        requests, tokens: most that may wait.
+        rate: tokens per second.
+    """
+
+    requests: int | None = None
+    tokens: int | None = None
+    rate: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key; several of one name are one client's, which changes from one to another.
+
+    Args:
+        digest: its SHA-256, hexadecimal.
+    """
+
+    name: str
+    digest: str = field(repr=False)
+    limits: Limits = Limits()
+
+
+def read(*texts: str) -> tuple[Key, ...]:
+    """Return the keys of texts; one that stands in two is as the first has it.
+
+    A key without a name is called key-1, key-2, .. by its place among all.
+
+    Raises:
+        ValueError: there is none, or one is not as it must be; says which by its line, never the
+            key.
+    """
+    keys: dict[str, Key] = {}
+    limits: dict[str, Limits] = {}
+    for text in texts:
+        before = frozenset(keys)
+        for line, entry in _entries(text):
+            key = _key(entry, line)
+            if key.digest in before:
+                continue
+            if key.digest in keys:
+                raise ValueError(f"api_keys: line {line} repeats the key of an earlier line")
+            if key.name and limits.setdefault(key.name, key.limits) != key.limits:
+                raise ValueError(f"api_keys: line {line} gives its name other limits than before")
+            keys[key.digest] = key
+    return tuple(_named(keys.values(), limits.keys()))
+
+
+def entry(key: Key) -> str:
+    """Write a key as `read` takes it."""
+    limits = (f"{name}={value}" for name, value in asdict(key.limits).items() if value)
+    return " ".join([f"{key.name}:{KNOWN_AS}:{key.digest}", *limits])
+
+
+def first(text: str) -> str:
+    """Return the first key of a text that a client can send; of others than ours any word is one.
+
+    Raises:
+        ValueError: there is none; never repeats what there is.
+    """
+    for line, entry in _entries(text):
+        stated, *limits = entry.split()
+        name, _, key = stated.rpartition(":")
+        if not all(map(LIMIT.fullmatch, limits)):
+            raise ValueError(f"line {line} holds more than `key` or `name:key`")
+        if name.rpartition(":")[2] != KNOWN_AS:
+            return key
+    raise ValueError("holds only SHA-256 digests; a client must send the key itself")
+
+
+def tenants(keys: Iterable[Key]) -> dict[str, Limits]:
+    """Return the limits of each name."""
+    return {key.name: key.limits for key in keys}
+
+
+def _entries(text: str) -> Iterator[tuple[int, str]]:
+    """Split a text into entries, each with the number of its line."""
+    lines = enumerate(text.split("\n"), start=1)
+    entries = [(line, entry.strip()) for line, row in lines for entry in row.split(",")]
+    if not any(entry for _, entry in entries):
+        raise ValueError("api_keys: there is no key")
+    return ((line, entry) for line, entry in entries if entry)
+
+
+def _key(entry: str, line: int) -> Key:
+    stated, *limits = entry.split()
+    name, _, key = stated.rpartition(":")
+    known_as = name.rpartition(":")[2] == KNOWN_AS and re.fullmatch(DIGEST, key)
+    if known_as:
+        name = name.rpartition(":")[0]
+    if not known_as and not KEY.fullmatch(key):
+        raise ValueError(
+            f"api_keys: line {line} has no key of 16 to 256 letters, digits and ._~+/-"
+        )
+    if name and not NAME.fullmatch(name):
+        raise ValueError(f"api_keys: line {line} has no name of 1 to 64 letters, digits and ._-")
+    digest = key if known_as else hashlib.sha256(key.encode()).hexdigest()
+    return Key(name, digest, _limits(limits, line))
+
+
+def _limits(words: list[str], line: int) -> Limits:
+    pairs = [match.groups() for match in map(LIMIT.fullmatch, words) if match]
+    values = {name: int(value) for name, value in pairs}
+    if len(values) < len(words):
+        raise ValueError(
+            f"api_keys: line {line} has something else after the key than requests=, tokens= and "
+            "rate=, each once and with a whole number from 1"
+        )
+    return Limits(**values)
+
+
+def _named(keys: Iterable[Key], names: Iterable[str]) -> Iterator[Key]:
+    """Give each key a name."""
+    taken = frozenset(names)
+    for place, key in enumerate(keys, start=1):
+        name = key.name or f"key-{place}"
+        if not key.name and name in taken:
+            raise ValueError(
+                f"api_keys: key {place} has no name, and its default, {name}, is another key's name"
+            )
+        yield replace(key, name=name)
+
+
+class Unusable(ValueError):
+    """A file of keys cannot be used; its text is one line, with no part of a key."""
+
+
+class Seen(NamedTuple):
+    """A file as it is at a time.
+
+    Args:
+        digest: of its bytes; where there are none, why.
+        fault: why it cannot be read.
+    """
+
+    digest: bytes
+    content: bytes = b""
+    fault: str | None = None
+
+
+class Ring:
+    """The keys that let in now.
+
+    Args:
+        held: those of the settings, which stay; where the file has one too, they count.
+        file: of the others.
+        clock: seconds.
+
+    Raises:
+        Unusable: the file cannot be used.
+    """
+
+    def __init__(
+        self,
+        held: tuple[Key, ...],
+        file: Path | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._held, self._file, self._clock = held, file, clock
+        self.keys, self._digest = held, b""
+        self.fault: str | None = None
+        if file:
+            seen = _look(file)
+            self.keys, self._digest = self._read(seen), seen.digest
+        self._sure = clock()  # when the keys last were the file's
+
+    @property
+    def stale(self) -> bool:
+        """Say whether the keys may not be the file's."""
+        late = self._clock() - self._sure > STALE_SECONDS
+        return self._file is not None and (self.fault is not None or late)
+
+    def follow(self) -> NoReturn:
+        """Look for ever."""
+        while True:
+            time.sleep(LOOK_SECONDS)
+            self.look()
+
+    def look(self) -> None:
+        """Take up what the file holds now, unless it is just being written."""
+        if self._file is None:
+            return
+        seen = _look(self._file)
+        if seen.digest != self._digest:
+            time.sleep(SETTLED_SECONDS)
+            if _look(self._file).digest != seen.digest:
+                return
+            self._take_up(seen)
+        self._sure = self._clock()
+
+    def _take_up(self, seen: Seen) -> None:
+        self._digest = seen.digest
+        try:
+            keys = self._read(seen)
+        except Unusable as error:
+            self.fault = str(error)
+            logger.error("keys stay as they are", extra={"reason": self.fault})
+            return
+        names, before = {key.name for key in keys}, {key.name for key in self.keys}
+        told = {"new": sorted(names - before), "gone": sorted(before - names)}
+        reason = "; ".join(f"{what}: {', '.join(some)}" for what, some in told.items() if some)
+        self.keys, self.fault = keys, None
+        logger.info("keys changed", extra={"count": len(keys), "reason": reason or None})
+
+    def _read(self, seen: Seen) -> tuple[Key, ...]:
+        """Return the keys of the settings and a file.
+
+        Raises:
+            Unusable: the file is wrong.
+        """
+        held = [",".join(map(entry, self._held))] if self._held else []
+        fault = seen.fault
+        try:
+            if fault is None:
+                return read(*held, seen.content.decode("utf-8-sig"))
+        except UnicodeDecodeError:
+            fault = "it is no text in UTF-8"
+        except ValueError as error:
+            fault = str(error).removeprefix("api_keys: ")
+        raise Unusable(f"api_keys_file {self._file}: {fault}")
+
+
+@cache
+def follow_keys(held: tuple[Key, ...], file: Path | None) -> Ring:
+    """Return this process's ring of these keys, which a thread keeps up with its file.
+
+    Raises:
+        Unusable: as Ring.
+    """
+    ring = Ring(held, file)
+    if file:
+        threading.Thread(target=ring.follow, name="keys", daemon=True).start()
+    return ring
+
+
+def _look(file: Path) -> Seen:
+    """Read a file as it is now."""
+    try:
+        content = _content(file)
+        return Seen(hashlib.sha256(content).digest(), content)
+    except OSError as error:
+        fault = str(error.strerror)
+    except ValueError as error:
+        fault = str(error)
+    return Seen(fault.encode(), fault=fault)
+
+
+def _content(file: Path) -> bytes:
+    """Return the bytes of a file.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it could not be read a second time, or is far too large.
+    """
+    if not stat.S_ISREG(file.stat().st_mode):
+        raise ValueError("it is not a regular file, which can be read again")
+    with file.open("rb") as opened:
+        content = opened.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
+    return content

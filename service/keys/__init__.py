@@ -1,1 +1,0 @@
-"""What an API key is, and which ones let in now."""
