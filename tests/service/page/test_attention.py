@@ -528,7 +528,8 @@ async def test_a_head_whose_map_does_not_come_shows_nothing_of_another(
     await browser.run(f"{labelled('L0H1')}.click()")
     await browser.wait("return document.querySelector('#status.bad')")
     shown = "return document.querySelector('.head').innerText"
-    assert "Z_" not in await browser.run(shown) and "could not be loaded" in await browser.run(shown)
+    said = await browser.run(shown)
+    assert "Z_" not in said and "could not be loaded" in said
 
     await browser.run(f"window.fetch = window.kept; {labelled('L0H2')}.click()")
     await browser.wait("return document.querySelector('.head').innerText.includes('Z_All =')")
