@@ -40,7 +40,7 @@ Request = Callable[[Ids], object]
 
 
 def ours(folder: Path) -> dict[str, Request]:
-    """Requests to Lanes."""
+    """Return requests to Lanes."""
     import torch
 
     from model.maps.forms import Selection
@@ -86,7 +86,7 @@ def ours(folder: Path) -> dict[str, Request]:
 
 
 def theirs(folder: Path) -> dict[str, Request]:
-    """The same from transformers' eager maps; it pads a batch to its longest sequence."""
+    """Return the same from transformers' eager maps; it pads a batch to its longest sequence."""
     import torch
     from transformers import BertModel
 
@@ -133,7 +133,7 @@ def theirs(folder: Path) -> dict[str, Request]:
 
 
 def sequences(lengths: list[int]) -> Ids:
-    """A batch of token ids."""
+    """Return a batch of token ids."""
     return [
         [101, *((1000 + 7 * i + 13 * j) % 28000 for j in range(tokens - 2)), 102]
         for i, tokens in enumerate(lengths)
@@ -141,7 +141,7 @@ def sequences(lengths: list[int]) -> Ids:
 
 
 def timed(folder: Path, name: str) -> dict[str, tuple[float, float]]:
-    """Seconds of every kind of request and its ratio to plain, the median of some rounds.
+    """Return seconds of every kind of request and its ratio to plain, the median of some rounds.
 
     A round calls each kind once, so that what slows the machine for a while slows them all.
     """
@@ -161,14 +161,14 @@ def timed(folder: Path, name: str) -> dict[str, tuple[float, float]]:
 
 
 def once(request: Request, batch: Ids) -> float:
-    """Seconds of one call."""
+    """Return seconds of one call."""
     start = time.perf_counter()
     request(batch)
     return time.perf_counter() - start
 
 
 def peak(folder: Path, name: str, kind: str) -> int:
-    """Bytes that one kind of request adds to the process at most."""
+    """Return bytes that one kind of request adds to the process at most."""
     make = theirs if kind.startswith("transformers") else ours
     request = make(folder)[kind]
     request(sequences([2]))
@@ -179,13 +179,13 @@ def peak(folder: Path, name: str, kind: str) -> int:
 
 
 def memory(name: str) -> int:
-    """One of this process's figures in bytes."""
+    """Return one of this process's figures in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
 
 
 def long_model(folder: Path, bundled: Path) -> Path:
-    """A random model of the bundled one's sizes with positions enough."""
+    """Return a random model of the bundled one's sizes with positions enough."""
     code = (
         "import sys; from transformers import BertConfig, BertModel\n"
         f"config = BertConfig.from_pretrained({str(bundled)!r})\n"

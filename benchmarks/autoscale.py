@@ -42,27 +42,27 @@ By = Callable[[float, float], float]  # by the time, and when the trace ends
 
 
 def diurnal(now: float, end: float) -> float:
-    """Two days' swing between 0.6 and 6."""
+    """Return two days' swing between 0.6 and 6."""
     return 3.3 - 2.7 * math.cos(4 * math.pi * now / end)
 
 
 def bursty(now: float, end: float) -> float:
-    """One, and 4 for 90 s in every ten minutes."""
+    """Return one, and 4 for 90 s in every ten minutes."""
     return 4.0 if now % 600 < 90 else 1.0
 
 
 def crowd(now: float, end: float) -> float:
-    """A half, and from a third of the time on 7 for five minutes, at once."""
+    """Return a half, and from a third of the time on 7 for five minutes, at once."""
     return 7.0 if 0 <= now - end / 3 < 300 else 0.5
 
 
 def few(now: float, end: float) -> float:
-    """Fewer than a crowd wants."""
+    """Return fewer than a crowd wants."""
     return 5.0
 
 
 def lost(now: float, end: float) -> float:
-    """Two for five minutes, from half-way on."""
+    """Return two for five minutes, from half-way on."""
     return 2.0 if 0 <= now - end / 2 < 300 else float(MOST)
 
 
@@ -122,7 +122,7 @@ class Server:
         self.ends.append((self.free, now))
 
     def wait(self, now: float) -> float:
-        """Seconds that one more request would wait."""
+        """Return seconds that one more request would wait."""
         return max(0.0, self.free - now)
 
     def done(self, now: float) -> Iterator[float]:
@@ -132,7 +132,7 @@ class Server:
             yield end - began
 
     def waiting(self, now: float) -> float:
-        """Seconds of work that its lanes know of: what waits for the loop is not read yet."""
+        """Return seconds of work that its lanes know of; what waits for the loop is not."""
         while self.coming and self.coming[0][0] <= now:
             _, self.known, seconds = self.coming.popleft()
             self.computed += seconds
@@ -179,7 +179,7 @@ class Way:
 
 
 def ways() -> dict[str, Way]:
-    """Ours; Ray's default as it comes, and with our delays; as many as may ever be needed."""
+    """Return ours; Ray's default, also with our delays; as many as may ever be needed."""
     own = bounds.automatic(Settings(max_replicas=MOST))
     plain = AutoscalingConfig(min_replicas=1, max_replicas=MOST)
     quick = own.model_copy(update={"policy": plain.policy})
@@ -194,7 +194,7 @@ def ways() -> dict[str, Way]:
 
 
 def arrivals(trace: Trace, end: float) -> Iterator[tuple[float, float, float]]:
-    """Moments, and seconds of loop and lanes of each request, the same for every policy."""
+    """Yield moments, and seconds of loop and lanes of each request, the same for every policy."""
     chance, now, most = random.Random(0), 0.0, 8.0
     while now < end:
         now += chance.expovariate(most / FULL_SECONDS)
@@ -216,7 +216,7 @@ class Simulation:
         self._times, self._refused = list[float](), 0
 
     def run(self, trace: Trace, end: float) -> Outcome:
-        """Every request of the trace."""
+        """Return every request of the trace."""
         tick = 0.0
         with mock.patch.object(rays, "time", SimpleNamespace(time=lambda: self._now)):
             for moment, loop, lanes in arrivals(trace, end):
@@ -283,7 +283,7 @@ class Simulation:
             one.ready = self._now + self._cold
 
     def _context(self, running: list[Server]) -> AutoscalingContext:
-        """What Ray's controller would say."""
+        """Return what Ray's controller would say."""
         names = range(len(running))
         raw: Any = {
             name: {number: running[number].series.get(name, ()) for number in names}

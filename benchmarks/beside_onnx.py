@@ -57,7 +57,7 @@ class Engine:
     noise: list[float] = field(default_factory=list)
 
     def encode(self, batches: Batches) -> tuple[float, list[list[float]]]:
-        """Texts per second over some batches, and the first one's vectors."""
+        """Return texts per second over some batches, and the first one's vectors."""
         assert self.process.stdin and self.process.stdout
         wall, everyone, own = perf_counter(), busy_seconds(), cpu_seconds(self.process.pid)
         print(json.dumps(batches), file=self.process.stdin, flush=True)
@@ -69,7 +69,7 @@ class Engine:
 
 @contextmanager
 def started(command: list[str]) -> Iterator[Engine]:
-    """An engine that has loaded its model; it ends with the block."""
+    """Yield an engine that has loaded its model; it ends with the block."""
     pipe = subprocess.PIPE
     process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
     try:

@@ -54,7 +54,7 @@ class Row:
     speed: float
 
     def breaches(self, dtype: torch.dtype) -> list[str]:
-        """What is over its limit."""
+        """Return what is over its limit."""
         close = numerics.CLOSE[dtype]
         held = {
             "vectors": self.vectors <= close,
@@ -66,7 +66,7 @@ class Row:
 
 
 def sizes() -> dict[str, EncoderConfig | None]:
-    """The models by name; None is the bundled one."""
+    """Return the models by name; None is the bundled one."""
     bundled = checkpoint.read(locate(BUNDLED).folder)
     random = {
         f"random, heads of {head}": replace(
@@ -80,7 +80,7 @@ def sizes() -> dict[str, EncoderConfig | None]:
 def load(
     config: EncoderConfig | None, device: torch.device, dtype: torch.dtype, way: kernels.Kernels
 ) -> Model:
-    """The bundled model, or one of these sizes with random weights."""
+    """Return the bundled model, or one of these sizes with random weights."""
     folder = locate(BUNDLED).folder
     if config is None:
         return checkpoint.load(folder, device, dtype, way)
@@ -88,7 +88,7 @@ def load(
 
 
 def differences(exact: Model, fast: Model, sequences: list[Sequence]) -> tuple[float, float]:
-    """How far token vectors are apart, of their length; the largest difference of maps."""
+    """Return how far token vectors are apart, of their length; the largest difference of maps."""
     layers, heads = range(exact.config.layers), range(exact.config.heads)
     whole = [m.encoder(m.encoder.pack(sequences), traces=set(layers)) for m in (exact, fast)]
     vectors = shown = 0.0
@@ -106,7 +106,7 @@ def differences(exact: Model, fast: Model, sequences: list[Sequence]) -> tuple[f
 
 
 def batches(canary: Sequence, most: int) -> Iterator[list[Sequence]]:
-    """Batches that begin with the canary: a few texts, then about twice as many tokens each time.
+    """Yield batches that begin with the canary: a few texts, then twice the tokens each time.
 
     Sizes are odd too: a matrix kernel may be picked by what divides the number of rows.
     """
@@ -120,7 +120,7 @@ def batches(canary: Sequence, most: int) -> Iterator[list[Sequence]]:
 
 
 def company(model: Model, canary: Sequence, most: int) -> tuple[float, str, bool]:
-    """How far the canary moves, in how many batches any bit does, whether all are called finite."""
+    """Return how far the canary moves, in how many batches any bit does, whether all are finite."""
     encoder = model.encoder
     alone = array(encoder(encoder.pack([canary])).last[: len(canary)])
     canaries, fine = [], True
@@ -133,7 +133,7 @@ def company(model: Model, canary: Sequence, most: int) -> tuple[float, str, bool
 
 
 def sound(device: torch.device) -> bool:
-    """Whether large finite numbers are called finite, and others not, in every number format."""
+    """Return whether large finite numbers count as finite, and others not, in every format."""
     for dtype in numerics.CLOSE:
         rows = torch.full((16_384, 384), torch.finfo(dtype).max, dtype=dtype, device=device)
         if not finite(rows):
@@ -146,7 +146,7 @@ def sound(device: torch.device) -> bool:
 
 
 def speed(model: Model, most: int) -> float:
-    """Tokens per second of 64 sequences of 128 tokens, or fewer."""
+    """Return tokens per second of 64 sequences of 128 tokens, or fewer."""
     count = max(1, min(64, most // 128))
     packed, encoder = model.encoder.pack([Sequence([7] * 128)] * count), model.encoder
     for _ in range(3):
@@ -159,7 +159,7 @@ def speed(model: Model, most: int) -> float:
 
 
 def measure(exact: Model, fast: Model, most: int) -> Row:
-    """One row of the table."""
+    """Return one row of the table."""
     lines = [line for line in TEXTS.read_text("utf-8").splitlines() if line]
     ids = [one.token_ids for one in exact.tokenizer([(line,) for line in lines], 512)]
     canary = Sequence(exact.tokenizer([(CANARY,)], 512)[0].token_ids)

@@ -50,7 +50,7 @@ class Balancer:
         self._buckets = [deque(servers)]  # by connections; a server that moved on is stale in it
 
     def take(self) -> int:
-        """The next server."""
+        """Return the next server."""
         for count, bucket in enumerate(self._buckets):
             while bucket:
                 server = bucket.popleft()
@@ -112,7 +112,7 @@ def simulate(
 
 
 def hops(replicas: int, nodes: int) -> tuple[int, int, float, float, float]:
-    """What each hop holds and costs.
+    """Return what each hop holds and costs.
 
     Returns:
         Of each node's HAProxy, most connections and descriptors; a replica's share of time spent
@@ -173,14 +173,14 @@ def service(replicas: int) -> Iterator[str]:
 
 
 async def alone(url: str) -> float:
-    """Median seconds of a request that nothing waits for."""
+    """Return median seconds of a request that nothing waits for."""
     async with httpx.AsyncClient(base_url=url) as client:
         times = [await timed(client) for _ in range(60)]
     return statistics.median(times[10:])
 
 
 async def timed(client: httpx.AsyncClient) -> float:
-    """One request's seconds."""
+    """Return one request's seconds."""
     began = time.perf_counter()
     answer = await client.post("/v1/encode", content=BODY)
     answer.raise_for_status()
@@ -188,7 +188,7 @@ async def timed(client: httpx.AsyncClient) -> float:
 
 
 async def arriving(url: str, rate: float) -> list[float]:
-    """Seconds of requests that arrive at random moments, so many a second."""
+    """Return seconds of requests that arrive at random moments, so many a second."""
     chance, tasks = random.Random(0), list[asyncio.Task[float]]()
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=url, limits=limits, timeout=30) as client:
@@ -201,7 +201,7 @@ async def arriving(url: str, rate: float) -> list[float]:
 
 
 def scraped(url: str, scope: str) -> tuple[float, int]:
-    """Median milliseconds of a page, and its bytes."""
+    """Return median milliseconds of a page, and its bytes."""
     times, size = list[float](), 0
     with httpx.Client(base_url=url) as client:
         for _ in range(SCRAPES):

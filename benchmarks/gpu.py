@@ -71,7 +71,7 @@ QUICK = Plan({"tiny": Size(2, 2, 32)}, texts=11, budget=256, rounds=1)
 
 
 def short(chance: random.Random) -> int:
-    """Mostly a sentence, now and then a page."""
+    """Return a text: mostly a sentence, now and then a page."""
     return min(256, max(4, round(chance.lognormvariate(3.0, 0.8))))
 
 
@@ -79,7 +79,7 @@ LENGTHS = {"4 to 256, median 20": short, "16 to 512, even": lambda chance: chanc
 
 
 def drawn(length: Callable[[random.Random], int], count: int) -> Ids:
-    """Texts of random tokens."""
+    """Return texts of random tokens."""
     chance = random.Random(SEED)
     return [chance.choices(range(1000, VOCABULARY), k=length(chance)) for _ in range(count)]
 
@@ -100,7 +100,7 @@ def untrained(size: Size, folder: Path) -> None:
 
 
 def ours(folder: Path, device: torch.device, dtype: torch.dtype, budget: int) -> Encode:
-    """The lane that serves, in batches of at most so many tokens."""
+    """Return the lane that serves, in batches of at most so many tokens."""
     model = load(Source(folder, "untrained"), device, dtype)
     accelerate(model)
     lanes, wanted, cores = Lanes(model, []), Outputs(pooling=MEAN), torch.get_num_threads()
@@ -116,12 +116,12 @@ def ours(folder: Path, device: torch.device, dtype: torch.dtype, budget: int) ->
 
 
 def longest_first(ids: Ids) -> list[int]:
-    """The texts' places by length."""
+    """Return the texts' places by length."""
     return sorted(range(len(ids)), key=lambda place: -len(ids[place]))
 
 
 def filled(ids: Ids, budget: int) -> Iterable[list[int]]:
-    """Places in batches of at most so many tokens, or of one text."""
+    """Return places in batches of at most so many tokens, or of one text."""
     batches: list[list[int]] = [[]]
     for place in longest_first(ids):
         if sum(len(ids[each]) for each in [*batches[-1], place]) > budget and batches[-1]:
@@ -131,7 +131,7 @@ def filled(ids: Ids, budget: int) -> Iterable[list[int]]:
 
 
 def gathered(batches: Iterable[list[int]], run: Callable[[list[int]], Any]) -> np.ndarray:
-    """The vectors of all batches, in the texts' own order."""
+    """Return the vectors of all batches, in the texts' own order."""
     vectors: dict[int, Any] = {}
     for places in batches:
         vectors |= zip(places, run(places), strict=True)
@@ -139,7 +139,7 @@ def gathered(batches: Iterable[list[int]], run: Callable[[list[int]], Any]) -> n
 
 
 def theirs(folder: Path, device: torch.device, dtype: torch.dtype, size: int, by: bool) -> Encode:
-    """transformers with sdpa, mean over the tokens, so many texts at once.
+    """Return transformers with sdpa, mean over the tokens, so many texts at once.
 
     Args:
         by: whether the texts are sorted by length first.
@@ -167,7 +167,7 @@ def theirs(folder: Path, device: torch.device, dtype: torch.dtype, size: int, by
 
 
 def ceiling(size: Size, device: torch.device, dtype: torch.dtype, budget: int) -> Encode:
-    """The linear layers' products of as many rows; it returns nothing of use."""
+    """Return the linear layers' products of as many rows; it returns nothing of use."""
     width, wide = size.width, 4 * size.width
     shapes = [(width, 3 * width), (width, width), (width, wide), (wide, width)]  # of one layer
     made = partial(torch.randn, device=device, dtype=dtype)
@@ -184,7 +184,7 @@ def ceiling(size: Size, device: torch.device, dtype: torch.dtype, budget: int) -
 
 
 def measure(ways: dict[str, Encode], ids: Ids, rounds: int) -> dict[str, list[float]]:
-    """Tokens per second of each way, one a round."""
+    """Return tokens per second of each way, one a round."""
     tokens = sum(map(len, ids))
     rates: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(WARM_UPS + rounds):
@@ -197,7 +197,7 @@ def measure(ways: dict[str, Encode], ids: Ids, rounds: int) -> dict[str, list[fl
 
 
 def figures(rates: dict[str, list[float]]) -> list[str]:
-    """Of each way its median rate, then ours to each other's."""
+    """Return the median rate of each way, then ours to each other's."""
     mine, *others = map(np.array, rates.values())
     cells = [f"{statistics.median(rate):,.0f}" for rate in rates.values()]
     return cells + [f"{np.median(mine / other):.2f}" for other in others]

@@ -48,19 +48,19 @@ Gates = Mapping[int, Mapping[int, float]]
 
 
 def texts() -> list[str]:
-    """Every text of the corpus once, in its order."""
+    """Return every text of the corpus once, in its order."""
     lines = CORPUS.read_text("utf-8").splitlines()
     return list(dict.fromkeys(json.loads(line)["text"] for line in lines))
 
 
 def drawn(chance: random.Random, heads: int, kept: int, scale: float) -> dict[int, float]:
-    """Gates of one layer that keep some heads, picked by chance."""
+    """Return gates of one layer that keep some heads, picked by chance."""
     chosen = set(chance.sample(range(heads), kept))
     return {head: scale if head in chosen else 0.0 for head in range(heads)}
 
 
 def ways(model: Model) -> dict[str, Callable[[random.Random, int], Gates]]:
-    """Which layers keep only some heads: all, all with what is lost made up for, or one."""
+    """Return which layers keep only some heads: all, all with what is lost made up for, or one."""
     layers, heads = range(model.config.layers), model.config.heads
 
     def every(chance: random.Random, kept: int, scale: float) -> Gates:
@@ -77,7 +77,7 @@ def ways(model: Model) -> dict[str, Callable[[random.Random, int], Gates]]:
 
 
 def encode(model: Model, sequences: list[Sequence]) -> Tensor:
-    """The pooled vectors, (sequences, width)."""
+    """Return the pooled vectors, (sequences, width)."""
     vectors = []
     for first in range(0, len(sequences), BATCH):
         encoded = model.encoder(model.encoder.pack(sequences[first : first + BATCH]))
@@ -121,7 +121,7 @@ class OneByOne:
         self.biases = inputs.view(3, attention.heads, attention.head_dim).unbind(1)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """x + sum_i Z_i W_i^O + b, (tokens, width)."""
+        """Return x + sum_i Z_i W_i^O + b, (tokens, width)."""
         total = x + self.bias
         for head, (q, k, v) in zip(self.weights, self.biases, strict=True):
             z, _ = mechanism.attend(x @ head.query + q, x @ head.key + k, x @ head.value + v)
@@ -130,7 +130,7 @@ class OneByOne:
 
 
 def microseconds(call: Callable[[], Tensor]) -> float:
-    """The median time of a call."""
+    """Return the median time of a call."""
     times = []
     for _ in range(ROUNDS):
         begun = time.perf_counter()
@@ -149,7 +149,7 @@ def loop(model: Model) -> None:
 
 
 def beside(model: Model, tokens: int) -> tuple[float, float, float]:
-    """Microseconds of the loop and of the layer, and how far their results are apart."""
+    """Return microseconds of the loop and of the layer, and how far their results are apart."""
     attention = model.encoder.layers[0].attention
     each = OneByOne(attention)
     packed = model.encoder.pack([Sequence([1000 + i for i in range(tokens)])])
@@ -176,7 +176,7 @@ def main() -> None:
 
 
 def machine() -> str:
-    """The conditions of a run in one line."""
+    """Return the conditions of a run in one line."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     name = next((line.partition(": ")[2] for line in lines if "model name" in line), "")
     parts = [name or platform.machine(), torch.backends.cpu.get_cpu_capability()]

@@ -37,14 +37,14 @@ class Cost:
     wakes: int  # how often a thread of it was put on a core
 
     def since(self, before: "Cost") -> "Cost":
-        """Memory as it is now, work since then."""
+        """Return memory as it is now, work since then."""
         cpu, wakes = self.cpu - before.cpu, self.wakes - before.wakes
         return Cost(self.resident, self.proportional, cpu, wakes)
 
 
 @contextmanager
 def serving(checkout: Path) -> Iterator[tuple[int, float]]:
-    """The process of a service, and the seconds until it answered; stopped at the end."""
+    """Yield the process of a service, and the seconds until it answered; stopped at the end."""
     port, begun = free_port(), time.monotonic()
     command = [".venv/bin/headlight", "serve", "--port", str(port)]
     process = subprocess.Popen(command, cwd=checkout, stdout=subprocess.PIPE)
@@ -60,7 +60,7 @@ def serving(checkout: Path) -> Iterator[tuple[int, float]]:
 
 
 def family(root: int) -> dict[int, str]:
-    """The names of a process and of all below it, by id."""
+    """Return the names of a process and of all below it, by id."""
     children = defaultdict[int, list[int]](list)
     for path in Path("/proc").glob("[0-9]*"):
         fields = read(int(path.name), "stat").rpartition(b")")[2].split()
@@ -74,7 +74,7 @@ def family(root: int) -> dict[int, str]:
 
 
 def title(pid: int) -> str:
-    """What a process is, in a word: Ray's title for it, or its program or script."""
+    """Return what a process is, in a word: Ray's title for it, or its program or script."""
     words = read(pid, "cmdline").split(b"\0")
     if words[0].startswith(b"ray::"):
         return words[0].decode().split()[0]
@@ -84,7 +84,7 @@ def title(pid: int) -> str:
 
 
 def cost(pid: int) -> Cost:
-    """What a process has taken so far; nothing where it has gone."""
+    """Return what a process has taken so far; nothing where it has gone."""
     sizes = kilobytes(read(pid, "smaps_rollup"))
     threads = Path(f"/proc/{pid}/task").glob("*/status")
     return Cost(
@@ -96,7 +96,7 @@ def cost(pid: int) -> Cost:
 
 
 def switches(status: Path) -> int:
-    """How often a thread gave up its core to wait, each of which ends in a wake-up."""
+    """Return how often a thread gave up its core to wait, each of which ends in a wake-up."""
     try:
         lines = status.read_text().splitlines()
     except OSError:
@@ -105,7 +105,7 @@ def switches(status: Path) -> int:
 
 
 def idle(roots: list[int], seconds: float) -> list[dict[str, list[Cost]]]:
-    """For each service, what its processes took while nothing was asked, by name."""
+    """Return for each service what its processes took while nothing was asked, by name."""
     families = [family(root) for root in roots]
     before = {pid: cost(pid) for names in families for pid in names}
     time.sleep(seconds)

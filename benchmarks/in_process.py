@@ -42,7 +42,7 @@ Encode = Callable[[Texts], Any]  # a batch of texts -> their vectors, (texts, wi
 
 
 def workloads() -> dict[str, list[Texts]]:
-    """Batches of texts by the name of what they are; each call takes the next batch."""
+    """Return batches of texts by the name of what they are; each call takes the next batch."""
     chance = random.Random(7)
     sentences, essay = (part.splitlines() for part in TEXTS.read_text("utf-8").split("\n\n"))
     words = " ".join(essay).split()
@@ -62,7 +62,7 @@ def workloads() -> dict[str, list[Texts]]:
 
 
 def ours(threads: int) -> Encode:
-    """Tokenizer and Lanes, as a replica with one batch at a time uses them."""
+    """Return an encoder of our tokenizer and Lanes, one batch at a time."""
     import numpy as np
     import torch
 
@@ -88,7 +88,7 @@ def ours(threads: int) -> Encode:
 
 
 def theirs(threads: int) -> Encode:
-    """sentence-transformers, as its users call it."""
+    """Return sentence-transformers' encoder, as its users call it."""
     import torch
     from sentence_transformers import SentenceTransformer
 
@@ -129,20 +129,20 @@ class Engine:
 
     @classmethod
     def start(cls, name: str, threads: int) -> "Engine":
-        """The process loads, encodes each workload once, and waits."""
+        """Start a process that loads, encodes each workload once, and waits."""
         command = [sys.executable, __file__, "--engine", name, "--threads", str(threads)]
         pipe, void = subprocess.PIPE, subprocess.DEVNULL
         return cls(subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=void, text=True))
 
     def hear(self) -> Any:
-        """The next thing that the engine says."""
+        """Return the next thing that the engine says."""
         line = self.process.stdout.readline() if self.process.stdout else ""
         if not line:
             raise SystemExit(f"{self.process.args!r} ended; run it by itself to see why")
         return json.loads(line)
 
     def rate(self, workload: str) -> tuple[float, float]:
-        """Texts per second of one workload, and what others took of the machine meanwhile."""
+        """Return texts per second of one workload, and what others took of the machine."""
         wall, everyone, own = time.perf_counter(), busy(), self.used()
         print(workload, file=self.process.stdin, flush=True)
         rate = self.hear()
@@ -150,19 +150,19 @@ class Engine:
         return rate, max(0.0, others / CORES / (time.perf_counter() - wall))
 
     def used(self) -> float:
-        """CPU seconds of the process, ever."""
+        """Return CPU seconds of the process, ever."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def busy() -> float:
-    """CPU seconds of everyone, ever."""
+    """Return CPU seconds of everyone, ever."""
     ticks = [int(field) for field in Path("/proc/stat").read_text().split(None, 9)[1:9]]
     return (sum(ticks) - ticks[3] - ticks[4]) / TICKS  # without idle and waiting for a disk
 
 
 def measure(threads: int) -> tuple[dict[str, dict[str, list[float]]], list[float]]:
-    """Texts per second by workload and engine, one a round; what others took during each."""
+    """Return texts per second by workload and engine, one a round; what others took during each."""
     engines = {name: Engine.start(name, threads) for name in ENGINES}
     every, patience = workloads(), time.monotonic() + PATIENCE
     rates: dict[str, dict[str, list[float]]] = {
@@ -188,7 +188,7 @@ def measure(threads: int) -> tuple[dict[str, dict[str, list[float]]], list[float
 
 
 def turns(turn: int) -> list[str]:
-    """The engines, each first in every other round."""
+    """Return the engines, each first in every other round."""
     return list(ENGINES)[:: -1 if turn % 2 else 1]
 
 
@@ -214,7 +214,7 @@ def report(rates: dict[str, dict[str, list[float]]]) -> None:
 
 
 def machine() -> str:
-    """The conditions of a run in one line."""
+    """Return the conditions of a run in one line."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     name = next((line.partition(": ")[2] for line in lines if "model name" in line), "")
     widest = next((flag for flag in ("avx512f", "avx2") if flag in " ".join(lines)), "")

@@ -54,7 +54,7 @@ class Int8Linear:
 
 
 def milliseconds(call: Callable[[], object]) -> float:
-    """One call's time."""
+    """Return one call's time."""
     begun = time.perf_counter()
     call()
     return (time.perf_counter() - begun) * 1000

@@ -29,7 +29,7 @@ MOST = 1.3  # resident after the load, of the file
 
 
 def memory() -> dict[str, int]:
-    """This process's memory in bytes, from /proc."""
+    """Return this process's memory in bytes, from /proc."""
     lines = Path("/proc/self/status").read_text().splitlines()
     fields = dict(line.split(":", 1) for line in lines)
     names = {"resident": "VmRSS", "anonymous": "RssAnon", "peak": "VmHWM"}

@@ -51,17 +51,17 @@ class Workload:
 
 
 def lone(chance: random.Random) -> list[int]:
-    """One sentence of 16 tokens."""
+    """Return one sentence of 16 tokens."""
     return [16]
 
 
 def short(chance: random.Random) -> list[int]:
-    """Eight sentences."""
+    """Return eight sentences."""
     return [chance.randint(4, 26) for _ in range(8)]
 
 
 def mixed(chance: random.Random) -> list[int]:
-    """Thirty-two texts, few of them long."""
+    """Return thirty-two texts, few of them long."""
     return [min(256, 4 + int(chance.expovariate(1 / 24))) for _ in range(32)]
 
 
@@ -77,7 +77,7 @@ WORKLOADS = {
 
 
 def batch(lengths: list[int], chance: random.Random, wanted: Outputs) -> list[Work]:
-    """Sequences of random tokens, of each of which one vector is wanted."""
+    """Return sequences of random tokens, of each of which one vector is wanted."""
     return [
         Work(Sequence([chance.randrange(1000, VOCABULARY) for _ in range(length)]), wanted)
         for length in lengths
@@ -85,7 +85,7 @@ def batch(lengths: list[int], chance: random.Random, wanted: Outputs) -> list[Wo
 
 
 def rate(lanes: Lanes, pools: list[ThreadPoolExecutor], workload: Workload, seed: int) -> float:
-    """Sentences per second of one workload; drawing the batches is not counted."""
+    """Return sentences per second of one workload; drawing the batches is not counted."""
     wanted = Outputs(pooling=lanes.model.pooling)
 
     def work(lane: int) -> float:
@@ -106,7 +106,7 @@ def rate(lanes: Lanes, pools: list[ThreadPoolExecutor], workload: Workload, seed
 
 @contextmanager
 def busy() -> Iterator[None]:
-    """A thread that holds the interpreter 30 % of the time."""
+    """Yield a thread that holds the interpreter 30 % of the time."""
     over = threading.Event()
 
     def compute() -> None:
@@ -125,7 +125,7 @@ def busy() -> Iterator[None]:
 
 
 def measure(lanes: Lanes, pools: list[ThreadPoolExecutor]) -> dict[str, dict[str, list[float]]]:
-    """Sentences per second by workload and way, one a round."""
+    """Return sentences per second by workload and way, one a round."""
     encoder, native = lanes.model.encoder, lanes.model.encoder.native
     rates = {name: {way: list[float]() for way in WAYS} for name in WORKLOADS}
     for turn in range(1 + ROUNDS):  # the first warms up

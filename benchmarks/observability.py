@@ -71,7 +71,7 @@ Side = tuple[Replica, Any]
 
 
 async def started(name: str, metrics: Metrics, **settings: Any) -> Side:
-    """A started replica and its application."""
+    """Return a started replica and its application."""
     with mock.patch("service.replica.Metrics", lambda label: metrics):
         replica = await Replica.start(Settings(threads=1, canary_seconds=60, **settings), name)
 
@@ -118,7 +118,7 @@ async def drive(replica: Replica, app: Any, workload: str, spent: Spent) -> None
 
 
 def middle(values: list[float]) -> tuple[float, float, float]:
-    """The median and an interval that holds the true one with SURE."""
+    """Return the median and an interval that holds the true one with SURE."""
     ranked, n = sorted(values), len(values)
     outside, cut = 0.0, 0  # how many values at each end may be left out
     while cut < n // 2 and outside + 2 * math.comb(n, cut) / 2**n <= 1 - SURE:
@@ -150,7 +150,7 @@ async def measure(pairs: int, seconds: float, folder: Path) -> None:
 async def rounds(
     sides: dict[str, Side], workload: str, count: int, seconds: float
 ) -> list[dict[str, Spent]]:
-    """What each side spent in each of `count` rounds, whose turns take `seconds` a side."""
+    """Return what each side spent in each of `count` rounds, whose turns take `seconds` a side."""
     results = []
     for _ in range(count):
         spent = {name: Spent() for name in sides}

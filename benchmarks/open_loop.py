@@ -68,12 +68,12 @@ class Offered:
 
 
 def request(body: bytes) -> bytes:
-    """A request as it is sent."""
+    """Return a request as it is sent."""
     return (HEAD % len(body)).encode() + body
 
 
 def large() -> bytes:
-    """A request like no other."""
+    """Return a request like no other."""
     texts = [" ".join(random.choices(WORDS, k=12)) for _ in range(SENTENCES)]
     return request(json.dumps({"inputs": texts, "encoding": "base64"}).encode())
 
@@ -87,7 +87,7 @@ class Client:
         self.bodies = itertools.cycle([large() for _ in range(BODIES)])
 
     async def send(self, sent: bytes) -> tuple[int, float]:
-        """One request; its status, and the milliseconds it took."""
+        """Send one request; return its status and milliseconds."""
         begun = time.perf_counter()
         while self._free and self._free[-1][0].at_eof():  # idle for too long
             self._free.pop()[1].close()
@@ -111,7 +111,7 @@ async def ask(client: Client, offered: Offered) -> None:
 
 
 def cpu_seconds(pid: int) -> float:
-    """What a process and all below it have had of the cores."""
+    """Return what a process and all below it have had of the cores."""
     parents, seconds = dict[int, int](), dict[int, float]()
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has just ended
@@ -125,7 +125,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 async def capacity(client: Client) -> float:
-    """Requests a second that a few patient clients get answered."""
+    """Return requests a second that a few patient clients get answered."""
     offered, until = Offered(CAPACITY_SECONDS), time.monotonic() + CAPACITY_SECONDS
 
     async def patient() -> None:
@@ -154,13 +154,13 @@ async def offer(client: Client, service: int, rate: float, seconds: float) -> Of
 
 
 async def small(client: Client) -> float:
-    """Milliseconds of one short text; infinite where it is refused."""
+    """Return milliseconds of one short text; infinite where it is refused."""
     status, milliseconds = await client.send(request(SMALL))
     return milliseconds if status == 200 else float("inf")
 
 
 async def until_normal(client: Client, usual: float) -> float:
-    """Seconds until five small requests together take no longer than they did before."""
+    """Return seconds until five small requests together take no longer than they did before."""
     begun = time.monotonic()
     while time.monotonic() - begun < NORMAL_SECONDS:
         now = time.monotonic()
@@ -170,7 +170,7 @@ async def until_normal(client: Client, usual: float) -> float:
 
 
 def row(times: float, offered: Offered, best: float, normal: float) -> str:
-    """One line of the table."""
+    """Return one line of the table."""
 
     def cuts(values: Sequence[float]) -> str:
         ordered = sorted(values)

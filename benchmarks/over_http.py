@@ -81,7 +81,7 @@ class Bench:
 
     @contextmanager
     def reporting(self, what: str) -> Iterator[None]:
-        """A server's failure is a result too."""
+        """Keep a server's failure, which is a result too."""
         try:
             yield
         except (Absent, Failed, OSError, TimeoutError) as error:
@@ -100,7 +100,7 @@ class Bench:
         running.settle()
 
     def requests(self, server: Server, load: Workload, seed: str, ahead: int) -> Iterator[Request]:
-        """Requests of a workload as a server takes them; the same texts for the same seed."""
+        """Yield requests of a workload as a server takes them; the same texts for the same seed."""
         texts = Texts(self.sizes, random.Random(seed))
 
         def make() -> tuple[int, bytes]:
@@ -134,7 +134,7 @@ class Bench:
         self.rate = LOAD * min(able, default=10.0)
 
     def turn(self, number: int, load: Workload, running: Running) -> tuple[Turn, Answers]:
-        """One server, one workload, one round; it is left with nothing to do, and stopped."""
+        """Measure one server with one workload in one round, and stop it."""
         running.resume()
         clean = False
         try:
@@ -149,7 +149,7 @@ class Bench:
             running.pause()
 
     def measured(self, number: int, load: Workload, running: Running) -> tuple[Turn, Answers]:
-        """The part of a turn that counts."""
+        """Return the part of a turn that counts."""
         running.forget_peak()
         here, wall = time.process_time(), time.perf_counter()
         everyone, own = busy_seconds(), running.cpu_seconds()
@@ -197,7 +197,7 @@ class Bench:
 
 
 def conditions(bench: Bench, rounds: int) -> dict[str, Any]:
-    """What was measured, on what."""
+    """Return what was measured, on what."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     name = next((line.partition(": ")[2] for line in lines if "model name" in line), "")
     widest = next((flag for flag in ("avx512f", "avx2") if flag in " ".join(lines)), "")

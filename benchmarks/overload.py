@@ -48,7 +48,7 @@ def start(replicas: int) -> tuple[subprocess.Popen[bytes], str]:
 
 
 async def timed(send: Callable[[], Awaitable[httpx.Response]], codes: Counter[int]) -> float:
-    """Milliseconds of one request."""
+    """Return milliseconds of one request."""
     begun = time.perf_counter()
     codes[(await send()).status_code] += 1
     return (time.perf_counter() - begun) * 1000
@@ -70,7 +70,7 @@ async def flood(url: str, count: int) -> None:
 
 @contextmanager
 def flooded(url: str, count: int) -> Iterator[None]:
-    """A flood from a process of its own, so that the clock here does not feel it."""
+    """Flood from a process of its own, so that the clock here does not feel it."""
     command = [sys.executable, __file__, "--flood", url, str(count)]
     process = subprocess.Popen(command)
     try:

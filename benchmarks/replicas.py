@@ -30,7 +30,7 @@ CONNECTIONS, TEXTS, LENGTH = 8, 8, 24
 
 
 def started(replicas: int, stack: ExitStack) -> str:
-    """Where a service answers that is started here, and stopped at the end."""
+    """Return where a service answers that is started here, and stopped at the end."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -46,7 +46,7 @@ def started(replicas: int, stack: ExitStack) -> str:
 
 
 async def block(url: str, seconds: float) -> tuple[float, float]:
-    """Tokens a second, and processor seconds a second that it took to ask for them."""
+    """Return tokens a second, and processor seconds a second that it took to ask for them."""
     tokens, until = 0, time.monotonic() + seconds
 
     async def ask(client: httpx.AsyncClient) -> None:

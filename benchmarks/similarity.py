@@ -43,7 +43,7 @@ ROUNDS = 21
 
 
 def application(replica: Replica) -> ASGIApp:
-    """A replica as connections reach it."""
+    """Return a replica as connections reach it."""
 
     async def scrape(openmetrics: bool) -> bytes:
         return replica.page(openmetrics)
@@ -52,12 +52,12 @@ def application(replica: Replica) -> ASGIApp:
 
 
 def texts(words: int, count: int) -> list[str]:
-    """So many texts that never were before."""
+    """Return so many texts that never were before."""
     return [" ".join(random.choices(WORDS, k=words)) for _ in range(count)]
 
 
 async def seconds(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> float:
-    """How long one request takes."""
+    """Return how long one request takes."""
     start = time.perf_counter()
     answer = await client.post(path, json=body)
     took = time.perf_counter() - start
@@ -66,7 +66,7 @@ async def seconds(client: httpx.AsyncClient, path: str, body: dict[str, Any]) ->
 
 
 async def round_of(client: httpx.AsyncClient, words: int, right: int) -> dict[str, float]:
-    """The seconds of each kind, in a new order."""
+    """Return the seconds of each kind, in a new order."""
     kinds = ["encode", *KINDS]
     random.shuffle(kinds)
     took: dict[str, float] = {}

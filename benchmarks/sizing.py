@@ -54,7 +54,7 @@ def checkpoint(sizes: tuple[int, int, int, int], folder: Path) -> None:
 
 
 def memory(field: str) -> float:
-    """A field of this process's status, in MiB."""
+    """Return a field of this process's status, in MiB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(field))
 
@@ -72,7 +72,7 @@ def run(lanes: Lanes, length: int, count: int, threads: int, chance: random.Rand
 
 
 def rate(lanes: Lanes, length: int, count: int, threads: int) -> float:
-    """Tokens per second, the median of some rounds."""
+    """Return tokens per second, the median of some rounds."""
     chance, rates = random.Random(length), []
     for _ in range(ROUNDS):
         spent = tokens = 0.0
@@ -84,7 +84,7 @@ def rate(lanes: Lanes, length: int, count: int, threads: int) -> float:
 
 
 def peak(lanes: Lanes, length: int, count: int) -> float:
-    """What the process came to hold at most while a batch runs, beyond what it held, in MiB."""
+    """Return MiB that the process came to hold at most while a batch ran."""
     before = memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")
     run(lanes, length, count, CORES, random.Random(0))
@@ -92,7 +92,7 @@ def peak(lanes: Lanes, length: int, count: int) -> float:
 
 
 def measure(model: str) -> dict[str, float]:
-    """Every figure of one model, in this process."""
+    """Return every figure of one model, in this process."""
     source, device = locate(model), torch.device("cpu")
     bare = memory("VmRSS")
     lanes = Lanes(accelerate(load(source, device, torch.float32)), 1)

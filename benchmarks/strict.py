@@ -89,7 +89,7 @@ def main(values: list[str]) -> None:
 
 
 def cells(rates: dict[str, list[float]]) -> list[str]:
-    """The first value's best rate, and the others' as shares of it."""
+    """Return the first value's best rate, and the others' as shares of it."""
     first, *others = rates.values()
     shares = [
         (max(each) / max(first), statistics.median(a / b for a, b in zip(each, first, strict=True)))

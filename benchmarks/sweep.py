@@ -36,7 +36,7 @@ ROUNDS, LONE = 5, 60
 
 
 def application(replica: Replica) -> ASGIApp:
-    """A replica as connections reach it."""
+    """Return a replica as connections reach it."""
 
     async def scrape(openmetrics: bool) -> bytes:
         return replica.page(openmetrics)
@@ -45,12 +45,12 @@ def application(replica: Replica) -> ASGIApp:
 
 
 def text(words: int) -> str:
-    """A text that never was before."""
+    """Return a text that never was before."""
     return " ".join(random.choices(WORDS, k=words))
 
 
 async def seconds(client: httpx.AsyncClient, body: dict[str, Any]) -> float:
-    """How long one request takes."""
+    """Return how long one request takes."""
     start = time.perf_counter()
     answer = await client.post("/v1/encode", json=body)
     took = time.perf_counter() - start
@@ -61,7 +61,7 @@ async def seconds(client: httpx.AsyncClient, body: dict[str, Any]) -> float:
 async def round_of(
     client: httpx.AsyncClient, words: int, heads: list[tuple[int, int]]
 ) -> tuple[float, float, float]:
-    """The seconds of a sweep, of single requests one by one, and of all as one request's inputs."""
+    """Return the seconds of a sweep, of single requests, and of one with all as inputs."""
     given = text(words)
     gates = [[{"layer": layer, "head": head, "scale": 0.0}] for layer, head in heads]
     sweep = await seconds(client, {"inputs": [given], "sweep": "heads"})
@@ -71,13 +71,13 @@ async def round_of(
 
 
 async def lone(client: httpx.AsyncClient) -> list[float]:
-    """The milliseconds of short texts, one by one."""
+    """Return the milliseconds of short texts, one by one."""
     took = [await seconds(client, {"inputs": [text(12)]}) for _ in range(LONE)]
     return sorted(1000 * each for each in took)
 
 
 async def beside(client: httpx.AsyncClient, words: int) -> list[float]:
-    """The same while sweeps of a long text follow each other."""
+    """Return the same while sweeps of a long text follow each other."""
 
     async def sweeps() -> None:
         while True:
@@ -92,7 +92,7 @@ async def beside(client: httpx.AsyncClient, words: int) -> list[float]:
 
 
 def percentiles(took: list[float]) -> str:
-    """The middle and the 95th of some sorted milliseconds."""
+    """Return the middle and the 95th of some sorted milliseconds."""
     return f"p50 {statistics.median(took):.0f} ms, p95 {took[int(len(took) * 0.95)]:.0f} ms"
 
 

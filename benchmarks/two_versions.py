@@ -32,7 +32,7 @@ SETTLE_SECONDS = 0.3  # after a stop, for what was put off meanwhile
 
 
 def started(checkout: Path, stack: ExitStack) -> tuple[httpx.Client, int]:
-    """A client of a service that is started from a checkout and ended at last; its process."""
+    """Return a client of a service started from a checkout, and its process."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -48,7 +48,7 @@ def started(checkout: Path, stack: ExitStack) -> tuple[httpx.Client, int]:
 
 @contextmanager
 def stopped(root: int) -> Iterator[None]:
-    """All processes of a service stand still while the block runs."""
+    """Yield all processes of a service stand still while the block runs."""
     pids = family(root)
     for pid in pids:
         tell(pid, signal.SIGSTOP)
@@ -61,7 +61,7 @@ def stopped(root: int) -> Iterator[None]:
 
 
 def block(client: httpx.Client, count: int) -> float:
-    """Median milliseconds of requests, each a text like no other."""
+    """Return median milliseconds of requests, each a text like no other."""
     taken = []
     for _ in range(count):
         text = " ".join(random.choices(WORDS, k=9))

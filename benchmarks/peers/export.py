@@ -27,7 +27,7 @@ class Embedder(nn.Module):
         self.encoder = AutoModel.from_pretrained(folder, attn_implementation="eager")
 
     def forward(self, input_ids: Tensor, mask: Tensor, types: Tensor) -> tuple[Tensor, Tensor]:
-        """Vectors of (batch, tokens, width), and (batch, width) of unit length."""
+        """Return vectors of (batch, tokens, width), and (batch, width) of unit length."""
         hidden = self.encoder(input_ids, mask, types).last_hidden_state
         weights = mask.unsqueeze(-1).to(hidden.dtype)
         mean = (hidden * weights).sum(1) / weights.sum(1)

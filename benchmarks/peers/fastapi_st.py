@@ -23,7 +23,7 @@ class Embed(BaseModel):
 
 @app.post("/embed")
 def embed(request: Embed) -> list[list[float]]:
-    """TEI's POST /embed; FastAPI runs it in its pool of threads."""
+    """Return TEI's POST /embed; FastAPI runs it in its pool of threads."""
     return model.encode(request.inputs, normalize_embeddings=True).tolist()
 
 

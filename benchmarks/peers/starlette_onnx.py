@@ -26,7 +26,7 @@ graph = Graph(options.model, options.sorted)
 
 
 async def embed(request: Request) -> Response:
-    """TEI's POST /embed."""
+    """Return TEI's POST /embed."""
     texts = orjson.loads(await request.body())["inputs"]
     body = orjson.dumps(graph(texts), option=orjson.OPT_SERIALIZE_NUMPY)
     return Response(body, media_type="application/json")

@@ -50,7 +50,7 @@ class Engine:
             process.wait()
 
     def turn(self, number: int, workload: str, seconds: float) -> Turn:
-        """One workload for so long."""
+        """Send one workload for so long."""
         assert self.process.stdin and self.process.stdout
         print(json.dumps([number, workload, seconds]), file=self.process.stdin, flush=True)
         sentences, took, used, milliseconds = json.loads(self.process.stdout.readline())

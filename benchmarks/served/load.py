@@ -74,7 +74,7 @@ class Connection(asyncio.Protocol):
 
 
 def announced(head: bytes) -> int:
-    """How long an answer's body is; it has to be one."""
+    """Return how long an answer's body is; it has to be one."""
     first, *lines = head.decode("latin-1").split("\r\n")
     headers = dict(line.lower().split(": ", 1) for line in lines)
     if first.split()[1] != "200" or "content-length" not in headers:
@@ -93,7 +93,7 @@ class Load:
         self.finished = asyncio.get_running_loop().create_future()
 
     async def connect(self) -> Connection:
-        """One more connection."""
+        """Open one more connection."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: self.fail(context.get("exception")))
         _, connection = await loop.create_connection(
@@ -170,7 +170,7 @@ class Closed(Load):
             self.finished.set_result(None)
 
     async def ask(self, seconds: float) -> float:
-        """The last answers are waited for."""
+        """Send for so long; the last answers are waited for."""
         connections = [await self.connect() for _ in range(self.connections)]
         begun = time.perf_counter()
         self.until = begun + seconds
@@ -200,7 +200,7 @@ class Open(Load):
         connection.send(next(self.requests), due)
 
     async def ask(self, seconds: float) -> float:
-        """What is under way at the end is waited for, a little."""
+        """Send for so long; what is under way at the end is waited for, a little."""
         begun = due = time.perf_counter()
         sending = set()
         while (due := due + self.chance.expovariate(self.rate)) < begun + seconds:
@@ -215,18 +215,18 @@ class Open(Load):
         return begun
 
     def under_way(self) -> int:
-        """Requests without their answers."""
+        """Return requests without their answers."""
         return sum(connection.request is not None for connection in self.all)
 
 
 def written(path: str, body: bytes) -> bytes:
-    """A request as it goes over the wire."""
+    """Return a request as it goes over the wire."""
     head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 def prepared(make: Callable[[], tuple[int, bytes]], ahead: int) -> Iterator[Request]:
-    """Requests with their numbers; the first ones made before the clock starts."""
+    """Yield requests with their numbers; the first ones made before the clock starts."""
     first = [make() for _ in range(ahead)]
     rest = (make() for _ in itertools.count())
     return ((number, *each) for number, each in enumerate(itertools.chain(first, rest)))

@@ -9,7 +9,7 @@ TICKS = os.sysconf("SC_CLK_TCK")  # of the kernel's CPU clocks, per second
 
 
 def marked(mark: bytes) -> list[int]:
-    """The processes that have this variable, NAME=VALUE, in their environment."""
+    """Return the processes that have this variable, NAME=VALUE, in their environment."""
     every = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
     return [pid for pid in every if mark in read(pid, "environ").split(b"\0")]
 
@@ -23,7 +23,7 @@ def tell(pid: int, number: signal.Signals) -> None:
 
 
 def read(pid: int, file: str) -> bytes:
-    """A file of a process; empty when it has ended or is another user's."""
+    """Return a file of a process; empty when it has ended or is another user's."""
     try:
         return Path(f"/proc/{pid}/{file}").read_bytes()
     except OSError:
@@ -31,32 +31,32 @@ def read(pid: int, file: str) -> bytes:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time of one process, in user code and in the kernel."""
+    """Return processor time of one process, in user code and in the kernel."""
     fields = read(pid, "stat").rpartition(b")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS if fields else 0.0
 
 
 def peak_mib(pid: int) -> float:
-    """Most memory of one process since its peak was forgotten."""
+    """Return most memory of one process since its peak was forgotten."""
     status, rollup = kilobytes(read(pid, "status")), kilobytes(read(pid, "smaps_rollup"))
     above = status.get("VmHWM", 0) - status.get("VmRSS", 0)
     return (rollup.get("Pss", 0) + max(0, above)) / 1024
 
 
 def kilobytes(text: bytes) -> dict[str, int]:
-    """The lines of a file of /proc that count kB."""
+    """Return the lines of a file of /proc that count kB."""
     lines = [line.split() for line in text.decode().splitlines() if line.endswith(" kB")]
     return {name.rstrip(":"): int(count) for name, count, _ in lines}
 
 
 def busy_seconds() -> float:
-    """Processor time of everyone on this machine so far."""
+    """Return processor time of everyone on this machine so far."""
     ticks = [int(each) for each in Path("/proc/stat").read_text().split(None, 9)[1:9]]
     return (sum(ticks) - ticks[3] - ticks[4]) / TICKS  # without idle and waiting for a disk
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """Return a port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

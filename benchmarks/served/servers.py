@@ -48,7 +48,7 @@ class Server:
     batches_only: bool = False  # it differs from another server with several texts a request alone
 
     def command(self, port: int) -> list[str]:
-        """What is run."""
+        """Return the command."""
         if not self.file:
             serve = ["-m", "service.cli", "serve", "--port", str(port)]
             return [sys.executable, *serve, "--max-tokens", str(LONG[1])]  # its own is shorter
@@ -100,7 +100,7 @@ def install(server: Server, index: str) -> None:
 
 
 def last_line(log: Path) -> str:
-    """What a program said at its end."""
+    """Return what a program said at its end."""
     lines = log.read_text(errors="replace").strip().splitlines()
     return lines[-1][:200] if lines else "it said nothing"
 
@@ -156,7 +156,7 @@ class Running:
             time.sleep(0.2)
 
     def first(self) -> str:
-        """The status it answers a text with, or why there is none."""
+        """Return the status it answers a text with, or why there is none."""
         headers = {"Content-Type": "application/json"}
         connection = HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
@@ -168,11 +168,11 @@ class Running:
             connection.close()
 
     def pids(self) -> list[int]:
-        """Its processes."""
+        """Return its processes."""
         return marked(self.mark)
 
     def cpu_seconds(self) -> float:
-        """Processor time of its processes so far."""
+        """Return processor time of its processes so far."""
         return sum(cpu_seconds(pid) for pid in self.pids())
 
     def forget_peak(self) -> None:
@@ -181,7 +181,7 @@ class Running:
             Path(f"/proc/{pid}/clear_refs").write_text("5")
 
     def peak_mib(self) -> float:
-        """Most memory since: shared pages by their share, and what each held above its present."""
+        """Return the most memory since: shared pages by their share."""
         return sum(peak_mib(pid) for pid in self.pids())
 
     def pause(self) -> None:

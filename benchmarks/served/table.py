@@ -51,7 +51,7 @@ class Row:
 
 
 def rows(turns: Iterable[Turn], ours: str, paced: str) -> list[Row]:
-    """A row for each workload and server, in the order they first came.
+    """Return a row for each workload and server, in the order they first came.
 
     Args:
         ours: the server that all are compared with, round by round.
@@ -70,7 +70,7 @@ def rows(turns: Iterable[Turn], ours: str, paced: str) -> list[Row]:
 
 
 def row(group: list[Turn], ours: list[Turn], paced: bool) -> Row:
-    """One row."""
+    """Return one row."""
     rates = [turn.sentences for turn in group]
     cosines = [turn.cosine for turn in group if turn.cosine is not None]
     return Row(
@@ -91,12 +91,12 @@ def row(group: list[Turn], ours: list[Turn], paced: bool) -> Row:
 
 
 def middle(group: list[Turn], figure: Callable[[Turn], float]) -> float:
-    """The median of a figure over the rounds."""
+    """Return the median of a figure over the rounds."""
     return statistics.median(figure(turn) for turn in group)
 
 
 def ratio(ours: list[Turn], its: list[Turn], paced: bool) -> float | None:
-    """Median of the ratios of the rounds that both have; never of the medians."""
+    """Return median of the ratios of the rounds that both have; never of the medians."""
     mine = {turn.round: turn for turn in ours}
     pairs = [(mine[turn.round], turn) for turn in its if turn.round in mine]
     ratios = [it.p50 / me.p50 if paced else me.sentences / it.sentences for me, it in pairs]
@@ -104,7 +104,7 @@ def ratio(ours: list[Turn], its: list[Turn], paced: bool) -> float | None:
 
 
 def cosine(its: dict[int, bytes], ours: dict[int, bytes]) -> float | None:
-    """The smallest between two servers' vectors of the same texts; 0 where there are not as many.
+    """Return the smallest cosine of two servers' vectors; 0 where there are not as many.
 
     Args:
         its, ours: answers' bodies by their requests' numbers.
@@ -120,19 +120,19 @@ def cosine(its: dict[int, bytes], ours: dict[int, bytes]) -> float | None:
 
 
 def vectors(body: bytes) -> np.ndarray[Any, Any]:
-    """An answer's vectors, (texts, width); TEI's list of them, or OpenAI's object."""
+    """Return an answer's vectors, (texts, width); TEI's list of them, or OpenAI's object."""
     answer = json.loads(body)
     return np.array([row["embedding"] for row in answer["data"]] if "data" in answer else answer)
 
 
 def quantile(values: list[float], share: float) -> float:
-    """The value that this share does not exceed, by nearest rank."""
+    """Return the value that this share does not exceed, by nearest rank."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def markdown(every: list[Row]) -> str:
-    """A table for people, and for benchmarks/results.md."""
+    """Return a table for people, and for benchmarks/results.md."""
     head = (
         "| workload | server | sentences/s (least to most) | Headlight to it | p50 ms | p99 ms "
         "| CPU ms a sentence | peak MiB | answers |"
@@ -141,7 +141,7 @@ def markdown(every: list[Row]) -> str:
 
 
 def line(row: Row) -> str:
-    """One line of it."""
+    """Return one line of the table."""
     cells = [
         row.workload,
         row.server,
@@ -157,7 +157,7 @@ def line(row: Row) -> str:
 
 
 def answers(row: Row) -> str:
-    """Whether they are the same as ours, and whether all came."""
+    """Return whether they are the same as ours, and whether all came."""
     if row.cosine is None:
         said = "not compared"
     else:
@@ -166,7 +166,7 @@ def answers(row: Row) -> str:
 
 
 def noise(turns: list[Turn]) -> str:
-    """What the machine did besides, in one sentence."""
+    """Return what the machine did besides, in one sentence."""
     others, load = [turn.others for turn in turns], [turn.generator for turn in turns]
     return (
         f"Others took {statistics.mean(others):.0%} of the machine, {max(others):.0%} at most; "
@@ -175,7 +175,7 @@ def noise(turns: list[Turn]) -> str:
 
 
 def document(conditions: dict[str, Any], turns: list[Turn], every: list[Row]) -> str:
-    """All of it as JSON, a turn and a row a line."""
+    """Return everything as JSON, a turn and a row a line."""
     parts = [f' "{name}": {json.dumps(value)}' for name, value in conditions.items()]
     for name, values in (("rows", every), ("turns", turns)):
         lines = ",\n".join(f"  {json.dumps(rounded(asdict(value)))}" for value in values)
@@ -184,7 +184,7 @@ def document(conditions: dict[str, Any], turns: list[Turn], every: list[Row]) ->
 
 
 def rounded(values: dict[str, Any]) -> dict[str, Any]:
-    """Numbers without digits that mean nothing."""
+    """Return numbers without digits that mean nothing."""
     return {
         name: float(f"{value:.6g}") if isinstance(value, float) else value
         for name, value in values.items()

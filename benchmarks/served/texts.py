@@ -27,13 +27,13 @@ Count = Callable[[list[str]], list[int]]  # words -> how many tokens each is, sp
 
 
 def words() -> list[str]:
-    """The distinct words of the repository's own sentences."""
+    """Return the distinct words of the repository's own sentences."""
     text = "\n".join(path.read_text("utf-8") for path in SOURCES)
     return sorted(set(re.findall(r"\b[a-z]{2,}\b", text.lower())))
 
 
 def tokens_of(folder: Path) -> Count:
-    """How a model's tokenizer counts words."""
+    """Return how a model's tokenizer counts words."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -59,27 +59,27 @@ class Texts:
         self.seen: set[str] = set()
 
     def short(self) -> str:
-        """A sentence's length."""
+        """Return a sentence's length."""
         return self.unseen(self.chance.randint(*SHORT))
 
     def mixed(self) -> str:
-        """Mostly a sentence, now and then a page."""
+        """Return a text: mostly a sentence, now and then a page."""
         low, high = MIXED
         return self.unseen(min(high, max(low, round(self.chance.lognormvariate(3.0, 0.8)))))
 
     def long(self) -> str:
-        """As long as the model takes."""
+        """Return a text as long as the model takes."""
         return self.unseen(LONG[0])
 
     def unseen(self, tokens: int) -> str:
-        """A text of exactly so many tokens, special ones included, that has not been before."""
+        """Return a new text of exactly so many tokens, special ones included."""
         while (text := " ".join(self.fill(tokens - SPECIAL))) in self.seen:
             pass
         self.seen.add(text)
         return text
 
     def fill(self, tokens: int) -> Iterator[str]:
-        """Words of so many tokens together."""
+        """Yield words of so many tokens together."""
         while tokens > 0:
             word = self.chance.choice(self.words)
             if self.sizes[word] > tokens:
@@ -99,7 +99,7 @@ class Workload:
 
 
 def mix(texts: Texts) -> list[str]:
-    """One request of many users: mostly a sentence, some paragraphs, now and then a lot."""
+    """Return one request of many users: mostly a sentence, some paragraphs, now and then a lot."""
     draw = texts.chance.random()
     if draw < 0.80:
         return [texts.short()]
@@ -129,16 +129,16 @@ WORKLOADS = {
 
 
 def sized(count: Count) -> dict[str, int]:
-    """The words with their tokens."""
+    """Return the words with their tokens."""
     every = words()
     return dict(zip(every, count(every), strict=True))
 
 
 def embed(texts: list[str]) -> bytes:
-    """A request's body in the words of TEI's POST /embed."""
+    """Return a request's body in the words of TEI's POST /embed."""
     return json.dumps({"inputs": texts}).encode()
 
 
 def openai(texts: list[str]) -> bytes:
-    """The same in the words of OpenAI's, for a server that has nothing else."""
+    """Return the same in the words of OpenAI's, for a server that has nothing else."""
     return json.dumps({"model": "model", "input": texts}).encode()

@@ -50,11 +50,11 @@ class Lines(logging.Formatter):
         self._replica = replica
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, in ASCII: whatever a string holds, it cannot end the line."""
+        """Return one line, in ASCII: whatever a string holds, it cannot end the line."""
         return json.dumps(self.entry(record))
 
     def entry(self, record: logging.LogRecord) -> dict[str, Any]:
-        """What a line says, by name."""
+        """Return what a line says, by name."""
         time = datetime.fromtimestamp(record.created, UTC)
         line = {
             "ts": time.isoformat(timespec="milliseconds"),
@@ -73,7 +73,7 @@ class Words(Lines):
     """Writes records for people."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line: time, level, event, then `name=value`."""
+        """Return one line: time, level, event, then `name=value`."""
         entry = self.entry(record)
         time, level = entry.pop("ts"), entry.pop("level")
         event = json.dumps(entry.pop("event"))[1:-1]
@@ -171,7 +171,7 @@ def unhurried(descriptor: int) -> int:
 
 
 def line(form: Format, replica: str, event: str) -> bytes:
-    """A warning about a replica, as it would have written it."""
+    """Return a warning about a replica, as it would have written it."""
     record = logging.LogRecord("service", logging.WARNING, "", 0, event, (), None)
     return f"{FORMATS[form](replica).format(record)}\n".encode()
 
@@ -188,7 +188,7 @@ def _failure(error: BaseException) -> dict[str, Any]:
 
 
 def _places(trace: TracebackType | None) -> list[str]:
-    """Where an exception went through, as module.function:line, outermost first."""
+    """Return where an exception went through, as module.function:line, outermost first."""
     return [
         f"{frame.f_globals.get('__name__')}.{frame.f_code.co_qualname}:{line}"
         for frame, line in traceback.walk_tb(trace)

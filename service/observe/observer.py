@@ -102,7 +102,7 @@ class Observer:
         self._ended.append(record)
 
     def _under_way(self) -> int:
-        """Requests in flight; with the scrape that asks, no page would ever say 0."""
+        """Return requests in flight; with the scrape that asks, no page would ever say 0."""
         return sum(record.route != SCRAPE for record in self._in_flight)
 
     def tell(self) -> None:

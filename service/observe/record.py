@@ -137,6 +137,6 @@ class Record:
         self.seconds, self.ended = time.monotonic() - self.start, time.time()
 
     def names(self) -> dict[str, Any]:
-        """By what a line of the log is found again."""
+        """Return what a line of the log is found by."""
         trace_id = self.trace.trace_id if self.trace else None
         return {"request_id": self.request_id, "trace_id": trace_id, "route": self.route}

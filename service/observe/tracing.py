@@ -172,7 +172,7 @@ def _exporter(to: str, stack: ExitStack) -> SpanExporter:
 
 
 def _lines(file: IO[str]) -> SpanExporter:
-    """One JSON object a line."""
+    """Return one JSON object a line."""
     return ConsoleSpanExporter(out=file, formatter=_line)
 
 
@@ -201,5 +201,5 @@ def _nanoseconds(seconds: float) -> int:
 
 
 def _epoch() -> int:
-    """What leads from time.monotonic's clock to the calendar's, nanoseconds."""
+    """Return what leads from time.monotonic's clock to the calendar's, nanoseconds."""
     return time.time_ns() - time.monotonic_ns()
