@@ -10,10 +10,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from service.api import problem
-from service.encode.answer import JSON, Encoded, collect
+from service.encode import answer
+from service.encode.answer import JSON, Encoded
 from service.encode.request import Request
 from service.engine.fair.rotation import Lock
 from service.refusals import BY_BODY, BY_HEADERS, Refused
@@ -81,24 +82,38 @@ class Call(ABC):
     seconds: float = math.inf
     media_type: str = JSON
 
+    def at_once(self, encoded: Encoded) -> Answer | None:
+        """Return the answer as it is sent, where it is small; else it has to be written."""
+        return None
+
     @abstractmethod
     async def write(self, encoded: Encoded, turn: Lock) -> Answer:
-        """The answer as it is sent.
+        """Return the answer as it is sent.
 
         Args:
-            turn: held by whoever writes a large answer; see service/encode/answer.py.
+            turn: held while a large answer is written; see service/encode/answer.py.
         """
 
 
-class InPieces(Call):
-    """A call whose answer is written front to back, one piece after another."""
+class JSONCall(Call):
+    """A call that is answered by one tree of JSON."""
 
     @abstractmethod
+    def tree(self, encoded: Encoded) -> Any:
+        """Return the answer as JSON nests it: with arrays, Records and Each of answer.py."""
+
+    def at_once(self, encoded: Encoded) -> Answer | None:
+        if not encoded.small:
+            return None
+        made = Encoded(encoded.head, list(encoded.items), encoded.usage)  # or one is refused
+        return Answer([answer.whole(self.tree(made), self.request.encoding)])
+
     def pieces(self, encoded: Encoded) -> Iterator[bytes]:
-        """The answer, in pieces."""
+        """Return the answer in pieces, end to end."""
+        return answer.in_pieces(self.tree(encoded), self.request.encoding)
 
     async def write(self, encoded: Encoded, turn: Lock) -> Answer:
-        return Answer(await collect(self.pieces(encoded), turn))
+        return Answer(await answer.collect(self.pieces(encoded), turn))
 
 
 class Wording(Protocol):

@@ -10,7 +10,7 @@ import numpy as np
 from model.text.tokenizer import Cut
 from service.encode.answer import Array, Item
 from service.encode.request import Documents, Input, Request, Rerank
-from service.encode.shown import Classes, numbers
+from service.encode.shown import Classes, numbers, of_kind
 from service.refusals import Refused
 from service.wording.fault import Loc
 
@@ -62,9 +62,8 @@ def request(
 def ranked(items: Iterable[Item]) -> list[Rank]:
     """The texts, best first; of equal ones the first."""
     ranks = [
-        Rank(place, float(item.task.logits[0]), float(item.task.scores[0]))
-        for place, item in enumerate(items)
-        if isinstance(item.task, Classes)
+        Rank(place, float(classes.logits[0]), float(classes.scores[0]))
+        for place, classes in enumerate(of_kind(item.task, Classes) for item in items)
     ]
     return sorted(ranks, key=lambda rank: -rank.logit)
 

@@ -1,14 +1,14 @@
 """Arrays -> JSON, base64, safetensors.
 
-Every answer is made in pieces of at most about PIECE_BYTES of array, so that whoever sends it
-can let other requests in between.
+An answer is made in pieces of at most about PIECE_BYTES of array, so that other requests get a
+turn between them; a small one is written at once.
 """
 
 import asyncio
 import base64
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -22,6 +22,7 @@ OCTETS = "application/octet-stream"
 INFERENCE_HEADER = "inference-header-content-length"  # bytes of JSON before those of arrays
 PIECE_ROWS = 2048  # of records, a millisecond
 PIECE_BYTES = 64 * 1024  # as numbers some 200 KiB, half a millisecond
+TOLD_BYTES = 64  # of what is said of a token beside its arrays
 BASE64_BYTES = 3 * 16 * 1024  # of array in a piece of base64: whole threes, and whole numbers
 METADATA = "headlight"  # where a safetensors answer holds its JSON
 
@@ -94,9 +95,14 @@ class Encoded:
     items: Iterable[Item]
     usage: Mapping[str, Any]
 
+    @property
+    def small(self) -> bool:
+        """Return whether it takes no longer to write than a piece of another answer."""
+        usage = self.usage
+        return bool(usage["answer_bytes"] + TOLD_BYTES * usage["tokens"] <= PIECE_BYTES)
 
-@dataclass(frozen=True, slots=True)
-class Records:
+
+class Records(NamedTuple):  # and no dataclass, which orjson would write by itself
     """Columns of equal length that JSON shows as one object a row.
 
     Args:
@@ -115,11 +121,15 @@ class Records:
             yield [dict(zip(self.columns, row, strict=True)) if named else row for row in rows]
 
 
-@dataclass(frozen=True, slots=True)
-class Objects:
-    """Objects with arrays in them, which JSON shows as a list; each is taken in its turn."""
+class Each(NamedTuple):
+    """Entries of a JSON list, each made when the answer has come so far, once.
 
-    each: Iterable[Mapping[str, Any]]
+    Args:
+        plain: whether they hold no arrays.
+    """
+
+    entries: Iterable[Any]
+    plain: bool = False
 
 
 def cast(array: Array, dtype: str) -> Array:
@@ -137,23 +147,26 @@ def cast(array: Array, dtype: str) -> Array:
     return half
 
 
-def as_json(encoded: Encoded, encoding: str) -> Iterator[bytes]:
-    """An answer as JSON, in pieces; arrays as numbers, or as base64 where `encoding` says so."""
-    encode = _base64 if encoding == "base64" else numbers
-    yield orjson.dumps(encoded.head)[:-1] + b',"data":['
-    for index, item in enumerate(encoded.items):
-        yield b"," if index else b""
-        yield from _object(_tree(item), encode)
-    yield b'],"usage":' + orjson.dumps(encoded.usage) + b"}"
+def tree(encoded: Encoded) -> dict[str, Any]:
+    """Return an answer of our own API as JSON nests it, with arrays as leaves."""
+    data = Each(map(_tree, encoded.items))
+    return {**encoded.head, "data": data, "usage": encoded.usage}
 
 
-def as_numbers(tree: Mapping[str, Any], encoding: str = "json") -> Iterator[bytes]:
-    """Facts and arrays by name as JSON, in pieces; what is not finite is null.
+def whole(tree: Any, encoding: str = "json") -> bytes:
+    """Return a tree as JSON, at once; the same bytes as in pieces.
 
     Args:
         encoding: base64, where arrays are to be written so.
     """
-    yield from _object(tree, _base64 if encoding == "base64" else numbers)
+    if encoding == "base64":
+        return orjson.dumps(tree, _encoded)
+    return orjson.dumps(tree, _known, orjson.OPT_SERIALIZE_NUMPY)
+
+
+def in_pieces(tree: Any, encoding: str = "json") -> Iterator[bytes]:
+    """Return the same in pieces; a number that is not finite is null."""
+    return _value(tree, _base64 if encoding == "base64" else numbers)
 
 
 def as_safetensors(encoded: Encoded) -> Iterator[bytes]:
@@ -261,47 +274,72 @@ def _tree(item: Item) -> dict[str, Any]:
         tree |= item.task.tree()
     if item.parts is not None:
         spans = zip(item.facts["spans"], item.parts, strict=True)
-        tree["spans"] = Objects([{**span, "pooled": vector} for span, vector in spans])
+        tree["spans"] = Each([{**span, "pooled": vector} for span, vector in spans])
     if item.attention is not None:
         tree["attention"] = {**item.attention, **item.maps}
     return tree
 
 
+def _value(value: Any, encode: Any) -> Iterator[bytes]:
+    """Write a part of a tree in pieces."""
+    if isinstance(value, dict):
+        yield from _object(value, encode)
+    elif isinstance(value, np.ndarray):
+        yield from encode(value)
+    elif isinstance(value, Records):
+        yield from _records(value)
+    elif isinstance(value, Each):
+        yield from _list(value, encode)
+    else:
+        yield orjson.dumps(value)
+
+
 def _object(tree: Mapping[str, Any], encode: Any) -> Iterator[bytes]:
-    """A dict as JSON in pieces."""
     opening = b"{"
     for key, value in tree.items():
         yield opening + orjson.dumps(key) + b":"
+        yield from _value(value, encode)
         opening = b","
-        if isinstance(value, dict):
-            yield from _object(value, encode)
-        elif isinstance(value, np.ndarray):
-            yield from encode(value)
-        elif isinstance(value, Records):
-            yield from _records(value)
-        elif isinstance(value, Objects):
-            yield from _list(value.each, encode)
-        else:
-            yield orjson.dumps(value)
     yield b"{}" if opening == b"{" else b"}"
 
 
-def _list(objects: Iterable[Mapping[str, Any]], encode: Any) -> Iterator[bytes]:
-    """Dicts as a JSON list in pieces."""
-    yield b"["
-    for index, tree in enumerate(objects):
-        yield b"," if index else b""
-        yield from _object(tree, encode)
-    yield b"]"
+def _list(each: Each, encode: Any) -> Iterator[bytes]:
+    opening = b"["
+    for entry in each.entries:
+        if each.plain:
+            yield opening + orjson.dumps(entry)
+        else:
+            yield opening
+            yield from _value(entry, encode)
+        opening = b","
+    yield b"[]" if opening == b"[" else b"]"
 
 
 def _records(records: Records) -> Iterator[bytes]:
-    """Rows as a JSON list in pieces."""
     opening = b"["
     for rows in records.pieces():
         yield opening + orjson.dumps(rows)[1:-1]
         opening = b","
     yield b"[]" if opening == b"[" else b"]"
+
+
+def _known(value: Any) -> Any:
+    """Return as lists and arrays what orjson does not know."""
+    if isinstance(value, Each):
+        return list(value.entries)
+    if isinstance(value, Records):
+        return [row for rows in value.pieces() for row in rows]
+    if isinstance(value, np.ndarray):  # whose numbers do not lie in order
+        return np.ascontiguousarray(value)
+    raise TypeError(f"{type(value).__name__} is no JSON: this is a bug")
+
+
+def _encoded(value: Any) -> Any:
+    """Return the same, and an array as {"shape", "dtype", "data"}, little-endian."""
+    if not isinstance(value, np.ndarray):
+        return _known(value)
+    data = b"".join(map(base64.b64encode, _pieces(value, BASE64_BYTES)))
+    return {"shape": value.shape, "dtype": value.dtype.name, "data": data.decode()}
 
 
 def numbers(array: Array) -> Iterator[bytes]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import orjson
@@ -23,6 +23,16 @@ class Shown(Protocol):
 
     def arrays(self) -> Iterator[tuple[str, Array]]:
         """Its arrays by the names they have in a safetensors answer."""
+
+
+Made = TypeVar("Made", bound=Shown)
+
+
+def of_kind(shown: Shown | None, kind: type[Made]) -> Made:
+    """Return what a head made, which is what was asked for."""
+    if not isinstance(shown, kind):
+        raise RuntimeError("what a head makes was not asked for: this is a bug")
+    return shown
 
 
 @dataclass(frozen=True, slots=True)

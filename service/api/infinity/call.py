@@ -7,7 +7,7 @@ right, as Infinity and TEI do.
 
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -15,7 +15,7 @@ from uuid import uuid4
 import orjson
 
 from service.api import ranking
-from service.api.dialect import InPieces, Problem, sentence
+from service.api.dialect import JSONCall, Problem, sentence
 from service.api.infinity.request import (
     ANY,
     ClassifyRequest,
@@ -24,9 +24,9 @@ from service.api.infinity.request import (
 )
 from service.api.inputs import items
 from service.api.openai import call as openai
-from service.encode.answer import JSON, Encoded
+from service.encode.answer import JSON, Each, Encoded, Item
 from service.encode.request import Classify, Request
-from service.encode.shown import Classes, numbers
+from service.encode.shown import Classes, numbers, of_kind
 from service.refusals import INFINITY, Refused
 
 DOCUMENTS = re.compile(rb'"documents"\s*:')  # as a key: in a string a quote has a backslash
@@ -40,7 +40,7 @@ class Embeddings(openai.Call):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ranks(InPieces):
+class Ranks(JSONCall):
     """A request of POST /rerank.
 
     Args:
@@ -53,18 +53,22 @@ class Ranks(InPieces):
     raw: bool
     texts: Sequence[str]
 
-    def pieces(self, encoded: Encoded) -> Iterator[bytes]:
-        yield b'{"object":"rerank","results":['
+    def tree(self, encoded: Encoded) -> dict[str, Any]:
         ranks = ranking.best(encoded.items, self.most, self.raw)
-        for row, (place, score) in enumerate(ranks):
-            document = self.texts[place] if self.texts else None
-            rank = {"relevance_score": score, "index": place, "document": document}
-            yield (b"," if row else b"") + orjson.dumps(rank)
-        yield b"]," + _end(encoded)
+        texts = self.texts
+        results = [
+            {
+                "relevance_score": score,
+                "index": place,
+                "document": texts[place] if texts else None,
+            }
+            for place, score in ranks
+        ]
+        return {"object": "rerank", "results": Each(results, plain=True), **_ended(encoded)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Classification(InPieces):
+class Classification(JSONCall):
     """A request of POST /classify.
 
     Args:
@@ -73,15 +77,13 @@ class Classification(InPieces):
 
     raw: bool
 
-    def pieces(self, encoded: Encoded) -> Iterator[bytes]:
-        yield b'{"object":"classify","data":['
-        for place, item in enumerate(encoded.items):
-            if isinstance(item.task, Classes):
-                yield (b"," if place else b"") + orjson.dumps(self._best_first(item.task))
-        yield b"]," + _end(encoded)
+    def tree(self, encoded: Encoded) -> dict[str, Any]:
+        data = Each(map(self._best_first, encoded.items), plain=True)
+        return {"object": "classify", "data": data, **_ended(encoded)}
 
-    def _best_first(self, classes: Classes) -> list[dict[str, Any]]:
-        """Of equal ones the first."""
+    def _best_first(self, item: Item) -> list[dict[str, Any]]:
+        """Return the classes, of equal ones the first first."""
+        classes = of_kind(item.task, Classes)
         scores = classes.logits if self.raw else classes.scores
         rows = zip(numbers(scores), classes.labels, strict=True)
         return [
@@ -178,11 +180,9 @@ def _model(name: str | None) -> str | None:
     return None if name == ANY else name
 
 
-def _end(encoded: Encoded) -> bytes:
-    """What ends an answer."""
-    tokens = encoded.usage["tokens"]
-    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    return orjson.dumps({"model": encoded.head["model"], "usage": usage, **_stamp()})[1:]
+def _ended(encoded: Encoded) -> dict[str, Any]:
+    """Return what ends an answer."""
+    return {"model": encoded.head["model"], "usage": openai.told(encoded), **_stamp()}
 
 
 def _stamp() -> dict[str, Any]:

@@ -1,9 +1,11 @@
 """POST /v1/encode: our own wire, JSON or safetensors."""
 
+from abc import abstractmethod
 from collections.abc import Iterator
+from typing import Any
 
 from service.api import problem as wording
-from service.api.dialect import InPieces, Problem
+from service.api.dialect import Answer, JSONCall, Problem
 from service.api.native import tensor_file
 from service.api.native.request import EncodeRequest
 from service.api.native.tensor_file import Request
@@ -16,16 +18,31 @@ NUMBERS = Layout(compact=({"encoding": "base64"}, {"accept": SAFETENSORS}), half
 BYTES = Layout(numbers=(), half=True)
 
 
-class Call(InPieces):
-    """A request of POST /v1/encode."""
+class Call(JSONCall):
+    """A request of one of our own routes, answered in JSON or as a safetensors file."""
+
+    @abstractmethod
+    def file(self, encoded: Encoded) -> Iterator[bytes]:
+        """Return the answer as a file, in pieces."""
+
+    def at_once(self, encoded: Encoded) -> Answer | None:
+        return None if self.media_type == SAFETENSORS else super().at_once(encoded)
 
     def pieces(self, encoded: Encoded) -> Iterator[bytes]:
-        if self.media_type == SAFETENSORS:
-            return answer.as_safetensors(encoded)
-        return answer.as_json(encoded, self.request.encoding)
+        return (self.file if self.media_type == SAFETENSORS else super().pieces)(encoded)
 
 
-def parse(body: bytes, media_type: str, accept: str, most_json: int) -> Call:
+class Encode(Call):
+    """A request of POST /v1/encode."""
+
+    def tree(self, encoded: Encoded) -> dict[str, Any]:
+        return answer.tree(encoded)
+
+    def file(self, encoded: Encoded) -> Iterator[bytes]:
+        return answer.as_safetensors(encoded)
+
+
+def parse(body: bytes, media_type: str, accept: str, most_json: int) -> Encode:
     """Read a request.
 
     Args:
@@ -38,7 +55,7 @@ def parse(body: bytes, media_type: str, accept: str, most_json: int) -> Call:
     """
     request = read(body, media_type, most_json, EncodeRequest)
     written = layout(request.encoding, accept)
-    return Call(request=request.plain(written), media_type=accept)
+    return Encode(request=request.plain(written), media_type=accept)
 
 
 def read(body: bytes, media_type: str, most_json: int, kind: type[Request]) -> Request:

@@ -1,17 +1,15 @@
 """POST /v1/embeddings and GET /v1/models, as OpenAI's clients know them."""
 
 import base64
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import orjson
 
-from service.api.dialect import InPieces, Problem, sentence
+from service.api.dialect import JSONCall, Problem, sentence
 from service.api.inputs import items
 from service.api.openai.request import EmbeddingsRequest
-from service.encode import answer
-from service.encode.answer import JSON, Array, Encoded
+from service.encode.answer import JSON, Array, Each, Encoded
 from service.encode.request import Layout, Pooled, Request
 from service.refusals import OPENAI, Refused
 
@@ -23,29 +21,26 @@ NUMBERS, BYTES = Layout(compact=({"encoding_format": "base64"},)), Layout(number
 UNIT = Pooled(normalize=True)  # as TEI's route has it, whatever the checkpoint does
 
 
-class Call(InPieces):
-    """A request of POST /v1/request."""
+class Call(JSONCall):
+    """A request of POST /v1/embeddings."""
 
-    def pieces(self, encoded: Encoded) -> Iterator[bytes]:
-        yield b'{"object":"list","data":['
-        for index, item in enumerate(encoded.items):
-            head = {"object": "embedding", "index": index}
-            yield (b"," if index else b"") + orjson.dumps(head)[:-1] + b',"embedding":'
-            if item.pooled is not None:
-                encode = answer.numbers if self.request.layout is NUMBERS else _base64
-                yield from encode(item.pooled)
-            yield b"}"
-        tokens = encoded.usage["tokens"]
-        tail = {
-            "model": encoded.head["model"],
-            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
-            **self.added(),
-        }
-        yield b"]," + orjson.dumps(tail)[1:]
+    def tree(self, encoded: Encoded) -> dict[str, Any]:
+        data = Each(
+            {"object": "embedding", "index": index, "embedding": self._written(item.pooled)}
+            for index, item in enumerate(encoded.items)
+        )
+        model, usage = encoded.head["model"], told(encoded)
+        return {"object": "list", "data": data, "model": model, "usage": usage, **self.added()}
 
     def added(self) -> dict[str, Any]:
-        """What an API like OpenAI's answers as well."""
+        """Return what an API like OpenAI's answers as well."""
         return {}
+
+    def _written(self, vector: Array | None) -> Array | str | None:
+        """Return a vector, or base64 of its little-endian float32 bytes."""
+        if vector is None or self.request.layout is NUMBERS:
+            return vector
+        return base64.b64encode(np.ascontiguousarray(vector, dtype="<f4").data).decode()
 
 
 def parse(body: bytes) -> Call:
@@ -62,6 +57,12 @@ def parse(body: bytes) -> Call:
         layout=NUMBERS if request.encoding_format == "float" else BYTES,
     )
     return Call(request=native)
+
+
+def told(encoded: Encoded) -> dict[str, int]:
+    """Return what a request took."""
+    tokens = encoded.usage["tokens"]
+    return {"prompt_tokens": tokens, "total_tokens": tokens}
 
 
 def unit(dimensions: int | None) -> Pooled:
@@ -98,12 +99,6 @@ def problem(refused: Refused, request_id: str) -> Problem:
         "code": CODES.get(refused.code, refused.code),
     }
     return Problem(status, orjson.dumps({"error": fault}), JSON)
-
-
-def _base64(array: Array) -> Iterator[bytes]:
-    """An array's little-endian float32 bytes as a JSON string."""
-    little = np.ascontiguousarray(array, dtype="<f4")
-    yield b'"' + base64.b64encode(little.data) + b'"'
 
 
 def _model(name: str) -> dict[str, Any]:

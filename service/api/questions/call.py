@@ -3,27 +3,28 @@
 from collections.abc import Iterator
 from typing import Any
 
-from service.api.dialect import InPieces
+from service.api.native import call as native
 from service.api.native.call import layout, read
 from service.api.questions.request import ComparisonRequest
 from service.encode import answer
-from service.encode.answer import SAFETENSORS, Encoded, Item, Objects, Records
+from service.encode.answer import Each, Encoded, Item, Records
 
 PAIRS = "pairs."  # how the names of the arrays of one table begin
 
 
-class Call(InPieces):
+class Call(native.Call):
     """A request of POST /v1/similarity."""
 
-    def pieces(self, encoded: Encoded) -> Iterator[bytes]:
+    def tree(self, encoded: Encoded) -> dict[str, Any]:
         left, *right = encoded.items
-        if self.media_type == SAFETENSORS:
-            facts = {"left": left.facts, "right": [item.facts for item in right]}
-            told = {**encoded.head, **facts, "usage": encoded.usage}
-            return answer.as_file(told, dict(_tensors(right)))
-        trees = (_tree(item, self.request.encoding) for item in right)
-        told = {**encoded.head, "left": dict(left.facts), "right": Objects(trees)}
-        return answer.as_numbers({**told, "usage": dict(encoded.usage)}, self.request.encoding)
+        trees = Each(_tree(item, self.request.encoding) for item in right)
+        return {**encoded.head, "left": left.facts, "right": trees, "usage": encoded.usage}
+
+    def file(self, encoded: Encoded) -> Iterator[bytes]:
+        left, *right = encoded.items
+        facts = {"left": left.facts, "right": [item.facts for item in right]}
+        told = {**encoded.head, **facts, "usage": encoded.usage}
+        return answer.as_file(told, dict(_tensors(right)))
 
 
 def similarity(body: bytes, media_type: str, accept: str, most_json: int) -> Call:

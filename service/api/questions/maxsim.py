@@ -3,27 +3,28 @@
 from collections.abc import Iterator
 from typing import Any
 
-from service.api.dialect import InPieces
+from service.api.native import call as native
 from service.api.native.call import layout, read
 from service.api.questions.request import MaxsimRequest
 from service.encode import answer
-from service.encode.answer import SAFETENSORS, Encoded, Item, Objects, Records
+from service.encode.answer import Each, Encoded, Item, Records
 
 MATCHES = "matches."  # how the names of the arrays of one document begin
 
 
-class Call(InPieces):
+class Call(native.Call):
     """A request of POST /v1/maxsim."""
 
-    def pieces(self, encoded: Encoded) -> Iterator[bytes]:
+    def tree(self, encoded: Encoded) -> dict[str, Any]:
         query, *documents = encoded.items
-        told = {**encoded.head, "query": dict(query.facts)}
-        if self.media_type == SAFETENSORS:
-            facts = {"results": [item.facts for item in documents], "usage": encoded.usage}
-            return answer.as_file({**told, **facts}, dict(_tensors(documents)))
-        trees = (_tree(item, self.request.encoding) for item in documents)
-        told |= {"results": Objects(trees), "usage": dict(encoded.usage)}
-        return answer.as_numbers(told, self.request.encoding)
+        results = Each(_tree(item, self.request.encoding) for item in documents)
+        return {**encoded.head, "query": query.facts, "results": results, "usage": encoded.usage}
+
+    def file(self, encoded: Encoded) -> Iterator[bytes]:
+        query, *documents = encoded.items
+        facts = {"query": query.facts, "results": [item.facts for item in documents]}
+        told = {**encoded.head, **facts, "usage": encoded.usage}
+        return answer.as_file(told, dict(_tensors(documents)))
 
 
 def parse(body: bytes, media_type: str, accept: str, most_json: int) -> Call:

@@ -3,22 +3,23 @@
 Scores are by the checkpoint's own activation, as sentence-transformers' CrossEncoder gives them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import orjson
 
 from service.api import ranking
-from service.api.dialect import InPieces, Problem, sentence
+from service.api.dialect import JSONCall, Problem, sentence
 from service.api.rerank.request import RerankRequest
-from service.encode.answer import JSON, Encoded
+from service.encode.answer import JSON, Each, Encoded
 from service.encode.shown import numbers
 from service.refusals import Refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call(InPieces):
+class Call(JSONCall):
     """A request.
 
     Args:
@@ -29,16 +30,17 @@ class Call(InPieces):
     most: int | None
     texts: Sequence[str]
 
-    def pieces(self, encoded: Encoded) -> Iterator[bytes]:
+    def tree(self, encoded: Encoded) -> dict[str, Any]:
         ranks = ranking.ranked(encoded.items)[: self.most]
         scores = numbers(np.array([rank.score for rank in ranks], dtype=np.float32))
-        yield orjson.dumps({"model": encoded.head["model"]})[:-1] + b',"results":['
-        for place, (rank, score) in enumerate(zip(ranks, scores, strict=True)):
-            document = {"document": {"text": self.texts[rank.place]}} if self.texts else {}
-            yield b"," if place else b""
-            yield orjson.dumps({"index": rank.place, "relevance_score": score, **document})
+        rows = zip(ranks, scores, strict=True)
+        results = Each((self._result(rank.place, score) for rank, score in rows), plain=True)
         usage = {"total_tokens": encoded.usage["tokens"]}
-        yield b'],"usage":' + orjson.dumps(usage) + b"}"
+        return {"model": encoded.head["model"], "results": results, "usage": usage}
+
+    def _result(self, place: int, score: float) -> dict[str, Any]:
+        told = {"index": place, "relevance_score": score}
+        return {**told, "document": {"text": self.texts[place]}} if self.texts else told
 
 
 def parse(body: bytes, most: int, documents: bool) -> Call:

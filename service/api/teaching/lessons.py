@@ -61,7 +61,7 @@ class Lessons:
         """
         self._admission.settle(record, mixture.given)
         self._reserve(record, mixture.bytes)
-        return answer.as_numbers(await self._aside.run(once(partial(attend, mixture)), deadline))
+        return answer.in_pieces(await self._aside.run(once(partial(attend, mixture)), deadline))
 
     async def explain(
         self, request: ExplainRequest, deadline: float, record: Record
@@ -89,7 +89,7 @@ class Lessons:
         told = {**self._head, **_facts(request.layer, text, done.steps)}
         if request.weights:
             told["parameters"] = {"eps": config.norm_eps, **_parameters(done.steps)}
-        return answer.as_numbers(told)
+        return answer.in_pieces(told)
 
     def _reserve(self, record: Record, size: int) -> None:
         self._admission.reserve(record, arrays=size, answers=TEXT_BYTES * size)

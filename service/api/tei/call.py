@@ -4,18 +4,17 @@ What differs from it on purpose: token ids are encoded as given, where TEI makes
 tokenizes that; unknown fields are refused; a prompt by name before token ids is refused.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import orjson
 
 from model.text import tokenizer
-from service.api.dialect import InPieces, Problem, sentence
+from service.api.dialect import JSONCall, Problem, sentence
 from service.api.inputs import items
 from service.api.tei.request import Cut, EmbedAllRequest, EmbedRequest, Side, SimilarityRequest
-from service.encode import answer
-from service.encode.answer import JSON, Array, Encoded
+from service.encode.answer import JSON, Array, Each, Encoded, Item
 from service.encode.request import Layout, Pooled, Request
 from service.refusals import TEI, Refused
 
@@ -32,21 +31,18 @@ ERROR_TYPES = {  # by code; of any other code OTHER_ERROR
 OTHER_ERROR = "Validation"
 
 
-class Call(InPieces):
+class Call(JSONCall):
     """A request of POST /embed or POST /embed_all: answered by an entry for each input."""
 
-    def pieces(self, encoded: Encoded) -> Iterator[bytes]:
-        for index, item in enumerate(encoded.items):
-            yield b"," if index else b"["
-            yield from answer.numbers(_array(item))
-        yield b"]"
+    def tree(self, encoded: Encoded) -> Any:
+        return Each(map(_array, encoded.items))
 
 
-class Comparison(Call):
+class Comparison(JSONCall):
     """A request of POST /similarity: answered by the first input's cosine with each other."""
 
-    def pieces(self, encoded: Encoded) -> Iterator[bytes]:
-        yield from answer.numbers(_cosines(map(_array, encoded.items)))
+    def tree(self, encoded: Encoded) -> Any:
+        return _cosines(map(_array, encoded.items))
 
 
 def embed(body: bytes) -> Call:
@@ -66,7 +62,7 @@ def embed_all(body: bytes) -> Call:
     return Call(request=native(request, request.inputs, pooled=False, tokens=True))
 
 
-def similarity(body: bytes) -> Call:
+def similarity(body: bytes) -> Comparison:
     """Read a request of POST /similarity; raises as `embed` does, and Refused without sentences."""
     comparison = SimilarityRequest.model_validate_json(body)
     if not comparison.inputs.sentences:
@@ -145,7 +141,7 @@ def native(cut: Cut, inputs: str | list[Any], **more: Any) -> Request:
     )
 
 
-def _array(item: answer.Item) -> Array:
+def _array(item: Item) -> Array:
     """What is asked for of an input: its tokens' vectors, or the pooled one."""
     array = item.pooled if item.tokens is None else item.tokens
     if array is None:

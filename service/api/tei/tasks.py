@@ -4,26 +4,25 @@ Scores are as TEI makes them, whatever the checkpoint's own activation: softmax 
 classes, the sigmoid of one; the logits where `raw_scores` asks for them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import orjson
 
 from service.api import ranking
-from service.api.dialect import InPieces, Problem
+from service.api.dialect import JSONCall, Problem
 from service.api.tei import call
 from service.api.tei.request import EmbedAllRequest
 from service.api.tei.task_request import PredictRequest, RankRequest
-from service.encode.answer import Array, Encoded
+from service.encode.answer import Array, Each, Encoded, Item
 from service.encode.request import Classify, Input, Request, Sparse
-from service.encode.shown import Classes, Weights, numbers
+from service.encode.shown import Classes, Weights, numbers, of_kind
 from service.refusals import Refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction(InPieces):
+class Prediction(JSONCall):
     """A request of POST /predict.
 
     Args:
@@ -36,16 +35,13 @@ class Prediction(InPieces):
     function: str | None
     most: int | None
 
-    def pieces(self, encoded: Encoded) -> Iterator[bytes]:
-        yield b"" if self.single else b"["
-        for index, item in enumerate(encoded.items):
-            yield b"," if index else b""
-            if isinstance(item.task, Classes):
-                yield orjson.dumps(self._predicted(item.task))
-        yield b"" if self.single else b"]"
+    def tree(self, encoded: Encoded) -> Any:
+        predicted = map(self._predicted, encoded.items)
+        return next(predicted) if self.single else Each(predicted, plain=True)
 
-    def _predicted(self, classes: Classes) -> list[dict[str, Any]]:
-        """The classes, best first; of equal ones the first."""
+    def _predicted(self, item: Item) -> list[dict[str, Any]]:
+        """Return the classes, best first; of equal ones the first."""
+        classes = of_kind(item.task, Classes)
         scores = _scores(classes.logits, self.function)
         rows = zip(numbers(scores), classes.labels, strict=True)
         best = sorted(rows, key=lambda row: -row[0])[: self.most]
@@ -53,7 +49,7 @@ class Prediction(InPieces):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ranks(InPieces):
+class Ranks(JSONCall):
     """A request of POST /rerank.
 
     Args:
@@ -66,25 +62,25 @@ class Ranks(InPieces):
     raw: bool
     texts: Sequence[str]
 
-    def pieces(self, encoded: Encoded) -> Iterator[bytes]:
+    def tree(self, encoded: Encoded) -> Each:
         ranks = ranking.best(encoded.items, self.most, self.raw)
-        for row, (place, score) in enumerate(ranks):
-            text = {"text": self.texts[place]} if self.texts else {}
-            yield b"," if row else b"["
-            yield orjson.dumps({"index": place, **text, "score": score})
-        yield b"]"
+        return Each((self._rank(place, score) for place, score in ranks), plain=True)
+
+    def _rank(self, place: int, score: float) -> dict[str, Any]:
+        text = {"text": self.texts[place]} if self.texts else {}
+        return {"index": place, **text, "score": score}
 
 
-class SparseVectors(InPieces):
+class SparseVectors(JSONCall):
     """A request of POST /embed_sparse."""
 
-    def pieces(self, encoded: Encoded) -> Iterator[bytes]:
-        for place, item in enumerate(encoded.items):
-            yield b"," if place else b"["
-            if isinstance(item.task, Weights):
-                entries = zip(item.task.indices.tolist(), numbers(item.task.values), strict=True)
-                yield orjson.dumps([{"index": index, "value": value} for index, value in entries])
-        yield b"]"
+    def tree(self, encoded: Encoded) -> Each:
+        return Each(map(self._weights, encoded.items), plain=True)
+
+    def _weights(self, item: Item) -> list[dict[str, Any]]:
+        weights = of_kind(item.task, Weights)
+        entries = zip(weights.indices.tolist(), numbers(weights.values), strict=True)
+        return [{"index": index, "value": value} for index, value in entries]
 
 
 def predict(body: bytes) -> Prediction:

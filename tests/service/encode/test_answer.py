@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import orjson
@@ -10,13 +11,17 @@ from safetensors.numpy import load
 
 from service.encode.answer import (
     PIECE_BYTES,
+    Each,
     Encoded,
     Item,
     NotFinite,
-    as_json,
+    Records,
     as_safetensors,
     cast,
+    in_pieces,
     numbers,
+    tree,
+    whole,
 )
 
 HEAD, USAGE = {"model": "m"}, {"tokens": 5}
@@ -36,19 +41,33 @@ def item(tokens: int) -> Item:
 def test_pieces_join_to_what_one_dump_would_give(tokens: int) -> None:
     """Cut or whole, the JSON is the same; a large array comes in several pieces."""
     one = item(tokens)
-    tree = {
+    told = {
         **one.facts,
         "pooled": one.pooled,
         "token_vectors": one.tokens,
         "layers": {"3": one.tokens},
         "attention": {"form": "full", **one.maps},
     }
-    whole = {**HEAD, "data": [tree, tree], "usage": USAGE}
+    expected = {**HEAD, "data": [told, told], "usage": USAGE}
 
-    pieces = list(as_json(Encoded(HEAD, [one, one], USAGE), "json"))
+    pieces = list(in_pieces(tree(Encoded(HEAD, [one, one], USAGE))))
 
-    assert b"".join(pieces) == orjson.dumps(whole, option=orjson.OPT_SERIALIZE_NUMPY)
+    assert b"".join(pieces) == orjson.dumps(expected, option=orjson.OPT_SERIALIZE_NUMPY)
     assert max(map(len, pieces)) < 8 * PIECE_BYTES
+
+
+@pytest.mark.parametrize("encoding", ["json", "base64"])
+def test_a_small_answer_has_the_bytes_of_one_in_pieces(encoding: str) -> None:
+    """Whatever an answer holds: arrays in any order, rows, lists in lists, and nothing."""
+    array = np.random.default_rng(0).standard_normal((5, 7), dtype=np.float32)
+    rows = Records({"token": np.arange(5, dtype=np.int32), "share": array[:, 0]}, named=False)
+    arrays = [array, array.T, array[:, 1], array.astype(np.float16), array[:0], np.inf * array]
+
+    def answer() -> dict[str, Any]:
+        each = Each({"facts": (1, None), "array": one} for one in arrays)
+        return {"each": each, "rows": rows, "none": Each([]), "plain": Each([{"a": "é"}], True)}
+
+    assert whole(answer(), encoding) == b"".join(in_pieces(answer(), encoding))
 
 
 def test_a_single_map_is_cut_too() -> None:
@@ -98,7 +117,7 @@ def test_an_item_is_made_when_its_turn_has_come() -> None:
             made.append(number)
             yield item(5)
 
-    pieces = as_json(Encoded(HEAD, items(), USAGE), "json")
+    pieces = in_pieces(tree(Encoded(HEAD, items(), USAGE)))
 
     assert [list(made) for _ in pieces if len(made) < 2][-1] == [0]
     assert made == [0, 1]

@@ -195,7 +195,7 @@ REFUSED = {
         "model: this service",
     ),
     "an image": (NAME, "/embeddings", {"input": "a", "modality": "image"}, 422, "modality: "),
-    "an unknown field": (NAME, "/embeddings", {"input": "a", "colour": 1}, 422, "a name of 6"),
+    "an unknown field": (NAME, "/embeddings", {"input": "a", "colour": 1}, 422, "(6 characters)"),
     "an empty text": (NAME, "/embeddings", {"input": ["a", ""]}, 422, "input[1]"),
     "too many dimensions": (NAME, "/embeddings", {"input": "a", "dimensions": 999}, 422, "dimens"),
     "no texts": ("classifier", "/classify", {"input": []}, 422, "input: "),
@@ -206,7 +206,7 @@ REFUSED = {
     "an empty query": ("reranker", "/rerank", {"query": "", "documents": ["b"]}, 422, "query: "),
     "both": (
         *("reranker", "/rerank", {"query": "a", "documents": ["b"], "texts": ["b"]}),
-        *(422, "a name of 5 characters"),
+        *(422, "unknown field (5 characters)"),
     ),
 }
 

@@ -295,6 +295,6 @@ async def test_in_company_it_is_explained_the_same(replica: Replica) -> None:
 
 async def test_a_score_beyond_a_window_is_null() -> None:
     """JSON has no infinity; every other number stays one."""
-    pieces = answer.as_numbers({"scores": np.array([[0.5, -np.inf]], np.float32)})
+    pieces = answer.in_pieces({"scores": np.array([[0.5, -np.inf]], np.float32)})
 
     assert orjson.loads(b"".join(pieces)) == {"scores": [[0.5, None]]}
