@@ -80,7 +80,7 @@ def serve(config: Path | None, example: bool, **flags: Any) -> None:
             address = stack.enter_context(launch.running(settings, lambda line: tell(err, line)))
             tell(out, greeting(settings, address))
             if example and settings.keyed:
-                tell(err, "no example is sent: this service asks for an API key")
+                tell(err, "no example: this service needs an API key")
             elif example:
                 from service.commands import encode
 
@@ -119,7 +119,12 @@ def doctor(config: Path | None, as_json: bool, **flags: Any) -> None:
 
 @click.command()
 @URL
-@click.option("--interval", type=click.FloatRange(0.5, 60), default=2.0, help="seconds; default 2")
+@click.option(
+    "--interval",
+    type=click.FloatRange(0.5, 60),
+    default=2.0,
+    help="seconds between screens  [default: 2]",
+)
 @KEY_FILE
 @click.option("--once", is_flag=True, help="show one interval and exit")
 @JSON
@@ -149,17 +154,17 @@ def top(url: str, interval: float, key_file: Path | None, once: bool, as_json: b
 @click.argument("model", metavar="FOLDER|HUB_ID")
 @click.argument("out", type=click.Path(path_type=Path))
 def convert(model: str, out: Path) -> None:
-    """Make OUT, a folder of safetensors, of a model whose weights are pickles.
+    """Convert a model with pickled weights into OUT, a folder of safetensors.
 
-    Each pickle is read in a process of its own that may do little else, and what is written is
-    compared with it bit by bit. OUT must not exist, or be empty.
+    Each pickle is read in a confined process of its own, and the result is compared with it bit
+    by bit. OUT must not exist, or must be empty.
     """
     from service.commands import convert as conversion
 
     # every signal is as Ctrl-C, so that nothing half made is left
-    with one_line_ends("stopped; nothing was made"), handled(signal.default_int_handler):
+    with one_line_ends("stopped; nothing was written"), handled(signal.default_int_handler):
         conversion.convert(model, out, lambda line: tell(sys.stderr, line))
-    tell(sys.stdout, f"headlight: {out} is made; headlight serve --model {shlex.quote(str(out))}")
+    tell(sys.stdout, f"headlight: {out} is ready; headlight serve --model {shlex.quote(str(out))}")
 
 
 @click.group()
@@ -173,8 +178,8 @@ def config() -> None:
 def check_files(files: tuple[Path, ...], as_json: bool) -> None:
     """Check Serve files, RayServices and env files of a cluster; send nothing.
 
-    Each mistake is a line, FILE:LINE: key: what is wrong. The exit status is 2 if there is one.
-    Serve files are held against the variables of the env files among FILES.
+    Each mistake is a line, FILE:LINE: key: reason. The exit status is 2 if there is one. Serve
+    files are checked against the variables of the env files among FILES.
     """
     from service.deployment.check import check, row
 
@@ -195,18 +200,18 @@ def check_files(files: tuple[Path, ...], as_json: bool) -> None:
 @click.argument("file", type=PRESENT)
 @DASHBOARD
 @click.option(
-    "--wait", type=click.FloatRange(0.1, 3600), default=300.0, help="seconds; default 300"
+    "--wait", type=click.FloatRange(0.1, 3600), default=300.0, help="seconds  [default: 300]"
 )
 @click.option("--prune", is_flag=True, help="remove the applications that FILE does not name")
-@click.option("--dry-run", is_flag=True, help="say what would change, and send nothing")
+@click.option("--dry-run", is_flag=True, help="show what would change, and send nothing")
 @JSON
 def deploy(
     file: Path, address: str, wait: float, prune: bool, dry_run: bool, as_json: bool
 ) -> None:
-    """Check a Serve FILE, send it to a running cluster, and say what became of it.
+    """Check a Serve FILE, deploy it to a running cluster, and report the result.
 
     The exit status is 2 if nothing was sent, and 1 if what was sent does not run. With --dry-run
-    it is 2 where the same command without it would be refused.
+    it is 2 if the command without it would be refused.
     """
     from service.deployment import deploy as deployment
     from service.deployment.dashboard import Refused, Unreachable
@@ -242,7 +247,7 @@ def status(address: str, as_json: bool) -> None:
     """Show what a cluster serves: applications, models, replicas, the last error.
 
     The exit status is 0 if all that was deployed runs, 1 if something does not or nothing is
-    deployed, and 2 if the cluster cannot be asked. A service of `headlight serve` has no
+    deployed, and 2 if the cluster cannot be reached. A service of `headlight serve` has no
     dashboard to ask; `headlight top` shows it.
     """
     from rich.console import Console
@@ -309,7 +314,7 @@ def load(flags: dict[str, Any], config: Path | None) -> Settings:
     """Settle the settings, or leave with a line that names the wrong one."""
     named = flags.pop("named")
     if None not in (named, flags["model"]):
-        refuse(f"the model is said twice: {named} and --model {flags['model']}", USAGE)
+        refuse(f"the model is given twice: {named} and --model {flags['model']}", USAGE)
     try:
         flags["model"] = named if named is not None else flags["model"]
         settings = settle(flags, file=config)

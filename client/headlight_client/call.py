@@ -121,7 +121,7 @@ class AsyncClient:
         try:
             return loads(answer)
         except ValueError as error:
-            raise NoAnswer(f"{self.url}{path} does not answer with JSON") from error
+            raise NoAnswer(f"{self.url} is not a Headlight service") from error
 
     async def encode(
         self,
@@ -417,7 +417,7 @@ def authorization(key: str | None) -> dict[str, str]:
     if key is None:
         return {}
     if not key or not key.isascii() or not key.isprintable() or " " in key:
-        raise ValueError("the key is empty or holds characters that no header can carry")
+        raise ValueError("the key is empty or holds characters that a header cannot carry")
     return {"Authorization": f"Bearer {key}"}
 
 

@@ -55,10 +55,10 @@ def convert(model: str, out: Path, say: Say) -> None:
     """
     out = out.absolute()
     if not out.parent.is_dir():
-        raise Failed(f"{out.parent} is no folder")
+        raise Failed(f"{out.parent} is not a folder")
     # a link is taken too: nothing can be renamed to where it leads
     if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
-        raise Failed(f"{out} is there already: name a folder that is not, or is empty")
+        raise Failed(f"{out} already exists and is not an empty folder")
     try:
         folder = weights.with_pickles(model)
     except weights.ModelNotFound as error:
@@ -70,7 +70,7 @@ def convert(model: str, out: Path, say: Say) -> None:
     try:
         made = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     except OSError as error:
-        raise Failed(f"nothing can be written beside {out}: {error.strerror}") from error
+        raise Failed(f"cannot write next to {out}: {error.strerror}") from error
     try:
         sizes = {job: _convert(folder / job.source, made, job, say) for job in jobs}
         if shards:
@@ -98,7 +98,7 @@ def _shards(folder: Path) -> dict[str, str]:
     except (ValueError, KeyError, TypeError) as error:
         raise Failed(f"{INDEX} has no weight_map") from error
     if not inside:
-        raise Failed(f"{INDEX} names what is no .bin file of the folder")
+        raise Failed(f"{INDEX} names files that are not .bin files of the folder")
     if missing := [name for name in names if not (folder / name).is_file()]:
         raise Failed(f"{folder} lacks {', '.join(missing)}")
     return shards

@@ -53,7 +53,7 @@ def export(url: str, key: str | None, text: str, form: str, path: Path) -> None:
         Failed: there is no service, or it refused; the message says why.
     """
     if path.suffix != ENDINGS[form]:
-        raise Unusable(f"{path}: the name of --out ends in {ENDINGS[form]} for {form}")
+        raise Unusable(f"{path}: --out must end in {ENDINGS[form]} for {form}")
     bertviz = _bertviz() if form == "bertviz" else None
     with connected(url, key, PATIENCE_SECONDS) as (client, _):
         encoded = client.encode([text], pooled=False, attention={})

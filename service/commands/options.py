@@ -34,21 +34,25 @@ JSON = click.option("--json", "as_json", is_flag=True, help="print JSON, for pro
 FORMAT = click.option(
     "--format",
     type=click.Choice(["jsonl", "txt", "csv", "tsv"]),
-    help="how a file holds texts  [default: as its name ends, or jsonl]",
+    help="format of a file of texts  [default: by its extension, or jsonl]",
 )
 COLUMN = click.option(
-    "--column", help="of csv and tsv: its name in the first row, or its number from 1"
+    "--column", help="column of csv or tsv: its name in the first row, or its number from 1"
 )
 TRUNCATE = click.option(
     "--truncate",
     type=click.Choice(["refuse", "right", "left"]),
-    help="where long texts of a file are cut  [default: refuse]",
+    help="where to cut long texts of a file  [default: refuse]",
 )
 RANKING = (
     click.option("--head", metavar="L5H11", help="rank the texts of --corpus by this head"),
-    click.option("--statistic", type=click.Choice(FIELDS), help="with --head: by what of it"),
-    click.option("--lowest", is_flag=True, help="the smallest values, not the largest"),
-    click.option("--top", type=click.IntRange(1, 1000), help="how many texts  [default: 50]"),
+    click.option(
+        "--statistic", type=click.Choice(FIELDS), help="with --head: the statistic to rank by"
+    ),
+    click.option("--lowest", is_flag=True, help="list the smallest values, not the largest"),
+    click.option(
+        "--top", type=click.IntRange(1, 1000), help="number of texts to list  [default: 50]"
+    ),
     FORMAT,
     COLUMN,
     TRUNCATE,
@@ -90,7 +94,7 @@ class Sectioned(click.Command):
         return super().parse_args(ctx, list(_switched(args)))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write a section for each subject, and one for what is no setting."""
+        """Write a section for each subject, and one for options that are not settings."""
         settings, others = dict[str, list[tuple[str, str]]](), list[tuple[str, str]]()
         records, title = others, ""
         for parameter in self.get_params(ctx):
@@ -132,7 +136,7 @@ class Grouped(click.Group):
 
 
 def _switched(args: list[str]) -> Iterator[str]:
-    """Arguments, where a switch with a value has become one or its opposite."""
+    """Replace a switch with a value by the switch or its opposite."""
     rest = iter([*args, ""])
     given = next(rest)
     for following in rest:

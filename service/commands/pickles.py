@@ -141,9 +141,9 @@ def load(torch: Any, source: Path) -> dict[str, Any]:
         wanted = GLOBAL.search(str(error))
         if wanted:
             raise Refused(
-                f"it asks for {wanted[1]}, which is no tensor; it may run code"
+                f"it asks for {wanted[1]}, which is not a tensor; it may run code"
             ) from error
-        raise Refused(f"it is no pickle of tensors: {line(error)}") from error
+        raise Refused(f"it is not a pickle of tensors: {line(error)}") from error
     except Exception as error:  # the file may be anything
         if "allocate" in str(error):
             raise MemoryError from error
@@ -152,7 +152,7 @@ def load(torch: Any, source: Path) -> dict[str, Any]:
         raise Refused("it holds no tensors by name")
     for name, tensor in tensors.items():
         if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
-            raise Refused(f"its entry {str(name)[:80]!r} is no tensor with a name")
+            raise Refused(f"its entry {str(name)[:80]!r} is not a named tensor")
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_complex():
             raise Refused(f"its tensor {name[:80]!r} is not dense numbers")
     return tensors

@@ -61,7 +61,7 @@ def check(path: Path) -> None:
         Unusable: the file's name ends in none of FORMATS, or matplotlib is missing.
     """
     if path.suffix.lower() not in FORMATS:
-        raise Unusable(f"{path.name}: a picture's name ends in {' or '.join(FORMATS)}")
+        raise Unusable(f"{path.name}: a picture must end in {' or '.join(FORMATS)}")
     try:
         import matplotlib  # noqa: F401  # whether it is there
     except ImportError as error:

@@ -23,7 +23,7 @@ from service.commands.options import (
 from service.commands.terminal import Unusable, one_line_ends, tell
 from service.settings import Settings
 
-RESUMED = "stopped; the same command goes on from here"
+RESUMED = "stopped; run the same command again to resume"
 BUNDLED = Settings.model_fields["model"].default
 
 
@@ -31,7 +31,7 @@ BUNDLED = Settings.model_fields["model"].default
 @click.argument("text", required=False)
 @click.option("--attention", metavar="L5H11", help="also show what this head attends to")
 @click.option("--plot", type=FILE, help="with --attention: also draw that map, .png or .svg")
-@click.option("--file", type=FILE, help="instead of TEXT: a file of texts; - reads stdin")
+@click.option("--file", type=FILE, help="encode a file of texts instead of TEXT; - reads stdin")
 @FORMAT
 @COLUMN
 @click.option(
@@ -42,16 +42,16 @@ BUNDLED = Settings.model_fields["model"].default
 @click.option(
     "--out",
     type=FILE,
-    help="what to write: with --file .safetensors or .npy, with --export .html or .npz",
+    help="output: .safetensors or .npy with --file, .html or .npz with --export",
 )
 @TRUNCATE
 @URL
 @KEY_FILE
 @one_line_ends()
 def encode(text: str | None, url: str, key_file: Path | None, **flags: Any) -> None:
-    """Encode TEXT with a running service and print a table; or a whole file of texts.
+    """Encode TEXT with a running service and print a table, or encode a whole file of texts.
 
-    With --file and --out, an interrupted command goes on where it stopped when it is given again.
+    With --file and --out, an interrupted command resumes when it is run again.
     """
     key = read_key(key_file)
     if text is not None and flags["export"]:
@@ -109,19 +109,21 @@ def encode_file(
 
 @click.command()
 @click.option("--model", help=f"as for serve  [default: {BUNDLED}]")
-@click.option("--corpus", type=FILE, help="sentences as JSON lines; default: the bundled ones")
-@click.option("--threshold", multiple=True, metavar="ROLE=NUMBER", help="a role's lowest score")
+@click.option("--corpus", type=FILE, help="sentences as JSON lines  [default: the bundled ones]")
+@click.option(
+    "--threshold", multiple=True, metavar="ROLE=NUMBER", help="the lowest score of a role"
+)
 @click.option("--plot", type=FILE, help="also draw the grid to this .png or .svg")
-@click.option("--json", "saved", type=FILE, help="also write what is found, as JSON")
+@click.option("--json", "saved", type=FILE, help="also write the results as JSON")
 @click.option("--ablate", metavar="TEXT", help="show only how far TEXT moves without each head")
 @of_ranking
 @one_line_ends()
 def heads(head: str | None, corpus: Path | None, saved: Path | None, **flags: Any) -> None:
     """Measure what each head of a model does, and print it.
 
-    With --head, --statistic and --corpus, a file of texts as for `headlight encode`: have a
-    running service find the texts in which that head's statistic is highest. Interrupted, the
-    command goes on where it stopped when it is given again.
+    With --head, --statistic and --corpus (a file of texts as for `headlight encode`): have a
+    running service find the texts in which the head's statistic is highest. An interrupted
+    command resumes when it is run again.
     """
     survey = {name: flags.pop(name) for name in ("model", "threshold", "plot", "ablate")}
     if head is None and any(flags.values()):

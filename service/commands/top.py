@@ -62,7 +62,7 @@ def screens(url: str, key: str | None, period: float) -> Iterator[Group]:
         try:
             after = read(url, key)
         except Failed as error:
-            yield Group(Text(f"{error}; asked again every {period:g} s", style="bold"), shown)
+            yield Group(Text(f"{error}; retrying every {period:g} s", style="bold"), shown)
             continue
         shown = screen(Interval(before, after))
         yield shown

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -185,7 +186,7 @@ async def test_a_service_that_hangs_is_left_at_the_deadline(
             left.set()
 
 
-async def test_nobody_there_is_said_after_some_tries(encode: Any) -> None:
+async def test_a_service_that_is_not_there_is_said_after_some_tries(encode: Any) -> None:
     """With the address."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -237,7 +238,7 @@ async def test_numbers_that_help_come_with_a_refusal(encode: Any, address: str) 
 async def test_a_request_too_large_as_a_whole_is_sent_in_halves(
     alone: Any, stumbling: Any, listen: Any
 ) -> None:
-    """The maps of one text fit, of eight they don't: nobody needs to know how many do."""
+    """The maps of one text fit, of eight they do not; callers need not know how many do."""
     layer = stumbling()
     texts = [f"{i} " + "well " * 240 for i in range(8)]
 
@@ -390,11 +391,11 @@ async def test_a_closed_client_is_closed_once(address: str) -> None:
     client.close()
     client.close()
 
-    assert not client._thread.is_alive()
+    assert not any(thread.name == "headlight client" for thread in threading.enumerate())
 
 
 async def test_a_closed_client_says_so(address: str) -> None:
-    """Of either kind, whatever it is to do; nothing is left that nobody awaits."""
+    """Of either kind, whatever it is to do; no coroutine is left without an awaiter."""
     client, awaited = Client(address), AsyncClient(address)
     client.close()
     await awaited.close()

@@ -69,7 +69,7 @@ def test_the_model_may_stand_by_itself() -> None:
     twice = serve("here", "--model", "nowhere")
     assert (twice.exit_code, twice.stderr) == (
         2,
-        "headlight: the model is said twice: here and --model nowhere\n",
+        "headlight: the model is given twice: here and --model nowhere\n",
     )
 
 

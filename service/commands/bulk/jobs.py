@@ -43,7 +43,7 @@ def encode(url: str, key: str | None, file: File, out: Path, truncate: Truncate)
         Unusable, Failed, OSError: why not, in a line.
     """
     if out.suffix not in SUFFIXES:
-        raise Unusable(f"{out}: the name of --out ends in {' or '.join(SUFFIXES)}")
+        raise Unusable(f"{out}: --out must end in {' or '.join(SUFFIXES)}")
     with connected(url, key, PATIENCE_SECONDS) as (client, info), file.lasting(out.parent) as kept:
         source = check(kept, info)
         origin = origin_of(info) | source.origin
@@ -111,7 +111,7 @@ def answers(
                 bar.advance(task, len(part.items))
         except (RequestRefused, NoAnswer) as error:
             line = _by_line(error, start, source) if isinstance(error, RequestRefused) else error
-            raise Failed(f"{line}; what is done is kept") from error
+            raise Failed(f"{line}; the work so far is kept") from error
 
 
 class Rate(ProgressColumn):

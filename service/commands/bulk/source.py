@@ -189,10 +189,10 @@ def check(file: File, info: Mapping[str, Any]) -> Source:
                 if not text:
                     raise BadLine(number, "the text is empty", file.unit)
                 if len(text) > most:
-                    why = f"{len(text)} characters, the service reads {most}"
+                    why = f"{len(text)} characters; the service takes at most {most}"
                     raise BadLine(number, why, file.unit)
         if not number:
-            raise BadLine(1, "there is none; the file is empty", file.unit)
+            raise BadLine(1, "the file is empty", file.unit)
     except BadLine as error:
         raise Unusable(f"{file.name}: {error}") from error
     return Source(file, marks[-1].hex(), number, tuple(marks))
@@ -252,7 +252,7 @@ def _index(first: list[str], column: str) -> int:
     """Find a column by its number from 1, or by its name in the first record."""
     if column.isdecimal():
         if int(column) > len(first):
-            raise BadLine(1, f"there is no column {column}, there are {len(first)}")
+            raise BadLine(1, f"there is no column {column}, only {len(first)}")
         return int(column) - 1
     if first.count(column) != 1:
         raise BadLine(1, f"{first.count(column)} of {len(first)} columns have the name {column!r}")

@@ -40,7 +40,7 @@ class Vectors:
         origin: what the rows are made of and with; the same for all of them.
 
     Raises:
-        Unusable: the file is there already, or its partial file is another job's.
+        Unusable: the file already exists, or its partial file is another job's.
         OSError: it cannot be written.
     """
 
@@ -48,7 +48,7 @@ class Vectors:
         self.out, self.partial = out, out.with_name(out.name + SUFFIX)
         self.count, self.origin = count, dict(origin)
         if out.exists():
-            raise Unusable(f"{out} is there already; remove it or give another --out")
+            raise Unusable(f"{out} already exists; remove it or choose another --out")
         self._file = open(os.open(self.partial, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
         try:
             self._lock()
@@ -105,7 +105,7 @@ class Vectors:
             raise Unusable(f"{self.partial} is finished: rename it to {self.out.name}")
         start = LENGTH_BYTES + int.from_bytes(first, "little")
         if size >= LENGTH_BYTES and start > LONGEST_HEADER:
-            raise Unusable(f"{self.partial} is no partial file of this command")
+            raise Unusable(f"{self.partial} is not a partial file of this command")
         if size >= max(start, LENGTH_BYTES + 1):
             self._start = start
             self._check(self._file.read(start - LENGTH_BYTES))
@@ -123,7 +123,7 @@ class Vectors:
             entries = orjson.loads(header)
             before, (count, self._width) = entries["__metadata__"], entries[TENSOR]["shape"]
         except (ValueError, KeyError, TypeError):
-            raise Unusable(f"{self.partial} is no partial file of this command") from None
+            raise Unusable(f"{self.partial} is not a partial file of this command") from None
         longest, most = before.get("max_tokens", ""), int(self.origin["max_tokens"])
         fitted = before.get("truncate") == "refuse" and longest.isdecimal() and int(longest) <= most
         cut = {"truncate", "max_tokens"} if fitted else set()
@@ -141,8 +141,8 @@ class Vectors:
             self._file.flush()
 
     def _of_another_job(self, what: str) -> Unusable:
-        remedy = "remove it to start over, or give another --out"
-        return Unusable(f"{self.partial} is of another job: {what}; {remedy}")
+        remedy = "remove it to start over, or choose another --out"
+        return Unusable(f"{self.partial} belongs to another job: {what}; {remedy}")
 
     def _begin(self, width: int) -> None:
         self._width = width

@@ -155,7 +155,7 @@ def test_shards_become_shards(bert: tuple[Path, dict[str, Tensor]], folder: Path
     path.write_text(json.dumps({"weight_map": {"more": first}}))
     assert "pytorch_model.bin.index.json and the shards differ: '" in refused(folder)
     path.write_text(json.dumps({"weight_map": {"a": "../old/pytorch_model.bin"}}))
-    assert "names what is no .bin file of the folder" in refused(folder)
+    assert "names files that are not .bin files of the folder" in refused(folder)
 
 
 def test_every_folder_of_a_model_is_looked_into(folder: Path) -> None:
@@ -190,7 +190,7 @@ def test_where_nothing_can_be_written_is_said_in_one_line(folder: Path) -> None:
     result = CliRunner().invoke(main, ["convert", str(folder), "/proc/new"])
 
     assert result.exit_code == 1
-    assert "nothing can be written beside /proc/new" in result.stderr.splitlines()[-1]
+    assert "cannot write next to /proc/new" in result.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("today", [True, False], ids=["zip", "before 2020"])
@@ -295,13 +295,13 @@ OTHER: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a list": (lambda path: torch.save([torch.ones(2)], path), "it holds no tensors by name"),
     "nested": (
         lambda path: torch.save({"state_dict": {"a": torch.ones(2)}}, path),
-        "its entry 'state_dict' is no tensor with a name",
+        "its entry 'state_dict' is not a named tensor",
     ),
     "sparse": (
         lambda path: torch.save({"a": torch.eye(3).to_sparse()}, path),
         "its tensor 'a' is not dense numbers",
     ),
-    "a pointer": (lambda path: path.write_text("version https://git-lfs"), "it is no pickle"),
+    "a pointer": (lambda path: path.write_text("version https://git-lfs"), "it is not a pickle"),
     "nothing": (lambda path: path.touch(), "torch cannot read it: "),
 }
 
@@ -347,7 +347,7 @@ def test_a_signal_leaves_nothing_half_made(
     result = run(folder)
 
     assert (result.exit_code, sorted(folder.parent.iterdir())) == (130, before)
-    assert "stopped; nothing was made" in result.stderr
+    assert "stopped; nothing was written" in result.stderr
 
 
 def test_limits_of_the_shell_stay_where_they_are_lower(tmp_path: Path) -> None:
@@ -411,10 +411,10 @@ def test_where_there_is_something_already_nothing_is_made(folder: Path) -> None:
     new = folder.parent / "new"
     new.mkdir()
     (new / "a").touch()
-    assert "is there already" in refused(folder)
+    assert "already exists and is not an empty folder" in refused(folder)
     shutil.rmtree(new)
     new.symlink_to(folder.parent / "nowhere")
-    assert "is there already" in refused(folder)
+    assert "already exists and is not an empty folder" in refused(folder)
 
 
 def test_a_folder_without_pickles_is_not_converted(folder: Path) -> None:
@@ -425,4 +425,4 @@ def test_a_folder_without_pickles_is_not_converted(folder: Path) -> None:
     assert "holds no pickle to convert" in refused(folder)
     assert "--model takes" in refused(folder / "nowhere")
     elsewhere = [str(folder), str(folder.parent / "not" / "there")]
-    assert "is no folder" in CliRunner().invoke(main, ["convert", *elsewhere]).stderr
+    assert "is not a folder" in CliRunner().invoke(main, ["convert", *elsewhere]).stderr

@@ -88,7 +88,7 @@ def test_a_long_text_is_drawn_as_far_as_a_terminal_goes() -> None:
 
 
 @pytest.mark.asyncio(loop_scope="session")
-async def test_a_map_is_drawn_beside_the_table(address: str, tmp_path: Path) -> None:
+async def test_a_map_is_drawn_next_to_the_table(address: str, tmp_path: Path) -> None:
     """Of the head that is named, with its model; 'well' takes 0.62 of 'all'."""
     line = ["encode", "All is well", "--attention", "L0H5", "--url", address]
 
@@ -105,7 +105,7 @@ async def test_a_map_is_drawn_beside_the_table(address: str, tmp_path: Path) -> 
     ("options", "reason"),
     [
         (["a", "--plot", "a.png"], "name it by --attention, such as L0H5"),
-        (["a", "--attention", "L0H5", "--plot", "a.pdf"], "name ends in .png or .svg"),
+        (["a", "--attention", "L0H5", "--plot", "a.pdf"], "must end in .png or .svg"),
         (
             ["--file", "a.txt", "--out", "b", "--plot", "a.png"],
             "--file excludes --attention, --plot",

@@ -102,8 +102,8 @@ async def test_bertviz_is_given_the_maps_and_no_token_ends_its_script(
 
 REFUSED = {
     "no out": (["--export", "arrays"], "--export needs TEXT and --out"),
-    "an ending": (["--export", "arrays", "--out", "a.html"], "ends in .npz for arrays"),
-    "another": (["--export", "bertviz", "--out", "a.npz"], "ends in .html for bertviz"),
+    "an ending": (["--export", "arrays", "--out", "a.html"], "must end in .npz for arrays"),
+    "another": (["--export", "bertviz", "--out", "a.npz"], "must end in .html for bertviz"),
     "a head": (
         ["--export", "arrays", "--out", "a.npz", "--attention", "L0H0"],
         "excludes the other options",

@@ -118,7 +118,7 @@ REFUSED = {
     "no such role": (("--threshold", "nose=1"), "no role 'nose'; the roles are previous, next"),
     "no number": (("--threshold", "next=x"), "the threshold of next must be a number from 0"),
     "too large a number": (("--threshold", "next=2"), "the threshold of next must be a number"),
-    "no picture": (("--plot", "a.gif"), "a.gif: a picture's name ends in .png or .svg"),
+    "no picture": (("--plot", "a.gif"), "a.gif: a picture must end in .png or .svg"),
     "no model": (("--model", "nowhere"), "no folder nowhere"),
     "no model to ablate": (("--ablate", DOG, "--model", "nowhere"), "no folder nowhere"),
     "both": (("--ablate", DOG, "--plot", "a.png"), "--ablate can be combined only with --model"),

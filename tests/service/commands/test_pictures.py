@@ -134,5 +134,5 @@ def test_what_cannot_be_drawn_is_refused_before_it_is_measured() -> None:
     """Only the two formats that are promised."""
     pictures.check(Path("a.SVG"))
 
-    with pytest.raises(Unusable, match=r"a\.pdf: a picture's name ends in \.png or \.svg"):
+    with pytest.raises(Unusable, match=r"a\.pdf: a picture must end in \.png or \.svg"):
         pictures.check(Path("a.pdf"))

@@ -126,7 +126,7 @@ def test_a_scrape_that_fails_is_told_above_the_last_screen() -> None:
     for one in screens:
         console.print(one)
         lines.append(console.export_text().splitlines())
-    failed = f"{url}/metrics answered 503; asked again every 0.01 s"
+    failed = f"{url}/metrics answered 503; retrying every 0.01 s"
     assert lines[1] == [failed, *lines[0]]
     assert lines[2][0] == lines[0][0] and "1 of 2 ready" in lines[2][0]
 

@@ -128,7 +128,7 @@ async def test_services_of_one_encoder_with_other_poolings_have_other_weights(
 
     async with served(cls, served_model_name="one", max_sequences=1) as http:
         first, by_cls = (await info(http))["weights"], await encode(http, layers=[6])
-        with pytest.raises(Failed, match="line 2: .* what is done is kept"):
+        with pytest.raises(Failed, match="line 2: .* the work so far is kept"):
             await asyncio.to_thread(encode_file, str(http.base_url), None, lines, out, "refuse")
     async with served(mean, served_model_name="one") as http:
         second, by_mean = (await info(http))["weights"], await encode(http, layers=[6])

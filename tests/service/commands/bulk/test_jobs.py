@@ -123,7 +123,7 @@ async def test_what_was_done_before_an_interruption_is_not_done_again(
         again = await folder.run(url)
 
     assert number == signal.SIGKILL or errors.decode().endswith(
-        "headlight: stopped; the same command goes on from here\n"
+        "headlight: stopped; run the same command again to resume\n"
     )
     assert again[0] == 0
     assert 53 <= len(sent(layer)) <= 53 + 5
@@ -225,7 +225,7 @@ async def test_a_line_only_the_service_can_judge_is_named_and_what_is_done_is_ke
         assert status == 1
         assert line == (
             "headlight: line 43: it has 402 tokens, and the model takes at most 256 "
-            "(sequence_too_long); what is done is kept"
+            "(sequence_too_long); the work so far is kept"
         )
         assert sent(layer).count(texts[39]) == 1
         done, *_ = await folder.run(url, "--truncate", "left")
@@ -345,10 +345,10 @@ async def test_a_service_that_is_not_there_is_said_soon(
     assert jobs.INFO_SECONDS < 20
     monkeypatch.setattr(jobs, "INFO_SECONDS", 0.5)
 
-    async def nobody(scope: Any, receive: Any, send: Any) -> None:
+    async def silent(scope: Any, receive: Any, send: Any) -> None:
         raise RuntimeError
 
-    async with listen(nobody) as url:
+    async with listen(silent) as url:
         pass
     names = ["--file", str(folder.source), "--out", str(folder.out)]
     result = CliRunner().invoke(main, ["encode", *names, "--url", url])
@@ -370,7 +370,7 @@ async def test_a_key_is_read_from_its_file(
     assert {headers["authorization"] for headers in layer.headers} == {"Bearer secret-1"}
 
 
-async def test_whoever_stops_reading_hears_nothing_more(folder: Folder, address: str) -> None:
+async def test_a_reader_who_leaves_hears_nothing_more(folder: Folder, address: str) -> None:
     """`headlight encode ... | true` ends as other commands do; the file is whole."""
     reader, writer = os.pipe()
     os.close(reader)

@@ -70,7 +70,7 @@ def test_a_line_of_txt_is_a_text_as_it_stands(tmp_path: Path) -> None:
         (b'""', "the text is empty"),
         (b'{"text": ""}', "the text is empty"),
         (b'{"text": "a", "pair": ""}', "the text is empty"),
-        (b'"123456789012345678901"', "21 characters, the service reads 20"),
+        (b'"123456789012345678901"', "21 characters; the service takes at most 20"),
         (b'{"text": "a", "pair": "123456789012345678901"}', "21 characters"),
     ],
 )
@@ -140,7 +140,7 @@ def test_tsv_is_csv_between_tabs(tmp_path: Path) -> None:
         (b"7,a\n8,123456789012345678901\n", "2", "record 2: 21 characters"),
         (b"id,text\n7,a\n", "txt", "line 1: 0 of 2 columns have the name 'txt'"),
         (b"text,text\n7,a\n", "text", "line 1: 2 of 2 columns have the name 'text'"),
-        (b"7,a\n8,b\n", "3", "line 1: there is no column 3, there are 2"),
+        (b"7,a\n8,b\n", "3", "line 1: there is no column 3, only 2"),
         (b'7,a\n8,"b\n9,c\n', "2", "line 3: not CSV: unexpected end of data"),
         (b'7,a\n8,"b"c\n', "2", "line 2: not CSV: ',' expected after '\"'"),
         (b"7,a\n8,\xff\n", "2", "line 2: not UTF-8"),
@@ -151,7 +151,7 @@ def test_tsv_is_csv_between_tabs(tmp_path: Path) -> None:
 def test_a_bad_record_is_named_by_its_number(
     tmp_path: Path, content: bytes, column: str, line: str
 ) -> None:
-    """A comma that nobody quoted does not cut a text short."""
+    """An unquoted comma does not cut a text short."""
     with pytest.raises(Unusable) as refused:
         check(file(tmp_path, content, "texts.csv", column), INFO)
 

@@ -110,7 +110,7 @@ def test_rows_of_another_origin_are_not_continued(
         vectors.append(ROWS[:2])
     before = (tmp_path / "v.partial").read_bytes()
 
-    remedy = "; remove it to start over, or give another --out"
+    remedy = "; remove it to start over, or choose another --out"
     with pytest.raises(Unusable, match=line + remedy):
         begun(tmp_path / "v", **change)
 
@@ -168,7 +168,7 @@ def test_a_file_that_is_there_is_not_written_over(tmp_path: Path) -> None:
     """Whatever it is."""
     (tmp_path / "v").write_text("mine")
 
-    with pytest.raises(Unusable, match="v is there already; remove it or give another"):
+    with pytest.raises(Unusable, match="v already exists; remove it or choose another"):
         begun(tmp_path / "v")
 
 
@@ -181,7 +181,7 @@ def test_a_partial_file_of_something_else_is_left_alone(tmp_path: Path, content:
     """It is not ours."""
     (tmp_path / "v.partial").write_bytes(content)
 
-    with pytest.raises(Unusable, match="no partial file of this command"):
+    with pytest.raises(Unusable, match="not a partial file of this command"):
         begun(tmp_path / "v")
 
     assert (tmp_path / "v.partial").read_bytes() == content
