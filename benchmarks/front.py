@@ -22,6 +22,7 @@ second checkout, of another commit for example, into the same run. Neither write
 
 import argparse
 import asyncio
+import gc
 import itertools
 import json
 import os
@@ -45,6 +46,7 @@ HERE = Path(__file__).parent.parent
 AHEAD = 3000  # requests a second that are made before the clock starts
 ROUTES, CONNECTIONS = ("/embed", "/v1/encode"), (1, 64)
 WARM_SECONDS, COUNTED_SECONDS = 1.0, 0.5  # of load before all, and while calls are counted
+COLLECTED = 2000, 20, 20  # as a replica has it (service/app.py), for every server
 RARE = 0.5  # times a request: what happens less often is no request's
 BARE, FILES = "bare", "files"  # servers beside ours: the bare one, and ours with its model
 
@@ -132,6 +134,8 @@ async def serve(name: str) -> None:
     app = bare() if name == BARE else await headlight(real=name == FILES)
     config = uvicorn.Config(app, lifespan="off", access_log=False, log_config=None)
     asked = {"cpu": time.thread_time, "count": calls.told}
+    gc.freeze()
+    gc.set_threshold(*COLLECTED)
 
     def answer() -> None:
         line = sys.stdin.readline().strip()

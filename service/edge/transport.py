@@ -37,6 +37,8 @@ class JoinedWrites:
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport, self._first = transport, b""
         self._loop = asyncio.get_running_loop()
+        self.is_closing = transport.is_closing  # asked for each answer
+        self._alone: asyncio.Handle | None = None  # sends what is held, where nothing follows it
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -47,7 +49,7 @@ class JoinedWrites:
             self._flush(data)
         elif data:
             self._first = data
-            self._loop.call_soon(self._flush)
+            self._alone = self._loop.call_soon(self._flush)
 
     def close(self) -> None:
         """Send what is held, then close."""
@@ -56,7 +58,9 @@ class JoinedWrites:
 
     def _flush(self, data: bytes = b"") -> None:
         first, self._first = self._first, b""
-        if first and not self._transport.is_closing():
+        if self._alone:
+            self._alone.cancel()
+        if first and not self.is_closing():
             self._transport.writelines((first, data))
 
 
@@ -143,7 +147,7 @@ class Flow(FlowControl):
 
     def resume_reading(self) -> None:
         """Read on, if the client has not asked for more than it is being answered."""
-        if not self._pipeline:
+        if self.read_paused and not self._pipeline:
             super().resume_reading()
 
 
