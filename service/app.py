@@ -27,7 +27,7 @@ from service.fleet.load import Load
 from service.fleet.pages import Pages
 from service.keys import follow_keys
 from service.observe import logs
-from service.preflight import cluster
+from service.preflight import cluster, variables
 from service.preflight.applications import DEPLOYMENT, ELSEWHERE
 from service.preflight.finding import require, run
 from service.refusals import REFUSALS
@@ -67,9 +67,8 @@ def build(args: Settings) -> serve.Application:
     if misplaced := sorted(args.model_fields_set & ELSEWHERE.keys()):
         raise ValueError("; ".join(f"not {name} but {ELSEWHERE[name]}" for name in misplaced))
     config = settings.load(args.model_dump(include=args.model_fields_set))
-    here = cluster.joined(host())
-    ingress.check(config, os.environ, here.here)
-    require(run("build", cluster.CHECKS, config, here))
+    variables.hold(config, os.environ, cluster.here())
+    require(run("build", cluster.CHECKS, config, cluster.joined(host())))
     config = config.model_copy(update={"model": weights.pin(config.model)})
     application = describe(config, TRIES_ON_A_CLUSTER)
     actor = application._bound_deployment.ray_actor_options
@@ -143,9 +142,9 @@ class Encoder:
         """
         context = serve.get_replica_context()
         bounds.check(settings, context._deployment_config)
-        here = cluster.joined(host())
-        ingress.check(bounds.counted(settings, context.world_size), os.environ, here.here)
-        require(run("replica", cluster.CHECKS, settings, here))
+        counted = bounds.counted(settings, context.world_size)
+        variables.hold(counted, os.environ, cluster.here())
+        require(run("replica", cluster.CHECKS, settings, cluster.joined(host())))
         descriptors.raise_limit()
         # Ray makes the outermost layer after this, from the environment: two models of one
         # cluster have a process each, and with it limits of their own.

@@ -199,6 +199,7 @@ def join(settings: Settings) -> list[str]:
     """Join a cluster; see `cluster`. Gives a warning for each node that will get no replica."""
     import ray
 
+    from service.preflight import variables
     from service.preflight.cluster import CHECKS, REMEDY, joined
 
     try:
@@ -210,7 +211,7 @@ def join(settings: Settings) -> list[str]:
         task = ray.remote(num_cpus=0, label_selector=ingress.LABEL)
         read = task(lambda: (address(), dict(os.environ))).remote()  # type: ignore[no-untyped-call]
         node, actual = ray.get(read, timeout=JOIN_SECONDS)
-        ingress.check(settings, actual, node)
+        variables.hold(settings, actual, node)
         return [f"warning: {node} gets no replica: it was started {REMEDY}" for node in there.bare]
     except (OSError, ValueError, RuntimeError, ray.exceptions.GetTimeoutError) as error:
         raise StartFailed(f"no Ray cluster at {settings.address}: {last_line(error)}") from error

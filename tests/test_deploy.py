@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from service.cluster import ingress
+from service.preflight import variables
 from service.settings import Settings
 
 ROOT = Path(__file__).parent.parent
@@ -127,11 +128,11 @@ def test_the_cluster_of_ray_env_can_serve_it(name: str) -> None:
     """A replica of each, with what its settings need of the cluster."""
     lines = (SERVE / "ray.env").read_text().splitlines()
     pairs = (line.split("=", 1) for line in lines if not line.startswith("#"))
-    variables = {key: "".join(shlex.split(value)) for key, value in pairs}
-    variables[ingress.PROGRAM] = f"/usr/bin/{ingress.WRAPPER}"
+    environment = {key: "".join(shlex.split(value)) for key, value in pairs}
+    environment[ingress.PROGRAM] = f"/usr/bin/{ingress.WRAPPER}"
 
     for application in applications(name):
-        ingress.check(application["settings"], variables)
+        variables.hold(application["settings"], environment)
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
@@ -171,7 +172,7 @@ def test_a_container_that_takes_too_much_memory_is_its_own_fault() -> None:
     [
         ({"port": 9000, "replicas": 2}, "not port but http_options.port; not replicas but num_"),
         ({"prot": 1}, "prot"),
-        ({"drain_seconds": 7}, "DRAINING_PERIOD_S is '25' there, but must be '7'"),
+        ({"drain_seconds": 7}, "DRAINING_PERIOD_S: is '25'; must be 7"),
     ],
     ids=["elsewhere", "unknown", "cluster"],
 )

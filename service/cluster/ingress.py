@@ -3,7 +3,6 @@
     promised(settings)      what a client may rely on; on a cluster these belong to the cluster
     clustered(settings)     these, and what else a cluster's processes should start with
     placed(settings, ...)   where things of a service of our own lie: ports, paths, its token
-    check(settings, ...)    whether a running cluster keeps the promise
 
 Ray reads most of them when ray.serve is imported, and its workers inherit them: they are set
 before the first import of ray. What each is worth: docs/decisions/0015-haproxy.md.
@@ -15,12 +14,10 @@ import os
 import secrets
 import shlex
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 from service import keys
 from service.cluster import haproxy, ports
-from service.cluster.progress import StartFailed
 from service.settings import KIB, MIB, PREFIX, Settings
 
 # Requests a replica may hold beyond those that wait in our queue: running ones, probes and
@@ -230,37 +227,3 @@ def wrapper(run: Path) -> Path:
     script.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
     script.chmod(0o700)
     return script
-
-
-def check(settings: Settings, actual: Mapping[str, str], node: str = "this cluster") -> None:
-    """Check that Ray's processes on a node were started with what the promise needs.
-
-    Raises:
-        StartFailed: they were not, or the cluster is open to whoever reaches it.
-    """
-    different = differences(promised(settings), actual)
-    if not settings.insecure_cluster:
-        open_to_all = differences(AUTHENTICATED, actual)
-        different += [f"{one} unless you set --insecure-cluster" for one in open_to_all]
-    if different:
-        raise StartFailed(f"{node} cannot serve: " + "; ".join(different))
-
-
-def differences(promised: Mapping[str, str], actual: Mapping[str, str]) -> list[str]:
-    """Name each promised variable that a cluster has otherwise, a sentence each."""
-    sentences = []
-    for name, value in promised.items():
-        if not keeps(name, value, actual.get(name, "")):
-            has = f"is {actual[name]!r}" if name in actual else "is not set"
-            must = f"at least {value}" if name == CONNECTIONS else repr(value)
-            sentences.append(f"{name} {has} there, but must be {must}")
-    return sentences
-
-
-def keeps(name: str, value: str, actual: str) -> bool:
-    """Say whether a variable of a cluster, empty where it is not set, keeps the promise."""
-    if name == PROGRAM:
-        return Path(actual).name == value  # where it lies is the image's business
-    if name == CONNECTIONS:
-        return actual.isdecimal() and int(actual) >= int(value)  # other models have their share
-    return actual == value

@@ -142,7 +142,7 @@ def _unread(file: str, error: Unreadable) -> Finding:
 def _said(ours: Sequence[Application]) -> str:
     """Say what was checked of a Serve file, and what it needs of its nodes."""
     served = [f"{each.name} ({_replicas(each)} of {each.settings.model})" for each in ours]
-    room = f"{ingress.CONNECTIONS} at least {variables.room(ours)} = {variables.formula(ours)}"
+    room = f"{ingress.CONNECTIONS} at least {variables.room(ours)}"
     checked = "keys, settings, time-outs, ports and replicas"
     return f"{checked} of {listed(served, 'and')}; {room}" if served else checked
 

@@ -75,8 +75,12 @@ class Cluster(NamedTuple):
 
 def joined(host: str) -> Cluster:
     """Look at the Ray that we are on."""
-    here = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]  # Ray's gap
-    return Cluster(list(ray.nodes()), host, here)  # type: ignore[no-untyped-call]  # Ray's gap
+    return Cluster(list(ray.nodes()), host, here())  # type: ignore[no-untyped-call]  # Ray's gap
+
+
+def here() -> str:
+    """Return the address of this node."""
+    return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]  # Ray's gap
 
 
 def gpus(settings: Settings, cluster: Cluster) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from service.cluster import haproxy, ports
-from service.preflight.finding import Checks, Finding
+from service.preflight.finding import Checks, Finding, Grade
 from service.settings import MIB, Settings
 
 OLDEST, NEWEST = (3, 11), (3, 14)  # Python for which torch and Ray have wheels
@@ -40,35 +40,35 @@ GROUPS = (
 )
 
 
+def verdict(right: bool, place: str, what: str, mend: str, grade: Grade = "FAIL") -> Finding:
+    """Give a finding that is right, or that says what to do."""
+    return Finding(place, what, grade="ok") if right else Finding(place, what, mend, grade)
+
+
 def python(_: Settings) -> Iterator[Finding]:
     """Look at Python's version."""
-    here = f"Python {'.'.join(map(str, sys.version_info[:3]))}"
-    if OLDEST <= sys.version_info[:2] <= NEWEST:
-        yield Finding("python", here, grade="ok")
-    else:
-        oldest, newest = (".".join(map(str, each)) for each in (OLDEST, NEWEST))
-        yield Finding("python", here, f"install Python {oldest} to {newest}")
+    here, oldest, newest = (
+        ".".join(map(str, each)) for each in (sys.version_info[:3], OLDEST, NEWEST)
+    )
+    right = OLDEST <= sys.version_info[:2] <= NEWEST
+    yield verdict(right, "python", f"Python {here}", f"install Python {oldest} to {newest}")
 
 
 def processor(_: Settings) -> Iterator[Finding]:
     """Look for the instructions that a fast pass uses."""
     lines = PROCESSOR.read_text().splitlines() if PROCESSOR.exists() else []
     flags = {word for line in lines if line.startswith("flags") for word in line.split()}
-    here = [name for name in FASTER if name in flags]
-    if not flags or "avx2" in here:
-        yield Finding("processor", " ".join(here) or "not x86", grade="ok")
-    else:
-        mend = "a processor with AVX2 is several times faster"
-        yield Finding("processor", "no AVX2", mend, "note")
+    fast = "avx2" in flags or not flags
+    what = " ".join(name for name in FASTER if name in flags) if flags else "not x86"
+    mend = "a processor with AVX2 is several times faster"
+    yield verdict(fast, "processor", what if fast else "no AVX2", mend, "note")
 
 
 def compiler(_: Settings) -> Iterator[Finding]:
     """Look for a C++ compiler."""
-    if program := shutil.which(os.environ.get("CXX", "g++")):
-        yield Finding("compiler", program, grade="ok")
-    else:
-        mend = "only building the compiled pass needs one: g++"
-        yield Finding("compiler", "none", mend, "note")
+    program = shutil.which(os.environ.get("CXX", "g++"))
+    mend = "only building the compiled pass needs one: g++"
+    yield verdict(program is not None, "compiler", program or "none", mend, "note")
 
 
 def ray(_: Settings) -> Iterator[Finding]:
@@ -76,12 +76,9 @@ def ray(_: Settings) -> Iterator[Finding]:
     try:
         here = version("ray")
     except PackageNotFoundError:
-        yield Finding("ray", "not installed", f"pip install '{PACKAGE}'")
-        return
-    if here.startswith(RAY):
-        yield Finding("ray", here, grade="ok")
-    else:
-        yield Finding("ray", here, f"Headlight is made for 2.60: pip install '{PACKAGE}'")
+        here = "not installed"
+    mend = f"Headlight is made for 2.60: pip install '{PACKAGE}'"
+    yield verdict(here.startswith(RAY), "ray", here, mend)
 
 
 def proxy(_: Settings) -> Iterator[Finding]:
@@ -97,18 +94,17 @@ def port(settings: Settings) -> Iterator[Finding]:
     place = f"{settings.host} port {settings.port}"
     try:
         ports.free(settings.host, settings.port)
+        yield Finding("port", f"{place} is free", grade="ok")
     except OSError as error:
         yield Finding("port", f"{place}: {error.strerror}", "choose another with --port")
-    else:
-        yield Finding("port", f"{place} is free", grade="ok")
 
 
 def block(settings: Settings) -> Iterator[Finding]:
     """Look for a block of ports for Ray and HAProxy."""
     try:
         with ports.block(settings.port) as first:
-            free = f"{first} to {first + ports.BLOCK - 1} are free"
-            yield Finding("Ray's ports", free, grade="ok")
+            what = f"{first} to {first + ports.BLOCK - 1} are free"
+        yield Finding("Ray's ports", what, grade="ok")
     except OSError as error:
         yield Finding("Ray's ports", str(error), "stop what listens there (docs/ports.md)")
 
@@ -121,35 +117,29 @@ def memory(_: Settings) -> Iterator[Finding]:
 def shared_memory(_: Settings) -> Iterator[Finding]:
     """Look for room for Ray's object store."""
     shared, files = free_disk(SHARED), free_disk(TEMPORARY)
-    what, needs = f"{mib(shared)} free in {SHARED}", f"Ray needs {mib(STORE_BYTES)}"
-    docker = "in Docker: `--shm-size 1g`"
-    if shared >= STORE_BYTES:
-        yield Finding("shared memory", what, grade="ok")
-    elif files >= STORE_BYTES:
-        mend = f"{needs}, so it uses {TEMPORARY}; {docker}"
-        yield Finding("shared memory", what, mend, "note")
-    else:
-        yield Finding("shared memory", f"{what}, {mib(files)} in {TEMPORARY}", f"{needs}; {docker}")
+    right = shared >= STORE_BYTES
+    grade: Grade = "note" if files >= STORE_BYTES else "FAIL"
+    other = f", so it uses {TEMPORARY}" if grade == "note" else ""
+    what = f"{mib(shared)} free in {SHARED}"
+    what += "" if right or other else f", {mib(files)} in {TEMPORARY}"
+    mend = f"Ray needs {mib(STORE_BYTES)}{other}; in Docker: `--shm-size 1g`"
+    yield verdict(right, "shared memory", what, mend, grade)
 
 
 def disk(_: Settings) -> Iterator[Finding]:
     """Look whether Ray's files can be written."""
-    if os.access(TEMPORARY, os.W_OK):
-        yield Finding("disk", f"{mib(free_disk(TEMPORARY))} free in {TEMPORARY}", grade="ok")
-    else:
-        what = f"{TEMPORARY} cannot be written"
-        yield Finding("disk", what, "Ray needs it: mount one that can")
+    right = os.access(TEMPORARY, os.W_OK)
+    what = f"{mib(free_disk(TEMPORARY))} free in {TEMPORARY}"
+    what = what if right else f"{TEMPORARY} cannot be written"
+    yield verdict(right, "disk", what, "Ray needs it: mount one that can")
 
 
 def cores(settings: Settings) -> Iterator[Finding]:
     """Hold the replicas' threads against the cores."""
     here, wanted = len(os.sched_getaffinity(0)), settings.most * (settings.threads or 0)
     if wanted > here:
-        name = most(settings)
-        yield Finding(
-            f"threads {settings.threads}",
-            f"{name} x threads is {wanted}, but this machine has only {here} cores",
-        )
+        text = f"{most(settings)} x threads is {wanted}, but this machine has only {here} cores"
+        yield Finding(f"threads {settings.threads}", text)
 
 
 def spans(settings: Settings) -> Iterator[Finding]:
@@ -168,11 +158,11 @@ def torch(_: Settings) -> Iterator[Finding]:
     """Look whether torch can be imported."""
     try:
         import torch
+
+        what = f"{torch.__version__}, {len(os.sched_getaffinity(0))} cores"
+        yield Finding("torch", what, grade="ok")
     except (ImportError, OSError) as error:
         yield Finding("torch", f"cannot be imported ({error})", "install Headlight again")
-        return
-    cores = len(os.sched_getaffinity(0))
-    yield Finding("torch", f"{torch.__version__}, {cores} cores", grade="ok")
 
 
 def operator(_: Settings) -> Iterator[Finding]:

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from model.errors import CheckpointError
-from service.cluster import ingress
 from service.cluster.progress import StartFailed
 from service.engine import loading, machine, weights
 from service.engine.machine import Unservable
 from service.engine.weights import ModelNotFound, Source
 from service.keys import Ring, Unusable
+from service.preflight import variables
 from service.preflight.finding import Checks, Finding, require, run
 from service.preflight.machine import WITH_TORCH, free_memory, mib, most
 from service.settings import MIB, Settings
@@ -76,7 +76,7 @@ def examine(settings: Settings) -> Node:
     weights. It leaves out files that the hub has yet to send, and the memory of a GPU.
     """
     try:
-        ingress.check(settings, os.environ)
+        variables.hold(settings, os.environ)
         Ring(settings.api_keys, settings.api_keys_file)
         require(run("node", WITH_TORCH, settings))
         if not weights.local(settings.model):

@@ -1,4 +1,4 @@
-"""The variables of a cluster's nodes, from an env file or a pod, against what is served there.
+"""The variables of a node: what its processes were started with, an env file or a pod has.
 
 HAProxy must not fill before the queues behind it:
 
@@ -7,24 +7,66 @@ HAProxy must not fill before the queues behind it:
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from pydantic import ValidationError
 
 from service import settings
 from service.cluster import ingress
+from service.cluster.progress import StartFailed
 from service.preflight import applications
 from service.preflight.applications import Application
-from service.preflight.finding import Finding, Grade
+from service.preflight.finding import Finding
 from service.settings import PREFIX, Settings
-from service.wording.words import meant
 
 ASSIGNMENT = re.compile(r"^(?:export\s+)?([A-Za-z_]\w*)=(.*)$")
 WHERE_IT_LIES = re.compile(r"\$\(command -v ([\w./-]+)\)")  # a program by the shell's search
 # A node's own time to leave, which covers a replica's
 DRAIN = "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"
-THROUGHPUT = "RAY_SERVE_THROUGHPUT_OPTIMIZED"
+# What follows from the settings of what is served, which an env file alone does not say
+FOLLOWS = {
+    "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S",
+    "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S",
+    "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S",
+}
+
+
+def hold(settings: Settings, actual: Mapping[str, str], node: str = "this cluster") -> None:
+    """Hold that Ray's processes on a node were started with what the promise needs.
+
+    Raises:
+        StartFailed: they were not, or the cluster is open to anyone who reaches it.
+    """
+    if found := "; ".join(map(str, differences(promised(settings), actual))):
+        raise StartFailed(f"{node} cannot serve: {found}")
+
+
+def promised(settings: Settings) -> dict[str, str]:
+    """Return what a cluster's variables must be for some settings."""
+    closed = {} if settings.insecure_cluster else ingress.AUTHENTICATED
+    return ingress.promised(settings) | closed
+
+
+def differences(promised: Mapping[str, str], actual: Mapping[str, str]) -> Iterator[Finding]:
+    """Find each variable that breaks the promise."""
+    for name, must in promised.items():
+        if not _keeps(name, must, actual.get(name, "")):
+            what = f"is {actual[name]!r}" if name in actual else "is not set"
+            mend = f"must be {'at least ' * (name == ingress.CONNECTIONS)}{must}"
+            if name in ingress.AUTHENTICATED:
+                mend = f"anyone who reaches Ray could run code: {mend}, or set insecure_cluster"
+            yield Finding(name, what, mend)
+
+
+def _keeps(name: str, must: str, actual: str) -> bool:
+    """Say whether a variable, empty where it is not set, keeps the promise."""
+    if name == ingress.PROGRAM:
+        return Path(actual).name == must  # where it lies is the image's business
+    if name == ingress.CONNECTIONS:
+        return actual.isdecimal() and int(actual) >= int(must)  # other models have their share
+    return actual == must
 
 
 @dataclass(frozen=True)
@@ -45,10 +87,11 @@ class Variables:
     line: int = 1
     base: str = ""
 
-    def finding(self, name: str, what: str, mend: str = "", grade: Grade = "FAIL") -> Finding:
-        """Say something of one variable."""
-        path = ".".join(filter(None, (self.base, name)))
-        return Finding(path, what, mend, grade, self.file, self.lines.get(name, self.line))
+    def locate(self, found: Finding) -> Finding:
+        """Give a finding of one variable its line."""
+        line = self.lines.get(found.path, self.line)
+        path = ".".join(filter(None, (self.base, found.path)))
+        return replace(found, place=path, file=self.file, line=line)
 
 
 def parse(file: str, text: str) -> tuple[Variables, list[Finding]]:
@@ -72,103 +115,39 @@ def parse(file: str, text: str) -> tuple[Variables, list[Finding]]:
 
 
 def check(here: Variables, ours: Sequence[Application]) -> Iterator[Finding]:
-    """Find what is wrong with a node's variables, by the applications that it may serve.
+    """Find what is wrong with a node's variables, by the applications that it may serve."""
+    yield from map(here.locate, _wrong(here.values, ours))
 
-    Without any, what they say of deadline and drain is taken at its word.
-    """
-    served, wrong = _served(here, ours)
-    if wrong:
-        yield from wrong
-        return
-    promised: dict[str, str] = {}
-    for each in served:
-        promised |= ingress.promised(each)
-    promised[ingress.CONNECTIONS] = str(room(ours))
-    for name, must in promised.items():
-        if not ingress.keeps(name, must, here.values.get(name, "")):
-            yield _different(name, must, here, ours)
-    yield from _open(here, served)
-    yield from _node(here, served)
+
+def _wrong(values: Mapping[str, str], ours: Sequence[Application]) -> Iterator[Finding]:
+    served = [each.settings for each in ours]
+    if not ours:
+        named = {name: value for name, value in values.items() if name.startswith(PREFIX)}
+        try:
+            served = [settings.load({}, named)]
+        except ValidationError as error:
+            wrong = [applications.fault(each) for each in error.errors()]
+            yield from (Finding(f"{PREFIX}{name.upper()}", text) for name, text in wrong)
+            return
+        except ValueError as error:
+            yield Finding("", str(error))
+            return
+    must = {name: value for each in served for name, value in promised(each).items()}
+    must[ingress.CONNECTIONS] = str(room(ours))
+    for name in FOLLOWS if not ours else ():
+        del must[name]
+    yield from differences(must, values)
+    least = max(map(ingress.shutdown_seconds, served))
+    if not values.get(DRAIN, "").isdecimal() or int(values[DRAIN]) < least:
+        has = f"is {values.get(DRAIN, 'not set')}, but a replica may take {least:g} s to leave"
+        yield Finding(DRAIN, has, f"write {ingress.NODE_DRAIN_SECONDS:g}")
+    every = ingress.clustered(served[0])
+    for name in sorted(every.keys() - promised(served[0]).keys() - values.keys() - {DRAIN}):
+        mend = f"deploy/serve/ray.env has {every[name]}"
+        yield Finding(name, "is not set", mend, "note")
 
 
 def room(ours: Sequence[Application]) -> int:
     """Return the connections that HAProxy needs, on each node, for all that is served."""
     queues = sum(map(applications.connections, ours)) or ingress.ongoing(Settings())
     return queues + ingress.SPARE_REQUESTS
-
-
-def formula(ours: Sequence[Application]) -> str:
-    """Return how that is worked out."""
-    terms = [f"{ingress.ongoing(each.settings)} x {each.replicas[1]}" for each in ours]
-    return " + ".join([*(terms or [f"{ingress.ongoing(Settings())} x 1"]), "256"])
-
-
-def _served(here: Variables, ours: Sequence[Application]) -> tuple[list[Settings], list[Finding]]:
-    """Return the settings of what is served, or those that the variables themselves imply."""
-    if ours:
-        return [each.settings for each in ours], []
-    named = {name: value for name, value in here.values.items() if name.startswith(PREFIX)}
-    try:
-        return [settings.load(_implied(here), named)], []
-    except ValidationError as error:
-        wrong = [applications.fault(each) for each in error.errors()]
-        return [], [here.finding(f"{PREFIX}{name.upper()}", text) for name, text in wrong]
-    except ValueError as error:
-        return [], [here.finding("", str(error))]
-
-
-def _implied(here: Variables) -> dict[str, object]:
-    """Work out the settings that a cluster's variables are made for."""
-    deadline = _number(here, "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S", 35) - 5
-    drain = _number(here, "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S", 0)
-    return {
-        "deadline_seconds": min(max(deadline, 1), 600),
-        "drain_seconds": min(max(drain, 0), 600),
-    }
-
-
-def _number(here: Variables, name: str, otherwise: float) -> float:
-    try:
-        return float(here.values.get(name, otherwise))
-    except ValueError:
-        return otherwise
-
-
-def _different(name: str, must: str, here: Variables, ours: Sequence[Application]) -> Finding:
-    """Say how a variable breaks the promise."""
-    actual = here.values.get(name)
-    has = "is not set" if actual is None else f"is {actual!r}"
-    if name == ingress.CONNECTIONS:
-        mend = f"write at least {must} = {formula(ours)}"
-        return here.finding(name, f"{has}, but HAProxy must not fill first", mend)
-    if name == ingress.FRONTED and here.values.get(THROUGHPUT) == "1":
-        has = f"{has} beside {THROUGHPUT}=1, which sends all through the head"
-        return here.finding(name, has, f"write {must}")
-    if name == ingress.PROGRAM:
-        return here.finding(name, f"{has}, but must be the path of {must}")
-    others = here.values.keys() - ingress.clustered(Settings()).keys()
-    strangers = [each for each in others if each.startswith("RAY_")]
-    like = "" if actual is not None else meant(name, strangers).replace("did you mean", "is it")
-    return here.finding(name, has, f"write {must!r}{like}")
-
-
-def _open(here: Variables, served: Sequence[Settings]) -> Iterator[Finding]:
-    """Find a cluster that anybody may command."""
-    for name, must in ingress.AUTHENTICATED.items():
-        closed = here.values.get(name) == must
-        if not closed and not all(each.insecure_cluster for each in served):
-            text = f"is not {must!r}: anyone who reaches Ray could run code"
-            yield here.finding(name, text, f"write {name}={must}")
-
-
-def _node(here: Variables, served: Sequence[Settings]) -> Iterator[Finding]:
-    """Hold a node's time to leave against its replicas'; name what else ray.env sets."""
-    least = max(map(ingress.shutdown_seconds, served))
-    if _number(here, DRAIN, 0) < least:
-        has = f"is {here.values.get(DRAIN, 'not set')}, but a replica may take {least:g} s to leave"
-        yield here.finding(DRAIN, has, f"write {ingress.NODE_DRAIN_SECONDS:g}")
-    every = ingress.clustered(served[0])
-    useful = every.keys() - ingress.promised(served[0]).keys() - {DRAIN, *ingress.AUTHENTICATED}
-    for name in sorted(useful - here.values.keys()):
-        has = f"deploy/serve/ray.env has {every[name]}"
-        yield here.finding(name, "is not set", has, "note")

@@ -1,0 +1,72 @@
+"""The variables of a cluster's nodes: what keeps the promise, and what is said of the rest."""
+
+import pytest
+
+from service.cluster import ingress
+from service.cluster.progress import StartFailed
+from service.preflight import variables
+from service.settings import Settings
+
+
+def test_a_cluster_with_every_promised_variable_can_serve() -> None:
+    """Where the wrapper lies there is the image's business."""
+    actual = ingress.promised(Settings()) | {
+        "RAY_AUTH_MODE": "token",
+        "RAY_SERVE_HAPROXY_BINARY_PATH": "/usr/local/bin/headlight-haproxy",
+        "RAY_SERVE_HAPROXY_MAXCONN": "5000",  # this service's and others'
+        "PATH": "/bin",
+    }
+
+    variables.hold(Settings(), actual)
+
+
+def test_each_difference_of_a_cluster_is_named() -> None:
+    """With what it is and what it must be."""
+    promised = ingress.promised(Settings())
+    actual = promised | {
+        "RAY_SERVE_HAPROXY_RETRIES": "1",
+        "RAY_SERVE_HAPROXY_BINARY_PATH": "/usr/sbin/haproxy",
+        "RAY_SERVE_HAPROXY_MAXCONN": "1023",
+    }
+    del actual["RAY_SERVE_HAPROXY_OBSERVE_ERROR_LIMIT"]
+
+    assert set(map(str, variables.differences(promised, actual))) == {
+        "RAY_SERVE_HAPROXY_RETRIES: is '1'; must be 3",
+        "RAY_SERVE_HAPROXY_OBSERVE_ERROR_LIMIT: is not set; must be 1",
+        "RAY_SERVE_HAPROXY_BINARY_PATH: is '/usr/sbin/haproxy'; must be headlight-haproxy",
+        "RAY_SERVE_HAPROXY_MAXCONN: is '1023'; must be at least 1024",
+    }
+    with pytest.raises(StartFailed, match="^this cluster cannot serve: .*RETRIES"):
+        variables.hold(Settings(), actual)
+
+
+@pytest.mark.parametrize("mode", ["disabled", None])
+def test_a_cluster_that_lets_everybody_in_is_refused(mode: str | None) -> None:
+    """Whoever reaches it runs code; a setting says that this is known."""
+    actual = ingress.clustered(Settings()) | {"RAY_AUTH_MODE": mode or ""}
+    if mode is None:
+        del actual["RAY_AUTH_MODE"]
+
+    with pytest.raises(StartFailed, match="RAY_AUTH_MODE: .*token, or set insecure_cluster"):
+        variables.hold(Settings(), actual)
+    variables.hold(Settings(insecure_cluster=True), actual)
+
+
+def test_the_bound_of_a_clients_connections_is_the_clusters() -> None:
+    """One HAProxy holds it for every model; where nobody says it, any is right."""
+    bound = Settings(max_source_connections=7)
+
+    variables.hold(bound, ingress.clustered(bound))
+    variables.hold(Settings(), ingress.clustered(bound))
+    with pytest.raises(StartFailed, match="HEADLIGHT_MAX_SOURCE_CONNECTIONS: is not set"):
+        variables.hold(bound, ingress.clustered(Settings()))
+
+
+def test_a_cluster_of_two_models_has_room_for_both() -> None:
+    """What suits all suits each; a model with more replicas than it has room for is refused."""
+    shared = ingress.clustered(Settings(replicas=3))
+
+    variables.hold(Settings(replicas=1), shared)
+    variables.hold(Settings(replicas=2, max_body_bytes=5), shared)
+    with pytest.raises(StartFailed, match="MAXCONN"):
+        variables.hold(Settings(replicas=4), shared)
