@@ -24,8 +24,7 @@ from torch import Tensor
 
 from model.kernels import Affine, Kernels
 from model.packing import Group, Packed
-from model.positions import hidden
-from model.rotation import Rotation
+from model.positions import Rotation, hidden
 
 TILE = 128  # queries at a time, where not all keys are needed or not all maps fit
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from model.rotation import Rope  # which needs torch, and this file none
+    from model.positions import Rope  # which needs torch, and this file none
 
 
 Positions = Literal["learned", "sinusoidal", "rotary"]

@@ -1,4 +1,4 @@
-"""Layers: attention and feed-forward, each with its residual and LayerNorm; the whole encoder.
+"""The whole encoder: embeddings, then layers of attention and feed-forward, each with its residual.
 
 Sources: Vaswani et al. 2017, section 3.1 (post-norm); Xiong et al. 2020 (pre-norm);
 Shazeer 2020, "GLU Variants Improve Transformer" (gated feed-forward).
@@ -10,11 +10,11 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from model import packing
 from model.attention import Biases, Gates, MultiHeadAttention, Patches, Trace
 from model.config import EncoderConfig
-from model.embeddings import Embeddings
 from model.kernels import ACTIVATIONS, Affine, Kernels, Linear, normalise
 from model.packing import Entry, Group, Packed
 from model.pooling import Pooling, pool_each, pool_together
@@ -62,6 +62,50 @@ class Blend:
         if total is None:
             raise RuntimeError("a blend of nothing: this is a bug")
         return total
+
+
+class Embeddings:
+    """LayerNorm(word + segment + position), then a projection where the tables are narrower.
+
+    Whatever a family lacks is None. Source: Devlin et al. 2018, section 3; the projection is
+    ELECTRA's, Clark et al. 2020.
+
+    Args:
+        word: (vocabulary, embedding width).
+        position: (rows, embedding width), learned or sinusoidal.
+        offset: row of `position` for position 0.
+        types: (types, embedding width).
+        norm: weight and bias of the LayerNorm.
+        project: to the model's width.
+    """
+
+    def __init__(
+        self,
+        word: Tensor,
+        *,
+        position: Tensor | None,
+        offset: int,
+        types: Tensor | None,
+        norm: Affine | None,
+        eps: float,
+        project: Linear | None,
+    ) -> None:
+        self.word, self.position, self.offset, self.types = word, position, offset, types
+        self.norm, self.eps, self.project = norm, eps, project
+
+    def __call__(self, packed: Packed) -> Tensor:
+        """The rows that enter the first layer, (rows, width)."""
+        x = F.embedding(packed.token_ids, self.word)
+        for rows, vectors in packed.embeddings:
+            x[rows] = vectors.to(x)
+        # transformers adds in this order; float addition is not associative
+        if self.types is not None:
+            x = x.add_(F.embedding(packed.types, self.types))
+        if self.position is not None:
+            x = x.add_(F.embedding(packed.positions + self.offset, self.position))
+        if self.norm is not None:
+            x = normalise(x, self.norm, self.eps)
+        return x if self.project is None else self.project(x)
 
 
 class Layer:

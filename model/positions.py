@@ -1,12 +1,16 @@
-"""What position does: sinusoids, relative distance, windows; rotation.py has the rest.
+"""What position does: sinusoids, relative distance, windows, rotation.
 
     PE(pos, 2i) = sin(pos / 10000^(2i/d))   PE(pos, 2i+1) = cos(pos / 10000^(2i/d))
+    rate(c) = theta^(-2c / head_dim)        angle(position, c) = position * rate(c)
 
 Sources: Vaswani et al. 2017, section 3.5 (sinusoids); Raffel et al. 2020, T5, section 2.1 (buckets
-of distance, as MPNet has them).
+of distance, as MPNet has them); Su et al. 2021, "RoFormer"; Chen et al. 2023, "Positional
+Interpolation" (linear); Peng et al. 2023, "YaRN". The rates are transformers' own, operation for
+operation: in the last bit of one lie 5e-4 radians at position 8191.
 """
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -48,3 +52,128 @@ def hidden(query: slice, key: slice, window: int, like: Tensor) -> Tensor:
     keys = torch.arange(key.start, key.stop, device=like.device)[None, :]
     mask = torch.zeros(queries.shape[0], keys.shape[1], dtype=like.dtype, device=like.device)
     return mask.masked_fill_((queries - keys).abs() > window, -math.inf)[None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rope:
+    """Angles that nothing stretches.
+
+    Args:
+        theta: their base.
+        amplitude: what the turned queries and keys are multiplied by, each.
+    """
+
+    theta: float
+    amplitude: float = 1.0
+
+    def rates(self, head_dim: int) -> Tensor:
+        """Radians a position of each pair of channels, (head_dim / 2,) float32."""
+        return 1.0 / self.bases(head_dim)
+
+    def bases(self, head_dim: int, pairs: int | None = None) -> Tensor:
+        """Positions a radian of each of the first pairs of channels, float32; of all by default."""
+        # not cut afterwards: a power's last bit follows from both
+        stop = head_dim if pairs is None else 2 * pairs
+        return self.theta ** (torch.arange(0, stop, 2, dtype=torch.float32) / head_dim)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Linear(Rope):
+    """Every rate divided by a factor."""
+
+    factor: float
+
+    def rates(self, head_dim: int) -> Tensor:
+        """As Rope.rates."""
+        return 1.0 / self.bases(head_dim) / self.factor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Yarn(Rope):
+    """Slow pairs of channels divided by a factor, fast ones as they are, a ramp between them.
+
+    Args:
+        trained: tokens of the longest sequence before stretching.
+        fast, slow: turns within `trained` from which on a pair stays, and up to which it is
+            divided.
+        whole: whether the ramp begins and ends at whole channels.
+    """
+
+    factor: float
+    trained: float
+    fast: float = 32.0
+    slow: float = 1.0
+    whole: bool = True
+
+    def rates(self, head_dim: int) -> Tensor:
+        """As Rope.rates."""
+        low, high = self._place(self.fast, head_dim), self._place(self.slow, head_dim)
+        if self.whole:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, head_dim - 1)
+        high += 0.001 if low == high else 0  # a ramp has a length
+        ramp = (torch.arange(head_dim // 2, dtype=torch.float32) - low) / (high - low)
+        kept, bases = 1 - ramp.clamp(0, 1), self.bases(head_dim)
+        return 1.0 / (self.factor * bases) * (1 - kept) + 1.0 / bases * kept
+
+    def _place(self, turns: float, head_dim: int) -> float:
+        """The pair of channels that makes so many turns within `trained`."""
+        ratio = math.log(self.trained / (turns * 2 * math.pi))
+        return (head_dim * ratio) / (2 * math.log(self.theta))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Llama3(Rope):
+    """Waves longer than trained / low divided by a factor, those below trained / high as they are.
+
+    Args:
+        trained: tokens of the longest sequence before stretching.
+    """
+
+    factor: float
+    trained: float
+    low: float
+    high: float
+
+    def rates(self, head_dim: int) -> Tensor:
+        """As Rope.rates."""
+        plain = 1.0 / self.bases(head_dim)
+        wave = 2 * math.pi / plain
+        share = (self.trained / wave - self.low) / (self.high - self.low)
+        between = (1 - share) * plain / self.factor + share * plain
+        rates = torch.where(wave > self.trained / self.low, plain / self.factor, between)
+        return torch.where(wave < self.trained / self.high, plain, rates)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Proportional(Rope):
+    """A share of the pairs of channels turns, divided by a factor; the others stand still."""
+
+    factor: float
+    share: float
+
+    def rates(self, head_dim: int) -> Tensor:
+        """As Rope.rates."""
+        turning = int(self.share * head_dim // 2)
+        still = torch.zeros(head_dim // 2 - turning)
+        return torch.cat((1.0 / self.bases(head_dim, turning), still)) / self.factor
+
+
+class Rotation:
+    """Turns pairs of channels of queries and keys by an angle proportional to position.
+
+    Channel c is paired with c + head_dim/2; in float32, whatever the dtype.
+    """
+
+    def __init__(self, rope: Rope, head_dim: int, positions: int, device: torch.device) -> None:
+        places = torch.arange(positions, dtype=torch.float32, device=device)
+        angles = places[:, None] * rope.rates(head_dim).to(device)
+        # (positions, head_dim / 2) each
+        self.cos, self.sin = angles.cos() * rope.amplitude, angles.sin() * rope.amplitude
+
+    def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Rotate x, (rows, heads, head_dim), by each row's position, (rows,)."""
+        cos, sin = self.cos[positions][:, None], self.sin[positions][:, None]
+        left, right = x.float().chunk(2, dim=-1)
+        turned = torch.cat((left * cos - right * sin, right * cos + left * sin), dim=-1)
+        return turned.to(x.dtype)

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from model.kernels import Affine, Linear, normalise
 from model.pooling import Dense, Layer, Pooling, pool
-from model.text.role import Role
+from model.text.frame import Role
 
 # the names that requests and answers give
 Activation = Literal["softmax", "sigmoid", "none"]  # logits -> scores

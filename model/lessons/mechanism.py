@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from model.attention import HeadWeights
 from model.kernels import Affine
-from model.rotation import Rotation
+from model.positions import Rotation
 
 Window = int | tuple[int | None, int | None]  # keys to the left and to the right; None is all
 

@@ -9,11 +9,9 @@ from torch import Tensor
 
 from model.attention import MultiHeadAttention
 from model.config import EncoderConfig
-from model.embeddings import Embeddings
-from model.encoder import Blend, Encoder, Layer
+from model.encoder import Blend, Embeddings, Encoder, Layer
 from model.kernels import Affine, Kernels
-from model.positions import sinusoids
-from model.rotation import Rope, Rotation
+from model.positions import Rope, Rotation, sinusoids
 
 SEED = 0  # of weights drawn at random
 

@@ -13,7 +13,7 @@ from typing import Any
 from model.config import Activation, EncoderConfig
 from model.errors import CheckpointError
 from model.loading.files import differences
-from model.rotation import Linear, Llama3, Proportional, Rope, Yarn
+from model.positions import Linear, Llama3, Proportional, Rope, Yarn
 
 Config = Mapping[str, Any]  # what a config.json holds
 

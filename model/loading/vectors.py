@@ -27,7 +27,7 @@ from model.loading.task_heads import Parts
 from model.loading.tensors import Stored, check
 from model.pooling import Dense, identity
 from model.task_heads import Side, Vectors
-from model.text.role import Role, Token
+from model.text.frame import Role, Token
 from model.text.tokenizer import Tokenizer
 
 METADATA = "artifact.metadata"

@@ -14,8 +14,7 @@ from torch import Tensor
 from model.attention import Trace
 from model.maps import maps
 from model.maps.choices import Form, Weight
-from model.maps.dominance import dominance, wins
-from model.maps.rollout import rollout
+from model.maps.maps import dominance, rollout, wins
 from model.maps.statistics import statistics
 from model.maps.tiles import Look
 from model.maps.units import Units

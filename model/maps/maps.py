@@ -1,12 +1,30 @@
-"""Tiles of a map -> the map, some of its rows, its strongest keys, its blocks.
+"""Tiles of a map -> the map, some of its rows, its strongest keys, its blocks; dominance, rollout.
 
-Each form is that of one sequence and of some heads of one layer; see tiles.Look.
+Each form is that of one sequence and of some heads of one layer, see tiles.Look; a rollout is one
+of all layers.
+
+"The word 'well' is dominated by 'All'" when its new vector is mostly made of the other's value.
+Measured by probability, or by the length of what each value adds (Kobayashi et al. 2020), which
+tells a key that is looked at from one that changes something.
+
+A rollout says how much of a token's final vector comes from each first one (Abnar and Zuidema 2020,
+"Quantifying Attention Flow in Transformers", section 3):
+
+    A~^l = (A^l + I) / 2            A^l the mean over heads; half of the stream passes by
+    R^l  = A~^l R^(l-1)             R^0 = I
+
+Of words, or without special tokens, columns are merged before the layers and rows after them:
+C being what merges columns, (A~^2 A~^1) C = A~^2 (A~^1 C), of fewer numbers throughout.
 """
+
+from collections.abc import Sequence as Many
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from model.maps.tiles import Look, Tile
+from model.maps.units import Units
 
 
 def full(look: Look) -> Tensor:
@@ -89,3 +107,76 @@ def _wide(tile: Tile, columns: int) -> Tensor:
     wide = tile.values.new_zeros(*tile.values.shape[:2], columns)
     wide[:, :, tile.keys] = tile.values
     return wide
+
+
+class Dominance(NamedTuple):
+    """Of each row of each head, (heads, units).
+
+    Args:
+        dominant: the place of the key with the largest share, int32; the first of equal ones.
+        share: that key's share of the row, own: the row's own unit's.
+    """
+
+    dominant: Tensor
+    share: Tensor
+    own: Tensor
+
+
+def dominance(look: Look) -> Dominance:
+    """Who dominates each unit, and by how much."""
+    tiles = []
+    for tile in look.tiles():
+        share, best = tile.values.max(2)  # of equal ones the first, as torch promises
+        own = tile.values.diagonal(tile.queries.start - tile.keys.start, 1, 2)
+        own = own.clone()  # a view would keep the whole tile
+        tiles.append(((best + tile.keys.start).int(), share, own))
+    return Dominance(*(torch.cat(parts, 1) for parts in zip(*tiles, strict=True)))
+
+
+def wins(dominant: Tensor, axis: Tensor, units: int) -> Tensor:
+    """How many other units, over all heads given, each unit dominates, (units,) int32.
+
+    Args:
+        dominant: (heads, rows), of all layers together, as units.
+        axis: the unit of each row.
+        units: how many there are, shown or not.
+    """
+    return dominant[dominant != axis].long().bincount(minlength=units).int()
+
+
+def rollout(looks: Many[Look], units: Units) -> Tensor:
+    """Roll the attention of some layers out.
+
+    Args:
+        looks: the heads of each layer, the lowest layer first, each in whole units.
+        units: what the rows and columns of the answer are.
+
+    Returns:
+        (units, units) float32; rows sum to 1, to less where special tokens are dropped.
+    """
+    members, places = (part.to(looks[0].q.device) for part in units.members())
+    rolled = looks[0].q.new_zeros(units.tokens, len(units.axis))
+    rolled[members, places] = 1
+    for index, look in enumerate(looks):
+        mixed = torch.zeros_like(rolled)
+        for tile in look.tiles():
+            mean = tile.values.mean(0)
+            if index:
+                torch.mm(mean, rolled[tile.keys], out=mixed[tile.queries])
+            else:  # of the first layer a product would only copy columns
+                near = (members >= tile.keys.start) & (members < tile.keys.stop)
+                columns = mean[:, members[near] - tile.keys.start]
+                mixed[tile.queries].index_add_(1, places[near], columns)
+        rolled = mixed.add_(rolled).div_(2)
+    return rolled if units.whole else _pooled(rolled, members, places, units)
+
+
+def _pooled(rolled: Tensor, members: Tensor, places: Tensor, units: Units) -> Tensor:
+    """The rows of tokens, (tokens, units), as those of units."""
+    count = len(units.axis)
+    slots = places.new_full((units.tokens,), count)  # of what is not shown, one beyond the others
+    slots[members] = places
+    pooled = rolled.new_zeros(count + 1, count).index_add_(0, slots, rolled)[:count]
+    if units.renormalize:
+        return pooled / pooled.sum(1, keepdim=True)
+    return pooled / places.bincount().unsqueeze(1)

@@ -15,9 +15,8 @@ from model import packing
 from model.config import EncoderConfig
 from model.errors import SequenceTooLong
 from model.loading.sentence_transformers import Prompts
-from model.text.frame import Tokenized
+from model.text.frame import Role, Tokenized
 from model.text.pieces import Reading, exhaust
-from model.text.role import Role
 from model.text.tokenizer import Cut, Tokenizer, Truncate
 from service.encode.aside import Aside
 from service.encode.request import Base64, Documents, Input

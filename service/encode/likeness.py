@@ -12,7 +12,7 @@ from torch import Tensor
 
 from model.maps.units import Units
 from model.pooling import Pooling
-from model.shares.similarity import BLOCK_CELLS, Linear, NotLinear, Side, Strongest
+from model.similarity import BLOCK_CELLS, Linear, NotLinear, Side, Strongest
 from service.encode.answer import Array, Item
 from service.encode.aside import Aside, Steps
 from service.encode.interventions import Outcome, changed

@@ -7,7 +7,7 @@ from typing import Any
 
 from model.loading.checkpoint import Model
 from model.task_heads import Activation, Classifier, Side, Splade, Tagger, TaskHead, Vectors
-from model.text.role import Role
+from model.text.frame import Role
 from model.text.tokenizer import Tokenizer
 from service.encode import shown
 from service.encode.inputs import ModelInput

@@ -1,9 +1,9 @@
-"""model/embeddings.py"""
+"""model/encoder.py"""
 
 import torch
 from torch import Tensor
 
-from model.embeddings import Embeddings
+from model.encoder import Embeddings
 from model.loading.checkpoint import Model
 from model.packing import Sequence, pack
 

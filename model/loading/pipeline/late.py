@@ -21,7 +21,7 @@ from model.loading.pipeline.layers import names_of, normalizes
 from model.loading.sentence_transformers import read_max_tokens, read_prompts
 from model.loading.texts.settings import SPECIALS, TOKENIZER_CONFIG
 from model.task_heads import Side
-from model.text.role import Role, Token
+from model.text.frame import Role, Token
 from model.text.tokenizer import Tokenizer
 
 MASKS = ("[MASK]", "<mask>")  # of a tokenizer whose files do not name it

@@ -25,7 +25,7 @@ from model.loading.pipeline.keys import check_keys
 from model.loading.tensors import Shape, check, open_tensors
 from model.loading.texts.settings import TOKENIZER_CONFIG
 from model.task_heads import Side, Splade
-from model.text.role import Role
+from model.text.frame import Role
 from model.text.tokenizer import Tokenizer
 
 SIDES = ("query", "document")

@@ -14,7 +14,7 @@ from model.lessons.explain import explain
 from model.loading import assembly
 from model.loading.checkpoint import Model
 from model.packing import Sequence
-from model.rotation import Rope
+from model.positions import Rope
 
 CPU = torch.device("cpu")
 LAYERS, HEADS, HEAD, TOKENS, WINDOW = 3, 5, 6, 23, 7

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from model.kernels import Affine
 from model.lessons.mechanism import Attended, MultiHead, attend, mix, score, weigh
-from model.positions import buckets
-from model.rotation import Rope, Rotation
+from model.positions import Rope, Rotation, buckets
 
 BATCH, HEADS, QUERIES, KEYS, D_K, D_V = 2, 3, 5, 7, 4, 11
 WIDTH, WIDTH_KEY, WIDTH_OUT = 13, 17, 19

@@ -16,7 +16,7 @@ from model.loading import checkpoint, families
 from model.loading.checkpoint import Model
 from model.native import library
 from model.native.stack import Stack
-from model.rotation import Rope, Rotation
+from model.positions import Rope, Rotation
 from tests.model.loading.test_families import (
     BATCH,
     FAMILIES,

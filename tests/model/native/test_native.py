@@ -23,7 +23,7 @@ from model.native.naming import module
 from model.native.stack import Stack, fits
 from model.packing import Packed, Sequence, pack
 from model.pooling import Pooling, pool_each
-from model.rotation import Rope
+from model.positions import Rope
 
 CPU = torch.device("cpu")
 NOTHING: frozenset[int] = frozenset()

@@ -19,7 +19,7 @@ from sentence_transformers.sentence_transformer.modules import (
 from torch import nn
 
 from model.errors import CheckpointError
-from model.shares.similarity import Linear, NotLinear
+from model.similarity import Linear, NotLinear
 from tests.model.loading.pipeline.conftest import TEXTS, WIDTH, change, load, vectors
 
 Save = Callable[..., tuple[SentenceTransformer, Path]]

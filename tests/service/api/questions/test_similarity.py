@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
+from model import similarity
 from model.pooling import Pooling
-from model.shares import similarity
 from service.api.questions import call
 from service.encode import aside, likeness
 from service.encode.answer import JSON, PIECE_BYTES, Encoded, Item

@@ -1,4 +1,4 @@
-"""model/shares/similarity.py"""
+"""model/similarity.py"""
 
 import math
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from model.config import Mode
 from model.kernels import PLAIN
 from model.maps.units import Units, divide
 from model.pooling import Dense, Pooling, identity, pool
-from model.shares.similarity import BLOCK_CELLS, Linear, NotLinear, Shares, Strongest
+from model.similarity import BLOCK_CELLS, Linear, NotLinear, Shares, Strongest
 
 LEFT, RIGHT, WIDTH, INNER, SIZE = 5, 7, 11, 13, 3
 WORDS = [None, 0, 0, 1, 1, 1, None]  # of the right text

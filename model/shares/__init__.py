@@ -1,1 +1,0 @@
-"""What makes a number that is answered, token by token."""
