@@ -23,15 +23,14 @@ from model.loading import sentence_transformers, vectors
 from model.loading.assembly import build, draw, expected
 from model.loading.families import read_config
 from model.loading.files import CONFIG, TOKENIZER, find_weights
-from model.loading.modules import home, weighed_files
+from model.loading.modules import home, read_arguments, read_raw, weighed_files
 from model.loading.pipeline import router
-from model.loading.pipeline.blend import read_blend
 from model.loading.pipeline.keys import check_modules
+from model.loading.pipeline.layers import read_blend
 from model.loading.sentence_transformers import Prompts
 from model.loading.task_heads import Parts, read_choices, read_task_head
 from model.loading.tensors import by_plain_name, open_tensors, translate
-from model.loading.texts.arguments import read_arguments, read_raw
-from model.loading.texts.settings import read_rules
+from model.loading.tokenizer_settings import read_rules
 from model.loading.vocabulary.build import Source, find_tokenizer
 from model.pooling import Pooling
 from model.task_heads import Classifier, Splade, Task, TaskHead, Vectors

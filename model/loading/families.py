@@ -1,4 +1,7 @@
-"""Checkpoint families: a reader of each one's config.json, and what its tensors are called."""
+"""Checkpoint families: a reader of each one's config.json, and what its tensors are called.
+
+A table of names has ours -> the checkpoint's, {i} the layer.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -6,9 +9,83 @@ from typing import Any
 
 from model.config import EncoderConfig
 from model.errors import CheckpointError
-from model.loading import configs, names
+from model.loading import configs
 from model.loading.configs import Config
-from model.loading.names import Names
+
+Names = Mapping[str, str]
+
+_TABLES = {
+    "word": "embeddings.word_embeddings",
+    "position": "embeddings.position_embeddings",
+    "types": "embeddings.token_type_embeddings",
+    "norm": "embeddings.LayerNorm",
+}
+BERT = {
+    **_TABLES,
+    "layers.{i}.query": "encoder.layer.{i}.attention.self.query",
+    "layers.{i}.key": "encoder.layer.{i}.attention.self.key",
+    "layers.{i}.value": "encoder.layer.{i}.attention.self.value",
+    "layers.{i}.output": "encoder.layer.{i}.attention.output.dense",
+    "layers.{i}.attention_norm": "encoder.layer.{i}.attention.output.LayerNorm",
+    "layers.{i}.up": "encoder.layer.{i}.intermediate.dense",
+    "layers.{i}.down": "encoder.layer.{i}.output.dense",
+    "layers.{i}.feed_forward_norm": "encoder.layer.{i}.output.LayerNorm",
+}
+ELECTRA = {**BERT, "project": "embeddings_project"}
+DISTILBERT = {
+    **_TABLES,
+    "layers.{i}.query": "transformer.layer.{i}.attention.q_lin",
+    "layers.{i}.key": "transformer.layer.{i}.attention.k_lin",
+    "layers.{i}.value": "transformer.layer.{i}.attention.v_lin",
+    "layers.{i}.output": "transformer.layer.{i}.attention.out_lin",
+    "layers.{i}.attention_norm": "transformer.layer.{i}.sa_layer_norm",
+    "layers.{i}.up": "transformer.layer.{i}.ffn.lin1",
+    "layers.{i}.down": "transformer.layer.{i}.ffn.lin2",
+    "layers.{i}.feed_forward_norm": "transformer.layer.{i}.output_layer_norm",
+}
+MPNET = {
+    **BERT,
+    "distances": "encoder.relative_attention_bias",
+    "layers.{i}.query": "encoder.layer.{i}.attention.attn.q",
+    "layers.{i}.key": "encoder.layer.{i}.attention.attn.k",
+    "layers.{i}.value": "encoder.layer.{i}.attention.attn.v",
+    "layers.{i}.output": "encoder.layer.{i}.attention.attn.o",
+    "layers.{i}.attention_norm": "encoder.layer.{i}.attention.LayerNorm",
+}
+NOMIC_HUB = {
+    **_TABLES,
+    "norm": "emb_ln",
+    "layers.{i}.qkv": "encoder.layers.{i}.attn.Wqkv",
+    "layers.{i}.output": "encoder.layers.{i}.attn.out_proj",
+    "layers.{i}.attention_norm": "encoder.layers.{i}.norm1",
+    "layers.{i}.gate": "encoder.layers.{i}.mlp.fc12",
+    "layers.{i}.up": "encoder.layers.{i}.mlp.fc11",
+    "layers.{i}.down": "encoder.layers.{i}.mlp.fc2",
+    "layers.{i}.feed_forward_norm": "encoder.layers.{i}.norm2",
+}
+NOMIC = {
+    **_TABLES,
+    "layers.{i}.query": "layers.{i}.self_attn.q_proj",
+    "layers.{i}.key": "layers.{i}.self_attn.k_proj",
+    "layers.{i}.value": "layers.{i}.self_attn.v_proj",
+    "layers.{i}.output": "layers.{i}.self_attn.o_proj",
+    "layers.{i}.attention_norm": "layers.{i}.post_attention_layernorm",
+    "layers.{i}.gate": "layers.{i}.mlp.gate_proj",
+    "layers.{i}.up": "layers.{i}.mlp.up_proj",
+    "layers.{i}.down": "layers.{i}.mlp.down_proj",
+    "layers.{i}.feed_forward_norm": "layers.{i}.post_mlp_layernorm",
+}
+MODERNBERT = {
+    "word": "embeddings.tok_embeddings",
+    "norm": "embeddings.norm",
+    "layers.{i}.qkv": "layers.{i}.attn.Wqkv",
+    "layers.{i}.output": "layers.{i}.attn.Wo",
+    "layers.{i}.attention_norm": "layers.{i}.attn_norm",
+    "layers.{i}.gate_up": "layers.{i}.mlp.Wi",
+    "layers.{i}.down": "layers.{i}.mlp.Wo",
+    "layers.{i}.feed_forward_norm": "layers.{i}.mlp_norm",
+    "final_norm": "final_norm",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +103,15 @@ class Family:
 
 
 FAMILIES = {
-    "bert": Family(configs.bert, (names.BERT,), ("bert.",)),
-    "electra": Family(configs.electra, (names.ELECTRA,), ("electra.",)),
-    "roberta": Family(configs.roberta, (names.BERT,), ("roberta.",)),
-    "xlm-roberta": Family(configs.roberta, (names.BERT,), ("roberta.",)),
-    "camembert": Family(configs.roberta, (names.BERT,), ("roberta.",)),
-    "distilbert": Family(configs.distilbert, (names.DISTILBERT,), ("distilbert.",)),
-    "mpnet": Family(configs.mpnet, (names.MPNET,), ("mpnet.",)),
-    "nomic_bert": Family(configs.nomic, (names.NOMIC_HUB, names.NOMIC), ("nomic_bert.", "bert.")),
-    "modernbert": Family(configs.modernbert, (names.MODERNBERT,), ("model.",)),
+    "bert": Family(configs.bert, (BERT,), ("bert.",)),
+    "electra": Family(configs.electra, (ELECTRA,), ("electra.",)),
+    "roberta": Family(configs.roberta, (BERT,), ("roberta.",)),
+    "xlm-roberta": Family(configs.roberta, (BERT,), ("roberta.",)),
+    "camembert": Family(configs.roberta, (BERT,), ("roberta.",)),
+    "distilbert": Family(configs.distilbert, (DISTILBERT,), ("distilbert.",)),
+    "mpnet": Family(configs.mpnet, (MPNET,), ("mpnet.",)),
+    "nomic_bert": Family(configs.nomic, (NOMIC_HUB, NOMIC), ("nomic_bert.", "bert.")),
+    "modernbert": Family(configs.modernbert, (MODERNBERT,), ("model.",)),
 }
 
 

@@ -1,7 +1,7 @@
 """The files of sentence-transformers in a folder -> pooling, longest sequence, prompts.
 
 modules.json                    Transformer, Pooling, and the layers of pipeline/layers.py;
-                                a WeightedLayerPooling between: pipeline/blend.py
+                                a WeightedLayerPooling between: pipeline/layers.py
 1_Pooling/config.json           how token vectors become one
 sentence_bert_config.json       the longest sequence, lower-casing; its arguments: texts/
 config_sentence_transformers.json   prompts: what goes before a text, by name
@@ -30,7 +30,7 @@ from model.loading.modules import (
     token_layers,
 )
 from model.loading.pipeline.layers import LAYERS, read_layers, read_modes
-from model.loading.texts.settings import read_longest
+from model.loading.tokenizer_settings import read_longest
 from model.pooling import Pooling, Unit
 
 PLAIN = Pooling(("mean",), normalize=False)  # of a folder without modules
@@ -75,7 +75,7 @@ def read_pooling(folder: Path, width: int, device: torch.device, kernels: Kernel
     alone = scores or chained(folder)
     if kinds[1:] == ["SpladePooling"] or alone or token_layers(folder):
         return PLAIN  # its vectors are not what the checkpoint is for
-    place = 2 if kinds[1:2] == [WEIGHTED] else 1  # pipeline/blend.py computes what it does
+    place = 2 if kinds[1:2] == [WEIGHTED] else 1  # pipeline/layers.py computes what it does
     known = kinds[0] == "Transformer" and kinds[place : place + 1] == ["Pooling"]
     if not known or not set(kinds[place + 1 :]) <= set(LAYERS):
         raise CheckpointError(f"{MODULES}: not supported: {', '.join(kinds)}")

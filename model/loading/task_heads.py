@@ -3,11 +3,14 @@
 config.json                         architectures, id2label, problem_type
 config_sentence_transformers.json   a CrossEncoder's activation
 1_SpladePooling/config.json         how logits over the vocabulary become weights
+
+A checkpoint has one task head. Its config.json names it under "architectures", behind the family's
+name, as in BertForSequenceClassification. A recipe says where a family has it and how it computes.
 """
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +20,11 @@ from torch import Tensor
 from model.config import EncoderConfig
 from model.errors import CheckpointError
 from model.kernels import ACTIVATIONS, Affine, Kernels
-from model.loading import configs, recipes
+from model.loading import configs
 from model.loading.files import CONFIG, WEIGHTS, read_object
 from model.loading.modules import MODULES, PROMPTS, chained, read_modules, read_optional
 from model.loading.pipeline.keys import SCORES
 from model.loading.pipeline.layers import LAYERS, read_layers, read_modes
-from model.loading.recipes import Recipe
 from model.loading.tensors import Shape, Stored, check
 from model.pooling import Dense, Pooling
 from model.task_heads import (
@@ -37,10 +39,85 @@ from model.task_heads import (
     Vectors,
 )
 
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A task head's tensors by their names without the family's prefix, and its activation.
+
+    Args:
+        output: the last linear.
+        bias: its bias, where that is not its own ".bias".
+        dense, norm: before it; None where there is none.
+        activation: behind dense; a name of transformers', or "tanh".
+        key: of config.json, that names the activation instead.
+        optional: the biases that a key of config.json switches, and what holds without the key.
+    """
+
+    output: str
+    bias: str = ""
+    dense: str | None = None
+    norm: str | None = None
+    activation: str = "gelu"
+    key: str = ""
+    optional: Mapping[str, tuple[str, bool]] = field(default_factory=dict)
+
+
+WORDS = "word_embeddings.weight", "tok_embeddings.weight"  # the look-up's table, by families
+BERTS = ("bert", "electra", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet")
+ROBERTAS = ("roberta", "xlm-roberta", "camembert", "mpnet")
+MODERNBERT = Recipe(
+    "classifier",
+    dense="head.dense",
+    norm="head.norm",
+    key="classifier_activation",
+    optional={
+        "head.dense.bias": ("classifier_bias", False),
+        "head.norm.bias": ("norm_bias", False),
+        "decoder.bias": ("decoder_bias", True),
+    },
+)
+CLASSIFIERS = {
+    "bert": Recipe("classifier", dense="pooler.dense", activation="tanh"),
+    "electra": Recipe("classifier.out_proj", dense="classifier.dense"),
+    "distilbert": Recipe("classifier", dense="pre_classifier", activation="relu"),
+    "modernbert": MODERNBERT,
+} | dict.fromkeys(
+    ROBERTAS, Recipe("classifier.out_proj", dense="classifier.dense", activation="tanh")
+)
+TAGGERS = {"modernbert": MODERNBERT} | dict.fromkeys(BERTS, Recipe("classifier"))
+VOCABULARIES = {
+    "bert": Recipe(
+        "cls.predictions.decoder",
+        "cls.predictions.bias",
+        dense="cls.predictions.transform.dense",
+        norm="cls.predictions.transform.LayerNorm",
+        key="hidden_act",
+    ),
+    "electra": Recipe(
+        "generator_lm_head",
+        dense="generator_predictions.dense",
+        norm="generator_predictions.LayerNorm",
+    ),
+    "distilbert": Recipe(
+        "vocab_projector", dense="vocab_transform", norm="vocab_layer_norm", key="activation"
+    ),
+    "modernbert": Recipe(
+        "decoder",
+        dense="head.dense",
+        norm="head.norm",
+        key="classifier_activation",
+        optional=MODERNBERT.optional,
+    ),
+} | dict.fromkeys(
+    ROBERTAS,
+    Recipe("lm_head.decoder", "lm_head.bias", dense="lm_head.dense", norm="lm_head.layer_norm"),
+)
+
+
 TABLES = {
-    "ForSequenceClassification": recipes.CLASSIFIERS,
-    "ForTokenClassification": recipes.TAGGERS,
-    "ForMaskedLM": recipes.VOCABULARIES,
+    "ForSequenceClassification": CLASSIFIERS,
+    "ForTokenClassification": TAGGERS,
+    "ForMaskedLM": VOCABULARIES,
 }
 # what a CrossEncoder stores, by its class in torch.nn
 STORED: dict[str, Activation] = {"Sigmoid": "sigmoid", "Identity": "none", "Softmax": "softmax"}
@@ -168,11 +245,11 @@ def _project(parts: Parts, recipe: Recipe, outputs: int) -> Projection:
 
 def _shapes(parts: Parts, recipe: Recipe, outputs: int) -> dict[str, Shape]:
     """List the tensors of a task head, the last linear's weight first."""
-    of_words, width = recipe in recipes.VOCABULARIES.values(), parts.config.width
+    of_words, width = recipe in VOCABULARIES.values(), parts.config.width
     inner = parts.config.embedding_width if of_words else width
     weight = f"{recipe.output}.weight"
     if of_words and parts.raw.get("tie_word_embeddings", True):
-        weight = next(name for name in parts.tensors if name.endswith(recipes.WORDS))
+        weight = next(name for name in parts.tensors if name.endswith(WORDS))
     shapes: dict[str, Shape] = {weight: (outputs, inner), _bias(recipe): (outputs,)}
     if recipe.dense:
         shapes |= {f"{recipe.dense}.weight": (inner, width), f"{recipe.dense}.bias": (inner,)}

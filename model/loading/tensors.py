@@ -10,9 +10,8 @@ from torch import Tensor
 
 from model.errors import CheckpointError
 from model.loading.assembly import Weights
-from model.loading.families import Family
+from model.loading.families import Family, Names
 from model.loading.files import WEIGHTS
-from model.loading.names import Names
 
 # heads and buffers that are in many files and never part of encodings
 SPARE = (

@@ -43,7 +43,7 @@ class Keys:
 
 NAMES = {"module_input_name", "module_output_name"}
 SIZES = {"embedding_dimension", "word_embedding_dimension"}  # said twice: tensors have them too
-# texts/arguments.py follows them, or refuses
+# modules.read_arguments follows them, or refuses
 ARGUMENTS = {"tokenizer_args", "processor_kwargs", "config_args", "config_kwargs"}
 ARGUMENTS |= {"model_args", "model_kwargs"}
 SIDES = ("query_length", "document_length", "query_expansion")  # of a late interaction

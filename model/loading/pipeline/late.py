@@ -19,7 +19,7 @@ from model.loading.modules import MODULES, PROMPTS, read_modules, read_optional,
 from model.loading.pipeline.keys import SETTINGS, TOKENS
 from model.loading.pipeline.layers import names_of, normalizes
 from model.loading.sentence_transformers import read_max_tokens, read_prompts
-from model.loading.texts.settings import SPECIALS, TOKENIZER_CONFIG
+from model.loading.tokenizer_settings import SPECIALS, TOKENIZER_CONFIG
 from model.task_heads import Side
 from model.text.frame import Role, Token
 from model.text.tokenizer import Tokenizer

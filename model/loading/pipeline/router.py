@@ -23,7 +23,7 @@ from model.loading.modules import ROUTER, TRANSFORMERS, home, read_optional, rea
 from model.loading.pipeline import layers
 from model.loading.pipeline.keys import check_keys
 from model.loading.tensors import Shape, check, open_tensors
-from model.loading.texts.settings import TOKENIZER_CONFIG
+from model.loading.tokenizer_settings import TOKENIZER_CONFIG
 from model.task_heads import Side, Splade
 from model.text.frame import Role
 from model.text.tokenizer import Tokenizer

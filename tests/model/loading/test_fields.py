@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig
 
 from model.errors import CheckpointError
-from model.loading import families, recipes, task_heads
+from model.loading import families, task_heads
 from tests.model.loading.test_families import FAMILIES, MOST, VOCABULARY
 
 Keys = dict[str, Any]  # key of config.json -> a value that is not its own
@@ -249,7 +249,7 @@ def test_what_is_read_decides(family: str, key: str) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_decides_about_heads_is_named_where_heads_are_read(family: str) -> None:
     """test_task_heads.py holds what comes of it to transformers."""
-    code = inspect.getsource(task_heads) + inspect.getsource(recipes)
+    code = inspect.getsource(task_heads)
 
     assert [key for key in OF_HEADS | OF_ITS_HEADS[family] if f'"{key}"' not in code] == []
 

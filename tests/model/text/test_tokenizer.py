@@ -24,7 +24,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from model.errors import CheckpointError, SequenceTooLong
 from model.loading.checkpoint import Model
-from model.loading.texts.settings import read_rules
+from model.loading.tokenizer_settings import read_rules
 from model.text import pieces
 from model.text.frame import Tokenized
 from model.text.pieces import Seams, exhaust

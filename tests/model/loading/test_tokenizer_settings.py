@@ -1,4 +1,4 @@
-"""model/loading/texts: a tokenizer as transformers makes it of a folder's files."""
+"""model/loading/tokenizer_settings.py: a tokenizer as transformers makes it of a folder's files."""
 
 import json
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer
 
 from model.errors import CheckpointError
-from model.loading.texts.settings import read_rules
+from model.loading.tokenizer_settings import read_rules
 from model.text.tokenizer import Tokenizer
 
 TEXTS = [

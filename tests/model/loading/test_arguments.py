@@ -1,4 +1,4 @@
-"""model/loading/texts/arguments.py: what sentence-transformers hands on, or a refusal."""
+"""model/loading/modules.py: what sentence-transformers hands on, or a refusal."""
 
 import json
 from pathlib import Path

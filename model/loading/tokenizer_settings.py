@@ -17,10 +17,8 @@ from tokenizers import AddedToken
 
 from model.errors import CheckpointError
 from model.loading.files import TOKENIZER
-from model.loading.modules import home, read_optional
-from model.loading.texts.arguments import read_arguments
-from model.loading.texts.classes import KINDS, TYPED, read_class
-from model.text.rules import MARKS, Mark, Rules
+from model.loading.modules import home, read_arguments, read_optional
+from model.text.rules import MARKS, Kind, Mark, Rules
 
 TOKENIZER_CONFIG, SPECIALS = "tokenizer_config.json", "special_tokens_map.json"
 ADDED, CHAT = "added_tokens.json", "chat_template.jinja"
@@ -213,3 +211,60 @@ def _switch(said: Mapping[str, Any], key: str, *, own: bool) -> bool:
 
 def _optional_switch(said: Mapping[str, Any], key: str) -> bool | None:
     return None if said.get(key) is None else _switch(said, key, own=False)
+
+
+GENERIC = (
+    "TokenizersBackend",
+    "PreTrainedTokenizerFast",
+    "PreTrainedTokenizer",
+    "PythonBackend",
+)
+BY_FAMILY = {  # by itself; a family that is not here has none
+    "bert": "BertTokenizer",
+    "electra": "BertTokenizer",
+    "distilbert": "BertTokenizer",
+    "nomic_bert": "BertTokenizer",
+    "roberta": "RobertaTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer",
+    "camembert": "CamembertTokenizer",
+    "mpnet": "MPNetTokenizer",
+}
+KINDS: dict[str, Kind] = {
+    "BertTokenizer": "bert",
+    "ElectraTokenizer": "bert",
+    "DistilBertTokenizer": "bert",
+    "RobertaTokenizer": "roberta",
+    "LongformerTokenizer": "roberta",
+    "XLMRobertaTokenizer": "xlm-roberta",
+    "CamembertTokenizer": "camembert",
+    "MPNetTokenizer": "mpnet",
+    **dict.fromkeys(GENERIC, "file"),
+}
+MADE = "AlbertTokenizer"  # of a vocabulary only: none of it rebuilds a tokenizer.json here
+TYPED = ("BertTokenizer", "ElectraTokenizer")  # gives token types where nothing is said of them
+
+
+def read_class(
+    family: str, settings: Mapping[str, Any], config: Mapping[str, Any], *, made: bool = False
+) -> str:
+    """The name of the class, one of KINDS, or MADE.
+
+    Args:
+        family: model_type of config.json.
+        settings: tokenizer_config.json.
+        made: whether the tokenizer is made of its vocabulary.
+
+    Raises:
+        CheckpointError: the files name a class that is not known here.
+    """
+    own = BY_FAMILY.get(family, GENERIC[0])
+    named = settings.get("tokenizer_class") or config.get("tokenizer_class") or own
+    if own in GENERIC or named in GENERIC:
+        return GENERIC[0]  # a family without a class has its file read as it is, whatever is named
+    name = named.removesuffix("Fast") if isinstance(named, str) else named
+    if made and name == MADE:
+        return MADE
+    if not isinstance(name, str) or name not in KINDS:
+        known = ", ".join(sorted({*KINDS} - {*GENERIC[1:]}))
+        raise CheckpointError(f"tokenizer_class {named!r} is not supported; these are: {known}")
+    return name

@@ -1,1 +1,0 @@
-"""How a folder's texts are read, beside its tokenizer.json."""
