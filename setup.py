@@ -11,7 +11,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 HERE = Path(__file__).parent
-NAMING = runpy.run_path(str(HERE / "model" / "native" / "naming.py"))
+NAMING = runpy.run_path(str(HERE / "model" / "native" / "__init__.py"))
 
 
 def operator() -> list[Extension]:

@@ -26,9 +26,8 @@ import torch
 from torch import Tensor
 
 from model import kernels
-from model.attention import MultiHeadAttention
-from model.lessons import mechanism
-from model.lessons.mechanism import HeadWeights
+from model.attention import HeadWeights, MultiHeadAttention
+from model.lessons import mix, score, weigh
 from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.packing import Sequence
@@ -124,7 +123,8 @@ class OneByOne:
         """Return x + sum_i Z_i W_i^O + b, (tokens, width)."""
         total = x + self.bias
         for head, (q, k, v) in zip(self.weights, self.biases, strict=True):
-            z, _ = mechanism.attend(x @ head.query + q, x @ head.key + k, x @ head.value + v)
+            probabilities = weigh(score(x @ head.query + q, x @ head.key + k))
+            z = mix(probabilities, x @ head.value + v)
             total = total + z @ head.output
         return total
 

@@ -21,7 +21,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from model.native.naming import module
+from model.native import module
 from service.preflight import machine
 
 ROOT = Path(__file__).parent.parent

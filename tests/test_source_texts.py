@@ -10,9 +10,8 @@ from torch import Tensor
 
 from model.attention import MultiHeadAttention
 from model.kernels import Affine
-from model.lessons import mechanism
-from model.lessons.mechanism import MultiHead
 from service.replica import Replica
+from tests.multi_head import MultiHead, attend
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -88,7 +87,7 @@ def layer(heads: int, d_k: int, d_v: int, d_model: int = D_MODEL) -> MultiHead:
 def each_head(attention: MultiHead, x: Tensor) -> list[Tensor]:
     """Z_0 .. Z_(h-1), each from its own three matrices."""
     weights = [attention.head(i) for i in range(attention.heads)]
-    return [mechanism.attend(x @ w.query, x @ w.key, x @ w.value).mixed for w in weights]
+    return [attend(x @ w.query, x @ w.key, x @ w.value).mixed for w in weights]
 
 
 @pytest.mark.parametrize("d_v", [64, 48], ids=["d_v = d_k", "d_v < d_k"])

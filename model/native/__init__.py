@@ -1,1 +1,18 @@
-"""The forward pass without the interpreter: model/encoder.py's loop as one compiled operator."""
+"""The forward pass without the interpreter: model/encoder.py's loop as one compiled operator.
+
+setup.py reads this file for what the operator's own file is called, and needs no torch for it.
+"""
+
+import re
+
+PREFIX = "forward_"
+
+
+def module(release: str) -> str:
+    """Name what is built for a release of torch.
+
+    Example:
+        >>> module("2.13.0+cpu")
+        'forward_2_13_0_cpu'
+    """
+    return PREFIX + re.sub(r"\W", "_", release)

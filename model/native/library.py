@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from model import native
-from model.native.naming import PREFIX, module
+from model.native import PREFIX, module
 
 
 class Missing(Exception):

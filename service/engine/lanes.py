@@ -19,7 +19,7 @@ import torch
 
 from model import packing
 from model.encoder import Encoded
-from model.lessons.explain import explain, weights
+from model.lessons import explain, weights
 from model.loading.checkpoint import Model
 from model.maps.forms import Selection, show
 from model.pooling import Pooling

@@ -110,7 +110,7 @@ class Result:
         pooled: (width or dimensions,).
         tokens: (tokens, width).
         hidden: (tokens, width) by hidden state.
-        steps: the explained layer's and its weights, by name; see model/lessons/explain.py.
+        steps: the explained layer's and its weights, by name; see model/lessons.py.
         parts: (parts, width or dimensions).
         task: what the head made of it, by name; see model/task_heads.py.
         kept: where other passes may begin, by layer.

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model.lessons.mechanism import mix, score, weigh
+from model.lessons import mix, score, weigh
 from service.api.teaching.request import Attend, AttendRequest, MixRequest
 from service.refusals import Refused
 from service.wording.words import counted, received

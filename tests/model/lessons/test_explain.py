@@ -1,4 +1,4 @@
-"""model/lessons/explain.py"""
+"""model/lessons.py"""
 
 from dataclasses import replace
 from functools import cache
@@ -10,7 +10,7 @@ from torch import Tensor
 from model import kernels
 from model.config import EncoderConfig
 from model.encoder import Encoder
-from model.lessons.explain import explain
+from model.lessons import explain
 from model.loading import assembly
 from model.loading.checkpoint import Model
 from model.packing import Sequence

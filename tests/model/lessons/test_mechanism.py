@@ -1,4 +1,4 @@
-"""model/lessons/mechanism.py"""
+"""model/lessons.py: the mechanism"""
 
 import importlib
 import math
@@ -13,8 +13,9 @@ from onnx.helper import get_attribute_value
 from torch import Tensor
 
 from model.kernels import Affine
-from model.lessons.mechanism import Attended, MultiHead, attend, mix, score, weigh
+from model.lessons import mix, score, weigh
 from model.positions import Rope, Rotation, buckets
+from tests.multi_head import Attended, MultiHead, attend, capped
 
 BATCH, HEADS, QUERIES, KEYS, D_K, D_V = 2, 3, 5, 7, 4, 11
 WIDTH, WIDTH_KEY, WIDTH_OUT = 13, 17, 19
@@ -118,31 +119,11 @@ def test_shares_given_as_logarithms_come_back() -> None:
 
 
 def test_scores_are_products_over_the_root_of_d_k() -> None:
-    """1 * 3 + 2 * 4 + 2 * 1 + 0 * 9 = 13, over sqrt(4); softcap bends what scale has made."""
+    """1 * 3 + 2 * 4 + 2 * 1 + 0 * 9 = 13, over sqrt(4)."""
     query, key = torch.tensor([[1.0, 2.0, 2.0, 0.0]]), torch.tensor([[3.0, 4.0, 1.0, 9.0]])
 
     same(torch.tensor([[6.5]]), score(query, key))
     same(torch.tensor([[1.3]]), score(query, key, scale=0.1))
-    same(torch.tensor([[2 * math.tanh(0.65)]]), score(query, key, scale=0.1, softcap=2))
-
-
-@pytest.mark.parametrize(
-    ("window", "first", "last"),
-    [
-        (1, [0, 0, 1, 2, 3], [2, 3, 4, 5, 6]),
-        ((2, 1), [0, 0, 0, 1, 2], [2, 3, 4, 5, 6]),
-        ((0, 0), [0, 1, 2, 3, 4], [1, 2, 3, 4, 5]),
-        ((None, 0), [0, 0, 0, 0, 0], [1, 2, 3, 4, 5]),
-        ((1, None), [0, 0, 1, 2, 3], [7, 7, 7, 7, 7]),
-    ],
-    ids=["both", "left-right", "itself", "causal", "onwards"],
-)
-def test_a_window_ends_with_its_last_key(window: Any, first: list[int], last: list[int]) -> None:
-    """Query i sees keys i - left to i + right, both included."""
-    probabilities = weigh(torch.zeros(QUERIES, KEYS), window=window)
-
-    rows = [[j in range(*ends) for j in range(KEYS)] for ends in zip(first, last, strict=True)]
-    assert torch.tensor(rows).equal(probabilities > 0)
 
 
 # What is hidden
@@ -166,7 +147,7 @@ def test_keys_may_be_narrower_than_values() -> None:
     same(expected, mixed)
 
 
-@pytest.mark.parametrize("how", ["keep", "bias", "window"])
+@pytest.mark.parametrize("how", ["keep", "bias"])
 def test_a_row_without_a_key_is_zero(how: str) -> None:
     """In the map and in what is mixed, and in no other row."""
     keep = torch.ones(QUERIES, KEYS, dtype=torch.bool)
@@ -174,12 +155,11 @@ def test_a_row_without_a_key_is_zero(how: str) -> None:
     hide = {
         "keep": {"keep": keep},
         "bias": {"bias": torch.zeros(QUERIES, KEYS).masked_fill(~keep, -INF)},
-        "window": {"window": (-4, None)},  # from four keys ahead on: queries 3 and 4 have none
     }[how]
 
     mixed, probabilities = attend(*parts(), **hide)
 
-    empty = torch.tensor([False, False, False, True, how == "window"])
+    empty = torch.tensor([False, False, False, True, False])
     assert (empty == (probabilities == 0).all(-1)).all()
     assert (empty == (mixed == 0).all(-1)).all()
     same((~empty).float().expand(BATCH, HEADS, QUERIES), probabilities.sum(-1), 1e-6)
@@ -242,9 +222,9 @@ def test_arithmetic_is_at_least_float32(dtype: torch.dtype) -> None:
     """Half-precision inputs lose nothing until the mixed values are rounded back."""
     rounded = [part.to(dtype) for part in parts()]
 
-    mixed, probabilities = attend(*rounded, softcap=3.0)
+    mixed, probabilities = attend(*rounded)
 
-    exact = attend(*(part.double() for part in rounded), softcap=3.0)
+    exact = attend(*(part.double() for part in rounded))
     assert dtype == mixed.dtype
     same(exact.probabilities, probabilities.double(), 1e-6)
     same(exact.mixed.to(dtype).double(), mixed.double(), torch.finfo(dtype).eps)
@@ -292,40 +272,6 @@ def test_the_output_is_the_sum_of_what_its_heads_add() -> None:
 
     same(output, total)
     same(probabilities, torch.stack(maps, 1))
-
-
-def test_a_layer_looks_no_further_than_its_window() -> None:
-    """One sequence at another, both counted from 0."""
-    _, probabilities = layer()(ROWS, KEY_ROWS, window=(2, 1))
-
-    ahead = torch.arange(KEYS) - torch.arange(QUERIES)[:, None]
-    _, expected = layer()(ROWS, KEY_ROWS, keep=(-2 <= ahead) & (ahead <= 1))
-    assert expected.equal(probabilities)
-    assert (probabilities == 0).any()
-
-
-def test_a_gate_of_one_changes_no_bit() -> None:
-    """Nor does it touch the map."""
-    output, probabilities = layer()(ROWS, KEY_ROWS)
-    gated, seen = layer()(ROWS, KEY_ROWS, gates=torch.ones(HEADS))
-
-    assert output.equal(gated)
-    assert probabilities.equal(seen)
-
-
-def test_a_gate_of_zero_drops_one_head() -> None:
-    """As if its rows of W^O were 0; the maps stay."""
-    output, probabilities = layer()(ROWS, KEY_ROWS, gates=torch.tensor([1.0, 0.0, 1.0]))
-
-    without = layer()
-    weight = without.output[0].clone()
-    weight[:, D_V : 2 * D_V] = 0
-    without.output = weight, without.output[1]
-    assert without.head(1).output.count_nonzero() == 0
-    expected, seen = without(ROWS, KEY_ROWS)
-    same(expected, output, 1e-6)
-    assert seen.equal(probabilities)
-    assert (layer()(ROWS, KEY_ROWS)[0] - output).abs().max() > 0.1
 
 
 def test_rotation_is_multiplication_by_a_phase() -> None:
@@ -528,7 +474,7 @@ def answer(asked: Operator) -> dict[str, Tensor]:
     )
 
     mode = options.get("qk_matmul_output_mode", 0)
-    scores = score(query, key, scale=scale, softcap=softcap if mode else None)
+    scores = capped(score(query, key, scale=scale), softcap if mode else None)
     shown = probabilities if mode == 3 else scores + bias if mode == 2 else scores
     return {
         "Y": mixed.transpose(1, 2).flatten(2) if flat else mixed,

@@ -18,8 +18,7 @@ from model.loading.assembly import build, expected
 from model.loading.checkpoint import Model
 from model.maps import maps
 from model.maps.tiles import Look
-from model.native import agreement, library
-from model.native.naming import module
+from model.native import agreement, library, module
 from model.native.stack import Stack, fits
 from model.packing import Packed, Sequence, pack
 from model.pooling import Pooling, pool_each

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from model.lessons import mechanism
+from model.lessons import mix, score, weigh
 from service.api.teaching.mechanism import attend, read
 from service.api.teaching.request import ATTEND
 from service.encode import aside
@@ -130,7 +130,7 @@ async def test_probabilities_are_used_as_they_are(client: httpx.AsyncClient) -> 
 
 
 async def test_the_mechanism_is_the_models_own(client: httpx.AsyncClient) -> None:
-    """model/lessons/mechanism.py with the same numbers gives the same bits."""
+    """model/lessons.py with the same numbers gives the same bits."""
     asked = parts()
     query, key, value = (
         torch.tensor(asked[name], dtype=torch.float64).unflatten(1, (HEADS, -1)).transpose(0, 1)
@@ -139,9 +139,9 @@ async def test_the_mechanism_is_the_models_own(client: httpx.AsyncClient) -> Non
 
     answer = await answered(client, asked)
 
-    mixed, probabilities = mechanism.attend(query, key, value)
+    probabilities = weigh(score(query, key))
     assert np.array_equal(answer["probabilities"], probabilities.numpy())
-    assert np.array_equal(answer["heads"], mixed.numpy())
+    assert np.array_equal(answer["heads"], mix(probabilities, value).numpy())
 
 
 def changed(**fields: Any) -> bytes:

@@ -1,4 +1,19 @@
-"""One layer, step by step: every intermediate by name, from the plain weights, in float32.
+"""Attention for learners: the mechanism alone, and one layer step by step, from the plain weights.
+
+    S_i = scale Q_i K_i^T                        how well each key fits each query: score
+    P_i = softmax(S_i + bias), 0 where hidden    the attention map of head i: weigh
+    Z_i = P_i V_i                                the values, mixed: mix
+    MultiHead(Q, K, V) = Concat(Z_0, .., Z_(h-1)) W^O = sum_i Z_i W_i^O
+
+What the encoder runs is attention.py; no fast kernel has a part in what is here but those that made
+x. Scores, softmax and mixing are float32, or float64 where the input is.
+
+Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.
+
+Axes, beyond those of attention.py: `...` are any leading axes, usually the batch; d_k and d_v
+are the channels of one head in keys and in values, and may differ.
+
+The steps of a layer, by name:
 
     x                what enters the layer, (tokens, width); layer 0: X' = PE(X) + X
     q, k, v          Q_i = x W_i^Q + b, K_i, V_i, (heads, tokens, head_dim)
@@ -19,9 +34,9 @@ What a family does otherwise:
     biased           to the scores the bias of each distance is added
     windowed         scores beyond the window are -inf
     gated            feed_forward = (activation(normed W_g + b_g) * (normed W_1 + b_1)) W_2 + b_2
-
-No fast kernel has a part in it but those that made x.
 """
+
+import math
 
 import torch
 from torch import Tensor
@@ -30,12 +45,69 @@ from torch.nn import functional as F
 from model.attention import MultiHeadAttention
 from model.encoder import Encoder, Layer
 from model.kernels import ACTIVATIONS, Affine, Linear
-from model.lessons.mechanism import mix, score, weigh
 from model.positions import buckets, hidden
 
 
+def score(query: Tensor, key: Tensor, *, scale: float | None = None) -> Tensor:
+    """Compare every query, (..., query, d_k), with every key, (..., key, d_k).
+
+    Args:
+        scale: what the products are multiplied by; None is 1 / sqrt(d_k).
+
+    Returns:
+        The scores, (..., query, key), at least float32.
+    """
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    wide = torch.promote_types(query.dtype, torch.float32)
+    return query.to(wide) @ key.to(wide).transpose(-2, -1) * scale  # (..., query, key)
+
+
+def weigh(scores: Tensor, *, keep: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
+    """Turn scores, (..., heads, query, key), into probabilities of the same shape.
+
+    Args:
+        keep: True where a query may look at a key, bool, broadcast to the scores: the real
+            tokens of padded keys, (batch, key), are given as keep[:, None, None, :].
+        bias: added to the scores, float, broadcast to them; -inf hides a key.
+
+    Returns:
+        Rows that sum to 1 over key, or are 0 throughout where every key is hidden.
+
+    Raises:
+        ValueError: `keep` is not bool: a mask of numbers does not say which of them hides.
+    """
+    visible = torch.ones((), dtype=torch.bool, device=scores.device)
+    if keep is not None:
+        if keep.dtype != torch.bool:
+            raise ValueError(f"keep is {keep.dtype}, it must be {torch.bool}")
+        visible = visible & keep
+    if bias is not None:
+        bias = bias.to(scores.dtype)
+        scores, visible = scores + bias, visible & (bias != -math.inf)
+    # chosen, not multiplied: NaN times 0 is NaN; and a softmax over nothing is NaN too
+    probabilities = torch.where(visible, scores, -math.inf).softmax(dim=-1)
+    return torch.where(visible, probabilities, 0.0)
+
+
+def mix(probabilities: Tensor, value: Tensor) -> Tensor:
+    """Add up values, (..., key, d_v), in the shares of probabilities, (..., query, key).
+
+    A share of 0.6 takes 60% of a value, a share of exactly 0 takes nothing, whatever stands
+    there. A channel that does take from NaN or infinity is NaN.
+
+    Returns:
+        (..., query, d_v), in the dtype of the values.
+    """
+    sound = value.isfinite()
+    if sound.all():
+        return (probabilities @ value.to(probabilities.dtype)).to(value.dtype)
+    mixed = mix(probabilities, torch.where(sound, value, 0.0))
+    share = (probabilities != 0).to(probabilities.dtype) @ (~sound).to(probabilities.dtype)
+    return torch.where(share > 0, math.nan, mixed)
+
+
 def explain(encoder: Encoder, index: int, x: Tensor) -> dict[str, Tensor]:
-    """Every step of one sequence through one layer, in order.
+    """Compute every step of one sequence through one layer, in order.
 
     Args:
         index: of the layer, counted from 0.

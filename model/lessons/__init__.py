@@ -1,1 +1,0 @@
-"""The mechanism, step by step."""
