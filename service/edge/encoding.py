@@ -113,9 +113,9 @@ class Encoding:
                 return Response(orjson.dumps(price), media_type=JSON)
             encoded = await replica.gateway.encode(call.request, deadline, record)
             with record.stage("serialize"):
-                answer = call.at_once(encoded) or await in_time(
-                    call.write(encoded, replica.writing), deadline
-                )
+                answer = call.at_once(encoded)
+                if answer is None:
+                    answer = await in_time(call.write(encoded, replica.writing), deadline)
             return InPieces(answer.pieces, record.hold, answer.headers, call.media_type)
 
         return encode
