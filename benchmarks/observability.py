@@ -25,8 +25,7 @@ from typing import Any
 from unittest import mock
 from unittest.mock import AsyncMock
 
-from service.edge import guard
-from service.edge import routes as edge
+from service.edge.door import Door
 from service.engine.lanes import Lanes
 from service.observe import logs
 from service.observe.metrics import Metrics
@@ -78,8 +77,7 @@ async def started(name: str, metrics: Metrics, **settings: Any) -> Side:
     async def scrape(openmetrics: bool) -> bytes:
         return replica.page(openmetrics)
 
-    inner = edge.application(replica, scrape)
-    return replica, guard.Guard(inner, replica.settings)
+    return replica, Door(replica, scrape)
 
 
 async def ask(app: Any, body: bytes) -> None:

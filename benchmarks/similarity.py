@@ -20,8 +20,7 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""
 import httpx
 from starlette.types import ASGIApp
 
-from service.edge import guard
-from service.edge import routes as edge
+from service.edge.door import Door
 from service.replica import Replica
 from service.settings import Settings
 
@@ -48,7 +47,7 @@ def application(replica: Replica) -> ASGIApp:
     async def scrape(openmetrics: bool) -> bytes:
         return replica.page(openmetrics)
 
-    return guard.Guard(edge.application(replica, scrape), replica.settings)
+    return Door(replica, scrape)
 
 
 def texts(words: int, count: int) -> list[str]:

@@ -19,20 +19,19 @@ from starlette.types import ASGIApp
 
 from service import settings
 from service.cluster import descriptors, ingress, relay
-from service.edge import direct
-from service.edge import routes as edge
+from service.edge import entrance
+from service.edge.door import Door
 from service.engine import machine, weights
 from service.fleet import bounds
 from service.fleet.load import Load
 from service.fleet.pages import Pages
-from service.keys import follow_keys
 from service.observe import logs
 from service.preflight import cluster, variables
 from service.preflight.applications import DEPLOYMENT, ELSEWHERE
 from service.preflight.finding import require, run
 from service.refusals import REFUSALS
 from service.replica import Replica
-from service.settings import Settings, load
+from service.settings import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -146,11 +145,6 @@ class Encoder:
         variables.hold(counted, os.environ, cluster.here())
         require(run("replica", cluster.CHECKS, settings, cluster.joined(host())))
         descriptors.raise_limit()
-        # Ray makes the outermost layer after this, from the environment: two models of one
-        # cluster have a process each, and with it limits of their own.
-        os.environ.update(ingress.guard_variables(settings))
-        guarded = load({})  # refused here, what is wrong stands in Ray's status; there, nowhere
-        follow_keys(guarded.api_keys, guarded.api_keys_file)
         self.label = context.replica_id.unique_id
         self.pages = Pages(DEPLOYMENT, context.app_name, self.metrics)
         also = None
@@ -175,8 +169,10 @@ class Encoder:
         gc.set_threshold(*COLLECTED)
         self.pages.warm()
         self.load = Load(self.replica)
-        routes = edge.application(self.replica, self.pages.scrape, self.pages.targets)
-        return direct.PROCESS.known(routes)
+        door = Door(self.replica, self.pages.scrape, self.pages.targets, fronted=True)
+        entrance.HERE.loop = loop
+        entrance.HERE.door = door  # which Ray's server, made after this, finds there
+        return door
 
     async def __del__(self) -> None:
         """Let admitted work finish; Ray awaits this when the replica leaves."""

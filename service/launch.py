@@ -133,7 +133,7 @@ def own_ray(settings: Settings, say: Say) -> Iterator[Path]:
         cores = os.cpu_count() or 1
         os.environ.update(ingress.promised(settings))
         os.environ.update(ingress.placed(settings, block, run, cores))
-        set_guard_variables(settings)
+        forget_settings()
         stay = f"in {kept / run.name}" if kept else "lost: no folder for them can be made"
         say(f"logs: {run / sweep.LOGS}; after the service stops: {stay}")
         say("starting Ray")
@@ -180,7 +180,7 @@ def cluster(settings: Settings, say: Say) -> Iterator[None]:
     """
     promised = ingress.promised(settings)
     os.environ.update(promised)
-    set_guard_variables(settings)
+    forget_settings()
     say(f"joining the Ray cluster at {settings.address}")
     import ray
 
@@ -217,11 +217,13 @@ def join(settings: Settings) -> list[str]:
         raise StartFailed(f"no Ray cluster at {settings.address}: {last_line(error)}") from error
 
 
-def set_guard_variables(settings: Settings) -> None:
-    """Leave in the environment, which Ray's processes inherit, what the outermost layer needs."""
+def forget_settings() -> None:
+    """Leave none of our settings in the environment, which Ray's processes inherit.
+
+    Replicas get theirs with the deployment, and one of them may be an API key.
+    """
     for name in [name for name in os.environ if name.startswith(PREFIX)]:
-        del os.environ[name]  # settled already, and one of them may be an API key
-    os.environ.update(ingress.guard_variables(settings))
+        del os.environ[name]
 
 
 @contextmanager

@@ -28,14 +28,12 @@ from hypothesis import settings as hypothesis
 from numpy.typing import NDArray
 from starlette.types import ASGIApp
 
-from service.edge import guard
-from service.edge import routes as edge
-from service.edge.direct import Direct
+from service.edge.door import Door
 from service.observe import logs
 from service.observe.scrape import join
 from service.replica import Replica
 from service.settings import Settings
-from tests.mounted import Mounted
+from tests.mounted import mounted
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
@@ -200,13 +198,13 @@ def prefix() -> str:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def app(replica: Replica, prefix: str) -> guard.Guard:
+async def app(replica: Replica, prefix: str) -> ASGIApp:
     """The replica's ASGI application with its outermost layer."""
     return application(replica, prefix)
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def client(app: guard.Guard, prefix: str) -> AsyncIterator[httpx.AsyncClient]:
+async def client(app: ASGIApp, prefix: str) -> AsyncIterator[httpx.AsyncClient]:
     """An HTTP client of that application."""
     async with connected(app, prefix) as client:
         yield client
@@ -261,7 +259,7 @@ def listen() -> Callable[..., AbstractAsyncContextManager[str]]:
 
 
 @pytest.fixture(scope="session")
-def outer() -> Callable[[Replica], guard.Guard]:
+def outer() -> Callable[[Replica], ASGIApp]:
     """A replica's ASGI application with its outermost layer."""
     return application
 
@@ -286,14 +284,14 @@ def alone(client: httpx.AsyncClient) -> Callable[..., Awaitable[NDArray[np.float
 
 
 @pytest.fixture
-def stumbling(app: guard.Guard) -> Callable[..., Any]:
+def stumbling(app: ASGIApp) -> Callable[..., Any]:
     """The replica behind a layer that fails first."""
     layer = runpy.run_path(str(STUMBLING))["Stumbling"]
     return lambda *stumbles, **how: layer(app, list(stumbles), **how)
 
 
-def application(replica: Replica, prefix: str = "") -> guard.Guard:
-    """A replica as connections reach it, below a prefix if there is one."""
+def application(replica: Replica, prefix: str = "") -> ASGIApp:
+    """A replica as connections reach it; where there is a prefix, below it and past Ray's app."""
 
     async def scrape(openmetrics: bool) -> bytes:
         return join([replica.page(openmetrics)], False, openmetrics, expected=1)
@@ -301,14 +299,11 @@ def application(replica: Replica, prefix: str = "") -> guard.Guard:
     async def targets() -> list[str]:
         return ["10.0.0.2:30000", "10.0.0.3:30000"]
 
-    routes = edge.application(replica, scrape, targets)
-    if not prefix:
-        return guard.Guard(routes, replica.settings)
-    way = Direct()
-    return guard.Guard(Mounted(routes, way, prefix), replica.settings, way)
+    door = Door(replica, scrape, targets)
+    return mounted(door, prefix) if prefix else door
 
 
-def connected(app: guard.Guard, prefix: str = "") -> httpx.AsyncClient:
+def connected(app: ASGIApp, prefix: str = "") -> httpx.AsyncClient:
     """A client of an application in this process."""
     transport = httpx.ASGITransport(app, raise_app_exceptions=True)
     return httpx.AsyncClient(transport=transport, base_url=f"http://headlight{prefix}")

@@ -22,14 +22,14 @@ class Row(NamedTuple):
 
 ROWS = (
     # what a request may hold
-    Row("edge.guard.MOST_HEADERS", "headers_too_large", "headers of a request"),
-    Row("edge.guard.MOST_HEADER_BYTES", "headers_too_large", "all headers of a request"),
-    Row("edge.guard.LONGEST_ID", "another id is made", "characters of X-Request-Id"),
+    Row("edge.rules.MOST_HEADERS", "headers_too_large", "headers of a request"),
+    Row("edge.rules.MOST_HEADER_BYTES", "headers_too_large", "all headers of a request"),
+    Row("edge.rules.LONGEST_ID", "another id is made", "characters of X-Request-Id"),
     Row("edge.deadline.LONGEST", "out_of_range", "digits of X-Headlight-Deadline-Ms"),
     Row("max_body_bytes", "body_too_large text_too_long"),
     Row("max_binary_body_bytes", "body_too_large"),
     Row("api.body.MOST_DEPTH", "json_too_deep", "objects and lists inside each other"),
-    Row("edge.guard.MOST_ADDRESS", "headers_too_large", "bytes of path and query"),
+    Row("edge.rules.MOST_ADDRESS", "headers_too_large", "bytes of path and query"),
     Row(
         "api.body.MOST_KEYS", "too_many_values", "keys of one object; docs/decisions/0008 has more"
     ),
@@ -80,14 +80,14 @@ ROWS = (
     ),
     # how long
     Row(
-        "edge.tenants.turns.MOST",
+        "edge.gate.MOST",
         "deadline_exceeded",
         "requests of a key past the door at a time, where there are several keys; others wait",
     ),
     Row("edge.reading.LONGEST_LENGTH", "body_too_large", "digits of Content-Length, less zeros"),
     Row("edge.reading.BODY_SECONDS", "request_timeout", "for a body to come whole"),
     Row(
-        "edge.direct.PLACED_SECONDS",
+        "edge.entrance.PLACED_SECONDS",
         "what a file has moved is found where it was",
         "until Ray is asked again where it has put the routes",
     ),
@@ -119,7 +119,6 @@ ROWS = (
     Row("max_waiting_tokens", "overloaded", metric='shed_total{reason="token_budget"}'),
     Row("max_waiting_characters", "overloaded", metric='shed_total{reason="queue_full"}'),
     Row("max_held_bytes", "overloaded", metric='shed_total{reason="memory"}'),
-    Row("memory.KEPT_BYTES", "what is free goes back to the system", "free in a replica's heap"),
     Row(
         "edge.transport.READER_BYTES",
         "the connection is closed",
@@ -311,10 +310,10 @@ NO_LIMITS = {
     "encode.plan.MOST_KEYS", "encode.plan.MOST_BLOCKS", "encode.answer.PIECE_BYTES",
     "encode.likeness.MOST_PAIRS", "api.questions.request.MOST_K",
     "access_log_ratio", "trusted_proxies", "keys.LOOK_SECONDS", "keys.SETTLED_SECONDS",
-    "edge.tenants.turns.JUST_SECONDS",
-    "edge.tenants.turns.LATELY_SECONDS", "edge.tenants.turns.LONG_SECONDS",
-    "edge.tenants.turns.LONGEST_PAUSE_SECONDS",
-    "api.body.MOST_HEADS", "edge.beside.LARGE_BYTES", "encode.answer.BASE64_BYTES",
+    "edge.gate.JUST_SECONDS",
+    "edge.gate.LATELY_SECONDS", "edge.gate.LONG_SECONDS",
+    "edge.gate.LONGEST_PAUSE_SECONDS",
+    "api.body.MOST_HEADS", "edge.reading.LARGE_BYTES", "encode.answer.BASE64_BYTES",
     "encode.price.TEXT_BYTES", "memory.SMALL_BYTES",
     "encode.estimate.REQUEST_BYTES", "encode.estimate.INPUT_BYTES", "encode.estimate.ID_BYTES",
     "encode.estimate.TYPE_BYTES", "encode.estimate.TOKEN_BYTES", "encode.estimate.COPY_BYTES",
@@ -324,8 +323,9 @@ NO_LIMITS = {
     "cluster.progress.PERIOD_SECONDS", "preflight.model.REPLICA_BYTES",
     "deployment.deploy.POLL_SECONDS",    "deployment.dashboard.MOST_ACTORS",
     "cluster.drain.PAUSE_SECONDS", "engine.proof.MEASURED_SECONDS",
-    "engine.speed.MEMORY_SECONDS", "observe.lag.PERIOD_SECONDS",
+    "engine.speed.MEMORY_SECONDS", "observe.observer.LAG_SECONDS",
     "observe.families.OBJECTIVE_SECONDS",
+    "edge.door.LOOK_SECONDS", "api.body.SHORT_BYTES", "encode.answer.TOLD_BYTES",
     "preflight.machine.STORE_BYTES",
     "cluster.ingress.BUFFER_BYTES", "cluster.ingress.CLIENT_SECONDS",
     "cluster.ingress.RELOAD_SECONDS",  # these three are among the variables

@@ -437,15 +437,15 @@ PLANTED = {
         "gateway imports ray",
     ),
     "a second counter": (
-        "service/edge/guard.py",
+        "service/edge/door.py",
         "import prometheus_client",
-        "service.edge.guard imports prometheus_client",
+        "service.edge.door imports prometheus_client",
     ),
     "a status": ("service/engine/batcher.py", "BUSY = 429", "batcher states an HTTP status"),
     "a named status": (
-        "service/edge/guard.py",
+        "service/edge/door.py",
         "from http import HTTPStatus",
-        "guard states an HTTP",
+        "door states an HTTP",
     ),
     "a client's way in": (
         "client/headlight_client/call.py",

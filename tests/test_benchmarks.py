@@ -221,7 +221,7 @@ def test_the_front_counts_what_is_called_while_it_is_told_to() -> None:
 @pytest.mark.parametrize(
     ("file", "room"),
     [
-        ("/tree/service/edge/guard.py", "service/edge"),
+        ("/tree/service/edge/door.py", "service/edge"),
         ("/tree/service/memory.py", "service/memory"),
         ("/tree/.venv/lib/python3.11/site-packages/uvicorn/server.py", "uvicorn"),
         ("/usr/lib/python3.11/asyncio/locks.py", "asyncio"),

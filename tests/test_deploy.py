@@ -118,7 +118,6 @@ def test_none_of_rays_dangerous_defaults_is_left(name: str, app: ModuleType) -> 
         assert deployment.max_ongoing_requests == settings.max_waiting_requests + 256
         assert deployment.max_queued_requests == deployment.max_ongoing_requests
         assert read(name)["http_options"]["request_timeout_s"] == settings.deadline_seconds + 5
-        assert ingress.guard_variables(settings)["HEADLIGHT_MAX_BODY_BYTES"].isdecimal()
         capacity = {"name", "num_replicas", "ray_actor_options", "max_replicas_per_node"}
         assert listed.keys() <= capacity, "none is overridden"
 

@@ -11,9 +11,9 @@ import httpx
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from starlette.types import ASGIApp
 
 from service.cli import main
-from service.edge.guard import Guard
 from service.replica import Replica
 from service.settings import Settings
 from tests.late_interaction import bundled
@@ -85,7 +85,7 @@ async def test_the_questions_page_gives_the_answers_shown(
 
 @pytest.mark.parametrize(("name", "make"), [("tasks.md", classifier), ("vectors.md", bundled)])
 async def test_the_pages_of_heads_give_the_answers_shown(
-    name: str, make: Callable[[Path], object], tmp_path: Path, outer: Callable[[Replica], Guard]
+    name: str, make: Callable[[Path], object], tmp_path: Path, outer: Callable[[Replica], ASGIApp]
 ) -> None:
     """By a checkpoint made for each."""
     make(tmp_path)

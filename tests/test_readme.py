@@ -7,9 +7,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+from starlette.types import ASGIApp
 
 from service.api.operations import OPERATIONS, PAGES, PART, VERSION_PART
-from service.edge.guard import Guard
 from service.settings import Settings
 
 ROOT = Path(__file__).parent.parent
@@ -101,7 +101,7 @@ def test_the_routes_are_the_codes() -> None:
 
 
 @pytest.mark.asyncio(loop_scope="session")
-async def test_the_curl_line_gives_the_answer_shown(app: Guard) -> None:
+async def test_the_curl_line_gives_the_answer_shown(app: ASGIApp) -> None:
     """The request in the README, sent; its answer, shortened as the README says."""
     text = README.read_text()
     request = re.search(r"-d '(\{.*\})'", text)

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-from starlette.requests import Request
+from starlette.datastructures import QueryParams
 
 from service.api.operations import NOTES
 from service.refusals import Refused
@@ -17,15 +17,15 @@ def known(path: str) -> list[str]:
     return [each["name"] for each in parameters if each["in"] == QUERY]
 
 
-def check(request: Request, names: Collection[str]) -> None:
+def check(query: bytes, names: Collection[str]) -> None:
     """Refuse a parameter that the route does not know, or that stands twice.
 
     Raises:
         Refused: what is misspelt would have no effect, and of two one.
     """
-    if not request.scope.get("query_string"):
+    if not query:
         return
-    parameters = [name for name, _ in request.query_params.multi_items()]
+    parameters = [name for name, _ in QueryParams(query).multi_items()]
     for name in parameters:
         if name not in names:
             raise Refused.at("unknown_field", QUERY, detail=_unknown(name, names))
@@ -36,26 +36,26 @@ def check(request: Request, names: Collection[str]) -> None:
             )
 
 
-def flag(request: Request, name: str) -> bool:
+def flag(query: bytes, name: str) -> bool:
     """A switch in the query; absent is off.
 
     Raises:
         Refused: it is neither true nor false.
     """
-    value = request.query_params.get(name, "false")
+    value = QueryParams(query).get(name, "false") if query else "false"
     if value not in ("true", "false"):
         detail = f"expected true or false, received {received(value)}"
         raise Refused.at("out_of_range", name, detail=detail)
     return value == "true"
 
 
-def choice(request: Request, name: str, values: Sequence[str]) -> str:
+def choice(query: bytes, name: str, values: Sequence[str]) -> str:
     """One of some words in the query; the first where there is none.
 
     Raises:
         Refused: another word.
     """
-    value = request.query_params.get(name, values[0])
+    value = QueryParams(query).get(name, values[0])
     if value not in values:
         detail = f"expected {quoted(values)}, received {received(value)}"
         raise Refused.at("out_of_range", name, detail=detail)

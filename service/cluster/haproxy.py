@@ -113,7 +113,9 @@ BOUND = re.compile(r"^    maxconn (?:\d+ # )?(\d+)", re.MULTILINE)
 
 # One that answers its check with another status is leaving: it finishes what it has, gets no more.
 # An error that may be of our own making, as for want of descriptors, only hastens the next check.
+# Ray's own proxy, which would stand in for replicas, is asked for nothing: without one, we say so.
 SERVERS = {
+    r" check backup$": " check backup disabled",
     r"^(    http-check expect status 200)$": r"\1 error-status L7OKC",
     r" on-error mark-down$": " on-error sudden-death",
 }

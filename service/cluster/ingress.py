@@ -16,9 +16,8 @@ import shlex
 import sys
 from pathlib import Path
 
-from service import keys
 from service.cluster import haproxy, ports
-from service.settings import KIB, MIB, PREFIX, Settings
+from service.settings import KIB, MIB, Settings
 
 # Requests a replica may hold beyond those that wait in our queue: running ones, probes and
 # scrapes. With room to spare, the refusal of a full queue is always ours, never Ray's.
@@ -54,7 +53,6 @@ CALM = {
 }
 
 PROGRAM, WRAPPER = "RAY_SERVE_HAPROXY_BINARY_PATH", "headlight-haproxy"
-KEYS = f"{PREFIX}API_KEYS"
 FRONTED = "RAY_SERVE_ENABLE_HA_PROXY"  # whether HAProxy is in front of the replicas
 CONNECTIONS = "RAY_SERVE_HAPROXY_MAXCONN"  # of each node's HAProxy, for all that it serves
 
@@ -68,25 +66,6 @@ AUTHENTICATED = {"RAY_AUTH_MODE": "token"}  # without it, whoever reaches Ray ru
 # A node told to stop hands its work over for so long; a replica's own time to leave is less.
 NODE_DRAIN_SECONDS = 90
 RECONNECT_SECONDS = 600  # a node serves on without the head; a reboot takes longer than Ray's 60
-
-
-# What the outermost layer reads of the settings
-GUARD_SETTINGS = {
-    "api_keys_file",
-    "max_body_bytes",
-    "max_binary_body_bytes",
-    "max_held_bytes",
-    "public_metrics",
-    "public_docs",
-    "allowed_hosts",
-    "max_waiting_requests",
-    "deadline_seconds",
-    "cors_origins",
-    "max_sequences",
-    "max_request_tokens",
-    "access_log_client",
-    "trusted_proxies",
-}
 
 
 def ongoing(settings: Settings) -> int:
@@ -108,7 +87,7 @@ def promised(settings: Settings) -> dict[str, str]:
     """Return the variables that hold whatever machine the service runs on."""
     deadline = math.ceil(settings.deadline_seconds)
     return {
-        "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "service.edge.guard:outermost",
+        "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "service.edge.entrance:outermost",
         "RAY_USAGE_STATS_ENABLED": "0",  # no call home
         FRONTED: "1",
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",  # with HAProxy only: see docs/decisions/0015
@@ -144,22 +123,6 @@ def source_bound(settings: Settings) -> dict[str, str]:
     """
     most = settings.max_source_connections
     return {} if most is None else {haproxy.PER_SOURCE: str(most)}
-
-
-def guard_variables(settings: Settings) -> dict[str, str]:
-    """Return the variables from which the outermost layer knows the settings it is to hold.
-
-    Of the API keys their names, limits and SHA-256, so that no process of Ray's ever has a key.
-    """
-    values = settings.model_dump(include=GUARD_SETTINGS, exclude_defaults=True, mode="json")
-    values |= {name: getattr(settings, name) for name in GUARD_SETTINGS if name.startswith("max_")}
-    variables = {
-        f"{PREFIX}{name.upper()}": ",".join(value) if isinstance(value, list) else str(value)
-        for name, value in values.items()
-    }
-    if settings.api_keys:
-        variables[KEYS] = ",".join(map(keys.entry, settings.api_keys))
-    return variables
 
 
 def clustered(settings: Settings) -> dict[str, str]:

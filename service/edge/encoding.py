@@ -4,8 +4,6 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 import orjson
-from starlette.requests import Request
-from starlette.responses import Response
 
 from service.api import media, query
 from service.api.dialect import Call
@@ -20,18 +18,15 @@ from service.api.questions import maxsim
 from service.api.rerank import call as rerank
 from service.api.tei import call as tei
 from service.api.tei import tasks as tei_tasks
-from service.edge.beside import Beside
-from service.edge.deadline import in_time, seconds
-from service.edge.pieces import InPieces
-from service.edge.reading import whole
+from service.edge.asked import Asked, Reply
+from service.edge.deadline import in_time
+from service.edge.reading import LARGE_BYTES, Beside
 from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, SAFETENSORS
 from service.refusals import Refused
 from service.replica import Replica
 
-WORDING = "wording"  # in a request's scope: how it is refused, where its path does not say
-
-Handler = Callable[[Request], Awaitable[Response]]
-Parse = Callable[[Request, bytes], Call]
+Handler = Callable[[Asked], Awaitable[Reply]]
+Parse = Callable[[Asked, bytes], Call]
 
 
 class Encoding:
@@ -85,8 +80,8 @@ class Encoding:
     def _plain(self, parse: Callable[[bytes], Call]) -> Handler:
         """A route that takes JSON, of which the body says all."""
 
-        def parse_json(request: Request, body: bytes) -> Call:
-            media.content_type(request, JSON)
+        def parse_json(asked: Asked, body: bytes) -> Call:
+            media.content_type(asked.media_type, JSON)
             return parse(body)
 
         return self._handler(parse_json)
@@ -99,61 +94,63 @@ class Encoding:
         """
         replica = self._replica
 
-        async def encode(request: Request) -> Response:
-            record = request.scope["record"]
-            most = seconds(request.headers, replica.settings.deadline_seconds)
+        async def encode(asked: Asked) -> Reply:
+            record, body = asked.record, asked.take_body()
             with record.stage("parse"):
-                body = await whole(request)
-                call = await self._beside.run(len(body), partial(parse, request, body))
+                if len(body) <= LARGE_BYTES:
+                    call = parse(asked, body)
+                else:
+                    call = await self._beside.run(len(body), partial(parse, asked, body))
                 del body
-            record.given_seconds = min(most, call.seconds)
+            if call.seconds < record.given_seconds:
+                record.given_seconds = call.seconds
             deadline = record.start + record.given_seconds
-            if priced and query.flag(request, "dry_run"):
+            if priced and query.flag(asked.query, "dry_run"):
                 price = await replica.gateway.dry_run(call.request, deadline, record)
-                return Response(orjson.dumps(price), media_type=JSON)
+                return Reply(orjson.dumps(price), media_type=JSON)
             encoded = await replica.gateway.encode(call.request, deadline, record)
             with record.stage("serialize"):
                 answer = call.at_once(encoded)
                 if answer is None:
                     answer = await in_time(call.write(encoded, replica.writing), deadline)
-            return InPieces(answer.pieces, record.hold, answer.headers, call.media_type)
+            return Reply(answer.pieces, 200, answer.headers, call.media_type)
 
         return encode
 
-    def _parse_rerank(self, request: Request, body: bytes) -> Call:
+    def _parse_rerank(self, asked: Asked, body: bytes) -> Call:
         """TEI's request or Infinity's, which from here on is answered in its own words."""
-        media.content_type(request, JSON)
+        media.content_type(asked.media_type, JSON)
         most = self._replica.settings.max_body_bytes
         if not infinity.asks_rerank(body):
             return tei_tasks.rerank(body, most)
-        request.scope[WORDING] = infinity.rerank_problem
+        asked.wording = infinity.rerank_problem
         return infinity.rerank(body, most)
 
-    def _parse_native(self, request: Request, body: bytes) -> Call:
-        media_type = media.content_type(request, JSON, SAFETENSORS)
-        accept = media.answer_type(request.headers.get("accept", "*/*"))
+    def _parse_native(self, asked: Asked, body: bytes) -> Call:
+        media_type = media.content_type(asked.media_type, JSON, SAFETENSORS)
+        accept = media.answer_type(asked.headers.get("accept", "*/*"))
         return native.parse(body, media_type, accept, self._replica.settings.max_body_bytes)
 
-    def _parse_similarity(self, request: Request, body: bytes) -> Call:
-        media_type = media.content_type(request, JSON, SAFETENSORS)
-        accept = media.answer_type(request.headers.get("accept", "*/*"))
+    def _parse_similarity(self, asked: Asked, body: bytes) -> Call:
+        media_type = media.content_type(asked.media_type, JSON, SAFETENSORS)
+        accept = media.answer_type(asked.headers.get("accept", "*/*"))
         return questions.similarity(body, media_type, accept, self._replica.settings.max_body_bytes)
 
-    def _parse_maxsim(self, request: Request, body: bytes) -> Call:
-        media_type = media.content_type(request, JSON, SAFETENSORS)
-        accept = media.answer_type(request.headers.get("accept", "*/*"))
+    def _parse_maxsim(self, asked: Asked, body: bytes) -> Call:
+        media_type = media.content_type(asked.media_type, JSON, SAFETENSORS)
+        accept = media.answer_type(asked.headers.get("accept", "*/*"))
         return maxsim.parse(body, media_type, accept, self._replica.settings.max_body_bytes)
 
-    def _parse_infer(self, request: Request, body: bytes) -> Call:
-        check_model(request, self._replica)
-        media.content_type(request, JSON, OCTETS)
-        length = open_inference.header(request.headers.get(INFERENCE_HEADER))
+    def _parse_infer(self, asked: Asked, body: bytes) -> Call:
+        check_model(asked, self._replica)
+        media.content_type(asked.media_type, JSON, OCTETS)
+        length = open_inference.header(asked.headers.get(INFERENCE_HEADER))
         return open_inference.parse(body, length, self._limits)
 
 
-def check_model(request: Request, replica: Replica) -> None:
+def check_model(asked: Asked, replica: Replica) -> None:
     """Refuse a path of the Open Inference Protocol that names another model or version."""
-    path = request.path_params
+    path = asked.path_params
     if path["model"] != replica.name or path.get("version", VERSION) != VERSION:
         detail = f'this service serves "{replica.name}", version {VERSION}'
         raise Refused.at("model_not_found", "model", detail=detail)

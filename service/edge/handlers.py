@@ -8,8 +8,6 @@ from importlib.metadata import version
 from typing import Any, TypeVar
 
 import orjson
-from starlette.requests import Request
-from starlette.responses import Response
 
 from service.api import media, query
 from service.api.document import document
@@ -19,11 +17,10 @@ from service.api.openai import call as openai
 from service.api.operations import INFER_MODEL, PART, VERSION_PART
 from service.api.tei import call as tei
 from service.api.tei.request import DecodeRequest, TokenizeRequest
-from service.edge.beside import Beside
+from service.edge.asked import Asked, Reply
 from service.edge.deadline import in_time, seconds
 from service.edge.encoding import Handler, check_model
-from service.edge.pieces import InPieces
-from service.edge.reading import whole
+from service.edge.reading import Beside
 from service.encode.answer import JSON, collect
 from service.observe.metrics import OPENMETRICS, TEXT
 from service.observe.record import Record
@@ -36,8 +33,8 @@ SCOPES = ("all", "replica")  # of a page of metrics
 
 Scrape = Callable[[bool], Awaitable[bytes]]
 Targets = Callable[[], Awaitable[list[str]]]
-Asked = TypeVar("Asked")
-Lesson = Callable[[Asked, float, Record], Awaitable[Iterator[bytes]]]
+Wanted = TypeVar("Wanted")
+Lesson = Callable[[Wanted, float, Record], Awaitable[Iterator[bytes]]]
 
 
 class Handlers:
@@ -84,83 +81,85 @@ class Handlers:
             handlers |= {(path, "get"): self.metadata, (f"{path}/ready", "get"): self.model_ready}
         return handlers
 
-    async def attend(self, request: Request) -> Response:
+    async def attend(self, asked: Asked) -> Reply:
         """POST /v1/attend: the mechanism without a model."""
         lessons = self._replica.lessons
-        return await self._teach(request, lessons.read_attend, lessons.attend)
+        return await self._teach(asked, lessons.read_attend, lessons.attend)
 
-    async def explain(self, request: Request) -> Response:
+    async def explain(self, asked: Asked) -> Reply:
         """POST /v1/explain: one text through one layer, step by step."""
         lessons = self._replica.lessons
-        return await self._teach(request, lessons.read_explain, lessons.explain)
+        return await self._teach(asked, lessons.read_explain, lessons.explain)
 
-    async def heads(self, request: Request) -> Response:
+    async def heads(self, asked: Asked) -> Reply:
         """GET /v1/heads: what each head of the model does, as measured."""
-        return _json(await self._replica.heads.answer(self._deadline(request)))
+        most = self._replica.settings.deadline_seconds
+        asked.record.given_seconds = seconds(asked.headers, most)
+        return _json(await self._replica.heads.answer(self._deadline(asked)))
 
-    async def live(self, request: Request) -> Response:
+    async def live(self, asked: Asked) -> Reply:
         """GET /live: the process answers."""
         return _json({"status": "live"})
 
-    async def ready(self, request: Request) -> Response:
+    async def ready(self, asked: Asked) -> Reply:
         """GET /ready: the forward path lately proved itself."""
         self._replica.check_ready()
         return _json({"status": "ready"})
 
-    async def info(self, request: Request) -> Response:
+    async def info(self, asked: Asked) -> Reply:
         """GET /info: the model and the limits, and what other APIs' clients look for."""
         info, workers = self._replica.info(), len(os.sched_getaffinity(0))
         classes = self._replica.lanes.model.classes
         return _json({**info, **tei.info(info, classes, workers)})
 
-    async def metrics(self, request: Request) -> Response:
+    async def metrics(self, asked: Asked) -> Reply:
         """GET /metrics: every replica's metrics, or this one's."""
-        openmetrics = _prefers_openmetrics(request.headers.get("accept", ""))
+        openmetrics = _prefers_openmetrics(asked.headers.get("accept", ""))
         media_type = OPENMETRICS if openmetrics else TEXT
-        if query.choice(request, "scope", SCOPES) == "replica":
+        if query.choice(asked.query, "scope", SCOPES) == "replica":
             page = join([self._replica.page(openmetrics)], False, openmetrics)
         else:
             page = await self._scrape(openmetrics)
-        return Response(page, 200, {"vary": "accept"}, media_type)
+        return Reply(page, 200, {"vary": "accept"}, media_type)
 
-    async def targets(self, request: Request) -> Response:
+    async def targets(self, asked: Asked) -> Reply:
         """GET /metrics/targets: the replicas' own addresses, as Prometheus discovers them."""
         if self._targets is None:
             raise Refused("not_found", detail="replicas have no addresses of their own here")
-        path = f"{request.scope.get('root_path', '')}/metrics"
+        path = f"{asked.root_path}/metrics"
         labels = {"__metrics_path__": path, "__param_scope": "replica"}
         return _json([{"targets": await self._targets(), "labels": labels}])
 
-    async def docs(self, request: Request) -> Response:
+    async def docs(self, asked: Asked) -> Reply:
         """GET /docs: the API for people."""
         page, policy = site.docs()
-        return Response(page, 200, {"content-security-policy": policy}, site.HTML)
+        return Reply(page, 200, {"content-security-policy": policy}, site.HTML)
 
-    async def page(self, request: Request) -> Response:
+    async def page(self, asked: Asked) -> Reply:
         """GET /: what every head attends to, for people."""
-        page = site.attention(request.scope.get("root_path", ""))
-        return Response(page, 200, {"content-security-policy": site.POLICY}, site.HTML)
+        page = site.attention(asked.root_path)
+        return Reply(page, 200, {"content-security-policy": site.POLICY}, site.HTML)
 
-    async def part(self, name: str, request: Request) -> Response:
+    async def part(self, name: str, asked: Asked) -> Reply:
         """GET /page/...: a file of that page."""
         body, kind = site.part(name)
-        return Response(body, 200, {"cache-control": "no-cache"}, kind)
+        return Reply(body, 200, {"cache-control": "no-cache"}, kind)
 
-    async def openapi(self, request: Request) -> Response:
+    async def openapi(self, asked: Asked) -> Reply:
         """GET /openapi.json: the API for programs."""
-        servers = [{"url": request.scope.get("root_path") or "/"}]
+        servers = [{"url": asked.root_path or "/"}]
         return _json(await asyncio.to_thread(document) | {"servers": servers})
 
-    async def models(self, request: Request) -> Response:
+    async def models(self, asked: Asked) -> Reply:
         """GET /v1/models."""
-        return Response(openai.models(self._replica.name), media_type=JSON)
+        return Reply(openai.models(self._replica.name), media_type=JSON)
 
-    async def model(self, request: Request) -> Response:
+    async def model(self, asked: Asked) -> Reply:
         """GET /v1/models/{id}."""
-        model = openai.model(self._replica.name, request.path_params["id"])
-        return Response(model, media_type=JSON)
+        model = openai.model(self._replica.name, asked.path_params["id"])
+        return Reply(model, media_type=JSON)
 
-    async def infinity_models(self, request: Request) -> Response:
+    async def infinity_models(self, asked: Asked) -> Reply:
         """GET /models."""
         replica, waiting = self._replica, self._replica.batcher.waiting_requests
         stats = {
@@ -170,92 +169,89 @@ class Handlers:
             "batch_size": replica.settings.max_sequences,
         }
         models = infinity.models(replica.name, replica.lanes.model.tasks, stats)
-        return Response(models, media_type=JSON)
+        return Reply(models, media_type=JSON)
 
-    async def tokenize(self, request: Request) -> Response:
+    async def tokenize(self, asked: Asked) -> Reply:
         """POST /tokenize: texts as tokens."""
-        media.content_type(request, JSON)
-        deadline, record = self._deadline(request), request.scope["record"]
-        body = await self._parse(request, TokenizeRequest.model_validate_json)
+        media.content_type(asked.media_type, JSON)
+        deadline, record = self._deadline(asked), asked.record
+        body = await self._parse(asked, TokenizeRequest.model_validate_json)
         texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
         pieces = await self._replica.vocabulary.tokenize(
             texts, body.prompt_name, deadline, record, special=body.add_special_tokens
         )
         return await self._written(pieces, deadline, record)
 
-    async def decode(self, request: Request) -> Response:
+    async def decode(self, asked: Asked) -> Reply:
         """POST /decode: token ids as text."""
-        media.content_type(request, JSON)
-        deadline, record = self._deadline(request), request.scope["record"]
-        body = await self._parse(request, DecodeRequest.model_validate_json)
+        media.content_type(asked.media_type, JSON)
+        deadline, record = self._deadline(asked), asked.record
+        body = await self._parse(asked, DecodeRequest.model_validate_json)
         pieces = await self._replica.vocabulary.decode(
             body.sequences(), deadline, record, special=not body.skip_special_tokens
         )
         return await self._written(pieces, deadline, record)
 
-    async def health(self, request: Request) -> Response:
+    async def health(self, asked: Asked) -> Reply:
         """GET /health: what GET /ready says, with no body."""
         self._replica.check_ready()
-        return Response()
+        return Reply()
 
-    async def server(self, request: Request) -> Response:
+    async def server(self, asked: Asked) -> Reply:
         """GET /v2: the server and what it can beyond the protocol."""
         names = {"name": "headlight", "version": version("headlight")}
         return _json({**names, "extensions": ["binary_tensor_data"]})
 
-    async def server_live(self, request: Request) -> Response:
+    async def server_live(self, asked: Asked) -> Reply:
         """GET /v2/health/live: the process answers."""
         return _json({"live": True})
 
-    async def server_ready(self, request: Request) -> Response:
+    async def server_ready(self, asked: Asked) -> Reply:
         """GET /v2/health/ready: the forward path lately proved itself."""
         self._replica.check_ready()
         return _json({"ready": True})
 
-    async def metadata(self, request: Request) -> Response:
+    async def metadata(self, asked: Asked) -> Reply:
         """GET /v2/models/{model}: its inputs and outputs."""
-        check_model(request, self._replica)
+        check_model(asked, self._replica)
         config, pooled = self._replica.lanes.model.config, self._replica.pooled_width
         name = self._replica.name
         return _json(metadata.model(name, config.width, config.embedding_width, pooled))
 
-    async def model_ready(self, request: Request) -> Response:
+    async def model_ready(self, asked: Asked) -> Reply:
         """GET /v2/models/{model}/ready: as the server is."""
-        check_model(request, self._replica)
+        check_model(asked, self._replica)
         self._replica.check_ready()
         return _json({"name": self._replica.name, "ready": True})
 
     async def _teach(
-        self, request: Request, parse: Callable[[bytes], Asked], lesson: Lesson[Asked]
-    ) -> Response:
+        self, asked: Asked, parse: Callable[[bytes], Wanted], lesson: Lesson[Wanted]
+    ) -> Reply:
         """A lesson's answer, as it is written."""
-        media.content_type(request, JSON)
-        deadline, record = self._deadline(request), request.scope["record"]
+        media.content_type(asked.media_type, JSON)
+        deadline, record = self._deadline(asked), asked.record
         with record.stage("parse"):
-            asked = await self._parse(request, parse)
-        return await self._written(await lesson(asked, deadline, record), deadline, record)
+            wanted = await self._parse(asked, parse)
+        return await self._written(await lesson(wanted, deadline, record), deadline, record)
 
-    async def _written(self, pieces: Iterator[bytes], deadline: float, record: Record) -> Response:
+    async def _written(self, pieces: Iterator[bytes], deadline: float, record: Record) -> Reply:
         """An answer in pieces of JSON."""
         with record.stage("serialize"):
             body = await in_time(collect(pieces, self._replica.writing), deadline)
-        return InPieces(body, record.hold, {}, JSON)
+        return Reply(body, media_type=JSON)
 
-    async def _parse(self, request: Request, parse: Callable[[bytes], Asked]) -> Asked:
-        """What a body asks for."""
-        body = await whole(request)
+    async def _parse(self, asked: Asked, parse: Callable[[bytes], Wanted]) -> Wanted:
+        """Return what a body asks for."""
+        body = asked.take_body()
         return await self._beside.run(len(body), partial(parse, body))
 
-    def _deadline(self, request: Request) -> float:
-        """When the answer must be there, on time.monotonic's clock."""
-        record: Record = request.scope["record"]
-        most = self._replica.settings.deadline_seconds
-        record.given_seconds = seconds(request.headers, most)
-        return record.start + record.given_seconds
+    def _deadline(self, asked: Asked) -> float:
+        """Return when the answer must be there, on time.monotonic's clock."""
+        return asked.record.start + asked.record.given_seconds
 
 
-def _json(body: Any) -> Response:
-    return Response(orjson.dumps(body), media_type=JSON)
+def _json(body: Any) -> Reply:
+    return Reply(orjson.dumps(body), media_type=JSON)
 
 
 def _prefers_openmetrics(accept: str) -> bool:

@@ -15,8 +15,7 @@ answer to that goes to another client. Here such a request is the last of its co
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sized
-from contextlib import contextmanager
+from collections.abc import Callable, Sized
 from contextvars import ContextVar
 from typing import Any
 
@@ -102,30 +101,23 @@ class Client:
     """
 
     def __init__(self, listen: Callable[[], None] = lambda: None) -> None:
-        self._listen, self._left = listen, False
+        self._listen, self.left = listen, False
         self._tasks = set[asyncio.Task[Any]]()  # two where one ends as the next begins
 
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Do something for it in this task, until it has left; its body is read."""
-        task: asyncio.Task[Any] = asyncio.current_task()  # type: ignore[assignment]  # a request is
-        self._tasks.add(task)
-        if self._left:
-            task.cancel()
-        else:
+    def begin(self, task: asyncio.Task[Any]) -> bool:
+        """Have a task work for it until it leaves, its body being read; False if it has left."""
+        if not self.left:
+            self._tasks.add(task)
             self._listen()
-        try:
-            yield
-        except asyncio.CancelledError:
-            if not self._left:
-                raise
-            task.uncancel()
-        finally:
-            self._tasks.discard(task)
+        return not self.left
+
+    def end(self, task: asyncio.Task[Any]) -> None:
+        """Have a task work for it no longer."""
+        self._tasks.discard(task)
 
     def leave(self) -> None:
         """End what is done for it."""
-        self._left = True
+        self.left = True
         for task in self._tasks:
             task.cancel()
 

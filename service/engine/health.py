@@ -16,7 +16,6 @@ from service.engine.batches import Batches
 from service.engine.fair.queue import DeadlinePassed
 from service.engine.proof import Proof
 from service.engine.work import Result, Work
-from service.memory import KEPT_BYTES, give_back
 from service.observe.metrics import Metrics
 from service.settings import Settings
 
@@ -65,12 +64,11 @@ class Health:
             raise RuntimeError("the self-check is silent")
 
     async def _watch(self) -> None:
-        """Prove the forward path every few seconds, and keep no more memory than is of use."""
+        """Prove the forward path every few seconds."""
         while not self.fault:
             await asyncio.sleep(self._settings.canary_seconds)
             await self.prove()
             self._alive = time.monotonic()
-            await asyncio.to_thread(give_back, KEPT_BYTES)
 
     async def prove(self) -> None:
         """Run the canary once; a wrong answer takes the replica out of service."""

@@ -25,7 +25,6 @@ from service.engine.lanes import Lanes, array
 from service.engine.loading import accelerate, load
 from service.engine.weights import Source
 from service.engine.work import Array, Outputs, Result, Work
-from service.memory import give_back
 
 logger = logging.getLogger(__name__)
 
@@ -140,7 +139,6 @@ def slower(lanes: Lanes, source: Source) -> Iterator[None]:
         lanes.model = load(source, fast.encoder.device, torch.float32, kernels.PLAIN)
         yield
         lanes.model = fast
-        give_back()
     lanes.alone = True
     yield
     lanes.alone = False
@@ -192,7 +190,6 @@ def check_exact(
     off = max(_apart(model, plain, sequence) for sequence in sequences)
     check_trained(plain, texts)
     del plain
-    give_back()  # a second model is large
     if off > numerics.CLOSE[dtype]:
         limits = f"{off:.1e} of its length, more than {numerics.CLOSE[dtype]}"
         raise NotTrustworthy(f"the canary differs from the plain float32 path's by {limits}")

@@ -12,17 +12,13 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import Random
 from typing import TYPE_CHECKING
 
-from starlette.types import Scope
-
-from service.memory import Hold
-from service.observe import record as names
 from service.observe.families import PROBE, SCRAPE
 from service.observe.metrics import Metrics
-from service.observe.record import CLIENT_CLOSED, Record
+from service.observe.record import CLIENT_CLOSED, TRACEPARENT, Record
 from service.refusals import UNAUTHORIZED
 
 if TYPE_CHECKING:  # tracing that is off imports nothing
@@ -30,10 +26,7 @@ if TYPE_CHECKING:  # tracing that is off imports nothing
 
 logger = logging.getLogger(__name__)
 
-# Headers as a server gives them
-CLIENT, REQUEST_ID = names.CLIENT.encode(), names.REQUEST_ID.encode()
-TRACEPARENT, WAITED = names.TRACEPARENT.encode(), names.WAITED.encode()
-METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+PARENT = TRACEPARENT.encode()
 LAG_SECONDS = 0.05  # between two looks at how late the event loop is
 TELL_SECONDS = 0.1  # most between a request's end and its line
 
@@ -71,25 +64,16 @@ class Observer:
         sentence = "Requests not yet answered, scrapes aside."
         metrics.watch("requests_in_flight", sentence, self._under_way)
 
-    def begin(self, route: str, scope: Scope, hold: Hold) -> Record:
-        """Watch one request until `end` is called for it.
+    def begin(self, record: Record, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Watch a request until `end` is called for it.
 
         Args:
-            route: one of ours, or other: the path itself is the client's to choose.
-            hold: the memory that it holds.
+            headers: as they came.
         """
-        headers = dict(reversed(scope["headers"]))  # the first of each
-        method = scope["method"] if scope["method"] in METHODS else "_OTHER"
-        record = Record(route, method, headers.get(REQUEST_ID, b"").decode("latin-1"), hold=hold)
-        if client := headers.get(CLIENT):
-            record.client = client.decode("latin-1")
-        if waited := headers.get(WAITED):
-            record.wait(float(waited))
         if self._tracing:
-            parents = [value for name, value in scope["headers"] if name == TRACEPARENT]
-            record.trace = self._tracing.begin(record, [each.decode("latin-1") for each in parents])
+            parents = [value.decode("latin-1") for name, value in headers if name == PARENT]
+            record.trace = self._tracing.begin(record, parents)
         self._in_flight.add(record)
-        return record
 
     def end(self, record: Record) -> None:
         """Tell soon of a request that has ended, whichever way; once."""

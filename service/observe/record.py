@@ -9,9 +9,8 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from service.memory import UNBOUNDED, Hold, Memory
 
-CLIENT = "x-headlight-client"  # from HAProxy, or from the outermost layer: the client's address
+CLIENT = "x-headlight-client"  # from HAProxy: the client's address
 REQUEST_ID, TRACEPARENT = "x-request-id", "traceparent"  # headers that name a request
-WAITED = "x-headlight-waited"  # from the outermost layer: seconds that a request waited there
 
 Name = Literal["parse", "tokenize", "queue", "forward", "serialize"]
 STAGES: tuple[Name, ...] = get_args(Name)  # in a request's order
@@ -78,8 +77,8 @@ class Record:
         sequences, tokens: what it asks the model to run.
         bytes: of its answer's body.
         given_seconds: that the client gives it from then on, at most the service's deadline.
-        turn_seconds: that it waited in the outermost layer, behind others of its key.
-        start: on time.monotonic's clock, when it came to the outermost layer.
+        turn_seconds: that it waited at the door, behind others of its key.
+        start: on time.monotonic's clock, when it had come whole, less what it waited before.
         ended: on the calendar's clock, seconds.
         began: when its first batch was started, on the first clock; 0 before.
         hold: the memory that it holds.

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from starlette.types import ASGIApp
 
-from service.edge import guard
 from service.replica import Replica
 from service.settings import Settings
 from tests.task_heads import checkpoint, long_reranker
@@ -19,8 +19,8 @@ CLASSES = {0: "anger", 1: "joy", 2: "neither"}
 async def services(
     replica: Replica,
     tmp_path_factory: pytest.TempPathFactory,
-    outer: Callable[[Replica], guard.Guard],
-) -> AsyncIterator[dict[str, guard.Guard]]:
+    outer: Callable[[Replica], ASGIApp],
+) -> AsyncIterator[dict[str, ASGIApp]]:
     """By the part of the page."""
     others: dict[str, tuple[str, dict[str, Any] | None]] = {
         "Rerank": ("my-reranker", {"num_labels": 1}),

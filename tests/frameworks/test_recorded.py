@@ -8,8 +8,8 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.types import ASGIApp
 
-from service.edge import guard
 from tests.frameworks.conftest import LONG
 from tests.frameworks.page import examples, refusals
 from tests.frameworks.recording import STORED, shape
@@ -33,7 +33,7 @@ CASES = [(example, part) for example in examples() for part in served_by(example
     ("example", "part"), CASES, ids=[f"{one.title} by {part}" for one, part in CASES]
 )
 async def test_a_recorded_request_is_answered_as_it_was(
-    services: dict[str, guard.Guard], example: Any, part: str
+    services: dict[str, ASGIApp], example: Any, part: str
 ) -> None:
     """Those that are answered, and those that are refused: status, names, kinds, lengths.
 

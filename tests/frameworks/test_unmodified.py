@@ -16,8 +16,8 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from starlette.types import ASGIApp
 
-from service.edge import guard
 from tests.frameworks.page import ADDRESS, NAMES, Example, examples, refusals
 from tests.frameworks.recording import STORED, Recorder
 
@@ -51,7 +51,7 @@ def python() -> Path:
 @pytest.mark.parametrize("example", examples(), ids=lambda one: one.title)
 async def test_an_unmodified_client_is_answered_exactly_and_told_of_a_refusal(
     python: Path,
-    services: dict[str, guard.Guard],
+    services: dict[str, ASGIApp],
     listen: Listen,
     pytestconfig: pytest.Config,
     example: Example,
@@ -85,7 +85,7 @@ def said(python: Path, example: Example, url: str) -> list[dict[str, Any]]:
     return told
 
 
-async def native(app: guard.Guard) -> dict[str, Any]:
+async def native(app: ASGIApp) -> dict[str, Any]:
     """The same answers from our own route, by their names on the page."""
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app), base_url="http://headlight"

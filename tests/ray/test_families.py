@@ -20,11 +20,11 @@ import torch
 import transformers
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
+from starlette.types import ASGIApp
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from service.edge import guard
 from service.encode.answer import SAFETENSORS
 from service.replica import Replica
 from service.settings import Settings
@@ -340,7 +340,7 @@ async def served(
     tmp_path_factory: pytest.TempPathFactory,
     start: "Start",
     listen: Callable[..., AbstractAsyncContextManager[str]],
-    outer: Callable[[Replica], guard.Guard],
+    outer: Callable[[Replica], ASGIApp],
 ) -> AsyncIterator[Served]:
     """A family behind real HTTP."""
     name, really = request.param

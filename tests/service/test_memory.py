@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from service.cluster.ingress import HEAP, KERNELS
-from service.memory import SMALL_BYTES, Memory, NoRoom, give_back
+from service.memory import SMALL_BYTES, Hold, Memory, NoRoom
 
 LIMIT = 7 * SMALL_BYTES
 MIB = 1024 * 1024
@@ -37,14 +37,15 @@ def resident() -> int:
 
 
 def test_what_a_request_holds_ends_with_it() -> None:
-    """Whichever way it ends."""
+    """Also if it is ended twice."""
     memory = Memory()
+    hold = Hold(memory, LIMIT)
 
-    with pytest.raises(KeyError), memory.hold(LIMIT) as hold:
-        hold.take(arrays=3, answers=5)
-        hold.keep("answers", 11)
-        before = dict(memory.bytes)
-        raise KeyError
+    hold.take(arrays=3, answers=5)
+    hold.keep("answers", 11)
+    before = dict(memory.bytes)
+    hold.release()
+    hold.release()
 
     assert before == {"bodies": 0, "arrays": 3, "answers": 11}
     assert set(memory.bytes.values()) == {0}
@@ -53,30 +54,30 @@ def test_what_a_request_holds_ends_with_it() -> None:
 def test_all_kinds_of_all_requests_share_the_budget() -> None:
     """What does not fit is not held; what is there is counted beyond it."""
     memory = Memory()
+    one, other = Hold(memory, LIMIT), Hold(memory, LIMIT)
 
-    with memory.hold(LIMIT) as one, memory.hold(LIMIT) as other:
-        one.take(bodies=3 * SMALL_BYTES)
-        other.take(arrays=2 * SMALL_BYTES, answers=2 * SMALL_BYTES)
-        with pytest.raises(NoRoom):
-            one.take(arrays=1)
-        refused = dict(one.bytes)
-        one.keep("answers", 5)
+    one.take(bodies=3 * SMALL_BYTES)
+    other.take(arrays=2 * SMALL_BYTES, answers=2 * SMALL_BYTES)
+    with pytest.raises(NoRoom):
+        one.take(arrays=1)
+    refused = dict(one.bytes)
+    one.keep("answers", 5)
 
-        assert refused == {"bodies": 3 * SMALL_BYTES, "arrays": 0, "answers": 0}
-        assert sum(memory.bytes.values()) == LIMIT + 5
+    assert refused == {"bodies": 3 * SMALL_BYTES, "arrays": 0, "answers": 0}
+    assert sum(memory.bytes.values()) == LIMIT + 5
 
 
 def test_a_full_budget_lets_small_requests_in() -> None:
     """Small as a whole, not piece by piece."""
     memory = Memory()
+    large, small = Hold(memory, LIMIT), Hold(memory, LIMIT)
 
-    with memory.hold(LIMIT) as large, memory.hold(LIMIT) as small:
-        large.take(answers=LIMIT)
-        small.take(bodies=SMALL_BYTES - 1)
-        small.take(arrays=1)
+    large.take(answers=LIMIT)
+    small.take(bodies=SMALL_BYTES - 1)
+    small.take(arrays=1)
 
-        with pytest.raises(NoRoom):
-            small.take(answers=1)
+    with pytest.raises(NoRoom):
+        small.take(answers=1)
 
 
 @pytest.mark.parametrize(("rows", "most"), [("packed", 40 * MIB), ("any", 160 * MIB)])
@@ -90,19 +91,3 @@ def test_numbers_of_rows_that_never_repeat_take_bounded_memory(rows: str, most: 
     )
 
     assert 0 < int(said.stdout) < most
-
-
-def test_what_is_free_goes_back_to_the_system() -> None:
-    """Also from between what is still there; but not what is soon of use."""
-    blocks = [b"x" * (SMALL_BYTES + i) for i in range(1000)]
-    last = blocks.pop()
-    full = resident()
-
-    blocks.clear()
-    give_back(kept=sys.maxsize)
-    kept = resident()
-    give_back()
-
-    assert kept > full - 10 * MIB
-    assert resident() < full - 50 * MIB
-    assert len(last) > SMALL_BYTES

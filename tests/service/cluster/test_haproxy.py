@@ -43,6 +43,7 @@ backend http-minilm
     http-check expect status 200
     default-server fall 3 check
     server one 127.0.0.1:9 check observe layer4 error-limit 1 on-error mark-down
+    server proxy 127.0.0.1:8500 check backup
 listen stats
   bind *:8404
 """
@@ -153,6 +154,11 @@ def test_a_replica_is_left_by_its_checks_and_not_by_one_error() -> None:
     assert haproxy.LEAVE in config.splitlines()
     assert "http-check expect status 200 error-status L7OKC\n" in config
     assert "observe layer4 error-limit 1 on-error sudden-death\n" in config
+
+
+def test_no_request_is_sent_to_rays_own_proxy() -> None:
+    """Which Ray would have stand in where no replica answers; Ray goes on to see it there."""
+    assert "    server proxy 127.0.0.1:8500 check backup disabled" in rewrite(CONFIG).splitlines()
 
 
 def test_a_path_is_unknown_only_where_an_application_is_known() -> None:

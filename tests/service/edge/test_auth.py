@@ -2,27 +2,24 @@
 
 import hashlib
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
-from starlette.routing import Route
-from starlette.types import Scope
 
-from service import keys
-from service.api.operations import PART
-from service.cluster import ingress
-from service.edge.auth import Keys
-from service.edge.guard import Guard
+from service import keys, launch
+from service.api.operations import OPERATIONS, PAGES, PART
+from service.edge.door import Door
 from service.engine.batcher import Batcher
 from service.engine.work import Result, Work
 from service.keys import Limits
 from service.observe.metrics import Metrics
 from service.page import site
 from service.replica import Replica
-from service.settings import Settings, load
+from service.settings import load
 from tests.conftest import application, connected
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -45,10 +42,15 @@ def prefix(request: pytest.FixtureRequest) -> str:
 
 
 async def test_every_route_but_the_open_ones_asks_for_a_key(
-    client: httpx.AsyncClient, replica: Replica, served: Served
+    served: Served,
 ) -> None:
     """All routes of the application, and paths that are none, by every method."""
-    paths = {route.path for route in routes(client)} | {"/nothing", "/-/routes", "/live/", "/Live"}
+    paths = {row.path for row in (*OPERATIONS, *PAGES)} | {
+        "/nothing",
+        "/-/routes",
+        "/live/",
+        "/Live",
+    }
     assert len(paths) > 12
     async with served(api_keys=HELD) as client:
         for path in paths:
@@ -98,37 +100,6 @@ async def test_whatever_is_wrong_with_a_key_the_answer_is_the_same(served: Serve
     assert answers[0].json()["code"] == "unauthorized"
 
 
-async def test_without_a_key_no_byte_of_the_body_is_read() -> None:
-    """The refusal costs nothing."""
-    codes: list[bytes] = []
-
-    async def inner(scope: Scope, receive: object, send: object) -> None:
-        codes.extend(value for name, value in scope["headers"] if name == b"x-headlight-refusal")
-
-    async def never() -> dict[str, object]:
-        raise AssertionError("read")
-
-    async def send(message: object) -> None: ...
-
-    scope = {"type": "http", "method": "POST", "path": "/v1/encode", "headers": []}
-    await Guard(inner, Settings(api_keys=HELD))(scope, never, send)
-
-    assert codes == [b"unauthorized"]
-
-
-async def test_the_routes_ask_for_a_key_where_the_outermost_layer_knows_none(
-    replica: Replica, served: Served
-) -> None:
-    """On a cluster whose environment lacks the keys, those that came with the deployment hold."""
-    async with served(api_keys=HELD) as client:
-        guard = client._transport.app  # type: ignore[attr-defined]
-        guard._keys = Keys(Settings())
-        refused = await client.get("/info")
-        admitted = await client.get("/info", headers=BEARER)
-
-    assert (refused.status_code, admitted.status_code) == (401, 200)
-
-
 async def test_a_key_that_is_gone_is_refused_and_a_new_one_let_in(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,17 +147,9 @@ async def test_what_comes_is_shared_among_the_keys_that_let_in_now(
     async with connected(door) as client:
         await client.get("/live")
 
-    assert door._turns._lines.keys() == {"me", "team-b"} and door._under_way._several
+    assert isinstance(door, Door) and door.gate.lines.keys() == {"me", "team-b"}
     assert queue._queue._lines["team-b"]._limits == Limits(requests=3)
     assert b'headlight_tokens_total{key="team-b",replica="r"} 0.0' in metrics.render()
-
-
-def routes(client: httpx.AsyncClient) -> list[Route]:
-    """Those of the application behind a client, through whatever is wrapped around it."""
-    found = client._transport.app  # type: ignore[attr-defined]
-    while not hasattr(found, "routes"):
-        found = getattr(found, "app", None) or found._app
-    return [route for route in found.routes if isinstance(route, Route)]
 
 
 @pytest.mark.parametrize(
@@ -208,7 +171,7 @@ async def test_a_setting_opens_the_metrics_or_the_docs_alone(
 
 
 async def test_a_key_is_seen_nowhere(
-    served: Served, caplog: pytest.LogCaptureFixture, tmp_path: Path
+    served: Served, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not in logs, metrics, errors, /info, settings, or what Ray's processes are told."""
     caplog.set_level(logging.DEBUG)
@@ -219,10 +182,13 @@ async def test_a_key_is_seen_nowhere(
             for headers in (BEARER, {"authorization": f"Basic {KEY}"})
             for method, path in (("GET", "/info"), ("GET", "/metrics"), ("POST", "/v1/encode"))
         ]
-    told = str(ingress.guard_variables(settled))
+    monkeypatch.setenv("HEADLIGHT_API_KEYS", KEY)
+    monkeypatch.setenv("HEADLIGHT_MAX_SEQUENCES", "3")
+    launch.forget_settings()
+    told = str(dict(os.environ))
 
     for text in (*pages, caplog.text, repr(settled), str(settled.model_dump()), told):
         assert KEY not in text
     for text in (*pages, caplog.text, repr(settled), str(settled.model_dump())):
         assert DIGEST not in text
-    assert load({}, ingress.guard_variables(settled)).api_keys == settled.api_keys
+    assert "HEADLIGHT" not in told

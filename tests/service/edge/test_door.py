@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from service.api.body import MOST_KEYS
-from service.edge import routes
+from service.edge import door
 from service.refusals import MOST_ERRORS, REFUSALS, Refused, refusal
 from tests.attacks import HERE, LISTS, PLACES, VALUES, keys, many, structures
 
@@ -36,7 +36,7 @@ def errors(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             counts.append(error.error_count())
         return refusal(error)
 
-    monkeypatch.setattr(routes, "refusal", counted)
+    monkeypatch.setattr(door, "refusal", counted)
     return counts
 
 

@@ -10,9 +10,9 @@ import httpx
 import numpy as np
 import pytest
 from safetensors.numpy import load
+from starlette.types import ASGIApp
 
 from service.api import media
-from service.edge import guard
 from service.encode.answer import SAFETENSORS
 from service.refusals import REFUSALS
 from service.replica import Replica
@@ -305,7 +305,7 @@ async def test_the_api_describes_itself_without_an_outside_address(
 
 
 @pytest.mark.parametrize("prefix", ["/minilm"])
-async def test_below_a_prefix_every_route_is_where_the_cluster_put_it(app: guard.Guard) -> None:
+async def test_below_a_prefix_every_route_is_where_the_cluster_put_it(app: ASGIApp) -> None:
     """Answers, counts, the API's own address and its page, with another model beside it."""
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://cluster") as client:
@@ -323,7 +323,7 @@ async def test_below_a_prefix_every_route_is_where_the_cluster_put_it(app: guard
 
 
 @pytest.mark.parametrize("prefix", ["", "/minilm"], ids=["at the root", "below a prefix"])
-async def test_the_bare_address_is_the_attention_page(app: guard.Guard, prefix: str) -> None:
+async def test_the_bare_address_is_the_attention_page(app: ASGIApp, prefix: str) -> None:
     """By GET and HEAD, with all its files; POST stays the embeddings' route, and so do refusals."""
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://headlight") as client:

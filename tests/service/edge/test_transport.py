@@ -12,9 +12,9 @@ import httpx
 import pytest
 import pytest_asyncio
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.edge import guard, transport
+from service.edge import transport
 from service.edge.transport import CLIENT, PATIENCE_SECONDS, READER_BYTES, Protocol, Reader
 from service.memory import PROCESS
 from service.observe.metrics import samples
@@ -91,7 +91,7 @@ def test_a_reader_who_is_too_late_is_cut_off_and_counted() -> None:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def url(
-    app: guard.Guard, listen: Callable[..., AbstractAsyncContextManager[str]]
+    app: ASGIApp, listen: Callable[..., AbstractAsyncContextManager[str]]
 ) -> AsyncIterator[str]:
     """Where the replica answers on connections like those of a replica in its place."""
     async with listen(app, http=Protocol) as url:
@@ -230,9 +230,11 @@ async def test_a_client_that_asks_before_it_is_answered_is_read_no_further(
             protocols.append(self)
 
     async def waiting(scope: Scope, receive: Receive, send: Send) -> None:
-        with CLIENT.get().waiting():
-            reads.append(protocols[0].transport.is_reading())
-            await app(scope, receive, send)
+        client, task = CLIENT.get(), asyncio.current_task()
+        assert task and client.begin(task)
+        reads.append(protocols[0].transport.is_reading())
+        await app(scope, receive, send)
+        client.end(task)
 
     async with listen(waiting, http=Watched) as url, asyncio.timeout(60):
         reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(url).port)

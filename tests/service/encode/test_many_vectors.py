@@ -12,9 +12,9 @@ import pytest
 import pytest_asyncio
 from numpy.typing import NDArray
 from safetensors.numpy import load
+from starlette.types import ASGIApp
 
 from headlight_client import AsyncClient
-from service.edge import guard
 from service.engine import machine
 from service.engine.machine import Unservable
 from service.replica import Replica
@@ -62,7 +62,7 @@ class Served:
 async def served(
     tmp_path_factory: pytest.TempPathFactory,
     listen: Callable[..., AbstractAsyncContextManager[str]],
-    outer: Callable[[Replica], guard.Guard],
+    outer: Callable[[Replica], ASGIApp],
 ) -> AsyncIterator[Served]:
     """One, on a port of its own."""
     late = pylate(tmp_path_factory.mktemp("late"))

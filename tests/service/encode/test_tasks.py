@@ -17,11 +17,11 @@ import torch
 from huggingface_hub import InferenceClient
 from safetensors.numpy import load
 from sentence_transformers import CrossEncoder
+from starlette.types import ASGIApp
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedModel, pipeline
 
 from headlight_client import AsyncClient
-from service.edge import guard
 from service.replica import Replica
 from service.settings import Settings
 from tests.task_heads import MOST, checkpoint
@@ -79,7 +79,7 @@ class Served:
 async def served(
     tmp_path_factory: pytest.TempPathFactory,
     listen: Callable[..., AbstractAsyncContextManager[str]],
-    outer: Callable[[Replica], guard.Guard],
+    outer: Callable[[Replica], ASGIApp],
 ) -> AsyncIterator[Served]:
     """All of them, each on a port of its own."""
     served = Served()

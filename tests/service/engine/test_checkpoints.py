@@ -15,13 +15,13 @@ import httpx
 import numpy as np
 import pytest
 import torch
+from starlette.types import ASGIApp
 from transformers import AutoTokenizer, BertConfig, BertModel, PreTrainedTokenizerBase
 
 from model.errors import CheckpointError
 from service.commands.bulk.jobs import encode as encode_file
 from service.commands.bulk.source import File
 from service.commands.terminal import Failed, Unusable
-from service.edge import guard
 from service.engine.numerics import GOLDEN
 from service.engine.weights import BUNDLED, locate
 from service.replica import Replica
@@ -34,7 +34,7 @@ Served = Callable[..., AbstractAsyncContextManager[httpx.AsyncClient]]
 
 
 @pytest.fixture
-def served(listen: Any, outer: Callable[[Replica], guard.Guard]) -> Served:
+def served(listen: Any, outer: Callable[[Replica], ASGIApp]) -> Served:
     """A client of a replica that serves a folder over real HTTP."""
 
     @asynccontextmanager

@@ -7,11 +7,11 @@ import httpx
 import numpy as np
 import pytest
 import torch
+from starlette.types import ASGIApp
 
 from model.maps.forms import Selection
 from model.maps.units import divide
 from model.packing import Sequence
-from service.edge import guard
 from service.engine.lanes import finite, together
 from service.engine.work import Outputs, Result, Work
 from service.replica import Replica
@@ -125,7 +125,7 @@ async def test_a_number_that_is_not_finite_is_seen_wherever_it_stands(
 
 
 async def test_large_finite_numbers_in_half_precision_are_answered(
-    loud: Path, outer: Callable[[Replica], guard.Guard]
+    loud: Path, outer: Callable[[Replica], ASGIApp]
 ) -> None:
     """Their sum is beyond float16's largest number, which says nothing of any of them."""
     replica = await Replica.start(

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 import torch
+from starlette.types import ASGIApp
 
 from model import kernels
 from model.encoder import Encoded
@@ -18,7 +19,6 @@ from model.maps.forms import Selection
 from model.maps.units import divide
 from model.native import library, stack
 from model.packing import Sequence
-from service.edge import guard
 from service.engine import loading
 from service.engine.lanes import Lanes, NonFiniteOutput
 from service.engine.loading import accelerate, load
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_a_head_that_fast_kernels_do_not_take_is_answered_by_the_plain_ones(
-    loud: Path, outer: Callable[[Replica], guard.Guard], monkeypatch: pytest.MonkeyPatch
+    loud: Path, outer: Callable[[Replica], ASGIApp], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are left at the start; no request meets them."""
 

@@ -17,9 +17,9 @@ from sentence_transformers.sentence_transformer.modules import (
     Pooling,
     WeightedLayerPooling,
 )
+from starlette.types import ASGIApp
 from torch import nn
 
-from service.edge import guard
 from service.replica import Replica
 from service.settings import Settings
 from tests.routed import routed
@@ -37,7 +37,7 @@ Serve = Callable[[Path], Any]
 @pytest_asyncio.fixture(loop_scope="session")
 async def serve(
     listen: Callable[..., AbstractAsyncContextManager[str]],
-    outer: Callable[[Replica], guard.Guard],
+    outer: Callable[[Replica], ASGIApp],
 ) -> AsyncIterator[Serve]:
     """Serve a folder; gives a client of it."""
     async with AsyncExitStack() as stack:

@@ -13,8 +13,8 @@ import httpx
 import numpy as np
 import pytest
 from sentence_transformers import CrossEncoder, SentenceTransformer
+from starlette.types import ASGIApp
 
-from service.edge import guard
 from service.replica import Replica
 from service.settings import Settings
 from tests.task_heads import checkpoint
@@ -33,7 +33,7 @@ Served = Callable[[Path], AbstractAsyncContextManager[httpx.AsyncClient]]
 @pytest.fixture
 def served(
     listen: Callable[..., AbstractAsyncContextManager[str]],
-    outer: Callable[[Replica], guard.Guard],
+    outer: Callable[[Replica], ASGIApp],
 ) -> Served:
     """A client of a replica that serves a folder."""
 

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,10 @@ import httpx
 import jsonschema
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.types import ASGIApp
 
-from service.edge import guard
-from service.edge.routes import application
-from service.memory import PROCESS, UNBOUNDED
+from service.edge import rules
+from service.edge.door import Door
 from service.observe import logs
 from service.observe.metrics import Metrics
 from service.observe.observer import (
@@ -112,7 +113,7 @@ async def test_a_request_that_cannot_be_told_of_silences_no_other(
 
 
 async def test_a_replica_that_stops_tells_of_its_last_requests(
-    outer: Callable[[Replica], guard.Guard], log: Log
+    outer: Callable[[Replica], ASGIApp], log: Log
 ) -> None:
     """Those that ended less than a burst ago."""
     leaving = await Replica.start(Settings(threads=1), "r")
@@ -125,20 +126,20 @@ async def test_a_replica_that_stops_tells_of_its_last_requests(
 
 
 async def test_probes_and_unknown_keys_share_a_line(
-    client: httpx.AsyncClient, replica: Replica, log: Log, monkeypatch: pytest.MonkeyPatch
+    outer: Callable[[Replica], ASGIApp], replica: Replica, log: Log
 ) -> None:
     """Each is counted, and none can fill a disk."""
     observer = Observer(Metrics("r"), "", None, lines=True)
-    monkeypatch.setattr(replica, "observer", observer)
-    for path in ("/live", "/ready", "/health", "/v2/health/live", "/v2/health/ready", "/info"):
-        await client.get(path)
-    await client.get("/live")
+    transport = httpx.ASGITransport(outer(replace(replica, observer=observer)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://headlight") as client:
+        for path in ("/live", "/ready", "/health", "/v2/health/live", "/v2/health/ready", "/info"):
+            await client.get(path)
+        await client.get("/live")
     for _ in range(3):
-        with PROCESS.hold(UNBOUNDED) as hold:
-            record = observer.begin("/v1/encode", {"method": "POST", "headers": []}, hold)
-            record.code = 401
-            observer.end(record)
-            observer.end(record)  # which is told once
+        record = Record("/v1/encode", code=401)
+        observer.begin(record, [])
+        observer.end(record)
+        observer.end(record)  # which is told once
     observer.tell()
     assert [line["route"] for line in requests(log)] == ["/info"]
 
@@ -178,7 +179,8 @@ async def test_a_line_says_where_its_request_comes_from(
     async def scrape(openmetrics: bool) -> bytes:
         return b""
 
-    door = guard.Guard(application(replica, scrape), Settings(**settings), fronted=fronted)
+    other = replace(replica, settings=replica.settings.model_copy(update=settings))
+    door = Door(other, scrape, fronted=fronted)
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(door), base_url="http://headlight", headers=FROM
     ) as client:
@@ -188,12 +190,10 @@ async def test_a_line_says_where_its_request_comes_from(
     assert [line.get("client") for line in requests(log)] == [told] * 2
 
 
-async def test_what_is_no_address_is_not_told(replica: Replica) -> None:
+async def test_what_is_no_address_is_not_told() -> None:
     """A client may write what it likes where fewer proxies stand than the setting says."""
-    scope = {"client": ("192.0.2.1", 1), "headers": [(b"x-forwarded-for", b'"} evil')]}
-
-    assert guard._address(scope, False, 1) == b"192.0.2.1"
-    assert guard._address({"headers": []}, False, 0) == b""
+    assert rules.address("192.0.2.1", b'"} evil', 1) == "192.0.2.1"
+    assert rules.address("", b"", 0) == ""
 
 
 def observed(log: Log, records: list[Record], **how: Any) -> list[dict[str, Any]]:

@@ -13,10 +13,10 @@ import pytest
 import pytest_asyncio
 from openai import OpenAI
 from sentence_transformers import CrossEncoder
+from starlette.types import ASGIApp
 from torch import nn
 from transformers import pipeline
 
-from service.edge import guard
 from service.replica import Replica
 from service.settings import Settings
 from tests.task_heads import checkpoint
@@ -53,7 +53,7 @@ class Served:
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def served(
     tmp_path_factory: pytest.TempPathFactory,
-    outer: Callable[[Replica], guard.Guard],
+    outer: Callable[[Replica], ASGIApp],
     replica: Replica,
 ) -> AsyncIterator[Served]:
     """Those with a head, and the bundled model."""

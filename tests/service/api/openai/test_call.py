@@ -13,8 +13,8 @@ import pytest
 import pytest_asyncio
 from openai import AsyncOpenAI, OpenAI
 from sentence_transformers import SentenceTransformer
+from starlette.types import ASGIApp
 
-from service.edge import guard
 from service.replica import Replica
 from service.settings import Settings
 from tests.task_heads import checkpoint
@@ -107,7 +107,7 @@ async def test_dimensions_are_cut_and_normalised(
 
 
 async def test_vectors_have_length_1_whatever_the_checkpoint_does(
-    tmp_path: Path, outer: Callable[[Replica], guard.Guard]
+    tmp_path: Path, outer: Callable[[Replica], ASGIApp]
 ) -> None:
     """Also those that are cut first, as sentence-transformers cuts and scales them."""
     checkpoint(tmp_path, "Model")

@@ -9,9 +9,9 @@ import pytest
 import pytest_asyncio
 import torch
 from sentence_transformers import CrossEncoder
+from starlette.types import ASGIApp
 from transformers import AutoTokenizer
 
-from service.edge import guard
 from service.replica import Replica
 from service.settings import Settings
 from tests.task_heads import LONG, MOST, checkpoint, long_reranker
@@ -67,7 +67,7 @@ class Ranker:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def rankers(
-    tmp_path_factory: pytest.TempPathFactory, outer: Callable[[Replica], guard.Guard]
+    tmp_path_factory: pytest.TempPathFactory, outer: Callable[[Replica], ASGIApp]
 ) -> AsyncIterator[dict[str, Ranker]]:
     """A short BERT, and a ModernBERT of 8,192 tokens."""
     short, long = tmp_path_factory.mktemp("short"), tmp_path_factory.mktemp("long")

@@ -1,0 +1,101 @@
+"""One request on its way through the door, and the reply that it gets."""
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from service.api.dialect import Wording
+from service.edge.gate import Place
+from service.memory import Hold
+from service.observe.record import Record
+
+if TYPE_CHECKING:  # a route's handler takes one of these
+    from service.edge.routes import Route
+
+
+class Asked:
+    """A request as the door and the handlers see it.
+
+    Args:
+        path: its own, below the place where a cluster mounts us, which is `root_path`.
+        headers: by name, in small letters; of a name that stands twice, the first.
+
+    Attributes:
+        media_type: of its body, in small letters and without parameters; None where it says none.
+        body: all of it, once it has been read.
+        record: what is known of it, once it has `begun`: it has come whole or is refused.
+        key: the name of its API key.
+        client: the address that it comes from, where that is to be told.
+        wording: how it is refused, where its path alone does not say.
+        place: that it takes at the gate, and waited: seconds that it did there.
+        shed: which bound it met, where it is turned away.
+        given: seconds that it gives us, from when it has come whole.
+        until: on time.monotonic's clock, when the door ends it; late: whether it has.
+        closing: whether its connection ends with it, since a body is not read.
+    """
+
+    __slots__ = (
+        *("begun", "body", "client", "closing", "given", "headers", "hold", "key", "late"),
+        *("media_type", "method", "path", "path_params", "place", "query", "record", "request_id"),
+        *("root_path", "route", "shed", "task", "until", "waited", "wording"),
+    )
+
+    task: "asyncio.Task[object]"
+    route: "Route | None"
+    path_params: Mapping[str, str]
+    record: Record
+
+    def __init__(
+        self,
+        method: str,
+        root_path: str,
+        path: str,
+        query: bytes,
+        headers: Mapping[str, str],
+        hold: Hold,
+    ) -> None:
+        self.method, self.root_path, self.path, self.query = method, root_path, path, query
+        self.headers, self.hold = headers, hold
+        self.media_type: str | None = None
+        if (named := headers.get("content-type")) is not None:
+            self.media_type = named.partition(";")[0].strip().lower()
+        self.body, self.request_id, self.key, self.client = b"", "", "", ""
+        self.wording: Wording | None = None
+        self.place: Place | None = None
+        self.shed: str | None = None
+        self.waited, self.given, self.until = 0.0, math.inf, math.inf
+        self.begun = self.late = self.closing = False
+
+    def take_body(self) -> bytes:
+        """Return the body, which from then on is its reader's alone."""
+        body, self.body = self.body, b""
+        return body
+
+
+class Reply:
+    """An answer.
+
+    Args:
+        body: all of it, or its pieces, each of which is freed when its reader has taken it.
+    """
+
+    __slots__ = ("headers", "length", "pieces", "status")
+
+    def __init__(
+        self,
+        body: bytes | Sequence[bytes] = b"",
+        status: int = 200,
+        headers: Mapping[str, str] | None = None,
+        media_type: str | None = None,
+    ) -> None:
+        self.status = status
+        self.pieces = [body] if isinstance(body, bytes) else list(body)
+        self.length = sum(map(len, self.pieces))
+        self.headers = [(b"content-length", b"%d" % self.length)]
+        if media_type:
+            text = media_type.startswith("text/") and "charset=" not in media_type
+            kind = f"{media_type}; charset=utf-8" if text else media_type
+            self.headers.append((b"content-type", kind.encode("latin-1")))
+        for name, value in (headers or {}).items():
+            self.headers.append((name.lower().encode("latin-1"), value.encode("latin-1")))

@@ -1,0 +1,381 @@
+"""A replica's one ASGI application: everything that a request passes on its way to a handler.
+
+    read      its headers, once; whose it is; which operation it asks for
+    check     by the headers alone, what can be refused before the body is read (rules.py)
+    gate      room and a turn, where several keys share the replica (gate.py)
+    body      within its limits, and in time (reading.py)
+    handler   what the operation does (encoding.py, handlers.py)
+    send      the answer, counted and named, piece by piece
+
+A refusal is an exception wherever it is known, worded in one place by the dialect of the path. What
+a request takes (memory, room, a turn) is given back in one place.
+"""
+
+import asyncio
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence, Set
+
+from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
+
+from service.api import query
+from service.cluster import ingress
+from service.edge import gate, reading, rules
+from service.edge.access import Keys
+from service.edge.asked import Asked, Reply
+from service.edge.deadline import DEADLINE, seconds
+from service.edge.encoding import Encoding
+from service.edge.gate import Gate
+from service.edge.handlers import Handlers, Scrape, Targets
+from service.edge.reading import Beside, Bodies
+from service.edge.routes import UNKNOWN, Routes, expected
+from service.edge.rules import RawHeaders, Rules
+from service.edge.transport import CLIENT, NOBODY, Client
+from service.encode.answer import PIECE_BYTES
+from service.engine.fair.rotation import OWNER
+from service.keys import follow_keys, tenants
+from service.memory import PROCESS, Hold
+from service.observe.families import OVERLOADED, SHARE, UNDER_WAY
+from service.observe.record import CLIENT as FROM
+from service.observe.record import CLIENT_CLOSED, REQUEST_ID, TRACEPARENT, Record
+from service.refusals import Refused, refusal
+from service.replica import Replica
+
+logger = logging.getLogger(__name__)
+
+METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
+REPLICA, WEIGHTS = "x-headlight-replica", "x-headlight-weights"
+AS_TOLD = (b"x-content-type-options", b"nosniff")  # no answer is taken for a script or a page
+CLOSE = (b"connection", b"close")
+ID, PARENT, RAW_FROM = REQUEST_ID.encode(), TRACEPARENT.encode(), FROM.encode()
+NONE: Set[str] = frozenset()
+LOOK_SECONDS = 0.25  # between two looks for requests whose time is over
+TIMES = 2  # requests under way, of those that HAProxy sends, before any more POST is refused
+
+
+class Door:
+    """Answers the requests of one replica.
+
+    Args:
+        scrape: the metrics of all replicas, as Prometheus text or, if asked, as OpenMetrics.
+        targets: host:port of each replica; None where none has an address of its own.
+        fronted: whether HAProxy is in front, which says whom it has accepted.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        scrape: Scrape,
+        targets: Targets | None = None,
+        *,
+        fronted: bool = False,
+    ) -> None:
+        settings, beside = replica.settings, Beside()
+        self._replica, self._observer, self._fronted = replica, replica.observer, fronted
+        own = Handlers(replica, scrape, targets, beside)
+        self._routes = Routes(Encoding(replica, beside).handlers() | own.handlers())
+        replica.metrics.expect(expected())
+        self._ring = follow_keys(settings.api_keys, settings.api_keys_file)
+        self._shared = self._ring.keys  # the keys among which there is sharing
+        self._keys, self._rules = Keys(settings, self._shared), Rules(settings)
+        most = ingress.ongoing(settings)
+        self.gate = Gate(tenants(self._shared), most)
+        self._bodies, self._cors = Bodies(settings, beside), _cors(settings.cors_origins)
+        self._deadline, self._most_held = settings.deadline_seconds, settings.max_held_bytes
+        self._longest = ingress.request_seconds(settings)
+        self._told, self._proxies = settings.access_log_client, settings.trusted_proxies
+        self._under_way, self._most = set[Asked](), TIMES * most
+        self._looking: asyncio.TimerHandle | None = None
+        self._names = [
+            (REPLICA.encode(), replica.label.encode()),
+            (WEIGHTS.encode(), replica.identity.weights.encode()),
+            AS_TOLD,
+        ]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, below the place that `root_path` says."""
+        if scope["type"] != "http":
+            return
+        asked, raw, twice = self._read(scope)
+        client = CLIENT.get(NOBODY)
+        self._under_way.add(asked)
+        if self._looking is None:
+            self._look()
+        try:
+            try:
+                await self._enter(asked, raw, twice, receive)
+                record = self._begin(asked, raw)
+                asked.until = record.start + self._longest
+                if not client.begin(asked.task):
+                    raise ClientDisconnect
+                reply = await self._answer(asked, scope)
+            except asyncio.CancelledError as cancelled:
+                reply = self._refuse(asked, raw, _late(asked, client, cancelled))
+            except Exception as error:
+                reply = self._refuse(asked, raw, error)
+            asked.until = math.inf  # however slow its reader, which its connection ends
+            if asked.place:
+                self.gate.begin(asked.place)
+            await self._send(asked, reply, scope, send)
+        except asyncio.CancelledError:
+            if not client.left:
+                raise
+            asked.task.uncancel()
+        finally:
+            self._under_way.discard(asked)
+            client.end(asked.task)
+            if asked.place:
+                self.gate.give_back(asked.place)
+            self._end(asked)
+
+    def _read(self, scope: Scope) -> tuple[Asked, RawHeaders, Set[str]]:
+        """Read what stands before the body."""
+        raw: RawHeaders = scope["headers"]
+        headers = rules.read(raw)
+        given = headers.pop(FROM, None)
+        if given is not None:  # which is HAProxy's
+            raw = [pair for pair in raw if pair[0] != RAW_FROM]
+        root, path = scope.get("root_path", ""), scope["path"]
+        if root:
+            path = path[len(root) :] if path.startswith(f"{root}/") else ""
+        path = path[: rules.MOST_ADDRESS + 1]
+        method, hold = scope["method"], Hold(PROCESS, self._most_held)
+        asked = Asked(method, root, path, scope.get("query_string", b""), headers, hold)
+        twice = rules.repeated(raw) if len(headers) < len(raw) else NONE
+        named = "" if REQUEST_ID in twice else headers.get(REQUEST_ID, "")
+        asked.request_id = rules.request_id(named)
+        asked.closing = rules.closes(method, headers)
+        asked.route, asked.path_params = self._routes.find(method, path)
+        asked.task = asyncio.current_task()  # type: ignore[assignment]  # a request is one
+        if self._told:
+            peer = (scope.get("client") or [""])[0]
+            forwarded = b",".join(v for name, v in raw if name == b"x-forwarded-for")
+            nearest = given if given and self._fronted else peer
+            asked.client = rules.address(nearest, forwarded, self._proxies)
+        return asked, raw, twice
+
+    async def _enter(
+        self, asked: Asked, raw: RawHeaders, twice: Set[str], receive: Receive
+    ) -> None:
+        """Let a request in, with its body read.
+
+        Raises:
+            Refused: why it may not come in.
+            ClientDisconnect: its body does not come.
+        """
+        if self._ring.keys is not self._shared:
+            self._share()
+        named = "" if "authorization" in twice else asked.headers.get("authorization", "")
+        key = self._keys.admit(asked.method, asked.path, named)
+        asked.key = key.name if key else ""
+        self._rules.check(asked, raw, twice, known=key is not None)
+        if asked.method != "POST":
+            if self.gate.several:
+                await self._take_place(asked)
+            return
+        if asked.route:
+            asked.given = seconds(asked.headers, self._deadline)
+        if self.gate.several:
+            await self._take_place(asked)
+            await self._take_turn(asked)
+        if len(self._under_way) > self._most:
+            asked.shed = "queue_full"
+            raise Refused(OVERLOADED, retry_after=1)
+        asked.body = await self._bodies.read(asked, receive)
+
+    def _share(self) -> None:
+        """Share among the keys that let in now."""
+        self._shared = self._ring.keys
+        self._keys.follow(self._shared)
+        self.gate.follow(tenants(self._shared))
+        self._replica.share()
+
+    async def _take_place(self, asked: Asked) -> None:
+        """Take a request's room; a key that has too much under way is refused, but not at once."""
+        OWNER.set(asked.key)
+        try:
+            asked.place = self.gate.take(asked.key)
+        except gate.Full as full:
+            if full.seconds:
+                await asyncio.sleep(full.seconds)
+            asked.shed = UNDER_WAY
+            raise Refused(OVERLOADED, retry_after=1) from None
+
+    async def _take_turn(self, asked: Asked) -> None:
+        """Wait for a request's turn; to look at metrics asks for no work, and takes none."""
+        if asked.place:
+            most = min(asked.given, self._deadline)
+            try:
+                asked.waited = await self.gate.wait(asked.place, most)
+            except TimeoutError:
+                asked.waited, asked.shed = most, SHARE
+                raise Refused("deadline_exceeded") from None
+
+    def _begin(self, asked: Asked, raw: RawHeaders) -> Record:
+        """Begin to watch a request, which has come whole or is refused."""
+        asked.begun = True
+        record = asked.record = Record(
+            asked.route.label if asked.route else UNKNOWN,
+            asked.method if asked.method in METHODS else "_OTHER",
+            asked.request_id,
+            asked.key,
+            asked.client,
+            shed=asked.shed,
+            given_seconds=asked.given,
+            hold=asked.hold,
+        )
+        if asked.waited:
+            record.wait(asked.waited)
+        self._observer.begin(record, raw)
+        return record
+
+    async def _answer(self, asked: Asked, scope: Scope) -> Reply:
+        """Do what a request asks for.
+
+        Raises:
+            Exception: which service/refusals.py gives a status.
+        """
+        if (route := asked.route) is None:
+            return self._preflight(asked, scope)
+        query.check(asked.query, route.query)
+        if route.trusts:
+            self._replica.trust()
+        reply = await route.handle(asked)
+        if route.trusts:
+            self._replica.trust()  # it may have become wrong meanwhile
+        return reply
+
+    def _preflight(self, asked: Asked, scope: Scope) -> Reply:
+        """Answer a browser that asks whether a page may ask; refuse all else that has no route."""
+        asks = asked.method == "OPTIONS" and "access-control-request-method" in asked.headers
+        if self._cors and asks and "origin" in asked.headers:
+            answer = self._cors.preflight_response(Headers(raw=scope["headers"]))
+            headers = {k: v for k, v in answer.headers.items() if k not in ("content-length",)}
+            return Reply(bytes(answer.body), answer.status_code, headers)
+        raise self._routes.refuse(asked.path)[2]
+
+    def _refuse(self, asked: Asked, raw: RawHeaders, error: Exception) -> Reply:
+        """Word what a request is refused for; the one place where errors become refusals."""
+        record = asked.record if asked.begun else self._begin(asked, raw)
+        asked.hold.release()
+        if isinstance(error, ClientDisconnect):
+            return Reply(status=CLIENT_CLOSED)  # nobody reads it, but it is counted
+        refused = refusal(error)
+        say = asked.wording or (asked.route and asked.route.say)
+        if not say:
+            record.route, say, _ = self._routes.refuse(asked.path)
+        record.refused = refused.code
+        if refused.code == "internal":
+            logger.error("request failed", exc_info=error, extra=record.names())
+        problem = say(refused, asked.request_id)
+        headers = dict(problem.headers)
+        if refused.retry_after is not None:
+            headers["retry-after"] = str(refused.retry_after)
+        if refused.code == "unauthorized":
+            headers["www-authenticate"] = "Bearer"
+        if refused.code == "method_not_allowed":
+            headers["allow"] = self._routes.methods(asked.path)
+        return Reply(problem.body, problem.status, headers, problem.media_type)
+
+    async def _send(self, asked: Asked, reply: Reply, scope: Scope, send: Send) -> None:
+        """Send an answer piece by piece, each when its reader has taken the one before.
+
+        Its head leaves with the first piece: of a replica that dies before, others can be asked.
+        """
+        record = asked.record
+        headers = [*reply.headers, *self._names, (ID, asked.request_id.encode())]
+        if record.trace:
+            headers.append((PARENT, record.trace.traceparent.encode()))
+        if asked.closing:  # what was not read must not be taken for the next request
+            headers.append(CLOSE)
+        start = {"type": "http.response.start", "status": reply.status, "headers": headers}
+        record.bytes, record.code = reply.length, reply.status
+        if reply.length <= PIECE_BYTES:
+            body = reply.pieces[0] if len(reply.pieces) == 1 else b"".join(reply.pieces)
+            self._end(asked)  # before the client can know, so that its count is ours
+            await self._start(asked, start, scope, send)
+            return await send({"type": "http.response.body", "body": body, "more_body": False})
+        record.code, record.bytes = CLIENT_CLOSED, 0
+        hold, pieces = asked.hold, deque(reply.pieces)
+        reply.pieces.clear()
+        hold.keep("arrays", 0)
+        hold.keep("answers", reply.length)
+        await self._start(asked, start, scope, send)
+        for piece in _cut(pieces):
+            record.bytes += len(piece)
+            more = record.bytes < reply.length
+            if not more:
+                record.code = reply.status
+                self._end(asked)
+            await send({"type": "http.response.body", "body": piece, "more_body": more})
+            if more:
+                hold.keep("answers", reply.length - record.bytes)
+                await asyncio.sleep(0)  # others, and word that the client has left
+
+    async def _start(
+        self, asked: Asked, start: dict[str, object], scope: Scope, send: Send
+    ) -> None:
+        """Begin an answer; pages of the origins that may ask may read it too."""
+        if self._cors and "origin" in asked.headers:
+            return await self._cors.send(start, send, Headers(raw=scope["headers"]))
+        await send(start)
+
+    def _end(self, asked: Asked) -> None:
+        """End a request: it is counted, and holds nothing any more."""
+        if asked.begun:
+            self._observer.end(asked.record)
+        asked.hold.release()
+
+    def _look(self) -> None:
+        """End the requests whose time is over, and look again while there are any."""
+        now, self._looking = time.monotonic(), None
+        for asked in self._under_way:
+            if asked.until < now and not asked.late:
+                asked.late = True
+                asked.task.cancel()
+        if self._under_way:
+            loop = asyncio.get_running_loop()
+            self._looking = loop.call_later(LOOK_SECONDS, self._look)
+
+
+def _late(asked: Asked, client: Client, cancelled: asyncio.CancelledError) -> Exception:
+    """Return why the door ended a request; what others cancelled stays cancelled."""
+    if client.left or not asked.late:
+        raise cancelled
+    asked.task.uncancel()
+    if not asked.begun:
+        return reading.late()
+    return TimeoutError().with_traceback(cancelled.__traceback__)
+
+
+def _cut(pieces: deque[bytes]) -> Iterator[bytes]:
+    """Cut an answer into pieces that each wait for the reader, and forget each."""
+    while pieces:
+        piece = pieces.popleft()
+        if len(piece) <= PIECE_BYTES:
+            yield piece
+            continue
+        for first in range(0, len(piece), PIECE_BYTES):
+            yield piece[first : first + PIECE_BYTES]
+
+
+def _cors(origins: Sequence[str]) -> CORSMiddleware | None:
+    """Let pages of these origins ask and read; without any, no answer says a word of it."""
+    if not origins:
+        return None
+    return CORSMiddleware(
+        _nothing,
+        allow_origins=origins,
+        allow_methods=("GET", "POST"),
+        allow_headers=("Authorization", REQUEST_ID, DEADLINE),
+        expose_headers=(REQUEST_ID, REPLICA, WEIGHTS, "Retry-After"),
+    )
+
+
+async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
+    """Stand where Starlette's class has an application; its own methods are called."""

@@ -1,0 +1,127 @@
+"""What Ray's server calls in place of Ray's own application: this process's door, or a wall.
+
+A replica's process has a door, once the replica has started. A process of Ray's proxy has none:
+HAProxy carries the requests, and none is to pass by Ray's proxy, which knows none of our limits.
+Ray's own application answers its probe, and says where Ray has put us: a Serve configuration's
+`route_prefix`, which may change while we serve. Requests pass it by (docs/decisions/0023).
+
+Ray's proxy, which has no model, imports this file too: it imports nothing large.
+"""
+
+import asyncio
+import json
+import logging
+import time
+import uuid
+
+from starlette.middleware import Middleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.api import problem
+from service.edge import transport
+from service.observe.record import REQUEST_ID
+from service.refusals import MEDIA_TYPE, Refused
+
+logger = logging.getLogger(__name__)
+
+PROBE, ROUTES = "/-/healthz", "/-/routes"  # Ray's: the probe, and where it has put an application
+PLACED_SECONDS = 2.0  # until Ray is asked again where that is
+# A probe that says more than that it is one goes to the door, which refuses it
+BODIES = frozenset((b"content-length", b"transfer-encoding", b"upgrade"))
+
+
+class Doorway:
+    """Where a replica leaves its door for Ray's server, which is made after it."""
+
+    door: ASGIApp | None = None
+    loop: asyncio.AbstractEventLoop | None = None  # in which it serves
+
+
+HERE = Doorway()
+
+
+def outermost() -> list[Middleware]:
+    """Return what wraps Ray's application; Ray calls it before it starts a server."""
+    transport.install()
+    return [Middleware(Entrance)]
+
+
+class Entrance:
+    """Leads requests to the door, past Ray's application.
+
+    Args:
+        ray: Ray's application.
+        doorway: where the door is to be found.
+    """
+
+    def __init__(self, ray: ASGIApp, doorway: Doorway = HERE) -> None:
+        self._ray, self._doorway = ray, doorway
+        self._place: str | None = None  # the part of a request's path that is Ray's
+        self._until = 0.0  # when Ray is asked again
+        self._asking: asyncio.Task[None] | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":  # none of ours, so no key and no host lets it in
+            return await send({"type": "websocket.close"})
+        if scope["type"] != "http" or self._probes(scope):
+            return await self._ray({**scope, "headers": []}, receive, send)
+        door = self._doorway.door
+        if door and time.monotonic() >= self._until:
+            await self._learn()
+        if door is None or self._place is None:
+            return await _refuse(send)
+        scope["root_path"] = scope.get("root_path", "") + self._place
+        await door(scope, receive, send)
+
+    def _probes(self, scope: Scope) -> bool:
+        """Whether a request is Ray's probe, and nothing more."""
+        if scope["path"] != scope.get("root_path", "") + PROBE:
+            return False
+        named = {name for name, _ in scope["headers"]}
+        return scope["method"] in ("GET", "HEAD") and named.isdisjoint(BODIES)
+
+    async def _learn(self) -> None:
+        """Have Ray say where we are; those who come meanwhile wait for the same answer."""
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask())
+        await asyncio.shield(self._asking)  # one that leaves does not end it for the others
+
+    async def _ask(self) -> None:
+        said = list[Message]()
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: Message) -> None:
+            said.append(message)
+
+        loop = self._doorway.loop or asyncio.get_running_loop()
+        asks = {"type": "http", "method": "GET", "path": ROUTES, "query_string": b""}
+        try:
+            if loop is not asyncio.get_running_loop():
+                raise RuntimeError("RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD must not be 1")
+            async with asyncio.timeout(PLACED_SECONDS):
+                await self._ray({**asks, "headers": []}, receive, send)
+            if said[0]["status"] == 200:  # else Ray has not put us anywhere yet
+                body = b"".join(message.get("body", b"") for message in said)
+                self._place = max(json.loads(body), key=len).rstrip("/")
+        except Exception:
+            logger.exception("place unknown")
+        finally:
+            self._until = time.monotonic() + PLACED_SECONDS
+
+
+async def _refuse(send: Send) -> None:
+    """Say that no replica answers here, or not yet; HAProxy asks another one."""
+    request_id, refused = uuid.uuid4().hex, Refused("not_ready", retry_after=1)
+    headers = {
+        "content-type": MEDIA_TYPE,
+        "retry-after": "1",
+        "connection": "close",  # a body may follow, which nobody reads
+        "x-content-type-options": "nosniff",
+        REQUEST_ID: request_id,
+    }
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": refused.status, "headers": raw})
+    body = problem.problem(refused, request_id)
+    await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -1,0 +1,142 @@
+"""What a request's headers must be like, and what they say of it: read once, before any body."""
+
+import ipaddress
+import uuid
+from collections.abc import Mapping, Set
+from contextlib import suppress
+from itertools import chain
+
+from service.edge.access import Sites
+from service.edge.asked import Asked
+from service.encode.answer import INFERENCE_HEADER
+from service.observe.record import REQUEST_ID
+from service.refusals import Refused
+from service.settings import KIB, Settings
+from service.wording.words import listed
+
+ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+LONGEST_ID = 128
+MOST_HEADERS, MOST_HEADER_BYTES = 100, 16 * KIB
+MOST_ADDRESS = 2 * KIB  # characters of path and query; every route's pattern goes along them
+WITHOUT_BODY = frozenset(("GET", "HEAD", "OPTIONS"))
+# What says how a request is read must be said once, and not by a name that others take for it
+SINGLE = (
+    "host",
+    "content-type",
+    "content-length",
+    "content-encoding",
+    "transfer-encoding",
+    "x-headlight-deadline-ms",
+    INFERENCE_HEADER,
+)
+TWINS = frozenset(name.replace("-", "_") for name in (*SINGLE, REQUEST_ID) if "-" in name)
+EXPECTED = {
+    "headers_too_large": f"a URL may have {MOST_ADDRESS:,} characters; a request may have "
+    f"{MOST_HEADERS} headers with {MOST_HEADER_BYTES:,} bytes in total",
+    "bad_request": f"{listed(sorted(SINGLE), 'and')} may occur "
+    "once each, spelt with hyphens; the only transfer-encoding is chunked; "
+    f"{listed(sorted(WITHOUT_BODY), 'and')} take no body; and Upgrade is not supported",
+    "unsupported_encoding": "leave out the header Content-Encoding",
+}
+
+RawHeaders = list[tuple[bytes, bytes]]
+
+
+class Rules:
+    """What the headers of a request must be like."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._sites = Sites(settings)
+
+    def check(self, asked: Asked, raw: RawHeaders, twice: Set[str], *, known: bool) -> None:
+        """Refuse a request that needs no body to be refused.
+
+        Args:
+            raw: the headers as they came, without HAProxy's own.
+            twice: names that stand more than once.
+            known: whether it carries a key, where it needs one.
+
+        Raises:
+            Refused: why.
+        """
+        headers, method = asked.headers, asked.method
+        _check_sizes(asked, raw)
+        if headers.get("transfer-encoding", "chunked").strip().lower() != "chunked":
+            raise _refused("bad_request")
+        if not TWINS.isdisjoint(headers):
+            raise _refused("bad_request")
+        if twice and not twice.isdisjoint(SINGLE):
+            raise _refused("bad_request")
+        if asked.closing and (method in WITHOUT_BODY or switches(headers)):
+            raise _refused("bad_request")
+        if not self._sites.named(headers.get("host", "")):
+            raise Refused("bad_host")
+        if not known:
+            raise Refused("unauthorized")
+        if method == "POST" and self._sites.drives_by(asked.media_type, headers):
+            raise Refused("forbidden_origin")
+        if headers.get("content-encoding", "identity").strip().lower() != "identity":
+            raise _refused("unsupported_encoding")
+
+
+def read(raw: RawHeaders) -> dict[str, str]:
+    """Return headers by name, each decoded once; of a name that stands twice, the first."""
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(raw)}
+
+
+def repeated(raw: RawHeaders) -> Set[str]:
+    """Return the names that stand more than once."""
+    names = [name.decode("latin-1") for name, _ in raw]
+    return {name for name in names if names.count(name) > 1}
+
+
+def announces(headers: Mapping[str, str]) -> bool:
+    """Say whether a body follows; a length of 0 is none."""
+    return "transfer-encoding" in headers or headers.get("content-length", "0").strip("0") != ""
+
+
+def switches(headers: Mapping[str, str]) -> bool:
+    """Say whether a request asks for another protocol, behind which its body would not be read.
+
+    Java's client asks for HTTP/2 in passing; where there is no body that may be ignored.
+    """
+    return "upgrade" in headers and (headers["upgrade"].lower() != "h2c" or announces(headers))
+
+
+def closes(method: str, headers: Mapping[str, str]) -> bool:
+    """Say whether what was not read could be taken for the next request of a connection."""
+    return switches(headers) or (method != "POST" and announces(headers))
+
+
+def request_id(given: str) -> str:
+    """Return a request's id: the client's if it is harmless, else a new one."""
+    if 0 < len(given) <= LONGEST_ID and ID_CHARACTERS.issuperset(given):
+        return given
+    return uuid.uuid4().hex
+
+
+def address(nearest: str, forwarded: bytes, proxies: int) -> str:
+    """Return where a request comes from; what a client says of itself stands before what is added.
+
+    Args:
+        nearest: whose connection it is.
+        forwarded: the entries of X-Forwarded-For.
+        proxies: that stand in front and add one each.
+    """
+    if proxies:
+        with suppress(ValueError, IndexError):
+            entry = forwarded.split(b",")[-proxies].strip().decode("ascii")
+            return str(ipaddress.ip_address(entry.partition("%")[0]))  # no zone
+    return nearest
+
+
+def _check_sizes(asked: Asked, raw: RawHeaders) -> None:
+    """Refuse headers, or an address, that no request needs."""
+    if len(raw) > MOST_HEADERS or len(asked.path) + len(asked.query) > MOST_ADDRESS:
+        raise _refused("headers_too_large")
+    if sum(map(len, chain.from_iterable(raw))) + len(": \r\n") * len(raw) > MOST_HEADER_BYTES:
+        raise _refused("headers_too_large")
+
+
+def _refused(code: str) -> Refused:
+    return Refused(code, detail=EXPECTED[code])

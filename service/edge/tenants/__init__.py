@@ -1,1 +1,0 @@
-"""What one key's requests leave to others: room, and turns."""

@@ -1,0 +1,327 @@
+"""What the door lets in, and how it reads a body."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import httpx
+import pytest
+from starlette.types import ASGIApp
+
+from service.api.document import document
+from service.edge import door, reading
+from service.encode.answer import INFERENCE_HEADER, OCTETS, SAFETENSORS
+from service.keys import Key
+from service.memory import PROCESS
+from service.refusals import REFUSALS
+from service.replica import Replica
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_a_request_id_is_kept_when_harmless_and_replaced_when_not(
+    client: httpx.AsyncClient,
+) -> None:
+    """What comes back can be logged."""
+    kept = await client.get("/live", headers={"x-request-id": "Trace.1_a-b"})
+    replaced = [
+        await client.get("/live", headers={"x-request-id": bad})
+        for bad in (b"\xff", b"a b", b"x" * 129)
+    ]
+
+    assert kept.headers["x-request-id"] == "Trace.1_a-b"
+    assert all(len(answer.headers["x-request-id"]) == 32 for answer in replaced)
+
+
+async def test_no_header_of_a_client_speaks_for_the_service(client: httpx.AsyncClient) -> None:
+    """Once they carried refusals and waits between layers, and Ray still obeys its own."""
+    steering: dict[str, Any] = {
+        "x-headlight-refusal": "overloaded",
+        "x-headlight-waited": "1000",
+        "x-request-timeout-seconds": "0",
+        "serve_multiplexed_model_id": b"\xff",
+    }
+    answer = await client.post("/v1/encode", json={"inputs": ["a"]}, headers=steering)
+
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "headers", "statuses"),
+    [
+        ("POST", {"upgrade": "foo"}, (400, "close")),
+        ("POST", {"upgrade": "h2c"}, (400, "close")),
+        ("POST", {"upgrade": b"foo\xff"}, (400, "close")),
+        ("GET", {"upgrade": "websocket"}, (400, "close")),
+        ("GET", {"upgrade": "h2c, foo"}, (400, "close")),
+        ("GET", {"upgrade": "H2C"}, (200, None)),
+        ("GET", {"connection": "upgrade"}, (200, None)),
+    ],
+)
+async def test_a_request_for_another_protocol_is_refused_and_the_last_of_its_connection(
+    client: httpx.AsyncClient, method: str, headers: dict[str, Any], statuses: tuple[int, str]
+) -> None:
+    """Whether or not Connection names it; Java's client, which asks in passing, is answered."""
+    content = b'{"inputs":["a"]}' if method == "POST" else None
+    path = "/v1/encode" if method == "POST" else "/live"
+    answer = await client.request(method, path, content=content, headers=headers)
+
+    assert (answer.status_code, answer.headers.get("connection")) == statuses
+    assert answer.status_code == 200 or "Upgrade" in answer.json()["detail"]
+
+
+class Client:
+    """Asks an application, message by message."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self.app = client._transport.app  # type: ignore[attr-defined]
+        self.status, self.headers = 0, dict[bytes, bytes]()
+        self.reads, self.held = 0, list[int]()
+
+    async def ask(
+        self, method: str, path: str, headers: dict[str, Any], *pieces: bytes, more: bool = False
+    ) -> int:
+        """Send a request; after its pieces comes the last one again, or nothing where more is."""
+        coming = list(pieces)
+
+        async def receive() -> dict[str, Any]:
+            self.reads += 1
+            self.held.append(PROCESS.bytes["bodies"])
+            if not coming:
+                await asyncio.sleep(3600)
+            piece = coming.pop(0)
+            return {"type": "http.request", "body": piece, "more_body": more or bool(coming)}
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                self.status, self.headers = message["status"], dict(message["headers"])
+
+        raw = [(name.encode(), str(value).encode()) for name, value in headers.items()]
+        scope = {"type": "http", "method": method, "path": path, "headers": raw}
+        await self.app(scope, receive, send)
+        return self.status
+
+
+@pytest.mark.parametrize(("length", "status"), [("0" * 5000 + "5", 422), ("9" * 5000, 413)])
+async def test_a_length_of_thousands_of_digits_is_read_like_any(
+    served: Callable[..., httpx.AsyncClient], length: str, status: int
+) -> None:
+    """Python itself reads no number of so many."""
+    client = Client(served(max_body_bytes=12))
+
+    assert await client.ask("POST", "/v1/encode", {"content-length": length}, b"12345") == status
+
+
+async def test_a_body_without_a_length_is_read_no_further_than_the_limit(
+    served: Callable[..., httpx.AsyncClient],
+) -> None:
+    """A stream that goes on and on is refused after the first byte too many."""
+    client = Client(served(max_body_bytes=12))
+
+    assert await client.ask("POST", "/v1/encode", {}, *[b"12345"] * 9, more=True) == 413
+    assert client.reads == 3
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "value", "binary"),
+    [
+        ("/v1/encode", "content-type", "application/vnd.safetensors", True),
+        ("/v1/encode", "content-type", "Application/Octet-Stream; x=y", True),
+        ("/v1/encode", "content-type", "application/json", False),
+        ("/v1/encode", "inference-header-content-length", "2", False),
+        ("/v2/models/m/infer", "inference-header-content-length", "2", True),
+    ],
+)
+async def test_only_bytes_may_take_more_than_json(
+    served: Callable[..., httpx.AsyncClient], path: str, name: str, value: str, binary: bool
+) -> None:
+    """By media type; the header that announces bytes counts where it is read."""
+    client = Client(served(max_body_bytes=10, max_binary_body_bytes=12))
+
+    status = await client.ask("POST", path, {name: value}, bytes(11))
+
+    assert (status != 413) == binary
+
+
+async def test_only_the_hosts_allowed_are_answered(
+    served: Callable[..., httpx.AsyncClient],
+) -> None:
+    """With any port, in any case; another name may be a page that rebinds its own."""
+    answered = {}
+    async with served(allowed_hosts=("headlight.example", "127.0.0.1")) as client:
+        for host in ("Headlight.example", "127.0.0.1:8000", "evil.example", "evil.127.0.0.1", ""):
+            answered[host] = (await client.get("/live", headers={"host": host})).status_code
+
+    assert list(answered.values()) == [200, 200, 421, 421, 421]
+
+
+@pytest.mark.parametrize(
+    ("method", "headers", "status"),
+    [
+        ("GET", {"content-length": "5"}, 400),
+        ("HEAD", {"content-length": "5"}, 400),
+        ("OPTIONS", {"transfer-encoding": "chunked"}, 400),
+        ("PUT", {"content-length": "5"}, 401),
+        ("GET", {"content-length": "0"}, 200),
+        ("GET", {}, 200),
+        ("POST", {"content-length": "5"}, 401),
+    ],
+)
+async def test_no_body_is_read_where_none_belongs_or_of_who_has_no_key(
+    served: Callable[..., httpx.AsyncClient], method: str, headers: dict[str, str], status: int
+) -> None:
+    """Nor is it taken for the next request: where one was announced, the connection ends."""
+    client = Client(served(api_keys=(Key("me", "0" * 64),)))
+
+    assert await client.ask(method, "/live", headers, b"12345") == status
+
+    announced = headers.get("content-length") != "0" and bool(headers)
+    assert client.reads == 0
+    assert (b"connection" in client.headers) == (announced and method != "POST")
+
+
+async def test_a_body_that_comes_with_a_get_is_no_next_request(
+    app: ASGIApp, listen: Callable[..., AbstractAsyncContextManager[str]]
+) -> None:
+    """Over a connection that would be kept."""
+    inner = b"GET /live HTTP/1.1\r\nHost: h\r\n\r\n"
+    outer = b"GET /live HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%s" % (len(inner), inner)
+    async with listen(app) as url:
+        port = int(url.rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(outer)
+        answer = await reader.read()
+        writer.close()
+
+    assert answer.startswith(b"HTTP/1.1 400") and answer.count(b"\r\ndate: ") == 1
+
+
+async def test_a_body_that_does_not_come_is_refused_in_time(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of it, then silence."""
+    monkeypatch.setattr(reading, "BODY_SECONDS", 0.05)
+
+    assert await Client(client).ask("POST", "/v1/encode", {}, b"{", more=True) == 408
+
+
+@pytest.mark.parametrize("length", [None, "0", "1", "13"])
+@pytest.mark.parametrize(
+    "media_type",
+    [None, "application/json; charset=latin-1", "APPLICATION/JSON", OCTETS, SAFETENSORS, "a/b"],
+)
+async def test_no_route_reads_json_that_was_not_looked_through(
+    client: httpx.AsyncClient, media_type: str | None, length: str | None
+) -> None:
+    """Whatever the headers say that it is: each POST route refuses a key that stands twice."""
+    headers = {} if media_type is None else {"content-type": media_type}
+    headers |= {} if length is None else {INFERENCE_HEADER: length}
+    twice = b'{"a":1,"a":1}'
+    body = len(twice).to_bytes(8, "little") + twice if media_type == SAFETENSORS else twice
+    paths = [path for path, known in document()["paths"].items() if "post" in known]
+
+    answers = {
+        path: await client.post(
+            path.replace("{model}", "all-MiniLM-L6-v2").replace("{version}", "1"),
+            content=body,
+            headers=headers,
+        )
+        for path in paths
+    }
+
+    assert "/v1/encode" in answers and any("infer" in path for path in answers)
+    whole = length in (None, "13")
+    for path, answer in answers.items():
+        refused = REFUSALS["duplicate_key"].title in answer.text
+        infers = path.endswith("/infer")
+        unread = answer.status_code in (
+            404,
+            415,
+        )  # a task that is not here, a type that is not read
+        assert refused or unread or (infers and not whole and answer.status_code == 400), path
+
+
+async def test_bodies_hold_no_more_than_the_budget(
+    served: Callable[..., httpx.AsyncClient],
+) -> None:
+    """What comes when others hold it all may come again; small ones pass."""
+    body = b'{"inputs":["' + b"a" * 100_000 + b'"]}'
+    json = {"content-type": "application/json"}
+
+    async with served(max_held_bytes=1) as client:
+        refused = await client.post("/v1/encode", content=body, headers=json)
+        unrouted = await client.post("/none", content=body, headers=json)
+        small = await client.post("/v1/encode", json={"inputs": ["a"]})
+
+    assert (refused.status_code, refused.json()["code"]) == (429, "overloaded")
+    assert refused.headers["retry-after"] == "1"
+    assert (unrouted.status_code, small.status_code) == (429, 200)
+    assert not any(PROCESS.bytes.values())
+
+
+async def test_a_body_is_held_while_it_comes_and_until_it_is_answered(
+    served: Callable[..., httpx.AsyncClient],
+) -> None:
+    """With as much again for what is made of it; what came of one that is refused is not."""
+    client = Client(served(max_body_bytes=20))
+
+    assert await client.ask("POST", "/v1/encode", {}, b" " * 7, b" " * 7) == 400
+    assert await client.ask("POST", "/v1/encode", {}, b" " * 17, b" " * 7) == 413
+
+    assert client.held == [0, 14, 0, 34] and PROCESS.bytes["bodies"] == 0
+
+
+async def test_what_holds_a_request_up_for_ever_is_ended_and_logged(
+    client: httpx.AsyncClient,
+    replica: Replica,
+    monkeypatch: pytest.MonkeyPatch,
+    log: Callable[[], str],
+) -> None:
+    """A little after our own refusal was due; that it was not is a bug of ours."""
+
+    async def hang(*asked: Any) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(replica.heads, "answer", hang)
+    app = client._transport.app  # type: ignore[attr-defined]
+    monkeypatch.setattr(app, "_longest", 0.05)
+    answer = await client.get("/v1/heads")
+
+    assert (answer.status_code, answer.json()["code"]) == (500, "internal")
+    assert [json.loads(line)["event"] for line in log().splitlines()][0] == "request failed"
+
+
+async def test_what_holds_an_answers_reader_up_is_not_for_the_door_to_end(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection does, if it is too slow; here it takes longer than the work may."""
+    app, taken = client._transport.app, list[str]()  # type: ignore[attr-defined]
+    monkeypatch.setattr(app, "_longest", 0.0)
+    monkeypatch.setattr(door, "LOOK_SECONDS", 0.01)
+
+    async def slowly(message: Any) -> None:
+        await asyncio.sleep(0.05)
+        taken.append(message["type"])
+
+    async def never() -> None: ...
+
+    scope = {"type": "http", "method": "GET", "path": "/live", "headers": []}
+    await app(scope, never, slowly)
+
+    assert len(taken) == 2
+
+
+async def test_what_too_many_ask_at_once_is_refused(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Work alone: who looks whether the service lives is answered."""
+    app = client._transport.app  # type: ignore[attr-defined]
+    monkeypatch.setattr(app, "_most", 0)
+
+    refused = await client.post("/v1/encode", json={"inputs": ["a"]})
+    live = await client.get("/live")
+
+    assert (refused.status_code, refused.json()["code"]) == (429, "overloaded")
+    assert refused.headers["retry-after"] == "1" and live.status_code == 200
