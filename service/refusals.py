@@ -148,7 +148,7 @@ OPENAI = dict.fromkeys((code for code, kind in REFUSALS.items() if kind.status =
 INFINITY = {"model_not_found": 400, "task_not_found": 400}
 TEI = {"batch_empty": 400, "internal": 424, "nonfinite_output": 424}
 
-# what the outermost layer refuses: by the headers alone, and by the body
+# what the door refuses: by the headers alone, and by the body
 BY_HEADERS = (
     "bad_request",
     "unauthorized",
@@ -165,9 +165,6 @@ BY_BODY = (
     "body_too_large",
     "too_many_values",
 )
-
-# what a router answers by itself
-UNROUTED = {REFUSALS[code].status: code for code in ("not_found", "method_not_allowed")}
 
 
 class Refused(Exception):

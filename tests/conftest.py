@@ -199,7 +199,7 @@ def prefix() -> str:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def app(replica: Replica, prefix: str) -> ASGIApp:
-    """The replica's ASGI application with its outermost layer."""
+    """The replica's ASGI application, as connections reach it."""
     return application(replica, prefix)
 
 
@@ -260,7 +260,7 @@ def listen() -> Callable[..., AbstractAsyncContextManager[str]]:
 
 @pytest.fixture(scope="session")
 def outer() -> Callable[[Replica], ASGIApp]:
-    """A replica's ASGI application with its outermost layer."""
+    """A replica's ASGI application, as connections reach it."""
     return application
 
 

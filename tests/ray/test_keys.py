@@ -47,7 +47,7 @@ def keyed(start: "Start", left: int, keys: Keys) -> Iterator["Service"]:
 
 
 def test_a_key_lets_in_and_no_process_shows_it(keyed: "Service") -> None:
-    """Not in a command line, an environment or a log; flags reach the outermost layer too."""
+    """Not in a command line, an environment or a log; flags reach the door too."""
     bearer = {"authorization": f"Bearer {KEY}"}
     with httpx.Client(base_url=keyed.url) as client:
         ready = client.get("/ready")

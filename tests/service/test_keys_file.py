@@ -217,7 +217,7 @@ def test_the_settings_own_keys_stay_and_count_before_the_files(file: Path) -> No
 def test_a_process_has_one_ring_of_a_file_and_a_thread_keeps_it_up(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever asks for it: the outermost layer and the replica."""
+    """For the door and the replica."""
     monkeypatch.setattr(keys, "LOOK_SECONDS", 0.01)
     held, again = keys.follow_keys((), file), keys.follow_keys((), Path(str(file)))
     file.write_text(OF_B)
