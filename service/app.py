@@ -23,7 +23,7 @@ from service.edge import entrance
 from service.edge.door import Door
 from service.engine import machine, weights
 from service.fleet import bounds
-from service.fleet.load import Load
+from service.fleet.bounds import Load
 from service.fleet.pages import Pages
 from service.observe import logs
 from service.preflight import cluster, variables

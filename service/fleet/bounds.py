@@ -1,12 +1,16 @@
-"""How Ray is told between which numbers of replicas it may choose, and that our policy chooses."""
+"""What Ray is told of the number of replicas, and what a replica reports for it to be decided."""
 
+import time
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
 from service.cluster.progress import StartFailed
 from service.fleet import policy
+from service.fleet.policy import BUSY, LOOP, WAITING
+from service.replica import Replica
 from service.settings import Settings
 
 REPORT_SECONDS = 2.0  # between two reports of a replica: Ray's own 10 s are most of a crowd's rise
@@ -16,14 +20,14 @@ OWN = "autoscaling_config"
 
 
 def replicas(settings: Settings) -> dict[str, Any]:
-    """The deployment's options that say how many replicas there are."""
+    """Return the deployment's options that say how many replicas there are."""
     if settings.max_replicas is None:
         return {"num_replicas": settings.replicas}
     return {OWN: automatic(settings)}
 
 
 def automatic(settings: Settings) -> AutoscalingConfig:
-    """The bounds and delays that Ray keeps around our policy."""
+    """Return the bounds and delays that Ray keeps around our policy."""
     with warnings.catch_warnings():
         # this interval's successors are variables, which Ray 2.60 does not read
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -41,7 +45,7 @@ def automatic(settings: Settings) -> AutoscalingConfig:
 
 
 def counted(settings: Settings, replicas: int | None) -> Settings:
-    """The settings with the number of replicas that a Serve configuration says.
+    """Return the settings with the number of replicas that a Serve configuration says.
 
     Args:
         replicas: as Ray says; with max_replicas that is the start, or nothing.
@@ -68,3 +72,27 @@ def check(settings: Settings, config: Any) -> None:
         raise StartFailed(f"max_replicas: leave {OWN} out of the deployment")
     elif "num_replicas" in said:
         raise StartFailed("max_replicas: leave num_replicas out of the deployment")
+
+
+class Load:
+    """The work of one replica since it last reported."""
+
+    def __init__(self, replica: Replica, clock: Callable[[], float] = time.monotonic) -> None:
+        self._replica, self._clock = replica, clock
+        self._at, self._computed, self._looped = clock(), self._lane_seconds, replica.loop_seconds()
+
+    def report(self) -> dict[str, float]:
+        """Return the busy shares of its lanes and event loop, and the seconds of work left.
+
+        A batch counts when it ends: one that took longer than a report does makes a share above 1.
+        """
+        now, computed, looped = self._clock(), self._lane_seconds, self._replica.loop_seconds()
+        passed = now - self._at
+        busy = (computed - self._computed) / (passed * len(self._replica.lanes)) if passed else 0.0
+        loop = (looped - self._looped) / passed if passed else 0.0
+        self._at, self._computed, self._looped = now, computed, looped
+        return {BUSY: busy, LOOP: loop, WAITING: self._replica.batcher.waiting_seconds}
+
+    @property
+    def _lane_seconds(self) -> float:
+        return self._replica.health.batches.lane_seconds

@@ -20,7 +20,7 @@ Own = Callable[[bool], Awaitable[tuple[str, bytes]]]
 
 
 class Pages:
-    """What one replica asks of all, itself among them.
+    """All replicas as one of them asks them, itself included.
 
     Args:
         deployment, application: whose replicas.
@@ -39,7 +39,7 @@ class Pages:
         self._router = asyncio.create_task(self._others(openmetrics=False))
 
     def close(self) -> None:
-        """Wait for nobody any more."""
+        """Stop waiting."""
         if self._router:
             self._router.cancel()
         self._controller.shutdown(wait=False, cancel_futures=True)
@@ -70,7 +70,7 @@ class Pages:
             raise Refused("not_ready", retry_after=1) from None
 
     def _addresses(self) -> list[str]:
-        """As HAProxy is told them."""
+        """Return the addresses that HAProxy is told."""
         client = get_global_client()  # there is no public way
         if client is None:
             raise RayServeException("Serve is not running")

@@ -39,7 +39,7 @@ class Report(Protocol):
 
 
 def scale(context: "AutoscalingContext") -> tuple[int, dict[str, Any]]:
-    """How many replicas Ray should have, and what to remember until it asks again."""
+    """Return how many replicas Ray should have, and what to remember until it asks again."""
     least = context.capacity_adjusted_min_replicas
     most = context.capacity_adjusted_max_replicas
     now = context.current_time or time.time()
@@ -52,7 +52,7 @@ def scale(context: "AutoscalingContext") -> tuple[int, dict[str, Any]]:
 def reported(
     metrics: Mapping[str, Mapping[Any, Sequence[Report]]], replicas: Iterable[Any], now: float
 ) -> list[float | None]:
-    """The load of each replica; None where nothing is known of it, or nothing lately."""
+    """Return the load of each replica; None where nothing is known of it, or nothing lately."""
     busy, loop, waiting = (metrics.get(name, {}) for name in (BUSY, LOOP, WAITING))
     return [
         load((busy.get(one, ()), loop.get(one, ())), waiting.get(one, ()), now) for one in replicas
@@ -60,7 +60,7 @@ def reported(
 
 
 def load(shares: Iterable[Sequence[Report]], waiting: Sequence[Report], now: float) -> float | None:
-    """How many replicas a replica's work would keep busy, from 0 up; None where it is unknown.
+    """Return how many replicas a replica's work would keep busy, from 0 up; None if unknown.
 
     Above 1, more comes than it does: what comes beyond that waits, so what waits counts as well.
 
@@ -76,9 +76,9 @@ def load(shares: Iterable[Sequence[Report]], waiting: Sequence[Report], now: flo
 
 
 def lately(reports: Sequence[Report], now: float) -> list[float]:
-    """The values of the last WINDOW_SECONDS of a replica's reports that are numbers from 0 up.
+    """Return the values, from 0 up, of the last WINDOW_SECONDS of a replica's reports.
 
-    None if the last is STALE_SECONDS old. The window ends with the last, whose clock may differ.
+    Empty if the last is STALE_SECONDS old. The window ends with the last, whose clock may differ.
     """
     last = max(
         (one.timestamp for one in reports if math.isfinite(one.timestamp)), default=-math.inf
@@ -90,7 +90,7 @@ def lately(reports: Sequence[Report], now: float) -> list[float]:
 
 
 def desired(target: int, loads: Sequence[float | None], least: int, most: int) -> int:
-    """How many replicas there should be.
+    """Return how many replicas there should be.
 
     Args:
         target: how many there should have been so far.
@@ -108,7 +108,7 @@ def desired(target: int, loads: Sequence[float | None], least: int, most: int) -
 
 
 def highest(number: int, target: int, state: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
-    """The most that was desired since fewer than `target` are, as Ray's delay for that runs.
+    """Return the most that was desired since fewer than `target` are, as Ray's delay for that runs.
 
     At the delay's end Ray would take the last moment's number, which may be an idle one.
     """

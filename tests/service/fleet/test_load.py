@@ -6,7 +6,7 @@ import time
 import httpx
 import pytest
 
-from service.fleet.load import Load
+from service.fleet.bounds import Load
 from service.fleet.policy import BUSY, LOOP, WAITING
 from service.replica import Replica
 
