@@ -5,7 +5,7 @@
 First table: how alike a text's vector is to the full one when only some heads are kept, cosine,
 over the texts of the bundled corpus. Which heads are kept is drawn anew for every text, draw and
 layer, from a fixed seed. The others' mixed values are multiplied by 0 before W^O, as `gates` of
-/v1/encode does; "made up for" multiplies the kept ones by 12 / kept besides, so that what is
+/v1/encode does; "rescaled" also multiplies the kept ones by 12 / kept, so that what is
 missing is what the others saw, not the size of their sum.
 
 Second table: the heads of one layer in a loop, each through its own W_i^Q, W_i^K, W_i^V and W_i^O,
@@ -59,7 +59,7 @@ def drawn(chance: random.Random, heads: int, kept: int, scale: float) -> dict[in
 
 
 def ways(model: Model) -> dict[str, Callable[[random.Random, int], Gates]]:
-    """Return which layers keep only some heads: all, all with what is lost made up for, or one."""
+    """Return which layers keep only some heads: all, all with the kept ones rescaled, or one."""
     layers, heads = range(model.config.layers), model.config.heads
 
     def every(chance: random.Random, kept: int, scale: float) -> Gates:
@@ -70,7 +70,7 @@ def ways(model: Model) -> dict[str, Callable[[random.Random, int], Gates]]:
 
     return {
         "all layers": lambda chance, kept: every(chance, kept, 1.0),
-        "made up for": lambda chance, kept: every(chance, kept, heads / kept),
+        "rescaled": lambda chance, kept: every(chance, kept, heads / kept),
         **{f"layer {layer}": one(layer) for layer in layers},
     }
 
@@ -102,7 +102,7 @@ def likeness(model: Model) -> None:
                 for _ in range(DRAWS if kept < model.config.heads else 1)
             ]
             spread = torch.cat(alike)
-            low = f" ({spread.quantile(0.05):.2f})" if way in ("all layers", "made up for") else ""
+            low = f" ({spread.quantile(0.05):.2f})" if way in ("all layers", "rescaled") else ""
             cells.append(f"{spread.mean():.3f}{low}")
         print(f"| {kept} | {' | '.join(cells)} |", flush=True)
     print(f"\nmean over {len(ids)} texts x {DRAWS} draws, in brackets what 5 % fall below\n")
