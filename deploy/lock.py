@@ -1,7 +1,7 @@
-"""Writes the locks beside this file: constraints.txt with the hash of every file of a package.
+"""Write the locks next to this file: constraints.txt with the hash of every file of a package.
 
     requirements.lock   what the image installs, torch aside
-    development.lock    what `make env` installs besides
+    development.lock    what `make env` installs in addition
     torch.lock          torch and the libraries of its CUDA build
 
 Run it after a change of pyproject.toml or constraints.txt: `python deploy/lock.py`. It needs uv
@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-BUILD = ("setuptools>=77", "pip", "./client")  # besides what pyproject.toml declares
+BUILD = ("setuptools>=77", "pip", "./client")  # in addition to what pyproject.toml declares
 # The SBOM's tool wants them so that jsonschema knows one more format. jsonschema would read them in
 # each of Ray's processes, which takes 2.5 s: a service would start in 44 s instead of 23.
 # Of axe-playwright-python only axe.min.js is used: a browser is driven over chromedriver.
@@ -41,7 +41,7 @@ HEADS = {
 # What the image installs, by hash; torch is in torch.lock, the client is built from client/.
 """,
     "development.lock": """\
-# What `make env` installs besides requirements.lock, by hash: the extras, tests, checks.
+# What `make env` installs in addition to requirements.lock, by hash: the extras, tests, checks.
 """,
     "torch.lock": """\
 # torch by hash, its CUDA and its CPU build, and what the CUDA build asks for. These are

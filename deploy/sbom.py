@@ -4,7 +4,7 @@
     Debian      the packages of an image, from dpkg's status file
     base        the image that the Dockerfile builds on, by digest
 
-Reads the list on stdin and writes it on stdout. A library has its evidence beside it: the words in
+Reads the list on stdin and writes it on stdout. A library has its evidence next to it: the words in
 a file that name it, and the files. A wheel that is not installed here was not looked into, and
 says so.
 """

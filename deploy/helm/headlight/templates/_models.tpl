@@ -33,7 +33,7 @@ settings, how many replicas there always are (`fewest`) and may be (`most`). The
 {{ $alone | ternary $stay (sub $stay 1) }}
 {{- end }}
 
-{{/* Most replicas that there may be, with those that an update starts beside the old ones: one for every five. */}}
+{{/* The maximum number of replicas, with those that an update starts next to the old ones: one for every five. */}}
 {{- define "headlight.most" -}}
 {{- $sum := 0 -}}
 {{- range (include "headlight.models" . | fromJson).of }}{{ $sum = add $sum (int .most) (divf .most 5 | ceil | int) }}{{ end -}}

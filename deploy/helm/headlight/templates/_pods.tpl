@@ -140,7 +140,7 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
-{{/* The containers beside ours. Takes the root. */}}
+{{/* The containers next to ours. Takes the root. */}}
 {{- define "headlight.sidecars" -}}
 {{- range .Values.pods.sidecars }}
 {{- if has .name (list "headlight" "ray-head" "ray-worker" "autoscaler") }}
