@@ -37,6 +37,8 @@ def answer_type(accept: str) -> str:
     Raises:
         Refused: the client accepts neither.
     """
+    if accept in ("*/*", JSON):  # as nearly all say, or nothing
+        return JSON
     weights = {JSON: 0.0, SAFETENSORS: 0.0}
     exact: set[str] = set()
     for part in accept.lower().split(","):
