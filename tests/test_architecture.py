@@ -31,6 +31,7 @@ PROCESS_WIDE = re.compile(
 )
 KEEPING = {"cache", "lru_cache"}  # decorators of functions whose answers outlive their callers
 PUBLIC = {"os._exit"}  # documented, in spite of its name
+NAMEDTUPLE = {"_asdict", "_fields", "_make", "_replace"}  # documented as well
 
 UPSTREAM, STATE = "docs/upstream.md", "docs/state.md"  # names of others; what a process has once
 
@@ -88,6 +89,17 @@ def imported(tree: ast.Module) -> tuple[str, ...]:
 
 
 @cache
+def loaded(tree: ast.Module) -> tuple[str, ...]:
+    """Return what a module imports when it runs, without what it imports for types alone."""
+    body = [
+        node
+        for node in tree.body
+        if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    ]
+    return imported(ast.Module(body, []))
+
+
+@cache
 def attributes(tree: ast.Module) -> set[str]:
     """Return each dotted name that is read in a module, such as `torch.ops.aten`."""
 
@@ -112,7 +124,7 @@ def graph(trees: dict[str, ast.Module]) -> Graph:
         return name
 
     return {
-        name: {to for full in imported(tree) if (to := module(full)) and to != name}
+        name: {to for full in loaded(tree) if (to := module(full)) and to != name}
         for name, tree in trees.items()
     }
 
@@ -231,6 +243,7 @@ def differences(real: Graph, house: House) -> Iterator[str]:
             f"{name} -> {to} points up"
             for to in targets
             if order.get(to, len(order)) < order.get(name, -1)
+            and not (name == "model" and to.startswith("model."))  # its files use its folders
         )
 
 
@@ -280,13 +293,15 @@ def path(module: str) -> str:
 def private(tree: ast.Module) -> set[str]:
     """Return the private names of others that a module uses, and the variables it sets for Ray."""
     dotted = {name for name in (*attributes(tree), *imported(tree)) if name not in PUBLIC}
+    ours = {node.name for node in nodes(tree) if isinstance(node, ast.FunctionDef)}
+    ours |= {name.partition(".")[2] for name in attributes(tree) if name.startswith("self.")}
     own = ("self.", "cls.", "service.", "model.", "headlight_client.")
     names = {
         part
         for name in dotted
         if not name.startswith(own)
         for part in name.split(".")[1:]
-        if re.match(r"_[a-z]", part)
+        if re.match(r"_[a-z]", part) and part not in ours | NAMEDTUPLE
     }
     for node in nodes(tree):
         if isinstance(node, ast.keyword) and (node.arg or "").startswith("_"):
@@ -364,7 +379,9 @@ def changes_the_process(name: str, tree: ast.Module) -> bool:
         for node in nodes(tree)
     )
     assigned |= any(
-        isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "PROCESS"
+        isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Call)  # an object, which changes
+        and ast.unparse(node.targets[0]) in ("PROCESS", "HERE")
         for node in tree.body
     )
     names = attributes(tree) | set(imported(tree))
@@ -380,7 +397,7 @@ ABSENCES: dict[str, tuple[Callable[[str, ast.Module], bool], set[str]]] = {
             "service.deployment",
             "service.fleet",
             "service.launch",
-            "service.probe",
+            "service.preflight",
             "service.rollout",
         },
     ),
