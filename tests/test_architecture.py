@@ -531,8 +531,8 @@ def test_a_planted_breach_is_caught(tmp_path: Path, file: str, line: str, senten
     [
         (
             "ARCHITECTURE.md",
-            "shares maps",
-            "shares ghost maps",
+            "native maps",
+            "native ghost maps",
             "model.ghost is drawn and does not",
         ),
         ("ARCHITECTURE.md", "-> fleet ", "-> api fleet ", "start -> api is drawn, and no file"),
