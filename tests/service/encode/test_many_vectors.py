@@ -19,6 +19,7 @@ from service.engine import machine
 from service.engine.machine import Unservable
 from service.replica import Replica
 from service.settings import Settings
+from tests.described import hold
 from tests.late_interaction import DOCUMENT, QUERY, SIZES, Late, pylate
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -41,6 +42,7 @@ class Served:
         """An answer of this status."""
         answer = await self.http.post(path, json=body)
         assert answer.status_code == status, answer.text
+        hold(path.partition("?")[0], answer)
         return answer.json()
 
     async def vectors(self, role: str, *inputs: Any, **body: Any) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ from transformers import pipeline
 
 from service.replica import Replica
 from service.settings import Settings
+from tests.described import hold
 from tests.task_heads import checkpoint
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -47,6 +48,7 @@ class Served:
         """An answer that must come."""
         answer = await self.clients[kind].post(path, json=body)
         assert answer.status_code == 200, answer.text
+        hold(path.partition("?")[0], answer)
         return answer.json()
 
 
