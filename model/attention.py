@@ -71,7 +71,7 @@ class Trace:
     spread: Tensor | None = None
 
     def normaliser(self, rows: slice) -> Tensor:
-        """The log of each softmax row's sum for one sequence, (heads, tokens)."""
+        """Return the log of each softmax row's sum for one sequence, (heads, tokens)."""
         place = self._place(rows)
         if self.spread is not None:
             return self.spread[:, rows]
@@ -79,11 +79,11 @@ class Trace:
         return self.normalisers[place][(rows.start - group.start) // group.length]
 
     def bias(self, rows: slice) -> Tensor | None:
-        """What was added to the scores of one sequence, (1 or heads, query, key)."""
+        """Return what was added to the scores of one sequence, (1 or heads, query, key)."""
         return self.biases[self._place(rows)]
 
     def _place(self, rows: slice) -> int:
-        """The group of one sequence."""
+        """Return the group of one sequence."""
         for place, group in enumerate(self.groups):
             if group.rows.start <= rows.start < group.rows.stop:
                 return place
@@ -169,7 +169,7 @@ class MultiHeadAttention:
     def _grouped(
         self, q: Tensor, k: Tensor, v: Tensor, packed: Packed, biases: Biases
     ) -> tuple[Tensor, list[Tensor]]:
-        """The mixed rows, (rows, width), and each group's normaliser, one call a group."""
+        """Return the mixed rows, (rows, width), and each group's normaliser, one call a group."""
         mixed, normalisers = [], []
         for group, bias in zip(packed.groups, biases, strict=True):
             shape = (group.count, group.length, self.heads, self.head_dim)
@@ -209,7 +209,7 @@ class MultiHeadAttention:
         return triangles.mT.contiguous()
 
     def weights(self, head: int) -> HeadWeights:
-        """The four matrices of one head."""
+        """Return the four matrices of one head."""
         rows = slice(head * self.head_dim, (head + 1) * self.head_dim)
         q, k, v = self.project.weight().chunk(3)
         return HeadWeights(q[rows].T, k[rows].T, v[rows].T, self.output.weight()[:, rows].T)
@@ -224,7 +224,7 @@ def near(tokens: int, window: int | None, step: int = TILE) -> Iterator[tuple[sl
 
 
 def _join(mixed: list[Tensor], rows: int) -> Tensor:
-    """The groups' rows end to end, (rows, width), with zeros where only fill stands."""
+    """Return the groups' rows end to end, (rows, width), with zeros where only fill stands."""
     missing = rows - sum(map(len, mixed))
     if missing:
         mixed = [*mixed, mixed[0].new_zeros(missing, mixed[0].shape[1])]

@@ -36,7 +36,7 @@ def attend_grouped(
 def attend_spread(
     q: Tensor, k: Tensor, v: Tensor, packed: Packed, scale: float, window: int | None
 ) -> tuple[Tensor, Tensor]:
-    """All sequences of a batch in one call, without padding.
+    """Attend within all sequences of a batch in one call, without padding.
 
     Args:
         q, k, v: (rows, heads, head_dim), bfloat16 or float16.
@@ -91,7 +91,7 @@ def spreads(dtype: torch.dtype) -> tuple[Spread, ...]:
 
 
 def _aligned(bias: Tensor) -> Tensor:
-    """The same bias with its rows in memory at multiples of ALIGNED numbers."""
+    """Return the same bias with its rows in memory at multiples of ALIGNED numbers."""
     keys = bias.shape[-1]
     room = -keys % ALIGNED
     return torch.nn.functional.pad(bias, (0, room))[..., :keys]

@@ -94,7 +94,7 @@ class Embeddings:
         self.norm, self.eps, self.project = norm, eps, project
 
     def __call__(self, packed: Packed) -> Tensor:
-        """The rows that enter the first layer, (rows, width)."""
+        """Return the rows that enter the first layer, (rows, width)."""
         x = F.embedding(packed.token_ids, self.word)
         for rows, vectors in packed.embeddings:
             x[rows] = vectors.to(x)
@@ -146,13 +146,13 @@ class Layer:
         return self._after(a), trace
 
     def resume(self, entry: Entry, gates: Gates, patches: Patches) -> Tensor:
-        """The next residual stream, (rows, width), from mixed values that are known."""
+        """Return the next residual stream, (rows, width), from mixed values that are known."""
         z = entry.mixed.clone()
         self.attention.edit(z, gates, patches)
         return self._after(self.attention.output.add(z, entry.residual))
 
     def _after(self, a: Tensor) -> Tensor:
-        """What follows the attention and its residual."""
+        """Return what follows the attention and its residual."""
         if self.config.pre_norm:
             return self._feed_forward(self._norm(a, self.feed_forward_norm), a)
         a = self._norm(a, self.attention_norm)
@@ -211,17 +211,17 @@ class Encoder:
 
     @property
     def device(self) -> torch.device:
-        """The device that holds the weights."""
+        """Return the device that holds the weights."""
         return self.embeddings.word.device
 
     @property
     def kernels(self) -> Kernels:
-        """The kernels that compute it."""
+        """Return the kernels that compute it."""
         return self.layers[0].attention.kernels
 
     @property
     def arithmetic(self) -> str:
-        """The name of what computes it; see service/engine/numerics.py."""
+        """Return the name of what computes it; see service/engine/numerics.py."""
         return f"{self.kernels.name}+native" if self.native else self.kernels.name
 
     def pack(self, sequences: Sequence[packing.Sequence]) -> Packed:
@@ -281,7 +281,7 @@ class Encoder:
         return self.native.pool(last, rows, how)
 
     def biases(self, packed: Packed) -> list[Tensor | None]:
-        """What is added to each group's scores, (1 or heads, query, key); None: nothing."""
+        """Return what is added to each group's scores, (1 or heads, query, key); None: nothing."""
         if self.distances is None:
             return [_unseen(group, self.embeddings.word) for group in packed.groups]
         longest = max(group.length for group in packed.groups)
@@ -292,7 +292,7 @@ class Encoder:
 
 
 def _near(group: Group, widest: Tensor) -> Tensor:
-    """What is added to the scores of a group where distance counts, (heads, query, key)."""
+    """Return what is added to the scores of a group where distance counts, (heads, query, key)."""
     own = widest[:, : group.length, : group.length].contiguous()
     hidden = _unseen(group, widest)
     return own if hidden is None else own + hidden
@@ -312,7 +312,7 @@ def _unseen(group: Group, like: Tensor) -> Tensor | None:
 
 
 def _biases(table: Tensor, tokens: int) -> Tensor:
-    """What distance adds to the scores of `tokens` tokens, (heads, query, key).
+    """Return what distance adds to the scores of `tokens` tokens, (heads, query, key).
 
     Fewer tokens use its top left corner, so one tensor serves all lengths.
     """

@@ -10,7 +10,7 @@ import shlex
 
 
 def advice(model: str) -> str:
-    """What to do about a pickle, which can run code and is not read.
+    """Return what to do about a pickle, which can run code and is not read.
 
     Args:
         model: its folder, or its id on the hub.

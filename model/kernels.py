@@ -60,7 +60,7 @@ class Linear(Protocol):
         """x W^T + b + residual."""
 
     def weight(self) -> Tensor:
-        """The weight as plain rows, (outputs, inputs)."""
+        """Return the weight as plain rows, (outputs, inputs)."""
 
 
 class PlainLinear:
@@ -181,7 +181,7 @@ except (AttributeError, RuntimeError):  # a torch build without oneDNN, or a ren
 
 
 def choose(device: torch.device, dtype: torch.dtype, head: int = HEAD) -> Kernels:
-    """The fastest kernels that agree with the plain ones on this machine.
+    """Return the fastest kernels that agree with the plain ones on this machine.
 
     Args:
         head: channels of one head of the model that they are for; a GPU's kernels do not take

@@ -135,7 +135,7 @@ def explain(encoder: Encoder, index: int, x: Tensor) -> dict[str, Tensor]:
 
 
 def weights(encoder: Encoder, index: int) -> dict[str, Tensor]:
-    """What makes the steps of attention from those before them, named by what they make.
+    """Return what makes the steps of attention from those before them, named by what they make.
 
     Args:
         index: of the layer, counted from 0.
@@ -167,7 +167,7 @@ def weights(encoder: Encoder, index: int) -> dict[str, Tensor]:
 
 
 def _projections(attention: MultiHeadAttention) -> dict[str, Tensor]:
-    """The weights of the four linears, those of q, k and v by head."""
+    """Return the weights of the four linears, those of q, k and v by head."""
     heads, project, output = attention.heads, attention.project, attention.output
     rows = torch.unflatten(project.weight(), 0, (3, heads, -1))  # (3, heads, head_dim, width)
     biases = (None,) * 3 if project.bias is None else project.bias.view(3, heads, -1)

@@ -20,7 +20,7 @@ from model.kernels import normalise as layer_norm
 
 
 def identity(x: Tensor) -> Tensor:
-    """The activation of a Dense layer that has none."""
+    """Return the activation of a Dense layer that has none."""
     return x
 
 
@@ -48,7 +48,7 @@ class Dense:
         return made if self.residual is None else made + self.residual(x)
 
     def matrix(self) -> Tensor:
-        """What it multiplies by where it has no activation, (outputs, inputs)."""
+        """Return what it multiplies by where it has no activation, (outputs, inputs)."""
         weight = self.linear.weight()
         if self.residual is None:
             return weight
@@ -104,7 +104,7 @@ class Pooling:
     layers: tuple[Layer, ...] = ()
 
     def size(self, width: int) -> int:
-        """Numbers before the cut, of token vectors of this width."""
+        """Count the numbers before the cut, of token vectors of this width."""
         return self.layers[-1].outputs if self.layers else len(self.modes) * width
 
 
@@ -121,7 +121,7 @@ def pool(tokens: Tensor, how: Pooling) -> Tensor:
 
 
 def pool_each(tokens: Tensor, rows: Sequence[slice], how: Pooling) -> Tensor:
-    """A vector of each of some sequences, (sequences, size or dimensions) float32.
+    """Return a vector of each of some sequences, (sequences, size or dimensions) float32.
 
     Args:
         tokens: of the whole batch, (rows, width).
@@ -148,7 +148,7 @@ def pool_together(tokens: Tensor, rows: Sequence[slice], how: Pooling) -> Tensor
 
 
 def _by_row(numbers: Tensor, lengths: Tensor, total: int) -> Tensor:
-    """Each sequence's number for each of its rows, (total,)."""
+    """Return each sequence's number for each of its rows, (total,)."""
     return numbers.repeat_interleave(lengths, output_size=total)
 
 

@@ -20,7 +20,7 @@ FURTHEST_BUCKET = 128  # distances from here on share the last bucket, in MPNet 
 
 
 def sinusoids(positions: int, width: int) -> Tensor:
-    """The table of sinusoids, (positions, width) float32, sine and cosine interleaved.
+    """Return the table of sinusoids, (positions, width) float32, sine and cosine interleaved.
 
     Angles are computed in float64: in float32 they drift for long sequences.
     """
@@ -47,7 +47,7 @@ def buckets(tokens: int, count: int, device: torch.device) -> Tensor:
 
 
 def hidden(query: slice, key: slice, window: int, like: Tensor) -> Tensor:
-    """What to add to a tile's scores, (1, query, key): -inf beyond the window, else 0."""
+    """Return what to add to a tile's scores, (1, query, key): -inf beyond the window, else 0."""
     queries = torch.arange(query.start, query.stop, device=like.device)[:, None]
     keys = torch.arange(key.start, key.stop, device=like.device)[None, :]
     mask = torch.zeros(queries.shape[0], keys.shape[1], dtype=like.dtype, device=like.device)
@@ -117,7 +117,7 @@ class Yarn(Rope):
         return 1.0 / (self.factor * bases) * (1 - kept) + 1.0 / bases * kept
 
     def _place(self, turns: float, head_dim: int) -> float:
-        """The pair of channels that makes so many turns within `trained`."""
+        """Return the pair of channels that makes so many turns within `trained`."""
         ratio = math.log(self.trained / (turns * 2 * math.pi))
         return (head_dim * ratio) / (2 * math.log(self.theta))
 

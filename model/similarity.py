@@ -113,7 +113,7 @@ class Linear:
         return Side(each[list(units.axis)], each[left_out].sum(0), float(total.norm()))
 
     def shares(self, left: Side, right: Side) -> Shares:
-        """What makes the cosine of two texts; of a vector of length 0, nothing."""
+        """Return what makes the cosine of two texts; of a vector of length 0, nothing."""
         scale = 1 / (left.length * right.length or math.inf)
         sums = left.shown.sum(0), right.shown.sum(0)
         whole = sums[1] + right.dropped
@@ -125,7 +125,7 @@ class Linear:
 
 
 def _weights(mode: Mode, tokens: int) -> Tensor:
-    """What a reduction multiplies each token's vector by, (tokens,); see pooling.pool."""
+    """Return what a reduction multiplies each token's vector by, (tokens,); see pooling.pool."""
     match mode:
         case "mean":
             return torch.full((tokens,), 1 / tokens, dtype=torch.float64)
@@ -139,7 +139,7 @@ def _weights(mode: Mode, tokens: int) -> Tensor:
 
 
 def _summed(rows: Tensor, units: Units) -> Tensor:
-    """The sum of each unit's rows, (all units, size)."""
+    """Return the sum of each unit's rows, (all units, size)."""
     if len(units.spans) == len(rows):
         return rows
     lengths = torch.tensor([last - first for first, last in units.spans])
@@ -177,5 +177,5 @@ class Strongest:
 
 
 def _largest(shares: Tensor, k: int) -> Tensor:
-    """The places of those of the largest size, (k,) or fewer."""
+    """Return the places of those of the largest size, (k,) or fewer."""
     return strongest(shares.abs().float(), min(k, len(shares)))

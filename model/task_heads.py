@@ -67,7 +67,7 @@ class Projection:
         return self.output(x if self.transform is None else self.transform(x))
 
     def flops(self, rows: int) -> int:
-        """Floating-point operations of so many rows; a product and its sum are two."""
+        """Count the floating-point operations of so many rows; a product and its sum are two."""
         return 2 * self.weights * rows
 
 
@@ -90,7 +90,7 @@ class Stack:
         return x
 
     def flops(self, rows: int) -> int:
-        """Floating-point operations of so many rows; a product and its sum are two."""
+        """Count the floating-point operations of so many rows; a product and its sum are two."""
         return 2 * self.weights * rows
 
 
@@ -113,7 +113,7 @@ class Classifier:
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """What it is asked for; of one class it says how well two texts go together."""
+        """Return what it is asked for; of one class it says how well two texts go together."""
         return ("classify", "rerank") if len(self.labels) == 1 else ("classify",)
 
     def __call__(self, tokens: Tensor) -> dict[str, Tensor]:
@@ -126,7 +126,7 @@ class Classifier:
         return sum(2 * NUMBER + len(label) for label in self.labels)
 
     def flops(self, tokens: int) -> int:
-        """Floating-point operations for a sequence of so many tokens."""
+        """Count the floating-point operations for a sequence of so many tokens."""
         return self.project.flops(1)
 
 
@@ -143,7 +143,7 @@ class Tagger:
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """What it is asked for."""
+        """Return what it is asked for."""
         return ("label_tokens",)
 
     def __call__(self, tokens: Tensor) -> dict[str, Tensor]:
@@ -152,11 +152,11 @@ class Tagger:
         return {"labels": labels.int(), "scores": probabilities}
 
     def bytes(self, tokens: int) -> int:
-        """What the answer holds at most for so many tokens: a number and a name each."""
+        """Count what the answer holds at most for so many tokens: a number and a name each."""
         return tokens * (NUMBER + max(map(len, self.labels)))
 
     def flops(self, tokens: int) -> int:
-        """Floating-point operations for so many tokens."""
+        """Count the floating-point operations for so many tokens."""
         return self.project.flops(tokens)
 
 
@@ -188,7 +188,7 @@ class Splade:
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """What it is asked for."""
+        """Return what it is asked for."""
         return ("sparse",)
 
     def __call__(self, tokens: Tensor) -> dict[str, Tensor]:
@@ -215,11 +215,11 @@ class Splade:
         return self._weigh(most)  # it grows with the logit: the largest gives the largest
 
     def bytes(self, tokens: int) -> int:
-        """What the answer holds at most, whatever the tokens: an id and a weight each."""
+        """Count what the answer holds at most, whatever the tokens: an id and a weight each."""
         return 2 * NUMBER * min(self.k or self.project.outputs, self.project.outputs)
 
     def flops(self, tokens: int) -> int:
-        """Floating-point operations for so many tokens."""
+        """Count the floating-point operations for so many tokens."""
         return self.project.flops(tokens) if self.looked is None else 0
 
     def _weigh(self, logits: Tensor) -> Tensor:
@@ -243,17 +243,17 @@ class Vectors:
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """What it is asked for."""
+        """Return what it is asked for."""
         return ("multi_vector",)
 
     @property
     def size(self) -> int:
-        """Numbers of a vector."""
+        """Count the numbers of a vector."""
         return self.layers[-1].outputs
 
     @property
     def longest(self) -> int:
-        """Tokens of a sequence of either side, at most."""
+        """Count the tokens of a sequence of either side, at most."""
         return max(role.length for role in self.roles.values())
 
     def __call__(self, tokens: Tensor) -> dict[str, Tensor]:
@@ -268,7 +268,7 @@ class Vectors:
         return {"vectors": F.normalize(x, dim=1), "kept": places}
 
     def count(self, tokens: int) -> int:
-        """Vectors of a sequence of so many tokens."""
+        """Count the vectors of a sequence of so many tokens."""
         return tokens if self.kept is None else len(self.kept)
 
     def bytes(self, tokens: int, number: int = NUMBER) -> int:
@@ -276,7 +276,7 @@ class Vectors:
         return self.count(tokens) * (number * self.size + NUMBER)
 
     def flops(self, tokens: int) -> int:
-        """Floating-point operations for a sequence of so many tokens."""
+        """Count the floating-point operations for a sequence of so many tokens."""
         return 2 * self.count(tokens) * sum(layer.weights for layer in self.layers)
 
 
@@ -284,12 +284,12 @@ TaskHead = Classifier | Tagger | Splade | Vectors
 
 
 def _tiles(tokens: Tensor) -> Iterator[Tensor]:
-    """The rows, so many at a time."""
+    """Return the rows, so many at a time."""
     return (tokens[first : first + TILE_ROWS] for first in range(0, len(tokens), TILE_ROWS))
 
 
 def scores(logits: Tensor, activation: Activation) -> Tensor:
-    """What an activation makes of logits, (classes,)."""
+    """Return what an activation makes of logits, (classes,)."""
     if activation == "softmax":
         return logits.softmax(-1)
     return logits.sigmoid() if activation == "sigmoid" else logits

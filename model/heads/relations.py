@@ -72,7 +72,7 @@ class Verdict:
 
 
 def spans(text: str) -> list[tuple[int, int]]:
-    """Where the words of a text stand, and its punctuation marks, characters, [start, end).
+    """Tell where the words of a text stand, and its punctuation marks, characters, [start, end).
 
     Example:
         >>> spans("It didn't.")
@@ -86,7 +86,7 @@ def belonging(
     offsets: Sequence[tuple[int, int]],
     special: Sequence[bool],
 ) -> list[int | None] | None:
-    """The word of each token, None for a special one; None in all where tokens span words.
+    """Return the word of each token, None for a special one; None in all where tokens span words.
 
     Example:
         >>> belonging([(0, 2), (3, 9)], [(0, 0), (0, 2), (3, 7), (7, 9)], [True] + [False] * 3)
@@ -158,7 +158,7 @@ def _divide(links: Sequence[Link]) -> tuple[list[Link], list[Link]]:
 
 
 def _best(links: Sequence[Link]) -> int:
-    """The head that is right most often, the first of equals."""
+    """Return the head that is right most often, the first of equals."""
     right = torch.tensor([link.right for link in links], dtype=torch.int64).sum(0)
     return int(right.argmax())
 

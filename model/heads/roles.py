@@ -118,7 +118,7 @@ def roles(
     baseline: Mapping[str, float],
     thresholds: Mapping[str, float] = THRESHOLDS,
 ) -> list[Role]:
-    """The roles a head fills, the most telling first.
+    """Return the roles a head fills, the most telling first.
 
     Example:
         >>> alike = dict.fromkeys((*MEANS, "positional"), 0.1)

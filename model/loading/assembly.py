@@ -19,7 +19,7 @@ Weights = Callable[[str], Tensor]  # our name with .weight or .bias -> the tenso
 
 
 def expected(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
-    """The shape of every tensor an encoder needs, by our names."""
+    """Return the shape of every tensor an encoder needs, by our names."""
     width, inner, narrow = config.width, config.feed_forward, config.embedding_width
     shapes: dict[str, tuple[int, ...]] = {"word.weight": (config.vocabulary, narrow)}
     if config.positions == "learned":
@@ -82,7 +82,7 @@ def build(
     kernels: Kernels,
     blend: Blend | None = None,
 ) -> Encoder:
-    """An encoder from its weights, by our names; every tensor is asked for once."""
+    """Build an encoder from its weights, by our names; every tensor is asked for once."""
     source = _Source(config, weights, device, dtype)
     embeddings = _embeddings(source, kernels)
     rotations = {
@@ -139,7 +139,7 @@ def _layer(source: _Source, i: int, kernels: Kernels, rotations: Mapping[Rope, R
 
 
 def draw(config: EncoderConfig) -> dict[str, Tensor]:
-    """Every tensor of an encoder at the start of training, from SEED.
+    """Draw every tensor of an encoder at the start of training, from SEED.
 
     Linears as Glorot and Bengio 2010, embeddings of variance 1, norms of no effect.
     """

@@ -67,17 +67,17 @@ class Model:
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """What requests may ask of it."""
+        """Return what requests may ask of it."""
         return ("encode", *(self.task_head.tasks if self.task_head else ()))
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of its classes; none of a model that does not classify."""
+        """Return the names of its classes; none of a model that does not classify."""
         return self.task_head.labels if isinstance(self.task_head, Classifier) else ()
 
 
 def read(folder: Path) -> EncoderConfig:
-    """The sizes of a checkpoint folder; its weights stay where they are.
+    """Read the sizes of a checkpoint folder; its weights stay where they are.
 
     Raises:
         CheckpointError: a file is missing or broken, or the architecture is not supported.
@@ -155,7 +155,7 @@ def preset(
     dtype: torch.dtype,
     kernels: Kernels,
 ) -> Model:
-    """An untrained model: weights from a fixed seed, the same on every machine.
+    """Return an untrained model: weights from a fixed seed, the same on every machine.
 
     Args:
         folder: whose tokenizer it reads texts with.
@@ -185,7 +185,7 @@ def preset(
 def _tokenizer(
     source: Source, config: EncoderConfig, said: Rules | None = None, lower_case: bool = False
 ) -> Tokenizer:
-    """A tokenizer all of whose ids and types have a row.
+    """Return a tokenizer all of whose ids and types have a row.
 
     Raises:
         CheckpointError: it cannot be read, or a text could reach beyond a table.

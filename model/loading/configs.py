@@ -188,7 +188,7 @@ def modernbert(config: Config) -> EncoderConfig:
 
 
 def _sizes(config: Config, **keys: str) -> dict[str, Any]:
-    """The sizes, by KEYS but for those that the family calls otherwise."""
+    """Return the sizes, by KEYS but for those that the family calls otherwise."""
     return {size: config[key] for size, key in (KEYS | keys).items()}
 
 
@@ -199,7 +199,7 @@ def _only(config: Config, **supported: object) -> None:
 
 
 def _activation(config: Config, key: str, default: str = "gelu") -> Activation:
-    """The activation that a key names; other names are refused."""
+    """Return the activation that a key names; other names are refused."""
     name = config.get(key, default)
     if not isinstance(name, str) or name not in ACTIVATIONS:
         supported = ", ".join(ACTIVATIONS)
@@ -208,7 +208,7 @@ def _activation(config: Config, key: str, default: str = "gelu") -> Activation:
 
 
 def _behind_pad(base: EncoderConfig, pad: int) -> EncoderConfig:
-    """The same sizes, with positions from the row behind the padding token's on."""
+    """Return the same sizes, with positions from the row behind the padding token's on."""
     return replace(base, max_tokens=base.max_tokens - pad - 1, position_offset=pad + 1, pad=pad)
 
 
@@ -245,7 +245,7 @@ def _modernbert_ropes(config: Config) -> dict[str, Rope]:
 
 
 def _stated(config: Config, key: str) -> Config | None:
-    """The dictionary under a key; None where there is none."""
+    """Return the dictionary under a key; None where there is none."""
     stated = config.get(key)
     if stated is not None and not isinstance(stated, Mapping):
         raise CheckpointError(f"not supported: {key} {stated!r}")
@@ -287,7 +287,7 @@ def _rope(config: Config, stated: Config, theta: object) -> Rope:
 
 
 def _kind_of_rope(stated: Config) -> str:
-    """What the angles are called; keys that this kind would not read are refused."""
+    """Return what the angles are called; keys that this kind would not read are refused."""
     kind = stated.get("rope_type", stated.get("type", "default"))
     if not isinstance(kind, str) or kind not in ROPES:
         raise CheckpointError(f"not supported: rope_type {kind!r}; these are: {', '.join(ROPES)}")
@@ -328,7 +328,7 @@ def _amplitude(factor: float, share: float = 1.0) -> float:
 
 
 def _trained(config: Config, given: Config) -> float:
-    """Tokens of the longest sequence before stretching."""
+    """Return the tokens of the longest sequence before stretching."""
     key = "original_max_position_embeddings"
     trained = _number({key: config["max_position_embeddings"], **given}, key)
     if config.get(key) is not None:  # which one of the two holds is not the same in all families
@@ -337,7 +337,7 @@ def _trained(config: Config, given: Config) -> float:
 
 
 def _number(given: Config, key: str, *, above: float = 0, most: float = MOST) -> float:
-    """A finite number within its limits; others are refused."""
+    """Return a finite number within its limits; others are refused."""
     number = given[key]
     if type(number) not in (int, float) or not above < number <= most:
         raise CheckpointError(f"not supported: {key} {number!r}")

@@ -116,7 +116,7 @@ FAMILIES = {
 
 
 def read_config(config: Any) -> tuple[EncoderConfig, Family]:
-    """A config.json as the encoder's sizes, and the family it names.
+    """Read a config.json as the encoder's sizes, and the family it names.
 
     Raises:
         CheckpointError: the family is unknown, a key is missing, or a value is not supported.

@@ -14,7 +14,7 @@ PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "mod
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file holds.
+    """Read what a JSON file holds.
 
     Raises:
         CheckpointError: the file is missing or broken.
@@ -28,7 +28,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_object(path: Path) -> Mapping[str, Any]:
-    """What a JSON file holds that is to be an object.
+    """Read what a JSON file holds that is to be an object.
 
     Raises:
         CheckpointError: the file is missing or broken, or holds something else.
@@ -40,13 +40,13 @@ def read_object(path: Path) -> Mapping[str, Any]:
 
 
 def differences(config: Mapping[str, Any], supported: Mapping[str, object]) -> list[str]:
-    """The keys that are there and differ, each with its value."""
+    """Return the keys that are there and differ, each with its value."""
     keys = [key for key in supported if config.get(key, supported[key]) != supported[key]]
     return [f"{key} {config[key]!r}" for key in keys]
 
 
 def find_weights(folder: Path, whole: Path) -> list[Path]:
-    """The safetensors files of a folder, in a fixed order.
+    """Find the safetensors files of a folder, in a fixed order.
 
     Args:
         whole: the model's folder, where that is the folder of its encoder alone.

@@ -28,12 +28,12 @@ PYLATE = "pylate.models.Dense.Dense"  # a Dense layer for each token
 
 
 def read_optional(path: Path) -> Mapping[str, Any]:
-    """The object of a JSON file that need not be there."""
+    """Read the object of a JSON file that need not be there."""
     return read_object(path) if path.is_file() else {}
 
 
 def read_modules(folder: Path) -> list[tuple[str, Path]]:
-    """The kind and the folder of every module; none in a plain folder.
+    """Read the kind and the folder of every module; none in a plain folder.
 
     Of a Router, those of the route that documents take.
     """
@@ -41,7 +41,7 @@ def read_modules(folder: Path) -> list[tuple[str, Path]]:
 
 
 def read_routes(folder: Path) -> Mapping[str, list[tuple[str, Path]]]:
-    """The modules of each route of a Router; none without one."""
+    """Read the modules of each route of a Router; none without one."""
     if [kind for kind, _ in _listed(folder)] != ["Router"]:
         return {}
     stored = read_object(folder / ROUTER)
@@ -57,13 +57,13 @@ def read_routes(folder: Path) -> Mapping[str, list[tuple[str, Path]]]:
 
 
 def home(folder: Path) -> Path:
-    """Where the encoder's files are: a Transformer's own folder, most often the whole one."""
+    """Tell where the encoder's files are: a Transformer's own folder, most often the whole one."""
     kind, path = next(iter(read_modules(folder)), ("", folder))
     return path if kind in TRANSFORMERS else folder
 
 
 def _listed(folder: Path) -> list[tuple[str, Path]]:
-    """The modules that modules.json lists."""
+    """Return the modules that modules.json lists."""
     if not (folder / MODULES).is_file():
         return []
     try:
@@ -76,7 +76,7 @@ def _listed(folder: Path) -> list[tuple[str, Path]]:
 
 
 def _inside(folder: Path, name: str) -> Path:
-    """A folder in a folder.
+    """Return a folder in a folder.
 
     Raises:
         CheckpointError: it lies outside.
@@ -88,13 +88,13 @@ def _inside(folder: Path, name: str) -> Path:
 
 
 def model_type(folder: Path) -> str | None:
-    """Which of sentence-transformers' models, or PyLate's, a folder was saved as."""
+    """Tell which of sentence-transformers' models, or PyLate's, a folder was saved as."""
     stored = read_optional(folder / PROMPTS).get("model_type")
     return None if stored is None else str(stored)
 
 
 def chained(folder: Path) -> bool:
-    """Whether a folder is a CrossEncoder's that scores by layers behind a Pooling."""
+    """Tell whether a folder is a CrossEncoder's that scores by layers behind a Pooling."""
     kinds = [kind for kind, _ in read_modules(folder)]
     return kinds[1:2] == ["Pooling"] and model_type(folder) == "CrossEncoder"
 
@@ -106,13 +106,13 @@ def read_sentence(folder: Path) -> Mapping[str, Any]:
 
 
 def _kind(name: str) -> str:
-    """A class of sentence-transformers without its place there; any other as it is."""
+    """Return a class of sentence-transformers without its place there; any other as it is."""
     # another library's class of the same name may compute anything
     return name.rpartition(".")[2] if name.startswith("sentence_transformers.") else name
 
 
 def token_layers(folder: Path) -> list[Path]:
-    """The folders of the Dense modules of a late interaction; none elsewhere.
+    """Return the folders of the Dense modules of a late interaction; none elsewhere.
 
     PyLate writes them as its own or, converted, as sentence-transformers' without their Pooling.
     """
@@ -127,7 +127,7 @@ def token_layers(folder: Path) -> list[Path]:
 
 
 def weighed_files(folder: Path) -> list[Path]:
-    """The files of the modules that have weights, in a fixed order."""
+    """Return the files of the modules that have weights, in a fixed order."""
     weighed = ("Dense", "LayerNorm", WEIGHTED, PYLATE)
     paths = [path for kind, path in read_modules(folder) if kind in weighed]
     paths += [path for _, path in read_routes(folder).get("query", [])]
@@ -162,7 +162,7 @@ class Arguments:
 
 
 def read_arguments(folder: Path) -> Arguments:
-    """The arguments of a folder; none in one without modules.json, where they are not read.
+    """Read the arguments of a folder; none in one without modules.json, where they are not read.
 
     Raises:
         CheckpointError: they are no objects, or one is not followed here.
@@ -196,7 +196,7 @@ def read_raw(folder: Path) -> Any:
 
 
 def says_hidden_states(folder: Path, raw: Mapping[str, Any]) -> bool:
-    """Whether transformers is to hand all hidden states on; nothing but a blend asks.
+    """Tell whether transformers is to hand all hidden states on; nothing but a blend asks.
 
     Args:
         raw: config.json.

@@ -49,7 +49,7 @@ class Prompts:
     default: str | None = None
 
     def find(self, name: str | None) -> str:
-        """The prompt of a name, or the default; "" is none.
+        """Find the prompt of a name, or the default; "" is none.
 
         Raises:
             KeyError: there is none of that name.
@@ -59,7 +59,7 @@ class Prompts:
 
 
 def read_pooling(folder: Path, width: int, device: torch.device, kernels: Kernels) -> Pooling:
-    """A folder's own way to one vector; PLAIN where it does not say.
+    """Read a folder's own way to one vector; PLAIN where it does not say.
 
     Args:
         width: of the token vectors.
@@ -86,13 +86,13 @@ def read_pooling(folder: Path, width: int, device: torch.device, kernels: Kernel
 
 
 def read_max_tokens(folder: Path, positions: int) -> int:
-    """What sentence-transformers stored, in one file or, since its version 6, in the other."""
+    """Read what sentence-transformers stored, in one file or, since its version 6, in the other."""
     limit = read_longest(folder, _stored(folder).get("max_seq_length"))
     return min(limit, positions) if limit else positions
 
 
 def read_lower_case(folder: Path) -> bool:
-    """Whether sentence-transformers lower-cases texts before it tokenizes them.
+    """Read whether sentence-transformers lower-cases texts before it tokenizes them.
 
     Raises:
         CheckpointError: the file says neither yes nor no.
@@ -126,5 +126,5 @@ def read_prompts(folder: Path) -> Prompts:
 
 
 def _stored(folder: Path) -> Mapping[str, Any]:
-    """What sentence-transformers reads of its Transformer: nothing without modules.json."""
+    """Return what sentence-transformers reads of its Transformer: nothing without modules.json."""
     return read_sentence(home(folder)) if read_modules(folder) else {}

@@ -274,7 +274,7 @@ def _function(raw: Mapping[str, Any], recipe: Recipe) -> Callable[[Tensor], Tens
 
 
 def _labels(raw: Mapping[str, Any], outputs: int) -> tuple[str, ...]:
-    """A name for each output; transformers leaves out the two that it gives by itself."""
+    """Return a name for each output; transformers leaves out the two that it gives by itself."""
     stored = raw.get("id2label")
     if stored is None:
         return tuple(f"LABEL_{i}" for i in range(outputs))
@@ -287,7 +287,7 @@ def _labels(raw: Mapping[str, Any], outputs: int) -> tuple[str, ...]:
 
 
 def _activations(parts: Parts, classes: int) -> tuple[Activation, Activation]:
-    """What makes scores of classes, and of pairs that are ranked.
+    """Return what makes scores of classes, and of pairs that are ranked.
 
     What a CrossEncoder stored makes both; else ranks are as CrossEncoder makes them by itself, and
     classes too where the folder is one's; those of a plain checkpoint are as in transformers'
@@ -308,7 +308,7 @@ def _activations(parts: Parts, classes: int) -> tuple[Activation, Activation]:
 
 
 def _stored(raw: Mapping[str, Any], saved: Mapping[str, Any]) -> object:
-    """The activation that a CrossEncoder stored, in the order in which it looks for it.
+    """Return the activation that a CrossEncoder stored, in the order in which it looks for it.
 
     Args:
         saved: config_sentence_transformers.json of a folder that is one's own.
@@ -322,7 +322,7 @@ def _stored(raw: Mapping[str, Any], saved: Mapping[str, Any]) -> object:
 
 
 def _of_pipeline(problem: object, classes: int) -> Activation:
-    """What transformers' pipeline makes scores by."""
+    """Return what transformers' pipeline makes scores by."""
     if problem is None:
         return "sigmoid" if classes == 1 else "softmax"
     if not isinstance(problem, str) or problem not in BY_PROBLEM:

@@ -51,7 +51,7 @@ class Stored(NamedTuple):
 
 @contextmanager
 def open_tensors(files: Mapping[str, Path]) -> Iterator[dict[str, Stored]]:
-    """Every tensor of some files by its name.
+    """Yield every tensor of some files by its name.
 
     Args:
         files: by the name of each in a message.
@@ -90,7 +90,7 @@ def check(tensors: Mapping[str, Stored], shapes: Mapping[str, Shape], file: str)
 def translate(
     tensors: Mapping[str, Stored], shapes: Mapping[str, Shape], family: Family
 ) -> Weights:
-    """A checkpoint's tensors by our names.
+    """Return a checkpoint's tensors by our names.
 
     Args:
         shapes: of all that an encoder needs, by our names.
@@ -127,7 +127,7 @@ Places = dict[str, tuple[str, tuple[int, int] | None]]
 
 
 def _places(shapes: Iterable[str], names: Names) -> Places:
-    """Where each tensor the encoder needs stands in a checkpoint of this layout."""
+    """Tell where each tensor the encoder needs stands in a checkpoint of this layout."""
     fused = {"query": ("qkv", 0, 3), "key": ("qkv", 1, 3), "value": ("qkv", 2, 3)}
     fused |= {"gate": ("gate_up", 0, 2), "up": ("gate_up", 1, 2)}
     places: Places = {}
@@ -146,7 +146,7 @@ def _places(shapes: Iterable[str], names: Names) -> Places:
 
 
 def _whole(places: Places, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
-    """The shape of each tensor of the checkpoint, some of which hold several of ours."""
+    """Return the shape of each tensor of the checkpoint, some of which hold several of ours."""
     return {
         name: (shapes[ours][0] * (part[1] if part else 1), *shapes[ours][1:])
         for ours, (name, part) in places.items()
@@ -154,7 +154,7 @@ def _whole(places: Places, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
 
 
 def _plain(name: str, prefixes: tuple[str, ...]) -> str:
-    """A tensor's name without the prefix of a model with a head, in today's spelling."""
+    """Return a tensor's name without the prefix of a model with a head, in today's spelling."""
     for prefix in prefixes:
         name = name.removeprefix(prefix)
     for old, new in OLD_NAMES.items():

@@ -30,7 +30,7 @@ REFUSED = ("auto_map", "chat_template", "fast_tokenizer_files", "init_inputs", "
 
 
 def read_rules(folder: Path, family: str, config: Mapping[str, Any]) -> Rules:
-    """What is said of a folder's tokenizer.
+    """Read what is said of a folder's tokenizer.
 
     Args:
         family: model_type of config.json.
@@ -74,7 +74,7 @@ def read_rules(folder: Path, family: str, config: Mapping[str, Any]) -> Rules:
 
 
 def read_longest(folder: Path, stored: object) -> int | None:
-    """The longest sequence, special tokens included; None where nothing is said.
+    """Read the longest sequence, special tokens included; None where nothing is said.
 
     Args:
         stored: what sentence-transformers itself has of it.
@@ -109,7 +109,7 @@ def _special_tokens(
 
 
 def _marked(mark: Any) -> Any:
-    """A token of special_tokens_map.json as tokenizer_config.json has it."""
+    """Return a token of special_tokens_map.json as tokenizer_config.json has it."""
     token = {"__type": "AddedToken", "special": True}
     return {**mark, **token} if isinstance(mark, Mapping) else mark
 
@@ -185,7 +185,7 @@ def _token(name: str, token: Any) -> AddedToken:
 
 
 def _types(said: Mapping[str, Any], name: str) -> bool:
-    """Whether pairs get token types."""
+    """Tell whether pairs get token types."""
     names = said.get("model_input_names")
     if names is None:
         return name in TYPED
@@ -247,7 +247,7 @@ TYPED = ("BertTokenizer", "ElectraTokenizer")  # gives token types where nothing
 def read_class(
     family: str, settings: Mapping[str, Any], config: Mapping[str, Any], *, made: bool = False
 ) -> str:
-    """The name of the class, one of KINDS, or MADE.
+    """Read the name of the class, one of KINDS, or MADE.
 
     Args:
         family: model_type of config.json.

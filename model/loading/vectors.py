@@ -63,7 +63,7 @@ class Choices:
 def read_roles(
     folder: Path, raw: Mapping[str, Any], config: EncoderConfig, tokenizer: Tokenizer
 ) -> Roles | None:
-    """How the texts of either side are read; None of a folder without many vectors.
+    """Read how the texts of either side are read; None of a folder without many vectors.
 
     Raises:
         CheckpointError: a choice is malformed or not supported, or the vocabulary lacks a token.
@@ -88,7 +88,7 @@ def read_roles(
 
 
 def read_vectors(parts: Parts, roles: Roles) -> Vectors:
-    """The layers behind each token.
+    """Read the layers behind each token.
 
     Raises:
         CheckpointError: a part of them is missing, misshapen or not finite, or is not supported.
@@ -102,7 +102,7 @@ def read_vectors(parts: Parts, roles: Roles) -> Vectors:
 
 
 def encoders(raw: Mapping[str, Any], tensors: Mapping[str, Stored]) -> Mapping[str, Stored]:
-    """A file's tensors without Stanford's linear."""
+    """Return a file's tensors without Stanford's linear."""
     return {name: one for name, one in tensors.items() if name != LINEAR or not _stanford(raw)}
 
 

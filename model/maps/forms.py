@@ -87,7 +87,7 @@ def show(traces: Mapping[int, Trace], rows: slice, selection: Selection) -> Show
 
 
 def _narrow(tensors: dict[str, Tensor], selection: Selection) -> dict[str, Tensor]:
-    """Numbers in the format asked for.
+    """Return the numbers in the format asked for.
 
     Here and not in numpy, which takes many times as long where numbers are near float16's least.
     """
@@ -102,7 +102,7 @@ def _narrow(tensors: dict[str, Tensor], selection: Selection) -> dict[str, Tenso
 def _of_layer(
     trace: Trace, rows: slice, heads: tuple[int, ...], selection: Selection
 ) -> dict[str, Tensor]:
-    """The tensors of one layer's heads, by name."""
+    """Return the tensors of one layer's heads, by name."""
     look = Look(trace, rows, heads, selection.units, selection.weight)
     axis = torch.tensor(selection.units.axis, dtype=torch.int32, device=look.q.device)
     match selection.form:

@@ -28,7 +28,7 @@ from model.maps.units import Units
 
 
 def full(look: Look) -> Tensor:
-    """The attention probabilities.
+    """Return the attention probabilities.
 
     Returns:
         (heads, units, units) float32; each row sums to 1 over key, to less where special
@@ -46,12 +46,12 @@ def full(look: Look) -> Tensor:
 
 
 def rows(look: Look, places: list[int]) -> Tensor:
-    """The rows of the units at these places on the axis, (heads, rows, units)."""
+    """Return the rows of the units at these places on the axis, (heads, rows, units)."""
     return torch.cat([tile.values for tile in look.tiles(places)], 1)
 
 
 def top(look: Look, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The strongest keys of each row, strongest first, equal ones in order of key.
+    """Return the strongest keys of each row, strongest first, equal ones in order of key.
 
     Args:
         k: how many, or all where the axis is shorter.
@@ -101,7 +101,7 @@ def blocks(look: Look, size: int) -> Tensor:
 
 
 def _wide(tile: Tile, columns: int) -> Tensor:
-    """A tile with all its columns, and 0 where it has none."""
+    """Return a tile with all its columns, and 0 where it has none."""
     if tile.values.shape[2] == columns:
         return tile.values
     wide = tile.values.new_zeros(*tile.values.shape[:2], columns)
@@ -134,7 +134,7 @@ def dominance(look: Look) -> Dominance:
 
 
 def wins(dominant: Tensor, axis: Tensor, units: int) -> Tensor:
-    """How many other units, over all heads given, each unit dominates, (units,) int32.
+    """Tell how many other units, over all heads given, each unit dominates, (units,) int32.
 
     Args:
         dominant: (heads, rows), of all layers together, as units.
@@ -172,7 +172,7 @@ def rollout(looks: Many[Look], units: Units) -> Tensor:
 
 
 def _pooled(rolled: Tensor, members: Tensor, places: Tensor, units: Units) -> Tensor:
-    """The rows of tokens, (tokens, units), as those of units."""
+    """Return the rows of tokens, (tokens, units), as those of units."""
     count = len(units.axis)
     slots = places.new_full((units.tokens,), count)  # of what is not shown, one beyond the others
     slots[members] = places

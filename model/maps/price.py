@@ -108,7 +108,7 @@ def work(selection: Selection, config: EncoderConfig) -> int:
 
 
 def _walks(selection: Selection, config: EncoderConfig) -> Iterator[Walk]:
-    """What is gone through of each layer, the lowest first."""
+    """Yield what is gone through of each layer, the lowest first."""
     tokens, spans = selection.units.tokens, selection.units.spans
     step, rows = height(tokens), tokens
     if selection.form == "rows":
@@ -129,7 +129,7 @@ def _kept(selection: Selection) -> int:
 
 
 def _as_passed(selection: Selection) -> bool:
-    """Whether maps are walked as the forward pass had them; see Look.tiles."""
+    """Tell whether maps are walked as the forward pass had them; see Look.tiles."""
     if selection.form in ("rows", "rollout"):
         return selection.form == "rollout"
     return selection.units.whole and selection.weight == "probability"

@@ -73,7 +73,7 @@ def _walk(look: Look, apart: Tensor, scratch: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _entropy(tile: Tile) -> Tensor:
-    """The sum over a tile's rows, (heads,), in nats; its logs are spent afterwards."""
+    """Return the sum over a tile's rows, (heads,), in nats; its logs are spent afterwards."""
     if tile.logs is None or tile.sums is None:
         each: Tensor = torch.special.entr(tile.values)
         return each.sum((1, 2))
@@ -81,7 +81,7 @@ def _entropy(tile: Tile) -> Tensor:
 
 
 def _distance(tile: Tile, shift: int) -> Tensor:
-    """The sum over a tile of how far weights reach, (heads,); in place of its logs.
+    """Return the sum over a tile of how far weights reach, (heads,); in place of its logs.
 
     No matrix product, whose bits depend on how many heads and how many cores there are.
     """
@@ -92,7 +92,7 @@ def _distance(tile: Tile, shift: int) -> Tensor:
 def _means(
     received: Tensor, sums: dict[str, Tensor], cls: int | None, apart: Tensor
 ) -> dict[str, Tensor]:
-    """The statistics by name, each (heads,), but for the contribution."""
+    """Return the statistics by name, each (heads,), but for the contribution."""
     none, units = received.new_full(received.shape[:1], math.nan), received.shape[1]
     separators = len(apart)
     counts = {name: units - abs(offset) for name, offset in OFFSETS.items()}
@@ -109,7 +109,7 @@ def _means(
 
 @lru_cache(maxsize=32)  # layers and sequences of a length share their tiles' shapes
 def _far(queries: int, keys: int, shift: int, device: torch.device) -> Tensor:
-    """How far each key of a tile is from each query, (queries, keys)."""
+    """Tell how far each key of a tile is from each query, (queries, keys)."""
     query, key = (torch.arange(units, device=device) for units in (queries, keys))
     return (query[:, None] + shift - key).abs().float()
 

@@ -87,7 +87,7 @@ class Look:
         return height(self.units.tokens)
 
     def logs(self, queries: slice | Tensor, keys: slice, scratch: Tensor | None = None) -> Tensor:
-        """The probabilities' logarithms, (heads, queries, keys)."""
+        """Return the probabilities' logarithms, (heads, queries, keys)."""
         shift, q, k = self.shift[:, queries], self.q[:, queries], self.k[:, :, keys]
         out = _shaped(scratch, len(q), q.shape[1], k.shape[2])
         logs = torch.baddbmm(shift, q, k, alpha=self.scale, out=out)
@@ -99,7 +99,7 @@ class Look:
         return logs
 
     def _far(self, queries: slice | Tensor, keys: slice) -> Tensor:
-        """Which keys are beyond the window, (queries, keys)."""
+        """Tell which keys are beyond the window, (queries, keys)."""
         place = torch.arange(self.units.tokens, device=self.q.device)
         return (place[queries][:, None] - place[keys]).abs() > (self.window or 0)
 
@@ -109,7 +109,7 @@ class Look:
         scratch: Tensor | None = None,
         into: Tensor | None = None,
     ) -> Iterator[Tile]:
-        """The rows of these places on the axis, of all by default.
+        """Return the rows of these places on the axis, of all by default.
 
         Args:
             scratch: memory of `scratch()`, to make tiles in where that is possible; each then
@@ -161,7 +161,7 @@ class Look:
             yield Tile(queries, keys, values.div_(held.unsqueeze(2)))
 
     def _tokens_of(self, places: Many[int]) -> Iterator[tuple[Tensor, Tensor]]:
-        """The tokens of some units shown and whose they are, a tile's height at a time."""
+        """Yield the tokens of some units shown and whose they are, a tile's height at a time."""
         spans = [self.units.spans[self.units.axis[place]] for place in places]
         pairs = [(token, row) for row, span in enumerate(spans) for token in range(*span)]
         for part in torch.split(torch.tensor(pairs, device=self.q.device), self.step):
@@ -169,7 +169,7 @@ class Look:
             yield tokens, rows
 
     def _masses(self, members: Tensor) -> Tensor:
-        """What to take from the logarithms of each token's row, (heads, tokens).
+        """Return what to take from the logarithms of each token's row, (heads, tokens).
 
         A row that holds next to nothing over the units shown is to be scaled up all the same:
         then it is the largest such of its unit's.
@@ -185,7 +185,7 @@ class Look:
         return masses
 
     def _columns(self, weights: Tensor, members: Tensor, places: Tensor) -> Tensor:
-        """The columns of tokens, (heads, query, key), as those of the units shown."""
+        """Return the columns of tokens, (heads, query, key), as those of the units shown."""
         if len(members) < weights.shape[2]:
             weights = weights[:, :, members]
         if len(members) == len(self.units.axis):
@@ -200,7 +200,7 @@ def height(tokens: int) -> int:
 
 
 def _shaped(memory: Tensor | None, *shape: int) -> Tensor | None:
-    """The start of some memory, where there is any, as a tensor of this shape."""
+    """Return the start of some memory, where there is any, as a tensor of this shape."""
     return None if memory is None else memory[: math.prod(shape)].view(shape)
 
 

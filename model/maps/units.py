@@ -34,16 +34,16 @@ class Units:
 
     @property
     def whole(self) -> bool:
-        """Whether every unit is one token and shown: maps are as the forward pass had them."""
+        """Tell whether every unit is one token and shown: maps are as the forward pass had them."""
         return len(self.axis) == self.tokens
 
     @property
     def merged(self) -> bool:
-        """Whether a unit shown is more than one token."""
+        """Tell whether a unit shown is more than one token."""
         return any(self.spans[unit][1] - self.spans[unit][0] > 1 for unit in self.axis)
 
     def members(self) -> tuple[Tensor, Tensor]:
-        """The tokens of the units shown, and the place of each one's unit on the axis."""
+        """Return the tokens of the units shown, and the place of each one's unit on the axis."""
         pairs = [
             (token, place)
             for place, unit in enumerate(self.axis)
@@ -53,7 +53,7 @@ class Units:
         return tokens, places
 
     def place(self, token: int) -> int | None:
-        """Where on the axis a token's unit stands, None where it is not shown."""
+        """Tell where on the axis a token's unit stands, None where it is not shown."""
         unit = bisect_right(self.spans, token, key=lambda span: span[0]) - 1
         place = bisect_left(self.axis, unit)
         return place if unit in self.axis[place : place + 1] else None

@@ -54,13 +54,13 @@ def _agree(
 
 
 def equal(one: Encoded, other: Encoded) -> bool:
-    """Whether two passes over a batch left the same bits; the other's may have less fill."""
+    """Tell whether two passes over a batch left the same bits; the other's may have less fill."""
     pairs = zip(left(one), left(other), strict=True)
     return all(torch.equal(a[: len(b)], b) for a, b in pairs)
 
 
 def left(encoded: Encoded) -> list[Tensor]:
-    """All that a pass left, in one order."""
+    """Return all that a pass left, in one order."""
     tensors = [encoded.last, *(encoded.hidden[i] for i in sorted(encoded.hidden))]
     for layer in sorted(encoded.traces):
         trace = encoded.traces[layer]
@@ -90,7 +90,7 @@ def _sequences(config: EncoderConfig) -> Iterator[packing.Sequence]:
 
 
 def _inside(encoder: Encoder, sequence: packing.Sequence) -> packing.Sequence:
-    """A sequence that begins in the first layer, with a gate there and in the last."""
+    """Return a sequence that begins in the first layer, with a gate there and in the last."""
     encoded = encoder.loop(encoder.pack([sequence]), frozenset({0}), frozenset({0}))
     rows = encoded.packed.rows(0)
     entry = packing.Entry(0, encoded.hidden[0][rows], encoded.traces[0].z[rows])

@@ -20,7 +20,7 @@ class Missing(Exception):
 
 
 def load(folders: Sequence[str] = tuple(native.__path__)) -> Any:
-    """The operator's class, torch.classes.headlight.Stack.
+    """Load the operator's class, torch.classes.headlight.Stack.
 
     Args:
         folders: where its file lies.

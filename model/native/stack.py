@@ -17,7 +17,7 @@ Pair = tuple[Tensor | None, Tensor | None]  # weight and bias as the operator re
 
 
 def fits(kernels: Kernels) -> bool:
-    """Whether these are the kernels that the operator calls."""
+    """Tell whether these are the kernels that the operator calls."""
     return kernels.linear is PackedLinear and kernels.attend is attend_fused
 
 
@@ -51,7 +51,7 @@ class Stack:
         self.any_rows: int = self._stack.any_rows()
 
     def __call__(self, packed: Packed, hidden: Set[int], traces: Set[int]) -> Encoded:
-        """What Encoder.loop gives, to the bit; and whether it is finite."""
+        """Return what Encoder.loop gives, to the bit; and whether it is finite."""
         biases, states, layers = self._encoder.biases(packed), sorted(hidden), sorted(traces)
         gates, patches, entry = list(_gates(packed)), list(_patches(packed)), packed.entry
         tensors, finite = self._stack.run(
@@ -81,21 +81,21 @@ class Stack:
         return Encoded(packed, last, kept, by_layer, finite)
 
     def pool(self, last: Tensor, rows: Sequence[slice], how: Pooling) -> Tensor:
-        """What pooling.pool_each gives without dense layers, to the bit."""
+        """Return what pooling.pool_each gives without dense layers, to the bit."""
         places = [n for each in rows for n in (each.start, each.stop - each.start)]
         modes, most = list(how.modes), how.dimensions or 0
         vectors: Tensor = self._stack.pool(last, places, modes, how.normalize, most)
         return vectors
 
     def _trace(self, i: int, left: Iterator[Tensor], packed: Packed, biases: Biases) -> Trace:
-        """The next of the tensors that the operator left, as layer i's trace."""
+        """Return the next of the tensors that the operator left, as layer i's trace."""
         q, k, v, z, *normalisers = islice(left, 4 + len(packed.groups))
         attention = self._encoder.layers[i].attention
         return Trace(attention, q, k, v, z, packed.groups, tuple(normalisers), biases)
 
 
 def _weights(layer: Layer) -> list[Tensor | None]:
-    """A layer's tensors, in the order in which the operator takes them."""
+    """Return a layer's tensors, in the order in which the operator takes them."""
     attention = layer.attention
     linears = map(_linear, (attention.project, attention.output, layer.up, layer.down))
     norms = map(_norm, (layer.attention_norm, layer.feed_forward_norm))

@@ -66,7 +66,7 @@ BARE = (Slot(0, 0),)  # a lone text without special tokens
 
 
 def frame(library: Library, texts: int) -> list[Slot]:
-    """Where special tokens go around a text or a pair: what becomes of texts of one token."""
+    """Tell where special tokens go around a text or a pair: what becomes of texts of one token."""
     words = ("a", *library.get_vocab())
     one = next(filter(len, (library.encode(word, add_special_tokens=False) for word in words)))
     one.truncate(1)
@@ -83,12 +83,12 @@ def frame(library: Library, texts: int) -> list[Slot]:
 
 
 def untyped(slots: Sequence[Slot]) -> list[Slot]:
-    """The same places, all tokens of type 0."""
+    """Return the same places, all tokens of type 0."""
     return [replace(slot, type=0) for slot in slots]
 
 
 def framed(parts: Sequence[Part], frame: Sequence[Slot]) -> Tokenized:
-    """A text or a pair, with the special tokens of a frame."""
+    """Return a text or a pair, with the special tokens of a frame."""
     one = Tokenized([], [], [], [], [], [], [], 0)
     text = 0
     for slot in frame:
@@ -106,7 +106,7 @@ def framed(parts: Sequence[Part], frame: Sequence[Slot]) -> Tokenized:
 
 
 def uncut(encoding: Encoding, limit: int, facts: bool = True, *, typed: bool = True) -> Tokenized:
-    """A sequence that is not cut; it may be refused, before anything is made of it.
+    """Return a sequence that is not cut; it may be refused, before anything is made of it.
 
     Args:
         facts: whether more is wanted than ids, types and length.
@@ -132,7 +132,7 @@ def uncut(encoding: Encoding, limit: int, facts: bool = True, *, typed: bool = T
 
 
 def _segments(special: list[bool], first: int) -> list[int]:
-    """Which text each token belongs to, when the first text has `first` tokens."""
+    """Tell which text each token belongs to, when the first text has `first` tokens."""
     counts = accumulate(not added for added in special)
     return [int(count > first) for count in counts]
 
@@ -175,16 +175,16 @@ class Role:
 
     @property
     def added(self) -> int:
-        """Tokens that the marker takes, less those that are left out."""
+        """Return the tokens that the marker takes, less those that are left out."""
         return int(self.marker is not None) - sum(self.bare)
 
     @property
     def filled(self) -> int:
-        """Tokens of a sequence at least, where there is a filling."""
+        """Return the tokens of a sequence at least, where there is a filling."""
         return self.length if self.floor is None else self.floor
 
     def frame(self, text: Tokenized) -> Tokenized:
-        """A text with its marker and filling, or without special tokens."""
+        """Return a text with its marker and filling, or without special tokens."""
         if self.added < 0:
             return _without(text, *self.bare)
         if self.marker is not None:
@@ -202,18 +202,18 @@ class Role:
         return max(0, self.filled - len(text.token_ids) - self.added)
 
     def choices(self) -> str:
-        """All of it, in one order."""
+        """Return all of it, in one order."""
         skipped = sorted(self.skipped)
         own = f"{self.length} {self.marker} {self.filling} {self.attended} {skipped}"
         return own if self.floor is None else f"{own} {self.floor}"
 
     def kept(self, token_ids: Sequence[int]) -> list[int]:
-        """The places that get a vector."""
+        """Return the places that get a vector."""
         return [place for place, id in enumerate(token_ids) if id not in self.skipped]
 
 
 def _with(text: Tokenized, token: Token, place: int, count: int = 1) -> Tokenized:
-    """A text with a special token, so many times, at a place."""
+    """Return a text with a special token, so many times, at a place."""
 
     def put(values: list[T], value: T) -> list[T]:
         # lists that nobody asked for are empty, and stay so
@@ -232,7 +232,7 @@ def _with(text: Tokenized, token: Token, place: int, count: int = 1) -> Tokenize
 
 
 def _without(text: Tokenized, first: int, last: int) -> Tokenized:
-    """A text without so many tokens at its start and at its end."""
+    """Return a text without so many tokens at its start and at its end."""
 
     def cut(values: list[T]) -> list[T]:
         return values[first : len(values) - last]

@@ -32,7 +32,7 @@ SPACES = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
 
 
 def exhaust(reading: Reading[Result]) -> Result:
-    """What a reading comes to, without its pauses."""
+    """Return what a reading comes to, without its pauses."""
     while True:
         try:
             next(reading)
@@ -77,7 +77,7 @@ class Seams:
         return list(zip(starts, [*starts[1:], len(text)], strict=True))
 
     def _next(self, text: str, start: int) -> int | None:
-        """The first seam from a place on, away from any added token."""
+        """Return the first seam from a place on, away from any added token."""
         if self.pattern is None:
             return None
         for match in self.pattern.finditer(text, start):
@@ -88,12 +88,12 @@ class Seams:
 
 
 def _state(step: Any) -> Any:
-    """A step of a tokenizer as its file has it."""
+    """Return a step of a tokenizer as its file has it."""
     return step and json.loads(step.__getstate__())
 
 
 def _pattern(normalizer: Any, words: Any) -> re.Pattern[str] | None:
-    """What stands behind a seam for such steps."""
+    """Return what stands behind a seam for such steps."""
     before, parts = _steps(normalizer, "normalizers"), _steps(words, "pretokenizers")
     berts = [step for step in before if step["type"] == "BertNormalizer"]
     others = [step for step in before if step not in berts]
@@ -106,7 +106,7 @@ def _pattern(normalizer: Any, words: Any) -> re.Pattern[str] | None:
 
 
 def _steps(step: Any, name: str) -> list[Any]:
-    """The steps of one that may be a sequence of them."""
+    """Return the steps of one that may be a sequence of them."""
     if step is None:
         return []
     return [part for one in step[name] for part in _steps(one, name)] if name in step else [step]
@@ -224,7 +224,7 @@ class _Piece:
 
 
 def _join(kept: dict[int, _Piece], words: dict[int, int], length: int) -> Part:
-    """The pieces that were kept, in order."""
+    """Return the pieces that were kept, in order."""
     part = Part(length=length)
     for index in sorted(kept):
         part.add(kept[index], sum(words[before] for before in words if before < index))
@@ -232,7 +232,7 @@ def _join(kept: dict[int, _Piece], words: dict[int, int], length: int) -> Part:
 
 
 def _outside(piece: Encoding) -> int:
-    """Tokens of the word that is there for context."""
+    """Return the tokens of the word that is there for context."""
     return next((i for i, word in enumerate(piece.word_ids) if word != 0), len(piece))
 
 
@@ -243,7 +243,7 @@ def _words(piece: Encoding) -> int:
 
 
 def _first_word(piece: Encoding, prompt: int) -> int:
-    """The first word that reaches beyond a prompt, which may be one of the next piece."""
+    """Return the first word that reaches beyond a prompt, which may be one of the next piece."""
     inside = zip(piece.offsets, piece.word_ids, strict=True)
     beyond = (word for (_, end), word in inside if end > prompt and word is not None)
     return next(beyond, _words(piece))

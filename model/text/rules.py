@@ -74,7 +74,7 @@ class Rules:
 
 
 def rebuild(file: Library, rules: Rules) -> Library:
-    """The tokenizer that a file's becomes by what is said of it; the file's is used up.
+    """Return the tokenizer that a file's becomes by what is said of it; the file's is used up.
 
     Raises:
         CheckpointError: the file has no model of that kind, or lacks what the kind needs.
@@ -103,7 +103,7 @@ def rebuild(file: Library, rules: Rules) -> Library:
 
 
 def parts(library: Library) -> dict[str, Any]:
-    """All of a tokenizer but its vocabulary, in JSON."""
+    """Return all of a tokenizer but its vocabulary, in JSON."""
     steps = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
     model = {
         name: getattr(library.model, name) for name in _OF_MODELS if hasattr(library.model, name)
@@ -142,7 +142,7 @@ class _Made:
     special: Mapping[str, Mark]
 
     def name(self, kind: str) -> str:
-        """A special token that cannot be missing."""
+        """Return a special token that cannot be missing."""
         if kind not in self.special:
             raise CheckpointError(f"tokenizer_config.json: {kind} is null, and the texts need it")
         return str(self.special[kind])
@@ -153,7 +153,7 @@ class _Made:
 
 
 def _special(rules: Rules, known: Mapping[int, AddedToken]) -> dict[str, Mark]:
-    """The special tokens: what is said of them, and what the kind has by itself."""
+    """Return the special tokens: what is said of them, and what the kind has by itself."""
     # of several with one text the last, as in a dict
     found = {token.content: token for token in known.values()}
     said = {
@@ -229,7 +229,7 @@ def _unigram(made: _Made) -> Library:
 
 
 def _precompiled(normalizer: Any) -> normalizers.Normalizer | None:
-    """The table of SentencePiece among the steps of a normaliser."""
+    """Return the table of SentencePiece among the steps of a normaliser."""
     steps = [normalizer]
     if isinstance(normalizer, normalizers.Sequence):
         steps = [normalizer[index] for index in range(len(normalizer))]
@@ -255,7 +255,7 @@ def _add(
 
 
 def _found(mark: Mark, *, special: bool) -> AddedToken:
-    """A token as it is found in texts."""
+    """Return a token as it is found in texts."""
     if isinstance(mark, str):
         return AddedToken(mark, special=True)
     if special:  # a copy would fix `normalized`, which follows from it where nothing is said
@@ -302,7 +302,7 @@ def _frame_of_unigram(library: Library, made: _Made) -> None:
 
 
 def _numbered(library: Library, name: str) -> tuple[str, int]:
-    """A special token with its id; `_add` has seen to it that it has one."""
+    """Return a special token with its id; `_add` has seen to it that it has one."""
     id = library.token_to_id(name)
     if id is None:
         raise CheckpointError(f"tokenizer_config.json: {name!r} cannot be a token")

@@ -136,7 +136,7 @@ class Tokenizer:
         return tokenized
 
     def where(self, truncate: Cut) -> Truncate:
-        """What a cut comes to, where a request may leave the side to the checkpoint."""
+        """Return what a cut comes to, where a request may leave the side to the checkpoint."""
         return self.side if truncate == "own" else truncate
 
     def whole(self, texts: Many[str], *, special: bool, most: int) -> Reading[list[Tokenized]]:
@@ -162,7 +162,7 @@ class Tokenizer:
         return tokenized
 
     def text(self, token_ids: Many[int], *, special: bool) -> str:
-        """The text of ids that the vocabulary has; it leaves out others.
+        """Return the text of ids that the vocabulary has; it leaves out others.
 
         Args:
             special: whether special tokens are part of it.
@@ -175,16 +175,16 @@ class Tokenizer:
         return word if normalizer is None else normalizer.normalize_str(word)
 
     def token(self, token_id: int) -> str | None:
-        """The token of an id, None for an id that the vocabulary lacks."""
+        """Return the token of an id, None for an id that the vocabulary lacks."""
         return self._library.id_to_token(token_id)
 
     def find(self, token: str) -> int | None:
-        """The id of a token, None for one that the vocabulary lacks."""
+        """Find the id of a token, None for one that the vocabulary lacks."""
         return self._library.token_to_id(token)
 
     @property
     def unknown(self) -> str | None:
-        """The token that the vocabulary itself names for what it lacks."""
+        """Return the token that the vocabulary itself names for what it lacks."""
         return getattr(self._library.model, "unk_token", None)
 
     @property
@@ -194,7 +194,7 @@ class Tokenizer:
         return texts.index(True), texts[::-1].index(True)
 
     def highest(self) -> tuple[int, int]:
-        """The highest token id and the highest token type that texts can get."""
+        """Return the highest token id and the highest token type that texts can get."""
         framed = [self._library.encode(""), self._library.encode("", "")]
         ids = {token_id for encoding in framed for token_id in encoding.ids}
         return max({0, *ids, *self._library.get_vocab().values()}), self._type()
@@ -217,7 +217,7 @@ class Tokenizer:
         counted: bool,
         second: int | None,
     ) -> Reading[Tokenized]:
-        """A text that may be longer than the limit, tokenized once; see `reading`."""
+        """Yield a text that may be longer than the limit, tokenized once; see `reading`."""
         added = self._library.num_special_tokens_to_add(len(text) == 2)
         side: Side = "left" if truncate == "left" else "right"
         room = limit - added
@@ -267,7 +267,7 @@ def _check_unknown(library: Library) -> None:
 
 
 def _lower_case(normalizer: Normalizer | None) -> Normalizer:
-    """A normaliser that lower-cases before all else, as sentence-transformers makes it.
+    """Return a normaliser that lower-cases before all else, as sentence-transformers makes it.
 
     One with a Lowercase among its steps is left as it is.
     """

@@ -49,7 +49,7 @@ class Health:
 
     @property
     def fault(self) -> str | None:
-        """Why the replica knows itself wrong; for good."""
+        """Tell why the replica knows itself wrong; for good."""
         return self.batches.fault
 
     def check(self) -> None:

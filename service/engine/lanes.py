@@ -35,7 +35,7 @@ class Broken(Exception):
 
 
 def breaks(error: Exception) -> bool:
-    """Whether after an error of the accelerator the process can do nothing right."""
+    """Tell whether after an error of the accelerator the process can do nothing right."""
     if isinstance(error, torch.OutOfMemoryError):
         return False
     return isinstance(error, torch.AcceleratorError) or "CUDA error" in str(error)
@@ -82,7 +82,7 @@ class Lanes:
 
     @property
     def arithmetic(self) -> str:
-        """The name of what computes; see numerics.py."""
+        """Return the name of what computes; see numerics.py."""
         return self.model.encoder.arithmetic + ("+alone" if self.alone else "")
 
     async def call(self, lane: int, function: Callable[[], T]) -> T:
@@ -167,7 +167,7 @@ class Lanes:
         return encoded
 
     def _pool(self, encoded: Encoded, outputs: Sequence[Outputs]) -> dict[int, Array]:
-        """The vector of each sequence that is to have one, by its place in the batch."""
+        """Return the vector of each sequence that is to have one, by its place in the batch."""
         vectors: dict[int, Array] = {}
         by_way = defaultdict[Pooling, list[int]](list)
         for place, each in enumerate(outputs):
@@ -178,12 +178,12 @@ class Lanes:
         return vectors
 
     def _vectors(self, encoded: Encoded, places: Sequence[int], how: Pooling) -> Array:
-        """The vectors of the sequences at some places in the batch, (places, size)."""
+        """Return the vectors of the sequences at some places in the batch, (places, size)."""
         rows = [encoded.packed.rows(place) for place in places]
         return array(self.model.encoder.pool(encoded.last, rows, how))
 
     def _first_wrong(self, packed: packing.Packed) -> int:
-        """The first hidden state that is not finite, of a batch whose last is not."""
+        """Return the first hidden state that is not finite, of a batch whose last is not."""
         last = self.model.encoder.config.layers
         hidden = self.model.encoder(packed, hidden=frozenset(range(last + 1))).hidden
         wrong = (state for state in sorted(hidden) if not finite(hidden[state]))
@@ -211,14 +211,14 @@ class Lanes:
         )
 
     def _parts(self, encoded: Encoded, rows: slice, parts: Parts | None) -> Array | None:
-        """The vectors of a sequence's parts."""
+        """Return the vectors of a sequence's parts."""
         if parts is None:
             return None
         places = [slice(rows.start + first, rows.start + last) for first, last in parts.tokens]
         return array(self.model.encoder.pool(encoded.last, places, parts.pooling))
 
     def _maps(self, encoded: Encoded, rows: slice, selection: Selection | None) -> Maps | None:
-        """What is to be shown of one sequence's attention."""
+        """Return what is to be shown of one sequence's attention."""
         if selection is None:
             return None
         shown = show(encoded.traces, rows, selection)
@@ -226,7 +226,7 @@ class Lanes:
         return Maps(self.model.encoder.kernels.path, heads, _arrays(shown.whole))
 
     def _task(self, tokens: torch.Tensor, outputs: Outputs) -> dict[str, Array]:
-        """What the head makes of one sequence.
+        """Return what the head makes of one sequence.
 
         Raises:
             NonFiniteOutput: NaN or infinity, of which no hidden state is to blame.
@@ -237,7 +237,7 @@ class Lanes:
         return {name: array(part) for name, part in parts.items()}
 
     def _explain(self, encoded: Encoded, rows: slice, outputs: Outputs) -> dict[str, Array]:
-        """Every step of one sequence through the layer asked for."""
+        """Return every step of one sequence through the layer asked for."""
         layer = outputs.explained
         if layer is None:
             return {}
@@ -260,7 +260,7 @@ def finite(rows: torch.Tensor) -> bool:
 
 
 def _entry(encoded: Encoded, rows: slice, layer: int) -> packing.Entry:
-    """Where another pass of a sequence may begin; copies, since a batch is larger."""
+    """Tell where another pass of a sequence may begin; copies, since a batch is larger."""
     residual, mixed = encoded.hidden[layer][rows], encoded.traces[layer].z[rows]
     return packing.Entry(layer, residual.clone(), mixed.clone())
 
@@ -296,6 +296,6 @@ def _arrays(tensors: Mapping[str, torch.Tensor]) -> dict[str, Array]:
 
 
 def array(tensor: torch.Tensor) -> Array:
-    """A tensor as an array, real numbers as float32."""
+    """Return a tensor as an array, real numbers as float32."""
     numbers = tensor.float() if tensor.is_floating_point() else tensor
     return numbers.cpu().numpy()

@@ -21,7 +21,7 @@ LOST = (
 
 
 def sizes(source: Source) -> EncoderConfig:
-    """A model's sizes; its weights stay where they are.
+    """Return a model's sizes; its weights stay where they are.
 
     Raises:
         CheckpointError: a file is missing or broken, or the architecture is not supported.
@@ -32,7 +32,7 @@ def sizes(source: Source) -> EncoderConfig:
 def load(
     source: Source, device: torch.device, dtype: torch.dtype, backend: Kernels | None = None
 ) -> Model:
-    """A folder's model, or a preset with the folder's tokenizer.
+    """Load a folder's model, or a preset with the folder's tokenizer.
 
     Args:
         backend: what computes it; None: the fastest that are right on this machine.
@@ -48,7 +48,7 @@ def load(
 
 
 def rehearse(source: Source) -> str | None:
-    """A folder's digest, once all is as `load` wants it, file by file and number by number.
+    """Return a folder's digest, once all is as `load` wants it, file by file and number by number.
 
     On torch's meta device nothing is kept: it takes the memory of the largest tensors.
 

@@ -26,7 +26,7 @@ class Unservable(Exception):
 
 
 def device(settings: Settings) -> torch.device:
-    """Where the model runs.
+    """Tell where the model runs.
 
     Raises:
         Unservable: a device that is not here.
@@ -38,7 +38,7 @@ def device(settings: Settings) -> torch.device:
 
 
 def gpus() -> int:
-    """The GPUs that torch finds."""
+    """Count the GPUs that torch finds."""
     return torch.cuda.device_count()
 
 
@@ -68,7 +68,7 @@ def positions(settings: Settings, config: EncoderConfig) -> None:
 
 
 def precision(settings: Settings) -> tuple[torch.device, torch.dtype]:
-    """Where the model runs, and in which number format.
+    """Tell where the model runs, and in which number format.
 
     Raises:
         Unservable: see `device`.
@@ -101,7 +101,7 @@ def same_bits(settings: Settings) -> None:
 
 
 def lanes(settings: Settings, device: torch.device) -> int:
-    """How many batches run at once: one a core of a processor; a GPU runs one after the other.
+    """Tell how many batches run at once: one a core of a processor; a GPU runs one after the other.
 
     The batcher takes each of several lanes for its share of the machine, which is a GPU's whole.
 
@@ -116,12 +116,12 @@ def lanes(settings: Settings, device: torch.device) -> int:
 
 
 def cores(replicas: int) -> int:
-    """The cores of one replica when replicas share this machine evenly."""
+    """Count the cores of one replica when replicas share this machine evenly."""
     return max(1, len(os.sched_getaffinity(0)) // replicas)
 
 
 def share(replicas: int, gpus: int) -> float:
-    """The part of a GPU that each of some replicas takes, so that all find a place.
+    """Return the part of a GPU that each of some replicas takes, so that all find a place.
 
     A replica lies on one GPU. Ray counts in ten-thousandths: a part rounded up would leave the
     last replica of a GPU without its place.
@@ -130,5 +130,5 @@ def share(replicas: int, gpus: int) -> float:
 
 
 def budget(speed: float) -> int:
-    """Tokens the device does in BATCH_SECONDS, within reason."""
+    """Return the tokens the device does in BATCH_SECONDS, within reason."""
     return min(max(int(speed * BATCH_SECONDS), FEWEST_BATCH_TOKENS), MOST_BATCH_TOKENS)

@@ -86,12 +86,12 @@ def strict() -> bool | None:
 
 
 def multiprocessors(major: int, minor: int, count: int) -> str:
-    """A kind of GPU; cuBLAS promises equal bits within one."""
+    """Return a kind of GPU; cuBLAS promises equal bits within one."""
     return f"sm{major}{minor}x{count}"
 
 
 def apart(rows: Array, expected: Array) -> float:
-    """The largest difference of two vectors in the same row, of the expected one's length.
+    """Return the largest difference of two vectors in the same row, of the expected one's length.
 
     Args:
         rows, expected: (rows, width).

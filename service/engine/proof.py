@@ -70,13 +70,13 @@ class Proof:
     budget: int
 
     def right(self, result: Result) -> bool:
-        """Whether a canary came out as at the start: bit for bit, where bits are promised."""
+        """Tell whether a canary came out as at the start: bit for bit, where bits are promised."""
         if self.fixed:
             return _tokens(result).tobytes() == self.golden.tobytes()
         return self.close(result)
 
     def close(self, result: Result) -> bool:
-        """Whether a canary came out as at the start but for rounding."""
+        """Tell whether a canary came out as at the start but for rounding."""
         return numerics.apart(_tokens(result), self.golden) <= numerics.CLOSE[self.dtype]
 
 
@@ -151,7 +151,7 @@ def _measured(
     batch_tokens: int | None,
     fixed: bool,
 ) -> Proof:
-    """What comes out of the lanes as they are, and how fast."""
+    """Return what comes out of the lanes as they are, and how fast."""
     if device.type == "cpu":
         speed, small = _speed(lanes, MEASURED_SEQUENCES), SMALL
         speed *= len(lanes) if lanes.alone else 1  # on one core of so many
@@ -224,7 +224,7 @@ def check_trained(model: Model, texts: Sequence[str]) -> None:
 
 
 def _as_long(model: Model, texts: Sequence[str]) -> list[packing.Sequence]:
-    """The sequences of texts that differ, cut to the tokens of the shortest."""
+    """Return the sequences of texts that differ, cut to the tokens of the shortest."""
     whole, limit = [(text,) for text in texts], model.max_tokens
     shortest = min(
         (len(one.token_ids) for one in model.tokenizer(whole, limit, "right")), default=0
@@ -248,7 +248,7 @@ def _made(model: Model, tokens: Sequence[torch.Tensor]) -> Iterator[tuple[str, t
 
 
 def holds(lanes: Lanes, proof: Proof) -> bool:
-    """Whether the canary is right in any company, on one core and on all.
+    """Tell whether the canary is right in any company, on one core and on all.
 
     Raises:
         NotTrustworthy: it differs by more than rounding.
@@ -267,7 +267,7 @@ def holds(lanes: Lanes, proof: Proof) -> bool:
 
 
 def _run_canary(lanes: Lanes, batch: Sequence[Work], threads: int) -> Result:
-    """What comes out for the first of a batch."""
+    """Return what comes out for the first of a batch."""
     result = lanes.run(batch, threads)[0]
     if isinstance(result, Exception):
         raise NotTrustworthy("the canary failed") from result
@@ -284,7 +284,7 @@ def _larger_companies(lanes: Lanes, proof: Proof) -> Iterator[list[Work]]:
 
 
 def pace(lanes: Lanes, full: int) -> tuple[float, int]:
-    """How fast a GPU is: a processor does few tokens as fast as many, a GPU does not.
+    """Tell how fast a GPU is: a processor does few tokens as fast as many, a GPU does not.
 
     Args:
         full: tokens of the largest batch; it is filled by twice as many each time.
@@ -301,13 +301,13 @@ def pace(lanes: Lanes, full: int) -> tuple[float, int]:
 
 
 def _speed(lanes: Lanes, count: int) -> float:
-    """Tokens per second of a batch of so many middling sequences on all cores."""
+    """Return the tokens per second of a batch of so many middling sequences on all cores."""
     batch = [_filler(_middling(lanes.model))] * count
     return sum(map(len, batch)) / _seconds(lanes, batch)
 
 
 def _seconds(lanes: Lanes, batch: Sequence[Work]) -> float:
-    """What a batch takes at its fastest; a neighbour makes some rounds slow, and passes."""
+    """Return what a batch takes at its fastest; a neighbour makes some rounds slow, and passes."""
     fastest, end = math.inf, time.perf_counter() + MEASURED_SECONDS
     while (start := time.perf_counter()) < end:
         lanes.run(batch, len(lanes))
@@ -328,26 +328,26 @@ def _sequence(model: Model, text: str) -> packing.Sequence:
 
 
 def _long(model: Model) -> packing.Sequence:
-    """The canary's ids over and over, as far as the model reads."""
+    """Return the canary's ids over and over, as far as the model reads."""
     ids = _sequence(model, CANARY).token_ids or ()
     most = min(LONG_TOKENS, model.max_tokens)
     return packing.Sequence([ids[i % len(ids)] for i in range(most)])
 
 
 def _vectors(model: Model, sequence: packing.Sequence) -> torch.Tensor:
-    """The last hidden state of a sequence, (tokens, width)."""
+    """Return the last hidden state of a sequence, (tokens, width)."""
     encoded = model.encoder(model.encoder.pack([sequence]))
     return encoded.last[encoded.packed.rows(0)]
 
 
 def _apart(model: Model, plain: Model, sequence: packing.Sequence) -> float:
-    """How far the token vectors of two models are apart, and the ones pooled of them."""
+    """Tell how far the token vectors of two models are apart, and the ones pooled of them."""
     ours, exact = (_read(one, sequence) for one in (model, plain))
     return max(numerics.apart(*pair) for pair in zip(ours, exact, strict=True))
 
 
 def _read(model: Model, sequence: packing.Sequence) -> tuple[Array, Array]:
-    """A sequence's vectors, (tokens, width), and the one made of them, (1, size)."""
+    """Read a sequence's vectors, (tokens, width), and the one made of them, (1, size)."""
     tokens = _vectors(model, sequence)
     pooled = model.encoder.pool(tokens, [slice(0, len(tokens))], model.pooling)
     return array(tokens), array(pooled)

@@ -75,7 +75,7 @@ class Source(NamedTuple):
 
 
 def locate(model: str) -> Source:
-    """Where a model's files lie; a hub's are fetched, once.
+    """Tell where a model's files lie; a hub's are fetched, once.
 
     Args:
         model: the bundled model's name, a local folder, `org/name` or `org/name@revision` on
@@ -102,7 +102,7 @@ def locate(model: str) -> Source:
 
 
 def with_pickles(model: str) -> Path:
-    """The folder of a model with its pickles, for `headlight convert`; a hub's are fetched.
+    """Return the folder of a model with its pickles, for `headlight convert`; a hub's are fetched.
 
     Those of the encoder are left where it has safetensors.
 
@@ -133,7 +133,7 @@ def local(model: str) -> bool:
 
 
 def pin(model: str) -> str:
-    """The name of a hub's model with its revision as a commit; of any other as it is.
+    """Return the name of a hub's model with its revision as a commit; of any other as it is.
 
     Raises:
         ModelNotFound: the hub does not know it.
@@ -158,7 +158,7 @@ def _bundled() -> Path:
 
 
 def _hub(model: str) -> tuple[str, str]:
-    """A hub's name of a repository, and the revision asked for."""
+    """Return a hub's name of a repository, and the revision asked for."""
     match = HUB.fullmatch(model)
     if match is None:
         takes = f"{BUNDLED}, a local folder, org/name or {', '.join(PRESETS)}"
@@ -167,7 +167,7 @@ def _hub(model: str) -> tuple[str, str]:
 
 
 def _fetch(name: str, revision: str, files: Sequence[str]) -> Path:
-    """A repository's files at a revision, in the cache; the folder is named by the commit.
+    """Return a repository's files at a revision, in the cache; the folder is named by the commit.
 
     Raises:
         ModelNotFound: why not, in one line.

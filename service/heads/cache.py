@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def folder() -> Path:
-    """The folder, which need not exist.
+    """Return the folder, which need not exist.
 
     Raises:
         OSError: the user has no home.

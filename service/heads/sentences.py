@@ -72,16 +72,16 @@ class Corpus:
 
     @property
     def relations(self) -> list[str]:
-        """The relations in the order of their first sentence."""
+        """Return the relations in the order of their first sentence."""
         return list(dict.fromkeys(sentence.relation for sentence in self.sentences))
 
     def describe(self) -> dict[str, str | int]:
-        """The corpus as answers name it."""
+        """Return the corpus as answers name it."""
         return {"name": self.name, "digest": self.digest, "sentences": len(self.sentences)}
 
 
 def bundled() -> Corpus:
-    """The corpus of this package."""
+    """Return the corpus of this package."""
     return _corpus(BUNDLED, files("service.heads").joinpath(BUNDLED).read_bytes())
 
 
@@ -92,7 +92,7 @@ def some() -> list[str]:
 
 
 def read(path: Path) -> Corpus:
-    """A corpus of the user's.
+    """Read a corpus of the user's.
 
     Raises:
         BadCorpus: a line of it is wrong, or it has none.
@@ -125,7 +125,7 @@ def _sentences(name: str, content: bytes) -> Iterator[Sentence]:
 
 
 def _sentence(number: int, line: Line) -> Sentence:
-    """A line whose spans were looked up among the words of its text."""
+    """Return a line whose spans were looked up among the words of its text."""
     if line.relation in roles.THRESHOLDS:
         raise ValueError(f"relation: {line.relation!r} is the name of a role by position")
     words = relations.spans(line.text)

@@ -51,7 +51,7 @@ class Heads:
         self._task: asyncio.Task[dict[str, Any]] | None = None
 
     async def answer(self, deadline: float) -> dict[str, Any]:
-        """The survey that is kept; whoever asks where there is none waits for it.
+        """Return the survey that is kept; whoever asks where there is none waits for it.
 
         Whoever stops waiting does not stop it.
 
@@ -89,7 +89,7 @@ class Heads:
             self._task = None
 
     async def _attend(self, sequences: Sequence[Tokenized]) -> list[Tensor]:
-        """The maps of all heads of all layers of each sequence, (heads, query, key)."""
+        """Return the maps of all heads of all layers of each sequence, (heads, query, key)."""
         config = self._model.config
         heads = {layer: tuple(range(config.heads)) for layer in range(config.layers)}
         works = [
@@ -105,7 +105,7 @@ class Heads:
 
 
 def recall(digest: str) -> dict[str, Any] | None:
-    """The survey kept for these weights, None where there is none of this version."""
+    """Return the survey kept for these weights, None where there is none of this version."""
     for place in (_cached, _shipped):
         with suppress(OSError, ValueError):
             survey = orjson.loads(place(digest).read_bytes())
@@ -127,12 +127,12 @@ def keep(survey: dict[str, Any]) -> Path:
 
 
 def serialize(survey: dict[str, Any]) -> bytes:
-    """A survey as it is kept, and as it ships with this package."""
+    """Return a survey as it is kept, and as it ships with this package."""
     return orjson.dumps({"format": FORMAT, **survey}, option=orjson.OPT_INDENT_2) + b"\n"
 
 
 def _holds(survey: dict[str, Any], digest: str) -> bool:
-    """Whether it was made of these weights by the present rules and sentences."""
+    """Tell whether it was made of these weights by the present rules and sentences."""
     ours = sentences.bundled().describe()
     corpus = survey.get("corpus")
     current = isinstance(corpus, dict) and (corpus.get("name") != ours["name"] or corpus == ours)

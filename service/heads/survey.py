@@ -92,7 +92,7 @@ class Evidence:
                 self._links[sentence.relation].append(_link(heads, words, sentence))
 
     def answer(self, heads: int, thresholds: Mapping[str, float]) -> dict[str, Any]:
-        """The roles of all heads, and the relations behind some of them.
+        """Return the roles of all heads, and the relations behind some of them.
 
         Args:
             heads: of a layer.
@@ -141,7 +141,7 @@ def _linguistic(verdicts: Mapping[str, Verdict], head: int) -> list[Role]:
 
 
 def _labels(all_roles: Sequence[Role]) -> dict[str, Any]:
-    """The first role with its numbers, and which others the head fills too."""
+    """Return the first role with its numbers, and which others the head fills too."""
     entries = [
         {key: value if key == "role" else _round(value) for key, value in asdict(role).items()}
         for role in all_roles
@@ -152,10 +152,10 @@ def _labels(all_roles: Sequence[Role]) -> dict[str, Any]:
 
 
 def _verdict(relation: str, verdict: Verdict, heads: int) -> dict[str, Any]:
-    """A relation's verdict as it is answered."""
+    """Return a relation's verdict as it is answered."""
 
     def name(number: int | None) -> str | None:
-        """A head as people write it, such as L5H11."""
+        """Return a head as people write it, such as L5H11."""
         return None if number is None else "L{}H{}".format(*divmod(number, heads))
 
     return {
@@ -171,5 +171,5 @@ def _verdict(relation: str, verdict: Verdict, heads: int) -> dict[str, Any]:
 
 
 def _round(value: float) -> float | None:
-    """A number as it is answered; nothing measured is no number."""
+    """Return a number as it is answered; nothing measured is no number."""
     return None if math.isnan(value) else round(value, PLACES)

@@ -132,7 +132,7 @@ def _refuse(where: str, wrong: Sequence[str]) -> None:
 
 
 def _task(kinds: Collection[str], model: str | None) -> str:
-    """What a Transformer is to hand on, for the modules behind it."""
+    """Return what a Transformer is to hand on, for the modules behind it."""
     if "SpladePooling" in kinds:
         return "fill-mask"
     alone = len(kinds) == 1 and model == "CrossEncoder"

@@ -35,7 +35,7 @@ FOREIGN = {
 
 
 def read_roles(folder: Path, config: EncoderConfig, tokenizer: Tokenizer) -> Mapping[Side, Role]:
-    """How the texts of either side are read.
+    """Read how the texts of either side are read.
 
     Raises:
         CheckpointError: a choice is malformed or not supported, or the vocabulary lacks a token.
@@ -63,7 +63,7 @@ def read_roles(folder: Path, config: EncoderConfig, tokenizer: Tokenizer) -> Map
 
 
 def mask_token(folder: Path, tokenizer: Tokenizer) -> Token:
-    """What fills a query up.
+    """Return what fills a query up.
 
     Raises:
         CheckpointError: the tokenizer has no mask token.
@@ -76,7 +76,7 @@ def mask_token(folder: Path, tokenizer: Tokenizer) -> Token:
 
 
 def special_token(folder: Path, kind: str) -> str | None:
-    """What a tokenizer's files call a special token."""
+    """Return what a tokenizer's files call a special token."""
     for name in (TOKENIZER_CONFIG, SPECIALS):
         token = read_optional(folder / name).get(kind)
         token = token.get("content") if isinstance(token, Mapping) else token
@@ -105,7 +105,7 @@ def _filled(
     config: EncoderConfig,
     tokenizer: Tokenizer,
 ) -> Role:
-    """The role of queries that are filled up."""
+    """Return the role of queries that are filled up."""
     known = {"strategy", "attend", "token", "length"}
     if not isinstance(expansion, Mapping) or not set(expansion) <= known:
         raise CheckpointError(f"{SETTINGS}: not supported: query_expansion {expansion!r}")
@@ -166,7 +166,7 @@ def _check_stored(config: Mapping[str, Any]) -> None:
 
 
 def _length(config: Mapping[str, Any], key: str) -> int | None:
-    """A number of tokens; None where none is said."""
+    """Return a number of tokens; None where none is said."""
     value = config.get(key)
     if value is None:
         return None
@@ -178,7 +178,7 @@ def _length(config: Mapping[str, Any], key: str) -> int | None:
 
 
 def _skipped(mask: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str, frozenset[int]]:
-    """The ids without a vector on either side; words that the vocabulary lacks are none."""
+    """Return the ids without a vector on either side; words that the vocabulary lacks are none."""
     words, tasks = mask.get("skiplist_words") or [], mask.get("skiplist_tasks")
     tasks = [tasks] if isinstance(tasks, str) else tasks
     tasks = ["document"] if tasks is None else tasks

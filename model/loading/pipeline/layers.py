@@ -59,7 +59,7 @@ NORM_EPS = 1e-5  # of torch.nn.LayerNorm, which no file says
 
 
 def read_modes(folder: Path) -> tuple[Mode, ...]:
-    """How a Pooling module reduces token vectors; by the mean where it does not say.
+    """Read how a Pooling module reduces token vectors; by the mean where it does not say.
 
     Raises:
         CheckpointError: names what is not supported.
@@ -83,7 +83,7 @@ def read_layers(
     kernels: Kernels,
     output: str = VECTOR,
 ) -> tuple[Layer, ...]:
-    """What stands behind a Pooling, each layer once it has an effect.
+    """Read what stands behind a Pooling, each layer once it has an effect.
 
     Args:
         modules: kinds of LAYERS and their folders.
@@ -108,7 +108,7 @@ def read_layers(
 
 
 def read_dense(folder: Path, inputs: int, device: torch.device, kernels: Kernels) -> Dense:
-    """A Dense module, of sentence-transformers or of PyLate, whichever vectors it is for.
+    """Read a Dense module, of sentence-transformers or of PyLate, whichever vectors it is for.
 
     Raises:
         CheckpointError: an activation that is not supported, or tensors that do not fit.
@@ -135,7 +135,7 @@ def read_dense(folder: Path, inputs: int, device: torch.device, kernels: Kernels
 
 
 def normalizes(folder: Path) -> str:
-    """Which of its inputs a Normalize module scales to length 1.
+    """Tell which of its inputs a Normalize module scales to length 1.
 
     Raises:
         CheckpointError: neither the vector nor the tokens', or it hands them on by another name.
@@ -150,14 +150,14 @@ def normalizes(folder: Path) -> str:
 
 
 def names_of(config: Mapping[str, Any], default: str = VECTOR) -> tuple[Any, Any]:
-    """What a Dense module reads, and by which name it hands on what it makes."""
+    """Return what a Dense module reads, and by which name it hands on what it makes."""
     read = config.get("module_input_name", default)
     handed = config.get("module_output_name")
     return read, read if handed is None else handed
 
 
 def weights(folder: Path) -> tuple[Path, str]:
-    """The file of a module's weights, and what a refusal calls it.
+    """Return the file of a module's weights, and what a refusal calls it.
 
     Raises:
         CheckpointError: there is none, or a pickle.
@@ -196,7 +196,7 @@ FACTORS = "layer_weights"
 
 
 def read_blend(folder: Path, raw: Mapping[str, Any], config: EncoderConfig) -> Blend | None:
-    """What a folder's token vectors are blended of; None where they are the last layer's.
+    """Read what a folder's token vectors are blended of; None where they are the last layer's.
 
     Where config.json does not say "output_hidden_states": true the library hands its module
     nothing to weigh, and the last layer's vectors go through: so they do here.

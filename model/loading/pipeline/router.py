@@ -85,14 +85,14 @@ def check_routes(folder: Path) -> None:
 
 
 def _default(folder: Path, routes: Iterable[str]) -> str | None:
-    """The route of a text of which nothing is said."""
+    """Return the route of a text of which nothing is said."""
     choices = read_object(folder / ROUTER).get("parameters", {})
     stored: str | None = choices.get("default_route")
     return next(iter(routes)) if stored is None and choices.get("allow_empty_key", True) else stored
 
 
 def _table(folder: Path, tokens: int) -> Tensor:
-    """The weight of each token of a query, (tokens,) float32."""
+    """Return the weight of each token of a query, (tokens,) float32."""
     path, where = layers.weights(folder)
     shapes: dict[str, Shape] = {"weight": (tokens,)}
     with open_tensors({where: path}) as tensors:
@@ -104,6 +104,6 @@ def _table(folder: Path, tokens: int) -> Tensor:
 
 
 def _tokens(folder: Path) -> str:
-    """A tokenizer.json without what a call sets."""
+    """Return a tokenizer.json without what a call sets."""
     stored = read_object(folder / TOKENIZER)
     return json.dumps({key: value for key, value in stored.items() if key not in FREE})

@@ -65,7 +65,7 @@ def read_added(
     defaults: Mapping[str, str],
     settled: Collection[str] = (),
 ) -> Added:
-    """The tokens of a folder.
+    """Read the tokens of a folder.
 
     Args:
         config: its tokenizer_config.json.
@@ -114,7 +114,7 @@ def _others(tokens: Any) -> list[Token] | None:
 
 
 def _of_map(value: Any, before: Any) -> Any:
-    """An entry of special_tokens_map.json; a list goes behind what was `before` there."""
+    """Return an entry of special_tokens_map.json; a list goes behind what was `before` there."""
     if isinstance(value, dict):
         return _made({**value, "special": True})
     if isinstance(value, list) and before:
@@ -141,7 +141,7 @@ def _legacy(entries: Mapping[str, Any], named: set[str]) -> dict[int, AddedToken
 
 
 def _token(value: Any) -> Token:
-    """A token as a file writes it: its text, or an object that says it is one."""
+    """Return a token as a file writes it: its text, or an object that says it is one."""
     if isinstance(value, dict) and value.get("__type") == "AddedToken":
         return _made({key: entry for key, entry in value.items() if key != "__type"})
     if not isinstance(value, str | AddedToken):
@@ -157,7 +157,7 @@ def _made(entry: Any) -> AddedToken:
 
 
 def text_of(token: Token) -> str:
-    """What a token stands for in a text."""
+    """Return what a token stands for in a text."""
     return token if isinstance(token, str) else token.content
 
 

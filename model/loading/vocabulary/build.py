@@ -87,7 +87,7 @@ class Kind:
 def find_tokenizer(
     folder: Path, config: Mapping[str, Any], over: Mapping[str, Any] | None = None
 ) -> Source:
-    """The tokenizer of a folder; without tokenizer.json it is made of the vocabulary.
+    """Find the tokenizer of a folder; without tokenizer.json it is made of the vocabulary.
 
     Args:
         config: its config.json.
@@ -122,7 +122,7 @@ def find_tokenizer(
 
 
 def _kind(folder: Path, own: Mapping[str, Any], config: Mapping[str, Any]) -> Kind:
-    """The kind that a folder names, or its family has.
+    """Return the kind that a folder names, or its family has.
 
     Raises:
         CheckpointError: there is none, its files are missing, or it asks for something else.
@@ -219,7 +219,7 @@ def _roberta_ends(
 
 
 def _end(library: Library, token: str) -> tuple[str, int]:
-    """A special token and its id."""
+    """Return a special token and its id."""
     id = library.token_to_id(token)
     if id is None:
         raise CheckpointError(f"the vocabulary lacks {token}")

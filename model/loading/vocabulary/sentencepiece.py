@@ -95,12 +95,12 @@ def _piece(content: bytes) -> Piece:
 
 
 def _numbers(content: bytes, names: dict[int, str]) -> dict[str, int]:
-    """The fields of a message that have a name here."""
+    """Return the fields of a message that have a name here."""
     return {names[number]: _number(value) for number, value in _fields(content) if number in names}
 
 
 def _fields(content: bytes) -> Iterator[Field]:
-    """Each field of a message by its number: an integer, or the bytes of anything else."""
+    """Yield each field of a message by its number: an integer, or the bytes of anything else."""
     at = 0
     while at < len(content):
         key, at = _varint(content, at)
@@ -124,7 +124,7 @@ def _fields(content: bytes) -> Iterator[Field]:
 
 
 def _varint(content: bytes, at: int) -> tuple[int, int]:
-    """An integer, and where what follows it begins."""
+    """Return an integer, and where what follows it begins."""
     number = 0
     for index, byte in enumerate(content[at : at + VARINT_BYTES]):
         number |= (byte & 0x7F) << (7 * index)
