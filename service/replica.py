@@ -129,7 +129,7 @@ class Replica:
         lanes.on_failure = batches.failed
         batcher = _batcher(settings, lanes, proof, batches, tenants(shared))
         admission = Admission(batcher, metrics, dtype)
-        head, loading = identity.head(dtype), time.perf_counter() - began
+        head, loading = identity.preamble(dtype), time.perf_counter() - began
         vitals.publish(metrics, settings, batcher, head, str(device), loading)
         if model.trained and not model.own_pooling:
             logger.warning(PLAIN)
@@ -195,7 +195,7 @@ class Replica:
         """What GET /info says of the model and the limits."""
         model, config = self.lanes.model, self.lanes.model.config
         return {
-            **self.identity.head(self.dtype),
+            **self.identity.preamble(self.dtype),
             "revision": self.source.commit,
             "family": config.family,
             "trained": model.trained,
@@ -296,7 +296,7 @@ def _gateway(
 def _lessons(
     settings: Settings, identity: Identity, reader: Reader, admission: Admission
 ) -> Lessons:
-    return Lessons(identity.head("float32"), reader, admission, settings.max_answer_json_bytes)
+    return Lessons(identity.preamble("float32"), reader, admission, settings.max_answer_json_bytes)
 
 
 def _batcher(

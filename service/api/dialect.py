@@ -105,7 +105,7 @@ class JSONCall(Call):
     def at_once(self, encoded: Encoded) -> Answer | None:
         if not encoded.small:
             return None
-        made = Encoded(encoded.head, list(encoded.items), encoded.usage)  # or one is refused
+        made = Encoded(encoded.preamble, list(encoded.items), encoded.usage)  # or one is refused
         return Answer([answer.whole(self.tree(made), self.request.encoding)])
 
     def pieces(self, encoded: Encoded) -> Iterator[bytes]:

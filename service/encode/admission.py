@@ -3,8 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -21,7 +20,7 @@ from service.refusals import Refused
 
 T = TypeVar("T")
 
-LATE = (Overloaded, DeadlinePassed, TimeoutError)
+LATE = (Overloaded, DeadlinePassed)
 
 
 class Admission:
@@ -67,14 +66,15 @@ class Admission:
     async def _follow(
         self, course: Course, works: Sequence[Work], deadline: float, key: str
     ) -> tuple[Outcome, Timing]:
-        """One step after the other; while one runs, the next ones are promised."""
+        """Run one step after the other; while one runs, the next ones count."""
         self._batcher.admit(works, deadline, key)
         steps, rest, timings = course.steps(), works, list[Timing]()
         step = next(steps)
         while True:
             rest = rest[len(step) :]
-            with self._batcher.promised(rest, key):
-                results, timing = await self._batcher.submit(step, deadline, key, bounded=False)
+            results, timing = await self._batcher.submit(
+                step, deadline, key, bounded=False, following=rest
+            )
             timings.append(timing)
             try:
                 step = steps.send(results)
@@ -86,10 +86,9 @@ class Admission:
         self, running: Awaitable[T], works: Sequence[Work], deadline: float, record: Record
     ) -> T:
         """Wait for works in time; how they end, as clients are told."""
+        record.began, start = 0.0, time.monotonic()
         try:
-            with record.batched():
-                async with asyncio.timeout(deadline - time.monotonic()):
-                    results = await running
+            results = await running
         except LATE as error:
             raise self._wording(error, works, deadline, record) from None
         except asyncio.CancelledError:
@@ -99,6 +98,8 @@ class Admission:
             raise Refused("not_ready", retry_after=1) from None
         except NonFiniteOutput as error:
             raise Refused("nonfinite_output", layer=error.layer, dtype=self._dtype) from None
+        finally:
+            record.waited(start)
         self._metrics.encoded(sum(map(len, works)), record.key)
         return results
 
@@ -132,13 +133,8 @@ class Admission:
         except LATE as error:
             raise self._wording(error, works, deadline, record) from None
 
-    def foreseen(
-        self, tokens: int, deadline: float, record: Record, *, aside: bool
-    ) -> AbstractContextManager[None]:
+    def foresee(self, tokens: int, deadline: float, record: Record, *, aside: bool) -> None:
         """Refuse what would most likely not be admitted, before more is done for it.
-
-        Returns:
-            Of what is let in, a context in which it counts as coming.
 
         Args:
             tokens: about how many it holds.
@@ -154,7 +150,24 @@ class Admission:
             raise self._overloaded(error, record) from None
         except DeadlinePassed:
             raise Refused("deadline_exceeded") from None
-        return self._batcher.coming(tokens if aside else 0, record.key)
+
+    async def read_aside(
+        self, read: Callable[[], Awaitable[T]], tokens: int, held: int, record: Record
+    ) -> T:
+        """Wait for inputs to be read aside; meanwhile they count as coming.
+
+        Args:
+            tokens: about how many they hold, and held: bytes in place of the body's.
+
+        Raises:
+            Refused: there is no room for them, or what reading raises.
+        """
+        self._batcher.expect(tokens, record.key)
+        try:
+            self.settle(record, held)
+            return await read()
+        finally:
+            self._batcher.expect(-tokens, record.key)
 
     def _wording(
         self, error: Exception, works: Sequence[Work], deadline: float, record: Record

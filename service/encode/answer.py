@@ -43,7 +43,7 @@ class Identity:
     weights: str
     numerics: str
 
-    def head(self, dtype: str) -> dict[str, str]:
+    def preamble(self, dtype: str) -> dict[str, str]:
         """What every answer says of it."""
         return {
             "model": self.model,
@@ -86,12 +86,12 @@ class Encoded:
     """An answered request, to be written in some dialect.
 
     Args:
-        head: what every answer says of the model.
+        preamble: what every answer says of the model.
         items: one for each input, each made when the answer has come so far, once.
         usage: what the request took: tokens and more.
     """
 
-    head: Mapping[str, Any]
+    preamble: Mapping[str, Any]
     items: Iterable[Item]
     usage: Mapping[str, Any]
 
@@ -150,7 +150,7 @@ def cast(array: Array, dtype: str) -> Array:
 def tree(encoded: Encoded) -> dict[str, Any]:
     """Return an answer of our own API as JSON nests it, with arrays as leaves."""
     data = Each(map(_tree, encoded.items))
-    return {**encoded.head, "data": data, "usage": encoded.usage}
+    return {**encoded.preamble, "data": data, "usage": encoded.usage}
 
 
 def whole(tree: Any, encoding: str = "json") -> bytes:
@@ -176,7 +176,7 @@ def as_safetensors(encoded: Encoded) -> Iterator[bytes]:
     for index, item in enumerate(encoded.items):
         tensors |= {f"{index}.{name}": array for name, array in _arrays(item)}
         data.append(_facts(item))
-    yield from as_file({**encoded.head, "data": data, "usage": encoded.usage}, tensors)
+    yield from as_file({**encoded.preamble, "data": data, "usage": encoded.usage}, tensors)
 
 
 def as_file(told: Mapping[str, Any], tensors: Mapping[str, Array]) -> Iterator[bytes]:

@@ -68,13 +68,16 @@ def costs(
     token = flops(config, [SHORT_TOKENS], []) / SHORT_TOKENS
 
     def of(work: Work) -> float:
-        head, parts, attention = work.outputs.task_head, work.outputs.parts, work.outputs.attention
-        beside: float = head.flops(len(work)) if head else 0
-        beside += SPAN_FLOPS * len(parts.tokens) if parts else 0
-        beside += maps.work(attention, config) if attention else 0
-        if work.outputs.explained is not None:
-            beside += explained_flops(config, len(work))
-        return encoding(len(work), work.entered) + beside / token
+        outputs, length, beside = work.outputs, len(work), 0.0
+        if outputs.task_head:
+            beside += outputs.task_head.flops(length)
+        if outputs.parts:
+            beside += SPAN_FLOPS * len(outputs.parts.tokens)
+        if outputs.attention:
+            beside += maps.work(outputs.attention, config)
+        if outputs.explained is not None:
+            beside += explained_flops(config, length)
+        return encoding(length, work.entered) + beside / token
 
     return of
 

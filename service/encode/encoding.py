@@ -17,7 +17,7 @@ from service.encode.interventions import Outcome, moved
 from service.encode.plan import Plan
 from service.encode.price import DOUBLE, HALF, Offer, Price, number
 from service.encode.request import Part, Request
-from service.engine.work import Outputs, Result, Work
+from service.engine.work import Result, Work
 from service.refusals import Refused
 
 # forms that say less in less, without what they do not read; of the latter a refusal names only
@@ -43,6 +43,9 @@ class Encodings:
 
     def price(self, request: Request, plan: Plan) -> Price:
         """Return what the answer will weigh."""
+        if plan.alone and not request.layout.padded:
+            vectors = len(plan.works) * _numbers(plan.works[0].outputs.pooling, self._config.width)
+            return Price({"pooled": number(request) * vectors}, request.layout)
         parts = self._weigh(request, plan.works, number(request))
         held = plan.held + max(map(maps_price.held, plan.attention()), default=0)
         return Price(parts, request.layout, held)
@@ -99,8 +102,6 @@ class Encodings:
         """Return the bytes of each part that there is, by the bytes of a number."""
         works, outputs, width = self._padded(request, works), works[0].outputs, self._config.width
         vectors = _numbers(outputs.pooling, width) * len(works)
-        if outputs == Outputs(outputs.pooling):  # vectors alone: most requests
-            return {"pooled": number * vectors}
         for parts in [work.outputs.parts for work in works if work.outputs.parts]:
             vectors += _numbers(parts.pooling, width) * len(parts.tokens)
         rows = number * width * sum(map(len, works))
@@ -182,7 +183,7 @@ def _item(
         except answer.NotFinite:
             raise Refused("nonfinite_output", layer=layer, dtype=request.dtype) from None
 
-    source, outputs = plan.inputs[index], plan.works[index].outputs
+    source, selection = plan.works[index], plan.works[index].outputs.attention
     facts = {**source.facts, "truncated": source.truncated, "length": source.length}
     if index in plan.spans:
         facts["spans"] = [span.facts() for span in plan.spans[index]]
@@ -193,7 +194,7 @@ def _item(
         made = {name: cast(array) if name in REAL else array for name, array in result.task.items()}
         task = plan.task.show(source.facts, made)
     item = Item(
-        len(source.sequence),
+        len(source),
         facts,
         pooled=None if result.pooled is None else cast(result.pooled),
         tokens=None if result.tokens is None else cast(result.tokens),
@@ -201,7 +202,6 @@ def _item(
         task=task,
         parts=None if result.parts is None else cast(result.parts),
     )
-    selection = outputs.attention
     if selection is None or result.attention is None:
         return item
     return replace(

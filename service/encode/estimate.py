@@ -5,8 +5,8 @@ from sys import getsizeof
 
 import numpy as np
 
-from service.encode.inputs import THREAD_CHARACTERS, ModelInput
 from service.encode.request import Base64, Input
+from service.engine.work import Work
 
 AROUND = 2  # tokens that stand around a text
 KEEP = 0.9  # of what was seen before, at each request
@@ -32,55 +32,48 @@ class Estimate:
         self._longest, self._most = longest, most
         self._tokens, self._characters = 1.0, USUAL_CHARACTERS
 
-    def tokens(self, inputs: Sequence[Input], sizes: Sequence[int]) -> int:
-        """About how many tokens these inputs hold; embeddings count as few.
+    def tokens(self, inputs: Sequence[Input]) -> tuple[int, int]:
+        """Return about how many tokens these inputs hold, and exactly how many characters.
 
-        Args:
-            sizes: what `characters` says of them.
+        Embeddings count as few tokens.
         """
         ratio, longest = self._tokens / self._characters, self._longest
-        tokens = 0
-        for one, size in zip(inputs, sizes, strict=True):
+        tokens, characters = 0, 0
+        for one in inputs:
+            size = len(one.text or "") + len(one.pair or "")
             ids = one.token_ids
-            about = int(size * ratio) + AROUND if ids is None else len(ids)
-            tokens += min(about, longest)
-        return min(tokens, self._most)
+            tokens += min(int(size * ratio) + AROUND if ids is None else len(ids), longest)
+            characters += size
+        return min(tokens, self._most), characters
 
-    def learn(self, sizes: Sequence[int], outcome: Sequence[ModelInput]) -> None:
+    def learn(self, inputs: Sequence[Input], works: Sequence[Work]) -> None:
         """Remember how many tokens the texts among some inputs turned out to be."""
-        texts = [
-            (size, became.length - AROUND)
-            for size, became in zip(sizes, outcome, strict=True)
-            if size and not became.truncated
-        ]
-        if texts:
-            self._characters = KEEP * self._characters + sum(size for size, _ in texts)
-            self._tokens = KEEP * self._tokens + max(1, sum(tokens for _, tokens in texts))
+        tokens, characters = 0, 0
+        for one, work in zip(inputs, works, strict=True):
+            size = len(one.text or "") + len(one.pair or "")
+            if size and len(work) >= work.length:  # not cut
+                tokens, characters = tokens + work.length - AROUND, characters + size
+        if characters:
+            self._characters = KEEP * self._characters + characters
+            self._tokens = KEEP * self._tokens + max(1, tokens)
 
 
-def waits(sizes: Sequence[int]) -> bool:
-    """Whether texts of so many characters wait to be tokenized; few are, on the spot."""
-    return sum(sizes) >= THREAD_CHARACTERS
-
-
-def characters(inputs: Sequence[Input]) -> list[int]:
-    """The characters of each input; of one without a text, 0."""
-    return [len(one.text or "") + len(one.pair or "") for one in inputs]
-
-
-def held(inputs: Sequence[Input], read: Sequence[ModelInput] = ()) -> int:
-    """About how many bytes inputs keep.
+def held(inputs: Sequence[Input], works: Sequence[Work] = ()) -> int:
+    """Return about how many bytes inputs keep.
 
     Args:
-        read: what they became; empty before they are read.
+        works: what they became; empty before they are read.
     """
-    each = list(map(_held, inputs))
-    for one, became in zip(inputs, read, strict=False):
-        token = (COPY_BYTES if one.text is None else TOKEN_BYTES) + (
-            FACT_BYTES if became.facts else 0
-        )
-        each.append(token * len(became.sequence))
-    return REQUEST_BYTES + INPUT_BYTES * len(inputs) + sum(each)
+    size = REQUEST_BYTES + INPUT_BYTES * len(inputs)
+    for one in inputs:
+        if one.text is None or one.pair is not None:
+            size += _held(one)
+        else:
+            size += getsizeof(one.text)
+    for one, work in zip(inputs, works, strict=False):
+        token = COPY_BYTES if one.text is None else TOKEN_BYTES
+        size += len(work) * (token + FACT_BYTES if work.facts else token)
+    return size
 
 
 def _held(item: Input) -> int:

@@ -24,7 +24,8 @@ from model.config import EncoderConfig
 from service.encode.admission import Admission
 from service.encode.answer import Encoded, Identity, Item
 from service.encode.cost import copy_flops, flops, head_flops
-from service.encode.estimate import Estimate, characters, held, waits
+from service.encode.estimate import Estimate, held
+from service.encode.inputs import THREAD_CHARACTERS
 from service.encode.interventions import Outcome
 from service.encode.plan import Plan, Planner
 from service.encode.price import Offer, Price
@@ -90,18 +91,21 @@ class Gateway:
         """
         record.input, ending = _kind(request), self.endings[type(request.ending)]
         ending.check(request)
-        sizes = characters(request.inputs)
-        tokens, aside = self._estimate.tokens(request.inputs, sizes), waits(sizes)
-        with self._admission.foreseen(tokens, deadline, record, aside=aside):
-            if aside:
-                self._admission.settle(record, held(request.inputs))
+        inputs = request.inputs
+        tokens, characters = self._estimate.tokens(inputs)
+        aside = characters >= THREAD_CHARACTERS
+        self._admission.foresee(tokens, deadline, record, aside=aside)
+        if aside:
+            read = partial(self._planner.plan, request, deadline, record)
+            plan = await self._admission.read_aside(read, tokens, held(inputs), record)
+        else:
             plan = await self._planner.plan(request, deadline, record)
-        self._estimate.learn(sizes, plan.inputs)
+        self._estimate.learn(inputs, plan.works)
         if request.layout.padded:
             self._planner.check_tokens(len(plan.works) * max(plan.lengths))
         price = ending.price(request, plan)
         self._check(request, plan, price)
-        asked = held(request.inputs, plan.inputs) - record.hold.bytes["bodies"]
+        asked = held(inputs, plan.works) - record.hold.bytes["bodies"]
         self._admission.reserve(record, bodies=asked, arrays=price.made, answers=price.written)
         if plan.course is None:
             results, timing = await self._admission.run(plan.works, deadline, record)
@@ -112,7 +116,7 @@ class Gateway:
             heads = sum(len(h) for one in plan.attention() for h in one.heads.values())
             self._metrics.shown(request.attention.form, heads, price.parts["attention"])
         items = await ending.finish(request, plan, outcome, deadline)
-        return Encoded(self._identity.head(request.dtype), items, _usage(plan, price, timing))
+        return Encoded(self._identity.preamble(request.dtype), items, _usage(plan, price, timing))
 
     async def dry_run(self, request: Request, deadline: float, record: Record) -> dict[str, Any]:
         """Return what a request would cost and whether it would be admitted now; compute nothing.
@@ -125,7 +129,7 @@ class Gateway:
         plan = await self._planner.plan(request, deadline, record)
         price = ending.price(request, plan)
         cost = {
-            "tokens": sum(plan.lengths),
+            "tokens": plan.tokens,
             "attention_bytes": price.parts.get("attention", 0),
             "answer_bytes": price.total,
             "flops": flops(self._config, plan.lengths, plan.attention()) + head_flops(plan.works),
@@ -151,13 +155,14 @@ class Gateway:
 
 def _kind(request: Request) -> str:
     """Return the kind of a request's inputs, as the metrics' label."""
-    kinds = {one.kind for one in request.inputs}
+    inputs = request.inputs
+    kinds = {inputs[0].kind} if len(inputs) == 1 else {one.kind for one in inputs}
     return kinds.pop() if len(kinds) == 1 else "mixed" if kinds else "none"
 
 
 def _usage(plan: Plan, price: Price, timing: Timing) -> Mapping[str, Any]:
     return {
-        "tokens": sum(plan.lengths),
+        "tokens": plan.tokens,
         "attention_bytes": price.parts.get("attention", 0),
         "answer_bytes": price.total,
         "queue_ms": round(timing.queued * 1000, 3),

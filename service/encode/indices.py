@@ -8,8 +8,8 @@ from typing import Any
 
 from model.maps.units import Units
 from service.encode.aside import Steps
-from service.encode.inputs import ModelInput
 from service.encode.request import MOST_WORD, Attention, Gate, Input, Patch, Sweep
+from service.engine.work import Work
 from service.refusals import Refused
 
 LAYER = re.compile("0|-?[1-9][0-9]{0,8}", re.ASCII)  # as JSON names a layer
@@ -114,7 +114,7 @@ def _check_heads(named: Sequence[tuple[int, int]], layers: int, heads: int, fiel
 
 def named_rows(
     rows: Sequence[int | str],
-    inputs: Sequence[ModelInput],
+    inputs: Sequence[Work],
     items: Sequence[Input],
     normal: Callable[[str], str],
 ) -> Steps[list[Named]]:
@@ -129,7 +129,7 @@ def named_rows(
     names = {row: normal(row.strip()) for row in rows if isinstance(row, str)}
     named: list[Named] = []
     for index, (source, item) in enumerate(zip(inputs, items, strict=True)):
-        if len(rows) > len(source.sequence):  # this bounds what the names cost
+        if len(rows) > len(source):  # this bounds what the names cost
             detail = f"inputs[{index}] has fewer rows than are named"
             raise Refused.at("index_out_of_range", "attention", "rows", detail=detail)
         words = _words(index, source, item, normal)
@@ -201,7 +201,7 @@ def locate(
 
 
 def _words(
-    index: int, source: ModelInput, item: Input, normal: Callable[[str], str]
+    index: int, source: Work, item: Input, normal: Callable[[str], str]
 ) -> dict[str, list[list[int]]]:
     """The tokens of each word of an input, a list for each time that it stands there."""
     facts = source.facts

@@ -3,9 +3,9 @@
 import base64
 import binascii
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -16,10 +16,12 @@ from model.config import EncoderConfig
 from model.errors import SequenceTooLong
 from model.loading.sentence_transformers import Prompts
 from model.text.frame import Role, Tokenized
-from model.text.pieces import Reading, exhaust
+from model.text.pieces import exhaust
 from model.text.tokenizer import Cut, Tokenizer, Truncate
 from service.encode.aside import Aside
 from service.encode.request import Base64, Documents, Input
+from service.engine.work import Outputs, Work
+from service.observe.record import Record
 from service.refusals import Refused
 from service.wording.words import counted, meant, quoted
 
@@ -30,29 +32,10 @@ EMPTY = "expected one character or more, received an empty string"
 
 LONE = "this model looks queries up by their tokens; expected a lone text"
 
+NOTHING = Outputs()
 FACTS = ("tokens", "token_ids", "offsets", "words", "special")
 
 Array = NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True)
-class ModelInput:
-    """One input as the model will run it.
-
-    Args:
-        length: tokens before truncation; if they are not counted, at least so many.
-        facts: its tokens as the answer shows them.
-        role: the side of a late interaction that it was read for.
-    """
-
-    sequence: packing.Sequence
-    length: int
-    facts: Mapping[str, Any]
-    role: Role | None = None
-
-    @property
-    def truncated(self) -> bool:
-        return len(self.sequence) < self.length
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,48 +60,55 @@ class Reader:
 
     async def read(
         self,
-        items: Sequence[Input],
+        inputs: Sequence[Input],
         truncate: Cut,
         deadline: float,
         *,
         facts: bool,
+        outputs: Outputs = NOTHING,
+        record: Record | None = None,
         counted: bool = True,
         prompt_name: str | None = None,
         role: Role | None = None,
         documents: Documents | None = None,
-    ) -> list[ModelInput]:
+    ) -> list[Work]:
         """Tokenize the texts, check the rest; in the order given.
 
         Args:
-            prompt_name: of what goes before each text; None: the checkpoint's default.
             truncate: "own" is the side that the checkpoint names.
-            role: the side of a late interaction that they are read for.
             deadline: when the answer must be there, on time.monotonic's clock.
             facts: whether the answer shows the tokens; else their facts stay empty.
-            documents: how the second texts of pairs are read, where they are documents.
+            outputs: what is wanted of each, and record: of the request that they are of.
             counted: whether it shows how long texts are that are cut; see Tokenizer.reading.
+            prompt_name: of what goes before each text; None: the checkpoint's default.
+            role: the side of a late interaction that they are read for.
+            documents: how the second texts of pairs are read, where they are documents.
 
         Raises:
             Refused: too much waits to be tokenized, or an input cannot be read; `loc` says which.
         """
         truncate = self.tokenizer.where(truncate)
-        texts = [index for index, item in enumerate(items) if item.text is not None]
         own = None if role is None or prompt_name is not None else role.prompt
         prompt = self.prompt(prompt_name) if own is None else own
-        if prompt_name is not None and len(texts) < len(items):
-            at = next(index for index, item in enumerate(items) if item.text is None)
-            detail = '"prompt_name" goes with texts, and this input is not one'
-            raise Refused.at("prompt_without_text", "inputs", at, detail=detail)
-        for index in texts:
-            self._check_text(items[index], index, documents is not None)
-            if role is not None and any(role.bare) and items[index].pair is not None:
-                raise Refused.at("shape_mismatch", "inputs", index, "pair", detail=LONE)
-        pairs = [_pair(items[index]) for index in texts]
+        if prompt_name is not None:
+            _check_texts(inputs)
+        texts, parts, characters = list[int](), list[tuple[str] | tuple[str, str]](), 0
+        for index, one in enumerate(inputs):
+            text, pair = one.text, one.pair
+            if text is None:
+                continue
+            if not text or pair is not None or len(text) > self.max_characters:
+                self._check_text(one, index, documents is not None, role)
+            texts.append(index)
+            parts.append((text,) if pair is None else (text, pair))
+            characters += len(prompt) + len(text)
+            if pair is not None:
+                characters += len(prompt) + len(pair)
         limit, added = self.max_tokens, 0
         if role is not None:
             limit, added = min(role.length, limit), role.added
         reading = self.tokenizer.reading(
-            pairs,
+            parts,
             limit - added,
             truncate,
             prompt,
@@ -126,17 +116,19 @@ class Reader:
             facts=facts,
             second=documents.most if documents else None,
         )
-        characters = sum(len(prompt) + len(part) for pair in pairs for part in pair)
         try:
-            sequences = await self._tokenize(reading, characters, deadline)
+            if characters < THREAD_CHARACTERS:
+                tokenized = exhaust(reading)
+            else:
+                tokenized = await self.aside.run(reading, deadline, characters)
         except SequenceTooLong as error:
             _refuse_length(error.length + added, limit, texts[error.index])
-        tokenized = dict(zip(texts, sequences, strict=True))
+        rest = iter(tokenized)
         return [
-            self._of_text(tokenized[index], item.pair is not None, facts, role)
-            if index in tokenized
-            else self._of_numbers(item, index, truncate, facts, limit, role)
-            for index, item in enumerate(items)
+            self._of_numbers(one, index, truncate, facts, limit, role, outputs, record)
+            if one.text is None
+            else self._of_text(next(rest), one.pair is not None, facts, role, outputs, record)
+            for index, one in enumerate(inputs)
         ]
 
     def prompt(self, name: str | None) -> str:
@@ -155,15 +147,7 @@ class Reader:
                 "prompt_not_found", "prompt_name", detail=detail, prompts=names
             ) from None
 
-    async def _tokenize(
-        self, reading: Reading[list[Tokenized]], characters: int, deadline: float
-    ) -> list[Tokenized]:
-        """Short texts on the spot, others in their turn."""
-        if characters < THREAD_CHARACTERS:
-            return exhaust(reading)
-        return await self.aside.run(reading, deadline, characters)
-
-    def _check_text(self, item: Input, index: int, documents: bool) -> None:
+    def _check_text(self, item: Input, index: int, documents: bool, role: Role | None) -> None:
         for name, text in (("text", item.text), ("pair", item.pair)):
             if text == "" and not (documents and name == "pair"):
                 raise Refused.at("sequence_empty", "inputs", index, name, detail=EMPTY)
@@ -171,17 +155,29 @@ class Reader:
                 most = self.max_characters
                 loc = ("inputs", index, name)
                 raise Refused.at("text_too_long", *loc, length=len(text), limit=most)
+        if role is not None and any(role.bare) and item.pair is not None:
+            raise Refused.at("shape_mismatch", "inputs", index, "pair", detail=LONE)
 
-    def _of_text(self, text: Tokenized, paired: bool, facts: bool, role: Role | None) -> ModelInput:
+    def _of_text(
+        self,
+        text: Tokenized,
+        paired: bool,
+        facts: bool,
+        role: Role | None,
+        outputs: Outputs,
+        record: Record | None,
+    ) -> Work:
         unseen = 0
         if role is not None:
             unseen, text = role.unseen(text), role.frame(text)
         # a table of one row tells no segments apart, whatever types the tokenizer gives a pair
         types = text.types if self.config.types > 1 else None
-        names = (*FACTS, "segments") if paired else FACTS
-        shown = {name: getattr(text, name) for name in names} if facts else {}
+        shown: dict[str, Any] = {}
+        if facts:
+            names = (*FACTS, "segments") if paired else FACTS
+            shown = {name: getattr(text, name) for name in names}
         sequence = packing.Sequence(text.token_ids, types, unseen=unseen)
-        return ModelInput(sequence, text.length, shown, role)
+        return Work(sequence, outputs, record, None, text.length, shown, role)
 
     def _of_numbers(
         self,
@@ -191,21 +187,25 @@ class Reader:
         facts: bool,
         limit: int,
         role: Role | None,
-    ) -> ModelInput:
+        outputs: Outputs,
+        record: Record | None,
+    ) -> Work:
         if item.token_ids is not None:
             ids, types = item.token_ids, item.token_type_ids
             types = [0] * len(ids) if types is None else types
             cut = _cut(len(ids), index, truncate, limit)
             self._check_ids(ids, types, index)
             shown = self._facts(ids[cut]) if facts else {}
-            return ModelInput(packing.Sequence(ids[cut], types[cut]), len(ids), shown, role)
+            sequence = packing.Sequence(ids[cut], types[cut])
+            return Work(sequence, outputs, record, None, len(ids), shown, role)
         if item.embeddings is None:
             raise RuntimeError("an input of no kind: this is a bug")
         vectors = _vectors(item.embeddings, index)
         self._check_vectors(vectors, index)
         cut = _cut(len(vectors), index, truncate, limit)
         sequence = packing.Sequence(embeddings=torch.from_numpy(vectors[cut]))
-        return ModelInput(sequence, len(vectors), dict.fromkeys(FACTS) if facts else {})
+        shown = dict.fromkeys(FACTS) if facts else {}
+        return Work(sequence, outputs, record, None, len(vectors), shown)
 
     def _check_ids(self, ids: Sequence[int], types: Sequence[int], index: int) -> None:
         if not ids:
@@ -246,6 +246,14 @@ class Reader:
         }
 
 
+def _check_texts(inputs: Sequence[Input]) -> None:
+    """Refuse inputs that no prompt goes before."""
+    for index, one in enumerate(inputs):
+        if one.text is None:
+            detail = '"prompt_name" goes with texts, and this input is not one'
+            raise Refused.at("prompt_without_text", "inputs", index, detail=detail)
+
+
 def _cut(length: int, index: int, truncate: Truncate, limit: int) -> slice:
     """What is left of a sequence that is used as given."""
     if length <= limit:
@@ -263,13 +271,8 @@ def _check_table(numbers: Sequence[int], size: int, index: int, field: str) -> N
         raise Refused.at("token_out_of_range", "inputs", index, field, detail=detail, limit=size)
 
 
-def _refuse_length(length: int, limit: int, index: int) -> None:
+def _refuse_length(length: int, limit: int, index: int) -> NoReturn:
     raise Refused.at("sequence_too_long", "inputs", index, length=length, limit=limit)
-
-
-def _pair(item: Input) -> tuple[str] | tuple[str, str]:
-    text = item.text or ""
-    return (text,) if item.pair is None else (text, item.pair)
 
 
 def _vectors(embeddings: Array | Sequence[Sequence[float]] | Base64, index: int) -> Array:

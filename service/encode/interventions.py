@@ -22,7 +22,6 @@ from model.config import EncoderConfig
 from model.encoder import Encoder
 from model.task_heads import Classifier
 from service.encode.indices import gate_scales, heads_by_layer, patch_sources
-from service.encode.inputs import ModelInput
 from service.encode.request import Request
 from service.engine.work import Array, Outputs, Result, Work
 from service.refusals import Refused
@@ -176,8 +175,8 @@ class Interventions:
     scale: float = 0.0
 
     @classmethod
-    def of(cls, request: Request, outputs: Outputs, encoder: Encoder) -> "Interventions":
-        """Those of a request, before any input is read.
+    def of(cls, request: Request, outputs: Outputs, encoder: Encoder) -> "Interventions | None":
+        """Return those of a request, before any input is read; None where it changes nothing.
 
         Args:
             outputs: of each of its inputs.
@@ -186,6 +185,9 @@ class Interventions:
             Refused: a head or an input that does not exist, more copies than may be, a sweep of
                 nothing, or one of a model whose vectors are made of states that copies skip.
         """
+        if not (request.gates or request.sweep):
+            if not any([one.gates or one.patch for one in request.inputs]):
+                return None
         config = encoder.config
         each = edits(request, config)
         if (sweep := request.sweep) is None:
@@ -206,19 +208,14 @@ class Interventions:
             raise Refused.at("batch_too_large", "sweep", detail=detail, limit=MOST_COPIES)
         return cls(config, each, heads, sweep.scale)
 
-    @property
-    def none(self) -> bool:
-        """Whether it changes nothing."""
-        return not self.heads and not any(one.gates or one.patches for one in self.edits)
-
-    def check(self, inputs: Sequence[ModelInput], check_tokens: CheckTokens) -> None:
+    def check(self, inputs: Sequence[Work], check_tokens: CheckTokens) -> None:
         """Refuse values of an input of another length, and more work or memory than may be.
 
         Args:
             check_tokens: refuses too many tokens of a request; told what holds them.
         """
         check_lengths(self.edits, inputs)
-        lengths, layers = [len(one.sequence) for one in inputs], self.config.layers
+        lengths, layers = [len(one) for one in inputs], self.config.layers
         passes = sum(len(heads) * (layers - layer) for layer, heads in self.heads.items()) / layers
         tokens = math.ceil((1 + passes) * sum(lengths))
         check_tokens(tokens, "with its sweep it takes the work of")
@@ -301,12 +298,12 @@ def edits(request: Request, config: EncoderConfig) -> list[Edits]:
     return each
 
 
-def check_lengths(each: Sequence[Edits], inputs: Sequence[ModelInput]) -> None:
+def check_lengths(each: Sequence[Edits], inputs: Sequence[Work]) -> None:
     """Refuse values of an input that has another number of tokens."""
     for index, one in enumerate(each):
-        length = len(inputs[index].sequence)
+        length = len(inputs[index])
         for _, source in one.sources:
-            if (other := len(inputs[source].sequence)) != length:
+            if (other := len(inputs[source])) != length:
                 detail = f"this input has {length:,} tokens, and its source has {other:,}"
                 raise Refused.at("patch_mismatch", "inputs", index, "patch", detail=detail)
 

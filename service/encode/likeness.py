@@ -198,9 +198,9 @@ def _item(
     plan: Plan, index: int, more: dict[str, Any], arrays: dict[str, Array] | None = None
 ) -> Item:
     """What is answered of one text: its tokens, and what it has to do with the left one."""
-    source = plan.inputs[index]
+    source = plan.works[index]
     cut = {"truncated": source.truncated, "length": source.length}
-    return Item(len(source.sequence), {**source.facts, **cut, **more}, arrays=arrays or {})
+    return Item(len(source), {**source.facts, **cut, **more}, arrays=arrays or {})
 
 
 class Table:

@@ -97,9 +97,9 @@ def _vectors(result: Result) -> tuple[Array, Array]:
 
 def _item(plan: Plan, index: int, score: Mapping[str, Any], arrays: Mapping[str, Array]) -> Item:
     """What is answered of one text: its score, its tokens, and what they match."""
-    source = plan.inputs[index]
+    source = plan.works[index]
     cut = {"truncated": source.truncated, "length": source.length}
-    return Item(len(source.sequence), {**score, **source.facts, **cut}, arrays=arrays)
+    return Item(len(source), {**score, **source.facts, **cut}, arrays=arrays)
 
 
 def _weigh(counts: Sequence[int], documents: int) -> int:

@@ -20,7 +20,7 @@ from service.encode.indices import (
     named_rows,
     row_numbers,
 )
-from service.encode.inputs import THREAD_CHARACTERS, ModelInput, Reader
+from service.encode.inputs import THREAD_CHARACTERS, Reader
 from service.encode.interventions import Course, Interventions
 from service.encode.request import (
     MOST_SPANS,
@@ -30,7 +30,6 @@ from service.encode.request import (
     MultiVector,
     Pooled,
     Request,
-    Wanted,
 )
 from service.encode.tasks import Task
 from service.engine.work import Outputs, Parts, Work
@@ -39,6 +38,7 @@ from service.refusals import Refused
 from service.settings import Settings
 from service.wording.fault import Loc
 
+SHOWING = (LabelTokens, MultiVector)  # answers that show the tokens
 MOST_KEYS, MOST_BLOCKS = 8, 32  # where a request does not say
 
 FIRST = (
@@ -54,13 +54,16 @@ class Plan:
     """The sequences of a request and what is wanted of each, in its order.
 
     Args:
+        tokens: of all works.
+        alone: whether one vector of each is all that is wanted, as of most requests.
         units: of a comparison that shows shares, the rows or columns of each.
         spans: those that get a vector of their own, by sequence.
         course: how the works follow from each other, where they do.
     """
 
-    inputs: Sequence[ModelInput]
     works: Sequence[Work]
+    tokens: int
+    alone: bool = False
     units: Sequence[Units] = ()
     spans: Mapping[int, Sequence[Span]] = field(default_factory=dict)
     task: Task | None = None
@@ -95,6 +98,7 @@ class Planner:
 
     def __init__(self, name: str, model: Model, reader: Reader, settings: Settings) -> None:
         self._name, self._model, self._reader, self._settings = name, model, reader, settings
+        self._own = Outputs(model.pooling)
 
     @property
     def longest(self) -> int:
@@ -117,35 +121,41 @@ class Planner:
             raise
 
     async def _plan(self, request: Request, deadline: float, record: Record) -> Plan:
-        outputs, heads = self._outputs(request), self._heads(request)
+        outputs = self._outputs(request)
+        heads = self._heads(request.attention) if request.attention else {}
         if task := tasks.find(request, self._model):
             outputs = replace(outputs, task_head=task.head)
         changes = Interventions.of(request, outputs, self._model.encoder)
         with record.stage("tokenize"):
-            inputs = await self._read(request, deadline)
-            named = await self._named(request, inputs, deadline)
-        if task:
-            task.check(inputs)
-        if not changes.none:
-            changes.check(inputs, self.check_tokens)
-        spans, works = self._spans(request, inputs), []
-        for index, one in enumerate(inputs):
-            wanted = outputs
+            works = await self._read(request, outputs, deadline, record)
             if request.attention:
+                named = await self._named(request.attention.rows, request, works, deadline)
+        if task:
+            task.check(works)
+        if changes:
+            changes.check(works, self.check_tokens)
+        spans = self._spans(request, works)
+        if request.attention:
+            for index, work in enumerate(works):
                 places = named[index] if named else {}
-                selection = self._selection(request.attention, heads, index, one, places)
-                wanted = replace(outputs, attention=selection)
-            if index in spans:
-                wanted = replace(wanted, parts=self._parts(request.pooled, spans[index]))
-            if task and task.fit:
-                wanted = replace(wanted, task_head=task.fit(one))
-            works.append(Work(one.sequence, wanted, record))
-        units, course = _units_of(request, inputs), None
-        if not changes.none:
+                selection = self._selection(request.attention, heads, index, work, places)
+                work.outputs = replace(outputs, attention=selection)
+        for index, located in spans.items():
+            parts = self._parts(request.pooled, located)
+            works[index].outputs = replace(works[index].outputs, parts=parts)
+        if task and task.fit:
+            for work in works:
+                work.outputs = replace(work.outputs, task_head=task.fit(work))
+        units, course = _units_of(request, works), None
+        if changes:
             works = changes.applied(works)
             course = changes.course(works)
-        plan = Plan(inputs, works, units, spans, task, course)
-        record.sequences, record.tokens = len(plan.every), sum(map(len, plan.every))
+        tokens, own = sum(map(len, works)), (request.tokens, request.layers, request.attention)
+        alone = not (task or spans or changes or any(own))
+        plan = Plan(works, tokens, alone, units, spans, task, course)
+        record.sequences, record.tokens = len(works), tokens
+        if course:
+            record.sequences, record.tokens = len(plan.every), sum(map(len, plan.every))
         return plan
 
     def check_tokens(self, tokens: int, holds: str = "it holds") -> None:
@@ -160,13 +170,15 @@ class Planner:
         if request.model is not None and request.model != self._name:
             detail = f'this service serves "{self._name}"'
             raise Refused.at("model_not_found", "model", detail=detail)
-        layers = self._model.config.layers
+        layers, pooling = self._model.config.layers, self._pooling(request.pooled)
+        if not (request.tokens or request.layers):
+            return self._own if pooling is self._own.pooling else Outputs(pooling)
         try:
             hidden = hidden_states(request.layers, layers)
         except IndexError as error:
             detail = str(error)
             raise Refused.at("index_out_of_range", "layers", detail=detail, limit=layers) from None
-        return Outputs(self._pooling(request.pooled), request.tokens, hidden)
+        return Outputs(pooling, request.tokens, hidden)
 
     def _pooling(self, pooled: bool | Pooled) -> Pooling | None:
         own = self._model.pooling
@@ -183,7 +195,7 @@ class Planner:
             return pooling
         return replace(pooling, normalize=normalize, dimensions=pooled.dimensions)
 
-    def _spans(self, request: Request, inputs: Sequence[ModelInput]) -> dict[int, list[Span]]:
+    def _spans(self, request: Request, inputs: Sequence[Work]) -> dict[int, list[Span]]:
         """The spans of each input that has some."""
         if not any([item.spans for item in request.inputs]):
             return {}
@@ -204,41 +216,45 @@ class Planner:
         pooling = self._pooling(pooled) or self._model.pooling
         return Parts(_places(spans), pooling)
 
-    def _heads(self, request: Request) -> Heads:
-        """The heads to show."""
-        limits = self._limits()
+    def _heads(self, attention: Attention) -> Heads:
+        """Return the heads to show."""
+        limits = {"layers": self._model.config.layers, "heads": self._model.config.heads}
         try:
-            return heads_by_layer(request.attention, **limits) if request.attention else {}
+            return heads_by_layer(attention, **limits)
         except IndexError as error:
             detail = str(error)
             raise Refused.at("index_out_of_range", "attention", detail=detail, **limits) from None
 
-    def _limits(self) -> dict[str, int]:
-        return {"layers": self._model.config.layers, "heads": self._model.config.heads}
-
-    async def _read(self, request: Request, deadline: float) -> list[ModelInput]:
-        """The inputs as sequences, within the limits of a request."""
+    async def _read(
+        self, request: Request, outputs: Outputs, deadline: float, record: Record
+    ) -> list[Work]:
+        """Return the inputs as sequences, within the limits of a request."""
         if not request.inputs:
             raise Refused.at("batch_empty", "inputs", detail="expected one input or more")
         if len(request.inputs) > (limit := self._settings.max_sequences):
             detail = f"it holds {len(request.inputs):,}, and the limit is {limit:,}"
             raise Refused("batch_too_large", detail=detail, limit=limit)
         # before any is looked at, whatever is cut of them
-        self.check_tokens(sum(len(item.token_ids or ()) for item in request.inputs))
-        spans = sum(len(item.spans or ()) for item in request.inputs)
+        ids, spans = 0, 0
+        for one in request.inputs:
+            ids += len(one.token_ids or ())
+            spans += len(one.spans or ())
+        self.check_tokens(ids)
         if spans > MOST_SPANS:
             detail = f"they hold {spans:,} spans, and the limit is {MOST_SPANS:,}"
             raise Refused.at("out_of_range", "inputs", detail=detail, limit=MOST_SPANS)
-        shown = (request.tokens, request.layers, request.attention)
-        facts = bool(spans) or any(map(bool, shown)) or any(map(_shows_tokens, request.tasks))
-        inputs: list[ModelInput] = []
+        facts = bool(spans or request.tokens or request.layers or request.attention)
+        facts = facts or any([isinstance(one, SHOWING) for one in request.tasks])
+        works: list[Work] = []
         for start, some, prompt_name, side in _sides(request):
             try:
-                inputs += await self._reader.read(
+                works += await self._reader.read(
                     some,
                     request.truncate,
                     deadline,
                     facts=facts,
+                    outputs=outputs,
+                    record=record,
                     counted=request.counted,
                     prompt_name=prompt_name,
                     role=tasks.role(request, side, self._model),
@@ -248,17 +264,20 @@ class Planner:
                 if start:
                     _place(refused, _next)
                 raise
-        self.check_tokens(sum(len(one.sequence) for one in inputs))
-        return inputs
+        self.check_tokens(sum(map(len, works)))
+        return works
 
     async def _named(
-        self, request: Request, inputs: Sequence[ModelInput], deadline: float
+        self,
+        rows: Sequence[int | str],
+        request: Request,
+        works: Sequence[Work],
+        deadline: float,
     ) -> Sequence[Named]:
-        """Where the words that rows are named by stand in each input; nothing where none are."""
-        rows = request.attention.rows if request.attention else []
+        """Return where words that rows are named by stand in each input; nothing without any."""
         if not any(isinstance(row, str) for row in rows):
             return []
-        reading = named_rows(rows, inputs, request.inputs, self._model.tokenizer.normal)
+        reading = named_rows(rows, works, request.inputs, self._model.tokenizer.normal)
         texts = (text or "" for item in request.inputs for text in (item.text, item.pair))
         characters = sum(map(len, texts)) + sum(len(row) for row in rows if isinstance(row, str))
         if characters < THREAD_CHARACTERS:
@@ -266,7 +285,7 @@ class Planner:
         return await self._reader.aside.run(reading, deadline, characters)
 
     def _selection(
-        self, attention: Attention, heads: Heads, index: int, source: ModelInput, named: Named
+        self, attention: Attention, heads: Heads, index: int, source: Work, named: Named
     ) -> Selection:
         """What is to be shown of one sequence's attention."""
         facts = source.facts
@@ -311,22 +330,18 @@ def _next(loc: Loc) -> Loc:
     return ("inputs", int(loc[1]) + 1, *loc[2:]) if loc[:1] == ("inputs",) and loc[1:] else loc
 
 
-def _shows_tokens(wanted: Wanted) -> bool:
-    return isinstance(wanted, LabelTokens | MultiVector)
-
-
 def _places(spans: Sequence[Span]) -> list[tuple[int, int]]:
     """The tokens of each span, [first, last)."""
     return [span.tokens for span in spans]
 
 
-def _units_of(request: Request, inputs: Sequence[ModelInput]) -> list[Units]:
+def _units_of(request: Request, inputs: Sequence[Work]) -> list[Units]:
     """Return what the tokens of each text are gathered to, where they make a table."""
     axes = request.axes
     return [_units(*axes, index, one) for index, one in enumerate(inputs)] if axes else []
 
 
-def _units(level: Level, specials: Specials, index: int, source: ModelInput) -> Units:
+def _units(level: Level, specials: Specials, index: int, source: Work) -> Units:
     """The rows and columns of one sequence's maps."""
     facts = source.facts
     if level == "word" and facts["words"] is None:

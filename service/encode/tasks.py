@@ -10,7 +10,6 @@ from model.task_heads import Activation, Classifier, Side, Splade, Tagger, TaskH
 from model.text.frame import Role
 from model.text.tokenizer import Tokenizer
 from service.encode import shown
-from service.encode.inputs import ModelInput
 from service.encode.request import (
     Classify,
     LabelTokens,
@@ -21,7 +20,7 @@ from service.encode.request import (
     Wanted,
 )
 from service.encode.shown import Classes, Shown, TokenVectors, Weights
-from service.engine.work import Array
+from service.engine.work import Array, Work
 from service.refusals import Refused
 from service.wording.words import quoted
 
@@ -47,11 +46,11 @@ class Task:
     head: TaskHead
     show: Callable[[Mapping[str, Any], Arrays], Shown]
     words: bool = False
-    fit: Callable[[ModelInput], Vectors | Splade] | None = None
+    fit: Callable[[Work], Vectors | Splade] | None = None
     filled: bool = False
     looked: bool = False
 
-    def check(self, inputs: Sequence[ModelInput]) -> None:
+    def check(self, inputs: Sequence[Work]) -> None:
         """Refuse inputs that do not have what it takes."""
         for index, source in enumerate(inputs):
             if self.words and source.facts["words"] is None:
@@ -62,7 +61,7 @@ class Task:
                 raise Refused.at("nothing_left", "inputs", index, detail=SKIPPED)
             if self.looked and source.sequence.token_ids is None:
                 raise Refused.at("shape_mismatch", "inputs", index, detail=LOOKED)
-            if self.looked and not len(source.sequence):
+            if self.looked and not len(source):
                 raise Refused.at("nothing_left", "inputs", index, detail="it holds no token")
 
 
@@ -114,7 +113,7 @@ def _vectors(head: Vectors, filled: bool) -> Task:
     def show(facts: Mapping[str, Any], arrays: Arrays) -> TokenVectors:
         return TokenVectors(arrays["vectors"], arrays["kept"])
 
-    def fit(source: ModelInput) -> Vectors:
+    def fit(source: Work) -> Vectors:
         side, ids = source.role, source.sequence.token_ids
         return head if side is None or ids is None else replace(head, kept=side.kept(ids))
 
@@ -133,7 +132,7 @@ def _sparse(head: Splade, side: Side | None, tokenizer: Tokenizer) -> Task:
         tokens = [tokenizer.token(index) for index in arrays["indices"].tolist()]
         return Weights(arrays["indices"], arrays["values"], tokens)
 
-    def fit(source: ModelInput) -> Splade:
+    def fit(source: Work) -> Splade:
         return replace(head, looked=source.sequence.token_ids)
 
     looked = head.table is not None and (side or head.default) == "query"

@@ -10,12 +10,12 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Generic
 
 from service.engine.fair.company import Company
-from service.engine.fair.line import Batch, Job, Result, Timing, Work, total_cost, total_length
+from service.engine.fair.line import Batch, Job, Result, Timing, Work
 from service.engine.fair.queue import SMALL, DeadlinePassed, Overloaded, Queue
 from service.engine.speed import LoneSpeed, Run, Speed
 from service.keys import Limits
@@ -65,7 +65,7 @@ class Batcher(Generic[Work, Result]):
         self._launch, self.lanes, self._clock = launch, lanes, clock
         self.budget, self._cost = budget, cost
         self._small = small
-        self._queue = Queue[Work, Result](most_requests, most_tokens, limits, small)
+        self._queue: Queue[Work, Result] = Queue(most_requests, most_tokens, limits, small)
         self._idle = list(range(lanes - 1, -1, -1))  # lane 0 is taken first, from the end
         self._running: dict[asyncio.Task[set[Job[Work, Result]]], Run] = {}
         self._speed, self._alone = Speed(speed), LoneSpeed(lanes)
@@ -111,10 +111,16 @@ class Batcher(Generic[Work, Result]):
 
         The recent speed also falls while another process keeps the cores busy, which passes.
         """
-        return sum(self._costs(works)) / self._speed.best
+        return sum(map(self._cost, works)) / self._speed.best
 
     async def submit(
-        self, works: Sequence[Work], deadline: float, key: str = "", *, bounded: bool = True
+        self,
+        works: Sequence[Work],
+        deadline: float,
+        key: str = "",
+        *,
+        bounded: bool = True,
+        following: Sequence[Work] = (),
     ) -> tuple[list[Result], Timing]:
         """Run a request's sequences, in as many batches as it takes; all or nothing.
 
@@ -123,23 +129,33 @@ class Batcher(Generic[Work, Result]):
             deadline: when the answer must be there, on the batcher's clock.
             key: name of the API key that sent it.
             bounded: whether it may be refused; if not, it waits even in a full queue.
+            following: works that were admitted with these and wait for their results. They count
+                meanwhile: else all that arrive would be admitted to the time left for one.
 
         Raises:
             Overloaded: it was not admitted, or another key's request took its place in the queue.
             DeadlinePassed: the deadline passed before the request, or its turn, came.
             Exception: the error of the first sequence that failed.
         """
+        loop, now = asyncio.get_running_loop(), self._clock()
+        costs, future = list(map(self._cost, works)), loop.create_future()
+        job: Job[Work, Result] = Job(works, costs, deadline, now, future, key)
         if bounded:
-            self.admit(works, deadline, key)
-        future = asyncio.get_running_loop().create_future()
-        job = Job[Work, Result](works, self._costs(works), deadline, self._clock(), future, key)
-        self._company.arrived(first=len(self._queue) == 0)
+            self._displace(self._check(job.tokens, job.cost, deadline, key))
+        if following:
+            promise = key, sum(map(len, following)), sum(map(self._cost, following))
+            self._promises.append(promise)
+        self._company.arrived(first=self._queue.count == 0)
         self._queue.enter(job)
         self._pump(fresh=True)
+        late = loop.call_later(deadline - now, self._fail, job, DeadlinePassed())
         try:
-            await job.future
+            await future
         finally:
+            late.cancel()
             self._queue.leave(job)  # finished, failed or cancelled
+            if following:
+                self._promises.remove(promise)
         results = [result for result in job.results if result is not None]
         return results, job.timing
 
@@ -150,10 +166,7 @@ class Batcher(Generic[Work, Result]):
 
     def admit(self, works: Sequence[Work], deadline: float, key: str = "") -> None:
         """Make room for a request's works, or raise what `check` raises."""
-        for displaced in self.check(works, deadline, key):
-            self._fail(
-                displaced, Overloaded(self._queue.delay(displaced.key) / self.speed, "share")
-            )
+        self._displace(self.check(works, deadline, key))
 
     def check(
         self, works: Sequence[Work], deadline: float, key: str = ""
@@ -163,8 +176,13 @@ class Batcher(Generic[Work, Result]):
         Returns:
             The waiting requests whose place they would take.
         """
-        cost = sum(self._costs(works))
+        cost = sum(map(self._cost, works))
         return self._check(sum(map(len, works)), cost, deadline, key)
+
+    def _displace(self, jobs: Sequence[Job[Work, Result]]) -> None:
+        """Refuse requests whose place another one takes."""
+        for job in jobs:
+            self._fail(job, Overloaded(self._queue.delay(job.key) / self.speed, "share"))
 
     def foresee(self, tokens: int, deadline: float, key: str = "", *, behind: bool = True) -> None:
         """Raise what `check` would probably raise for a request of about `tokens` tokens.
@@ -175,33 +193,16 @@ class Batcher(Generic[Work, Result]):
             behind: whether it comes after the requests being read.
         """
         before = self._coming[key] if behind else 0
-        if len(self._queue) or before or self._promises:
+        if self._queue.count or before or self._promises:
             self._check(tokens + before, tokens + before, deadline, key)
 
-    @contextmanager
-    def coming(self, tokens: int, key: str = "") -> Iterator[None]:
-        """Count about `tokens` tokens as coming, for `foresee`, while a request is read.
+    def expect(self, tokens: int, key: str = "") -> None:
+        """Count about so many tokens as coming, for `foresee`, while a request is read.
 
-        Otherwise all requests that arrive meanwhile would pass on the room left for one.
+        Otherwise all requests that arrive meanwhile would pass on the room left for one. Fewer than
+        none end it.
         """
         self._coming[key] += tokens
-        try:
-            yield
-        finally:
-            self._coming[key] -= tokens
-
-    @contextmanager
-    def promised(self, works: Sequence[Work], key: str = "") -> Iterator[None]:
-        """Count works that were admitted and wait for others' results, for `check`.
-
-        Otherwise all requests that arrive meanwhile would be admitted to the time left for one.
-        """
-        promise = key, sum(map(len, works)), sum(self._costs(works))
-        self._promises.append(promise)
-        try:
-            yield
-        finally:
-            self._promises.remove(promise)
 
     def _check(
         self, tokens: int, cost: float, deadline: float, key: str
@@ -217,10 +218,6 @@ class Batcher(Generic[Work, Result]):
             seconds = seconds * SURE - sum(run.left(now) for run in self._running.values())
         return self._queue.check(tokens, cost, seconds, self.speed, key, now)
 
-    def _costs(self, works: Sequence[Work]) -> list[float]:
-        """The cost of each work, in tokens of short sequences."""
-        return [self._cost(work) for work in works]
-
     def _fail(self, job: Job[Work, Result], error: Exception) -> None:
         if not job.future.done():
             job.future.set_exception(error)
@@ -234,12 +231,12 @@ class Batcher(Generic[Work, Result]):
                 soon back, and leaves it the other of two cores; what it does of more is not known.
         """
         queue = self._queue
-        if len(queue):
+        if queue.count:
             self._expire()
-        while len(queue) and self._idle and not self._lingers():
+        while queue.count and self._idle and not self._lingers():
             greedy = fresh or self.lanes > PAIR or queue.tokens > self._small
             alone = greedy and not self._running
-            if alone and len(queue) == 1 and len(queue.jobs[0].waiting) == 1:
+            if alone and queue.count == 1 and len(queue.jobs[0].waiting) == 1:
                 self._start(self.budget, self._idle[-self._alone.cores(queue.tokens) :])
             else:
                 share = math.ceil(queue.tokens / len(self._idle))
@@ -260,8 +257,9 @@ class Batcher(Generic[Work, Result]):
         """Fail jobs that are late, and, while others wait, jobs that are bound to be."""
         now, jobs = self._clock(), self._queue.jobs
         pace = 1 / self.speed if len(jobs) > 1 else 0.0  # seconds for a token, at least
-        for job in [job for job in jobs if job.deadline <= now + min(job.tokens, job.cost) * pace]:
-            self._fail(job, DeadlinePassed())
+        for job in jobs:
+            if job.deadline <= now + min(job.tokens, job.cost) * pace:
+                self._fail(job, DeadlinePassed())
 
     def _start(self, most: int, lanes: list[int]) -> None:
         """Run a batch of `most` tokens in the last of `lanes`, with the cores of all of them."""
@@ -271,11 +269,10 @@ class Batcher(Generic[Work, Result]):
         alone = self._starts if len(batch) == 1 and not self._running else None
         task = asyncio.get_running_loop().create_task(self._run(batch, lanes, alone))
         share = len(lanes) / self.lanes
-        expected = total_cost(batch) / share / self.speed
-        self._running[task] = Run(self._clock(), expected, share)
-        task.add_done_callback(lambda task: self._end(task, lanes))
+        self._running[task] = Run(self._clock(), batch.cost / share / self.speed, share)
+        task.add_done_callback(partial(self._end, lanes))
 
-    def _end(self, task: asyncio.Task[set[Job[Work, Result]]], lanes: list[int]) -> None:
+    def _end(self, lanes: list[int], task: asyncio.Task[set[Job[Work, Result]]]) -> None:
         """Free the lanes, then tell the requests: what one sends next finds them idle."""
         del self._running[task]
         self._idle = sorted([*self._idle, *lanes], reverse=True)
@@ -303,7 +300,7 @@ class Batcher(Generic[Work, Result]):
             results = [error] * len(batch)
         seconds = self._clock() - start
         if alone == self._starts:  # nor since
-            self._alone.record(len(lanes), total_length(batch), seconds)
+            self._alone.record(len(lanes), batch.tokens, seconds)
         self._measure(batch, seconds, len(lanes))
         for (job, index), result in zip(batch, results, strict=True):
             if isinstance(result, Exception):
@@ -321,6 +318,5 @@ class Batcher(Generic[Work, Result]):
 
         A small batch takes the same time whatever it holds, so it says nothing about a queue.
         """
-        tokens = total_cost(batch)
-        if tokens >= self._small:
-            self._speed.record(tokens * self.lanes / cores, seconds)
+        if batch.cost >= self._small:
+            self._speed.record(batch.cost * self.lanes / cores, seconds)

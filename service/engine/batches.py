@@ -2,7 +2,6 @@
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from service.engine.batcher import Launch
 from service.engine.lanes import Broken, breaks
 from service.engine.work import Result, Work
 from service.observe.metrics import Metrics
+from service.observe.record import Record
 
 if TYPE_CHECKING:  # tracing that is off imports nothing
     from service.observe.tracing import Tracing
@@ -46,10 +46,15 @@ class Batches:
         if self.fault:
             raise Broken(self.fault)
         start = time.monotonic()
-        records = list(dict.fromkeys(work.record for work in works if work.record))
-        for record in records:
-            record.began = record.began or start
-        tokens = sum(map(len, works))
+        records: dict[Record, None] = {}
+        by_key: dict[str, int] = {}  # tokens; of the service's own works, by no key
+        tokens = 0
+        for work in works:
+            length, key = len(work), ""
+            if (record := work.record) is not None:
+                records[record], key = None, record.key
+                record.began = record.began or start
+            tokens, by_key[key] = tokens + length, by_key.get(key, 0) + length
         try:
             results = await self._launch(lane, works, threads)
             if self._broken:
@@ -61,10 +66,10 @@ class Batches:
             seconds = (time.monotonic() - start) * threads
             self.lane_seconds += seconds
             self._metrics.batch(len(works), tokens, seconds)
-            for key, part in _tokens(works).items():
+            for key, part in by_key.items():
                 self._metrics.computed(seconds * part / tokens, key)
             if self._tracing:
-                self._tracing.batch(records, len(works), tokens, start)
+                self._tracing.batch(list(records), len(works), tokens, start)
 
     def distrust(self, reason: str) -> None:
         """Let nothing out any more, for good: what runs or waits ends as Broken."""
@@ -81,11 +86,3 @@ class Batches:
             self._metrics.accelerator_error("oom")
         elif isinstance(error, torch.AcceleratorError):
             self._metrics.accelerator_error("other")
-
-
-def _tokens(works: Sequence[Work]) -> Counter[str]:
-    """The tokens of each key's works; of the service's own, by no key."""
-    tokens = Counter[str]()
-    for work in works:
-        tokens[work.record.key if work.record else ""] += len(work)
-    return tokens

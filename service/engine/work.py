@@ -10,6 +10,7 @@ from model import packing
 from model.maps.forms import Selection
 from model.pooling import Pooling
 from model.task_heads import Splade, TaskHead
+from model.text.frame import Role
 from service.observe.record import Record
 
 Array = NDArray[Any]
@@ -71,22 +72,34 @@ class Outputs:
         return self.kept.union(self.attention.heads if self.attention else ())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Work:
-    """One sequence and what is wanted of it.
+    """One input as the model runs it, and what is wanted of it.
 
     Args:
         record: the request it is of, for those who count and trace; None where nobody asked.
         entered: the layer in which its pass begins; None: at the embeddings.
+        length: tokens before truncation; if they are not counted, at least so many.
+        facts: its tokens as the answer shows them.
+        role: the side of a late interaction that it was read for.
     """
 
     sequence: packing.Sequence
     outputs: Outputs
     record: Record | None = None
     entered: int | None = None
+    length: int = 0
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    role: Role | None = None
+
+    @property
+    def truncated(self) -> bool:
+        """Whether it was cut."""
+        return len(self) < self.length
 
     def __len__(self) -> int:
-        return len(self.sequence)
+        sequence = self.sequence  # its own length takes as many calls again
+        return len(sequence.token_ids or ()) if sequence.embeddings is None else len(sequence)
 
 
 @dataclass(frozen=True, slots=True)

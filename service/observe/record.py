@@ -2,8 +2,6 @@
 
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -116,20 +114,18 @@ class Record:
         """Time one stage, whichever way it ends."""
         return Stopwatch(self.stages, name)
 
-    @contextmanager
-    def batched(self) -> Iterator[None]:
+    def waited(self, start: float) -> None:
         """Time the stages that the batcher decides on: queue until the first batch, then forward.
 
         A request that is never run has waited only.
+
+        Args:
+            start: when it was given to the batcher; `began` was 0 then.
         """
-        self.began, start = 0.0, time.monotonic()
-        try:
-            yield
-        finally:
-            end = time.monotonic()
-            self.stages.append(Stage("queue", start, self.began or end))
-            if self.began:
-                self.stages.append(Stage("forward", self.began, end))
+        end = time.monotonic()
+        self.stages.append(Stage("queue", start, self.began or end))
+        if self.began:
+            self.stages.append(Stage("forward", self.began, end))
 
     def end(self) -> None:
         """Take the time."""

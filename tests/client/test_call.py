@@ -96,7 +96,8 @@ async def test_what_is_asked_for_comes_typed(encode: Any, address: str, replica:
     assert list(item.attention.maps) == [(5, 2), (5, 11)]
     np.testing.assert_allclose(item.attention.maps[5, 11].sum(axis=1), np.ones(5), atol=1e-6)
     assert told.origin == {
-        name: replica.identity.head("float32")[name] for name in ("model", "weights", "numerics")
+        name: replica.identity.preamble("float32")[name]
+        for name in ("model", "weights", "numerics")
     }
     assert told.usage.tokens == 5 and told.usage.attention_bytes == 2 * 5 * 5 * 4
 

@@ -182,7 +182,7 @@ def _model(name: str | None) -> str | None:
 
 def _ended(encoded: Encoded) -> dict[str, Any]:
     """Return what ends an answer."""
-    return {"model": encoded.head["model"], "usage": openai.told(encoded), **_stamp()}
+    return {"model": encoded.preamble["model"], "usage": openai.told(encoded), **_stamp()}
 
 
 def _stamp() -> dict[str, Any]:

@@ -70,7 +70,7 @@ class Call(dialect.Call):
     async def write(self, encoded: Encoded, turn: Lock) -> Answer:
         """The answer as it is sent: JSON, then the bytes of tensors, where there are any."""
         items = await _items(encoded)
-        pieces, data = writer.write(self.outputs, self.id, encoded.head["model"], items)
+        pieces, data = writer.write(self.outputs, self.id, encoded.preamble["model"], items)
         head = await collect(pieces, turn)
         if self.media_type != OCTETS:
             return Answer(head)

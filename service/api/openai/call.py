@@ -29,7 +29,7 @@ class Call(JSONCall):
             {"object": "embedding", "index": index, "embedding": self._written(item.pooled)}
             for index, item in enumerate(encoded.items)
         )
-        model, usage = encoded.head["model"], told(encoded)
+        model, usage = encoded.preamble["model"], told(encoded)
         return {"object": "list", "data": data, "model": model, "usage": usage, **self.added()}
 
     def added(self) -> dict[str, Any]:

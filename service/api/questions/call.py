@@ -18,12 +18,12 @@ class Call(native.Call):
     def tree(self, encoded: Encoded) -> dict[str, Any]:
         left, *right = encoded.items
         trees = Each(_tree(item, self.request.encoding) for item in right)
-        return {**encoded.head, "left": left.facts, "right": trees, "usage": encoded.usage}
+        return {**encoded.preamble, "left": left.facts, "right": trees, "usage": encoded.usage}
 
     def file(self, encoded: Encoded) -> Iterator[bytes]:
         left, *right = encoded.items
         facts = {"left": left.facts, "right": [item.facts for item in right]}
-        told = {**encoded.head, **facts, "usage": encoded.usage}
+        told = {**encoded.preamble, **facts, "usage": encoded.usage}
         return answer.as_file(told, dict(_tensors(right)))
 
 

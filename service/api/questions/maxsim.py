@@ -18,12 +18,17 @@ class Call(native.Call):
     def tree(self, encoded: Encoded) -> dict[str, Any]:
         query, *documents = encoded.items
         results = Each(_tree(item, self.request.encoding) for item in documents)
-        return {**encoded.head, "query": query.facts, "results": results, "usage": encoded.usage}
+        return {
+            **encoded.preamble,
+            "query": query.facts,
+            "results": results,
+            "usage": encoded.usage,
+        }
 
     def file(self, encoded: Encoded) -> Iterator[bytes]:
         query, *documents = encoded.items
         facts = {"query": query.facts, "results": [item.facts for item in documents]}
-        told = {**encoded.head, **facts, "usage": encoded.usage}
+        told = {**encoded.preamble, **facts, "usage": encoded.usage}
         return answer.as_file(told, dict(_tensors(documents)))
 
 

@@ -36,7 +36,7 @@ class Call(JSONCall):
         rows = zip(ranks, scores, strict=True)
         results = Each((self._result(rank.place, score) for rank, score in rows), plain=True)
         usage = {"total_tokens": encoded.usage["tokens"]}
-        return {"model": encoded.head["model"], "results": results, "usage": usage}
+        return {"model": encoded.preamble["model"], "results": results, "usage": usage}
 
     def _result(self, place: int, score: float) -> dict[str, Any]:
         told = {"index": place, "relevance_score": score}

@@ -14,7 +14,7 @@ from service.api.teaching.request import ATTEND, ExplainRequest
 from service.encode import answer
 from service.encode.admission import Admission
 from service.encode.aside import Aside, once
-from service.encode.inputs import ModelInput, Reader
+from service.encode.inputs import Reader
 from service.encode.price import SINGLE, TEXT_BYTES
 from service.engine.work import Outputs, Work
 from service.observe.record import Record
@@ -77,15 +77,12 @@ class Lessons:
         record.input = "text"
         self._check(request)
         with record.stage("tokenize"):
-            text = await self._read(request, deadline)
-        record.sequences, record.tokens = 1, len(text.sequence)
-        config, tokens = self._reader.config, len(text.sequence)
+            text = await self._read(request, deadline, record)
+        record.sequences, record.tokens = 1, len(text)
+        config, tokens = self._reader.config, len(text)
         size = _check_bytes(config, tokens, self._most_bytes, weights=request.weights)
         self._reserve(record, size)
-        work = Work(
-            text.sequence, Outputs(explained=request.layer, weights=request.weights), record
-        )
-        (done,), _ = await self._admission.run([work], deadline, record)
+        (done,), _ = await self._admission.run([text], deadline, record)
         told = {**self._head, **_facts(request.layer, text, done.steps)}
         if request.weights:
             told["parameters"] = {"eps": config.norm_eps, **_parameters(done.steps)}
@@ -103,10 +100,16 @@ class Lessons:
             detail = f"expected a layer of this model, 0 to {layers - 1}"
             raise Refused.at("index_out_of_range", "layer", detail=detail, layers=layers)
 
-    async def _read(self, request: ExplainRequest, deadline: float) -> ModelInput:
+    async def _read(self, request: ExplainRequest, deadline: float, record: Record) -> Work:
+        outputs = Outputs(explained=request.layer, weights=request.weights)
         try:
             (text,) = await self._reader.read(
-                [request.plain()], request.truncate, deadline, facts=True
+                [request.plain()],
+                request.truncate,
+                deadline,
+                facts=True,
+                outputs=outputs,
+                record=record,
             )
         except Refused as error:  # it points to ("inputs", 0, ..), which is the request itself
             error.faults = [replace(f, loc=f.loc[2:] or ("text",)) for f in error.faults]
@@ -134,7 +137,7 @@ def _check_bytes(config: EncoderConfig, tokens: int, limit: int, *, weights: boo
     return size(tokens)
 
 
-def _facts(layer: int, text: ModelInput, steps: Mapping[str, Any]) -> dict[str, Any]:
+def _facts(layer: int, text: Work, steps: Mapping[str, Any]) -> dict[str, Any]:
     """What an explanation says of its text, then the steps and their shapes."""
     cut = {"truncated": text.truncated, "length": text.length}
     steps = {name: step for name, step in steps.items() if "." not in name}

@@ -55,35 +55,29 @@ class Job(Generic[Work, Result]):
     bucket: Bucket | None = None  # that its tokens were taken from
 
     def __post_init__(self) -> None:
-        self.unfinished = len(self.works)
-        self.results = [None] * self.unfinished
-        self.lengths = list(map(len, self.works))
-        self.waiting = sorted(range(self.unfinished), key=self.lengths.__getitem__, reverse=True)
-        self.tokens, self.cost = sum(self.lengths), sum(self.costs)
+        self.unfinished = count = len(self.works)
+        self.results = [None] * count
+        self.lengths = lengths = list(map(len, self.works))
+        self.waiting = [0]
+        if count != 1:
+            self.waiting = sorted(range(count), key=lengths.__getitem__, reverse=True)
+        self.tokens, self.cost = sum(lengths), sum(self.costs)
 
     @property
     def timing(self) -> Timing:
         return Timing(self.started - self.arrived, self.computed)
 
-    def pop(self) -> int:
-        """The shortest work that waits, which is started; returns its index."""
-        index = self.waiting.pop()
-        self.tokens -= self.lengths[index]
-        self.cost = self.cost - self.costs[index] if self.waiting else 0.0
-        return index
 
+class Batch(list[tuple[Job[Work, Result], int]]):
+    """Works of jobs by their index, and what they come to together.
 
-Batch = list[tuple[Job[Work, Result], int]]  # works by their index
+    Args:
+        tokens: of all works.
+        cost: in tokens of short sequences.
+    """
 
-
-def total_length(batch: Batch[Work, Result]) -> int:
-    """The tokens of a batch."""
-    return sum([job.lengths[index] for job, index in batch])
-
-
-def total_cost(batch: Batch[Work, Result]) -> float:
-    """What a batch takes, in tokens of short sequences."""
-    return sum([job.costs[index] for job, index in batch])
+    tokens: int = 0
+    cost: float = 0.0
 
 
 class Line(Generic[Work, Result]):
@@ -147,22 +141,34 @@ class Line(Generic[Work, Result]):
         if job.bucket:
             job.bucket.put_back(job.tokens)
 
-    def start(self, room: int, now: float) -> Batch[Work, Result]:
-        """Start works of the next request, up to `room` tokens; it leaves with its last work."""
-        job, part = self.jobs[0], Batch[Work, Result]()
-        while job.waiting and job.lengths[job.waiting[-1]] <= room:
-            index = job.pop()
-            room -= job.lengths[index]
-            part.append((job, index))
-            job.started = min(job.started, now)
-        if not job.waiting:
-            self.jobs.remove(job)
-        return part
+    def start(self, batch: Batch[Work, Result], room: int, now: float) -> int:
+        """Start works of the next request, the shortest first; it leaves with its last work.
 
-    def serve(self, part: Batch[Work, Result]) -> None:
-        """Count the works that this line has in a batch."""
-        tokens = total_length(part)
-        self._subtract(tokens, total_cost(part))
+        Args:
+            batch: takes them.
+            room: tokens at most.
+
+        Returns:
+            The tokens that were started.
+        """
+        job, tokens, cost = self.jobs[0], 0, 0.0
+        waiting, lengths = job.waiting, job.lengths
+        while waiting and tokens + lengths[waiting[-1]] <= room:
+            index = waiting.pop()
+            tokens, cost = tokens + lengths[index], cost + job.costs[index]
+            batch.append((job, index))
+            if job.started > now:
+                job.started = now
+        job.tokens, job.cost = job.tokens - tokens, job.cost - cost if waiting else 0.0
+        batch.tokens, batch.cost = batch.tokens + tokens, batch.cost + cost
+        self.had += tokens
+        self._subtract(tokens, cost)
+        if not waiting:
+            self.jobs.remove(job)
+        return tokens
+
+    def serve(self, tokens: int) -> None:
+        """Count what this line has in a batch as done."""
         self._shares.serve(tokens)
 
     def _subtract(self, tokens: int, cost: float) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from operator import attrgetter
 from typing import Generic
 
-from service.engine.fair.line import Batch, Job, Line, Result, Work, total_cost, total_length
+from service.engine.fair.line import Batch, Job, Line, Result, Work
 from service.keys import Limits
 
 # A batch grows to this many times the request that leads it, so that a short request does not
@@ -64,9 +64,9 @@ class Queue(Generic[Work, Result]):
         small: int = SMALL,
     ) -> None:
         self._most_requests, self._most_tokens, self._small = most_requests, most_tokens, small
-        self._lines = {"": Line[Work, Result](Limits())}
+        self._lines: dict[str, Line[Work, Result]] = {"": Line(Limits())}
         self.follow(limits or {}, -math.inf)
-        self._count, self.tokens, self.cost = 0, 0, 0.0  # of all lines together
+        self.count, self.tokens, self.cost = 0, 0, 0.0  # of all lines together
         self._now = 0.0  # tokens that a key waiting since the start would have had
 
     def follow(self, limits: Mapping[str, Limits], now: float) -> None:
@@ -84,7 +84,7 @@ class Queue(Generic[Work, Result]):
             if name in old:
                 old[name].follow(one, now)
             else:
-                self._lines[name] = Line[Work, Result](one)
+                self._lines[name] = Line(one)
 
     @property
     def jobs(self) -> list[Job[Work, Result]]:
@@ -92,7 +92,7 @@ class Queue(Generic[Work, Result]):
         return [job for line in self._lines.values() for job in line.jobs]
 
     def __len__(self) -> int:
-        return self._count
+        return self.count
 
     def check(
         self, tokens: int, cost: float, seconds: float, speed: float, key: str, now: float
@@ -117,21 +117,27 @@ class Queue(Generic[Work, Result]):
             raise Overloaded(self.delay(key) / speed, own)
         if pause := line.pause(now):
             raise Overloaded(pause, "key_rate")
-        late = self.delay(key, cost) / speed >= seconds
-        displaced = self._displaced(line, tokens)
+        late = self._delay(line, cost) / speed >= seconds
+        room = self.count < self._most_requests and self._excess(tokens) <= 0
+        displaced = [] if room else self._displaced(line, tokens)
         if late or displaced is None:
-            full = "queue_full" if len(self) >= self._most_requests else "token_budget"
+            full = "queue_full" if self.count >= self._most_requests else "token_budget"
             bound = "deadline" if displaced is not None else full
             raise Overloaded(self.delay(key) / speed, "share" if self._most(line) else bound)
         return displaced
 
-    def delay(self, key: str, cost: float = 0.0) -> float:
-        """Tokens until a key's waiting work, and `cost` more of it, is done.
+    def delay(self, key: str) -> float:
+        """Return the tokens until a key's waiting work is done."""
+        return self._delay(self._line(key), 0.0)
+
+    def _delay(self, line: Line[Work, Result], cost: float) -> float:
+        """Return the tokens until a line's work, and `cost` more of it, is done.
 
         While others wait, the key gets an even share: its work takes as many times longer as there
         are keys, but never longer than all work together.
         """
-        line = self._line(key)
+        if not self.count:
+            return cost
         return min((line.cost + cost) * len(self._waiting(line)), self.cost + cost)
 
     def enter(self, job: Job[Work, Result]) -> None:
@@ -140,7 +146,7 @@ class Queue(Generic[Work, Result]):
         if not line.jobs:
             line.had = max(line.had, self._now)  # what it did not ask for then, it has no claim on
         line.enter(job)
-        self._count += 1
+        self.count += 1
         self.tokens += job.tokens
         self.cost += job.cost
 
@@ -149,35 +155,30 @@ class Queue(Generic[Work, Result]):
         line = job.line
         if line and job in line.jobs:
             line.leave(job)
-            self._count -= 1
+            self.count -= 1
             self._subtract(job.tokens, job.cost)
 
     def take(self, most: int, now: float) -> Batch[Work, Result]:
         """Works for one batch of at most `most` tokens, in turn; at least one, however long."""
         waiting = self._waiting()
-        keys, head = len(waiting), min(waiting, key=DONE).jobs[0]
-        shared = max(self._small, CROWD, GROWTH * head.tokens)
-        most = max(min(most, shared), head.lengths[head.waiting[-1]])
-        parts: dict[Line[Work, Result], Batch[Work, Result]] = {}
-        batch: Batch[Work, Result] = []
-        room = most
+        keys, first = len(waiting), min(waiting, key=DONE).jobs[0]
+        shared = max(self._small, CROWD, GROWTH * first.tokens)
+        most = max(min(most, shared), first.lengths[first.waiting[-1]])
+        served: dict[Line[Work, Result], int] = {}
+        batch: Batch[Work, Result] = Batch()
         while waiting:
-            line = min(waiting, key=DONE)
-            job, part = line.jobs[0], line.start(room, now)
-            batch += part
-            parts.setdefault(line, []).extend(part)
-            tokens = total_length(part)
-            room -= tokens
-            line.had += tokens
+            line = waiting[0] if len(waiting) == 1 else min(waiting, key=DONE)
+            job = line.jobs[0]
+            served[line] = served.get(line, 0) + line.start(batch, most - batch.tokens, now)
             if job.waiting:  # the batch is full
                 break
-            self._count -= 1
+            self.count -= 1
             if not line.jobs:
                 waiting.remove(line)
-        for line, part in parts.items():
-            line.serve(part)
-        self._subtract(most - room, total_cost(batch))
-        self._advance((most - room) / keys)
+        for line, tokens in served.items():
+            line.serve(tokens)
+        self._subtract(batch.tokens, batch.cost)
+        self._advance(batch.tokens / keys)
         return batch
 
     def _subtract(self, tokens: int, cost: float) -> None:
@@ -196,9 +197,7 @@ class Queue(Generic[Work, Result]):
         Each is the last one, not yet started, of the key that holds most at that point. A request
         that brings its own key above an even share takes nobody's place.
         """
-        requests, excess = len(self) + 1 - self._most_requests, self._excess(tokens)
-        if requests <= 0 and excess <= 0:
-            return []
+        requests, excess = self.count + 1 - self._most_requests, self._excess(tokens)
         keys = len(self._waiting(line))
         if requests > 0 and (len(line.jobs) + 1) * keys > self._most_requests:
             return None
@@ -223,11 +222,11 @@ class Queue(Generic[Work, Result]):
     def _most(self, line: Line[Work, Result]) -> bool:
         """Whether a key, where there are several, has more than half of what waits."""
         several = len(self._lines) > 2  # beside the one without a name
-        return several and (2 * len(line.jobs) > len(self) or 2 * line.tokens > self.tokens)
+        return several and (2 * len(line.jobs) > self.count or 2 * line.tokens > self.tokens)
 
     def _excess(self, tokens: int) -> int:
         """Tokens above the limit with `tokens` more; a request that waits alone has no limit."""
-        return self.tokens + tokens - self._most_tokens if len(self) else 0
+        return self.tokens + tokens - self._most_tokens if self.count else 0
 
     def _waiting(self, *more: Line[Work, Result]) -> list[Line[Work, Result]]:
         """The lines with waiting requests, and `more`."""

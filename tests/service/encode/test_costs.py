@@ -201,7 +201,7 @@ def test_memory_is_what_the_price_says(lanes: Lanes, way: Way) -> None:
         attention = asked.outputs.attention
         heads = max(map(len, attention.heads.values())) if attention else 0
         traces = 4 * NUMBER * WIDE.width * len(asked.outputs.traces) * tokens
-        made = Encodings(WIDE).price(Request(inputs=()), Plan((), [asked])).made
+        made = Encodings(WIDE).price(Request(inputs=()), Plan([asked], len(asked))).made
 
         taken = peak(lanes, asked) - peak(lanes, plain)
 

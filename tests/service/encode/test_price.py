@@ -418,7 +418,7 @@ async def test_a_rollout_costs_the_products_of_its_layers() -> None:
     def price(units: Units, *, half: bool = False) -> tuple[int, int]:
         asked = Selection(every, units, "rollout", half=half)
         works = [Work(Tokens([1] * 66), Outputs(attention=asked))] * 2
-        beside = Encodings(TRANSFORMER_BASE).price(Request(inputs=()), Plan((), works))
+        beside = Encodings(TRANSFORMER_BASE).price(Request(inputs=()), Plan(works, 132))
         return maps.products(asked, TRANSFORMER_BASE) - scores, beside.made - beside.total
 
     assert price(divide(66)) == (5 * 2 * 66 * 66 * 66, 4 * 66 * 66)

@@ -463,11 +463,12 @@ async def test_what_would_be_late_behind_others_is_foreseen() -> None:
 async def test_what_is_read_already_counts_for_what_comes_behind_it() -> None:
     """Of its own key; what was read is counted where it waits, and what gave up nowhere."""
     queue = batcher(Lanes(), clock=lambda: 0.0)
-    with queue.coming(601, "a"):
-        queue.foresee(398, 1.0, "a")
-        queue.foresee(5000, 1.0, "b")
-        with pytest.raises(Overloaded) as refused:
-            queue.foresee(401, 1.0, "a")
+    queue.expect(601, "a")
+    queue.foresee(398, 1.0, "a")
+    queue.foresee(5000, 1.0, "b")
+    with pytest.raises(Overloaded) as refused:
+        queue.foresee(401, 1.0, "a")
+    queue.expect(-601, "a")
     queue.foresee(5000, 1.0, "a")
 
     assert refused.value.bound == "deadline"

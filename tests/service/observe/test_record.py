@@ -1,5 +1,7 @@
 """What a request leaves behind."""
 
+import time
+
 import pytest
 
 from service.observe.record import Record
@@ -18,8 +20,7 @@ def test_a_stage_that_fails_has_taken_its_time() -> None:
 def test_what_was_never_run_has_waited_only() -> None:
     """A request refused or left in the queue has no forward stage."""
     seen = Record("/v1/encode")
-    with seen.batched():
-        pass
+    seen.waited(time.monotonic())
 
     assert [stage.name for stage in seen.stages] == ["queue"]
 
@@ -27,8 +28,8 @@ def test_what_was_never_run_has_waited_only() -> None:
 def test_waiting_ends_where_the_first_batch_begins() -> None:
     """The two stages meet, and together are the time in the batcher."""
     seen = Record("/v1/encode")
-    with seen.batched():
-        seen.began = 1e9
+    seen.began = 1e9
+    seen.waited(time.monotonic())
     queue, forward = seen.stages
 
     assert (queue.name, forward.name) == ("queue", "forward")

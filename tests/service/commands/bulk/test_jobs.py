@@ -88,7 +88,7 @@ async def test_every_line_becomes_a_row_in_order_as_alone(
         np.testing.assert_array_equal(row, await alone(given), strict=True)
     with safe_open(folder.out, "np") as file:
         told = file.metadata()
-    head = replica.identity.head("float32")
+    head = replica.identity.preamble("float32")
     assert {name: told[name] for name in ("model", "weights", "numerics")} == {
         name: head[name] for name in ("model", "weights", "numerics")
     }

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from service.engine.batcher import Batcher
-from service.engine.fair.line import Batch, Job, total_length
+from service.engine.fair.line import Batch, Job
 from service.engine.fair.queue import Overloaded, Queue
 from service.engine.fair.shares import Shares
 from service.keys import Limits
@@ -127,7 +127,7 @@ async def test_no_key_makes_anothers_requests_late(seed: int, cancelled: float) 
     chance, machine = random.Random(seed), Machine()
     queue = Queue[str, str](10**6, 10**9, dict.fromkeys(SIZES, Limits()))
     here: dict[Job[str, str], int] = {}
-    batch: Batch[str, str] = []
+    batch: Batch[str, str] = Batch()
     until = 0
     for now in range(12_000):
         if chance.random() < 0.006 and now < 8000:
@@ -142,8 +142,8 @@ async def test_no_key_makes_anothers_requests_late(seed: int, cancelled: float) 
             del machine.left[gone]
         if now >= until:
             here |= {done: now for done, _ in batch if not done.waiting}
-            batch = queue.take(BATCH, now) if len(queue) else []
-            until = now + total_length(batch)
+            batch = queue.take(BATCH, now) if len(queue) else Batch()
+            until = now + batch.tokens
         machine.step(now)
 
     late = {key: [-BATCH] for key in SIZES}
