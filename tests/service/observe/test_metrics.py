@@ -16,6 +16,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import ASGIApp
 
+from model import packing
 from model.maps.choices import Form
 from service import keys
 from service.api.document import document
@@ -401,7 +402,7 @@ async def test_what_is_turned_away_is_counted_by_the_bound_it_met(
     before = counted(await page(client), "shed_total", "reason")
     monkeypatch.setattr(getattr(replica.batcher, part), name, value)
     if reason == "token_budget":  # met only where something waits already
-        monkeypatch.setattr(type(replica.batcher._queue), "__len__", lambda queue: 1)
+        monkeypatch.setattr(replica.batcher._queue, "count", 1)
     headers = {"x-headlight-deadline-ms": given_ms}
     answer = await client.post("/v1/encode", json={"inputs": ["a"]}, headers=headers)
     monkeypatch.undo()
@@ -594,7 +595,7 @@ async def test_a_batch_is_shared_out_among_the_keys_that_it_ran_for() -> None:
 
     batches = Batches(launch, metrics, None)
     works = [
-        Work([0] * length, Outputs(), record=record)
+        Work(packing.Sequence([0] * length), Outputs(), record=record)
         for length, record in (
             (3, Record("/v1/encode", key="a")),
             (2, Record("/v1/encode", key="b")),
