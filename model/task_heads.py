@@ -18,14 +18,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from model.config import Side, Task
 from model.kernels import Affine, Linear, normalise
 from model.pooling import Dense, Layer, Pooling, pool
 from model.text.frame import Role
 
 # the names that requests and answers give
 Activation = Literal["softmax", "sigmoid", "none"]  # logits -> scores
-Task = Literal["encode", "classify", "rerank", "label_tokens", "sparse", "multi_vector"]
-Side = Literal["query", "document"]  # of a late interaction
 
 TILE_ROWS = 64  # of tokens whose logits over the vocabulary are in memory at once
 NUMBER = 4  # bytes of an index or a float32

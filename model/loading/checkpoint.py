@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from model.config import EncoderConfig
+from model.config import EncoderConfig, Task
 from model.encoder import Encoder
 from model.errors import CheckpointError
 from model.kernels import Kernels
@@ -33,7 +33,7 @@ from model.loading.tensors import by_plain_name, open_tensors, translate
 from model.loading.tokenizer_settings import read_rules
 from model.loading.vocabulary.build import Source, find_tokenizer
 from model.pooling import Pooling
-from model.task_heads import Classifier, Splade, Task, TaskHead, Vectors
+from model.task_heads import Classifier, Splade, TaskHead, Vectors
 from model.text.rules import Rules
 from model.text.tokenizer import Tokenizer
 

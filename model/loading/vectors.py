@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from model.config import EncoderConfig
+from model.config import EncoderConfig, Side
 from model.errors import CheckpointError
 from model.loading.files import WEIGHTS, differences
 from model.loading.modules import PROMPTS, model_type, read_optional, token_layers
@@ -26,7 +26,7 @@ from model.loading.pipeline import late, layers
 from model.loading.task_heads import Parts
 from model.loading.tensors import Stored, check
 from model.pooling import Dense, identity
-from model.task_heads import Side, Vectors
+from model.task_heads import Vectors
 from model.text.frame import Role, Token
 from model.text.tokenizer import Tokenizer
 

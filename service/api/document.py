@@ -20,8 +20,8 @@ import orjson
 import yaml
 from pydantic import TypeAdapter
 
+from model.config import Task
 from model.maps.choices import FIELDS
-from model.task_heads import Task
 from service.api.open_inference.request import OUTPUTS
 from service.api.openai.call import CODES
 from service.api.operations import EMBEDDING_CODES, NOTES, OPERATIONS, Operation

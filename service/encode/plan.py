@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from model.config import Side
 from model.loading.checkpoint import Model
 from model.maps.choices import Level, Specials
 from model.maps.forms import Selection
 from model.maps.units import Units, divide
 from model.pooling import Pooling
-from model.task_heads import Side
 from model.text.pieces import exhaust
 from service.encode import tasks
 from service.encode.indices import (

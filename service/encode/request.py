@@ -9,9 +9,8 @@ from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 from numpy.typing import NDArray
 
-from model.config import Mode
+from model.config import Mode, Side, Task
 from model.maps.choices import Form, Level, Specials, Weight
-from model.task_heads import Side, Task
 from model.text.tokenizer import Cut
 from service.wording.fault import Loc
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from model.config import Side
 from model.loading.checkpoint import Model
-from model.task_heads import Activation, Classifier, Side, Splade, Tagger, TaskHead, Vectors
+from model.task_heads import Activation, Classifier, Splade, Tagger, TaskHead, Vectors
 from model.text.frame import Role
 from model.text.tokenizer import Tokenizer
 from service.encode import shown

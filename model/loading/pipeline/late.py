@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from model.config import EncoderConfig
+from model.config import EncoderConfig, Side
 from model.errors import CheckpointError
 from model.loading.files import CONFIG, read_object
 from model.loading.modules import MODULES, PROMPTS, read_modules, read_optional, read_sentence
@@ -20,7 +20,6 @@ from model.loading.pipeline.keys import SETTINGS, TOKENS
 from model.loading.pipeline.layers import names_of, normalizes
 from model.loading.sentence_transformers import read_max_tokens, read_prompts
 from model.loading.tokenizer_settings import SPECIALS, TOKENIZER_CONFIG
-from model.task_heads import Side
 from model.text.frame import Role, Token
 from model.text.tokenizer import Tokenizer
 

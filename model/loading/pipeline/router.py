@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from model.config import Side
 from model.errors import CheckpointError
 from model.loading.files import CONFIG, TOKENIZER, read_object
 from model.loading.modules import ROUTER, TRANSFORMERS, home, read_optional, read_routes
@@ -24,7 +25,7 @@ from model.loading.pipeline import layers
 from model.loading.pipeline.keys import check_keys
 from model.loading.tensors import Shape, check, open_tensors
 from model.loading.tokenizer_settings import TOKENIZER_CONFIG
-from model.task_heads import Side, Splade
+from model.task_heads import Splade
 from model.text.frame import Role
 from model.text.tokenizer import Tokenizer
 

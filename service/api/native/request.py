@@ -18,9 +18,8 @@ from pydantic.types import FailFast
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypeAliasType
 
-from model.config import Mode
+from model.config import Mode, Side
 from model.maps.choices import Level
-from model.task_heads import Side
 from model.text.tokenizer import Truncate
 from service.api.native.heads import Attention, Gates, Integers, Patches, SweepField, swept
 from service.encode import request as encode

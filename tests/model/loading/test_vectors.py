@@ -12,11 +12,12 @@ from sentence_transformers import MultiVectorEncoder
 from torch import Tensor
 
 from model import kernels
+from model.config import Side
 from model.errors import CheckpointError
 from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.packing import Sequence
-from model.task_heads import Side, Vectors, match
+from model.task_heads import Vectors, match
 from tests.late_interaction import DOCUMENT, POSITIONS, QUERY, SIZES, Late, pylate, stanford
 
 CPU = torch.device("cpu")

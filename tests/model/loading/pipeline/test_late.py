@@ -14,10 +14,11 @@ from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from sentence_transformers.sentence_transformer.modules import Normalize
 from torch import Tensor, nn
 
+from model.config import Side
 from model.errors import CheckpointError
 from model.loading.checkpoint import Model
 from model.packing import Sequence
-from model.task_heads import Side, Vectors
+from model.task_heads import Vectors
 from tests.model.loading.pipeline.conftest import POSITIONS, TEXTS, WIDTH, change, load
 
 SIZE = 7

@@ -14,11 +14,12 @@ from sentence_transformers.base.modules import Router, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 from torch import Tensor
 
+from model.config import Side
 from model.errors import CheckpointError
 from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.packing import Sequence
-from model.task_heads import Side, Splade
+from model.task_heads import Splade
 from tests.model.loading.pipeline.conftest import POSITIONS, TEXTS, WIDTH, change, load
 from tests.routed import routed
 
