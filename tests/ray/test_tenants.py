@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from service.edge.tenants.turns import LATELY_SECONDS
 
+from service.edge.gate import LATELY_SECONDS
 from tests.ray.tenants import ask, flooded, speed
 
 if TYPE_CHECKING:
