@@ -2,13 +2,13 @@
 
 A dialect has two functions and knows nothing of HTTP's server side:
 
-    parse(body, ...)        a Call: the native request, and how to write its answer
-    problem(refused, id)    a refusal as that API's clients know it
+    parse(body, sent, served)   a Call: the native request, and how to write its answer
+    problem(refused, id)        a refusal as that API's clients know it
 """
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -69,6 +69,22 @@ class Answer(NamedTuple):
     headers: Mapping[str, str] = {}
 
 
+class Served(NamedTuple):
+    """The replica, as far as parsers know it.
+
+    Args:
+        name: of the model, and its tasks and layers.
+        most_json: bytes of JSON that are read.
+        most_sequences: of a request.
+    """
+
+    name: str
+    tasks: Sequence[str]
+    layers: int
+    most_json: int
+    most_sequences: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call(ABC):
     """One request, and how its answer is written.
@@ -120,6 +136,23 @@ class Wording(Protocol):
     """How a dialect words a refusal."""
 
     def __call__(self, refused: Refused, request_id: str, /) -> Problem: ...
+
+
+class Sent(Protocol):
+    """A request around its body, as parsers know it.
+
+    Attributes:
+        media_type: of the body, one that the route takes; None is JSON.
+        wording: how it is refused, where its path alone does not say.
+    """
+
+    headers: Mapping[str, str]
+    media_type: str | None
+    path_params: Mapping[str, str]
+    wording: Wording | None
+
+
+Parse = Callable[[bytes, Sent, Served], Call]
 
 
 def sentence(refused: Refused, names: Mapping[str, str]) -> str:

@@ -1,5 +1,7 @@
 """Media types: what a request says its body is, and what it wants back."""
 
+from collections.abc import Sequence
+
 from service.encode.answer import JSON, SAFETENSORS
 from service.refusals import Refused
 from service.wording.words import listed
@@ -14,25 +16,20 @@ COMMON = {
 }
 
 
-def content_type(given: str | None, *types: str) -> str:
-    """Return the media type of a request's body; where it says none, the first of `types`.
+def check_type(given: str | None, types: Sequence[str]) -> None:
+    """Refuse a body of a media type that the route does not read.
 
     Args:
-        given: as the request has it, in small letters and without parameters.
-
-    Raises:
-        Refused: the route does not read it.
+        given: as the request has it, in small letters and without parameters; None is JSON.
     """
-    media_type = types[0] if given is None else given
-    if media_type not in types:
-        came = COMMON.get(media_type, "another")  # repeated where it says nothing of its sender
+    if given is not None and given not in types:
+        came = COMMON.get(given, "another")  # repeated where it says nothing of its sender
         detail = f"the Content-Type is {came}; expected {listed(types)}"
         raise Refused("unsupported_media_type", detail=detail)
-    return media_type
 
 
 def answer_type(accept: str) -> str:
-    """The media type to answer in: JSON, or safetensors where it is preferred.
+    """Return the media type to answer in: JSON, or safetensors where it is preferred.
 
     Raises:
         Refused: the client accepts neither.

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 import yaml
 
 from service import refusals
-from service.api.dialect import ALWAYS, ENCODING, TAKING, Wording
+from service.api.dialect import ALWAYS, ENCODING, TAKING, Parse, Wording
 from service.api.infinity import call as infinity
 from service.api.infinity.request import (
     ClassifyRequest,
@@ -20,6 +20,8 @@ from service.api.open_inference import call as inference_protocol
 from service.api.open_inference.request import InferRequest
 from service.api.openai import call as openai
 from service.api.openai.request import EmbeddingsRequest
+from service.api.questions import call as questions
+from service.api.questions import maxsim
 from service.api.questions.request import ComparisonRequest, MaxsimRequest
 from service.api.rerank import call as rerank
 from service.api.rerank.request import RerankRequest
@@ -35,13 +37,15 @@ from service.api.tei.request import (
 )
 from service.api.tei.task_request import PredictRequest, RankRequest
 from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, SAFETENSORS
-from service.observe.families import INPUTS, NO_INPUT, OF_ONE_KIND, OF_TEXT, OF_TOKENS
+from service.observe.families import INPUTS, NO_INPUT, OF_ONE_KIND, OF_TEXT, OF_TOKENS, PROBE
 from service.observe.metrics import OPENMETRICS, TEXT
 from service.page import site
 from service.refusals import MEDIA_TYPE, REFUSALS
 
 # what no type says: examples, parameters, longer descriptions
 NOTES: dict[str, Any] = yaml.safe_load(files("service.api").joinpath("notes.yaml").read_bytes())
+INFER_MODEL, VERSION_PART = "/v2/models/{model}", "/versions/{version}"
+PART = "/page/"  # above the attention page's files
 BYTES = {"type": "string", "format": "binary"}
 FILE = {**BYTES, "description": NOTES["file"]}
 
@@ -75,10 +79,14 @@ class Operation(NamedTuple):
     Args:
         answer: the kind of its JSON; empty where it has none.
         request: the type of its body's JSON; None where it takes none.
+        parse: reads the body of a route that encodes.
+        handler: the method of service/edge/handlers.py that answers any other.
         media, answer_media: schemas of other bodies, by media type; None is not described.
         headers: of the answer.
         codes: what it may refuse with, where that is not what its API's routes do.
         inputs: what metrics call the inputs that it may hold.
+        metric: its name in metrics, where several paths share one.
+        trusted: whether a replica that knows itself wrong refuses it.
         public: when GET and HEAD of its path take no API key: always, or by a setting.
     """
 
@@ -88,12 +96,32 @@ class Operation(NamedTuple):
     api: Api
     answer: str = ""
     request: Any = None
+    parse: Parse | None = None
+    handler: str = ""
     media: Mapping[str, Any] = {}
     answer_media: Mapping[str, Any] = {}
     headers: Mapping[str, Any] = {}
     codes: tuple[str, ...] = ()
     inputs: tuple[str, ...] = NO_INPUT
+    metric: str = ""
+    trusted: bool = True
     public: Literal["always", "public_metrics", "public_docs"] | None = None
+
+    @property
+    def label(self) -> str:
+        """Return its name in metrics, which knows no versions of models."""
+        return self.metric or self.path.replace(VERSION_PART, "")
+
+    @property
+    def media_types(self) -> tuple[str, ...]:
+        """Return those of the bodies that it takes, JSON first."""
+        return (JSON, *self.media)
+
+    @property
+    def query(self) -> list[str]:
+        """Return the parameters that its query may hold."""
+        parameters = NOTES["paths"].get(self.path, {}).get("parameters", ())
+        return [each["name"] for each in parameters if each["in"] == "query"]
 
 
 ALL = tuple(REFUSALS)
@@ -147,10 +175,20 @@ INFER = Api(
 
 
 def _model(path: str) -> tuple[Operation, ...]:
-    """The Open Inference Protocol's routes of a model, which has a path with its version too."""
+    """Return the Open Inference Protocol's routes of a model, whose path may name its version."""
     return (
-        Operation("get", path, "The model's inputs and outputs", INFER, "InferModel"),
-        Operation("get", f"{path}/ready", "As the server is", INFER, "InferReady"),
+        Operation(
+            "get", path, "The model's inputs and outputs", INFER, "InferModel", handler="metadata"
+        ),
+        Operation(
+            "get",
+            f"{path}/ready",
+            "As the server is",
+            INFER,
+            "InferReady",
+            handler="model_ready",
+            metric=PROBE,
+        ),
         Operation(
             "post",
             f"{path}/infer",
@@ -162,12 +200,10 @@ def _model(path: str) -> tuple[Operation, ...]:
             answer_media={OCTETS: BYTES},
             headers={INFERENCE_HEADER: {"schema": {"type": "integer"}, "description": "of octets"}},
             inputs=OF_ONE_KIND,
+            parse=inference_protocol.parse,
         ),
     )
 
-
-INFER_MODEL, VERSION_PART = "/v2/models/{model}", "/versions/{version}"
-PART = "/page/"  # above the attention page's files
 
 OPERATIONS = (
     Operation(
@@ -180,6 +216,7 @@ OPERATIONS = (
         media={SAFETENSORS: FILE},
         answer_media={SAFETENSORS: BYTES},
         inputs=INPUTS,
+        parse=native.parse,
     ),
     Operation(
         "post",
@@ -191,6 +228,7 @@ OPERATIONS = (
         media={SAFETENSORS: FILE},
         answer_media={SAFETENSORS: BYTES},
         inputs=INPUTS,
+        parse=questions.similarity,
     ),
     Operation(
         "post",
@@ -202,6 +240,7 @@ OPERATIONS = (
         media={SAFETENSORS: FILE},
         answer_media={SAFETENSORS: BYTES},
         inputs=INPUTS,
+        parse=maxsim.parse,
     ),
     Operation(
         "post",
@@ -210,6 +249,7 @@ OPERATIONS = (
         NATIVE,
         "Attended",
         AttendBody,
+        handler="attend",
     ),
     Operation(
         "post",
@@ -219,6 +259,7 @@ OPERATIONS = (
         "Explained",
         ExplainRequest,
         inputs=OF_TEXT,
+        handler="explain",
     ),
     Operation(
         "get",
@@ -227,12 +268,28 @@ OPERATIONS = (
         NATIVE,
         "Heads",
         codes=(*READING, "overloaded", "deadline_unreachable", "deadline_exceeded"),
+        handler="heads",
     ),
-    Operation("get", "/live", "The process answers", NATIVE, "Live", public="always"),
     Operation(
-        "get", "/ready", "The forward path lately proved itself", NATIVE, "Ready", public="always"
+        "get",
+        "/live",
+        "The process answers",
+        NATIVE,
+        "Live",
+        public="always",
+        handler="live",
+        trusted=False,
     ),
-    Operation("get", "/info", "The model and its limits", NATIVE, "Info"),
+    Operation(
+        "get",
+        "/ready",
+        "The forward path lately proved itself",
+        NATIVE,
+        "Ready",
+        public="always",
+        handler="ready",
+    ),
+    Operation("get", "/info", "The model and its limits", NATIVE, "Info", handler="info"),
     Operation(
         "get",
         "/metrics",
@@ -241,6 +298,8 @@ OPERATIONS = (
         answer_media=dict.fromkeys(form.partition(";")[0] for form in (TEXT, OPENMETRICS)),
         codes=(*ALWAYS, "out_of_range"),
         public="public_metrics",
+        handler="metrics",
+        trusted=False,
     ),
     Operation(
         "get",
@@ -250,6 +309,8 @@ OPERATIONS = (
         "Targets",
         codes=(*READING, "not_found"),
         public="public_metrics",
+        handler="targets",
+        metric="/metrics",
     ),
     Operation(
         "post",
@@ -259,8 +320,11 @@ OPERATIONS = (
         "EmbeddingsAnswer",
         EmbeddingsRequest,
         inputs=OF_TOKENS,
+        parse=openai.parse,
     ),
-    Operation("get", "/v1/models", "OpenAI: the model that is served", OPENAI, "Models"),
+    Operation(
+        "get", "/v1/models", "OpenAI: the model that is served", OPENAI, "Models", handler="models"
+    ),
     Operation(
         "get",
         "/v1/models/{id}",
@@ -268,8 +332,19 @@ OPERATIONS = (
         OPENAI,
         "Model",
         codes=(*ALWAYS, "model_not_found"),
+        handler="model",
     ),
-    Operation("post", "/", "TEI: as POST /embed", TEI, "Vectors", EmbedRequest, inputs=OF_TOKENS),
+    Operation(
+        "post",
+        "/",
+        "TEI: as POST /embed",
+        TEI,
+        "Vectors",
+        EmbedRequest,
+        inputs=OF_TOKENS,
+        parse=tei_tasks.main,
+        metric="/embed",
+    ),
     Operation(
         "post",
         "/embed",
@@ -278,6 +353,7 @@ OPERATIONS = (
         "Vectors",
         EmbedRequest,
         inputs=OF_TOKENS,
+        parse=tei.embed,
     ),
     Operation(
         "post",
@@ -287,6 +363,7 @@ OPERATIONS = (
         "TokenVectors",
         EmbedAllRequest,
         inputs=OF_TOKENS,
+        parse=tei.embed_all,
     ),
     Operation(
         "post",
@@ -296,12 +373,27 @@ OPERATIONS = (
         "Similarities",
         SimilarityRequest,
         inputs=OF_TEXT,
+        parse=tei.similarity,
     ),
     Operation(
-        "post", "/tokenize", "TEI: texts as tokens", TEI, "Pieces", TokenizeRequest, codes=TAKING
+        "post",
+        "/tokenize",
+        "TEI: texts as tokens",
+        TEI,
+        "Pieces",
+        TokenizeRequest,
+        codes=TAKING,
+        handler="tokenize",
     ),
     Operation(
-        "post", "/decode", "TEI: token ids as texts", TEI, "Texts", DecodeRequest, codes=TAKING
+        "post",
+        "/decode",
+        "TEI: token ids as texts",
+        TEI,
+        "Texts",
+        DecodeRequest,
+        codes=TAKING,
+        handler="decode",
     ),
     Operation(
         "post",
@@ -311,6 +403,7 @@ OPERATIONS = (
         "Ranks | InfinityRanks",
         RankRequest | InfinityRerankRequest,
         inputs=OF_TEXT,
+        parse=tei_tasks.rerank,
     ),
     Operation(
         "post",
@@ -320,6 +413,8 @@ OPERATIONS = (
         "InfinityEmbeddings",
         InfinityEmbeddingsRequest,
         inputs=OF_TOKENS,
+        parse=infinity.embeddings,
+        metric="/v1/embeddings",
     ),
     Operation(
         "post",
@@ -329,8 +424,16 @@ OPERATIONS = (
         "InfinityClasses",
         ClassifyRequest,
         inputs=OF_TEXT,
+        parse=infinity.classify,
     ),
-    Operation("get", "/models", "Infinity: the model that is served", INFINITY, "InfinityModels"),
+    Operation(
+        "get",
+        "/models",
+        "Infinity: the model that is served",
+        INFINITY,
+        "InfinityModels",
+        handler="infinity_models",
+    ),
     Operation(
         "post",
         "/predict",
@@ -339,6 +442,7 @@ OPERATIONS = (
         "Predictions",
         PredictRequest,
         inputs=OF_TEXT,
+        parse=tei_tasks.predict,
     ),
     Operation(
         "post",
@@ -348,6 +452,7 @@ OPERATIONS = (
         "SparseVectors",
         EmbedAllRequest,
         inputs=OF_TOKENS,
+        parse=tei_tasks.embed_sparse,
     ),
     *(
         Operation(
@@ -358,14 +463,32 @@ OPERATIONS = (
             "RerankAnswer",
             RerankRequest,
             inputs=OF_TEXT,
+            parse=parse,
         )
-        for path in ("/v1/rerank", "/v2/rerank")
+        for path, parse in (("/v1/rerank", rerank.jina), ("/v2/rerank", rerank.cohere))
     ),
-    Operation("get", "/health", "TEI: as GET /ready", TEI, public="always"),
     Operation(
-        "get", "/v2", "The server, and what it can beyond the protocol", INFER, "InferServer"
+        "get", "/health", "TEI: as GET /ready", TEI, public="always", handler="health", metric=PROBE
     ),
-    Operation("get", "/v2/health/live", "The process answers", INFER, "InferLive", public="always"),
+    Operation(
+        "get",
+        "/v2",
+        "The server, and what it can beyond the protocol",
+        INFER,
+        "InferServer",
+        handler="server",
+    ),
+    Operation(
+        "get",
+        "/v2/health/live",
+        "The process answers",
+        INFER,
+        "InferLive",
+        public="always",
+        handler="server_live",
+        metric="/live",
+        trusted=False,
+    ),
     Operation(
         "get",
         "/v2/health/ready",
@@ -373,17 +496,42 @@ OPERATIONS = (
         INFER,
         "InferReady",
         public="always",
+        handler="server_ready",
+        metric=PROBE,
     ),
     *_model(INFER_MODEL + VERSION_PART),  # first, since a model's name may hold slashes
     *_model(INFER_MODEL),
 )
 # what the document itself is read by
 PAGES = (
-    Operation("get", "/docs", "The API for people", NATIVE, public="public_docs"),
-    Operation("get", "/openapi.json", "The API for programs", NATIVE, public="public_docs"),
-    Operation("get", "/", "What every head attends to, for people", TEI, public="always"),
+    Operation("get", "/docs", "The API for people", NATIVE, public="public_docs", handler="docs"),
+    Operation(
+        "get",
+        "/openapi.json",
+        "The API for programs",
+        NATIVE,
+        public="public_docs",
+        handler="openapi",
+    ),
+    Operation(
+        "get",
+        "/",
+        "What every head attends to, for people",
+        TEI,
+        public="always",
+        handler="page",
+        metric="/docs",
+    ),
     *(
-        Operation("get", PART + name, "A part of GET /", TEI, public="always")
+        Operation(
+            "get",
+            PART + name,
+            "A part of GET /",
+            TEI,
+            public="always",
+            handler="part",
+            metric="/docs",
+        )
         for name in site.PARTS
     ),
 )

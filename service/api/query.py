@@ -4,17 +4,10 @@ from collections.abc import Collection, Sequence
 
 from starlette.datastructures import QueryParams
 
-from service.api.operations import NOTES
 from service.refusals import Refused
 from service.wording.words import counted, meant, quoted, received
 
 QUERY = "query"  # the place of a parameter that nobody knows, whose name is not repeated
-
-
-def known(path: str) -> list[str]:
-    """The query parameters of a route."""
-    parameters = NOTES["paths"].get(path, {}).get("parameters", ())
-    return [each["name"] for each in parameters if each["in"] == QUERY]
 
 
 def check(query: bytes, names: Collection[str]) -> None:

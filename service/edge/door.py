@@ -77,8 +77,8 @@ class Door:
     ) -> None:
         settings, beside = replica.settings, Beside()
         self._replica, self._observer, self._fronted = replica, replica.observer, fronted
-        own = Handlers(replica, scrape, targets, beside)
-        self._routes = Routes(Encoding(replica, beside).handlers() | own.handlers())
+        own, encoding = Handlers(replica, scrape, targets, beside), Encoding(replica, beside)
+        self._routes = Routes(lambda row: (encoding if row.parse else own).handler(row))
         replica.metrics.expect(expected())
         self._ring = follow_keys(settings.api_keys, settings.api_keys_file)
         self._shared = self._ring.keys  # the keys among which there is sharing

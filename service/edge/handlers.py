@@ -12,14 +12,15 @@ import orjson
 from service.api import media, query
 from service.api.document import document
 from service.api.infinity import call as infinity
+from service.api.open_inference import call as open_inference
 from service.api.open_inference import metadata
 from service.api.openai import call as openai
-from service.api.operations import INFER_MODEL, PART, VERSION_PART
+from service.api.operations import PART, Operation
 from service.api.tei import call as tei
 from service.api.tei.request import DecodeRequest, TokenizeRequest
 from service.edge.asked import Asked, Reply
 from service.edge.deadline import in_time, seconds
-from service.edge.encoding import Handler, check_model
+from service.edge.encoding import Handler
 from service.edge.reading import Beside
 from service.encode.answer import JSON, collect
 from service.observe.metrics import OPENMETRICS, TEXT
@@ -52,34 +53,10 @@ class Handlers:
         self._replica, self._scrape, self._targets = replica, scrape, targets
         self._beside = beside
 
-    def handlers(self) -> dict[tuple[str, str], Handler]:
-        """What each path and method does."""
-        handlers: dict[tuple[str, str], Handler] = {
-            ("/v1/attend", "post"): self.attend,
-            ("/v1/explain", "post"): self.explain,
-            ("/v1/heads", "get"): self.heads,
-            ("/live", "get"): self.live,
-            ("/ready", "get"): self.ready,
-            ("/info", "get"): self.info,
-            ("/metrics", "get"): self.metrics,
-            ("/metrics/targets", "get"): self.targets,
-            ("/docs", "get"): self.docs,
-            ("/openapi.json", "get"): self.openapi,
-            ("/", "get"): self.page,
-            ("/v1/models", "get"): self.models,
-            ("/v1/models/{id}", "get"): self.model,
-            ("/models", "get"): self.infinity_models,
-            ("/tokenize", "post"): self.tokenize,
-            ("/decode", "post"): self.decode,
-            ("/health", "get"): self.health,
-            ("/v2", "get"): self.server,
-            ("/v2/health/live", "get"): self.server_live,
-            ("/v2/health/ready", "get"): self.server_ready,
-        }
-        handlers |= {(PART + name, "get"): partial(self.part, name) for name in site.PARTS}
-        for path in (INFER_MODEL, INFER_MODEL + VERSION_PART):
-            handlers |= {(path, "get"): self.metadata, (f"{path}/ready", "get"): self.model_ready}
-        return handlers
+    def handler(self, operation: Operation) -> Handler:
+        """Return what answers an operation, by the name that it has in the table."""
+        handler: Handler = getattr(self, operation.handler)
+        return handler
 
     async def attend(self, asked: Asked) -> Reply:
         """POST /v1/attend: the mechanism without a model."""
@@ -140,9 +117,9 @@ class Handlers:
         page = site.attention(asked.root_path)
         return Reply(page, 200, {"content-security-policy": site.POLICY}, site.HTML)
 
-    async def part(self, name: str, asked: Asked) -> Reply:
+    async def part(self, asked: Asked) -> Reply:
         """GET /page/...: a file of that page."""
-        body, kind = site.part(name)
+        body, kind = site.part(asked.path.removeprefix(PART))
         return Reply(body, 200, {"cache-control": "no-cache"}, kind)
 
     async def openapi(self, asked: Asked) -> Reply:
@@ -173,7 +150,6 @@ class Handlers:
 
     async def tokenize(self, asked: Asked) -> Reply:
         """POST /tokenize: texts as tokens."""
-        media.content_type(asked.media_type, JSON)
         deadline, record = self._deadline(asked), asked.record
         body = await self._parse(asked, TokenizeRequest.model_validate_json)
         texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
@@ -184,7 +160,6 @@ class Handlers:
 
     async def decode(self, asked: Asked) -> Reply:
         """POST /decode: token ids as text."""
-        media.content_type(asked.media_type, JSON)
         deadline, record = self._deadline(asked), asked.record
         body = await self._parse(asked, DecodeRequest.model_validate_json)
         pieces = await self._replica.vocabulary.decode(
@@ -213,14 +188,14 @@ class Handlers:
 
     async def metadata(self, asked: Asked) -> Reply:
         """GET /v2/models/{model}: its inputs and outputs."""
-        check_model(asked, self._replica)
+        open_inference.check_model(asked.path_params, self._replica.name)
         config, pooled = self._replica.lanes.model.config, self._replica.pooled_width
         name = self._replica.name
         return _json(metadata.model(name, config.width, config.embedding_width, pooled))
 
     async def model_ready(self, asked: Asked) -> Reply:
         """GET /v2/models/{model}/ready: as the server is."""
-        check_model(asked, self._replica)
+        open_inference.check_model(asked.path_params, self._replica.name)
         self._replica.check_ready()
         return _json({"name": self._replica.name, "ready": True})
 
@@ -228,7 +203,6 @@ class Handlers:
         self, asked: Asked, parse: Callable[[bytes], Wanted], lesson: Lesson[Wanted]
     ) -> Reply:
         """A lesson's answer, as it is written."""
-        media.content_type(asked.media_type, JSON)
         deadline, record = self._deadline(asked), asked.record
         with record.stage("parse"):
             wanted = await self._parse(asked, parse)
@@ -241,7 +215,8 @@ class Handlers:
         return Reply(body, media_type=JSON)
 
     async def _parse(self, asked: Asked, parse: Callable[[bytes], Wanted]) -> Wanted:
-        """Return what a body asks for."""
+        """Return what a body of JSON asks for."""
+        media.check_type(asked.media_type, (JSON,))
         body = asked.take_body()
         return await self._beside.run(len(body), partial(parse, body))
 

@@ -1,41 +1,25 @@
 """Where requests go: each operation's path and method, how metrics name it, how it refuses."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from service.api import query
 from service.api.dialect import Wording
 from service.api.native import call as native
 from service.api.open_inference import call as open_inference
 from service.api.operations import (
-    INFER_MODEL,
     NATIVE,
     OPERATIONS,
     PAGES,
-    PART,
-    VERSION_PART,
     Operation,
 )
 from service.edge.encoding import Handler
 from service.edge.reading import INFERENCE
-from service.observe.families import NO_INPUT, PROBE
+from service.observe.families import NO_INPUT
 from service.refusals import Refused
 from service.wording.words import meant
 
 UNKNOWN = "other"  # the route, in metrics, of what no route takes
-ALWAYS = ("/live", "/v2/health/live", "/metrics")  # answered by a replica that knows itself wrong
-# one route by several paths; probes are as many as APIs have them
-ALIKE = {
-    ("post", "/"): "/embed",
-    ("post", "/embeddings"): "/v1/embeddings",
-    ("get", "/"): "/docs",
-    ("get", "/metrics/targets"): "/metrics",
-    ("get", "/health"): PROBE,
-    ("get", "/v2/health/ready"): PROBE,
-    ("get", f"{INFER_MODEL}/ready"): PROBE,
-    ("get", "/v2/health/live"): "/live",
-}
 # A model's name may hold slashes, but not the verb that ends the path
 PARTS = {"model": "(?:(?!/infer$|/ready$).)*", "id": ".*", "version": "[^/]+"}
 
@@ -64,14 +48,14 @@ class Routes:
     """The routes of one replica, by path and method.
 
     Args:
-        handlers: by path and method of each operation.
+        handler: makes what answers an operation.
     """
 
-    def __init__(self, handlers: Mapping[tuple[str, str], Handler]) -> None:
+    def __init__(self, handler: Callable[[Operation], Handler]) -> None:
         self._exact = dict[str, dict[str, Route]]()
         self._patterns = list[tuple[re.Pattern[str], str, dict[str, Route]]]()
         for row in (*OPERATIONS, *PAGES):
-            self._add(row, handlers[row.path, row.method])
+            self._add(row, handler(row))
 
     def find(self, method: str, path: str) -> tuple[Route | None, Params]:
         """Return what a request is led to, if anything, and the named parts of its path."""
@@ -88,14 +72,14 @@ class Routes:
 
         With the methods of its path, or the path that was probably meant.
         """
-        ways, known = self._exact.get(path), path
+        ways = self._exact.get(path)
         if ways is None:
-            found = ((p, w) for pattern, p, w in self._patterns if pattern.fullmatch(path))
-            known, ways = next(found, (path, None))
+            found = (w for pattern, _, w in self._patterns if pattern.fullmatch(path))
+            ways = next(found, None)
         if ways:
             any_ = next(iter(ways.values()))
             detail = f"it takes {', '.join(sorted(ways))}"
-            return label(known), any_.say, Refused("method_not_allowed", detail=detail)
+            return any_.label, any_.say, Refused("method_not_allowed", detail=detail)
         near = meant(path, [row.path for row in OPERATIONS]).removeprefix("; ")
         detail = near or "GET /docs lists the paths"
         infers = f"{path}/".startswith(INFERENCE)
@@ -109,10 +93,10 @@ class Routes:
 
     def _add(self, row: Operation, handler: Handler) -> None:
         route = Route(
-            label(row.path, row.method),
+            row.label,
             row.api.problem,
-            query.known(row.path),
-            row.path not in ALWAYS,
+            row.query,
+            row.trusted,
             handler,
         )
         if "{" in row.path:
@@ -130,19 +114,11 @@ class Routes:
 def expected() -> dict[str, tuple[str, ...]]:
     """Return the inputs that each route of the document may hold, by its name in metrics."""
     published = (row for row in (*OPERATIONS, *PAGES) if row.method == "post" or row.api is NATIVE)
-    return {label(row.path, row.method): row.inputs for row in published} | {UNKNOWN: NO_INPUT}
-
-
-def label(path: str, method: str = "post") -> str:
-    """Return how metrics name a route: what is alike has one name."""
-    if path.startswith(PART):
-        return "/docs"  # the pages for people are one
-    path = path.replace(VERSION_PART, "")
-    return ALIKE.get((method, path), path)
+    return {row.label: row.inputs for row in published} | {UNKNOWN: NO_INPUT}
 
 
 def _pattern(path: str) -> re.Pattern[str]:
-    """A path of the table as it is matched."""
+    """Return what a path of the table matches."""
     parts = re.split(r"{(\w+)}", path)
     named = [f"(?P<{name}>{PARTS[name]})" for name in parts[1::2]]
     plain = map(re.escape, parts[::2])

@@ -15,7 +15,7 @@ from uuid import uuid4
 import orjson
 
 from service.api import ranking
-from service.api.dialect import JSONCall, Problem, sentence
+from service.api.dialect import JSONCall, Problem, Sent, Served, sentence
 from service.api.infinity.request import (
     ANY,
     ClassifyRequest,
@@ -92,7 +92,7 @@ class Classification(JSONCall):
         ]
 
 
-def embeddings(body: bytes) -> Embeddings:
+def embeddings(body: bytes, sent: Sent, served: Served) -> Embeddings:
     """Read a request of POST /embeddings.
 
     Raises:
@@ -115,15 +115,17 @@ def asks_rerank(body: bytes) -> bool:
     return DOCUMENTS.search(body) is not None
 
 
-def rerank(body: bytes, most: int) -> Ranks:
+def rerank(body: bytes, sent: Sent, served: Served) -> Ranks:
     """Read a request of POST /rerank; raises as `embeddings` does, and Refused of no documents.
 
-    Args:
-        most: characters of the query, as often as there are documents.
+    From here on it is refused in Infinity's words.
     """
+    sent.wording = rerank_problem
     request = InfinityRerankRequest.model_validate_json(body)
     model, texts = _model(request.model), request.documents
-    native = ranking.request(request.query, texts, "documents", most, truncate="right", model=model)
+    native = ranking.request(
+        request.query, texts, "documents", served.most_json, truncate="right", model=model
+    )
     return Ranks(
         request=native,
         most=request.top_n,
@@ -132,7 +134,7 @@ def rerank(body: bytes, most: int) -> Ranks:
     )
 
 
-def classify(body: bytes) -> Classification:
+def classify(body: bytes, sent: Sent, served: Served) -> Classification:
     """Read a request of POST /classify; raises as `embeddings` does."""
     request = ClassifyRequest.model_validate_json(body)
     native = Request(

@@ -4,8 +4,9 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
+from service.api import media
 from service.api import problem as wording
-from service.api.dialect import Answer, JSONCall, Problem
+from service.api.dialect import Answer, JSONCall, Problem, Sent, Served
 from service.api.native import tensor_file
 from service.api.native.request import EncodeRequest
 from service.api.native.tensor_file import Request
@@ -42,31 +43,27 @@ class Encode(Call):
         return answer.as_safetensors(encoded)
 
 
-def parse(body: bytes, media_type: str, accept: str, most_json: int) -> Encode:
+def parse(body: bytes, sent: Sent, served: Served) -> Encode:
     """Read a request.
-
-    Args:
-        media_type: of the body, JSON or safetensors.
-        accept: the media type to answer in.
-        most_json: bytes of JSON that are read.
 
     Raises:
         Refused, ValidationError: what service/refusals.py gives a status.
     """
-    request = read(body, media_type, most_json, EncodeRequest)
+    accept, request = read(body, sent, served, EncodeRequest)
     written = layout(request.encoding, accept)
     return Encode(request=request.plain(written), media_type=accept)
 
 
-def read(body: bytes, media_type: str, most_json: int, kind: type[Request]) -> Request:
-    """A request of one kind, from JSON or safetensors.
+def read(body: bytes, sent: Sent, served: Served, kind: type[Request]) -> tuple[str, Request]:
+    """Return the media type to answer in, and a request of one kind, from JSON or safetensors.
 
     Raises:
         Refused, ValidationError: what service/refusals.py gives a status.
     """
-    if media_type == SAFETENSORS:
-        return tensor_file.parse(body, most_json, kind)
-    return kind.model_validate_json(body)
+    accept = media.answer_type(sent.headers.get("accept", "*/*"))
+    if sent.media_type == SAFETENSORS:
+        return accept, tensor_file.parse(body, served.most_json, kind)
+    return accept, kind.model_validate_json(body)
 
 
 def layout(encoding: str, accept: str) -> Layout:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import orjson
 
 from service.api import dialect
-from service.api.dialect import Answer, Problem
+from service.api.dialect import Answer, Problem, Sent, Served
 from service.api.open_inference import inputs, writer
 from service.api.open_inference.inputs import EMBEDS, IDS, TEXT, TYPES
 from service.api.open_inference.request import (
@@ -18,6 +18,7 @@ from service.api.open_inference.request import (
     OUTPUTS,
     POOLED,
     TOKENS,
+    VERSION,
     InferParameters,
     InferRequest,
 )
@@ -38,21 +39,6 @@ LONGEST_HEADER = 9  # digits of bytes
 BEYOND = "expected at most as many bytes of JSON as the body has"
 ITEMS_A_TURN = 64  # that are made of an answer before other requests get a turn
 BAD_REQUEST, UNPROCESSABLE = REFUSALS["invalid_json"].status, REFUSALS["invalid_type"].status
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a request is read against.
-
-    Args:
-        most_json: bytes of JSON that are read.
-        most_sequences: sequences in a request.
-        layers: of the model.
-    """
-
-    most_json: int
-    most_sequences: int
-    layers: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,27 +64,26 @@ class Call(dialect.Call):
         return Answer([*head, *await collect(data, turn)], {INFERENCE_HEADER: length})
 
 
-def parse(body: bytes, header: int | None, limits: Limits) -> Call:
+def parse(body: bytes, sent: Sent, served: Served) -> Call:
     """Read a request.
-
-    Args:
-        header: how many of the body's first bytes are JSON; None where all are.
 
     Raises:
         Refused, ValidationError: what service/refusals.py gives a status.
     """
+    check_model(sent.path_params, served.name)
+    header = _json_bytes(sent.headers.get(INFERENCE_HEADER))
     text, data = body[:header], memoryview(body)[len(body) if header is None else header :]
     if header is not None and header > len(body):
         raise Refused.at("out_of_range", INFERENCE_HEADER, detail=BEYOND)
-    if len(text) > limits.most_json:
+    if len(text) > served.most_json:
         raise Refused("body_too_large")
     request = InferRequest.model_validate_json(text)
     outputs, parameters = _outputs(request), request.parameters
     native = Request(
-        inputs=inputs.read(request.inputs, data, limits.most_sequences),
+        inputs=inputs.read(request.inputs, data, served.most_sequences),
         pooled=POOLED in outputs,
         tokens=TOKENS in outputs,
-        layers=_hidden(parameters, limits.layers) if LAYERS in outputs else [],
+        layers=_hidden(parameters, served.layers) if LAYERS in outputs else [],
         attention=_attention(parameters) if ATTENTION in outputs else None,
         layout=Layout(
             numbers=[part for part in PARTS if not outputs.get(part, True)],
@@ -112,6 +97,13 @@ def parse(body: bytes, header: int | None, limits: Limits) -> Call:
         outputs=outputs,
         id=request.id,
     )
+
+
+def check_model(params: Mapping[str, str], name: str) -> None:
+    """Refuse a path that names another model or version than the one of that name."""
+    if params["model"] != name or params.get("version", VERSION) != VERSION:
+        detail = f'this service serves "{name}", version {VERSION}'
+        raise Refused.at("model_not_found", "model", detail=detail)
 
 
 def problem(refused: Refused, request_id: str) -> Problem:
@@ -182,8 +174,8 @@ async def _items(encoded: Encoded) -> list[answer.Item]:
     return items
 
 
-def header(length: str | None) -> int | None:
-    """How many bytes of a body are JSON, as INFERENCE_HEADER says; None where all are.
+def _json_bytes(length: str | None) -> int | None:
+    """Return how many bytes of a body are JSON, as INFERENCE_HEADER says; None where all are.
 
     Raises:
         Refused: it is no such number.

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from service.api.dialect import JSONCall, Problem, sentence
+from service.api.dialect import JSONCall, Problem, Sent, Served, sentence
 from service.api.inputs import items
 from service.api.openai.request import EmbeddingsRequest
 from service.encode.answer import JSON, Array, Each, Encoded
@@ -43,7 +43,7 @@ class Call(JSONCall):
         return base64.b64encode(np.ascontiguousarray(vector, dtype="<f4").data).decode()
 
 
-def parse(body: bytes) -> Call:
+def parse(body: bytes, sent: Sent, served: Served) -> Call:
     """Read a request.
 
     Raises:

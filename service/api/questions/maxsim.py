@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from service.api.dialect import Sent, Served
 from service.api.native import call as native
 from service.api.native.call import layout, read
 from service.api.questions.request import MaxsimRequest
@@ -32,18 +33,13 @@ class Call(native.Call):
         return answer.as_file(told, dict(_tensors(documents)))
 
 
-def parse(body: bytes, media_type: str, accept: str, most_json: int) -> Call:
+def parse(body: bytes, sent: Sent, served: Served) -> Call:
     """Read a request.
-
-    Args:
-        media_type: of the body, JSON or safetensors.
-        accept: the media type to answer in.
-        most_json: bytes of JSON that are read.
 
     Raises:
         Refused, ValidationError: what service/refusals.py gives a status.
     """
-    request = read(body, media_type, most_json, MaxsimRequest)
+    accept, request = read(body, sent, served, MaxsimRequest)
     written = layout(request.encoding, accept)
     return Call(request=request.plain(written), media_type=accept)
 

@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 
 from service.api import ranking
-from service.api.dialect import JSONCall, Problem, sentence
+from service.api.dialect import JSONCall, Problem, Sent, Served, sentence
 from service.api.rerank.request import RerankRequest
 from service.encode.answer import JSON, Each, Encoded
 from service.encode.shown import numbers
@@ -43,15 +43,25 @@ class Call(JSONCall):
         return {**told, "document": {"text": self.texts[place]}} if self.texts else told
 
 
-def parse(body: bytes, most: int, documents: bool) -> Call:
-    """Read a request.
-
-    Args:
-        most: characters of the query, as often as there are documents.
-        documents: whether results come with theirs where the request does not say.
+def jina(body: bytes, sent: Sent, served: Served) -> Call:
+    """Read a request of POST /v1/rerank, whose results come with their documents.
 
     Raises:
         Refused, ValidationError: what service/refusals.py gives a status.
+    """
+    return _parse(body, served, documents=True)
+
+
+def cohere(body: bytes, sent: Sent, served: Served) -> Call:
+    """Read a request of POST /v2/rerank, whose results do not; raises as `jina` does."""
+    return _parse(body, served, documents=False)
+
+
+def _parse(body: bytes, served: Served, *, documents: bool) -> Call:
+    """Read a request.
+
+    Args:
+        documents: whether results come with theirs where the request does not say.
     """
     request = RerankRequest.model_validate_json(body)
     texts = [entry if isinstance(entry, str) else entry.text for entry in request.documents]
@@ -59,7 +69,7 @@ def parse(body: bytes, most: int, documents: bool) -> Call:
         request.query,
         texts,
         "documents",
-        most,
+        served.most_json,
         truncate="own" if request.truncate else "refuse",
         model=request.model,
         most_tokens=request.max_tokens_per_doc,

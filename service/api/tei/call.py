@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 
 from model.text import tokenizer
-from service.api.dialect import JSONCall, Problem, sentence
+from service.api.dialect import JSONCall, Problem, Sent, Served, sentence
 from service.api.inputs import items
 from service.api.tei.request import Cut, EmbedAllRequest, EmbedRequest, Side, SimilarityRequest
 from service.encode.answer import JSON, Array, Each, Encoded, Item
@@ -45,7 +45,7 @@ class Comparison(JSONCall):
         return _cosines(map(_array, encoded.items))
 
 
-def embed(body: bytes) -> Call:
+def embed(body: bytes, sent: Sent, served: Served) -> Call:
     """Read a request of POST /embed.
 
     Raises:
@@ -56,13 +56,13 @@ def embed(body: bytes) -> Call:
     return Call(request=native(request, request.inputs, pooled=pooled))
 
 
-def embed_all(body: bytes) -> Call:
+def embed_all(body: bytes, sent: Sent, served: Served) -> Call:
     """Read a request of POST /embed_all; raises as `embed` does."""
     request = EmbedAllRequest.model_validate_json(body)
     return Call(request=native(request, request.inputs, pooled=False, tokens=True))
 
 
-def similarity(body: bytes) -> Comparison:
+def similarity(body: bytes, sent: Sent, served: Served) -> Comparison:
     """Read a request of POST /similarity; raises as `embed` does, and Refused without sentences."""
     comparison = SimilarityRequest.model_validate_json(body)
     if not comparison.inputs.sentences:

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from service.api import ranking
-from service.api.dialect import JSONCall, Problem
+from service.api.dialect import Call, JSONCall, Problem, Sent, Served
+from service.api.infinity import call as infinity
 from service.api.tei import call
 from service.api.tei.request import EmbedAllRequest
 from service.api.tei.task_request import PredictRequest, RankRequest
@@ -83,7 +84,7 @@ class SparseVectors(JSONCall):
         return [{"index": index, "value": value} for index, value in entries]
 
 
-def predict(body: bytes) -> Prediction:
+def predict(body: bytes, sent: Sent, served: Served) -> Prediction:
     """Read a request of POST /predict.
 
     Raises:
@@ -111,20 +112,32 @@ def predict(body: bytes) -> Prediction:
     )
 
 
-def rerank(body: bytes, most: int) -> Ranks:
-    """Read a request of POST /rerank; raises as `predict` does.
+def main(body: bytes, sent: Sent, served: Served) -> Call:
+    """Read a request of POST /, which asks for what the checkpoint is for."""
+    if "rerank" in served.tasks:
+        return _rerank(body, served)
+    if "classify" in served.tasks:
+        return predict(body, sent, served)
+    return (embed_sparse if "sparse" in served.tasks else call.embed)(body, sent, served)
 
-    Args:
-        most: characters of the query, as often as there are texts.
-    """
+
+def rerank(body: bytes, sent: Sent, served: Served) -> Call:
+    """Read a request of POST /rerank, TEI's or Infinity's; raises as `predict` does."""
+    if infinity.asks_rerank(body):
+        return infinity.rerank(body, sent, served)
+    return _rerank(body, served)
+
+
+def _rerank(body: bytes, served: Served) -> Ranks:
     request = RankRequest.model_validate_json(body)
     truncate = call.side(request.truncate, request.truncation_direction)
+    most = served.most_json
     native = ranking.request(request.query, request.texts, "texts", most, truncate=truncate)
     texts = request.texts if request.return_text else ()
     return Ranks(request=native, most=request.top_n, raw=request.raw_scores, texts=texts)
 
 
-def embed_sparse(body: bytes) -> SparseVectors:
+def embed_sparse(body: bytes, sent: Sent, served: Served) -> SparseVectors:
     """Read a request of POST /embed_sparse; raises as `predict` does."""
     request = EmbedAllRequest.model_validate_json(body)
     native = call.native(request, request.inputs, pooled=False, tasks=(Sparse(),))

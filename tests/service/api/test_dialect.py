@@ -12,12 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
 
-from service.api.dialect import Problem
+from service.api.dialect import Problem, Served
 from service.api.native import call as native
 from service.api.open_inference import call as inference_protocol
-from service.api.open_inference.call import Limits
-from service.encode.answer import JSON, SAFETENSORS
+from service.edge.asked import Asked
+from service.encode.answer import INFERENCE_HEADER, SAFETENSORS
 from service.encode.request import Request
+from service.memory import Hold, Memory
 from service.observe.metrics import Record
 from service.refusals import REFUSALS, refusal
 from service.replica import Replica
@@ -80,24 +81,41 @@ TEXTS: dict[str, Any] = {
 }
 
 
+SERVED = Served("m", (), 6, MOST_JSON, 64)
+
+
+def sent(**headers: str) -> Asked:
+    """A request around its body."""
+    asked = Asked(
+        "POST",
+        "",
+        "/",
+        b"",
+        {n.replace("_", "-"): v for n, v in headers.items()},
+        Hold(Memory(), 1),
+    )
+    asked.path_params = {"model": "m"}
+    return asked
+
+
 def of_json(body: bytes) -> Request:
     """Our own wire."""
-    return native.parse(body, JSON, JSON, MOST_JSON).request
+    return native.parse(body, sent(), SERVED).request
 
 
 def of_file(body: bytes) -> Request:
     """Our own wire, as a safetensors file."""
-    return native.parse(body, SAFETENSORS, JSON, MOST_JSON).request
+    return native.parse(body, sent(content_type=SAFETENSORS), SERVED).request
 
 
 def of_inference(body: bytes) -> Request:
     """The Open Inference Protocol; the header stands on a first line here, if there is one."""
     header, line, rest = body.partition(b"\n")
     announced = int(header) if line and header.isdigit() and len(header) < 9 else None
-    limits = Limits(MOST_JSON, 64, 6)
-    return inference_protocol.parse(
-        rest if announced is not None else body, announced, limits
-    ).request
+    if announced is None:
+        return inference_protocol.parse(body, sent(), SERVED).request
+    around = sent(**{INFERENCE_HEADER: str(announced)})
+    return inference_protocol.parse(rest, around, SERVED).request
 
 
 def as_json(tree: Any) -> bytes:

@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput, InferResult
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
+from service.api.dialect import Served
 from service.api.open_inference import call as inference_protocol
-from service.api.open_inference.call import Limits
+from service.edge.asked import Asked
 from service.encode.answer import INFERENCE_HEADER as HEADER
 from service.encode.answer import OCTETS
+from service.memory import Hold, Memory
 from service.refusals import refusal
 from service.replica import Replica
 
@@ -571,8 +573,10 @@ async def test_a_refusal_never_repeats_the_input() -> None:
     """Neither names of tensors nor values."""
     secret = "canary-7f3a"
     body = {"inputs": [tensor_of(secret, [1], secret, [secret])], secret: 1}
+    asked = Asked("POST", "", INFER, b"", {}, Hold(Memory(), 1))
+    asked.path_params = {"model": "m"}
 
     with pytest.raises(Exception) as raised:
-        inference_protocol.parse(json.dumps(body).encode(), None, Limits(999, 9, 6))
+        inference_protocol.parse(json.dumps(body).encode(), asked, Served("m", (), 6, 999, 9))
 
     assert secret.encode() not in inference_protocol.problem(refusal(raised.value), "id").body
