@@ -514,6 +514,25 @@ PLANTED = {
 }
 
 
+@pytest.mark.parametrize("above", ["", "request"], ids=["as it is", "a file that imports moved up"])
+def test_a_file_of_encode_imports_only_those_before_it(above: str) -> None:
+    """The list in gateway.py's docstring names each file of encode/, in an order that holds."""
+    files = graph(parsed(ROOT))
+    text = ast.get_docstring(parsed(ROOT)["service.encode.gateway"]) or ""
+    lines = re.findall(r"^    (\S.*?)(?:   +.*)?$", text, re.MULTILINE)
+    order = [f"service.encode.{name}" for line in lines for name in line.split()]
+    if above:  # a list that does not hold is seen
+        order.remove("service.encode.gateway")
+        order.insert(order.index(f"service.encode.{above}"), "service.encode.gateway")
+
+    early = [
+        (name, to) for place, name in enumerate(order) for to in files[name] if to in order[place:]
+    ]
+
+    assert sorted(order) == sorted(name for name in files if name.startswith("service.encode."))
+    assert bool(early) is bool(above)
+
+
 @pytest.mark.parametrize(("file", "line", "sentence"), PLANTED.values(), ids=PLANTED.keys())
 def test_a_planted_breach_is_caught(tmp_path: Path, file: str, line: str, sentence: str) -> None:
     """Each rule fails on a file written to break it."""

@@ -2,17 +2,18 @@
 
 `Gateway.encode` is what every route that encodes does: plan, price, run, end. Everything before
 `admission.run` is refusal without work. The files of this folder, each of which imports only
-those above it:
+those before it:
 
-    request           what is wanted, as plain values
-    shown  answer     what is answered, and how it is written
-    aside             work that no lane does
-    inputs            inputs -> sequences
-    indices           what a request names -> numbers
+    request                      what is wanted, as plain values
+    shown  answer  maps          what is answered, and how it is written
+    aside                        work that no lane does
+    inputs                       inputs -> sequences
+    indices                      what a request names -> numbers
     interventions  tasks
-    plan              a request -> works
-    price  cost  estimate  admission
-    encoding  likeness  maxsim      how requests end
+    plan                         a request -> works
+    price  cost  estimate        what it costs
+    admission                    whether it may pass
+    encoding  likeness  maxsim   how requests end
     gateway
 """
 
