@@ -138,7 +138,8 @@ async def serve(name: str) -> None:
     gc.set_threshold(*COLLECTED)
 
     def answer() -> None:
-        line = sys.stdin.readline().strip()
+        if not (line := sys.stdin.readline().strip()):
+            os._exit(0)  # who asked has ended
         sys.setprofile(calls if line == "on" else None)
         calls.on = line == "on"
         if line in asked:
@@ -226,13 +227,14 @@ def count(server: Server, path: str, made: texts.Texts, functions: int) -> None:
 
 
 def files(tree: Path, made: texts.Texts) -> None:
-    """Print how many files of ours POST /v1/encode enters, those of its model among them."""
+    """Print which files of ours POST /v1/encode enters, those of its model among them."""
     server = Server(FILES, tree)
     server.load(ROUTES[-1], made, 1, WARM_SECONDS)
     frames, _ = server.calls(ROUTES[-1], made)
     every = {file for (file, _), n in frames.items() if n > RARE}
     own = [file for file in every if room(file, tree).startswith(("service", "model"))]
-    print(f"POST {ROUTES[-1]} enters {len(own)} files of {tree}")
+    print(f"POST {ROUTES[-1]} enters {len(own)} files of {tree}:")
+    print("    " + ", ".join(sorted(str(Path(file).relative_to(tree)) for file in own)))
     server.close()
 
 
