@@ -86,8 +86,12 @@ def read(raw: RawHeaders) -> dict[str, str]:
 
 def repeated(raw: RawHeaders) -> Set[str]:
     """Return the names that stand more than once."""
-    names = [name.decode("latin-1") for name, _ in raw]
-    return {name for name in names if names.count(name) > 1}
+    seen, twice = set[bytes](), set[str]()
+    for name, _ in raw:
+        if name in seen:
+            twice.add(name.decode("latin-1"))
+        seen.add(name)
+    return twice
 
 
 def announces(headers: Mapping[str, str]) -> bool:

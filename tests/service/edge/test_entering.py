@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -33,6 +34,17 @@ async def test_a_request_id_is_kept_when_harmless_and_replaced_when_not(
 
     assert kept.headers["x-request-id"] == "Trace.1_a-b"
     assert all(len(answer.headers["x-request-id"]) == 32 for answer in replaced)
+
+
+async def test_many_headers_are_refused_in_no_time(client: httpx.AsyncClient) -> None:
+    """To look for names that stand twice takes no time that grows with their square."""
+    asking = Client(client)
+    asking.extra = [(b"x-%d" % (number // 2), b"") for number in range(20_000)]
+    start = time.thread_time()
+    status = await asking.ask("GET", "/live", {})
+
+    assert status == 431
+    assert time.thread_time() - start < 1
 
 
 async def test_no_header_of_a_client_speaks_for_the_service(client: httpx.AsyncClient) -> None:
@@ -79,6 +91,7 @@ class Client:
         self.app = client._transport.app  # type: ignore[attr-defined]
         self.status, self.headers = 0, dict[bytes, bytes]()
         self.reads, self.held = 0, list[int]()
+        self.extra = list[tuple[bytes, bytes]]()
 
     async def ask(
         self, method: str, path: str, headers: dict[str, Any], *pieces: bytes, more: bool = False
@@ -99,6 +112,7 @@ class Client:
                 self.status, self.headers = message["status"], dict(message["headers"])
 
         raw = [(name.encode(), str(value).encode()) for name, value in headers.items()]
+        raw += self.extra
         scope = {"type": "http", "method": method, "path": path, "headers": raw}
         await self.app(scope, receive, send)
         return self.status
