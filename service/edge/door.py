@@ -132,6 +132,7 @@ class Door:
             if asked.place:
                 self.gate.give_back(asked.place)
             self._end(asked)
+            asked.hold.release()
 
     def _read(self, scope: Scope) -> tuple[Asked, RawHeaders, Set[str]]:
         """Read what stands before the body."""
@@ -326,10 +327,9 @@ class Door:
         await send(start)
 
     def _end(self, asked: Asked) -> None:
-        """End a request: it is counted, and holds nothing any more."""
+        """Count a request, which has been answered or has ended otherwise."""
         if asked.begun:
             self._observer.end(asked.record)
-        asked.hold.release()
 
     def _look(self) -> None:
         """End the requests whose time is over, and look again while there are any."""

@@ -339,3 +339,25 @@ async def test_what_too_many_ask_at_once_is_refused(
 
     assert (refused.status_code, refused.json()["code"]) == (429, "overloaded")
     assert refused.headers["retry-after"] == "1" and live.status_code == 200
+
+
+async def test_an_answers_last_piece_is_held_until_its_reader_takes_it(
+    client: httpx.AsyncClient,
+) -> None:
+    """It is counted before, so that whoever has it finds it counted."""
+    held = list[int]()
+    size = 200  # of queries and keys: some 400 KB
+    body = {"query": [[1]] * size, "key": [[1]] * size, "value": [[1]] * size}
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": json.dumps(body).encode()}
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            held.append(PROCESS.bytes["answers"] - len(message["body"]))
+
+    scope = {"type": "http", "method": "POST", "path": "/v1/attend", "headers": []}
+    await client._transport.app(scope, receive, send)  # type: ignore[attr-defined]
+
+    assert len(held) > 2 and min(held) == held[-1] == 0
+    assert not any(PROCESS.bytes.values())
