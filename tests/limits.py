@@ -157,8 +157,9 @@ ROWS = (
     ),
     Row(
         "cluster.ingress.SPARE_REQUESTS",
-        "429 by Ray itself",
-        "requests that Ray gives a replica beyond max_waiting_requests",
+        "overloaded",
+        "requests under way beyond max_waiting_requests, of which keys share the sum; a replica "
+        "refuses work beyond twice as many",
         "requests_in_flight",
     ),
     Row(

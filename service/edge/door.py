@@ -202,6 +202,7 @@ class Door:
         try:
             asked.place = self.gate.take(asked.key)
         except gate.Full as full:
+            self._under_way.discard(asked)  # to wait for its refusal is no work
             if full.seconds:
                 await asyncio.sleep(full.seconds)
             asked.shed = UNDER_WAY

@@ -562,6 +562,29 @@ async def test_a_keys_flood_is_refused_before_others_are(
     assert statuses == {(A, 422): 171, (A, 429): 800, (B, 422): 10}
 
 
+async def test_a_flood_that_waits_for_its_refusals_leaves_others_their_room(
+    served: Callable[..., httpx.AsyncClient],
+) -> None:
+    """However many wait to be turned away, one more of another key is let in."""
+    app = served(api_keys=HELD, max_waiting_requests=44)._transport.app  # type: ignore[attr-defined]
+
+    async def never() -> dict[str, Any]:
+        await asyncio.Event().wait()
+        return {}
+
+    async def body() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"{}"}
+
+    theirs = [asyncio.create_task(sent(app, A, never)) for _ in range(1000)]
+    await asyncio.sleep(0)
+    ours = await sent(app, B, body)
+    for task in theirs:
+        task.cancel()
+    await asyncio.gather(*theirs, return_exceptions=True)
+
+    assert ours[0]["status"] == 422
+
+
 async def test_a_refusal_of_one_too_many_says_when_to_come_again(
     served: Callable[..., httpx.AsyncClient],
 ) -> None:
