@@ -13,7 +13,7 @@ import torch
 
 from model.loading.checkpoint import Model
 from service.api.teaching.lessons import Lessons
-from service.api.tei.vocabulary import Vocabulary
+from service.api.vocabulary import Vocabulary
 from service.encode.admission import Admission
 from service.encode.answer import Identity
 from service.encode.aside import Aside

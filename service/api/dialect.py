@@ -12,14 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from service.api import problem
+from service import refusals
 from service.encode import answer
 from service.encode.answer import JSON, Encoded
 from service.encode.request import Request
 from service.engine.fair.rotation import Lock
 from service.refusals import BY_BODY, BY_HEADERS, Refused
-from service.wording.fault import Loc
-from service.wording.words import place
+from service.wording.words import Loc, place
 
 # What may be refused: by any route, by one that takes a body, by one that encodes
 ALWAYS = (*BY_HEADERS, "method_not_allowed", "unknown_field", "internal")
@@ -166,4 +165,4 @@ def sentence(refused: Refused, names: Mapping[str, str]) -> str:
         first, *rest = (names.get(str(loc[0]), loc[0]), *loc[1:]) if loc else ("",)
         return place((first, *(rest[1:] if rest[:1] == [first] else rest)))
 
-    return problem.sentence(refused, refused.faults, where)
+    return refusals.explain(refused, refused.faults, where)

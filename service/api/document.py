@@ -22,10 +22,10 @@ from pydantic import TypeAdapter
 
 from model.config import Task
 from model.maps.choices import FIELDS
-from service.api.open_inference.request import OUTPUTS
-from service.api.openai.call import CODES
+from service.api.open_inference.tensors import OUTPUTS
+from service.api.openai import CODES
 from service.api.operations import EMBEDDING_CODES, NOTES, OPERATIONS, Operation
-from service.api.tei.call import ERROR_TYPES, OTHER_ERROR
+from service.api.tei import ERROR_TYPES, OTHER_ERROR
 from service.encode.answer import JSON
 from service.refusals import REFUSALS
 

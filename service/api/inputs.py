@@ -1,14 +1,22 @@
-"""Inputs as other APIs send them: a text, token ids, or several of one kind."""
+"""What other APIs send: texts or token ids, or a query and texts to rank."""
 
-from collections.abc import Sequence
-from typing import Annotated
+import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Annotated, NamedTuple
 
+import numpy as np
 from pydantic import Discriminator, Field, Tag
 from pydantic.types import FailFast
 from typing_extensions import TypeAliasType
 
+from model.text.tokenizer import Cut
 from service.api.native.heads import Integers
-from service.encode.request import Input
+from service.encode.answer import Array, Item
+from service.encode.request import Documents, Input, Request, Rerank
+from service.encode.shown import Classes, numbers, of_kind
+from service.refusals import Refused
+from service.wording.words import Loc
 
 Strings = TypeAliasType("Strings", Annotated[list[str], FailFast()])
 Sequences = TypeAliasType("Sequences", Annotated[list[Integers], FailFast()])
@@ -42,3 +50,97 @@ def items(value: str | Sequence[str | int | list[int]]) -> list[Input]:
     return [
         Input(token_ids=entry) if isinstance(entry, list) else Input(str(entry)) for entry in value
     ]
+
+
+class Rank(NamedTuple):
+    """A text's place among those it came with, its logit and the score by the checkpoint."""
+
+    place: int
+    logit: float
+    score: float
+
+
+def ranking_request(
+    query: str,
+    texts: Sequence[str],
+    name: str,
+    most: int,
+    *,
+    truncate: Cut,
+    model: str | None = None,
+    most_tokens: int | None = None,
+) -> Request:
+    """Return the request to rank texts by how well each answers a query.
+
+    Args:
+        name: of the texts, in the request as it was sent.
+        most_tokens: of a text that are read, the first ones; None: all.
+        most: characters of the query, as often as there are texts: each is tokenized with it.
+
+    Raises:
+        Refused: there is no query or no text, or the query is too long for so many.
+    """
+    if not texts:
+        raise Refused.at("batch_empty", name, detail="expected one text or more, received none")
+    if len(query) * len(texts) > most:
+        limit = most // len(texts)
+        raise Refused.at("text_too_long", "query", length=len(query), limit=limit)
+    return Request(
+        inputs=[Input(query, text) for text in texts],
+        model=model,
+        truncate=truncate,
+        counted=False,
+        documents=Documents(most_tokens),
+        pooled=False,
+        tasks=(Rerank(),),
+    )
+
+
+def ranked(items: Iterable[Item]) -> list[Rank]:
+    """The texts, best first; of equal ones the first."""
+    ranks = [
+        Rank(place, float(classes.logits[0]), float(classes.scores[0]))
+        for place, classes in enumerate(of_kind(item.task, Classes) for item in items)
+    ]
+    return sorted(ranks, key=lambda rank: -rank.logit)
+
+
+def best_ranks(items: Iterable[Item], most: int | None, raw: bool) -> list[tuple[int, float]]:
+    """The place and the score of the best texts, as TEI and Infinity score them.
+
+    Args:
+        most: of them; None: all.
+        raw: whether scores are logits, not their sigmoid.
+    """
+    ranks = ranked(items)[:most]
+    logits = np.array([rank.logit for rank in ranks], dtype=np.float32)
+    scores = numbers(logits if raw else sigmoid(logits))
+    return [(rank.place, score) for rank, score in zip(ranks, scores, strict=True)]
+
+
+def sigmoid(logits: Array) -> Array:
+    """Between 0 and 1, float32."""
+    # of a large negative logit exp overflows; tanh does not
+    exact: Array = (np.tanh(logits.astype(np.float64) / 2) + 1) / 2
+    return exact.astype(np.float32)
+
+
+def relocate(refused: Refused, name: str) -> Refused:
+    """A refusal of a pair at the place that the text, or the query, has in the request.
+
+    Args:
+        name: of the texts, in the request.
+    """
+    other = copy.copy(refused)
+    other.faults = [replace(f, loc=_place(f.loc, name)) for f in refused.faults]
+    return other
+
+
+def _place(loc: Loc, name: str) -> Loc:
+    match loc:
+        case ("inputs", _, "text"):
+            return ("query",)
+        case ("inputs", index, *_):
+            return (name, index)
+        case _:
+            return loc

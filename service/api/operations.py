@@ -7,35 +7,29 @@ from typing import Any, Literal, NamedTuple
 import yaml
 
 from service import refusals
+from service.api import infinity, openai, questions, rerank, tei, tei_tasks
 from service.api.dialect import ALWAYS, ENCODING, TAKING, Parse, Wording
-from service.api.infinity import call as infinity
-from service.api.infinity.request import (
+from service.api.infinity import (
     ClassifyRequest,
     InfinityEmbeddingsRequest,
     InfinityRerankRequest,
 )
 from service.api.native import call as native
-from service.api.native.request import EncodeRequest
+from service.api.native.call import EncodeRequest
 from service.api.open_inference import call as inference_protocol
-from service.api.open_inference.request import InferRequest
-from service.api.openai import call as openai
-from service.api.openai.request import EmbeddingsRequest
-from service.api.questions import call as questions
-from service.api.questions import maxsim
-from service.api.questions.request import ComparisonRequest, MaxsimRequest
-from service.api.rerank import call as rerank
-from service.api.rerank.request import RerankRequest
+from service.api.open_inference.tensors import InferRequest
+from service.api.openai import EmbeddingsRequest
+from service.api.questions import ComparisonRequest, MaxsimRequest
+from service.api.rerank import RerankRequest
 from service.api.teaching.request import AttendBody, ExplainRequest
-from service.api.tei import call as tei
-from service.api.tei import tasks as tei_tasks
-from service.api.tei.request import (
+from service.api.tei import (
     DecodeRequest,
     EmbedAllRequest,
     EmbedRequest,
     SimilarityRequest,
     TokenizeRequest,
 )
-from service.api.tei.task_request import PredictRequest, RankRequest
+from service.api.tei_tasks import PredictRequest, RankRequest
 from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, SAFETENSORS
 from service.observe.families import INPUTS, NO_INPUT, OF_ONE_KIND, OF_TEXT, OF_TOKENS, PROBE
 from service.observe.metrics import OPENMETRICS, TEXT
@@ -240,7 +234,7 @@ OPERATIONS = (
         media={SAFETENSORS: FILE},
         answer_media={SAFETENSORS: BYTES},
         inputs=INPUTS,
-        parse=maxsim.parse,
+        parse=questions.maxsim,
     ),
     Operation(
         "post",

@@ -7,8 +7,7 @@ from typing import Any
 from service.preflight.applications import BUILDER
 from service.preflight.document import leaves
 from service.settings import Settings
-from service.wording.fault import Loc
-from service.wording.words import place
+from service.wording.words import Loc, place
 
 ABSENT = object()  # what stands at a key that is not there
 UNSAID = {"name": "default", "route_prefix": "/"}  # as Ray reads an application without them

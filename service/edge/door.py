@@ -23,7 +23,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from service.api import query
+from service.api import envelope
 from service.cluster import ingress
 from service.edge import gate, reading, rules
 from service.edge.access import Keys
@@ -244,7 +244,7 @@ class Door:
         """
         if (route := asked.route) is None:
             return self._preflight(asked, scope)
-        query.check(asked.query, route.query)
+        envelope.check_query(asked.query, route.query)
         if route.trusts:
             self._replica.trust()
         reply = await route.handle(asked)

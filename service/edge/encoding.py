@@ -5,7 +5,7 @@ from functools import partial
 
 import orjson
 
-from service.api import media, query
+from service.api import envelope
 from service.api.dialect import Served
 from service.api.operations import Operation
 from service.edge.asked import Asked, Reply
@@ -47,7 +47,7 @@ class Encoding:
             record, body = asked.record, asked.take_body()
             with record.stage("parse"):
                 if asked.media_type != JSON:
-                    media.check_type(asked.media_type, media_types)
+                    envelope.check_type(asked.media_type, media_types)
                 if len(body) <= LARGE_BYTES:
                     call = parse(body, asked, served)
                 else:
@@ -58,7 +58,7 @@ class Encoding:
             if call.seconds < record.given_seconds:
                 record.given_seconds = call.seconds
             deadline = record.start + record.given_seconds
-            if priced and query.flag(asked.query, DRY_RUN):
+            if priced and envelope.flag(asked.query, DRY_RUN):
                 price = await replica.gateway.dry_run(call.request, deadline, record)
                 return Reply(orjson.dumps(price), media_type=JSON)
             encoded = await replica.gateway.encode(call.request, deadline, record)

@@ -17,7 +17,7 @@ import uuid
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api import problem
+from service import refusals
 from service.edge import transport
 from service.observe.record import REQUEST_ID
 from service.refusals import MEDIA_TYPE, Refused
@@ -123,5 +123,5 @@ async def _refuse(send: Send) -> None:
     }
     raw = [(name.encode(), value.encode()) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": refused.status, "headers": raw})
-    body = problem.problem(refused, request_id)
+    body = refusals.problem_details(refused, request_id)
     await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -9,15 +9,12 @@ from typing import Any, TypeVar
 
 import orjson
 
-from service.api import media, query
+from service.api import envelope, infinity, openai, tei
 from service.api.document import document
-from service.api.infinity import call as infinity
 from service.api.open_inference import call as open_inference
-from service.api.open_inference import metadata
-from service.api.openai import call as openai
+from service.api.open_inference.inputs import describe_model
 from service.api.operations import PART, Operation
-from service.api.tei import call as tei
-from service.api.tei.request import DecodeRequest, TokenizeRequest
+from service.api.tei import DecodeRequest, TokenizeRequest
 from service.edge.asked import Asked, Reply
 from service.edge.deadline import in_time, seconds
 from service.edge.encoding import Handler
@@ -93,7 +90,7 @@ class Handlers:
         """GET /metrics: every replica's metrics, or this one's."""
         openmetrics = _prefers_openmetrics(asked.headers.get("accept", ""))
         media_type = OPENMETRICS if openmetrics else TEXT
-        if query.choice(asked.query, "scope", SCOPES) == "replica":
+        if envelope.choice(asked.query, "scope", SCOPES) == "replica":
             page = join([self._replica.page(openmetrics)], False, openmetrics)
         else:
             page = await self._scrape(openmetrics)
@@ -191,7 +188,7 @@ class Handlers:
         open_inference.check_model(asked.path_params, self._replica.name)
         config, pooled = self._replica.lanes.model.config, self._replica.pooled_width
         name = self._replica.name
-        return _json(metadata.model(name, config.width, config.embedding_width, pooled))
+        return _json(describe_model(name, config.width, config.embedding_width, pooled))
 
     async def model_ready(self, asked: Asked) -> Reply:
         """GET /v2/models/{model}/ready: as the server is."""
@@ -216,7 +213,7 @@ class Handlers:
 
     async def _parse(self, asked: Asked, parse: Callable[[bytes], Wanted]) -> Wanted:
         """Return what a body of JSON asks for."""
-        media.check_type(asked.media_type, (JSON,))
+        envelope.check_type(asked.media_type, (JSON,))
         body = asked.take_body()
         return await self._beside.run(len(body), partial(parse, body))
 

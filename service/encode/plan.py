@@ -36,7 +36,7 @@ from service.engine.work import Outputs, Parts, Work
 from service.observe.record import Record
 from service.refusals import Refused
 from service.settings import Settings
-from service.wording.fault import Loc
+from service.wording.words import Loc
 
 SHOWING = (LabelTokens, MultiVector)  # answers that show the tokens
 MOST_KEYS, MOST_BLOCKS = 8, 32  # where a request does not say

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from model.config import Mode, Side, Task
 from model.maps.choices import Form, Level, Specials, Weight
 from model.text.tokenizer import Cut
-from service.wording.fault import Loc
+from service.wording.words import Loc
 
 Floats = Literal["float32", "float16"]
 Indices = Literal["all"] | Sequence[int]

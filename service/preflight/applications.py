@@ -11,8 +11,7 @@ from service import settings
 from service.cluster import ingress
 from service.preflight.finding import Finding
 from service.settings import PREFIX, Settings
-from service.wording.fault import Loc
-from service.wording.words import meant
+from service.wording.words import Loc, meant
 
 BUILDER, DEPLOYMENT = "service.app:build", "Encoder"
 

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from service.preflight.finding import Finding
-from service.wording.fault import Loc
+from service.wording.words import Loc
 
 
 class Unreadable(Exception):

@@ -24,8 +24,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from service.cluster.progress import StartFailed
-from service.wording.fault import Loc
-from service.wording.words import place
+from service.wording.words import Loc, place
 
 Entry = Literal["doctor", "serve", "build", "node", "replica"]
 Grade = Literal["ok", "note", "FAIL"]

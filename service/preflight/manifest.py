@@ -12,8 +12,7 @@ from service.preflight.applications import Application
 from service.preflight.document import Document, entries, fields, get
 from service.preflight.finding import Finding
 from service.preflight.variables import DRAIN, Variables
-from service.wording.fault import Loc
-from service.wording.words import place
+from service.wording.words import Loc, place
 
 CONFIG: Loc = ("spec", "serveConfigV2")
 CLUSTER: Loc = ("spec", "rayClusterConfig")

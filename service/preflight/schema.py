@@ -18,8 +18,7 @@ from ray.serve.schema import DeploymentSchema, HTTPOptionsSchema, ServeDeploySch
 
 from service.preflight.document import leaves
 from service.preflight.finding import Finding
-from service.wording.fault import Loc
-from service.wording.words import listed, meant
+from service.wording.words import Loc, listed, meant
 
 # A prefix stands unquoted in HAProxy's configuration, and HAProxy starts on none it cannot read
 PREFIX = re.compile(r"/|(/[A-Za-z0-9._~-]+)+")

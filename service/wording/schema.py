@@ -15,8 +15,7 @@ from pydantic_core import ErrorDetails
 from typing_extensions import TypeAliasType
 
 from service.wire import BODIES, FIELDS, Wire
-from service.wording.fault import Fault, Loc
-from service.wording.words import counted, listed, meant, quoted, received
+from service.wording.words import Fault, Loc, counted, listed, meant, quoted, received
 
 # Our codes by the types of errors: of those that our models raise in words of ours, and of
 # pydantic's; any other is invalid_type

@@ -3,9 +3,26 @@
 import difflib
 import json
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from service.wording.fault import Loc
+Loc = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing wrong with a request.
+
+    Args:
+        loc: where, as keys and indices.
+        code: a code of service/refusals.py.
+        detail: what is expected there and what came, without the place and without a full stop.
+    """
+
+    loc: Loc
+    code: str
+    detail: str = ""
+
 
 LONGEST_NAME = 32  # characters of a name that is compared with ours; a longer one is not misspelt
 SIMILAR, CLEAR = 0.6, 0.15  # of 1: how like a name is to one that is meant, and how much more so

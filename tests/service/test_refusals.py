@@ -7,12 +7,10 @@ import pytest
 from pydantic import ValidationError
 
 from model.errors import SequenceTooLong
-from service.api.native.request import EncodeRequest
-from service.api.problem import problem
-from service.refusals import REFUSALS, Refused, refusal
-from service.wording.fault import Fault
+from service.api.native.call import EncodeRequest
+from service.refusals import REFUSALS, Refused, problem_details, refusal
 from service.wording.schema import CODES
-from service.wording.words import LONGEST_NAME, meant
+from service.wording.words import LONGEST_NAME, Fault, meant
 
 SECRET, NUMBER = "canary-7f3a", 7355608
 
@@ -51,7 +49,7 @@ def test_every_code_named_anywhere_stands_in_the_table() -> None:
 )
 def test_a_refusal_never_repeats_the_input(body: object) -> None:
     """Neither values, nor numbers, nor the names of unknown fields."""
-    told = problem(refusal(validation_error(body)), "id")
+    told = problem_details(refusal(validation_error(body)), "id")
 
     assert SECRET.encode() not in told and str(NUMBER).encode() not in told
 
@@ -97,7 +95,7 @@ def test_a_refusal_never_repeats_the_input(body: object) -> None:
 )
 def test_a_refusal_says_what_is_expected_and_what_came(body: Any, detail: str) -> None:
     """Types and allowed values of the place; kind and size; the nearest name, if one is near."""
-    told = orjson.loads(problem(refusal(validation_error({"inputs": ["a"]} | body)), "id"))
+    told = orjson.loads(problem_details(refusal(validation_error({"inputs": ["a"]} | body)), "id"))
 
     assert told["detail"] == detail
 
@@ -116,14 +114,14 @@ def test_what_is_no_json_is_refused_with_its_line_and_column(body: bytes, detail
     with pytest.raises(ValidationError) as error:
         EncodeRequest.model_validate_json(body)
 
-    assert orjson.loads(problem(refusal(error.value), "id"))["detail"] == detail
+    assert orjson.loads(problem_details(refusal(error.value), "id"))["detail"] == detail
 
 
 def test_of_many_faults_three_are_put_into_words() -> None:
     """The others are counted."""
     faults = [Fault(("inputs", index), "invalid_type", f"wrong {index}") for index in range(7)]
 
-    told = orjson.loads(problem(Refused("invalid_type", faults), "id"))
+    told = orjson.loads(problem_details(Refused("invalid_type", faults), "id"))
 
     assert told["detail"] == (
         "inputs[0]: wrong 0. inputs[1]: wrong 1. inputs[2]: wrong 2. The errors name 4 more."
@@ -141,7 +139,9 @@ def test_a_name_is_suggested_where_one_is_clearly_nearest() -> None:
 
 def test_a_refusal_says_where() -> None:
     """Indices and our own field names lead to the place."""
-    told = orjson.loads(problem(refusal(validation_error({"inputs": ["a", {"text": 1}]})), "id"))
+    told = orjson.loads(
+        problem_details(refusal(validation_error({"inputs": ["a", {"text": 1}]})), "id")
+    )
 
     assert told["errors"] == [{"loc": ["inputs", 1, "text"], "code": "invalid_type"}]
 
@@ -150,7 +150,7 @@ def test_a_refusal_stays_small() -> None:
     """Ten errors at most, and 4 KiB whatever their places are."""
     many = [Fault(("inputs", index, "x" * 900), "invalid_type") for index in range(99)]
 
-    told = problem(Refused("invalid_type", many), "id")
+    told = problem_details(Refused("invalid_type", many), "id")
 
     assert len(told) <= 4096
     assert 1 <= len(orjson.loads(told)["errors"]) <= 10

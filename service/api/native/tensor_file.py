@@ -12,8 +12,7 @@ from service.api.body import LENGTH_BYTES, header_bytes
 from service.encode.answer import METADATA, Array
 from service.refusals import Refused, unreadable
 from service.wire import Wire
-from service.wording.fault import Loc
-from service.wording.words import counted, listed, received
+from service.wording.words import Loc, counted, listed, received
 
 Kinds = Mapping[str, np.dtype[Any]]
 Request = TypeVar("Request", bound=Wire)

@@ -2,16 +2,17 @@
 
 import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, groupby
+from typing import Any
 
+import numpy as np
 import orjson
 
-from service.api import dialect
-from service.api.dialect import Answer, Problem, Sent, Served
-from service.api.open_inference import inputs, writer
-from service.api.open_inference.inputs import EMBEDS, IDS, TEXT, TYPES
-from service.api.open_inference.request import (
+from service.api.dialect import Answer, Call, Problem, Sent, Served
+from service.api.open_inference.inputs import EMBEDS, IDS, TEXT, TYPES, read_inputs
+from service.api.open_inference.tensors import (
     ATTENTION,
     LAYERS,
     LENGTHS,
@@ -21,15 +22,14 @@ from service.api.open_inference.request import (
     VERSION,
     InferParameters,
     InferRequest,
+    Tensor,
 )
-from service.api.problem import sentence
 from service.encode import answer
-from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, Encoded, collect
+from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, Array, Encoded, Item, collect
 from service.encode.request import PARTS, Attention, Layout, Request
 from service.engine.fair.rotation import Lock
-from service.refusals import REFUSALS, Refused
-from service.wording.fault import Loc
-from service.wording.words import meant, place, quoted
+from service.refusals import REFUSALS, Refused, explain
+from service.wording.words import Loc, meant, place, quoted
 
 PADDED = frozenset((TOKENS, LAYERS, ATTENTION))
 NATIVE = {"text": TEXT, "token_ids": IDS, "token_type_ids": TYPES, "embeddings": EMBEDS}
@@ -42,7 +42,7 @@ BAD_REQUEST, UNPROCESSABLE = REFUSALS["invalid_json"].status, REFUSALS["invalid_
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call(dialect.Call):
+class Inference(Call):
     """A request of POST /v2/models/{model}/infer.
 
     Args:
@@ -56,7 +56,7 @@ class Call(dialect.Call):
     async def write(self, encoded: Encoded, turn: Lock) -> Answer:
         """The answer as it is sent: JSON, then the bytes of tensors, where there are any."""
         items = await _items(encoded)
-        pieces, data = writer.write(self.outputs, self.id, encoded.preamble["model"], items)
+        pieces, data = write_answer(self.outputs, self.id, encoded.preamble["model"], items)
         head = await collect(pieces, turn)
         if self.media_type != OCTETS:
             return Answer(head)
@@ -64,7 +64,7 @@ class Call(dialect.Call):
         return Answer([*head, *await collect(data, turn)], {INFERENCE_HEADER: length})
 
 
-def parse(body: bytes, sent: Sent, served: Served) -> Call:
+def parse(body: bytes, sent: Sent, served: Served) -> Inference:
     """Read a request.
 
     Raises:
@@ -80,7 +80,7 @@ def parse(body: bytes, sent: Sent, served: Served) -> Call:
     request = InferRequest.model_validate_json(text)
     outputs, parameters = _outputs(request), request.parameters
     native = Request(
-        inputs=inputs.read(request.inputs, data, served.most_sequences),
+        inputs=read_inputs(request.inputs, data, served.most_sequences),
         pooled=POOLED in outputs,
         tokens=TOKENS in outputs,
         layers=_hidden(parameters, served.layers) if LAYERS in outputs else [],
@@ -90,7 +90,7 @@ def parse(body: bytes, sent: Sent, served: Served) -> Call:
             padded=not PADDED.isdisjoint(outputs),
         ),
     )
-    return Call(
+    return Inference(
         request=native,
         seconds=parameters.timeout / 1e6 or math.inf,
         media_type=OCTETS if any(outputs.values()) else JSON,
@@ -108,7 +108,7 @@ def check_model(params: Mapping[str, str], name: str) -> None:
 
 def problem(refused: Refused, request_id: str) -> Problem:
     """A refusal as the protocol words it: its code, then where and what, tensors by their names."""
-    told = sentence(refused, refused.faults, _where)
+    told = explain(refused, refused.faults, _where)
     if refused.code in TITLES:
         told = f"inputs: {TITLES[refused.code]}"
     return Problem(status(refused.code), orjson.dumps({"error": f"{refused.code}: {told}"}), JSON)
@@ -186,3 +186,70 @@ def _json_bytes(length: str | None) -> int | None:
         detail = f"expected a number of bytes of up to {LONGEST_HEADER} digits"
         raise Refused.at("out_of_range", INFERENCE_HEADER, detail=detail)
     return int(length)
+
+
+def write_answer(
+    outputs: Mapping[str, bool], id: str | None, model: str, items: Sequence[Item]
+) -> tuple[Iterator[bytes], Iterator[bytes]]:
+    """An answer's JSON, and the bytes that follow it; each in pieces.
+
+    Args:
+        outputs: those answered, in order, and whether each comes as bytes.
+        id: the client's own, given back.
+        items: one for each sequence.
+    """
+    tensors = [_tensor(name, items, binary) for name, binary in outputs.items()]
+    head = {"model_name": model, "model_version": VERSION}
+    if id is not None:
+        head["id"] = id
+    return _answer_json(head, tensors), chain.from_iterable(tensor.bytes() for tensor in tensors)
+
+
+def _tensor(name: str, items: Sequence[Item], binary: bool) -> Tensor:
+    """One output of all sequences."""
+    longest = max(item.tokens_run for item in items)
+    if name == LENGTHS:
+        lengths = np.array([item.tokens_run for item in items], np.int64)
+        return Tensor(name, lengths.shape, lengths.dtype, [lengths], binary)
+    shape, first = [len(items)], next(_arrays(name, items[0]))
+    if name == LAYERS:
+        shape.append(len(items[0].layers))
+    if name == ATTENTION:
+        shape += [len(items[0].arrays) // len(first), len(first), longest, longest]
+    else:
+        shape += first.shape if name == POOLED else (longest, *first.shape[1:])
+    blocks = (_padded(name, array, longest) for item in items for array in _arrays(name, item))
+    return Tensor(name, shape, np.dtype(np.float32), blocks, binary)
+
+
+def _arrays(name: str, item: Item) -> Iterator[Array]:
+    """One sequence's arrays of an output, in order; a layer's maps as one, for there are many."""
+    if name == LAYERS:
+        yield from item.layers.values()
+    elif name == ATTENTION:
+        by_layer = groupby(item.arrays, key=lambda key: key.rpartition(".")[0])
+        for _, keys in by_layer:
+            yield np.stack([item.arrays[key] for key in keys])
+    else:
+        array = item.pooled if name == POOLED else item.tokens
+        if array is None:
+            raise RuntimeError("an output that was not asked for: this is a bug")
+        yield array
+
+
+def _padded(name: str, array: Array, longest: int) -> Array:
+    """An array with zeros where a longer sequence has tokens."""
+    tokens = array.shape[-2] if name != POOLED else longest
+    if tokens == longest:
+        return array
+    after = (0, longest - tokens)
+    return np.pad(array, ((0, 0), after, after) if name == ATTENTION else (after, (0, 0)))
+
+
+def _answer_json(head: Mapping[str, Any], tensors: Sequence[Tensor]) -> Iterator[bytes]:
+    """The JSON of an answer, in pieces."""
+    yield orjson.dumps(head)[:-1] + b',"outputs":['
+    for index, tensor in enumerate(tensors):
+        yield b"," if index else b""
+        yield from tensor.json()
+    yield b"]}"

@@ -1,12 +1,21 @@
-"""The inputs of POST /v2/models/{model}/infer: exactly one of texts, token ids and embeddings."""
+"""The inputs of POST /v2/models/{model}/infer, and what GET /v2/models/{model} says of them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from service.api.open_inference.request import InferInput
-from service.api.open_inference.tensors import numbers, strings
+from service.api.open_inference.tensors import (
+    ATTENTION,
+    LAYERS,
+    LENGTHS,
+    POOLED,
+    TOKENS,
+    VERSION,
+    InferInput,
+    numbers,
+    strings,
+)
 from service.encode.answer import Array
 from service.encode.request import Input
 from service.refusals import Refused
@@ -26,7 +35,7 @@ COLUMN = ", and the last of two is 1"  # of texts
 BESIDE = {TYPES: (IDS,), MASK: (IDS, EMBEDS)}  # inputs that need one of others
 
 
-def read(inputs: Sequence[InferInput], data: memoryview, most: int) -> list[Input]:
+def read_inputs(inputs: Sequence[InferInput], data: memoryview, most: int) -> list[Input]:
     """The inputs as encode/ knows them; in their order they take the bytes of `data`.
 
     Args:
@@ -42,7 +51,7 @@ def read(inputs: Sequence[InferInput], data: memoryview, most: int) -> list[Inpu
             near = "" if tensor.name in INPUTS else meant(tensor.name, INPUTS)
             detail = f"expected {quoted(INPUTS)}, each once{near}"
             raise Refused.at("out_of_range", "inputs", index, "name", detail=detail)
-        _check(tensor, most)
+        _check_shape(tensor, most)
         sequences.add(tensor.shape[0])
     if len(sequences) > 1:
         detail = "expected as many sequences in every tensor, the first number of its shape"
@@ -66,7 +75,7 @@ def read(inputs: Sequence[InferInput], data: memoryview, most: int) -> list[Inpu
     return _items(elements)
 
 
-def _check(tensor: InferInput, most: int) -> None:
+def _check_shape(tensor: InferInput, most: int) -> None:
     """Refuse a datatype or a shape that the input cannot have."""
     datatypes, axes = INPUTS[tensor.name]
     if tensor.datatype not in datatypes:
@@ -125,3 +134,39 @@ def _lengths(mask: Array) -> list[int]:
     if not lengths.all():
         raise Refused.at("sequence_empty", MASK, detail="a row holds zeros alone")
     return [int(length) for length in lengths]
+
+
+def describe_model(name: str, width: int, embedding: int, pooled: int) -> dict[str, Any]:
+    """The model's metadata; -1 is an axis of any length.
+
+    Args:
+        width: numbers in a token's vector.
+        embedding: numbers in a token's embedding.
+        pooled: numbers in a pooled vector.
+    """
+    shapes = {
+        POOLED: [-1, pooled],
+        TOKENS: [-1, -1, width],
+        LAYERS: [-1, -1, -1, width],
+        ATTENTION: [-1] * 5,
+        LENGTHS: [-1],
+    }
+    inputs = [
+        {
+            "name": input_name,
+            "datatype": datatypes[0],
+            "shape": [-1, -1, embedding] if input_name == EMBEDS else [-1] * axes[0],
+        }
+        for input_name, (datatypes, axes) in INPUTS.items()
+    ]
+    outputs = [
+        {"name": output, "datatype": "INT64" if output == LENGTHS else "FP32", "shape": shape}
+        for output, shape in shapes.items()
+    ]
+    return {
+        "name": name,
+        "versions": [VERSION],
+        "platform": "pytorch",
+        "inputs": inputs,
+        "outputs": outputs,
+    }

@@ -19,8 +19,8 @@ import pytest
 from jinja2 import Environment
 
 from service import refusals
-from service.api.problem import problem
 from service.cluster import haproxy
+from service.refusals import problem_details
 
 CONFIG = """\
 global
@@ -108,7 +108,7 @@ def test_what_haproxy_answers_itself_is_a_refusal_of_the_table(said: str, code: 
     (quoted,) = re.findall("'({.*})'", said)
     refused = refusals.Refused(code)
 
-    assert json.loads(quoted) == json.loads(problem(refused, "%[unique-id]"))
+    assert json.loads(quoted) == json.loads(problem_details(refused, "%[unique-id]"))
     assert f"status {refused.status} content-type {refusals.MEDIA_TYPE}" in said
     assert " hdr X-Content-Type-Options nosniff " in said
 

@@ -8,8 +8,7 @@ import orjson
 import pytest
 import pytest_asyncio
 
-from service.api.problem import MOST_BYTES
-from service.refusals import REFUSALS
+from service.refusals import MOST_BYTES, REFUSALS
 from service.replica import Replica
 
 if TYPE_CHECKING:

@@ -13,11 +13,14 @@ from safetensors.numpy import load, save
 
 from model import similarity
 from model.pooling import Pooling
-from service.api.questions import call
+from service.api import questions
+from service.api.dialect import Served
+from service.edge.asked import Asked
 from service.encode import aside, likeness
-from service.encode.answer import JSON, PIECE_BYTES, Encoded, Item
+from service.encode.answer import PIECE_BYTES, Encoded, Item
 from service.encode.likeness import Likenesses
 from service.encode.request import Likeness
+from service.memory import Hold, Memory
 from service.replica import Replica
 from tests.conftest import application, connected
 
@@ -291,7 +294,9 @@ async def test_pairs_are_written_in_pieces_one_text_after_the_other() -> None:
     places = np.arange(rows, dtype=np.int32)
     columns = {"pairs.left": places, "pairs.right": places, "pairs.shares": places / np.float32(7)}
     texts = [Item(1, {"score": 1.0}, arrays=Columns(columns)) for _ in range(3)]
-    asked = call.similarity(b'{"left":"a","right":["b"],"form":"top"}', JSON, JSON, 99)
+    around = Asked("POST", "", "/v1/similarity", b"", {}, Hold(Memory(), 1))
+    body, served = b'{"left":"a","right":["b"],"form":"top"}', Served("m", (), 6, 99, 9)
+    asked = questions.similarity(body, around, served)
 
     pieces = asked.pieces(Encoded({"model": "m"}, [Item(1, {}), *texts], {"tokens": 3}))
     whole = [next(pieces)]

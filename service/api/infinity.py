@@ -1,38 +1,84 @@
-"""Infinity's routes without a prefix: POST /embeddings, /rerank and /classify, GET /models.
+"""The API of michaelfeil/infinity: POST /embeddings, /rerank and /classify, GET /models.
 
-What differs from it on purpose: an unknown field is refused, and so is an empty text; usage counts
-tokens; vectors cut to `dimensions` are scaled again, as TEI's are. What is too long is cut on the
-right, as Infinity and TEI do.
+Without a prefix, as it serves them. What differs from it on purpose: an unknown field is refused,
+and so is an empty text; usage counts tokens; vectors cut to `dimensions` are scaled again, as TEI's
+are. What is too long is cut on the right, as Infinity and TEI do. Source of the requests:
+infinity_emb 0.0.77, fastapi_schemas/pymodels.py.
 """
 
 import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 from uuid import uuid4
 
 import orjson
+from pydantic import Field
 
-from service.api import ranking
+from service.api import openai
 from service.api.dialect import JSONCall, Problem, Sent, Served, sentence
-from service.api.infinity.request import (
-    ANY,
-    ClassifyRequest,
-    InfinityEmbeddingsRequest,
-    InfinityRerankRequest,
-)
-from service.api.inputs import items
-from service.api.openai import call as openai
+from service.api.inputs import Strings, TextsOrIds, best_ranks, items, ranking_request, relocate
 from service.encode.answer import JSON, Each, Encoded, Item
 from service.encode.request import Classify, Request
 from service.encode.shown import Classes, numbers, of_kind
 from service.refusals import INFINITY, Refused
+from service.wire import Wire
+
+ANY = "default/not-specified"  # the model that Infinity's clients name where they name none
+
+
+class InfinityEmbeddingsRequest(Wire):
+    """The body of Infinity's POST /embeddings, which TEI has at the same path."""
+
+    input: TextsOrIds
+    """A text, a list of texts, token ids, or a list of lists of token ids; 1 to `max_sequences`."""
+    model: str | None = ANY
+    """The model you expect; "default/not-specified", null or left out: the one that is served.
+    Another name is refused."""
+    encoding_format: Literal["float", "base64"] = "float"
+    """How vectors are written: as JSON numbers, or as base64 of little-endian float32."""
+    user: str | None = None
+    """Who asks, for your own records; the service ignores it."""
+    dimensions: Annotated[int, Field(ge=0)] | None = 0
+    """How many numbers of each vector to keep, the first ones, at most `width`; 0, null or left
+    out: all. The vector is cut, then scaled to length 1."""
+    modality: Literal["text"] = "text"
+    """What the inputs are; this service reads texts."""
+
+
+class InfinityRerankRequest(Wire):
+    """The body of Infinity's POST /rerank."""
+
+    query: str
+    """What the documents are to answer."""
+    documents: Strings
+    """The documents to rank: 1 to `max_sequences`."""
+    return_documents: bool = False
+    """Whether each result comes with its document."""
+    raw_scores: bool = False
+    """Whether scores are the logits themselves, not their sigmoid."""
+    model: str | None = ANY
+    """As in POST /embeddings."""
+    top_n: Annotated[int, Field(ge=1)] | None = None
+    """How many to answer, the best ones; left out or null, or more than there are: all."""
+
+
+class ClassifyRequest(Wire):
+    """The body of Infinity's POST /classify."""
+
+    input: Strings
+    """The texts to classify: 1 to `max_sequences`."""
+    model: str | None = ANY
+    """As in POST /embeddings."""
+    raw_scores: bool = False
+    """Whether scores are the logits themselves; Infinity ignores it."""
+
 
 DOCUMENTS = re.compile(rb'"documents"\s*:')  # as a key: in a string a quote has a backslash
 
 
-class Embeddings(openai.Call):
+class Embeddings(openai.Embeddings):
     """A request of POST /embeddings."""
 
     def added(self) -> dict[str, Any]:
@@ -54,7 +100,7 @@ class Ranks(JSONCall):
     texts: Sequence[str]
 
     def tree(self, encoded: Encoded) -> dict[str, Any]:
-        ranks = ranking.best(encoded.items, self.most, self.raw)
+        ranks = best_ranks(encoded.items, self.most, self.raw)
         texts = self.texts
         results = [
             {
@@ -123,7 +169,7 @@ def rerank(body: bytes, sent: Sent, served: Served) -> Ranks:
     sent.wording = rerank_problem
     request = InfinityRerankRequest.model_validate_json(body)
     model, texts = _model(request.model), request.documents
-    native = ranking.request(
+    native = ranking_request(
         request.query, texts, "documents", served.most_json, truncate="right", model=model
     )
     return Ranks(
@@ -168,7 +214,7 @@ def problem(refused: Refused, request_id: str) -> Problem:
 
 def rerank_problem(refused: Refused, request_id: str) -> Problem:
     """A refusal of POST /rerank, at the places of its own request."""
-    return _problem(ranking.located(refused, "documents"), {})
+    return _problem(relocate(refused, "documents"), {})
 
 
 def _problem(refused: Refused, names: Mapping[str, str]) -> Problem:

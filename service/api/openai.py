@@ -1,17 +1,37 @@
-"""POST /v1/embeddings and GET /v1/models, as OpenAI's clients know them."""
+"""OpenAI's API: POST /v1/embeddings and GET /v1/models, as its clients know them.
+
+Source of the request: OpenAI's openapi.yaml, CreateEmbeddingRequest.
+"""
 
 import base64
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import orjson
 
 from service.api.dialect import JSONCall, Problem, Sent, Served, sentence
-from service.api.inputs import items
-from service.api.openai.request import EmbeddingsRequest
+from service.api.inputs import Dimensions, TextsOrIds, items
 from service.encode.answer import JSON, Array, Each, Encoded
 from service.encode.request import Layout, Pooled, Request
 from service.refusals import OPENAI, Refused
+from service.wire import Wire
+
+
+class EmbeddingsRequest(Wire):
+    """The body of OpenAI's POST /v1/embeddings."""
+
+    input: TextsOrIds
+    """A text, a list of texts, token ids, or a list of lists of token ids; 1 to `max_sequences`."""
+    model: str
+    """The model you expect; another name than the served one is refused."""
+    encoding_format: Literal["float", "base64"] = "float"
+    """How vectors are written: as JSON numbers, or as base64 of little-endian float32."""
+    dimensions: Dimensions | None = None
+    """How many numbers of each vector to keep, the first ones, at most `width`; all where left
+    out. The vector is cut, then scaled to length 1."""
+    user: str | None = None
+    """Who asks, for your own records; the service ignores it."""
+
 
 # codes of ours by the names that OpenAI has for the same
 CODES = {"sequence_too_long": "context_length_exceeded", "overloaded": "rate_limit_exceeded"}
@@ -21,7 +41,7 @@ NUMBERS, BYTES = Layout(compact=({"encoding_format": "base64"},)), Layout(number
 UNIT = Pooled(normalize=True)  # as TEI's route has it, whatever the checkpoint does
 
 
-class Call(JSONCall):
+class Embeddings(JSONCall):
     """A request of POST /v1/embeddings."""
 
     def tree(self, encoded: Encoded) -> dict[str, Any]:
@@ -43,7 +63,7 @@ class Call(JSONCall):
         return base64.b64encode(np.ascontiguousarray(vector, dtype="<f4").data).decode()
 
 
-def parse(body: bytes, sent: Sent, served: Served) -> Call:
+def parse(body: bytes, sent: Sent, served: Served) -> Embeddings:
     """Read a request.
 
     Raises:
@@ -56,7 +76,7 @@ def parse(body: bytes, sent: Sent, served: Served) -> Call:
         pooled=unit(request.dimensions),
         layout=NUMBERS if request.encoding_format == "float" else BYTES,
     )
-    return Call(request=native)
+    return Embeddings(request=native)
 
 
 def told(encoded: Encoded) -> dict[str, int]:

@@ -1,6 +1,7 @@
-"""The wire of POST /v1/similarity and POST /v1/maxsim: request models, strict."""
+"""POST /v1/similarity and POST /v1/maxsim: our own wire, JSON or safetensors."""
 
-from typing import Annotated, Literal, LiteralString
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, LiteralString
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator, model_validator
 from pydantic.types import FailFast
@@ -9,9 +10,13 @@ from typing_extensions import TypeAliasType
 
 from model.maps.choices import Level
 from model.text.tokenizer import Truncate
+from service.api.dialect import Sent, Served
+from service.api.native import call as native
+from service.api.native.call import Input, as_input
 from service.api.native.heads import Gates, SweepField, swept
-from service.api.native.request import Input, Item, as_input
+from service.encode import answer
 from service.encode import request as encode
+from service.encode.answer import Each, Encoded, Item, Records
 from service.encode.request import Floats
 from service.wire import Wire
 
@@ -25,8 +30,8 @@ NONE: LiteralString = "expected one input or more"
 MANY: LiteralString = "it holds {count}, and the limit is {most}"
 
 
-def _single(value: str | Item) -> str | Item:
-    if isinstance(value, Item) and (value.pair, value.spans) != (None, None):
+def _single(value: str | native.Item) -> str | native.Item:
+    if isinstance(value, native.Item) and (value.pair, value.spans) != (None, None):
         raise PydanticCustomError("pair_in_comparison", PAIR)
     return value
 
@@ -85,7 +90,7 @@ class ComparisonRequest(Wire):
 
     @field_validator("right")
     @classmethod
-    def _some(cls, right: list[str | Item]) -> list[str | Item]:
+    def _some(cls, right: list[str | native.Item]) -> list[str | native.Item]:
         if not right:
             raise PydanticCustomError("batch_empty", NONE)
         if len(right) > MOST_RIGHT:
@@ -172,7 +177,7 @@ class MaxsimRequest(Wire):
 
     @field_validator("documents")
     @classmethod
-    def _some(cls, documents: list[str | Item]) -> list[str | Item]:
+    def _some(cls, documents: list[str | native.Item]) -> list[str | native.Item]:
         if not documents:
             raise PydanticCustomError("batch_empty", NONE)
         return documents
@@ -200,3 +205,101 @@ class MaxsimRequest(Wire):
             encoding=self.encoding,
             layout=layout,
         )
+
+
+PAIRS = "pairs."  # how the names of the arrays of one table begin
+
+
+class Similarity(native.NativeCall):
+    """A request of POST /v1/similarity."""
+
+    def tree(self, encoded: Encoded) -> dict[str, Any]:
+        left, *right = encoded.items
+        trees = Each(_tree(item, self.request.encoding) for item in right)
+        return {**encoded.preamble, "left": left.facts, "right": trees, "usage": encoded.usage}
+
+    def file(self, encoded: Encoded) -> Iterator[bytes]:
+        left, *right = encoded.items
+        facts = {"left": left.facts, "right": [item.facts for item in right]}
+        told = {**encoded.preamble, **facts, "usage": encoded.usage}
+        return answer.as_file(told, dict(_tensors(right)))
+
+
+def similarity(body: bytes, sent: Sent, served: Served) -> Similarity:
+    """Read a request.
+
+    Raises:
+        Refused, ValidationError: what service/refusals.py gives a status.
+    """
+    accept, request = native.read(body, sent, served, ComparisonRequest)
+    written = native.layout(request.encoding, accept)
+    return Similarity(request=request.plain(written), media_type=accept)
+
+
+def _tensors(right: list[Item]) -> Iterator[tuple[str, answer.Array]]:
+    """The arrays of each text on the right, by its number."""
+    for index, item in enumerate(right):
+        for name, array in item.arrays.items():
+            yield f"{index}.{name}", array
+
+
+def _tree(item: Item, encoding: str) -> dict[str, Any]:
+    """One text on the right as nested dicts with arrays as leaves."""
+    tree: dict[str, Any] = {**item.facts}
+    tree |= {name: array for name, array in item.arrays.items() if not name.startswith(PAIRS)}
+    columns = {
+        name.removeprefix(PAIRS): array
+        for name, array in item.arrays.items()
+        if name.startswith(PAIRS)
+    }
+    if columns:
+        tree["pairs"] = columns if encoding == "base64" else Records(columns, named=False)
+    return tree
+
+
+MATCHES = "matches."  # how the names of the arrays of one document begin
+
+
+class Matching(native.NativeCall):
+    """A request of POST /v1/maxsim."""
+
+    def tree(self, encoded: Encoded) -> dict[str, Any]:
+        query, *documents = encoded.items
+        results = Each(_match_tree(item, self.request.encoding) for item in documents)
+        return {
+            **encoded.preamble,
+            "query": query.facts,
+            "results": results,
+            "usage": encoded.usage,
+        }
+
+    def file(self, encoded: Encoded) -> Iterator[bytes]:
+        query, *documents = encoded.items
+        facts = {"query": query.facts, "results": [item.facts for item in documents]}
+        told = {**encoded.preamble, **facts, "usage": encoded.usage}
+        return answer.as_file(told, dict(_match_tensors(documents)))
+
+
+def maxsim(body: bytes, sent: Sent, served: Served) -> Matching:
+    """Read a request.
+
+    Raises:
+        Refused, ValidationError: what service/refusals.py gives a status.
+    """
+    accept, request = native.read(body, sent, served, MaxsimRequest)
+    written = native.layout(request.encoding, accept)
+    return Matching(request=request.plain(written), media_type=accept)
+
+
+def _match_tensors(documents: list[Item]) -> Iterator[tuple[str, answer.Array]]:
+    """The arrays of each document, by its number in the request."""
+    for item in documents:
+        for name, array in item.arrays.items():
+            yield f"{item.facts['index']}.{name}", array
+
+
+def _match_tree(item: Item, encoding: str) -> dict[str, Any]:
+    """One document as nested dicts with arrays as leaves."""
+    columns = {name.removeprefix(MATCHES): array for name, array in item.arrays.items()}
+    matches = columns if encoding == "base64" else Records(columns, named=False)
+    return {**item.facts, "matches": matches}

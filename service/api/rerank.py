@@ -1,25 +1,73 @@
 """POST /v1/rerank and /v2/rerank, whose shape Jina's and Cohere's clients share.
 
 Scores are by the checkpoint's own activation, as sentence-transformers' CrossEncoder gives them.
+Sources of the request: both APIs' references.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import orjson
+from pydantic import Discriminator, Field, Tag
+from pydantic.types import FailFast
+from typing_extensions import TypeAliasType
 
-from service.api import ranking
 from service.api.dialect import JSONCall, Problem, Sent, Served, sentence
-from service.api.rerank.request import RerankRequest
+from service.api.inputs import ranked, ranking_request, relocate
 from service.encode.answer import JSON, Each, Encoded
 from service.encode.shown import numbers
 from service.refusals import Refused
+from service.wire import Wire
+
+
+class Document(Wire):
+    """A document as an object."""
+
+    text: str
+    """Its text."""
+
+
+Documents = TypeAliasType(
+    "Documents",
+    Annotated[
+        list[
+            Annotated[
+                Annotated[str, Tag("<text>")] | Annotated[Document, Tag("<document>")],
+                Discriminator(lambda value: "<text>" if isinstance(value, str) else "<document>"),
+            ]
+        ],
+        FailFast(),
+    ],
+)
+
+
+class RerankRequest(Wire):
+    """The body of POST /v1/rerank and POST /v2/rerank."""
+
+    model: str | None = None
+    """The model you expect; another name than the served one is refused."""
+    query: str
+    """What the documents are to answer."""
+    documents: Documents
+    """The documents to rank, texts or {"text"}: 1 to `max_sequences`."""
+    top_n: Annotated[int, Field(ge=1)] | None = None
+    """How many to answer, the best ones; left out or null, or more than there are: all."""
+    return_documents: bool | None = None
+    """Whether each result comes with its document; left out or null: on Jina's route, /v1/rerank,
+    but not on Cohere's, /v2/rerank."""
+    max_tokens_per_doc: Annotated[int, Field(ge=1)] | None = None
+    """Of Cohere's clients: the tokens of each document that are read, the first ones, without those
+    of the query and special ones; left out or null: all that fit."""
+    truncate: bool = True
+    """Whether a query and a document of more than `max_tokens` tokens together are cut, the longer
+    first, on the side that tokenizer_config.json names, else on the right; false: they are
+    refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call(JSONCall):
+class Reranking(JSONCall):
     """A request.
 
     Args:
@@ -31,7 +79,7 @@ class Call(JSONCall):
     texts: Sequence[str]
 
     def tree(self, encoded: Encoded) -> dict[str, Any]:
-        ranks = ranking.ranked(encoded.items)[: self.most]
+        ranks = ranked(encoded.items)[: self.most]
         scores = numbers(np.array([rank.score for rank in ranks], dtype=np.float32))
         rows = zip(ranks, scores, strict=True)
         results = Each((self._result(rank.place, score) for rank, score in rows), plain=True)
@@ -43,7 +91,7 @@ class Call(JSONCall):
         return {**told, "document": {"text": self.texts[place]}} if self.texts else told
 
 
-def jina(body: bytes, sent: Sent, served: Served) -> Call:
+def jina(body: bytes, sent: Sent, served: Served) -> Reranking:
     """Read a request of POST /v1/rerank, whose results come with their documents.
 
     Raises:
@@ -52,12 +100,12 @@ def jina(body: bytes, sent: Sent, served: Served) -> Call:
     return _parse(body, served, documents=True)
 
 
-def cohere(body: bytes, sent: Sent, served: Served) -> Call:
+def cohere(body: bytes, sent: Sent, served: Served) -> Reranking:
     """Read a request of POST /v2/rerank, whose results do not; raises as `jina` does."""
     return _parse(body, served, documents=False)
 
 
-def _parse(body: bytes, served: Served, *, documents: bool) -> Call:
+def _parse(body: bytes, served: Served, *, documents: bool) -> Reranking:
     """Read a request.
 
     Args:
@@ -65,7 +113,7 @@ def _parse(body: bytes, served: Served, *, documents: bool) -> Call:
     """
     request = RerankRequest.model_validate_json(body)
     texts = [entry if isinstance(entry, str) else entry.text for entry in request.documents]
-    native = ranking.request(
+    native = ranking_request(
         request.query,
         texts,
         "documents",
@@ -76,7 +124,7 @@ def _parse(body: bytes, served: Served, *, documents: bool) -> Call:
     )
     if request.return_documents is not None:
         documents = request.return_documents
-    return Call(
+    return Reranking(
         request=native,
         most=request.top_n,
         texts=texts if documents else (),
@@ -85,6 +133,6 @@ def _parse(body: bytes, served: Served, *, documents: bool) -> Call:
 
 def problem(refused: Refused, request_id: str) -> Problem:
     """A refusal as either's clients read it."""
-    told = sentence(ranking.located(refused, "documents"), {})
+    told = sentence(relocate(refused, "documents"), {})
     body = orjson.dumps({"message": told, "detail": told, "code": refused.code})
     return Problem(refused.status, body, JSON)

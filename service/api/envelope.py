@@ -1,10 +1,12 @@
-"""Media types: what a request says its body is, and what it wants back."""
+"""What a request says around its body: media types, and what stands behind the question mark."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+
+from starlette.datastructures import QueryParams
 
 from service.encode.answer import JSON, SAFETENSORS
 from service.refusals import Refused
-from service.wording.words import listed
+from service.wording.words import counted, listed, meant, quoted, received
 
 # what programs send unless they are told otherwise
 COMMON = {
@@ -60,3 +62,57 @@ def _quality(parameters: str) -> float:
         return min(max(float(value), 0.0), 1.0)
     except ValueError:
         return 0.0
+
+
+QUERY = "query"  # the place of a parameter that nobody knows, whose name is not repeated
+
+
+def check_query(query: bytes, names: Collection[str]) -> None:
+    """Refuse a parameter that the route does not know, or that stands twice.
+
+    Raises:
+        Refused: what is misspelt would have no effect, and of two one.
+    """
+    if not query:
+        return
+    parameters = [name for name, _ in QueryParams(query).multi_items()]
+    for name in parameters:
+        if name not in names:
+            raise Refused.at("unknown_field", QUERY, detail=_unknown(name, names))
+    for name in names:
+        if (count := parameters.count(name)) > 1:
+            raise Refused.at(
+                "out_of_range", name, detail=f"expected it once, received it {count} times"
+            )
+
+
+def flag(query: bytes, name: str) -> bool:
+    """A switch in the query; absent is off.
+
+    Raises:
+        Refused: it is neither true nor false.
+    """
+    value = QueryParams(query).get(name, "false") if query else "false"
+    if value not in ("true", "false"):
+        detail = f"expected true or false, received {received(value)}"
+        raise Refused.at("out_of_range", name, detail=detail)
+    return value == "true"
+
+
+def choice(query: bytes, name: str, values: Sequence[str]) -> str:
+    """One of some words in the query; the first where there is none.
+
+    Raises:
+        Refused: another word.
+    """
+    value = QueryParams(query).get(name, values[0])
+    if value not in values:
+        detail = f"expected {quoted(values)}, received {received(value)}"
+        raise Refused.at("out_of_range", name, detail=detail)
+    return value
+
+
+def _unknown(name: str, names: Collection[str]) -> str:
+    size, near = counted(len(name), "character"), meant(name, names) or "."
+    takes = f"takes only {quoted(names)}" if names else "takes none"
+    return f"unknown parameter ({size}){near} This route {takes}"

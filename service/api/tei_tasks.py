@@ -1,25 +1,82 @@
-"""TEI's routes of models with a head: POST /predict, /rerank and /embed_sparse.
+"""TEI's routes of models with a task head: POST /predict, /rerank and /embed_sparse.
 
 Scores are as TEI makes them, whatever the checkpoint's own activation: softmax over several
-classes, the sigmoid of one; the logits where `raw_scores` asks for them.
+classes, the sigmoid of one; the logits where `raw_scores` asks for them. Sources as in tei.py.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Discriminator, Field, Tag
+from pydantic.types import FailFast
+from typing_extensions import TypeAliasType
 
-from service.api import ranking
+from service.api import infinity, tei
 from service.api.dialect import Call, JSONCall, Problem, Sent, Served
-from service.api.infinity import call as infinity
-from service.api.tei import call
-from service.api.tei.request import EmbedAllRequest
-from service.api.tei.task_request import PredictRequest, RankRequest
+from service.api.inputs import Strings, Text, Texts, best_ranks, ranking_request, relocate, sigmoid
+from service.api.tei import EmbedAllRequest, Side
 from service.encode.answer import Array, Each, Encoded, Item
 from service.encode.request import Classify, Input, Request, Sparse
 from service.encode.shown import Classes, Weights, numbers, of_kind
 from service.refusals import Refused
+from service.wire import Wire
+
+Pairs = TypeAliasType("Pairs", Annotated[list[Strings], FailFast()])
+
+
+def _tag(value: object) -> str:
+    if not isinstance(value, list):
+        return "<text>"
+    return "<pairs>" if value and isinstance(value[0], list) else "<texts>"
+
+
+class CutPair(Wire):
+    """How too long a pair is cut."""
+
+    truncate: bool | None = None
+    """Whether a text or pair of more than `max_tokens` tokens is cut, of a pair the longer text
+    first; false: it is refused. null is true."""
+    truncation_direction: Side | None = None
+    """The side that is cut; left out or null: the one that tokenizer_config.json names, else the
+    right."""
+
+
+class PredictParameters(Wire):
+    """What Hugging Face's own client adds."""
+
+    function_to_apply: Literal["softmax", "sigmoid", "none"] | None = None
+    """What makes scores of logits; it wins over `raw_scores`."""
+    top_k: Annotated[int, Field(ge=1)] | None = None
+    """How many classes to answer, the best ones; left out or null: all."""
+
+
+class PredictRequest(CutPair):
+    """The body of TEI's POST /predict."""
+
+    inputs: Annotated[Text | Texts | Annotated[Pairs, Tag("<pairs>")], Discriminator(_tag)]
+    """A text, a list of one text or of the two of a pair, or a list of such lists."""
+    raw_scores: bool = False
+    """Whether scores are the logits themselves."""
+    parameters: PredictParameters | None = None
+    """Hugging Face's own client sends them; TEI ignores them."""
+
+
+class RankRequest(CutPair):
+    """The body of TEI's POST /rerank."""
+
+    query: str
+    """What the texts are to answer."""
+    texts: Strings
+    """The texts to rank: 1 to `max_sequences`."""
+    raw_scores: bool = False
+    """Whether scores are the logits themselves."""
+    return_text: bool = False
+    """Whether each rank comes with its text."""
+    top_n: Annotated[int, Field(ge=1)] | None = None
+    """How many to answer, the best ones; left out or null, or more than there are: all. LiteLLM
+    sends it; TEI ignores it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +121,7 @@ class Ranks(JSONCall):
     texts: Sequence[str]
 
     def tree(self, encoded: Encoded) -> Each:
-        ranks = ranking.best(encoded.items, self.most, self.raw)
+        ranks = best_ranks(encoded.items, self.most, self.raw)
         return Each((self._rank(place, score) for place, score in ranks), plain=True)
 
     def _rank(self, place: int, score: float) -> dict[str, Any]:
@@ -101,7 +158,7 @@ def predict(body: bytes, sent: Sent, served: Served) -> Prediction:
             inputs=[
                 _item(entry, *(() if single else (index,))) for index, entry in enumerate(entries)
             ],
-            truncate=call.side(request.truncate, request.truncation_direction),
+            truncate=tei.side(request.truncate, request.truncation_direction),
             counted=False,
             pooled=False,
             tasks=(Classify(),),
@@ -118,7 +175,7 @@ def main(body: bytes, sent: Sent, served: Served) -> Call:
         return _rerank(body, served)
     if "classify" in served.tasks:
         return predict(body, sent, served)
-    return (embed_sparse if "sparse" in served.tasks else call.embed)(body, sent, served)
+    return (embed_sparse if "sparse" in served.tasks else tei.embed)(body, sent, served)
 
 
 def rerank(body: bytes, sent: Sent, served: Served) -> Call:
@@ -130,9 +187,9 @@ def rerank(body: bytes, sent: Sent, served: Served) -> Call:
 
 def _rerank(body: bytes, served: Served) -> Ranks:
     request = RankRequest.model_validate_json(body)
-    truncate = call.side(request.truncate, request.truncation_direction)
+    truncate = tei.side(request.truncate, request.truncation_direction)
     most = served.most_json
-    native = ranking.request(request.query, request.texts, "texts", most, truncate=truncate)
+    native = ranking_request(request.query, request.texts, "texts", most, truncate=truncate)
     texts = request.texts if request.return_text else ()
     return Ranks(request=native, most=request.top_n, raw=request.raw_scores, texts=texts)
 
@@ -140,13 +197,13 @@ def _rerank(body: bytes, served: Served) -> Ranks:
 def embed_sparse(body: bytes, sent: Sent, served: Served) -> SparseVectors:
     """Read a request of POST /embed_sparse; raises as `predict` does."""
     request = EmbedAllRequest.model_validate_json(body)
-    native = call.native(request, request.inputs, pooled=False, tasks=(Sparse(),))
+    native = tei.native(request, request.inputs, pooled=False, tasks=(Sparse(),))
     return SparseVectors(request=native)
 
 
 def rerank_problem(refused: Refused, request_id: str) -> Problem:
     """A refusal of POST /rerank as TEI words it, at the places of its own request."""
-    return call.problem(ranking.located(refused, "texts"), request_id)
+    return tei.problem(relocate(refused, "texts"), request_id)
 
 
 def _item(entry: Any, *place: int) -> Input:
@@ -168,4 +225,4 @@ def _scores(logits: Array, function: str | None) -> Array:
         powers: Array = np.exp(logits.astype(np.float64) - logits.max())
         shares: Array = powers / powers.sum()
         return shares.astype(np.float32)
-    return ranking.sigmoid(logits) if function == "sigmoid" else logits
+    return sigmoid(logits) if function == "sigmoid" else logits

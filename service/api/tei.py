@@ -1,22 +1,119 @@
-"""The routes of Hugging Face's text-embeddings-inference (TEI).
+"""The routes of Hugging Face's text-embeddings-inference (TEI) that every model has.
 
 What differs from it on purpose: token ids are encoded as given, where TEI makes text of them and
-tokenizes that; unknown fields are refused; a prompt by name before token ids is refused.
+tokenizes that; unknown fields are refused; a prompt by name before token ids is refused. Source:
+text-embeddings-inference 1.9, router/src/http/types.rs; what it leaves to its settings is as its
+defaults are.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import orjson
+from pydantic import Discriminator
 
 from model.text import tokenizer
 from service.api.dialect import JSONCall, Problem, Sent, Served, sentence
-from service.api.inputs import items
-from service.api.tei.request import Cut, EmbedAllRequest, EmbedRequest, Side, SimilarityRequest
+from service.api.inputs import (
+    Batch,
+    Dimensions,
+    Ids,
+    Strings,
+    Text,
+    Texts,
+    TextsOrIds,
+    items,
+    tag,
+)
 from service.encode.answer import JSON, Array, Each, Encoded, Item
 from service.encode.request import Layout, Pooled, Request
 from service.refusals import TEI, Refused
+from service.wire import Wire
+
+Side = Literal["Right", "right", "Left", "left"]
+
+
+class Cut(Wire):
+    """What TEI's routes know of truncation and prompts."""
+
+    truncate: bool | None = None
+    """Whether an input of more than `max_tokens` tokens is cut; false: it is refused. null is
+    true."""
+    truncation_direction: Side | None = None
+    """The side that is cut; left out or null: the one that tokenizer_config.json names, else the
+    right."""
+    prompt_name: str | None = None
+    """The checkpoint's prompt that goes before each text; left out: its default, where it has
+    one."""
+
+
+class EmbedAllRequest(Cut):
+    """The body of TEI's POST /embed_all."""
+
+    inputs: TextsOrIds
+    """A text, a list of texts, token ids, or a list of lists of token ids; 1 to `max_sequences`."""
+
+
+class EmbedRequest(EmbedAllRequest):
+    """The body of TEI's POST /embed and POST /."""
+
+    normalize: bool = True
+    """Whether vectors are scaled to length 1."""
+    dimensions: Dimensions | None = None
+    """How many numbers of each vector to keep, the first ones, at most `width`; all where left
+    out."""
+
+
+class Sentences(Wire):
+    """What TEI's POST /similarity compares: one sentence with each of others."""
+
+    source_sentence: str
+    """The sentence that the others are compared with."""
+    sentences: Strings
+    """The others: 1 to `max_sequences` less the source."""
+
+
+class SimilarityRequest(Wire):
+    """The body of TEI's POST /similarity."""
+
+    inputs: Sentences
+    """The sentences to compare."""
+    parameters: Cut | None = None
+    """How they are cut, and which prompt goes before them; left out: the defaults."""
+
+
+class TokenizeRequest(Wire):
+    """The body of TEI's POST /tokenize."""
+
+    inputs: Annotated[
+        Text | Texts,
+        Discriminator(lambda value: "<texts>" if isinstance(value, list) else "<text>"),
+    ]
+    """A text or a list of texts."""
+    add_special_tokens: bool = True
+    """Whether the model's special tokens stand around each text."""
+    prompt_name: str | None = None
+    """The checkpoint's prompt that goes before each text; left out: its default, where it has
+    one."""
+
+
+class DecodeRequest(Wire):
+    """The body of TEI's POST /decode."""
+
+    ids: Annotated[
+        Ids | Batch,
+        Discriminator(lambda value: "<sequences>" if tag(value) == "<sequences>" else "<ids>"),
+    ]
+    """Token ids, or a list of lists of them."""
+    skip_special_tokens: bool = True
+    """Whether special tokens are left out of the texts."""
+
+    def sequences(self) -> list[list[int]]:
+        """The ids of each sequence."""
+        ids = [id for id in self.ids if isinstance(id, int)]
+        return [ids] if ids else [row for row in self.ids if isinstance(row, list)]
+
 
 NAMES = {"pooled": "dimensions"}
 ERROR_TYPES = {  # by code; of any other code OTHER_ERROR
@@ -31,7 +128,7 @@ ERROR_TYPES = {  # by code; of any other code OTHER_ERROR
 OTHER_ERROR = "Validation"
 
 
-class Call(JSONCall):
+class Vectors(JSONCall):
     """A request of POST /embed or POST /embed_all: answered by an entry for each input."""
 
     def tree(self, encoded: Encoded) -> Any:
@@ -45,7 +142,7 @@ class Comparison(JSONCall):
         return _cosines(map(_array, encoded.items))
 
 
-def embed(body: bytes, sent: Sent, served: Served) -> Call:
+def embed(body: bytes, sent: Sent, served: Served) -> Vectors:
     """Read a request of POST /embed.
 
     Raises:
@@ -53,13 +150,13 @@ def embed(body: bytes, sent: Sent, served: Served) -> Call:
     """
     request = EmbedRequest.model_validate_json(body)
     pooled = Pooled(normalize=request.normalize, dimensions=request.dimensions)
-    return Call(request=native(request, request.inputs, pooled=pooled))
+    return Vectors(request=native(request, request.inputs, pooled=pooled))
 
 
-def embed_all(body: bytes, sent: Sent, served: Served) -> Call:
+def embed_all(body: bytes, sent: Sent, served: Served) -> Vectors:
     """Read a request of POST /embed_all; raises as `embed` does."""
     request = EmbedAllRequest.model_validate_json(body)
-    return Call(request=native(request, request.inputs, pooled=False, tokens=True))
+    return Vectors(request=native(request, request.inputs, pooled=False, tokens=True))
 
 
 def similarity(body: bytes, sent: Sent, served: Served) -> Comparison:

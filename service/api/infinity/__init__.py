@@ -1,1 +1,0 @@
-"""The API of michaelfeil/infinity, without a prefix as it serves it."""

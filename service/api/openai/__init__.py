@@ -1,1 +1,0 @@
-"""OpenAI's API: embeddings and models."""

@@ -1,1 +1,0 @@
-"""Our own API of questions: POST /v1/similarity."""

@@ -1,1 +1,0 @@
-"""The API of Hugging Face's text-embeddings-inference (TEI)."""
