@@ -17,20 +17,19 @@ from service.api.vocabulary import Vocabulary
 from service.encode.admission import Admission
 from service.encode.answer import Identity
 from service.encode.aside import Aside
-from service.encode.cost import cost, costs
 from service.encode.encoding import Encodings
 from service.encode.gateway import Ending, Gateway
 from service.encode.inputs import Reader
 from service.encode.likeness import Likenesses
 from service.encode.maxsim import Maxsims
 from service.encode.plan import Planner
+from service.encode.price import cost, costs
 from service.encode.request import Encoding, Likeness, Maxsim
 from service.engine import machine, vitals
 from service.engine.batcher import Batcher
-from service.engine.batches import Batches
 from service.engine.fair.rotation import Lock
 from service.engine.health import Health
-from service.engine.lanes import Lanes
+from service.engine.lanes import Batches, Lanes
 from service.engine.loading import load
 from service.engine.machine import Unservable
 from service.engine.proof import Proof, prove

@@ -104,7 +104,7 @@ ROWS = (
         "scrape_incomplete",
     ),
     Row(
-        "engine.fair.company.PATIENCE_SECONDS",
+        "engine.batcher.PATIENCE_SECONDS",
         "they start without it",
         "that a few short requests wait for company, on two cores",
     ),

@@ -11,7 +11,7 @@ those before it:
     indices                      what a request names -> numbers
     interventions  tasks
     plan                         a request -> works
-    price  cost  estimate        what it costs
+    price  estimate              what it costs
     admission                    whether it may pass
     encoding  likeness  maxsim   how requests end
     gateway
@@ -24,12 +24,11 @@ from typing import Any, Protocol
 from model.config import EncoderConfig
 from service.encode.admission import Admission
 from service.encode.answer import Encoded, Identity, Item
-from service.encode.cost import copy_flops, flops, head_flops
 from service.encode.estimate import Estimate, held
 from service.encode.inputs import THREAD_CHARACTERS
 from service.encode.interventions import Outcome
 from service.encode.plan import Plan, Planner
-from service.encode.price import Offer, Price
+from service.encode.price import Offer, Price, copy_flops, flops, head_flops
 from service.encode.request import Part, Request
 from service.engine.fair.line import Timing
 from service.observe.metrics import Metrics

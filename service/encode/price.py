@@ -1,9 +1,18 @@
-"""What an answer weighs, known before it is computed, and what would fit."""
+"""What a request costs, known before it is computed.
 
-from collections.abc import Callable, Collection, Mapping
+The bytes of its answer, and what would fit; floating-point operations, and tokens of short
+sequences.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from model.config import EncoderConfig
+from model.maps import price as maps
+from model.maps.forms import Selection
 from service.encode.request import PARTS, Layout, Part, Request
+from service.engine.work import Work
 from service.refusals import Refused
 
 TEXT_BYTES = 3  # of JSON for a byte of float32, in the mean; base64 takes 4 for 3
@@ -72,3 +81,101 @@ class Price:
 def number(request: Request) -> int:
     """Return the bytes of a number outside attention, which has its own."""
     return HALF if request.dtype == "float16" else SINGLE
+
+
+SHORT_TOKENS = 64  # of the sequences that a speed counts; service/engine/proof.py measures it
+SPAN_FLOPS = 3_000_000  # that take a core as long as pooling a span: mostly calls, some 40 us
+EXPLAINED = 3  # times what the pass takes of a layer, and as long for a short text as for 64 tokens
+EXPLAINED_FLOPS = 1500  # of a score of that layer, from plain products to what is shown
+
+
+def flops(config: EncoderConfig, lengths: Sequence[int], selections: Sequence[Selection]) -> int:
+    """Floating-point operations of a request: a product and its sum are two.
+
+    Linears and attention of the forward pass, and of the attention that is shown the scores and a
+    rollout's products; norms, activations and softmax are left out, as they usually are.
+    """
+    width, windows = config.width, config.windows or (None,) * config.layers
+    linear = 2 * _weights(config) * config.layers * sum(lengths)
+    cells = [_cells(length, window) for length in lengths for window in windows]
+    shown = sum(maps.products(one, config) for one in selections)
+    return linear + 4 * width * sum(cells) + shown
+
+
+def entered_flops(config: EncoderConfig, length: int, layer: int) -> int:
+    """Floating-point operations of a pass that begins in a layer, before its W^O."""
+    width, windows = config.width, config.windows or (None,) * config.layers
+    weights = _weights(config) * (config.layers - layer) - 3 * width**2
+    cells = sum(_cells(length, window) for window in windows[layer + 1 :])
+    return 2 * weights * length + 4 * width * cells
+
+
+def copy_flops(config: EncoderConfig, copies: Sequence[Work]) -> int:
+    """Floating-point operations of works whose passes begin in a layer."""
+    counts = Counter((len(work), work.entered or 0) for work in copies)
+    passes = sum(entered_flops(config, *kind) * count for kind, count in counts.items())
+    return passes + head_flops(copies)
+
+
+def _weights(config: EncoderConfig) -> int:
+    """Of the linears of one layer."""
+    gated = 3 if config.gated else 2
+    return 4 * config.width**2 + gated * config.width * config.feed_forward
+
+
+def head_flops(works: Sequence[Work]) -> int:
+    """Floating-point operations of the checkpoint's head, where it is asked."""
+    return sum(work.outputs.task_head.flops(len(work)) for work in works if work.outputs.task_head)
+
+
+def costs(
+    config: EncoderConfig, encoding: Callable[[int, int | None], float]
+) -> Callable[[Work], float]:
+    """What a work costs, counted as `cost` counts: the pass, and what is made of it besides.
+
+    A vocabulary is as large as many layers, and what is shown of attention can take many times as
+    long as the pass.
+
+    Args:
+        encoding: `cost` of a sequence's length, and of the layer in which its pass begins.
+    """
+
+    token = flops(config, [SHORT_TOKENS], []) / SHORT_TOKENS
+
+    def of(work: Work) -> float:
+        outputs, length, beside = work.outputs, len(work), 0.0
+        if outputs.task_head:
+            beside += outputs.task_head.flops(length)
+        if outputs.parts:
+            beside += SPAN_FLOPS * len(outputs.parts.tokens)
+        if outputs.attention:
+            beside += maps.work(outputs.attention, config)
+        if outputs.explained is not None:
+            beside += explained_flops(config, length)
+        return encoding(length, work.entered) + beside / token
+
+    return of
+
+
+def cost(config: EncoderConfig, length: int, entered: int | None = None) -> float:
+    """How many tokens of short sequences take as long as a sequence of so many.
+
+    More than its own: what attention takes grows with the square of a length.
+
+    Args:
+        entered: the layer in which its pass begins; None: at the embeddings.
+    """
+    whole = flops(config, [length], [])
+    own = whole if entered is None else entered_flops(config, length, entered)
+    return SHORT_TOKENS * own / flops(config, [SHORT_TOKENS], [])
+
+
+def explained_flops(config: EncoderConfig, length: int) -> float:
+    """What takes a core as long as every step of one layer, from plain weights."""
+    passed = flops(config, [max(length, SHORT_TOKENS)], []) / config.layers
+    return EXPLAINED * passed + EXPLAINED_FLOPS * config.heads * length**2
+
+
+def _cells(length: int, window: int | None) -> int:
+    """How many keys all queries of a sequence look at."""
+    return length * (length if window is None else min(length, 2 * window + 1))

@@ -1,4 +1,9 @@
-"""The requests of one key that wait, in order of their turn."""
+"""The requests of one key that wait, in order of their turn.
+
+Sources: Turner 1986, "New Directions in Communications (or Which Way to the Information Age?)", of
+the bucket; Demers, Keshav and Shenker 1989, "Analysis and Simulation of a Fair Queueing Algorithm",
+of the clock.
+"""
 
 import asyncio
 import math
@@ -7,9 +12,97 @@ from collections.abc import Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from service.engine.fair.bucket import Bucket
-from service.engine.fair.shares import Shares
 from service.keys import Limits
+
+
+class Bucket:
+    """Holds what may be used now: at most one second's worth.
+
+    A request is let in while nothing is owed, and may owe: so none is too large for ever, and the
+    next waits until it is paid.
+
+    Args:
+        rate: tokens that come in, a second.
+
+    >>> bucket = Bucket(100)
+    >>> bucket.take(250, now=5.0)
+    >>> bucket.wait(now=5.5)
+    1.0
+    """
+
+    def __init__(self, rate: int) -> None:
+        self._rate, self._left, self._since = float(rate), float(rate), -math.inf
+
+    def follow(self, rate: int, now: float) -> None:
+        """Let in another rate from now on; what is owed is still owed."""
+        self._fill(now)
+        self._rate = float(rate)
+
+    def wait(self, now: float) -> float:
+        """Seconds until nothing is owed."""
+        self._fill(now)
+        return max(0.0, -self._left / self._rate)
+
+    def take(self, tokens: int, now: float) -> None:
+        """A request uses so many."""
+        self._fill(now)
+        self._left -= tokens
+
+    def put_back(self, tokens: int) -> None:
+        """It did not use so many of them."""
+        self._left += tokens
+
+    def _fill(self, now: float) -> None:
+        self._left = min(self._rate, self._left + self._rate * (now - self._since))
+        self._since = now
+
+
+class Shares:
+    """The clock of the evenly shared machine.
+
+    It counts the tokens that a request waiting since the start would have had by now. It counts a
+    request as waiting for as long as it would wait on the shared machine. Here requests run one
+    after the other, so the last of several is left alone; the clock must not run faster for it.
+
+    >>> shares = Shares()
+    >>> first, second = shares.enter(100), shares.enter(100)
+    >>> shares.serve(150)  # all of the first, half of the second
+    >>> shares.enter(5)  # would be done before the second
+    80.0
+    """
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._turns: list[float] = []  # of those who would still wait
+        self._ahead = 0.0  # tokens that are done there and not yet here
+
+    def enter(self, tokens: int) -> float:
+        """Add a request and return its turn, by which requests are ordered."""
+        turn = self._now + tokens
+        insort(self._turns, turn)
+        return turn
+
+    def leave(self, turn: float, tokens: int) -> None:
+        """Remove a request that gives up with `tokens` tokens not done.
+
+        If it had more here than on the shared machine, the others had less, and the reverse.
+        """
+        if turn in self._turns:
+            self._turns.remove(turn)
+        self.serve(tokens - max(turn - self._now, 0.0))
+
+    def serve(self, tokens: float) -> None:
+        """Count tokens that are done, whichever request they belong to."""
+        tokens -= self._ahead
+        self._ahead = max(-tokens, 0.0)
+        while self._turns and tokens > 0:
+            needed = (self._turns[0] - self._now) * len(self._turns)
+            if tokens < needed:
+                self._now += tokens / len(self._turns)
+                return
+            tokens -= needed
+            self._now = self._turns.pop(0)
+
 
 Work = TypeVar("Work", bound=Sized)
 Result = TypeVar("Result")

@@ -1,4 +1,4 @@
-"""service/encode/cost.py: what each form takes, in time and in memory, is what its price says.
+"""service/encode/price.py: what each form takes, in time and in memory, is what its price says.
 
 Time is the thread's own, which other work on the machine hardly lengthens; memory is the most that
 the process came to hold. Lengths are four times one another: a price whose exponent is wrong by one
@@ -23,9 +23,9 @@ from model.maps.tiles import CELLS
 from model.maps.units import divide
 from model.packing import Sequence
 from model.pooling import Pooling
-from service.encode.cost import cost, costs
 from service.encode.encoding import Encodings
 from service.encode.plan import Plan
+from service.encode.price import cost, costs
 from service.encode.request import Request
 from service.engine.lanes import Lanes
 from service.engine.loading import accelerate, load

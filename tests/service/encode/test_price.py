@@ -18,9 +18,9 @@ from model.packing import Sequence as Tokens
 from model.pooling import Pooling
 from model.task_heads import Projection, Splade
 from service.encode.answer import SAFETENSORS
-from service.encode.cost import SPAN_FLOPS, cost, costs, flops
 from service.encode.encoding import Encodings
 from service.encode.plan import Plan
+from service.encode.price import SPAN_FLOPS, cost, costs, flops
 from service.encode.request import Request
 from service.engine.speed import Speed
 from service.engine.work import Outputs, Parts, Result, Work

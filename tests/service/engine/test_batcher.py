@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from service.engine.batcher import SURE, Batcher, Launch
-from service.engine.fair import company
 from service.engine.fair.queue import SMALL, DeadlinePassed, Overloaded
 from service.engine.speed import DOUBT, PROBE
 from service.keys import Limits
@@ -272,7 +271,7 @@ class Asking:
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Held:
     """Lanes that are told when to end, and company that is waited for without end."""
-    monkeypatch.setattr(company, "PATIENCE_SECONDS", 60)
+    monkeypatch.setattr("service.engine.batcher.PATIENCE_SECONDS", 60)
     return Held()
 
 
@@ -292,7 +291,7 @@ async def test_company_that_does_not_come_is_not_waited_for(
     held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever came meanwhile starts without it."""
-    monkeypatch.setattr(company, "PATIENCE_SECONDS", 0.001)
+    monkeypatch.setattr("service.engine.batcher.PATIENCE_SECONDS", 0.001)
     async with Asking(held, 2) as asking:
         await asking.ask("d")
 

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from model import packing
-from service.engine.batches import Batches
-from service.engine.lanes import Broken
+from service.engine.lanes import Batches, Broken
 from service.engine.work import Outputs, Result, Work
 from service.observe.metrics import Metrics
 from service.observe.record import Record

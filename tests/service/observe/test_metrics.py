@@ -21,7 +21,7 @@ from model.maps.choices import Form
 from service import keys
 from service.api.document import document
 from service.api.operations import INFER_MODEL, OPERATIONS, PAGES, VERSION_PART
-from service.engine.batches import Batches
+from service.engine.lanes import Batches
 from service.engine.work import Outputs, Result, Work
 from service.observe import families
 from service.observe.metrics import Metrics

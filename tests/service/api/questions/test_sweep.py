@@ -13,7 +13,7 @@ import pytest_asyncio
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from service.encode.cost import cost
+from service.encode.price import cost
 from service.engine.speed import Speed
 from service.replica import Replica
 from service.settings import Settings

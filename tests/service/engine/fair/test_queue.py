@@ -9,9 +9,8 @@ from collections.abc import Sequence
 import pytest
 
 from service.engine.batcher import Batcher
-from service.engine.fair.line import Batch, Job
+from service.engine.fair.line import Batch, Job, Shares
 from service.engine.fair.queue import Overloaded, Queue
-from service.engine.fair.shares import Shares
 from service.keys import Limits
 
 

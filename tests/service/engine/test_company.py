@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from service.engine.fair import company
-from service.engine.fair.company import Company
+from service.engine import batcher
+from service.engine.batcher import Company
 
 
 async def test_each_of_those_answered_is_expected_once() -> None:
@@ -25,7 +25,7 @@ async def test_whoever_takes_too_long_is_expected_no_more(
 ) -> None:
     """Who waits for them is told in time, whatever comes meanwhile."""
     loop, gone = asyncio.get_running_loop(), asyncio.Event()
-    monkeypatch.setattr(company, "PATIENCE_SECONDS", 0.02)
+    monkeypatch.setattr(batcher, "PATIENCE_SECONDS", 0.02)
     those = Company(gone.set)
     those.answered(1000)
     those.arrived(first=True)
