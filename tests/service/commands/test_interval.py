@@ -8,9 +8,9 @@ from threading import Thread
 import httpx
 import pytest
 
-from service.commands import interval
-from service.commands.interval import Interval
+from service.commands import top
 from service.commands.terminal import Failed
+from service.commands.top import Interval
 
 BUCKETS = """\
 headlight_lag_seconds_bucket{replica="a",le="0.1"} %d
@@ -38,7 +38,7 @@ def observed(low: int, high: int, beyond: int, total: float = 0) -> str:
 
 def between(before: str, after: str) -> Interval:
     """Two pages, four seconds apart."""
-    return Interval(interval.page(before, 10.0), interval.page(after, 14.0))
+    return Interval(top.page(before, 10.0), top.page(after, 14.0))
 
 
 def test_a_counters_rate_is_its_increase_between_the_pages_per_second() -> None:
@@ -145,7 +145,7 @@ def serving() -> Serving:
 def test_a_page_is_read_with_the_key(serving: Serving) -> None:
     """Where it is asked for."""
     with serving(200, answered(a={200: 5})) as url:
-        page = interval.read(f"{url}/", "secret")
+        page = top.read(f"{url}/", "secret")
 
     assert list(page.series["headlight_requests_total"].values()) == [5]
 
@@ -165,10 +165,10 @@ def test_what_is_no_page_is_said_in_one_line(
 ) -> None:
     """Never as a stack, never as a screen of zeros."""
     with serving(status, text) as url, pytest.raises(Failed, match=said):
-        interval.read(url, key)
+        top.read(url, key)
 
 
 def test_a_service_that_is_not_there_is_said_in_one_line() -> None:
     """With its address."""
     with pytest.raises(Failed, match="no answer from http://127.0.0.1:9"):
-        interval.read("http://127.0.0.1:9", None)
+        top.read("http://127.0.0.1:9", None)

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from service.cli import main
-from service.commands import interval, top
-from service.commands.interval import Interval
+from service.commands import top
+from service.commands.top import Interval
 
 REPLICA = """\
 headlight_model_info{{model="all-MiniLM-L6-v2",dtype="float32",device="cpu",replica="{name}"}} 1
@@ -60,7 +60,7 @@ def replica(name: str, done: int, ready: int = 1) -> str:
 
 def drawn(before: str, after: str, width: int = 120) -> list[str]:
     """The lines of a terminal after two seconds."""
-    seen = Interval(interval.page(before, 0.0), interval.page(after, 2.0))
+    seen = Interval(top.page(before, 0.0), top.page(after, 2.0))
     console = Console(width=width, color_system=None, file=io.StringIO(), record=True)
     console.print(top.screen(seen))
     return [line.rstrip() for line in console.export_text().splitlines()]
@@ -133,7 +133,7 @@ def test_a_scrape_that_fails_is_told_above_the_last_screen() -> None:
 
 def test_the_figures_for_programs_are_those_of_the_screen() -> None:
     """Rates per second and times in seconds; every replica by its name."""
-    found = top.figures(Interval(interval.page(BEFORE, 0.0), interval.page(AFTER, 2.0)))
+    found = top.figures(Interval(top.page(BEFORE, 0.0), top.page(AFTER, 2.0)))
 
     assert (found["model"], found["seconds"], found["in_flight"]) == ("all-MiniLM-L6-v2", 2.0, 6.0)
     assert found["answers"] == {"200": 150.0, "429": 15.0}
@@ -154,7 +154,7 @@ def test_the_figures_for_programs_are_those_of_the_screen() -> None:
 
 def test_figures_of_a_service_that_publishes_little_are_null() -> None:
     """They are no zeros; and they are JSON."""
-    found = top.figures(Interval(interval.page("", 0.0), interval.page("", 2.0)))
+    found = top.figures(Interval(top.page("", 0.0), top.page("", 2.0)))
 
     assert json.loads(json.dumps(found)) == found
     assert (found["tokens"], found["in_flight"], found["replicas"]) == (None, None, {})
