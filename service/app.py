@@ -18,7 +18,7 @@ from ray.serve.context import _get_global_client
 from starlette.types import ASGIApp
 
 from service import settings
-from service.cluster import descriptors, ingress, relay
+from service.cluster import ingress, network, relay
 from service.edge import entrance
 from service.edge.door import Door
 from service.engine import machine, weights
@@ -144,7 +144,7 @@ class Encoder:
         counted = bounds.counted(settings, context.world_size)
         variables.hold(counted, os.environ, cluster.here())
         require(run("replica", cluster.CHECKS, settings, cluster.joined(host())))
-        descriptors.raise_limit()
+        network.raise_limit()
         self.label = context.replica_id.unique_id
         self.pages = Pages(DEPLOYMENT, context.app_name, self.metrics)
         also = None

@@ -5,7 +5,7 @@
     ports         the service's port is free; a block for Ray and HAProxy
     environment   set before ray is imported
     ray           ours, or the cluster named by --address
-    application   deployed (rollout.py); ready when /ready says so
+    application   deployed; ready when /ready says so
     door          HAProxy refuses before the application goes, and shuts after (drain.py)
 
 Each is left in the opposite order. Ray is imported inside functions: it reads the environment
@@ -14,11 +14,12 @@ when it is. So is what imports torch, which takes seconds that --help has not.
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from service.cluster import drain, ingress, ports, progress, reach, relay, sweep, workspace
+from service.cluster import drain, ingress, network, progress, relay, workspace
 from service.cluster.progress import StartFailed, last_line
 from service.engine import weights
 from service.observe import logs
@@ -27,6 +28,8 @@ from service.preflight.finding import require, run
 from service.settings import PREFIX, Settings
 
 JOIN_SECONDS = 60  # for a cluster to run a task that takes no time
+STOP_SECONDS = 10  # for Ray to delete what has left, beyond which we leave it alone
+GIVEN_UP_SECONDS = 3  # the same for a start that was ended or failed
 # What starts a process of Ray's that a service on one machine has no use for: its autoscaler, its
 # dashboard's server, and its reader of the workers' files, in whose place relay.py stands
 UNUSED = ("start_monitor", "start_api_server", "start_log_monitor")
@@ -51,7 +54,7 @@ def running(settings: Settings, say: Say) -> Iterator[str]:
         StartFailed: anything else, with its cause.
     """
     try:
-        ports.free(settings.host, settings.port)
+        network.free(settings.host, settings.port)
     except OSError as error:
         place = f"{settings.host} port {settings.port}"
         raise CannotListen(f"cannot listen on {place}: {error.strerror}") from error
@@ -61,8 +64,8 @@ def running(settings: Settings, say: Say) -> Iterator[str]:
         raise StartFailed(
             "log_to_stderr: on a cluster, replicas log to logs/worker-*.out of each node"
         )
-    settings = pinned(reach.guarded(settings))
-    if warning := reach.exposed(settings):
+    settings = pinned(network.guarded(settings))
+    if warning := network.exposed(settings):
         say(warning)
     with ExitStack() as stack:
         frontend = lines = None  # of a Ray of our own alone
@@ -74,17 +77,15 @@ def running(settings: Settings, say: Say) -> Iterator[str]:
         else:
             stack.enter_context(cluster(settings, say))
         say(f"loading {settings.model}")
-        from service.rollout import deployed
-
         stack.enter_context(deployed(settings, say, lines.path if lines else None))
         if frontend:
             stack.callback(frontend.refuse, ingress.shutdown_seconds(settings))
         with progress.told(say, lambda: "/ready does not answer 200 yet"):
-            reach.wait_until_ready(settings.host, settings.port)
+            network.wait_until_ready(settings.host, settings.port)
         try:
             if lines:
                 lines.watches = True
-            yield f"http://{reach.reachable(settings.host)}:{settings.port}"
+            yield f"http://{network.reachable(settings.host)}:{settings.port}"
         finally:
             if lines:
                 lines.watches = False
@@ -127,7 +128,7 @@ def own_ray(settings: Settings, say: Say) -> Iterator[Path]:
     kept = workspace.kept()
     with (
         workspace.directory(kept) as run,
-        ports.block(settings.port) as block,
+        network.block(settings.port) as block,
         workspace.quiet(run / "driver.log"),
     ):
         cores = os.cpu_count() or 1
@@ -135,7 +136,7 @@ def own_ray(settings: Settings, say: Say) -> Iterator[Path]:
         os.environ.update(ingress.placed(settings, block, run, cores))
         forget_settings()
         stay = f"in {kept / run.name}" if kept else "lost: no folder for them can be made"
-        say(f"logs: {run / sweep.LOGS}; after the service stops: {stay}")
+        say(f"logs: {run / workspace.LOGS}; after the service stops: {stay}")
         say("starting Ray")
         import ray
 
@@ -203,7 +204,7 @@ def join(settings: Settings) -> list[str]:
     from service.preflight.cluster import CHECKS, REMEDY, joined
 
     try:
-        reach.connect(settings.address or "")
+        network.connect(settings.address or "")
         ray.init(address=settings.address, log_to_driver=False)
         there = joined(settings.host)
         require(run("serve", CHECKS, settings, there))
@@ -215,6 +216,85 @@ def join(settings: Settings) -> list[str]:
         return [f"warning: {node} gets no replica: it was started {REMEDY}" for node in there.bare]
     except (OSError, ValueError, RuntimeError, ray.exceptions.GetTimeoutError) as error:
         raise StartFailed(f"no Ray cluster at {settings.address}: {last_line(error)}") from error
+
+
+@contextmanager
+def deployed(settings: Settings, say: Say, lines: Path | None) -> Iterator[None]:
+    """Deploy the application; at the end let it answer what it admitted, then delete it.
+
+    Raises:
+        StartFailed: Ray lacks what it needs, or a replica could not start; says why.
+    """
+    from ray import serve
+
+    from service import app
+    from service.preflight.cluster import CHECKS, joined
+
+    require(run("serve", CHECKS, settings, joined(settings.host)))
+    with progress.told(say, lambda: "Ray Serve has not started yet"):
+        start_serve(settings)
+    patience: float = GIVEN_UP_SECONDS
+    try:
+        with progress.told(say, awaited):
+            deploy(settings, lines)
+        patience = ingress.shutdown_seconds(settings) + STOP_SECONDS
+        yield
+    finally:
+        if not dead():
+            # HAProxy is still there while replicas drain; serve.shutdown would end it first.
+            # Ray waits for ever when its controller does not answer; we do not.
+            leave = threading.Thread(target=serve.delete, args=[app.APPLICATION], daemon=True)
+            leave.start()
+            leave.join(patience)
+
+
+def start_serve(settings: Settings) -> None:
+    """Start what carries requests, where nothing goes by our name yet.
+
+    Raises:
+        StartFailed: something does.
+    """
+    from ray import serve
+
+    from service import app
+
+    serve.start(
+        http_options={
+            "host": settings.host,
+            "port": settings.port,
+            "request_timeout_s": ingress.request_seconds(settings),
+        },
+        logging_config={"log_level": "WARNING", "enable_access_log": False},
+    )
+    if app.APPLICATION in serve.status().applications:
+        raise StartFailed(f"the cluster already serves an application named {app.APPLICATION}")
+
+
+def deploy(settings: Settings, lines: Path | None) -> None:
+    """Deploy the application, and wait until all its replicas have started.
+
+    Raises:
+        StartFailed: one could not; says why.
+    """
+    from ray import serve
+
+    from service import app
+
+    try:
+        tries = app.TRIES_ALONE if settings.address is None else app.TRIES_ON_A_CLUSTER
+        application = app.describe(settings, tries, lines)
+        serve.run(application, name=app.APPLICATION, route_prefix="/")
+    except RuntimeError as error:
+        raise StartFailed(last_line(app.status()[1] or str(error))) from error
+
+
+def awaited() -> str:
+    """Say which replicas a start waits for, and what Ray says of them."""
+    from service import app
+
+    states, message = app.status()
+    counts = ", ".join(f"{count} {state.lower()}" for state, count in states.items() if count)
+    return f"replicas: {counts or 'none yet'}" + (f"; {last_line(message)}" if message else "")
 
 
 def forget_settings() -> None:
@@ -239,12 +319,17 @@ def our_sigterm() -> Iterator[None]:
 
 
 def check() -> None:
-    """Check that our Ray still runs; Ray itself restarts only what runs below its raylet.
+    """Check that our own Ray still runs; Ray itself restarts only what runs below its raylet.
 
     Raises:
         Lost: it does not.
     """
-    from service.rollout import dead
-
     if names := dead():
         raise Lost(f"Ray's {names[0]} died, so the service has stopped")
+
+
+def dead() -> list[str]:
+    """List the processes of our own Ray that died; on a cluster there are none of ours."""
+    from ray._private.worker import _global_node
+
+    return [name for name, _ in _global_node.dead_processes()] if _global_node else []

@@ -279,7 +279,7 @@ ROWS = (
         "for an answer of Ray's dashboard",
     ),
     Row("deployment.deploy.START_SECONDS", "the command fails", "for that dashboard to be there"),
-    Row("cluster.reach.READY_SECONDS", "the start fails", "from deployed to ready", "ready"),
+    Row("cluster.network.READY_SECONDS", "the start fails", "from deployed to ready", "ready"),
     Row(
         "preflight.cluster.PROBE_SECONDS",
         "the update fails",
@@ -288,10 +288,14 @@ ROWS = (
     Row(
         "preflight.model.PROBED_BYTES", "only sizes are probed", "weights that a probe reads whole"
     ),
-    Row("rollout.STOP_SECONDS", "Ray is left alone", "for Ray to delete what has left"),
-    Row("rollout.GIVEN_UP_SECONDS", "Ray is left alone", "the same after a start that failed"),
+    Row("launch.STOP_SECONDS", "Ray is left alone", "for Ray to delete what has left"),
+    Row("launch.GIVEN_UP_SECONDS", "Ray is left alone", "the same after a start that failed"),
     Row("cluster.drain.SECONDS", "HAProxy stops", "for the connections accepted last"),
-    Row("cluster.sweep.PATIENCE_SECONDS", "they are killed", "for processes to end by themselves"),
+    Row(
+        "cluster.workspace.PATIENCE_SECONDS",
+        "they are killed",
+        "for processes to end by themselves",
+    ),
     Row("cluster.relay.PIPE_BYTES", "lines are lost to stderr", "the replicas' lines for stderr"),
     Row("cluster.relay.JOIN_SECONDS", "it is left alone", "for the last lines for stderr"),
     Row("cluster.workspace.STOP_SECONDS", "it is left alone", "for the sweeper"),
@@ -320,7 +324,7 @@ NO_LIMITS = {
     "encode.estimate.TYPE_BYTES", "encode.estimate.TOKEN_BYTES", "encode.estimate.COPY_BYTES",
     "encode.estimate.FACT_BYTES", "api.vocabulary.TOKEN_BYTES",
     "api.vocabulary.WRITTEN_BYTES", "api.vocabulary.ID_BYTES",
-    "cluster.relay.LOOK_SECONDS", "cluster.reach.FRAME_BYTES",
+    "cluster.relay.LOOK_SECONDS", "cluster.network.FRAME_BYTES",
     "cluster.progress.PERIOD_SECONDS", "preflight.model.REPLICA_BYTES",
     "deployment.deploy.POLL_SECONDS",    "deployment.dashboard.MOST_ACTORS",
     "cluster.drain.PAUSE_SECONDS", "engine.proof.MEASURED_SECONDS",

@@ -398,7 +398,6 @@ ABSENCES: dict[str, tuple[Callable[[str, ast.Module], bool], set[str]]] = {
             "service.fleet",
             "service.launch",
             "service.preflight",
-            "service.rollout",
         },
     ),
     "imports prometheus_client": (uses("prometheus_client"), {"service.observe.metrics"}),
@@ -432,7 +431,7 @@ PLANTED = {
     ),
     "a hidden arrow": (
         "service/observe/logs.py",
-        "from service.settings import KIB\nfrom service.cluster import ports",
+        "from service.settings import KIB\nfrom service.cluster import network",
         "observe -> cluster is not drawn",
     ),
     "a stage that knows the next": (

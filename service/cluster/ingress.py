@@ -16,7 +16,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from service.cluster import haproxy, ports
+from service.cluster import haproxy, network
 from service.settings import KIB, MIB, Settings
 
 # Requests a replica may hold beyond those that wait in our queue: running ones, probes and
@@ -172,11 +172,11 @@ def placed(settings: Settings, block: int, run: Path, cores: int) -> dict[str, s
         "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(directory / "metrics"),
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(directory),
         "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(directory / "state"),
-        "RAY_SERVE_HAPROXY_STATS_PORT": str(block + ports.STATS),
-        "RAY_SERVE_HAPROXY_METRICS_PORT": str(block + ports.METRICS),
-        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(block + ports.FALLBACK),
-        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(block + ports.REPLICAS),
-        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(block + ports.BLOCK),
+        "RAY_SERVE_HAPROXY_STATS_PORT": str(block + network.STATS),
+        "RAY_SERVE_HAPROXY_METRICS_PORT": str(block + network.METRICS),
+        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(block + network.FALLBACK),
+        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(block + network.REPLICAS),
+        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(block + network.BLOCK),
     }
 
 

@@ -15,12 +15,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from service.cluster import progress, reach
+from service.cluster import network, progress
 from service.deployment import check, outcome
 from service.deployment.dashboard import Dashboard, Silent, Unreachable
 from service.deployment.plan import Plan, plan
-from service.preflight import capacity, schema, serve_file
+from service.preflight import schema, serve_file
 from service.preflight.applications import Application
+from service.preflight.cluster import lacking
 from service.preflight.document import Document, Unreadable, documents, get
 from service.preflight.finding import Finding
 from service.wording.words import listed
@@ -161,11 +162,11 @@ def _unfit(
     nodes = cluster.nodes()
     serve = schema.plain(document.value)
     host, wrong = serve["http_options"]["host"], [*_fixed(serve, before), *_taken(serve, before)]
-    if reach.loopback(host) and len(nodes) > 1:
+    if network.loopback(host) and len(nodes) > 1:
         text = f"{host} is reached from its own node alone, and there are {len(nodes)}"
         wrong.append(Finding(("http_options", "host"), text, "write 0.0.0.0"))
     if not any(node.managed for node in nodes):
-        wrong += capacity.lacking(ours, [node.resources for node in nodes])
+        wrong += lacking(ours, [node.resources for node in nodes])
     return wrong
 
 

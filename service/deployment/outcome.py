@@ -8,7 +8,7 @@ from typing import Any
 from service.cluster.progress import last_line
 from service.keys import STALE_SECONDS
 from service.preflight.applications import Application
-from service.preflight.capacity import Resources, said
+from service.preflight.cluster import Resources, said
 from service.wording.words import counted
 
 # Ray's sentence on a replica for which no node has room

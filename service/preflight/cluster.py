@@ -21,14 +21,16 @@ from ray.exceptions import GetTimeoutError, RayError
 from ray.serve.exceptions import RayServeException
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from service.cluster import reach
+from service.cluster import network
 from service.cluster.ingress import LABEL
 from service.cluster.progress import StartFailed, last_line
 from service.preflight import model
+from service.preflight.applications import Application
 from service.preflight.finding import Checks, Finding
 from service.preflight.machine import most
 from service.preflight.model import Node
 from service.settings import Settings
+from service.wording.words import counted, listed
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +40,8 @@ PROBE_SECONDS = 20.0  # for all nodes to answer, at once
 # What a replica is counted as where a file's ray_actor_options leave it out
 ASKED = {"num_cpus": 1.0}
 COUNTED = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
+MINOR = 1e-4  # Ray counts resources in such parts
+Resources = Mapping[str, float]
 
 
 class Cluster(NamedTuple):
@@ -107,7 +111,7 @@ def head(_: Settings, cluster: Cluster) -> Iterator[Finding]:
 def loopback(_: Settings, cluster: Cluster) -> Iterator[Finding]:
     """Look whether several nodes listen where only their own machine reaches them."""
     serving = sorted(_address(node) for node in cluster.alive if _labelled(node))
-    if reach.loopback(cluster.host) and len(serving) > 1:
+    if network.loopback(cluster.host) and len(serving) > 1:
         text = f"is each machine's own, and {', '.join(serving)} serve together"
         yield Finding(f"host {cluster.host}", text, "listen on 0.0.0.0")
 
@@ -115,7 +119,7 @@ def loopback(_: Settings, cluster: Cluster) -> Iterator[Finding]:
 def apart(_: Settings, cluster: Cluster) -> Iterator[Finding]:
     """Look whether the head, which probes each replica, reaches one here."""
     heads = {_address(node) for node in cluster.alive if _is_head(node)}
-    if reach.loopback(cluster.host) and heads - {cluster.here}:
+    if network.loopback(cluster.host) and heads - {cluster.here}:
         text = f"is this machine's own, and {', '.join(heads)} asks it too"
         yield Finding(f"host {cluster.host}", text, "listen on 0.0.0.0")
 
@@ -185,10 +189,10 @@ def hosts(node: Mapping[str, Any], actor: Mapping[str, Any]) -> bool:
 
 def taken(actor: Mapping[str, Any]) -> dict[str, float]:
     """Name by Ray's words what a replica takes of a node."""
-    counted = {ours: float(actor.get(name) or 0) for name, ours in COUNTED.items()}
+    amounts = {ours: float(actor.get(name) or 0) for name, ours in COUNTED.items()}
     return {
         name: amount
-        for name, amount in (counted | (actor.get("resources") or {})).items()
+        for name, amount in (amounts | (actor.get("resources") or {})).items()
         if amount
     }
 
@@ -212,6 +216,46 @@ def judge(nodes: Mapping[str, Node], *, beside: bool) -> None:
         faults += [f"node {at}: {node.short}" for at, node in nodes.items()]
     if faults:
         raise StartFailed("; ".join(faults))
+
+
+def lacking(ours: Sequence[Application], nodes: Sequence[Resources]) -> Iterator[Finding]:
+    """Find replicas for which Ray would wait for ever.
+
+    Args:
+        nodes: what each node has in all, as Ray counts it.
+    """
+    for each in ours:
+        replicas, resources = each.replicas[0], need(each)
+        bound = each.options.get("max_replicas_per_node") or replicas
+        rooms = [min(fits(resources, node), bound) for node in nodes]
+        if resources and sum(rooms) < replicas:
+            text = f"{counted(replicas, 'replica')} of {said(resources)} each"
+            has = f"the nodes have room for {sum(rooms)}"
+            if not any(rooms):
+                most = {name: max(node.get(name, 0) for node in nodes) for name in resources}
+                short = {name: count for name, count in most.items() if count < resources[name]}
+                text = f"a replica takes {said(resources)}"
+                has = f"no node has {f'more than {said(short)}' if short else 'all of it'}"
+            yield Finding(each.at("ray_actor_options"), text, has)
+
+
+def need(ours: Application) -> Resources:
+    """Return what a replica takes of its node."""
+    kind = ours.actor.get("accelerator_type")
+    resources = taken(ours.actor) | ({f"accelerator_type:{kind}": 0.001} if kind else {})
+    if ours.settings.device == "cuda" and "ray_actor_options" not in ours.options:
+        resources["GPU"] = 1.0  # as service.app:build has it
+    return resources
+
+
+def fits(resources: Resources, node: Resources) -> int:
+    """Return how many replicas a node has room for; no bound if they take nothing."""
+    return min((int(node.get(name, 0) / one + MINOR) for name, one in resources.items()), default=0)
+
+
+def said(resources: Resources) -> str:
+    """Return resources in words: CPU 2 and GPU 1."""
+    return listed([f"{name} {value:g}" for name, value in sorted(resources.items())], "and")
 
 
 def _deployed(args: Settings, deployment: str) -> list[Deployed]:

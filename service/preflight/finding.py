@@ -10,11 +10,10 @@ deploy    `headlight deploy`: a file and the cluster that it is for
 
 machine.py      doctor serve       node
 model.py        doctor serve       node
-cluster.py             serve build node replica
+cluster.py             serve build node replica        deploy
 serve_file.py                                   config deploy
 applications.py                                 config deploy
 schema.py                                       config deploy
-capacity.py                                     config deploy
 variables.py                                    config
 manifest.py                                     config
 """

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from service.cluster import haproxy, ports
+from service.cluster import haproxy, network
 from service.preflight.finding import Checks, Finding, Grade
 from service.settings import MIB, Settings
 
@@ -93,7 +93,7 @@ def port(settings: Settings) -> Iterator[Finding]:
     """Look whether anything listens on the service's port."""
     place = f"{settings.host} port {settings.port}"
     try:
-        ports.free(settings.host, settings.port)
+        network.free(settings.host, settings.port)
         yield Finding("port", f"{place} is free", grade="ok")
     except OSError as error:
         yield Finding("port", f"{place}: {error.strerror}", "choose another with --port")
@@ -102,8 +102,8 @@ def port(settings: Settings) -> Iterator[Finding]:
 def block(settings: Settings) -> Iterator[Finding]:
     """Look for a block of ports for Ray and HAProxy."""
     try:
-        with ports.block(settings.port) as first:
-            what = f"{first} to {first + ports.BLOCK - 1} are free"
+        with network.block(settings.port) as first:
+            what = f"{first} to {first + network.BLOCK - 1} are free"
         yield Finding("Ray's ports", what, grade="ok")
     except OSError as error:
         yield Finding("Ray's ports", str(error), "stop what listens there (docs/ports.md)")

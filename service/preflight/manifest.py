@@ -7,7 +7,7 @@ replica waits for.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from service.cluster import ingress, reach
+from service.cluster import ingress, network
 from service.preflight.applications import Application
 from service.preflight.document import Document, entries, fields, get
 from service.preflight.finding import Finding
@@ -55,7 +55,7 @@ def check(
         serve: the file in it as schema.plain has it.
     """
     options = serve.get("http_options", {})
-    if reach.loopback(str(options.get("host", ""))):
+    if network.loopback(str(options.get("host", ""))):
         text = f"host {options['host']}: no other pod reaches it"
         yield Finding(CONFIG, text, "write 0.0.0.0")
     hidden = get(document.value, ("spec", "excludeHeadPodFromServeSvc"))

@@ -11,7 +11,7 @@ ssl_*, target_capacity        never: HAProxy does not see the one, the other mov
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from service.cluster import ingress, reach
+from service.cluster import ingress, network
 from service.preflight import applications, schema
 from service.preflight.applications import Application
 from service.preflight.document import Document
@@ -68,7 +68,7 @@ def host(file: dict[str, Any], _: list[Application]) -> Iterator[Finding]:
     if "host" not in options:
         text = "is not set, and Ray would listen on 0.0.0.0"
         yield Finding(at, text, "write 127.0.0.1 or 0.0.0.0")
-    elif reach.loopback(options["host"]):
+    elif network.loopback(options["host"]):
         text = "only its own node reaches a replica"
         yield Finding(at, text, "on several nodes write 0.0.0.0", "note")
 

@@ -22,7 +22,7 @@ import httpx
 import pytest
 import yaml
 
-from service.cluster import ingress, ports, workspace
+from service.cluster import ingress, network, workspace
 from service.settings import Settings
 from tests.manifests import manifests
 from tests.ray import drill
@@ -157,7 +157,7 @@ def cluster(variables: str, *flags: str) -> Iterator[Cluster]:
     Args:
         flags: further ones of `ray start`; what it writes itself is in ray.log.
     """
-    with workspace.directory(None) as directory, ports.block(without=8000) as block:
+    with workspace.directory(None) as directory, network.block(without=8000) as block:
         port, dashboard, gcs, agent, export, first = free(6)
         # what two clusters of one machine cannot share: ports, paths and tokens
         placed = ingress.placed(Settings(), block, directory, cores=2)

@@ -5,9 +5,9 @@ import sys
 
 SCRIPT = """
 import resource
-from service.cluster import descriptors
+from service.cluster import network
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 997))
-descriptors.raise_limit()
+network.raise_limit()
 print(*resource.getrlimit(resource.RLIMIT_NOFILE))
 """
 

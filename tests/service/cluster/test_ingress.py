@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.cluster import ingress, ports
+from service.cluster import ingress, network
 from service.settings import Settings
 
 CORES = 4
@@ -78,15 +78,15 @@ def test_the_wrapper_can_be_run(tmp_path: Path) -> None:
 
 def test_a_block_is_held_by_one_service() -> None:
     """A second one takes another, while the first is held."""
-    with ports.block(without=8000) as first, ports.block(without=8000) as second:
+    with network.block(without=8000) as first, network.block(without=8000) as second:
         assert first != second
-        assert {first, second} <= set(ports.BLOCKS)
+        assert {first, second} <= set(network.BLOCKS)
 
 
 def test_a_block_never_holds_the_services_own_port() -> None:
     """Whichever it is."""
-    for block in ports.BLOCKS:
-        with ports.block(without=block + 7) as first:
+    for block in network.BLOCKS:
+        with network.block(without=block + 7) as first:
             assert first != block
 
 
@@ -97,4 +97,4 @@ def test_a_port_someone_listens_on_is_not_free() -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         with pytest.raises(OSError, match="in use"):
-            ports.free("127.0.0.1", other.getsockname()[1])
+            network.free("127.0.0.1", other.getsockname()[1])

