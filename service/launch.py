@@ -72,7 +72,7 @@ def running(settings: Settings, say: Say) -> Iterator[str]:
         if settings.address is None:
             folder = stack.enter_context(own_ray(settings, say))
             lines = stack.enter_context(relayed(folder / "lines", settings, say))
-            frontend = drain.Frontend(folder / "haproxy")
+            frontend = drain.Frontend(folder / "haproxy", settings.port)
             stack.callback(frontend.shut)
         else:
             stack.enter_context(cluster(settings, say))

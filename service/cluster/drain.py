@@ -6,25 +6,46 @@
 In between the application goes. Ray kills HAProxy at the end, with whatever it then holds.
 """
 
+import ctypes
 import socket
+import struct
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from service.cluster.haproxy import FLAG
 
 REFUSING = "default_backend"  # which answers 503 by itself
+# What HAProxy sends of its sockets: their number, and then up to 252 at once with their names
+COUNT_BYTES, NAME_BYTES, MOST_SOCKETS = 4, 65536, 252
+UNACKED = 24  # where struct tcp_info (linux/tcp.h) has, for a socket that listens, its backlog
 SECONDS = 1.0  # for the connections that were accepted last
 PAUSE_SECONDS = 0.02  # between two looks
+
+# A filter of the kernel's (linux/filter.h) for a socket that listens: a SYN is dropped, all else
+# passes. So who has shaken hands is still accepted; who has not tries again, and is refused.
+SYN, FLAGS = 0x02, 13  # the flag, and the byte of a TCP header that holds it
+DROP_SYN = (
+    (0x30, 0, 0, FLAGS),  # load the byte
+    (0x45, 0, 1, SYN),  # the next instruction if the flag is set, else the one after
+    (0x06, 0, 0, 0),  # drop
+    (0x06, 0, 0, 0xFFFFFFFF),  # pass
+)
+SO_ATTACH_FILTER = 26
 
 
 class Frontend:
     """The HAProxy of a service with a Ray of its own."""
 
-    def __init__(self, directory: Path) -> None:
-        """Name the directory where Ray keeps its files, in a folder for the node."""
-        self._directory = directory
+    def __init__(self, directory: Path, port: int) -> None:
+        """Name it.
+
+        Args:
+            directory: where Ray keeps its files, in a folder for the node.
+            port: of the service.
+        """
+        self._directory, self._port = directory, port
 
     def refuse(self, seconds: float) -> None:
         """Have new requests answered 503, and give those with a replica so long to finish."""
@@ -36,9 +57,9 @@ class Frontend:
 
     def shut(self) -> None:
         """Accept nobody, and let those who were accepted have their answer."""
-        with suppress(OSError):
-            self._tell("disable frontend http_frontend")
-            wait(lambda: not self._busy(), SECONDS)
+        with suppress(OSError), self._listener() as listener:
+            drop_syn(listener)
+            wait(lambda: not (backlog(listener) or self._busy()), SECONDS)
 
     def _busy(self) -> set[str]:
         """Which backends hold requests."""
@@ -46,7 +67,29 @@ class Frontend:
         return {row[0] for row in rows if row[1:2] == ["BACKEND"] and row[4] != "0"}
 
     def _tell(self, command: str) -> str:
-        """Tell the HAProxy that runs now, and return what it says.
+        with self._admin() as admin:
+            admin.sendall(f"{command}\n".encode())
+            with admin.makefile("r") as answer:
+                return answer.read()
+
+    def _listener(self) -> socket.socket:
+        """The socket on which HAProxy accepts connections, which it hands to its successors."""
+        with self._admin() as admin:
+            admin.sendall(b"_getsocks\n")
+            admin.recv(COUNT_BYTES)
+            _, descriptors, _, _ = socket.recv_fds(admin, NAME_BYTES, MOST_SOCKETS)
+        sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
+        ours = [each for each in sockets if each.getsockname()[1:2] == (self._port,)]
+        for each in sockets:
+            if each not in ours:
+                each.close()
+        if not ours:
+            raise OSError(f"HAProxy does not listen on port {self._port}")
+        return ours[0]
+
+    @contextmanager
+    def _admin(self) -> Iterator[socket.socket]:
+        """Connect to the HAProxy that runs now.
 
         Raises:
             OSError: there is none.
@@ -54,9 +97,7 @@ class Frontend:
         with socket.socket(socket.AF_UNIX) as admin:
             admin.settimeout(SECONDS)
             admin.connect(str(self._node() / "admin"))
-            admin.sendall(f"{command}\n".encode())
-            with admin.makefile("r") as answer:
-                return answer.read()
+            yield admin
 
     def _node(self) -> Path:
         """The folder of HAProxy's files, the only one: this Ray has one node.
@@ -67,6 +108,20 @@ class Frontend:
         for admin in self._directory.glob("*/admin"):
             return admin.parent
         raise FileNotFoundError(f"no HAProxy in {self._directory}")
+
+
+def drop_syn(listener: socket.socket) -> None:
+    """Have the kernel let no further connection in."""
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *row) for row in DROP_SYN))
+    program = struct.pack("HP", len(DROP_SYN), ctypes.addressof(code))
+    listener.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
+
+
+def backlog(listener: socket.socket) -> int:
+    """Count the connections that have shaken hands and are not accepted yet."""
+    info = listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 32)
+    (waiting,) = struct.unpack_from("I", info, UNACKED)
+    return int(waiting)
 
 
 def wait(done: Callable[[], bool], seconds: float) -> None:

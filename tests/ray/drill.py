@@ -190,12 +190,8 @@ def wait(done: Callable[[], bool], what: str, seconds: float = PATIENCE_SECONDS)
         time.sleep(0.05)
 
 
-def hold(journal: Journal, fresh: int) -> None:
-    """Hold what the clients of a service that stopped saw against what they may see.
-
-    When the door shuts, the kernel resets connections that nobody has accepted yet: each client
-    that opens a connection a request may lose its last one, which would have got a 503.
-    """
-    assert len(journal.lost) <= fresh and set(journal.codes) == {200, 503}, journal
+def hold(journal: Journal) -> None:
+    """Hold what the clients of a service that stopped saw against what they may see."""
+    assert journal.lost == [] and set(journal.codes) == {200, 503}, journal
     assert len(journal.data) == 1 and journal.refusals == {("not_ready", "1")}
     assert journal.unconnected > 0

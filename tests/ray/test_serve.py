@@ -192,7 +192,7 @@ def test_a_second_service_answers_beside_the_first_and_stops_without_a_trace(
         asking.join()
 
         assert answers == [200]
-        drill.hold(journal, fresh=CLIENTS // 2)
+        drill.hold(journal)
         traceless(pids, second.port, directory)
         shown = second.errors.read_text()
         assert '"event": "request", "replica"' in shown and "replica ended" not in shown

@@ -95,7 +95,7 @@ def test_who_was_admitted_is_answered_and_who_comes_after_is_refused(
     tmp_path: Path, running: Running, replica: socket.socket
 ) -> None:
     """Until the last answer has left, the application must not go."""
-    frontend = drain.Frontend(tmp_path)
+    frontend = drain.Frontend(tmp_path, running.port)
     with asked(running.port) as admitted, replica.accept()[0] as taken:
         frontend.refuse(0)
         refusing = threading.Thread(target=frontend.refuse, args=[9])
@@ -116,22 +116,24 @@ def test_who_was_admitted_is_answered_and_who_comes_after_is_refused(
 def test_a_door_that_is_shut_lets_nobody_in_and_nobody_down(
     tmp_path: Path, running: Running
 ) -> None:
-    """A connection that was accepted is answered; another is refused."""
-    frontend = drain.Frontend(tmp_path)
+    """Who has shaken hands is answered; who has not gets no connection, and so no reset one."""
+    frontend = drain.Frontend(tmp_path, running.port)
     frontend.refuse(9)
     with closing(HTTPConnection("127.0.0.1", running.port, timeout=9)) as early:
         early.connect()
 
         frontend.shut()
 
-        assert refused(running.port)
+        with socket.socket() as late, pytest.raises(TimeoutError):
+            late.settimeout(0.2)
+            late.connect(("127.0.0.1", running.port))
         early.request("GET", "/ready")
         assert early.getresponse().status == 503
 
 
 def test_a_reload_does_not_forget_that_the_service_stops(tmp_path: Path, running: Running) -> None:
     """Ray reloads HAProxy when a replica goes, maybe while the application's route is there."""
-    drain.Frontend(tmp_path).refuse(9)
+    drain.Frontend(tmp_path, running.port).refuse(9)
 
     first = str(running.process.pid)
     with wrapped(tmp_path / "node", "-x", str(tmp_path / "node" / "admin"), "-sf", first):
@@ -187,7 +189,7 @@ def test_a_drain_is_as_old_as_its_first_configuration(tmp_path: Path) -> None:
 
 def test_without_haproxy_there_is_nothing_to_drain(tmp_path: Path) -> None:
     """It died, or the start failed before it was there; the stop goes on."""
-    frontend = drain.Frontend(tmp_path)
+    frontend = drain.Frontend(tmp_path, 1)
 
     frontend.refuse(9)
     frontend.shut()
