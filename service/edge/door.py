@@ -27,8 +27,7 @@ from service.api import envelope
 from service.cluster import ingress
 from service.edge import gate, reading, rules
 from service.edge.access import Keys
-from service.edge.asked import Asked, Reply
-from service.edge.deadline import DEADLINE, seconds
+from service.edge.asked import DEADLINE, Asked, Reply, seconds
 from service.edge.encoding import Encoding
 from service.edge.gate import Gate
 from service.edge.handlers import Handlers, Scrape, Targets

@@ -8,8 +8,7 @@ import orjson
 from service.api import envelope
 from service.api.dialect import Served
 from service.api.operations import Operation
-from service.edge.asked import Asked, Reply
-from service.edge.deadline import in_time
+from service.edge.asked import Asked, Reply, in_time
 from service.edge.reading import LARGE_BYTES, Beside
 from service.encode.answer import JSON
 from service.replica import Replica

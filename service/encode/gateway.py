@@ -11,7 +11,7 @@ those before it:
     indices                      what a request names -> numbers
     interventions  tasks
     plan                         a request -> works
-    price  estimate              what it costs
+    price                        what it costs
     admission                    whether it may pass
     encoding  likeness  maxsim   how requests end
     gateway
@@ -22,9 +22,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from model.config import EncoderConfig
-from service.encode.admission import Admission
+from service.encode.admission import Admission, Estimate, held
 from service.encode.answer import Encoded, Identity, Item
-from service.encode.estimate import Estimate, held
 from service.encode.inputs import THREAD_CHARACTERS
 from service.encode.interventions import Outcome
 from service.encode.plan import Plan, Planner

@@ -1,6 +1,6 @@
 """What a waiting request is counted for is what it keeps in memory, whatever its body was.
 
-`python -m pytest -s` prints the figures that the constants of service/encode/estimate.py follow.
+`python -m pytest -s` prints the figures that the constants of service/encode/admission.py follow.
 """
 
 import asyncio

@@ -3,7 +3,7 @@
 import pytest
 
 from model import packing
-from service.encode.estimate import Estimate
+from service.encode.admission import Estimate
 from service.encode.request import Input
 from service.engine.work import Outputs, Work
 
