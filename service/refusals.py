@@ -1,8 +1,8 @@
-"""The service's errors and the one table that gives them status and code.
+"""The service's errors and the one table that gives them a status and a code.
 
-A refusal is an error answered on purpose. Whoever knows raises `Refused` with a code of the
-table, the place and what was expected there; the HTTP edge catches once and words
-it: never the input, never an exception's own text. RFC 9457 has its shape.
+A refusal is a deliberate error. The code that finds the fault raises `Refused` with a code from the
+table, the place and what was expected there; the HTTP edge catches it once and words it, never
+with the input or an exception's own text. Its shape is that of RFC 9457.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,14 +16,14 @@ from service.wording import schema
 from service.wording.words import Fault, Loc, capitalised, change, ended, listed, place
 
 MEDIA_TYPE = "application/problem+json"
-MOST_ERRORS = 10  # of a request that are told
+MOST_ERRORS = 10  # of a request that are reported
 
 
 class Kind(NamedTuple):
     """One row of the table.
 
     Args:
-        status: of HTTP.
+        status: the HTTP status.
         title: what is wrong, whatever the request.
         detail: the same with the numbers of one request, which are the refusal's facts.
     """
@@ -136,12 +136,12 @@ REFUSALS: dict[str, Kind] = {
     "deadline_exceeded": Kind(504, "The request was not finished by its deadline."),
 }
 
-# whose fault each is: the caller's, nobody's (429), or ours
+# whose fault each is: the caller's, no one's (429), or ours
 CALLERS = frozenset(c for c, kind in REFUSALS.items() if kind.status < 500 and kind.status != 429)
 OURS = frozenset(code for code, kind in REFUSALS.items() if kind.status >= 500)
 UNAUTHORIZED = 401
 
-# Statuses that clients of other APIs know instead: OpenAI's openapi.yaml; TEI 1.9's
+# Statuses that clients of other APIs expect instead: OpenAI's openapi.yaml; TEI 1.9's
 # router/src/http/server.rs, From<&ErrorType> for StatusCode; Infinity's infinity_server.py
 OPENAI = dict.fromkeys((code for code, kind in REFUSALS.items() if kind.status == 422), 400) | {
     "too_many_tokens": 400
@@ -149,7 +149,7 @@ OPENAI = dict.fromkeys((code for code, kind in REFUSALS.items() if kind.status =
 INFINITY = {"model_not_found": 400, "task_not_found": 400}
 TEI = {"batch_empty": 400, "internal": 424, "nonfinite_output": 424}
 
-# what the door refuses: by the headers alone, and by the body
+# refused at the edge: by the headers alone, and by the body
 BY_HEADERS = (
     "bad_request",
     "unauthorized",
@@ -168,17 +168,17 @@ BY_BODY = (
 )
 
 MOST_DETAILS = 3  # faults that are put into words
-MOST_BYTES = 4096  # of a refusal as RFC 9457 has it
+MOST_BYTES = 4096  # of a refusal in the form of RFC 9457
 
 
 class Refused(Exception):
-    """A request that is refused.
+    """A refused request.
 
     Args:
-        code: a code of REFUSALS.
-        faults: what is wrong where.
-        detail: what is expected and what came, where it has no place in the request.
-        retry_after: when trying again may succeed, seconds.
+        code: a code from REFUSALS.
+        faults: what is wrong, and where.
+        detail: what is expected and what came, if it has no place in the request.
+        retry_after: seconds after which a retry may succeed.
         facts: numbers that help the caller, such as `length` and `limit`.
     """
 
@@ -197,7 +197,7 @@ class Refused(Exception):
 
     @classmethod
     def at(cls, code: str, *loc: str | int, detail: str = "", **facts: Any) -> "Refused":
-        """A refusal for the one thing that is wrong, at its place in the request.
+        """Return a refusal for a single fault, at its place in the request.
 
         Args:
             detail: what is expected there and what came, without a full stop.
@@ -210,12 +210,12 @@ class Refused(Exception):
 
     @property
     def ours(self) -> bool:
-        """Whether the fault is the service's, and not the request's."""
+        """Tell whether the fault is the service's, not the request's."""
         return self.status >= 500
 
 
 def refusal(error: BaseException) -> Refused:
-    """What to answer for any error; one that is in no table is our own fault."""
+    """Return the refusal for any error; one that is in no table is our own fault."""
     if isinstance(error, Refused):
         return error
     if isinstance(error, ValidationError):
@@ -228,13 +228,13 @@ def refusal(error: BaseException) -> Refused:
 
 
 def unreadable(error: ValueError) -> Refused:
-    """What to answer where JSON was parsed before there was a schema for it."""
+    """Return the refusal for JSON that failed to parse before a schema was known."""
     fault = schema.unreadable(str(error))
     return Refused(fault.code, detail=fault.detail)
 
 
 def problem_details(refused: Refused, request_id: str) -> bytes:
-    """The body of a refusal, at most MOST_BYTES."""
+    """Return the body of a refusal, at most MOST_BYTES long."""
     kind = REFUSALS[refused.code]
     for most in range(min(len(refused.faults), MOST_ERRORS), -1, -1):
         faults = refused.faults[:most]
@@ -256,10 +256,10 @@ def problem_details(refused: Refused, request_id: str) -> bytes:
 
 
 def explain(refused: Refused, faults: Sequence[Fault], where: Callable[[Loc], str] = place) -> str:
-    """A refusal for people: where it is, what is expected there, what came, and what would fit.
+    """Word a refusal for people: the place, what is expected there, what came, and what would fit.
 
     Args:
-        faults: those that are told; the first few are put into words.
+        faults: those to report; the first few are put into words.
         where: how an API writes a place.
     """
     kind, facts = REFUSALS[refused.code], refused.facts
@@ -276,7 +276,7 @@ def explain(refused: Refused, faults: Sequence[Fault], where: Callable[[Loc], st
 
 
 def _told(where: str, detail: str, code: str) -> str:
-    """One fault; where nothing more is known of it, what all of its kind are."""
+    """Word one fault; if no detail is known, by the title of its kind."""
     title = REFUSALS[code].title
     if not detail:
         return f"{where}: {title}" if where else title

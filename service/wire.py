@@ -1,4 +1,4 @@
-"""What every request is: strict, closed, and of fields whose names a refusal may repeat."""
+"""The base of every request: strict, closed, with fields whose names a refusal may repeat."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ class Wire(BaseModel):
         strict=True,
         extra="forbid",
         frozen=True,
-        use_attribute_docstrings=True,  # the document of the API shows them
+        use_attribute_docstrings=True,  # the API document shows them
     )
 
     @classmethod
@@ -27,12 +27,12 @@ class Wire(BaseModel):
 
     @classmethod
     def named_fields(cls) -> dict[str, FieldInfo]:
-        """Its fields by the names that requests have for them."""
+        """Return its fields by the names used in requests."""
         return {field.alias or name: field for name, field in cls.model_fields.items()}
 
 
 def body(kind: Any) -> TypeAdapter[Any]:
-    """What reads a request that has one of several types."""
+    """Return the reader of a request that has one of several types."""
     adapter: TypeAdapter[Any] = TypeAdapter(kind)
     BODIES[adapter.validator.title] = kind
     return adapter

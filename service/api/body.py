@@ -1,12 +1,12 @@
 """A JSON body before it is parsed: its encoding, its size in values, its depth, and its keys.
 
-The parser takes any depth up to its own and the last of equal keys; what a client meant by them
-is anybody's guess. (RFC 8259, sections 4, 8.1 and 9.) It also takes as many values as bytes hold,
-and keeps every other thread of the process waiting for as long as it takes. No tree is built
-here: that would cost as much as parsing. Cut at its quotes, a body is strings and what stands
+The parser accepts any depth up to its own limit, and of duplicate keys it keeps the last; what the
+client meant is anybody's guess (RFC 8259, sections 4, 8.1 and 9). It also accepts as many values
+as the bytes hold, and blocks every other thread of the process while it runs. No tree is built
+here: that would cost as much as parsing. Split at its quotes, a body is strings and the text
 between them.
 
-A safetensors file is held to the same: its header is JSON, and in it stands the request.
+A safetensors file is held to the same rules: its header is JSON and contains the request.
 """
 
 import json
@@ -19,12 +19,12 @@ from service.encode.answer import METADATA
 from service.settings import Settings
 from service.wire import FIELDS
 
-MOST_DEPTH = 8  # objects and lists inside each other; the wire needs 6
-MOST_KEYS = 64  # of one object; attention by layer has the most
-MOST_HEADS = 2048  # of a model, each of which may have a gate: an object with three keys
+MOST_DEPTH = 8  # of nested objects and lists; the wire needs 6
+MOST_KEYS = 64  # in one object; attention by layer has the most
+MOST_HEADS = 2048  # in a model, each of which may have a gate: an object with three keys
 BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 
-# JSON holds none of these bytes, so they can stand for what looks like a string's end
+# JSON contains none of these bytes, so they can replace what looks like the end of a string
 BACKSLASH, QUOTE = (b"\\\\", b"\x01\x01"), (b'\\"', b"\x01\x02")
 NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 ONE_KIND = bytes.maketrans(b"{}", b"[]")
@@ -35,12 +35,12 @@ LENGTH_BYTES = 8  # of a safetensors file, before its header: the header's lengt
 
 
 class Bounds(NamedTuple):
-    """How many values a body may hold of each kind, all of it and in one object.
+    """The most values of each kind that a body may hold, in total and in one object.
 
     Args:
-        strings: keys are some of them.
-        values: commas, of which there is one fewer than values in a list or an object.
-        keys: of one object.
+        strings: including keys.
+        values: counted as commas, one fewer than the values in a list or an object.
+        keys: in one object.
     """
 
     objects: int
@@ -51,30 +51,30 @@ class Bounds(NamedTuple):
 
     @classmethod
     def of(cls, settings: Settings) -> "Bounds":
-        """More than the largest request needs; few enough that to parse them takes tens of ms."""
+        """Return more than the largest request needs, yet so few that parsing takes tens of ms."""
         sequences, tokens = settings.max_sequences, settings.max_request_tokens
         return cls(
             objects=4 * sequences + MOST_HEADS,
-            lists=2 * sequences + tokens // 8 + MOST_HEADS,  # ids and types, or a row a token
+            lists=2 * sequences + tokens // 8 + MOST_HEADS,  # ids and types, or a row per token
             strings=16 * sequences + 4 * MOST_HEADS,
             values=4 * (tokens + MOST_HEADS),
             keys=MOST_KEYS,
         )
 
     def of_header(self) -> "Bounds":
-        """The same for a safetensors header, one object with a key for each tensor."""
+        """Return the bounds of a safetensors header, one object with a key for each tensor."""
         return self._replace(keys=self.objects)
 
 
 class Gap(NamedTuple):
-    """What stands between two strings: whether a colon comes first, and its brackets."""
+    """The text between two strings: whether it starts with a colon, and its brackets."""
 
     colon: bool
     brackets: bytes
 
 
 def check(body: bytes, bounds: Bounds) -> str | None:
-    """The code of what is wrong with a body's text, if anything is; behind a colon, of which key.
+    """Return the code of what is wrong with a body's text, if anything; after a colon, the key.
 
     What is not JSON at all passes: the parser refuses it.
     """
@@ -97,10 +97,10 @@ def check(body: bytes, bounds: Bounds) -> str | None:
 
 
 def check_file(body: bytes, most: int, bounds: Bounds) -> str | None:
-    """The same of a safetensors file: of its header, and of the request in its metadata.
+    """Do the same for a safetensors file: for its header, and the request in its metadata.
 
-    What is no such file passes, and so does a header of more than `most` bytes: the reader of
-    files refuses both.
+    What is no such file passes, and so does a header of more than `most` bytes: the file reader
+    refuses both.
     """
     length = header_bytes(body)
     if length > min(most, len(body)):
@@ -110,12 +110,12 @@ def check_file(body: bytes, most: int, bounds: Bounds) -> str | None:
 
 
 def header_bytes(body: bytes) -> int:
-    """How long a safetensors file says that its header is."""
+    """Return how long a safetensors file says its header is."""
     return int.from_bytes(body[:LENGTH_BYTES], "little")
 
 
 def _request(header: bytes) -> bytes:
-    """The request in a file's metadata; nothing where there is none."""
+    """Return the request in a file's metadata; empty if there is none."""
     try:
         text = orjson.loads(header)["__metadata__"][METADATA]
     except (ValueError, KeyError, TypeError):
@@ -124,7 +124,7 @@ def _request(header: bytes) -> bytes:
 
 
 def _gap(text: bytes, cache: dict[bytes, Gap]) -> Gap:
-    """Read what stands between two strings; mostly it is short, and the same as before."""
+    """Read the text between two strings; mostly it is short and has been seen before."""
     gap = Gap(text.lstrip(SPACES)[:1] == b":", text.translate(None, NO_BRACKETS))
     if len(cache) < MOST_CACHED:
         cache[text] = gap
@@ -132,7 +132,7 @@ def _gap(text: bytes, cache: dict[bytes, Gap]) -> Gap:
 
 
 def _is_utf8(body: bytes) -> bool:
-    """Whether it is UTF-8 without a mark; UTF-16 and UTF-32 have zeros among the first bytes."""
+    """Tell whether it is UTF-8 without BOM; UTF-16 and UTF-32 have zeros among the first bytes."""
     start = body[:4]
     wide = 0 in start and start.strip(b"\0")[:1] in (b"{", b"[", b'"')
     if wide or start.startswith(BYTE_ORDER_MARKS):
@@ -145,21 +145,21 @@ def _is_utf8(body: bytes) -> bool:
 
 
 def _too_deep(brackets: bytes) -> bool:
-    """Whether more than MOST_DEPTH are open at once; one level goes at a time, inside out."""
+    """Tell whether more than MOST_DEPTH are open at once; one level is removed at a time."""
     for _ in range(MOST_DEPTH):
         brackets = brackets.replace(b"[]", b"")
     return b"[]" in brackets or brackets.count(b"[") > MOST_DEPTH
 
 
 def _too_many(outside: bytes, bounds: Bounds) -> bool:
-    """Whether what stands outside strings holds too many values; either bracket counts."""
+    """Tell whether the text outside strings holds too many values; either bracket counts."""
     objects = max(outside.count(b"{"), outside.count(b"}"))
     lists = max(outside.count(b"["), outside.count(b"]"))
     return objects > bounds.objects or lists > bounds.lists or outside.count(b",") > bounds.values
 
 
 def _plainly_fine(body: bytes) -> bool:
-    """Whether no key stands twice anywhere, and nothing is escaped or deep: as most requests are.
+    """Tell whether no key appears twice and nothing is escaped or deep, as in most requests.
 
     So few bytes hold fewer values than any bound.
     """
@@ -171,13 +171,13 @@ def _plainly_fine(body: bytes) -> bool:
 
 
 def _key_fault(strings: Sequence[bytes], gaps: Sequence[Gap], most: int) -> str | None:
-    """The code of an object that has two keys that say the same, and which, or too many.
+    """Return the code for an object with a duplicate key, and which, or with too many keys.
 
     Args:
-        gaps: what stands before each string, and after the last.
-        most: keys of one object.
+        gaps: the text before each string, and after the last.
+        most: keys in one object.
     """
-    objects: list[set[bytes]] = [set()]  # the keys of each that is open
+    objects: list[set[bytes]] = [set()]  # the keys of each open one
     _follow(gaps[0].brackets, objects)
     for text, (colon, brackets) in zip(strings, gaps[1:], strict=False):
         if colon:
@@ -193,7 +193,7 @@ def _key_fault(strings: Sequence[bytes], gaps: Sequence[Gap], most: int) -> str 
 
 
 def _name(key: bytes) -> str:
-    """A key as a refusal may repeat it: a field of ours by name, any other by its size."""
+    """Return a key as a refusal may repeat it: one of our fields by name, any other by its size."""
     name = key.decode("utf-8", "replace")
     return name if name in FIELDS else str(len(name))
 
@@ -208,7 +208,7 @@ def _follow(brackets: bytes, objects: list[set[bytes]]) -> None:
 
 
 def _plain(text: bytes) -> bytes:
-    """A key without its escapes: "a" and "\\u0061" are the same."""
+    """Return a key without its escapes: "a" and "\\u0061" are the same."""
     escaped = text.replace(QUOTE[1], QUOTE[0]).replace(BACKSLASH[1], BACKSLASH[0])
     try:
         key: str = json.loads(b'"' + escaped + b'"')

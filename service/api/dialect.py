@@ -1,4 +1,4 @@
-"""What every dialect of HTTP clients is: a parser into the native request, a writer of its answer.
+"""A dialect of HTTP clients: a parser into the native request, a writer of its answer.
 
 A dialect has two functions and knows nothing of HTTP's server side:
 
@@ -20,7 +20,7 @@ from service.engine.fair.rotation import Lock
 from service.refusals import BY_BODY, BY_HEADERS, Refused
 from service.wording.words import Loc, place
 
-# What may be refused: by any route, by one that takes a body, by one that encodes
+# What may be refused by any route, by one that takes a body, by one that encodes
 ALWAYS = (*BY_HEADERS, "method_not_allowed", "unknown_field", "internal")
 TAKING = (
     *BY_BODY,
@@ -53,7 +53,7 @@ ENCODING = (
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A refusal as it is sent."""
+    """A refusal as sent."""
 
     status: int
     body: bytes
@@ -69,12 +69,12 @@ class Answer(NamedTuple):
 
 
 class Served(NamedTuple):
-    """The replica, as far as parsers know it.
+    """What parsers know of the replica.
 
     Args:
-        name: of the model, and its tasks and layers.
+        name, tasks, layers: of the model.
         most_json: bytes of JSON that are read.
-        most_sequences: of a request.
+        most_sequences: in a request.
     """
 
     name: str
@@ -89,7 +89,7 @@ class Call(ABC):
     """One request, and how its answer is written.
 
     Args:
-        seconds: that the request says it may take.
+        seconds: how long the request says it may take.
         media_type: of the answer.
     """
 
@@ -98,12 +98,12 @@ class Call(ABC):
     media_type: str = JSON
 
     def at_once(self, encoded: Encoded) -> Answer | None:
-        """Return the answer as it is sent, where it is small; else it has to be written."""
+        """Return the answer as sent if it is small; otherwise it has to be written."""
         return None
 
     @abstractmethod
     async def write(self, encoded: Encoded, turn: Lock) -> Answer:
-        """Return the answer as it is sent.
+        """Return the answer as sent.
 
         Args:
             turn: held while a large answer is written; see service/encode/answer.py.
@@ -115,12 +115,12 @@ class JSONCall(Call):
 
     @abstractmethod
     def tree(self, encoded: Encoded) -> Any:
-        """Return the answer as JSON nests it: with arrays, Records and Each of answer.py."""
+        """Return the answer as nested JSON, with the arrays, Records and Each of answer.py."""
 
     def at_once(self, encoded: Encoded) -> Answer | None:
         if not encoded.small:
             return None
-        made = Encoded(encoded.preamble, list(encoded.items), encoded.usage)  # or one is refused
+        made = Encoded(encoded.preamble, list(encoded.items), encoded.usage)  # may raise Refused
         return Answer([answer.whole(self.tree(made), self.request.encoding)])
 
     def pieces(self, encoded: Encoded) -> Iterator[bytes]:
@@ -138,11 +138,11 @@ class Wording(Protocol):
 
 
 class Sent(Protocol):
-    """A request around its body, as parsers know it.
+    """What parsers know of a request apart from its body.
 
     Attributes:
         media_type: of the body, one that the route takes; None is JSON.
-        wording: how it is refused, where its path alone does not say.
+        wording: how it is refused, if its path alone does not decide.
     """
 
     headers: Mapping[str, str]
@@ -155,10 +155,10 @@ Parse = Callable[[bytes, Sent, Served], Call]
 
 
 def sentence(refused: Refused, names: Mapping[str, str]) -> str:
-    """A refusal in one line, for people: what is wrong, where, and the numbers that help.
+    """Return a refusal in one line, for people: what is wrong, where, and the numbers that help.
 
     Args:
-        names: of fields where the API has others than the native request.
+        names: of fields that the API names differently from the native request.
     """
 
     def where(loc: Loc) -> str:

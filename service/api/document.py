@@ -1,12 +1,12 @@
 """GET /openapi.json: the API as a document.
 
-The types that read requests describe them, and answers.yaml answers. The examples are requests of
-notes.yaml and what the service answered to them, examples.json:
+Requests are described by the types that read them, answers by answers.yaml. The examples are the
+requests of notes.yaml and what the service answered to them, examples.json:
 
     answers     by operation, then by the request's name: status and body
     fields      a value of each field, by its schema's name and its own
 
-Their long lists are cut and their numbers rounded; a test sends the requests again.
+Long lists are cut and numbers rounded; a test sends the requests again.
 """
 
 import re
@@ -49,7 +49,7 @@ Answered = Mapping[str, Any]  # status and body
 
 @cache
 def document() -> dict[str, Any]:
-    """The OpenAPI 3.1 document."""
+    """Return the OpenAPI 3.1 document."""
     schemas, components = _schemas()
     shown = examples()
     for name, values in NOTES["schemas"].items():
@@ -72,7 +72,7 @@ def document() -> dict[str, Any]:
 
 
 def examples() -> dict[str, dict[str, Any]]:
-    """What the service answered, and a value of each field."""
+    """Return what the service answered, and a value of each field."""
     stored: dict[str, dict[str, Any]] = orjson.loads(
         files("service.api").joinpath("examples.json").read_bytes()
     )
@@ -98,7 +98,7 @@ def _told() -> dict[str, Any]:
 
 
 def _answer(name: str, told: Any) -> dict[str, Any]:
-    """Return the schema of an object of answers.yaml, or of a value."""
+    """Return the schema of an object in answers.yaml, or of a value."""
     if isinstance(told, list):
         return _value(*told)
     fields = {field: value for field, value in told.items() if isinstance(value, list)}
@@ -118,7 +118,7 @@ def _answer(name: str, told: Any) -> dict[str, Any]:
 
 
 def _titled(field: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a field's schema with its title, as pydantic titles those of requests."""
+    """Return a field's schema with its title, in pydantic's style for requests."""
     return schema if "$ref" in schema else {"title": field.replace("_", " ").title(), **schema}
 
 
@@ -129,7 +129,7 @@ def _value(kind: str, sentence: str, *examples: Any) -> dict[str, Any]:
 
 
 def _kind(kind: str) -> dict[str, Any]:
-    """Return the schema of a kind, as the head of answers.yaml writes them."""
+    """Return the schema of a kind, written as the top of answers.yaml says."""
     named = _told()["kinds"].get(kind, kind)
     if isinstance(named, dict):
         return {**named}
@@ -168,7 +168,7 @@ def _operation(
 
 
 def _in_path(path: str) -> list[dict[str, Any]]:
-    """The parameters that a path holds."""
+    """Return the parameters in a path."""
     string = {"type": "string"}
     return [
         {"name": name, "in": "path", "required": True, "schema": string}
@@ -194,12 +194,12 @@ def _success(
 
 
 def _content(bodies: Any) -> dict[str, Any]:
-    """Bodies by media type."""
+    """Return bodies by media type."""
     return {form: {} if schema is None else {"schema": schema} for form, schema in bodies.items()}
 
 
 def _examples(answers: Mapping[str, Answered], status: int) -> dict[str, Any]:
-    """The answers of one status, by the names of their requests."""
+    """Return the answers with one status, by the names of their requests."""
     bodies = {
         name: {"value": answer["body"]}
         for name, answer in answers.items()
@@ -211,7 +211,7 @@ def _examples(answers: Mapping[str, Answered], status: int) -> dict[str, Any]:
 def _refusals(
     operation: Operation, schemas: Schemas, answers: Mapping[str, Answered]
 ) -> dict[str, Any]:
-    """The refusals by status, each with the codes it may carry."""
+    """Return the refusals by status, each with the codes it may carry."""
     api = operation.api
     codes = operation.codes or (api.codes if operation.request is None else api.body_codes)
     error = _kind(api.error)

@@ -1,4 +1,4 @@
-"""What a request says around its body: media types, and what stands behind the question mark."""
+"""What a request says outside its body: media types, and the query after the question mark."""
 
 from collections.abc import Collection, Sequence
 
@@ -8,7 +8,7 @@ from service.encode.answer import JSON, SAFETENSORS
 from service.refusals import Refused
 from service.wording.words import counted, listed, meant, quoted, received
 
-# what programs send unless they are told otherwise
+# what programs send by default
 COMMON = {
     "": "empty",
     "application/x-www-form-urlencoded": "that of a form, the default of curl -d",
@@ -19,24 +19,24 @@ COMMON = {
 
 
 def check_type(given: str | None, types: Sequence[str]) -> None:
-    """Refuse a body of a media type that the route does not read.
+    """Refuse a body whose media type the route does not read.
 
     Args:
-        given: as the request has it, in small letters and without parameters; None is JSON.
+        given: as in the request, in lower case and without parameters; None is JSON.
     """
     if given is not None and given not in types:
-        came = COMMON.get(given, "another")  # repeated where it says nothing of its sender
+        came = COMMON.get(given, "another")  # repeated only if it reveals nothing about the sender
         detail = f"the Content-Type is {came}; expected {listed(types)}"
         raise Refused("unsupported_media_type", detail=detail)
 
 
 def answer_type(accept: str) -> str:
-    """Return the media type to answer in: JSON, or safetensors where it is preferred.
+    """Return the media type to answer in: JSON, or safetensors if it is preferred.
 
     Raises:
         Refused: the client accepts neither.
     """
-    if accept in ("*/*", JSON):  # as nearly all say, or nothing
+    if accept in ("*/*", JSON):  # as nearly all clients send, or no header
         return JSON
     weights = {JSON: 0.0, SAFETENSORS: 0.0}
     exact: set[str] = set()
@@ -47,7 +47,7 @@ def answer_type(accept: str) -> str:
             if name.strip() == media_type or (general and media_type not in exact):
                 weights[media_type] = _quality(parameters)
                 exact |= set() if general else {media_type}
-    best = max(weights, key=weights.__getitem__)  # of equals the first, JSON
+    best = max(weights, key=weights.__getitem__)  # on a tie the first, JSON
     if not weights[best]:
         detail = f"expected an Accept header that allows {listed(weights)}, or no such header"
         raise Refused("not_acceptable", detail=detail)
@@ -64,14 +64,14 @@ def _quality(parameters: str) -> float:
         return 0.0
 
 
-QUERY = "query"  # the place of a parameter that nobody knows, whose name is not repeated
+QUERY = "query"  # the place of an unknown parameter, whose name is not repeated
 
 
 def check_query(query: bytes, names: Collection[str]) -> None:
-    """Refuse a parameter that the route does not know, or that stands twice.
+    """Refuse a parameter that the route does not know, or that is given twice.
 
     Raises:
-        Refused: what is misspelt would have no effect, and of two one.
+        Refused: a misspelt one, or one of two, would have no effect.
     """
     if not query:
         return
@@ -87,7 +87,7 @@ def check_query(query: bytes, names: Collection[str]) -> None:
 
 
 def flag(query: bytes, name: str) -> bool:
-    """A switch in the query; absent is off.
+    """Return a switch in the query; absent is off.
 
     Raises:
         Refused: it is neither true nor false.
@@ -100,10 +100,10 @@ def flag(query: bytes, name: str) -> bool:
 
 
 def choice(query: bytes, name: str, values: Sequence[str]) -> str:
-    """One of some words in the query; the first where there is none.
+    """Return one of several words in the query; by default the first.
 
     Raises:
-        Refused: another word.
+        Refused: it is another word.
     """
     value = QueryParams(query).get(name, values[0])
     if value not in values:

@@ -1,8 +1,8 @@
 """The API of michaelfeil/infinity: POST /embeddings, /rerank and /classify, GET /models.
 
-Without a prefix, as it serves them. What differs from it on purpose: an unknown field is refused,
-and so is an empty text; usage counts tokens; vectors cut to `dimensions` are scaled again, as TEI's
-are. What is too long is cut on the right, as Infinity and TEI do. Source of the requests:
+Without a prefix, as Infinity serves them. Deliberate differences: an unknown field is refused, and
+so is an empty text; usage counts tokens; vectors cut to `dimensions` are rescaled, as TEI's are.
+Inputs that are too long are cut on the right, as Infinity and TEI do. Source of the requests:
 infinity_emb 0.0.77, fastapi_schemas/pymodels.py.
 """
 
@@ -25,7 +25,7 @@ from service.encode.shown import Classes, numbers, of_kind
 from service.refusals import INFINITY, Refused
 from service.wire import Wire
 
-ANY = "default/not-specified"  # the model that Infinity's clients name where they name none
+ANY = "default/not-specified"  # the model that Infinity's clients send by default
 
 
 class InfinityEmbeddingsRequest(Wire):
@@ -92,7 +92,7 @@ class Ranks(JSONCall):
     Args:
         most: results to answer.
         raw: whether scores are logits.
-        texts: those to answer with their results, if any.
+        texts: to return with the results, if any.
     """
 
     most: int | None
@@ -128,7 +128,7 @@ class Classification(JSONCall):
         return {"object": "classify", "data": data, **_ended(encoded)}
 
     def _best_first(self, item: Item) -> list[dict[str, Any]]:
-        """Return the classes, of equal ones the first first."""
+        """Return the classes, best first; ties keep their order."""
         classes = of_kind(item.task, Classes)
         scores = classes.logits if self.raw else classes.scores
         rows = zip(numbers(scores), classes.labels, strict=True)
@@ -157,14 +157,14 @@ def embeddings(body: bytes, sent: Sent, served: Served) -> Embeddings:
 
 
 def asks_rerank(body: bytes) -> bool:
-    """Whether a request of POST /rerank is Infinity's, by `documents`; TEI's has `texts`."""
+    """Tell whether a POST /rerank request is Infinity's, by `documents`; TEI's has `texts`."""
     return DOCUMENTS.search(body) is not None
 
 
 def rerank(body: bytes, sent: Sent, served: Served) -> Ranks:
-    """Read a request of POST /rerank; raises as `embeddings` does, and Refused of no documents.
+    """Read a request of POST /rerank; raises as `embeddings` does, and Refused without documents.
 
-    From here on it is refused in Infinity's words.
+    From here on refusals use Infinity's wording.
     """
     sent.wording = rerank_problem
     request = InfinityRerankRequest.model_validate_json(body)
@@ -195,11 +195,11 @@ def classify(body: bytes, sent: Sent, served: Served) -> Classification:
 
 
 def models(name: str, tasks: Sequence[str], stats: Mapping[str, float]) -> bytes:
-    """The list of models: the one that is served.
+    """Return the list of models: the one that is served.
 
     Args:
-        tasks: what it can do, as GET /info says.
-        stats: what waits.
+        tasks: what it can do, as in GET /info.
+        stats: what is queued.
     """
     capabilities = ["embed", *(task for task in ("rerank", "classify") if task in tasks)]
     model = {"id": name, "object": "model", "owned_by": "infinity", "created": 0}
@@ -208,12 +208,12 @@ def models(name: str, tasks: Sequence[str], stats: Mapping[str, float]) -> bytes
 
 
 def problem(refused: Refused, request_id: str) -> Problem:
-    """A refusal as Infinity words it."""
+    """Return a refusal as Infinity words it."""
     return _problem(refused, {"inputs": "input", "pooled": "dimensions"})
 
 
 def rerank_problem(refused: Refused, request_id: str) -> Problem:
-    """A refusal of POST /rerank, at the places of its own request."""
+    """Return a refusal of POST /rerank, with the places in its own request."""
     return _problem(relocate(refused, "documents"), {})
 
 
@@ -229,7 +229,7 @@ def _model(name: str | None) -> str | None:
 
 
 def _ended(encoded: Encoded) -> dict[str, Any]:
-    """Return what ends an answer."""
+    """Return the fields that end an answer."""
     return {"model": encoded.preamble["model"], "usage": openai.told(encoded), **_stamp()}
 
 

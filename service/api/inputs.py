@@ -1,4 +1,4 @@
-"""What other APIs send: texts or token ids, or a query and texts to rank."""
+"""The inputs of other APIs: texts or token ids, or a query and texts to rank."""
 
 import copy
 from collections.abc import Iterable, Sequence
@@ -24,7 +24,7 @@ Dimensions = Annotated[int, Field(ge=1)]
 
 
 def tag(value: object) -> str:
-    """Which of its forms an input has, by its first entry."""
+    """Return which of its forms an input has, by its first entry."""
     if not isinstance(value, list):
         return "<text>"
     first = value[0] if value else ""
@@ -53,7 +53,7 @@ def items(value: str | Sequence[str | int | list[int]]) -> list[Input]:
 
 
 class Rank(NamedTuple):
-    """A text's place among those it came with, its logit and the score by the checkpoint."""
+    """A text's place in the request, its logit and the checkpoint's score."""
 
     place: int
     logit: float
@@ -73,12 +73,12 @@ def ranking_request(
     """Return the request to rank texts by how well each answers a query.
 
     Args:
-        name: of the texts, in the request as it was sent.
-        most_tokens: of a text that are read, the first ones; None: all.
-        most: characters of the query, as often as there are texts: each is tokenized with it.
+        name: of the texts, in the request as sent.
+        most_tokens: how many of a text's first tokens are read; None: all.
+        most: characters of the query times the number of texts: each is tokenized with it.
 
     Raises:
-        Refused: there is no query or no text, or the query is too long for so many.
+        Refused: there is no query or no text, or the query is too long for so many texts.
     """
     if not texts:
         raise Refused.at("batch_empty", name, detail="expected one text or more, received none")
@@ -97,7 +97,7 @@ def ranking_request(
 
 
 def ranked(items: Iterable[Item]) -> list[Rank]:
-    """The texts, best first; of equal ones the first."""
+    """Return the texts, best first; ties keep their order."""
     ranks = [
         Rank(place, float(classes.logits[0]), float(classes.scores[0]))
         for place, classes in enumerate(of_kind(item.task, Classes) for item in items)
@@ -106,11 +106,11 @@ def ranked(items: Iterable[Item]) -> list[Rank]:
 
 
 def best_ranks(items: Iterable[Item], most: int | None, raw: bool) -> list[tuple[int, float]]:
-    """The place and the score of the best texts, as TEI and Infinity score them.
+    """Return the place and the score of the best texts, as TEI and Infinity score them.
 
     Args:
-        most: of them; None: all.
-        raw: whether scores are logits, not their sigmoid.
+        most: how many; None: all.
+        raw: whether scores are logits rather than their sigmoid.
     """
     ranks = ranked(items)[:most]
     logits = np.array([rank.logit for rank in ranks], dtype=np.float32)
@@ -119,14 +119,14 @@ def best_ranks(items: Iterable[Item], most: int | None, raw: bool) -> list[tuple
 
 
 def sigmoid(logits: Array) -> Array:
-    """Between 0 and 1, float32."""
-    # of a large negative logit exp overflows; tanh does not
+    """Return values between 0 and 1, float32."""
+    # exp overflows for a large negative logit; tanh does not
     exact: Array = (np.tanh(logits.astype(np.float64) / 2) + 1) / 2
     return exact.astype(np.float32)
 
 
 def relocate(refused: Refused, name: str) -> Refused:
-    """A refusal of a pair at the place that the text, or the query, has in the request.
+    """Return a refusal of a pair with the place of its text, or of the query, in the request.
 
     Args:
         name: of the texts, in the request.

@@ -33,12 +33,12 @@ class EmbeddingsRequest(Wire):
     """Who asks, for your own records; the service ignores it."""
 
 
-# codes of ours by the names that OpenAI has for the same
+# our codes -> OpenAI's names for the same
 CODES = {"sequence_too_long": "context_length_exceeded", "overloaded": "rate_limit_exceeded"}
 NAMES = {"inputs": "input", "pooled": "dimensions"}
 NUMBERS, BYTES = Layout(compact=({"encoding_format": "base64"},)), Layout(numbers=())
 
-UNIT = Pooled(normalize=True)  # as TEI's route has it, whatever the checkpoint does
+UNIT = Pooled(normalize=True)  # as in TEI's route, whatever the checkpoint does
 
 
 class Embeddings(JSONCall):
@@ -53,7 +53,7 @@ class Embeddings(JSONCall):
         return {"object": "list", "data": data, "model": model, "usage": usage, **self.added()}
 
     def added(self) -> dict[str, Any]:
-        """Return what an API like OpenAI's answers as well."""
+        """Return the fields that an API like OpenAI's adds."""
         return {}
 
     def _written(self, vector: Array | None) -> Array | str | None:
@@ -80,29 +80,29 @@ def parse(body: bytes, sent: Sent, served: Served) -> Embeddings:
 
 
 def told(encoded: Encoded) -> dict[str, int]:
-    """Return what a request took."""
+    """Return a request's usage."""
     tokens = encoded.usage["tokens"]
     return {"prompt_tokens": tokens, "total_tokens": tokens}
 
 
 def unit(dimensions: int | None) -> Pooled:
-    """Vectors of length 1 of so many numbers, or of all."""
+    """Ask for vectors of length 1, with so many numbers or all."""
     return UNIT if dimensions is None else Pooled(normalize=True, dimensions=dimensions)
 
 
 def models(name: str) -> bytes:
-    """The list of models: the one that is served."""
+    """Return the list of models: the one that is served."""
     return orjson.dumps({"object": "list", "data": [_model(name)]})
 
 
 def model(name: str, id: str) -> bytes:
-    """The model of a name.
+    """Return the model with the given id.
 
     Args:
         name: of the model that is served.
 
     Raises:
-        Refused: that one has another name.
+        Refused: the id is not that name.
     """
     if id != name:
         raise Refused.at("model_not_found", "model", detail=f'this service serves "{name}"')
@@ -110,7 +110,7 @@ def model(name: str, id: str) -> bytes:
 
 
 def problem(refused: Refused, request_id: str) -> Problem:
-    """A refusal as OpenAI's API words it."""
+    """Return a refusal as OpenAI's API words it."""
     status = OPENAI.get(refused.code, refused.status)
     fault = {
         "message": sentence(refused, NAMES),
@@ -122,7 +122,7 @@ def problem(refused: Refused, request_id: str) -> Problem:
 
 
 def _model(name: str) -> dict[str, Any]:
-    # when a checkpoint was made stands in none of its files
+    # no file of a checkpoint says when it was made
     return {"id": name, "object": "model", "created": 0, "owned_by": "headlight"}
 
 
@@ -133,6 +133,6 @@ def _type(refused: Refused) -> str:
 
 
 def _param(refused: Refused) -> str | None:
-    """The field that is wrong."""
+    """Return the field that is wrong."""
     loc = refused.faults[0].loc if refused.faults else ()
     return NAMES.get(str(loc[0]), str(loc[0])) if loc else None

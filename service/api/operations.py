@@ -1,4 +1,4 @@
-"""Every route as the document of the API shows it: what it takes, answers and may refuse."""
+"""Every route as the API document shows it: what it takes, answers and may refuse."""
 
 from collections.abc import Mapping
 from importlib.resources import files
@@ -36,10 +36,10 @@ from service.observe.metrics import OPENMETRICS, TEXT
 from service.page import site
 from service.refusals import MEDIA_TYPE, REFUSALS
 
-# what no type says: examples, parameters, longer descriptions
+# what types cannot express: examples, parameters, longer descriptions
 NOTES: dict[str, Any] = yaml.safe_load(files("service.api").joinpath("notes.yaml").read_bytes())
 INFER_MODEL, VERSION_PART = "/v2/models/{model}", "/versions/{version}"
-PART = "/page/"  # above the attention page's files
+PART = "/page/"  # prefix of the attention page's files
 BYTES = {"type": "string", "format": "binary"}
 FILE = {**BYTES, "description": NOTES["file"]}
 
@@ -50,8 +50,8 @@ class Api(NamedTuple):
     Args:
         name: for people.
         error: the kind of a refusal, as answers.yaml writes kinds.
-        statuses: by code, where they differ from service/refusals.py's.
-        codes, body_codes: of a route without a body, and with one.
+        statuses: by code, if they differ from those in service/refusals.py.
+        codes, body_codes: of routes without and with a body.
         problem: words a refusal.
         media_type: of a refusal.
         shared_statuses: statuses of a second API that shares the route, as `statuses`.
@@ -71,16 +71,16 @@ class Operation(NamedTuple):
     """One route.
 
     Args:
-        answer: the kind of its JSON; empty where it has none.
-        request: the type of its body's JSON; None where it takes none.
+        answer: the kind of its JSON; empty if it has none.
+        request: the type of its body's JSON; None if it takes none.
         parse: reads the body of a route that encodes.
-        handler: the method of service/edge/handlers.py that answers any other.
-        media, answer_media: schemas of other bodies, by media type; None is not described.
+        handler: the method in service/edge/handlers.py that answers any other route.
+        media, answer_media: schemas of other bodies, by media type; None: not described.
         headers: of the answer.
-        codes: what it may refuse with, where that is not what its API's routes do.
+        codes: what it may refuse with, if other than its API's routes.
         inputs: what metrics call the inputs that it may hold.
-        metric: its name in metrics, where several paths share one.
-        trusted: whether a replica that knows itself wrong refuses it.
+        metric: its name in metrics, if several paths share one.
+        trusted: whether a replica that knows it computes wrongly refuses it.
         public: when GET and HEAD of its path take no API key: always, or by a setting.
     """
 
@@ -103,12 +103,12 @@ class Operation(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Return its name in metrics, which knows no versions of models."""
+        """Return its name in metrics, which leaves out model versions."""
         return self.metric or self.path.replace(VERSION_PART, "")
 
     @property
     def media_types(self) -> tuple[str, ...]:
-        """Return those of the bodies that it takes, JSON first."""
+        """Return the media types of the bodies that it takes, JSON first."""
         return (JSON, *self.media)
 
     @property
@@ -121,7 +121,7 @@ class Operation(NamedTuple):
 ALL = tuple(REFUSALS)
 READING = (*ALWAYS, "not_ready")
 INFER_READING = (*READING, "model_not_found")
-NEVER = frozenset(  # answered to an encoding: what only other inputs and other forms can do
+NEVER = frozenset(  # answered to an encoding: only other inputs and forms cause them
     ("invalid_safetensors", "tensor_unknown", "tensor_unused", "bad_base64", "not_acceptable")
 )
 EMBEDDING_CODES = (*ENCODING, "model_not_found")
@@ -169,7 +169,7 @@ INFER = Api(
 
 
 def _model(path: str) -> tuple[Operation, ...]:
-    """Return the Open Inference Protocol's routes of a model, whose path may name its version."""
+    """Return the Open Inference Protocol's routes for a model, whose path may name its version."""
     return (
         Operation(
             "get", path, "The model's inputs and outputs", INFER, "InferModel", handler="metadata"
@@ -496,7 +496,7 @@ OPERATIONS = (
     *_model(INFER_MODEL + VERSION_PART),  # first, since a model's name may hold slashes
     *_model(INFER_MODEL),
 )
-# what the document itself is read by
+# the pages on which the document itself is read
 PAGES = (
     Operation("get", "/docs", "The API for people", NATIVE, public="public_docs", handler="docs"),
     Operation(

@@ -20,8 +20,8 @@ from service.encode.answer import Each, Encoded, Item, Records
 from service.encode.request import Floats
 from service.wire import Wire
 
-MOST_K = 1 << 16  # pairs of a text: all of two texts of 256 tokens
-MOST_RIGHT = 256  # texts that one is compared with
+MOST_K = 1 << 16  # pairs per text: all of two texts of 256 tokens
+MOST_RIGHT = 256  # texts that one text is compared with
 
 PAIR: LiteralString = 'texts are compared one by one here: no "pair" and no "spans"'
 SCORE: LiteralString = '"level" and "specials" go with "form": "full" or "top"'
@@ -100,7 +100,7 @@ class ComparisonRequest(Wire):
 
     @model_validator(mode="after")
     def _of_its_form(self) -> "ComparisonRequest":
-        """What a form does not read is refused, as in Attention."""
+        """Refuse what a form does not read, as Attention does."""
         if self.k is not None and self.form != "top":
             raise PydanticCustomError("number_and_form", TOP)
         if self.form == "score" and (self.level, self.specials) != ("token", "keep"):
@@ -114,9 +114,9 @@ class ComparisonRequest(Wire):
         return self.prompt_name, self.prompt_name
 
     def plain(self, layout: encode.Layout) -> encode.Request:
-        """Return the encoding that it takes: the left text first, then those on the right.
+        """Return the encoding that it needs: the left text first, then those on the right.
 
-        That is the pooled vectors, and for more than a score those of tokens.
+        It asks for pooled vectors and, for more than a score, for those of tokens.
         """
         left, right = self.names()
         score = self.form == "score"
@@ -189,7 +189,7 @@ class MaxsimRequest(Wire):
         return self.prompt_name, self.prompt_name
 
     def plain(self, layout: encode.Layout) -> encode.Request:
-        """Return the encoding that it takes: many vectors of the query, then of each document."""
+        """Return the encoding that it needs: the query's many vectors, then each document's."""
         query, document = self.names()
         return encode.Request(
             model=self.model,
@@ -207,7 +207,7 @@ class MaxsimRequest(Wire):
         )
 
 
-PAIRS = "pairs."  # how the names of the arrays of one table begin
+PAIRS = "pairs."  # prefix of the names of the arrays in one table
 
 
 class Similarity(native.NativeCall):
@@ -237,14 +237,14 @@ def similarity(body: bytes, sent: Sent, served: Served) -> Similarity:
 
 
 def _tensors(right: list[Item]) -> Iterator[tuple[str, answer.Array]]:
-    """The arrays of each text on the right, by its number."""
+    """Yield the arrays of each text on the right, by its number."""
     for index, item in enumerate(right):
         for name, array in item.arrays.items():
             yield f"{index}.{name}", array
 
 
 def _tree(item: Item, encoding: str) -> dict[str, Any]:
-    """One text on the right as nested dicts with arrays as leaves."""
+    """Return one text on the right as nested dicts with arrays as leaves."""
     tree: dict[str, Any] = {**item.facts}
     tree |= {name: array for name, array in item.arrays.items() if not name.startswith(PAIRS)}
     columns = {
@@ -257,7 +257,7 @@ def _tree(item: Item, encoding: str) -> dict[str, Any]:
     return tree
 
 
-MATCHES = "matches."  # how the names of the arrays of one document begin
+MATCHES = "matches."  # prefix of the names of the arrays of one document
 
 
 class Matching(native.NativeCall):
@@ -292,14 +292,14 @@ def maxsim(body: bytes, sent: Sent, served: Served) -> Matching:
 
 
 def _match_tensors(documents: list[Item]) -> Iterator[tuple[str, answer.Array]]:
-    """The arrays of each document, by its number in the request."""
+    """Yield the arrays of each document, by its number in the request."""
     for item in documents:
         for name, array in item.arrays.items():
             yield f"{item.facts['index']}.{name}", array
 
 
 def _match_tree(item: Item, encoding: str) -> dict[str, Any]:
-    """One document as nested dicts with arrays as leaves."""
+    """Return one document as nested dicts with arrays as leaves."""
     columns = {name.removeprefix(MATCHES): array for name, array in item.arrays.items()}
     matches = columns if encoding == "base64" else Records(columns, named=False)
     return {**item.facts, "matches": matches}

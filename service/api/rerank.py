@@ -1,6 +1,6 @@
-"""POST /v1/rerank and /v2/rerank, whose shape Jina's and Cohere's clients share.
+"""POST /v1/rerank and /v2/rerank, in the shape that Jina's and Cohere's clients share.
 
-Scores are by the checkpoint's own activation, as sentence-transformers' CrossEncoder gives them.
+Scores use the checkpoint's own activation, as in sentence-transformers' CrossEncoder.
 Sources of the request: both APIs' references.
 """
 
@@ -72,7 +72,7 @@ class Reranking(JSONCall):
 
     Args:
         most: results to answer.
-        texts: those to answer with their results, if any.
+        texts: to return with the results, if any.
     """
 
     most: int | None
@@ -101,7 +101,7 @@ def jina(body: bytes, sent: Sent, served: Served) -> Reranking:
 
 
 def cohere(body: bytes, sent: Sent, served: Served) -> Reranking:
-    """Read a request of POST /v2/rerank, whose results do not; raises as `jina` does."""
+    """Read a request of POST /v2/rerank, whose results come without; raises as `jina` does."""
     return _parse(body, served, documents=False)
 
 
@@ -109,7 +109,7 @@ def _parse(body: bytes, served: Served, *, documents: bool) -> Reranking:
     """Read a request.
 
     Args:
-        documents: whether results come with theirs where the request does not say.
+        documents: whether results come with their documents by default.
     """
     request = RerankRequest.model_validate_json(body)
     texts = [entry if isinstance(entry, str) else entry.text for entry in request.documents]
@@ -132,7 +132,7 @@ def _parse(body: bytes, served: Served, *, documents: bool) -> Reranking:
 
 
 def problem(refused: Refused, request_id: str) -> Problem:
-    """A refusal as either's clients read it."""
+    """Return a refusal that the clients of both can read."""
     told = sentence(relocate(refused, "documents"), {})
     body = orjson.dumps({"message": told, "detail": told, "code": refused.code})
     return Problem(refused.status, body, JSON)

@@ -1,9 +1,9 @@
 """The routes of Hugging Face's text-embeddings-inference (TEI) that every model has.
 
-What differs from it on purpose: token ids are encoded as given, where TEI makes text of them and
-tokenizes that; unknown fields are refused; a prompt by name before token ids is refused. Source:
-text-embeddings-inference 1.9, router/src/http/types.rs; what it leaves to its settings is as its
-defaults are.
+Deliberate differences: token ids are encoded as given, where TEI decodes them and tokenizes the
+text; unknown fields are refused; a named prompt before token ids is refused. Source:
+text-embeddings-inference 1.9, router/src/http/types.rs; what TEI leaves to its settings follows
+their defaults.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -110,13 +110,13 @@ class DecodeRequest(Wire):
     """Whether special tokens are left out of the texts."""
 
     def sequences(self) -> list[list[int]]:
-        """The ids of each sequence."""
+        """Return the ids of each sequence."""
         ids = [id for id in self.ids if isinstance(id, int)]
         return [ids] if ids else [row for row in self.ids if isinstance(row, list)]
 
 
 NAMES = {"pooled": "dimensions"}
-ERROR_TYPES = {  # by code; of any other code OTHER_ERROR
+ERROR_TYPES = {  # by code; for any other code OTHER_ERROR
     "batch_empty": "Empty",
     "token_out_of_range": "Tokenizer",
     "overloaded": "Overloaded",
@@ -129,14 +129,14 @@ OTHER_ERROR = "Validation"
 
 
 class Vectors(JSONCall):
-    """A request of POST /embed or POST /embed_all: answered by an entry for each input."""
+    """A request of POST /embed or POST /embed_all: answered with an entry for each input."""
 
     def tree(self, encoded: Encoded) -> Any:
         return Each(map(_array, encoded.items))
 
 
 class Comparison(JSONCall):
-    """A request of POST /similarity: answered by the first input's cosine with each other."""
+    """A request of POST /similarity: answered with the cosines of its first input and the rest."""
 
     def tree(self, encoded: Encoded) -> Any:
         return _cosines(map(_array, encoded.items))
@@ -173,11 +173,11 @@ def similarity(body: bytes, sent: Sent, served: Served) -> Comparison:
 
 
 def info(own: Mapping[str, Any], classes: Sequence[str], workers: int) -> dict[str, Any]:
-    """What TEI's clients look for in GET /info.
+    """Return what TEI's clients look for in GET /info.
 
     Args:
         own: our own GET /info.
-        classes: their names, where the model has any.
+        classes: their names, if the model has any.
         workers: threads that tokenize.
     """
     limits = own["limits"]
@@ -201,7 +201,7 @@ def info(own: Mapping[str, Any], classes: Sequence[str], workers: int) -> dict[s
 
 
 def _model_type(own: Mapping[str, Any], classes: Sequence[str]) -> dict[str, Any]:
-    """What TEI takes a model for."""
+    """Return the type that TEI would give the model."""
     if "classify" not in own["tasks"]:
         return {"embedding": {"pooling": "splade" if "sparse" in own["tasks"] else own["pooling"]}}
     names = {
@@ -212,14 +212,14 @@ def _model_type(own: Mapping[str, Any], classes: Sequence[str]) -> dict[str, Any
 
 
 def problem(refused: Refused, request_id: str) -> Problem:
-    """A refusal as TEI words it."""
+    """Return a refusal as TEI words it."""
     kind = ERROR_TYPES.get(refused.code, OTHER_ERROR)
     body = orjson.dumps({"error": sentence(refused, NAMES), "error_type": kind})
     return Problem(TEI.get(refused.code, refused.status), body, JSON)
 
 
 def side(truncate: bool | None, direction: Side | None) -> tokenizer.Cut:
-    """Where a long input is cut: where the request says, else where the checkpoint does."""
+    """Return where a long input is cut: as the request says, else as the checkpoint does."""
     if truncate is False:
         return "refuse"
     if direction is None:
@@ -239,7 +239,7 @@ def native(cut: Cut, inputs: str | list[Any], **more: Any) -> Request:
 
 
 def _array(item: Item) -> Array:
-    """What is asked for of an input: its tokens' vectors, or the pooled one."""
+    """Return the vectors asked for: those of the input's tokens, or the pooled one."""
     array = item.pooled if item.tokens is None else item.tokens
     if array is None:
         raise RuntimeError("an array that was asked for is missing: this is a bug")
@@ -247,7 +247,7 @@ def _array(item: Item) -> Array:
 
 
 def _cosines(vectors: Iterable[Array]) -> Array:
-    """Of the first vector of length 1 with each other one."""
+    """Return the cosines of the first vector and the others; all have length 1."""
     rest = iter(vectors)
     source = next(rest).astype(np.float64)
     return np.array([source @ other for other in rest], dtype=np.float32)

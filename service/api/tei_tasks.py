@@ -1,7 +1,7 @@
-"""TEI's routes of models with a task head: POST /predict, /rerank and /embed_sparse.
+"""TEI's routes for models with a task: POST /predict, /rerank and /embed_sparse.
 
-Scores are as TEI makes them, whatever the checkpoint's own activation: softmax over several
-classes, the sigmoid of one; the logits where `raw_scores` asks for them. Sources as in tei.py.
+Scores are computed as in TEI, whatever the checkpoint's own activation: softmax over several
+classes, sigmoid for one; logits if `raw_scores` asks for them. Sources as in tei.py.
 """
 
 from collections.abc import Sequence
@@ -84,8 +84,8 @@ class Prediction(JSONCall):
     """A request of POST /predict.
 
     Args:
-        single: whether it is of one text or pair, answered without a list around it.
-        function: what makes scores; None: as many classes as there are say it.
+        single: whether it holds one text or pair, answered without a list around it.
+        function: from logits to scores; None: by the number of classes.
         most: classes to answer.
     """
 
@@ -98,7 +98,7 @@ class Prediction(JSONCall):
         return next(predicted) if self.single else Each(predicted, plain=True)
 
     def _predicted(self, item: Item) -> list[dict[str, Any]]:
-        """Return the classes, best first; of equal ones the first."""
+        """Return the classes, best first; ties keep their order."""
         classes = of_kind(item.task, Classes)
         scores = _scores(classes.logits, self.function)
         rows = zip(numbers(scores), classes.labels, strict=True)
@@ -113,7 +113,7 @@ class Ranks(JSONCall):
     Args:
         most: ranks to answer.
         raw: whether scores are logits.
-        texts: those to answer with their ranks, if any.
+        texts: to return with the ranks, if any.
     """
 
     most: int | None
@@ -170,7 +170,7 @@ def predict(body: bytes, sent: Sent, served: Served) -> Prediction:
 
 
 def main(body: bytes, sent: Sent, served: Served) -> Call:
-    """Read a request of POST /, which asks for what the checkpoint is for."""
+    """Read a request of POST /, which asks for what the checkpoint was made for."""
     if "rerank" in served.tasks:
         return _rerank(body, served)
     if "classify" in served.tasks:
@@ -202,12 +202,12 @@ def embed_sparse(body: bytes, sent: Sent, served: Served) -> SparseVectors:
 
 
 def rerank_problem(refused: Refused, request_id: str) -> Problem:
-    """A refusal of POST /rerank as TEI words it, at the places of its own request."""
+    """Return a refusal of POST /rerank as TEI words it, with the places in its own request."""
     return tei.problem(relocate(refused, "texts"), request_id)
 
 
 def _item(entry: Any, *place: int) -> Input:
-    """Return a text, or a list of one or of the two of a pair, as encode/ knows it."""
+    """Return a text, or a list of one text or of a pair's two, as encode/ knows it."""
     if isinstance(entry, str):
         return Input(entry)
     if len(entry) not in (1, 2):
@@ -219,7 +219,7 @@ def _item(entry: Any, *place: int) -> Input:
 
 
 def _scores(logits: Array, function: str | None) -> Array:
-    """What a function makes of logits, (classes,)."""
+    """Return the scores that a function makes of logits, (classes,)."""
     function = function or ("softmax" if len(logits) > 1 else "sigmoid")
     if function == "softmax":
         powers: Array = np.exp(logits.astype(np.float64) - logits.max())

@@ -1,4 +1,4 @@
-"""The tokenizer by itself, without the model: text -> tokens, ids -> text."""
+"""The tokenizer alone, without the model: text -> tokens, ids -> text."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ from service.observe.record import Record
 from service.refusals import Refused
 from service.settings import Settings
 
-if TYPE_CHECKING:  # the table of operations needs no torch
+if TYPE_CHECKING:  # the table of operations must not need torch
     from service.encode.admission import Admission
     from service.encode.inputs import Reader
 
-PIECE_TOKENS = 512  # that are written at once, half a millisecond
+PIECE_TOKENS = 512  # written at once, half a millisecond
 # Bytes of a token in lists, and of one written with its characters, as measured by
 # tests/service/encode/test_held.py
 TOKEN_BYTES, WRITTEN_BYTES = 290, 72
-ID_BYTES = 48  # of an id in the lists that it came in
+ID_BYTES = 48  # of an id in the lists it came in
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,9 @@ class Piece:
     """One token of a text, as POST /tokenize answers it.
 
     Args:
-        text: its characters there; of a special token, its name.
-        start, stop: where they stand in prompt and text together, characters, [start, stop); None
-            of a special token.
+        text: its characters there; for a special token, its name.
+        start, stop: their place in prompt and text together, characters, [start, stop); None for a
+            special token.
     """
 
     id: int
@@ -44,7 +44,7 @@ class Piece:
 
 
 class Vocabulary:
-    """What a replica says of tokens; a sequence may be longer here than the model takes."""
+    """A replica's answers about tokens; a sequence may be longer here than the model takes."""
 
     def __init__(self, reader: "Reader", admission: "Admission", settings: Settings) -> None:
         self._reader, self._admission, self._settings = reader, admission, settings
@@ -58,7 +58,7 @@ class Vocabulary:
         *,
         special: bool,
     ) -> Iterator[bytes]:
-        """The tokens of each text behind its prompt, in pieces of JSON.
+        """Return the tokens of each text after its prompt, in pieces of JSON.
 
         Args:
             deadline: when the answer must be there, on time.monotonic's clock.
@@ -84,12 +84,12 @@ class Vocabulary:
     async def decode(
         self, sequences: Sequence[Sequence[int]], deadline: float, record: Record, *, special: bool
     ) -> Iterator[bytes]:
-        """The text of each sequence of token ids, in pieces of JSON.
+        """Return the text of each sequence of token ids, in pieces of JSON.
 
         Args:
             deadline: when the answer must be there, on time.monotonic's clock.
             record: of the request, which holds what it takes.
-            special: whether special tokens are part of it.
+            special: whether special tokens are included.
 
         Raises:
             Refused: nothing or too much is asked, the vocabulary lacks an id, or it is too busy.
@@ -160,7 +160,7 @@ class Vocabulary:
 
 
 def _listed(values: Iterator[bytes]) -> Iterator[bytes]:
-    """Values as a list in JSON."""
+    """Yield values as a list in JSON."""
     yield b"["
     for index, value in enumerate(values):
         yield b"," if index else b""
@@ -169,7 +169,7 @@ def _listed(values: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _tokenized(texts: Sequence[str], tokenized: Sequence[Tokenized]) -> Iterator[bytes]:
-    """The tokens of each text as JSON, some at a time: all at once would hold up every thread."""
+    """Yield the tokens of each text as JSON, in parts: all at once would block every thread."""
     for index, (text, tokens) in enumerate(zip(texts, tokenized, strict=True)):
         yield b",[" if index else b"[["
         pieces = _pieces(text, tokens)
@@ -182,7 +182,7 @@ def _tokenized(texts: Sequence[str], tokenized: Sequence[Tokenized]) -> Iterator
 
 
 def _pieces(text: str, tokens: Tokenized) -> Iterator[Piece]:
-    """The tokens of a text."""
+    """Yield the tokens of a text."""
     columns = (tokens.token_ids, tokens.tokens, tokens.special, tokens.offsets)
     for id, token, special, (start, stop) in zip(*columns, strict=True):
         if special:

@@ -1,1 +1,1 @@
-"""What a model's heads do: the survey, its sentences, where it is kept."""
+"""What a model's heads do: the survey, its sentences and its store."""

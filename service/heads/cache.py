@@ -1,4 +1,4 @@
-"""Our folder in the user's cache, and files that are whole there or not at all."""
+"""Our folder in the user's cache, and files written there whole or not at all."""
 
 import os
 import tempfile
@@ -20,7 +20,7 @@ def folder() -> Path:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file, and its folder where there is none.
+    """Write a file, and its folder if there is none.
 
     Raises:
         OSError: the folder cannot be written.

@@ -1,12 +1,12 @@
 """A corpus file -> the sentences that heads are measured on.
 
-One JSON object a line:
+One JSON object per line:
 
     relation    what links the two words, such as "coreference"
     text        a sentence
     from, to    the word asked about and the right answer, characters, [start, end)
     control     whether a head is judged by this sentence rather than chosen by it
-    group       the same for sentences that differ in one thing; default: alone
+    group       the same for sentences that differ in one thing; default: one of its own
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from model.heads import relations, roles
 
 BUNDLED = "relations.jsonl"
-TEXTS = 8  # of it that show whether a model tells texts apart
+TEXTS = 8  # from it that show whether a model tells texts apart
 
 Span = tuple[int, int]
 
@@ -44,12 +44,12 @@ class Line(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """One text and the two words of it that a relation links.
+    """One text and the two of its words that a relation links.
 
     Args:
-        line: where it stands in its file, from 1.
-        words: where all its words stand, characters.
-        source, target: which of them is asked about, and which is right.
+        line: its line in the file, from 1.
+        words: the places of all its words, in characters.
+        source, target: which word is asked about, and which is right.
     """
 
     line: int
@@ -64,7 +64,7 @@ class Sentence:
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Sentences and where they come from."""
+    """Sentences and their origin."""
 
     name: str
     digest: str
@@ -76,26 +76,26 @@ class Corpus:
         return list(dict.fromkeys(sentence.relation for sentence in self.sentences))
 
     def describe(self) -> dict[str, str | int]:
-        """Return the corpus as answers name it."""
+        """Return the corpus as answers describe it."""
         return {"name": self.name, "digest": self.digest, "sentences": len(self.sentences)}
 
 
 def bundled() -> Corpus:
-    """Return the corpus of this package."""
+    """Return the corpus that comes with this package."""
     return _corpus(BUNDLED, files("service.heads").joinpath(BUNDLED).read_bytes())
 
 
 def some() -> list[str]:
-    """TEXTS texts of the bundled corpus, from its beginning to its end."""
+    """Return TEXTS texts of the bundled corpus, evenly spaced from its beginning to its end."""
     texts = [sentence.text for sentence in bundled().sentences]
     return texts[:: len(texts) // TEXTS][:TEXTS]
 
 
 def read(path: Path) -> Corpus:
-    """Read a corpus of the user's.
+    """Read a user's corpus.
 
     Raises:
-        BadCorpus: a line of it is wrong, or it has none.
+        BadCorpus: a line is wrong, or there is none.
         OSError: the file cannot be read.
     """
     return _corpus(path.name, path.read_bytes())
@@ -125,7 +125,7 @@ def _sentences(name: str, content: bytes) -> Iterator[Sentence]:
 
 
 def _sentence(number: int, line: Line) -> Sentence:
-    """Return a line whose spans were looked up among the words of its text."""
+    """Return a line as a sentence, its spans looked up among the words of its text."""
     if line.relation in roles.THRESHOLDS:
         raise ValueError(f"relation: {line.relation!r} is the name of a role by position")
     words = relations.spans(line.text)

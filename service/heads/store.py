@@ -1,6 +1,6 @@
-"""The survey of a model's heads, kept beside the digest of its weights; made if there is none.
+"""The survey of a model's heads, stored by the digest of its weights; made if there is none.
 
-It is looked for in the user's cache, where `headlight heads` leaves it, then among those that
+It is looked up in the user's cache, where `headlight heads` leaves it, then among the surveys that
 come with this package.
 """
 
@@ -31,14 +31,14 @@ from service.refusals import Refused
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1  # changes when equal weights and sentences would be told otherwise
+FORMAT = 1  # changes when equal weights and sentences would give a different survey
 
-# waits for the batches that hold some works; see service/encode/admission.py
+# awaits the batches that hold some works; see service/encode/admission.py
 Run = Callable[[Sequence[Work], float], Awaitable[tuple[list[Result], Timing]]]
 
 
 class Heads:
-    """What GET /v1/heads answers.
+    """The answer of GET /v1/heads.
 
     Args:
         name: what clients call the model.
@@ -51,9 +51,9 @@ class Heads:
         self._task: asyncio.Task[dict[str, Any]] | None = None
 
     async def answer(self, deadline: float) -> dict[str, Any]:
-        """Return the survey that is kept; whoever asks where there is none waits for it.
+        """Return the stored survey; if there is none, wait for it to be made.
 
-        Whoever stops waiting does not stop it.
+        A caller that stops waiting does not stop it.
 
         Raises:
             Refused: it is not there by the deadline, or the model is busy.
@@ -71,7 +71,7 @@ class Heads:
         return {**survey, "model": self._name}
 
     def close(self) -> None:
-        """Give up what is being made."""
+        """Abandon the survey that is being made."""
         if self._task:
             self._task.cancel()
 
@@ -84,7 +84,7 @@ class Heads:
         return survey
 
     def _end(self, task: asyncio.Task[dict[str, Any]]) -> None:
-        """Hold on to what was made, it may be kept nowhere else; let what failed be tried again."""
+        """Keep a finished survey, which may be stored nowhere else; let a failed one be retried."""
         if task.cancelled() or task.exception():
             self._task = None
 
@@ -105,7 +105,7 @@ class Heads:
 
 
 def recall(digest: str) -> dict[str, Any] | None:
-    """Return the survey kept for these weights, None where there is none of this version."""
+    """Return the survey stored for these weights, None if there is none of this version."""
     for place in (_cached, _shipped):
         with suppress(OSError, ValueError):
             survey = orjson.loads(place(digest).read_bytes())
@@ -127,12 +127,12 @@ def keep(survey: dict[str, Any]) -> Path:
 
 
 def serialize(survey: dict[str, Any]) -> bytes:
-    """Return a survey as it is kept, and as it ships with this package."""
+    """Return a survey as it is stored, and as it ships with this package."""
     return orjson.dumps({"format": FORMAT, **survey}, option=orjson.OPT_INDENT_2) + b"\n"
 
 
 def _holds(survey: dict[str, Any], digest: str) -> bool:
-    """Tell whether it was made of these weights by the present rules and sentences."""
+    """Tell whether it was made from these weights by the current rules and sentences."""
     ours = sentences.bundled().describe()
     corpus = survey.get("corpus")
     current = isinstance(corpus, dict) and (corpus.get("name") != ours["name"] or corpus == ours)

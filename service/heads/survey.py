@@ -1,7 +1,7 @@
 """A corpus through a model -> what each of its heads does: the body of GET /v1/heads.
 
-Sentences go in small batches, one after the other, so that whoever else waits for the model gets
-a turn between them.
+Sentences go in small batches, one after the other, so that other requests for the model get a turn
+between them.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ from model.loading.checkpoint import Model
 from model.text.frame import Tokenized
 from service.heads.sentences import Corpus, Sentence
 
-BATCH = 16  # sentences; their maps of a large model are some megabytes
-PLACES = 4  # of a number in the answer
+BATCH = 16  # sentences; a large model's maps of them are some megabytes
+PLACES = 4  # decimal places of a number in the answer
 NO_HEAD = "no head found"
 
 # what a relation of the bundled corpus belongs to
@@ -69,7 +69,7 @@ async def measure(
 
 
 class Evidence:
-    """What the sentences so far have shown.
+    """What the sentences have shown so far.
 
     Args:
         heads: of all layers together.
@@ -83,8 +83,8 @@ class Evidence:
     def add(
         self, sentences: Sequence[Sentence], sequences: Sequence[Tokenized], maps: Sequence[Tensor]
     ) -> None:
-        """Take some sentences in, each with the maps of all heads, (heads, query, key)."""
-        torch.set_num_threads(1)  # of this thread, so that it opens no OpenMP region; see lanes.py
+        """Add some sentences, each with the maps of all heads, (heads, query, key)."""
+        torch.set_num_threads(1)  # in this thread, so that it opens no OpenMP region; see lanes.py
         for sentence, tokenized, heads in zip(sentences, sequences, maps, strict=True):
             self._tally.add(heads, tokenized.special)
             words = relations.belonging(sentence.words, tokenized.offsets, tokenized.special)
@@ -131,7 +131,7 @@ def _link(maps: Tensor, words: Sequence[int | None], sentence: Sentence) -> Link
 
 
 def _linguistic(verdicts: Mapping[str, Verdict], head: int) -> list[Role]:
-    """The relations that this head was found for, the one that it beats chance most in first."""
+    """Return the relations this head was found for, the one it most exceeds chance in first."""
     matches = [
         Role(name, verdict.score, verdict.threshold, verdict.baseline)
         for name, verdict in verdicts.items()
@@ -141,7 +141,7 @@ def _linguistic(verdicts: Mapping[str, Verdict], head: int) -> list[Role]:
 
 
 def _labels(all_roles: Sequence[Role]) -> dict[str, Any]:
-    """Return the first role with its numbers, and which others the head fills too."""
+    """Return the first role with its numbers, and the names of the head's other roles."""
     entries = [
         {key: value if key == "role" else _round(value) for key, value in asdict(role).items()}
         for role in all_roles
@@ -152,7 +152,7 @@ def _labels(all_roles: Sequence[Role]) -> dict[str, Any]:
 
 
 def _verdict(relation: str, verdict: Verdict, heads: int) -> dict[str, Any]:
-    """Return a relation's verdict as it is answered."""
+    """Return a relation's verdict as in the answer."""
 
     def name(number: int | None) -> str | None:
         """Return a head as people write it, such as L5H11."""
@@ -171,5 +171,5 @@ def _verdict(relation: str, verdict: Verdict, heads: int) -> dict[str, Any]:
 
 
 def _round(value: float) -> float | None:
-    """Return a number as it is answered; nothing measured is no number."""
+    """Return a number as in the answer; None if nothing was measured."""
     return None if math.isnan(value) else round(value, PLACES)

@@ -1,1 +1,1 @@
-"""The pages that people see."""
+"""The web pages."""

@@ -1,4 +1,4 @@
-"""The pages that people see, as files: the attention page and its parts, and the API's."""
+"""The web pages, as files: the attention page and its parts, and the API's page."""
 
 import base64
 import re
@@ -9,7 +9,7 @@ HTML = "text/html; charset=utf-8"
 MEDIA = {"js": "text/javascript; charset=utf-8", "css": "text/css; charset=utf-8"}
 INLINE = re.compile(rb"<(?:style|script)>(.*?)</(?:style|script)>", re.DOTALL)
 
-# What the attention page may do: run its own files, and ask this service. Pictures are its own.
+# The attention page may run its own files and call this service. Pictures are its own.
 POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self';"
     " img-src data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -18,7 +18,7 @@ PLACE = b'="page/'  # where the attention page names its files, relative to the 
 
 _ROOT = files("service").joinpath("page")
 _ATTENTION = _ROOT.joinpath("attention")
-# By their paths below /page/
+# By path below /page/
 PARTS = {
     f"{folder}{file.name}": file
     for folder, rest in (("", _ATTENTION), ("views/", _ATTENTION.joinpath("views")))
@@ -28,7 +28,7 @@ PARTS = {
 
 
 def attention(root: str) -> bytes:
-    """Return the attention page of a service that a cluster mounts at a path."""
+    """Return the attention page of a service that a cluster mounts under a path."""
     page = _ATTENTION.joinpath("index.html").read_bytes()
     return page.replace(PLACE, b'="%b/page/' % root.encode()).replace(
         b'href="docs"', b'href="%b/docs"' % root.encode()

@@ -1,1 +1,1 @@
-"""What is wrong with a request, in words of ours: places, types, counts; never what it says."""
+"""What is wrong with a request, in our own words: places, types, counts; never its content."""

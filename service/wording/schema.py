@@ -1,7 +1,7 @@
-"""What pydantic finds wrong with a request -> faults, in words that repeat nothing of it.
+"""pydantic's errors -> faults, in words that repeat nothing from the request.
 
-pydantic's own words stand where they say enough. It tells of one member of a union, and never what
-came: where that matters, the type of the place says what is expected there.
+pydantic's own words are kept if they say enough. It mentions one member of a union, and never what
+it received: where that matters, the type of the place says what is expected there.
 
     EncodeRequest at ("attention", "layers")        "all" or a list
 """
@@ -17,7 +17,7 @@ from typing_extensions import TypeAliasType
 from service.wire import BODIES, FIELDS, Wire
 from service.wording.words import Fault, Loc, counted, listed, meant, quoted, received
 
-# Our codes by the types of errors: of those that our models raise in words of ours, and of
+# Our codes by error type: of the errors that our models raise in our own words, and of
 # pydantic's; any other is invalid_type
 RAISED = {
     "exactly_one_input": "exactly_one_input",
@@ -43,8 +43,8 @@ CODES = RAISED | {
     "literal_error": "out_of_range",
 }
 HALF = "a \\u escape is half a surrogate pair, which is not valid Unicode,"
-# What the parser says of JSON that it cannot read -> what we say, and the code; of all else it is
-# the parser's own words, and invalid_json
+# What the parser says of JSON that it cannot read -> our words and code; for anything else, the
+# parser's own words and invalid_json
 PARSER = {
     "lone leading surrogate in hex escape": (HALF, "invalid_text"),
     "unexpected end of hex escape": (HALF, "invalid_text"),
@@ -60,7 +60,7 @@ WORDS = {
     dict: ("an object",),
     NoneType: ("null",),
 }
-PATTERN = 'integers separated by commas, such as "0,3,-1"'  # the one pattern there is
+PATTERN = 'integers separated by commas, such as "0,3,-1"'  # the only pattern
 
 
 def fault(error: ErrorDetails, body: str) -> Fault:
@@ -77,7 +77,7 @@ def fault(error: ErrorDetails, body: str) -> Fault:
 
 
 def unreadable(said: str, loc: Loc = ()) -> Fault:
-    """Return what the parser says of JSON that it cannot read: what, and where."""
+    """Return the fault for JSON that the parser cannot read: what, and where."""
     words, _, place = said.partition(" at line ")
     ours, code = PARSER.get(words, (words, "invalid_json"))
     return Fault(loc, code, f"{ours} at line {place}" if place else ours)
@@ -107,7 +107,7 @@ def _detail(error: ErrorDetails, body: Any) -> str:
 
 
 def _unknown(loc: Loc, body: Any) -> str:
-    """Say which fields there are; of an unknown one's name, only its length may be said."""
+    """Say which fields there are; only the length of an unknown name may be repeated."""
     *parents, name = loc
     objects = (kind for kind in _at(body, parents) if _is_wire(kind))
     names = dict.fromkeys(name for kind in objects for name in kind.named_fields())
@@ -116,9 +116,9 @@ def _unknown(loc: Loc, body: Any) -> str:
 
 
 def _at(body: Any, loc: Sequence[str | int]) -> list[Any]:
-    """Return the plain types that a place of a type takes.
+    """Return the plain types that a place in a type takes.
 
-    A part that leads nowhere is skipped: pydantic names so which type of several it tried.
+    A part that leads nowhere is skipped: with it, pydantic says which of several types it tried.
     """
     kinds = _plain(body)
     for part in loc:
@@ -128,7 +128,7 @@ def _at(body: Any, loc: Sequence[str | int]) -> list[Any]:
 
 
 def _plain(kind: Any) -> list[Any]:
-    """Return a type without its names and notes; a union as its members."""
+    """Return a type without aliases and annotations; a union as its members."""
     origin = get_origin(kind)
     if isinstance(kind, TypeAliasType):
         return _plain(kind.__value__)
@@ -155,7 +155,7 @@ def _expected(kinds: Iterable[Any]) -> str:
 
 
 def _words(kind: Any) -> Iterable[str]:
-    """Name a plain type, a literal by its values; one that no JSON holds has no name."""
+    """Name a plain type, a literal by its values; one that JSON cannot hold has no name."""
     if get_origin(kind) is Literal:
         return map(json.dumps, get_args(kind))
     return ("an object",) if _is_wire(kind) else WORDS.get(get_origin(kind) or kind, ())

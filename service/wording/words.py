@@ -15,7 +15,7 @@ class Fault:
 
     Args:
         loc: where, as keys and indices.
-        code: a code of service/refusals.py.
+        code: a code from service/refusals.py.
         detail: what is expected there and what came, without the place and without a full stop.
     """
 
@@ -24,12 +24,12 @@ class Fault:
     detail: str = ""
 
 
-LONGEST_NAME = 32  # characters of a name that is compared with ours; a longer one is not misspelt
-SIMILAR, CLEAR = 0.6, 0.15  # of 1: how like a name is to one that is meant, and how much more so
+LONGEST_NAME = 32  # characters of a name compared with ours; a longer one is no misspelling
+SIMILAR, CLEAR = 0.6, 0.15  # of 1: how similar a meant name is, and its lead over the next
 
 
 def received(value: object) -> str:
-    """The kind and size of a value, which says nothing of what it holds."""
+    """Describe a value by kind and size, which reveals nothing of its content."""
     match value:
         case None:
             return "null"
@@ -50,33 +50,33 @@ def received(value: object) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """A count and its noun: 1 token, 2,048 tokens."""
+    """Return a count and its noun: 1 token, 2,048 tokens."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def listed(names: Iterable[str], word: str = "or") -> str:
-    """Names as a sentence lists them: a, b or c."""
+    """List names as in a sentence: a, b or c."""
     *first, last = names
     return f"{', '.join(first)} {word} {last}" if first else last
 
 
 def quoted(names: Iterable[str], word: str = "or") -> str:
-    """The same of names that a request may hold."""
+    """List names that a request may hold in the same way, quoted."""
     return listed((f'"{name}"' for name in names), word)
 
 
 def capitalised(sentence: str) -> str:
-    """A sentence with a capital letter first, and no other changed."""
+    """Capitalise the first letter of a sentence, and change no other."""
     return sentence[:1].upper() + sentence[1:]
 
 
 def ended(sentence: str) -> str:
-    """A sentence with its full stop."""
+    """End a sentence with a full stop."""
     return sentence if not sentence or sentence.endswith((".", "?")) else f"{sentence}."
 
 
 def change(fields: Mapping[str, Any]) -> str:
-    """A change to a request, with what would come of it: form "stats" (528 bytes)."""
+    """Word a change to a request, with its effect: form "stats" (528 bytes)."""
     parts = []
     for name, value in fields.items():
         what, most, _ = name.partition("_at_most")
@@ -87,7 +87,7 @@ def change(fields: Mapping[str, Any]) -> str:
 
 
 def meant(name: object, names: Collection[str]) -> str:
-    """Which of our names is nearest to what was sent, as a question; nothing if none is near."""
+    """Ask whether the nearest of our names was meant; empty if none is near."""
     if not isinstance(name, str) or len(name) > LONGEST_NAME:
         return ""
     matcher = difflib.SequenceMatcher(b=name.casefold())
@@ -100,6 +100,6 @@ def meant(name: object, names: Collection[str]) -> str:
 
 
 def place(loc: Loc) -> str:
-    """A place in a request: inputs[3].text."""
+    """Write a place in a request: inputs[3].text."""
     parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc)
     return "".join(parts).removeprefix(".")

@@ -34,7 +34,7 @@ from service.encode.request import MOST_SPANS, Floats, Layout
 from service.refusals import MEDIA_TYPE, Refused, problem_details
 from service.wire import Wire
 
-# Lists that stop at their first error: a million errors would cost more than the request
+# Lists that fail at their first error: a million errors would cost more than the request
 Numbers = TypeAliasType("Numbers", Annotated[list[float], FailFast()])
 Rows = TypeAliasType("Rows", Annotated[list[Numbers], FailFast()])
 
@@ -51,11 +51,11 @@ class Base64Array(Wire):
 
 
 def _as_array(rows: list[list[float]]) -> list[list[float]] | NDArray[np.float32]:
-    """Rows of one width as an array, an eighth of what lists take; others as they are."""
+    """Return rows of one width as an array, an eighth the size of lists; others unchanged."""
     widths = {len(row) for row in rows} or {0}
     if len(widths) > 1:
         return rows
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes inf, and is refused
+    with np.errstate(over="ignore"):  # what overflows float32 becomes inf, and is refused
         return np.array(rows, dtype=np.float32).reshape(len(rows), *widths)
 
 
@@ -65,7 +65,7 @@ def _embeddings_tag(value: object) -> str:
     return "<numbers>" if isinstance(value, list) else "<base64>"
 
 
-# No JSON can hold the array: it is how a binary wire hands over what it read
+# JSON cannot hold the array: it is how a binary wire passes on what it read
 Embeddings = TypeAliasType(
     "Embeddings",
     Annotated[
@@ -87,7 +87,7 @@ ORDER: LiteralString = "expected spans in the order of their starts; they may ov
 
 
 def _few(value: Any) -> Any:
-    """Refuse words, and what is too much to look at."""
+    """Refuse words, and more spans than are worth checking."""
     if isinstance(value, str):
         raise PydanticCustomError("spans_by_name", CUT)
     if isinstance(value, list) and len(value) > MOST_SPANS:
@@ -154,7 +154,7 @@ class Item(Wire):
         return self
 
     def _kinds(self) -> LiteralString:
-        """What goes with what, where it does not."""
+        """Say which rule on combining fields is broken."""
         if self.text is None and self.pair is not None:
             return 'a "pair" goes with a "text"'
         if self.token_ids is None and self.token_type_ids is not None:
@@ -314,14 +314,14 @@ class EncodeRequest(Wire):
         )
 
     def _role(self) -> Side | None:
-        """Return the side that the inputs are read for."""
+        """Return the side that the inputs are encoded for."""
         role: Side | None = "document" if self.multi_vector is True else None
         for how in (self.sparse, self.multi_vector):
             role = role if isinstance(how, bool) else how.role
         return role
 
     def _tasks(self) -> list[encode.Wanted]:
-        """Return what it asks of the checkpoint's head."""
+        """Return the tasks that it asks for."""
         tasks: list[encode.Wanted] = []
         if how := self.classify:
             tasks.append(encode.Classify() if how is True else encode.Classify(how.activation))
@@ -389,11 +389,11 @@ def read(body: bytes, sent: Sent, served: Served, kind: type[Wanted]) -> tuple[s
 
 
 def layout(encoding: str, accept: str) -> Layout:
-    """How the arrays of an answer are written."""
+    """Return how the arrays of an answer are written."""
     return NUMBERS if accept == JSON and encoding == "json" else BYTES
 
 
 def problem(refused: Refused, request_id: str) -> Problem:
-    """A refusal as RFC 9457 words it."""
+    """Return a refusal in the form of RFC 9457."""
     body = problem_details(refused, request_id)
     return Problem(refused.status, body, MEDIA_TYPE)

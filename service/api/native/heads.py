@@ -1,4 +1,4 @@
-"""The parts of a request that name heads: to show them, to scale them, to take what they write."""
+"""The parts of a request that name heads: to show them, scale them or patch what they write."""
 
 from typing import Annotated, Literal, LiteralString
 
@@ -20,8 +20,8 @@ from service.encode import request as encode
 from service.encode.request import MOST_WORD, Floats
 from service.wire import Wire
 
-MOST_SCALE = 100.0  # of a gate; much more makes numbers that nothing can hold
-# Lists that stop at their first error: a million errors would cost more than the request
+MOST_SCALE = 100.0  # of a gate; much more overflows
+# Lists that fail at their first error: a million errors would cost more than the request
 Integers = TypeAliasType("Integers", Annotated[list[int], FailFast()])
 
 All = Annotated[Literal["all"], Tag("<all>")]
@@ -165,7 +165,7 @@ class Attention(Wire):
 
     @model_validator(mode="after")
     def _of_its_form(self) -> "Attention":
-        """What a form does not read is refused: whoever sends it expects it to do something."""
+        """Refuse what a form does not read: its sender expects it to have an effect."""
         if (self.form == "rows") != bool(self.rows):
             raise PydanticCustomError("rows_and_form", FORM_ROWS if self.rows else ROWS)
         for name, form in (("k", "top"), ("size", "blocks")):

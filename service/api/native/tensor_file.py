@@ -1,4 +1,4 @@
-"""A request as a safetensors file: JSON in the metadata, whose inputs name tensors of the file."""
+"""A request as a safetensors file: JSON in the metadata, whose inputs name tensors in the file."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -27,7 +27,7 @@ FLOATS: Kinds = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2")}
 INTEGERS: Kinds = {"I32": np.dtype("<i4"), "I64": np.dtype("<i8")}
 # the fields of a request that hold inputs, one or a list
 INPUTS = {"inputs", "left", "right", "query", "documents"}
-# the fields of an input that may name a tensor: which numbers it may hold, in how many axes
+# the fields of an input that may name a tensor: its dtypes and number of axes
 FIELDS: dict[str, tuple[Kinds, int]] = {
     "embeddings": (FLOATS, 2),
     "token_ids": (INTEGERS, 1),
@@ -38,15 +38,15 @@ FIELDS: dict[str, tuple[Kinds, int]] = {
 def parse(body: bytes, most_json: int, kind: type[Request]) -> Request:
     """Read a request.
 
-    Each tensor belongs to one input: a file cannot stand for more numbers than it holds.
+    Each tensor belongs to one input, so a file cannot stand for more numbers than it holds.
 
     Args:
         most_json: bytes of header, and so of JSON, that are read.
         kind: of the request.
 
     Raises:
-        Refused: the file is damaged, or its tensors are not what its inputs name.
-        ValidationError: of the JSON; what service/refusals.py gives a status.
+        Refused: the file is damaged, or its tensors do not match what its inputs name.
+        ValidationError: for the JSON; what service/refusals.py gives a status.
     """
     if most_json < header_bytes(body) < len(body):
         raise Refused("body_too_large", detail=HEADER.format(most_json))
@@ -69,11 +69,11 @@ def parse(body: bytes, most_json: int, kind: type[Request]) -> Request:
 
 
 def _metadata(body: bytes) -> dict[str, Any]:
-    """The JSON of the metadata, which the library's reader from bytes leaves out."""
+    """Return the metadata's JSON, which the library's reader from bytes leaves out."""
     header = body[LENGTH_BYTES:][: header_bytes(body)]
     try:
         metadata = orjson.loads(header).get("__metadata__") or {}
-    except ValueError:  # stricter than the library in what both skip
+    except ValueError:  # stricter than the library about what both skip
         raise Refused("invalid_safetensors", detail=FILE) from None
     if METADATA not in metadata:
         detail = "this entry of the file's metadata is missing; it takes the request as JSON"
@@ -89,7 +89,7 @@ def _metadata(body: bytes) -> dict[str, Any]:
 
 
 def _input(item: Any, place: Loc, tensors: dict[str, Mapping[str, Any]]) -> Any:
-    """An input with the tensors that it names, each of which leaves those of the file."""
+    """Return an input with the tensors it names, each taken out of `tensors`."""
     if not isinstance(item, dict):
         return item
     arrays: dict[str, Any] = {}
@@ -119,7 +119,7 @@ def _array(
     axes: int,
     loc: tuple[str | int, ...],
 ) -> Array:
-    """One tensor as an array over the bytes that the library read."""
+    """Return one tensor as an array over the bytes that the library read."""
     dtype, shape = dtypes.get(tensor["dtype"]), tensor["shape"]
     if dtype is None:
         detail = f"expected a tensor of dtype {listed(dtypes)}"

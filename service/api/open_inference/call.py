@@ -35,9 +35,9 @@ PADDED = frozenset((TOKENS, LAYERS, ATTENTION))
 NATIVE = {"text": TEXT, "token_ids": IDS, "token_type_ids": TYPES, "embeddings": EMBEDS}
 CHOICES = {"layers": LAYERS, "attention_layers": ATTENTION, "attention_heads": ATTENTION}
 TITLES = {"exactly_one_input": f"The inputs hold exactly one of {TEXT}, {IDS} and {EMBEDS}."}
-LONGEST_HEADER = 9  # digits of bytes
+LONGEST_HEADER = 9  # digits of the number of bytes
 BEYOND = "expected at most as many bytes of JSON as the body has"
-ITEMS_A_TURN = 64  # that are made of an answer before other requests get a turn
+ITEMS_A_TURN = 64  # made for an answer before other requests get a turn
 BAD_REQUEST, UNPROCESSABLE = REFUSALS["invalid_json"].status, REFUSALS["invalid_type"].status
 
 
@@ -47,14 +47,14 @@ class Inference(Call):
 
     Args:
         outputs: those answered, in order, and whether each comes as bytes.
-        id: the client's own, given back.
+        id: the client's own, echoed.
     """
 
     outputs: Mapping[str, bool]
     id: str | None
 
     async def write(self, encoded: Encoded, turn: Lock) -> Answer:
-        """The answer as it is sent: JSON, then the bytes of tensors, where there are any."""
+        """Return the answer as sent: JSON, then the bytes of any tensors."""
         items = await _items(encoded)
         pieces, data = write_answer(self.outputs, self.id, encoded.preamble["model"], items)
         head = await collect(pieces, turn)
@@ -100,14 +100,14 @@ def parse(body: bytes, sent: Sent, served: Served) -> Inference:
 
 
 def check_model(params: Mapping[str, str], name: str) -> None:
-    """Refuse a path that names another model or version than the one of that name."""
+    """Refuse a path that names any model or version but this one."""
     if params["model"] != name or params.get("version", VERSION) != VERSION:
         detail = f'this service serves "{name}", version {VERSION}'
         raise Refused.at("model_not_found", "model", detail=detail)
 
 
 def problem(refused: Refused, request_id: str) -> Problem:
-    """A refusal as the protocol words it: its code, then where and what, tensors by their names."""
+    """Return a refusal as the protocol words it: code, place and fault, with tensors by name."""
     told = explain(refused, refused.faults, _where)
     if refused.code in TITLES:
         told = f"inputs: {TITLES[refused.code]}"
@@ -115,13 +115,13 @@ def problem(refused: Refused, request_id: str) -> Problem:
 
 
 def status(code: str) -> int:
-    """What the protocol answers where ours is 422: 400."""
+    """Return the protocol's status for a code: 400 where ours is 422."""
     own = REFUSALS[code].status
     return BAD_REQUEST if own == UNPROCESSABLE else own
 
 
 def _where(loc: Loc) -> str:
-    """A place in the request: inputs_embeds[3] is a tensor's fourth sequence."""
+    """Write a place in the request: inputs_embeds[3] is a tensor's fourth sequence."""
     match loc:
         case ("inputs", int(index), str(name)) if name in NATIVE:
             return f"{NATIVE[name]}[{index}]"
@@ -130,7 +130,7 @@ def _where(loc: Loc) -> str:
 
 
 def _outputs(request: InferRequest) -> dict[str, bool]:
-    """The outputs to answer, and whether each comes as bytes."""
+    """Return the outputs to answer, and whether each comes as bytes."""
     binary = request.parameters.binary_data_output
     outputs: dict[str, bool] = {}
     for index, output in enumerate(request.outputs):
@@ -151,7 +151,7 @@ def _outputs(request: InferRequest) -> dict[str, bool]:
 
 
 def _hidden(parameters: InferParameters, layers: int) -> list[int]:
-    """The hidden states asked for, all where none is named."""
+    """Return the hidden states asked for, all if none is named."""
     return _indices(parameters.layers) or list(range(layers + 1))
 
 
@@ -165,7 +165,7 @@ def _indices(text: str | None) -> list[int]:
 
 
 async def _items(encoded: Encoded) -> list[answer.Item]:
-    """All items of an answer, since a padded array needs them all."""
+    """Return all items of an answer, since a padded array needs them all."""
     items = []
     for item in encoded.items:
         items.append(item)
@@ -175,7 +175,7 @@ async def _items(encoded: Encoded) -> list[answer.Item]:
 
 
 def _json_bytes(length: str | None) -> int | None:
-    """Return how many bytes of a body are JSON, as INFERENCE_HEADER says; None where all are.
+    """Return how many bytes of a body are JSON, from INFERENCE_HEADER; None if all are.
 
     Raises:
         Refused: it is no such number.
@@ -191,11 +191,11 @@ def _json_bytes(length: str | None) -> int | None:
 def write_answer(
     outputs: Mapping[str, bool], id: str | None, model: str, items: Sequence[Item]
 ) -> tuple[Iterator[bytes], Iterator[bytes]]:
-    """An answer's JSON, and the bytes that follow it; each in pieces.
+    """Return an answer's JSON, and the bytes that follow it, each in pieces.
 
     Args:
         outputs: those answered, in order, and whether each comes as bytes.
-        id: the client's own, given back.
+        id: the client's own, echoed.
         items: one for each sequence.
     """
     tensors = [_tensor(name, items, binary) for name, binary in outputs.items()]
@@ -206,7 +206,7 @@ def write_answer(
 
 
 def _tensor(name: str, items: Sequence[Item], binary: bool) -> Tensor:
-    """One output of all sequences."""
+    """Return one output for all sequences."""
     longest = max(item.tokens_run for item in items)
     if name == LENGTHS:
         lengths = np.array([item.tokens_run for item in items], np.int64)
@@ -223,7 +223,7 @@ def _tensor(name: str, items: Sequence[Item], binary: bool) -> Tensor:
 
 
 def _arrays(name: str, item: Item) -> Iterator[Array]:
-    """One sequence's arrays of an output, in order; a layer's maps as one, for there are many."""
+    """Yield one sequence's arrays of an output, in order; a layer's many maps as one array."""
     if name == LAYERS:
         yield from item.layers.values()
     elif name == ATTENTION:
@@ -238,7 +238,7 @@ def _arrays(name: str, item: Item) -> Iterator[Array]:
 
 
 def _padded(name: str, array: Array, longest: int) -> Array:
-    """An array with zeros where a longer sequence has tokens."""
+    """Pad an array with zeros to the length of the longest sequence."""
     tokens = array.shape[-2] if name != POOLED else longest
     if tokens == longest:
         return array
@@ -247,7 +247,7 @@ def _padded(name: str, array: Array, longest: int) -> Array:
 
 
 def _answer_json(head: Mapping[str, Any], tensors: Sequence[Tensor]) -> Iterator[bytes]:
-    """The JSON of an answer, in pieces."""
+    """Yield the JSON of an answer, in pieces."""
     yield orjson.dumps(head)[:-1] + b',"outputs":['
     for index, tensor in enumerate(tensors):
         yield b"," if index else b""

@@ -23,7 +23,7 @@ from service.wording.words import counted, listed, meant, quoted
 
 TEXT, IDS, TYPES = "text", "input_ids", "token_type_ids"
 EMBEDS, MASK = "inputs_embeds", "attention_mask"
-# what each input may be: its datatypes, and how many axes it may have
+# the datatypes that each input may have, and how many axes
 INPUTS: dict[str, tuple[Sequence[str], Sequence[int]]] = {
     TEXT: (("BYTES",), (1, 2)),
     IDS: (("INT64",), (2,)),
@@ -31,19 +31,19 @@ INPUTS: dict[str, tuple[Sequence[str], Sequence[int]]] = {
     EMBEDS: (("FP32", "FP16"), (3,)),
     MASK: (("INT64", "INT32", "BOOL"), (2,)),
 }
-COLUMN = ", and the last of two is 1"  # of texts
-BESIDE = {TYPES: (IDS,), MASK: (IDS, EMBEDS)}  # inputs that need one of others
+COLUMN = ", and the last of two is 1"  # for texts
+BESIDE = {TYPES: (IDS,), MASK: (IDS, EMBEDS)}  # inputs that need one of these others
 
 
 def read_inputs(inputs: Sequence[InferInput], data: memoryview, most: int) -> list[Input]:
-    """The inputs as encode/ knows them; in their order they take the bytes of `data`.
+    """Return the inputs as encode/ knows them; in order, they consume the bytes of `data`.
 
     Args:
         data: what follows the JSON.
         most: sequences in a request.
 
     Raises:
-        Refused: they are not what they say, or do not go together.
+        Refused: they are not what they claim to be, or do not go together.
     """
     sequences: set[int] = set()
     for index, tensor in enumerate(inputs):
@@ -97,7 +97,7 @@ def _check_shape(tensor: InferInput, most: int) -> None:
 
 
 def _items(tensors: Mapping[str, Any]) -> list[Input]:
-    """The inputs as encode/ knows them."""
+    """Return the inputs as encode/ knows them."""
     if sum(name in tensors for name in (TEXT, IDS, EMBEDS)) != 1:
         raise Refused.at("exactly_one_input", "inputs")
     for name, others in BESIDE.items():
@@ -113,7 +113,7 @@ def _items(tensors: Mapping[str, Any]) -> list[Input]:
             raise Refused.at("shape_mismatch", name, detail=detail)
     lengths = _lengths(tensors[MASK]) if MASK in tensors else [rows.shape[1]] * len(rows)
     if EMBEDS in tensors:
-        # copies: what lies over the body would keep all of it
+        # copies: views of the body would keep all of it in memory
         return [
             Input(embeddings=row[:end].astype(np.float32))
             for row, end in zip(rows, lengths, strict=True)
@@ -126,7 +126,7 @@ def _items(tensors: Mapping[str, Any]) -> list[Input]:
 
 
 def _lengths(mask: Array) -> list[int]:
-    """How long each sequence is: ones, then zeros; anything else is no length."""
+    """Return how long each sequence is; refuse a mask that is not ones, then zeros."""
     lengths = (mask != 0).sum(1)
     if not np.array_equal(mask, np.arange(mask.shape[1]) < lengths[:, None]):
         detail = "expected ones, and zeros only at the end of a row"
@@ -137,7 +137,7 @@ def _lengths(mask: Array) -> list[int]:
 
 
 def describe_model(name: str, width: int, embedding: int, pooled: int) -> dict[str, Any]:
-    """The model's metadata; -1 is an axis of any length.
+    """Return the model's metadata; -1 is an axis of any length.
 
     Args:
         width: numbers in a token's vector.

@@ -1,8 +1,8 @@
 """The Open Inference Protocol's request, and its tensors: elements in JSON, or bytes after it.
 
-The bytes are little-endian and row-major, without padding; an element of BYTES is 4 bytes of
-length and then itself. Sources: the protocol's inference_rest.md, "Inference Request JSON Object",
-and Triton's extension_binary_data.md.
+The bytes are little-endian and row-major, without padding; an element of BYTES is a 4-byte
+length, then the content. Sources: the protocol's inference_rest.md, "Inference Request JSON
+Object", and Triton's extension_binary_data.md.
 """
 
 import math
@@ -23,12 +23,12 @@ from service.wire import Wire
 from service.wording.words import counted, received
 
 POOLED, TOKENS, LAYERS, ATTENTION, LENGTHS = "pooled", "tokens", "layers", "attention", "lengths"
-VERSION = "1"  # of the one model served
+VERSION = "1"  # of the model served
 OUTPUTS = (POOLED, TOKENS, LAYERS, ATTENTION, LENGTHS)
 LONGEST_LIST = 4096  # characters
-MOST_UNSIGNED = 2**64 - 1  # of Triton's parameters
+MOST_UNSIGNED = 2**64 - 1  # in Triton's parameters
 
-# A parameter holds no list, in this protocol: "0,3,-1"
+# A parameter cannot be a list in this protocol, hence "0,3,-1"
 Indices = Annotated[
     str, StringConstraints(max_length=LONGEST_LIST, pattern=r"^-?[0-9]{1,9}(,-?[0-9]{1,9})*$")
 ]
@@ -110,13 +110,13 @@ class InferRequest(Wire):
 
 
 DATATYPES: dict[str, np.dtype[Any]] = {
-    "BOOL": np.dtype(np.uint8),  # of which only 0 and 1 are right, which the reader checks
+    "BOOL": np.dtype(np.uint8),  # only 0 and 1 are valid, which the reader checks
     "INT32": np.dtype("<i4"),
     "INT64": np.dtype("<i8"),
     "FP16": np.dtype("<f2"),
     "FP32": np.dtype("<f4"),
 }
-# what an element is in JSON; FP16 has no form there
+# the types of an element in JSON; FP16 has none
 ELEMENTS: dict[str, set[type]] = {
     "BOOL": {bool},
     "INT32": {int},
@@ -129,13 +129,13 @@ LENGTH_BYTES = 4  # before an element of BYTES
 
 
 def strings(tensor: InferInput, data: memoryview | None) -> list[str]:
-    """The elements of a BYTES tensor as texts.
+    """Return the elements of a BYTES tensor as texts.
 
     Args:
-        data: its bytes, where they come after the JSON.
+        data: its bytes, if they come after the JSON.
 
     Raises:
-        Refused: they are not what its shape says, or not UTF-8.
+        Refused: they do not fit its shape, or are not UTF-8.
     """
     if data is None:
         return _elements(tensor)
@@ -158,13 +158,13 @@ def strings(tensor: InferInput, data: memoryview | None) -> list[str]:
 
 
 def numbers(tensor: InferInput, data: memoryview | None) -> Array:
-    """A tensor of numbers, in its shape; over the bytes where it came as such.
+    """Return a tensor of numbers, in its shape; a view of the bytes if it came as bytes.
 
     Args:
-        data: its bytes, where they come after the JSON.
+        data: its bytes, if they come after the JSON.
 
     Raises:
-        Refused: they are not what its shape and datatype say.
+        Refused: they do not fit its shape and datatype.
     """
     dtype = DATATYPES[tensor.datatype]
     if data is not None:
@@ -175,7 +175,7 @@ def numbers(tensor: InferInput, data: memoryview | None) -> Array:
         return np.frombuffer(data, dtype).reshape(tensor.shape)
     elements = _elements(tensor)
     try:
-        with np.errstate(over="ignore"):  # what float32 cannot hold becomes inf, and is refused
+        with np.errstate(over="ignore"):  # what overflows float32 becomes inf, and is refused
             return np.array(elements, dtype).reshape(tensor.shape)
     except OverflowError:
         detail = f"a number is too large for {tensor.datatype}"
@@ -183,11 +183,11 @@ def numbers(tensor: InferInput, data: memoryview | None) -> Array:
 
 
 def _elements(tensor: InferInput) -> list[Any]:
-    """The elements in JSON, nested as the shape says or flat, as one list."""
+    """Return the elements in JSON, nested by shape or flat, as one list."""
     flat = tensor.data or []
     for size in tensor.shape[1:]:
         if not all(isinstance(inner, list) and len(inner) == size for inner in flat):
-            break  # flat all along, or of another shape
+            break  # already flat, or of another shape
         flat = list(chain.from_iterable(flat))
     kinds, right = set(map(type, flat)), ELEMENTS.get(tensor.datatype, set()) | {list}
     if not kinds <= right:
@@ -201,7 +201,7 @@ def _elements(tensor: InferInput) -> list[Any]:
 
 
 def _count(tensor: InferInput, elements: Sequence[object]) -> str:
-    """What a shape says, and how many elements there are."""
+    """Say how many elements the shape implies, and how many there are."""
     product = math.prod(tensor.shape)
     return f"expected {counted(product, 'element')}, as the shape says, received {len(elements):,}"
 
@@ -211,7 +211,7 @@ class Tensor:
     """A tensor of the answer, made piece by piece.
 
     Args:
-        blocks: arrays that, end to end, are the tensor in row-major order.
+        blocks: arrays that, end to end, form the tensor in row-major order.
         binary: whether it comes as bytes after the JSON.
     """
 
@@ -222,7 +222,7 @@ class Tensor:
     binary: bool
 
     def json(self) -> Iterator[bytes]:
-        """What the JSON says of it, in pieces: all, or all but the elements."""
+        """Yield its JSON, in pieces: all of it, or all but the elements."""
         header: dict[str, Any] = {"name": self.name, "shape": self.shape}
         header["datatype"] = NAMES[self.dtype]
         if self.binary:
@@ -237,6 +237,6 @@ class Tensor:
         yield b"]}"
 
     def bytes(self) -> Iterator[bytes]:
-        """What comes of it after the JSON, in pieces."""
+        """Yield the bytes that come after the JSON, in pieces."""
         if self.binary:
             yield from chain.from_iterable(map(raw, self.blocks))

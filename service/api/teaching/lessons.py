@@ -1,6 +1,6 @@
-"""POST /v1/attend and POST /v1/explain: every stage of an answer to learners, in order.
+"""POST /v1/attend and POST /v1/explain: every stage of an answer for learners, in order.
 
-One shows the mechanism without a model, the other the model without a secret.
+One shows the mechanism without a model, the other the model with nothing hidden.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,10 +25,10 @@ SQUARES, VECTORS = 4, 10  # of its weights, (width, width) and (width,), at most
 
 
 class Lessons:
-    """What a replica answers to learners.
+    """A replica's answers for learners.
 
     Args:
-        head: what every answer says of the model.
+        head: what every answer says about the model.
         most_bytes: of the arrays in an answer.
     """
 
@@ -68,8 +68,8 @@ class Lessons:
     ) -> Iterator[bytes]:
         """Answer POST /v1/explain, in pieces of JSON.
 
-        The text takes its turn in a batch like any other: the pass that serves makes what enters
-        the layer, then the lane follows it through that layer.
+        The text waits its turn in a batch like any other: the serving pass computes what enters the
+        layer, then the lane follows it through that layer.
 
         Raises:
             Refused: what service/refusals.py gives a status.
@@ -111,14 +111,14 @@ class Lessons:
                 outputs=outputs,
                 record=record,
             )
-        except Refused as error:  # it points to ("inputs", 0, ..), which is the request itself
+        except Refused as error:  # it points to ("inputs", 0, ..), which here is the request itself
             error.faults = [replace(f, loc=f.loc[2:] or ("text",)) for f in error.faults]
             raise
         return text
 
 
 def _check_bytes(config: EncoderConfig, tokens: int, limit: int, *, weights: bool) -> int:
-    """Bytes of the steps of so many tokens, refused where they are too many."""
+    """Return the bytes that the steps of so many tokens take; refuse too many."""
     fixed = SINGLE * config.width * (SQUARES * config.width + VECTORS) * weights
 
     def maps(tokens: int) -> int:
@@ -138,7 +138,7 @@ def _check_bytes(config: EncoderConfig, tokens: int, limit: int, *, weights: boo
 
 
 def _facts(layer: int, text: Work, steps: Mapping[str, Any]) -> dict[str, Any]:
-    """What an explanation says of its text, then the steps and their shapes."""
+    """Return what an explanation says of its text, then the steps and their shapes."""
     cut = {"truncated": text.truncated, "length": text.length}
     steps = {name: step for name, step in steps.items() if "." not in name}
     shapes = {name: step.shape for name, step in steps.items()}
@@ -146,7 +146,7 @@ def _facts(layer: int, text: Work, steps: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parameters(steps: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The weights among the steps, by what they make."""
+    """Return the weights among the steps, by the step they produce."""
     named: dict[str, dict[str, Any]] = {}
     for name, array in steps.items():
         made, dot, part = name.partition(".")

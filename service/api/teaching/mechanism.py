@@ -4,7 +4,7 @@
     probabilities_i = softmax(scores_i + bias)        0 where masked; or as given
     Z_i = probabilities_i V_i                         concat = Concat(Z_0, .., Z_(h-1))
 
-In float64, as JSON's numbers are: 0.6 V_1 + 0.4 V_2 comes out as anyone else computes it.
+In float64, like JSON's numbers: 0.6 V_1 + 0.4 V_2 comes out as anyone else would compute it.
 """
 
 from collections.abc import Callable
@@ -30,13 +30,13 @@ NUMBER_BYTES = 8  # of a float64
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """Values, and what makes the probabilities that they are mixed by; checked, float64.
+    """Values, and a function for the probabilities that they are mixed by; checked, float64.
 
     Args:
         value: (heads, key, d of the values).
-        probabilities: makes them, ([heads,] query, key).
+        probabilities: computes them, ([heads,] query, key).
         bytes: of the answer's arrays.
-        given: of the request's.
+        given: bytes of the request's arrays.
     """
 
     value: Tensor
@@ -46,7 +46,7 @@ class Mixture:
 
 
 def read(request: Attend, limit: int) -> Mixture:
-    """A request's arrays, if they fit each other and the answer is not too large.
+    """Read a request's arrays, if they fit each other and the answer is not too large.
 
     Args:
         limit: most bytes of the answer's arrays.
@@ -88,13 +88,13 @@ def _read_scores(request: MixRequest, value: Array, limit: int) -> Mixture:
     if request.probabilities and not _are_shares(scores):
         detail = "expected shares from 0 to 1 that sum to 1 in every row"
         raise Refused.at("out_of_range", "scores", detail=detail)
-    # neither holds the request, whose lists would wait in memory with the arrays
+    # neither refers to the request, whose lists would stay in memory with the arrays
     probabilities = (lambda: rows) if request.probabilities else partial(weigh, rows)
     return Mixture(_split(value, heads), probabilities, size, value.nbytes + scores.nbytes)
 
 
 def _array(lists: Any, name: str) -> NDArray[Any]:
-    """Nested lists, which the wire has checked to be numbers or booleans, as an array."""
+    """Return nested lists as an array; the wire has checked that they hold numbers or booleans."""
     try:
         array = np.array(lists)
     except ValueError:  # rows of different lengths
@@ -108,7 +108,7 @@ def _array(lists: Any, name: str) -> NDArray[Any]:
 
 
 def _per_pair(array: NDArray[Any], name: str, pairs: tuple[int, int, int]) -> Tensor:
-    """What stands for each query and key, once or for each head."""
+    """Return the numbers for each query and key, given once or per head; refuse other shapes."""
     if array.shape not in (pairs, pairs[1:]):
         detail = f"expected the shape {pairs[1:]} or {pairs}, received {array.shape}"
         raise Refused.at("shape_mismatch", name, detail=detail)
@@ -116,13 +116,13 @@ def _per_pair(array: NDArray[Any], name: str, pairs: tuple[int, int, int]) -> Te
 
 
 def _are_shares(scores: Array) -> bool:
-    """Whether these are numbers from 0 to 1, and every row sums to 1."""
+    """Tell whether these are numbers from 0 to 1, and every row sums to 1."""
     within = scores.min() >= 0 and scores.max() <= 1 + TOLERANCE
     return bool(within and np.abs(scores.sum(-1) - 1).max() <= TOLERANCE)
 
 
 def _split(rows: Array, heads: int) -> Tensor:
-    """(tokens, width) cut into (heads, tokens, width / heads)."""
+    """Split (tokens, width) into (heads, tokens, width / heads)."""
     if rows.shape[1] % heads:
         detail = f"expected a number that divides the width, which is {rows.shape[1]}"
         raise Refused.at("shape_mismatch", "heads", detail=detail)
@@ -130,9 +130,9 @@ def _split(rows: Array, heads: int) -> Tensor:
 
 
 def _check_bytes(pairs: tuple[int, int, int], width: int, limit: int) -> int:
-    """Bytes of the answer's arrays, for values of this width, refused where they are too many."""
+    """Return the bytes of the answer's arrays for values of this width; refuse too many."""
     heads, queries, keys = pairs
-    each = NUMBER_BYTES * (heads * keys + 2 * width)  # of a query; the mixed values come twice
+    each = NUMBER_BYTES * (heads * keys + 2 * width)  # per query; the mixed values come twice
     if queries * each > limit:
         maps, most = NUMBER_BYTES * queries * heads * keys, limit // each
         fits = [{"queries_at_most": most, "bytes": most * each}] if most else []
@@ -142,7 +142,7 @@ def _check_bytes(pairs: tuple[int, int, int], width: int, limit: int) -> int:
 
 
 def attend(mixture: Mixture) -> dict[str, Array]:
-    """The answer's arrays by name, float64.
+    """Return the answer's arrays by name, float64.
 
     Returns:
         probabilities, (heads, query, key), heads, (heads, query, d of the values): Z_0 .. Z_(h-1),
@@ -151,7 +151,7 @@ def attend(mixture: Mixture) -> dict[str, Array]:
     Raises:
         Refused: the numbers are so large that a score or a mix of values is not finite.
     """
-    torch.set_num_threads(1)  # of this thread, so that it opens no OpenMP region; see lanes.py
+    torch.set_num_threads(1)  # in this thread, so that it opens no OpenMP region; see lanes.py
     shares = mixture.probabilities()
     probabilities = shares.expand(len(mixture.value), *shares.shape[-2:])
     heads = mix(probabilities, mixture.value)

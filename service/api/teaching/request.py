@@ -10,7 +10,7 @@ from model.text.tokenizer import Truncate
 from service.encode.request import Input
 from service.wire import Wire, body
 
-# Lists that stop at their first error, as in schema.py; finite: a softmax spreads one NaN to all
+# Lists that fail at their first error, as in schema.py; finite: a softmax spreads one NaN to all
 Finite = TypeAliasType("Finite", Annotated[list[FiniteFloat], FailFast()])
 FiniteRows = TypeAliasType("FiniteRows", Annotated[list[Finite], FailFast()])
 RowsByHead = TypeAliasType("RowsByHead", Annotated[list[FiniteRows], FailFast()])
@@ -21,14 +21,14 @@ Count = Annotated[int, Field(ge=1)]
 
 
 def _depth(value: object) -> str:
-    """Whether numbers by query and key stand once for all heads, or once for each."""
+    """Tell whether numbers by query and key are given once for all heads, or once for each."""
     depth = 0
     while isinstance(value, list) and value:
         value, depth = value[0], depth + 1
     return "<by head>" if depth == 3 else "<once>"
 
 
-# (query, key) for every head alike, or (heads, query, key)
+# (query, key) for all heads alike, or (heads, query, key)
 PerPair = Annotated[
     Annotated[FiniteRows, Tag("<once>")] | Annotated[RowsByHead, Tag("<by head>")],
     Discriminator(_depth),
