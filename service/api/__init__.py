@@ -1,1 +1,1 @@
-"""What clients speak: a room for each API, and the document of all of them."""
+"""The APIs that clients speak: a room for each, and the document of all of them."""

@@ -97,7 +97,7 @@ def check(body: bytes, bounds: Bounds) -> str | None:
 
 
 def check_file(body: bytes, most: int, bounds: Bounds) -> str | None:
-    """Do the same for a safetensors file: for its header, and the request in its metadata.
+    """Return the same for a safetensors file: for its header, and the request in its metadata.
 
     What is no such file passes, and so does a header of more than `most` bytes: the file reader
     refuses both.

@@ -111,7 +111,7 @@ class Call(ABC):
 
 
 class JSONCall(Call):
-    """A call that is answered by one tree of JSON."""
+    """A call that is answered with one tree of JSON."""
 
     @abstractmethod
     def tree(self, encoded: Encoded) -> Any:

@@ -29,7 +29,7 @@ from service.api.tei import ERROR_TYPES, OTHER_ERROR
 from service.encode.answer import JSON
 from service.refusals import REFUSALS
 
-WORDS = {  # that answers.yaml takes from the code
+WORDS = {  # the enums that answers.yaml takes from the code
     "code": sorted(REFUSALS),
     "openai_code": sorted(CODES.get(code, code) for code in EMBEDDING_CODES),
     "tei_error_type": sorted({OTHER_ERROR, *ERROR_TYPES.values()}),

@@ -90,7 +90,7 @@ class Ranks(JSONCall):
     """A request of POST /rerank.
 
     Args:
-        most: results to answer.
+        most: results to return.
         raw: whether scores are logits.
         texts: to return with the results, if any.
     """

@@ -54,7 +54,7 @@ class Api(NamedTuple):
         codes, body_codes: of routes without and with a body.
         problem: words a refusal.
         media_type: of a refusal.
-        shared_statuses: statuses of a second API that shares the route, as `statuses`.
+        shared_statuses: `statuses` of a second API that shares the route.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Operation(NamedTuple):
         inputs: what metrics call the inputs that it may hold.
         metric: its name in metrics, if several paths share one.
         trusted: whether a replica that knows it computes wrongly refuses it.
-        public: when GET and HEAD of its path take no API key: always, or by a setting.
+        public: when GET and HEAD of its path need no API key: always, or by a setting.
     """
 
     method: str

@@ -71,7 +71,7 @@ class Reranking(JSONCall):
     """A request.
 
     Args:
-        most: results to answer.
+        most: results to return.
         texts: to return with the results, if any.
     """
 

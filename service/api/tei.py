@@ -166,7 +166,7 @@ def similarity(body: bytes, sent: Sent, served: Served) -> Comparison:
         detail = "expected one sentence or more, received none"
         raise Refused.at("batch_empty", "inputs", "sentences", detail=detail)
     texts = [comparison.inputs.source_sentence, *comparison.inputs.sentences]
-    staying = Layout(numbers=())  # the vectors are not answered
+    staying = Layout(numbers=())  # the vectors are not returned
     unit, cut = Pooled(normalize=True), comparison.parameters or Cut()
     request = native(cut, texts, pooled=unit, layout=staying)
     return Comparison(request=request)

@@ -86,7 +86,7 @@ class Prediction(JSONCall):
     Args:
         single: whether it holds one text or pair, answered without a list around it.
         function: from logits to scores; None: by the number of classes.
-        most: classes to answer.
+        most: classes to return.
     """
 
     single: bool
@@ -111,7 +111,7 @@ class Ranks(JSONCall):
     """A request of POST /rerank.
 
     Args:
-        most: ranks to answer.
+        most: ranks to return.
         raw: whether scores are logits.
         texts: to return with the ranks, if any.
     """

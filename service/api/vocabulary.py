@@ -28,7 +28,7 @@ ID_BYTES = 48  # of an id in the lists it came in
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One token of a text, as POST /tokenize answers it.
+    """One token of a text, as POST /tokenize returns it.
 
     Args:
         text: its characters there; for a special token, its name.
@@ -61,7 +61,7 @@ class Vocabulary:
         """Return the tokens of each text after its prompt, in pieces of JSON.
 
         Args:
-            deadline: when the answer must be there, on time.monotonic's clock.
+            deadline: when the answer is due, on time.monotonic's clock.
             record: of the request, which holds what it takes.
             special: whether special tokens are added.
 
@@ -87,7 +87,7 @@ class Vocabulary:
         """Return the text of each sequence of token ids, in pieces of JSON.
 
         Args:
-            deadline: when the answer must be there, on time.monotonic's clock.
+            deadline: when the answer is due, on time.monotonic's clock.
             record: of the request, which holds what it takes.
             special: whether special tokens are included.
 

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 FORMAT = 1  # changes when equal weights and sentences would give a different survey
 
-# awaits the batches that hold some works; see service/encode/admission.py
+# awaits the batches that hold the given Works; see service/encode/admission.py
 Run = Callable[[Sequence[Work], float], Awaitable[tuple[list[Result], Timing]]]
 
 

@@ -24,7 +24,7 @@ BATCH = 16  # sentences; a large model's maps of them are some megabytes
 PLACES = 4  # decimal places of a number in the answer
 NO_HEAD = "no head found"
 
-# what a relation of the bundled corpus belongs to
+# the kind that each relation of the bundled corpus belongs to
 KINDS = {
     "coreference": "coreference",
     "negation": "grammar",

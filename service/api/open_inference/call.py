@@ -46,7 +46,7 @@ class Inference(Call):
     """A request of POST /v2/models/{model}/infer.
 
     Args:
-        outputs: those answered, in order, and whether each comes as bytes.
+        outputs: those to return, in order, and whether each comes as bytes.
         id: the client's own, echoed.
     """
 
@@ -130,7 +130,7 @@ def _where(loc: Loc) -> str:
 
 
 def _outputs(request: InferRequest) -> dict[str, bool]:
-    """Return the outputs to answer, and whether each comes as bytes."""
+    """Return the outputs asked for, and whether each comes as bytes."""
     binary = request.parameters.binary_data_output
     outputs: dict[str, bool] = {}
     for index, output in enumerate(request.outputs):
@@ -194,7 +194,7 @@ def write_answer(
     """Return an answer's JSON, and the bytes that follow it, each in pieces.
 
     Args:
-        outputs: those answered, in order, and whether each comes as bytes.
+        outputs: those to return, in order, and whether each comes as bytes.
         id: the client's own, echoed.
         items: one for each sequence.
     """

@@ -54,7 +54,7 @@ class Lessons:
         """Answer POST /v1/attend, in pieces of JSON.
 
         Args:
-            deadline: when the answer must be there, on time.monotonic's clock.
+            deadline: when the answer is due, on time.monotonic's clock.
 
         Raises:
             Refused: what service/refusals.py gives a status.
