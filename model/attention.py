@@ -28,9 +28,9 @@ from model.positions import Rotation, hidden
 
 TILE = 128  # queries at a time, where not all keys are needed or not all maps fit
 
-Gates = Sequence[tuple[slice, Mapping[int, float]]]  # of these rows, what a head is multiplied by
+Gates = Sequence[tuple[slice, Mapping[int, float]]]  # rows, and the factor of each head there
 Biases = Sequence[Tensor | None]  # added to the scores of each group; None: nothing
-# of these rows, what a head is replaced by, (tokens, head_dim)
+# rows, and what replaces each head's mixed values there, (tokens, head_dim)
 Patches = Sequence[tuple[slice, Mapping[int, Tensor]]]
 
 
@@ -83,7 +83,7 @@ class Trace:
         return self.biases[self._place(rows)]
 
     def _place(self, rows: slice) -> int:
-        """Return the group of one sequence."""
+        """Return the number of a sequence's group."""
         for place, group in enumerate(self.groups):
             if group.rows.start <= rows.start < group.rows.stop:
                 return place
@@ -131,7 +131,7 @@ class MultiHeadAttention:
         Args:
             x, residual: (rows, width).
             biases: added to each group's scores, (1 or heads, query, key) or None.
-            gates, patches: of some heads' mixed values in some rows; see `edit`.
+            gates, patches: scale or replace some heads' mixed values in some rows; see `edit`.
 
         Returns:
             residual + MultiHead(x), (rows, width), and the trace. Rows past the last sequence
@@ -184,7 +184,7 @@ class MultiHeadAttention:
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Attention of one group, (sequences, heads, tokens, head_dim), and its normaliser."""
+        """Attend in one group, (sequences, heads, tokens, head_dim); return its normaliser too."""
         tokens = q.shape[2]
         if self.window is None or tokens <= self.window + 1:
             return self.kernels.attend(q, k, v, self.scale, bias)
@@ -199,7 +199,7 @@ class MultiHeadAttention:
 
     @cached_property
     def triangles(self) -> Tensor:
-        """A matrix L_i for every head, (heads, head_dim, head_dim) float32, with W_i^O = L_i Q_i.
+        """Return L_i for every head, (heads, head_dim, head_dim) float32, with W_i^O = L_i Q_i.
 
         Rows of Q_i are orthonormal, so what a head writes is as long as z L_i is:
         ||z W_i^O|| = ||z L_i||, without the product with W^O.
@@ -216,7 +216,7 @@ class MultiHeadAttention:
 
 
 def near(tokens: int, window: int | None, step: int = TILE) -> Iterator[tuple[slice, slice]]:
-    """Tiles of queries, each with the keys any of them may look at."""
+    """Yield tiles of queries, each with the keys that any of them may look at."""
     for first in range(0, tokens, step):
         last = min(first + step, tokens)
         reach = tokens if window is None else window
@@ -224,7 +224,7 @@ def near(tokens: int, window: int | None, step: int = TILE) -> Iterator[tuple[sl
 
 
 def _join(mixed: list[Tensor], rows: int) -> Tensor:
-    """Return the groups' rows end to end, (rows, width), with zeros where only fill stands."""
+    """Return the groups' rows end to end, (rows, width), with zeros for the fill."""
     missing = rows - sum(map(len, mixed))
     if missing:
         mixed = [*mixed, mixed[0].new_zeros(missing, mixed[0].shape[1])]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from model.positions import Rope  # which needs torch, and this file none
+    from model.positions import Rope  # needs torch; this file does not
 
 
 Positions = Literal["learned", "sinusoidal", "rotary"]
@@ -48,8 +48,8 @@ class EncoderConfig:
         buckets: of relative distance, each with a learned bias per head; 0 is none.
 
     Raises:
-        ValueError: a size is no positive whole number, heads do not divide width, or a choice by
-            layer has not one entry a layer.
+        ValueError: a size is not a positive whole number, heads do not divide width, or a choice
+            by layer does not have one entry per layer.
     """
 
     family: str
@@ -97,7 +97,7 @@ class EncoderConfig:
 
     @property
     def head_dim(self) -> int:
-        """Channels of one head; heads * head_dim = width."""
+        """Return the channels of one head; heads * head_dim = width."""
         return self.width // self.heads
 
 

@@ -1,6 +1,6 @@
 """Attention on CUDA: one call for all sequences where torch has it, grouped SDPA otherwise.
 
-Both return the softmax normaliser beside the mixed values. They are private or young interfaces:
+Both return the softmax normaliser with the mixed values. They are private or young interfaces:
 each is called by keyword, taken only where its signature has what we pass, and chosen only where it
 agrees with kernels.PLAIN on this device (see kernels.choose).
 """
@@ -25,7 +25,7 @@ Spread = Callable[[Tensor, Tensor, Tensor, Packed, float, int | None], tuple[Ten
 def attend_grouped(
     q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """kernels.attend_plain in one memory-efficient pass; any of the three float formats."""
+    """Attend as kernels.attend_plain, in one memory-efficient pass; any of the three formats."""
     mask = None if bias is None else _aligned(bias.to(q.dtype)).expand(*q.shape[:2], -1, -1)
     mixed, normaliser, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(
         q, k, v, mask, True, 0.0, False, scale=scale
@@ -62,7 +62,7 @@ def attend_spread(
         window_size=(-1, -1) if window is None else (window, window),
         num_splits=1,  # else the split, and so the bits, follow from the longest of the batch
     )
-    if fill := len(q) - used:  # of no rows, pad makes a copy
+    if fill := len(q) - used:  # pad copies even for no rows
         mixed = torch.nn.functional.pad(mixed, (0, 0, 0, 0, 0, fill))
     return mixed, normaliser
 
@@ -70,17 +70,17 @@ def attend_spread(
 def attend_spread_turned(
     q: Tensor, k: Tensor, v: Tensor, packed: Packed, scale: float, window: int | None
 ) -> tuple[Tensor, Tensor]:
-    """attend_spread for a torch that gives the normaliser as its page says, (rows, heads)."""
+    """Attend as attend_spread, for a torch whose normaliser is as documented, (rows, heads)."""
     mixed, normaliser = attend_spread(q, k, v, packed, scale, window)
     return mixed, normaliser.T
 
 
 def spreads(dtype: torch.dtype) -> tuple[Spread, ...]:
-    """`attend_spread` both ways where this torch has it as we call it, and it takes the format.
+    """Return both forms of `attend_spread` where this torch has it as we call it and for dtype.
 
-    Which of the two is right is found out by kernels.choose, once: the shape of one batch does not
-    tell rows from heads where it has as many of the one as of the other. So are the head sizes that
-    it takes: it raises on what is no multiple of 8.
+    kernels.choose finds out once which of the two is right: the shape of one batch does not tell
+    rows from heads when there are as many of each. It also finds out which head sizes work: the
+    call raises on a size that is not a multiple of 8.
     """
     try:
         from torch.nn.attention.varlen import varlen_attn

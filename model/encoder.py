@@ -43,7 +43,7 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blend:
-    """The weighted mean of hidden states, where a checkpoint takes it for the last one.
+    """The weighted mean of hidden states, where a checkpoint uses it as the last one.
 
     Args:
         shares: the weight of each state that counts, 0 = embeddings, i = after i layers; they sum
@@ -53,10 +53,10 @@ class Blend:
     shares: Mapping[int, float]
 
     def __call__(self, states: Mapping[int, Tensor]) -> Tensor:
-        """(rows, width) of each state -> (rows, width), float32."""
+        """Blend the states, (rows, width) each -> (rows, width), float32."""
         total: Tensor | None = None
         for state, share in self.shares.items():
-            # apart, since a fused product would round the last rows of a batch otherwise
+            # in two steps: a fused product would round the last rows of a batch differently
             part = states[state].float() * share
             total = part if total is None else total.add_(part)
         if total is None:
@@ -67,7 +67,7 @@ class Blend:
 class Embeddings:
     """LayerNorm(word + segment + position), then a projection where the tables are narrower.
 
-    Whatever a family lacks is None. Source: Devlin et al. 2018, section 3; the projection is
+    What a family lacks is None. Source: Devlin et al. 2018, section 3; the projection is
     ELECTRA's, Clark et al. 2020.
 
     Args:
@@ -159,7 +159,7 @@ class Layer:
         return self._norm(self._feed_forward(a, a), self.feed_forward_norm)
 
     def _feed_forward(self, x: Tensor, residual: Tensor) -> Tensor:
-        """residual + down(activation(up x)), gated where the family is."""
+        """Return residual + down(activation(up x)), gated where the family is."""
         activation = self.config.activation
         if not self.config.gated:
             return self.down.add(self.up.activated(x, activation), residual)
@@ -173,13 +173,13 @@ class Layer:
 class Native(Protocol):
     """The encoder's arithmetic in fewer calls."""
 
-    any_rows: int  # up to how many rows it takes any number of them as well
+    any_rows: int  # it takes any number of rows up to this
 
     def __call__(self, packed: Packed, hidden: Set[int], traces: Set[int]) -> Encoded:
-        """Encoder.loop."""
+        """Encode as Encoder.loop does."""
 
     def pool(self, last: Tensor, rows: Sequence[slice], how: Pooling) -> Tensor:
-        """pooling.pool_each, without dense layers."""
+        """Pool as pooling.pool_each does, without dense layers."""
 
 
 class Encoder:
@@ -188,7 +188,7 @@ class Encoder:
     Args:
         norm: of the last layer's output, in a pre-norm encoder.
         distances: learned bias of each bucket of distance, (buckets, heads).
-        blend: what stands for the last hidden state, where a checkpoint has it.
+        blend: what replaces the last hidden state, where a checkpoint has one.
 
     `native` replaces the loop once it has been shown to give the same bits (model/native/).
     """
@@ -221,7 +221,7 @@ class Encoder:
 
     @property
     def arithmetic(self) -> str:
-        """Return the name of what computes it; see service/engine/numerics.py."""
+        """Return the name of its arithmetic; see service/engine/numerics.py."""
         return f"{self.kernels.name}+native" if self.native else self.kernels.name
 
     def pack(self, sequences: Sequence[packing.Sequence]) -> Packed:
@@ -236,11 +236,11 @@ class Encoder:
 
         Args:
             hidden: which hidden states to keep, counted as Hugging Face's hidden_states:
-                0 = embeddings, i = after i layers; of the last one, after the final norm.
+                0 = embeddings, i = after i layers; the last one is taken after the final norm.
             traces: which layers' attention to keep, counted from 0.
 
-        Of a batch that begins in a layer, no state before that layer's output is there to keep,
-        nor its attention; an encoder with a blend takes none.
+        A batch that begins in a layer has no state before that layer's output to keep, nor that
+        layer's attention; an encoder with a blend takes no such batch.
         """
         run = self.native or self.loop
         if self.blend is None:
@@ -286,7 +286,7 @@ class Encoder:
             return [_unseen(group, self.embeddings.word) for group in packed.groups]
         longest = max(group.length for group in packed.groups)
         widest = self._widest
-        if widest is None or widest.shape[1] < longest:  # lanes that meet may make one each
+        if widest is None or widest.shape[1] < longest:  # lanes that run at once may each make one
             widest = self._widest = _biases(self.distances, longest)
         return [_near(group, widest) for group in packed.groups]
 
@@ -299,7 +299,7 @@ def _near(group: Group, widest: Tensor) -> Tensor:
 
 
 def _unseen(group: Group, like: Tensor) -> Tensor | None:
-    """What keeps all tokens of a group from its last ones, (1, query, key); None: nothing does.
+    """Return what hides a group's unseen tokens, (1, query, key); None where it has none.
 
     Args:
         like: of the dtype and on the device of the scores.

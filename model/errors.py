@@ -10,7 +10,7 @@ import shlex
 
 
 def advice(model: str) -> str:
-    """Return what to do about a pickle, which can run code and is not read.
+    """Return advice about a pickle, which can run code and is not read.
 
     Args:
         model: its folder, or its id on the hub.
@@ -34,8 +34,8 @@ class SequenceTooLong(SequenceError):
     """A sequence longer than the model takes.
 
     Args:
-        length: what came, tokens.
-        limit: what the model takes, tokens.
+        length: of the sequence, tokens.
+        limit: of the model, tokens.
         index: which sequence of several.
     """
 

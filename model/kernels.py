@@ -39,9 +39,9 @@ FUSED_NAMES: dict[Activation, tuple[str, str]] = {
     "silu": ("swish", "none"),
 }
 HEAD = 64  # channels of a head, in most checkpoints
-# largest difference between the fast and the plain answer, absolute or of the number
+# largest difference between the fast and the plain answer, absolute or relative
 AGREEMENT = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 4e-3}
-# what this processor multiplies by itself, and oneDNN fast; it takes AMX beside avx512_bf16 alone
+# what this processor multiplies natively, and oneDNN fast; it uses AMX only with avx512_bf16
 FORMATS = {torch.float32}
 FORMATS |= {torch.bfloat16} if getattr(torch.cpu, "_is_avx512_bf16_supported", bool)() else set()
 
@@ -54,10 +54,10 @@ class Linear(Protocol):
     def __call__(self, x: Tensor) -> Tensor: ...
 
     def activated(self, x: Tensor, activation: Activation) -> Tensor:
-        """activation(x W^T + b)."""
+        """Return activation(x W^T + b)."""
 
     def add(self, x: Tensor, residual: Tensor) -> Tensor:
-        """x W^T + b + residual."""
+        """Return x W^T + b + residual."""
 
     def weight(self) -> Tensor:
         """Return the weight as plain rows, (outputs, inputs)."""
@@ -109,17 +109,17 @@ class PackedLinear:
 
 
 def normalise(x: Tensor, norm: Affine, eps: float) -> Tensor:
-    """LayerNorm over the last axis; Ba et al. 2016."""
+    """Apply LayerNorm over the last axis; Ba et al. 2016."""
     return torch.native_layer_norm(x, [x.shape[-1]], *norm, eps)[0]
 
 
 def attend_plain(
     q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Scaled dot-product attention, every step written out.
+    """Compute scaled dot-product attention, every step written out.
 
     Args:
-        q, k, v: (sequences, heads, tokens, head).
+        q, k, v: (sequences, heads, tokens, head_dim).
         scale: what the scores are multiplied by.
         bias: added to the scaled scores, (1 or heads, query, key); -inf hides a key.
 
@@ -147,7 +147,7 @@ def _attend_one(
 def attend_fused(
     q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """`attend_plain` in one pass over tiles, without a (query, key) matrix in memory."""
+    """Attend as `attend_plain`, in one pass over tiles, with no (query, key) matrix in memory."""
     mask = None if bias is None else bias[None]
     return _flash(q, k, v, 0.0, False, attn_mask=mask, scale=scale)
 
@@ -163,7 +163,7 @@ class Kernels:
 
     @property
     def path(self) -> str:
-        """What the softmax normaliser of a map comes from: the fused kernel, or the exact steps."""
+        """Tell where a map's softmax normaliser comes from: the fused kernel or exact steps."""
         return "exact" if self.attend is attend_plain else "fused"
 
 
@@ -184,8 +184,7 @@ def choose(device: torch.device, dtype: torch.dtype, head: int = HEAD) -> Kernel
     """Return the fastest kernels that agree with the plain ones on this machine.
 
     Args:
-        head: channels of one head of the model that they are for; a GPU's kernels do not take
-            every number of them.
+        head: channels of one head of the model; a GPU's kernels do not take every number.
     """
     candidates = []
     if device.type == "cpu" and dtype in FORMATS and ONEDNN is not None:
@@ -228,7 +227,7 @@ def _operations(
 
 
 def _attend(kernels: Kernels, heads: Tensor, window: int | None) -> tuple[Tensor, Tensor]:
-    """Two sequences' attention, through `spread` where the kernels have it."""
+    """Attend within two sequences, through `spread` where the kernels have it."""
     if kernels.spread is None:
         mask = None if window is None else _mask(heads, window)
         return kernels.attend(heads[0], heads[1], heads[2], 0.5, mask)

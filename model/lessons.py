@@ -5,7 +5,7 @@
     Z_i = P_i V_i                                the values, mixed: mix
     MultiHead(Q, K, V) = Concat(Z_0, .., Z_(h-1)) W^O = sum_i Z_i W_i^O
 
-What the encoder runs is attention.py; no fast kernel has a part in what is here but those that made
+What the encoder runs is attention.py; no fast kernel is used here except those that made
 x. Scores, softmax and mixing are float32, or float64 where the input is.
 
 Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.
@@ -26,7 +26,7 @@ The steps of a layer, by name:
     feed_forward     activation(normed W_1 + b_1) W_2 + b_2
     output           LayerNorm(normed + feed_forward): hidden state i + 1
 
-What a family does otherwise:
+What some families do differently:
 
     pre-norm         `entered` = LayerNorm(x), in layer 0 x itself, is what the projections read;
                      output = x + projected + feed_forward, of the last layer LayerNorm of that
@@ -135,7 +135,7 @@ def explain(encoder: Encoder, index: int, x: Tensor) -> dict[str, Tensor]:
 
 
 def weights(encoder: Encoder, index: int) -> dict[str, Tensor]:
-    """Return what makes the steps of attention from those before them, named by what they make.
+    """Return the weights that make each step of attention, named by the step they make.
 
     Args:
         index: of the layer, counted from 0.
@@ -150,7 +150,7 @@ def weights(encoder: Encoder, index: int) -> dict[str, Tensor]:
                                                           (width, width) and (width,)
             normed, output, entered                       each norm's weight and bias, (width,)
 
-        without what the family has not. The feed-forward block's are left out: they are twice as
+        without what the family lacks. The feed-forward block's are left out: they are twice as
         large as all others together.
     """
     layer = encoder.layers[index]
@@ -183,7 +183,7 @@ def _named(name: str, weight: Tensor, bias: Tensor | None) -> dict[str, Tensor]:
 
 
 def _attend(encoder: Encoder, attention: MultiHeadAttention, x: Tensor) -> dict[str, Tensor]:
-    """From queries, keys and values to what W^O makes of their mix."""
+    """Compute the steps from queries, keys and values to what W^O makes of their mix."""
     rows = _linear(attention.project, x).view(len(x), 3, attention.heads, attention.head_dim)
     q, k, v = rows.unbind(1)  # (tokens, heads, head_dim)
     if attention.rotation is not None:
@@ -221,13 +221,13 @@ def _feed_forward(layer: Layer, x: Tensor) -> Tensor:
 
 
 def _linear(linear: Linear, x: Tensor) -> Tensor:
-    """x W^T + b, of the weights as plain rows."""
+    """Return x W^T + b, from the weights as plain rows."""
     bias = None if linear.bias is None else linear.bias.float()
     return F.linear(x, linear.weight().float(), bias)
 
 
 def _norm(encoder: Encoder, x: Tensor, norm: Affine | None) -> Tensor:
-    """LayerNorm over the last axis, or nothing where the family has none."""
+    """Apply LayerNorm over the last axis; return x as it is where the family has none."""
     if norm is None:
         return x
     weight, bias = (None if part is None else part.float() for part in norm)

@@ -15,16 +15,16 @@ from itertools import accumulate, groupby
 import torch
 from torch import Tensor
 
-# Below 16 rows torch's matrix kernels round differently; rows of no meaning fill a short batch up,
+# Below 16 rows torch's matrix kernels round differently; meaningless rows fill up a short batch,
 # so that a sequence has the same bits alone and among others.
 FEWEST_ROWS = 16
 
-# On a processor every number of rows has matrix kernels of its own there, which take 3 to 5 ms and
-# more than 2 MiB to make: rows of no meaning bring a batch up to the next of so many an octave.
+# On a CPU every number of rows has its own matrix kernels, which take 3 to 5 ms and more than
+# 2 MiB to make: meaningless rows bring a batch up to the next of so many sizes per octave.
 SIZES_PER_OCTAVE = 8
 FEWEST_APART = 4
 
-# Neither is so of the compiled pass. But part of a single row is contiguous, of several it is not,
+# Neither holds for the compiled pass. But part of a single row is contiguous, of several it is not,
 # and torch has different kernels for the two.
 FEWEST_OF_ANY = 2
 
@@ -110,9 +110,9 @@ class Packed:
 
     @cached_property
     def places(self) -> Tensor:
-        """Where each sequence begins, in order, and where the last ends, (sequences + 1,) int32.
+        """Return where each sequence begins and where the last ends, (sequences + 1,) int32.
 
-        Made once for all layers: each copy from the host waits for what the device does.
+        Made once for all layers: each copy from the host waits for the device.
         """
         edges = [*sorted(self.starts), self.groups[-1].rows.stop]
         return torch.tensor(edges, dtype=torch.int32).to(self.token_ids.device)
@@ -127,7 +127,7 @@ def pack(
         sequences: those whose passes begin in one place.
         pad: a token id that has no position and does not advance the others' (RoBERTa's rule,
             for ids used as given; embeddings are counted one by one).
-        any_rows: up to how many rows whatever encodes them takes any number as well.
+        any_rows: the encoder takes any number of rows up to this.
 
     Example:
         >>> packed = pack([Sequence([101, 7, 102]), Sequence([101, 102])], torch.device("cpu"))
@@ -173,13 +173,13 @@ def pack(
 
 
 def _columns(numbers: list[int], device: torch.device) -> tuple[Tensor, ...]:
-    """Three columns that lie one behind the other, (rows,) each, in one copy to the device."""
+    """Return three columns laid end to end, (rows,) each, with one copy to the device."""
     table = torch.frombuffer(array("q", numbers), dtype=torch.int64)  # as "q" has them
     return table.view(3, -1).to(device).unbind()
 
 
 def _entry(entries: Many[Entry | None], fill: int) -> Entry | None:
-    """Where a batch begins, of its sequences in the order of their rows; fill is zeros there."""
+    """Join the entries of a batch's sequences in the order of their rows, zeros for the fill."""
     inside = [entry for entry in entries if entry is not None]
     layers = {entry.layer for entry in inside}
     if len(layers) > 1 or 0 < len(inside) < len(entries):
@@ -216,7 +216,7 @@ def _positions(sequence: Sequence, pad: int | None) -> Many[int]:
 
 
 def _group(ordered: list[tuple[int, int]]) -> tuple[Group, ...]:
-    """Runs of equal kind in an ordered list of lengths and of how many tokens are unseen."""
+    """Return the runs of equal kind in an ordered list of lengths and counts of unseen tokens."""
     groups: list[Group] = []
     start = 0
     for (length, unseen), run in groupby(ordered):

@@ -20,13 +20,13 @@ from model.kernels import normalise as layer_norm
 
 
 def identity(x: Tensor) -> Tensor:
-    """Return the activation of a Dense layer that has none."""
+    """Return x unchanged: the activation of a Dense layer that has none."""
     return x
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dense:
-    """activation(W x + b), and what is added of x itself where a checkpoint adds it.
+    """activation(W x + b), plus what a checkpoint adds of x itself.
 
     All is float32, as in all layers here, whatever the encoder's dtype.
 
@@ -43,12 +43,12 @@ class Dense:
     residual: Callable[[Tensor], Tensor] | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(rows, inputs) -> (rows, outputs)."""
+        """Apply it: (rows, inputs) -> (rows, outputs)."""
         made = self.activation(self.linear(x))
         return made if self.residual is None else made + self.residual(x)
 
     def matrix(self) -> Tensor:
-        """Return what it multiplies by where it has no activation, (outputs, inputs)."""
+        """Return the matrix that it is where it has no activation, (outputs, inputs)."""
         weight = self.linear.weight()
         if self.residual is None:
             return weight
@@ -68,7 +68,7 @@ class Norm:
     outputs: int
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(rows, outputs) -> (rows, outputs)."""
+        """Apply it: (rows, outputs) -> (rows, outputs)."""
         return layer_norm(x, self.affine, self.eps)
 
 
@@ -79,7 +79,7 @@ class Unit:
     outputs: int
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(rows, outputs) -> (rows, outputs)."""
+        """Apply it: (rows, outputs) -> (rows, outputs)."""
         return F.normalize(x, dim=1)
 
 
@@ -109,7 +109,7 @@ class Pooling:
 
 
 def pool(tokens: Tensor, how: Pooling) -> Tensor:
-    """One vector, (size or dimensions,) float32, of one sequence's (tokens, width)."""
+    """Return one vector, (size or dimensions,) float32, for one sequence's (tokens, width)."""
     tokens = tokens.float()
     pooled = torch.cat([_reduce(tokens, mode) for mode in how.modes])
     for layer in how.layers:
@@ -121,7 +121,7 @@ def pool(tokens: Tensor, how: Pooling) -> Tensor:
 
 
 def pool_each(tokens: Tensor, rows: Sequence[slice], how: Pooling) -> Tensor:
-    """Return a vector of each of some sequences, (sequences, size or dimensions) float32.
+    """Return a vector for each of some sequences, (sequences, size or dimensions) float32.
 
     Args:
         tokens: of the whole batch, (rows, width).
@@ -130,9 +130,9 @@ def pool_each(tokens: Tensor, rows: Sequence[slice], how: Pooling) -> Tensor:
 
 
 def pool_together(tokens: Tensor, rows: Sequence[slice], how: Pooling) -> Tensor:
-    """`pool_each` in as many operations as one sequence takes, each of which a GPU is told of.
+    """Pool as `pool_each`, in as many operations as one sequence takes: a GPU launches each.
 
-    Sums are made in another order: its last bits differ.
+    Sums are made in another order, so the last bits differ.
     """
     edges = [[each.start for each in rows], [each.stop - each.start for each in rows]]
     starts, lengths = torch.tensor(edges).to(tokens.device).unbind()
@@ -155,7 +155,7 @@ def _by_row(numbers: Tensor, lengths: Tensor, total: int) -> Tensor:
 def _reduce_each(
     rows: Tensor, place: Tensor, firsts: Tensor, lengths: Tensor, mode: Mode
 ) -> Tensor:
-    """What `_reduce` makes of each of the sequences that lie end to end, (sequences, width)."""
+    """Reduce as `_reduce` each of the sequences that lie end to end, (sequences, width)."""
 
     def reduced(rows: Tensor, how: str) -> Tensor:
         # unchecked, since a check would wait for the device

@@ -6,7 +6,7 @@
 Sources: Vaswani et al. 2017, section 3.5 (sinusoids); Raffel et al. 2020, T5, section 2.1 (buckets
 of distance, as MPNet has them); Su et al. 2021, "RoFormer"; Chen et al. 2023, "Positional
 Interpolation" (linear); Peng et al. 2023, "YaRN". The rates are transformers' own, operation for
-operation: in the last bit of one lie 5e-4 radians at position 8191.
+operation: the last bit of one is worth 5e-4 radians at position 8191.
 """
 
 import math
@@ -35,7 +35,7 @@ def sinusoids(positions: int, width: int) -> Tensor:
 
 
 def buckets(tokens: int, count: int, device: torch.device) -> Tensor:
-    """The bucket of every distance, (query, key) int64: half of them for keys after the query."""
+    """Return the bucket of every distance, (query, key) int64: half for keys after the query."""
     place = torch.arange(tokens, device=device)
     ahead = place[None, :] - place[:, None]
     half = count // 2
@@ -67,11 +67,11 @@ class Rope:
     amplitude: float = 1.0
 
     def rates(self, head_dim: int) -> Tensor:
-        """Radians a position of each pair of channels, (head_dim / 2,) float32."""
+        """Return the radians per position of each pair of channels, (head_dim / 2,) float32."""
         return 1.0 / self.bases(head_dim)
 
     def bases(self, head_dim: int, pairs: int | None = None) -> Tensor:
-        """Positions a radian of each of the first pairs of channels, float32; of all by default."""
+        """Return positions per radian for the first pairs of channels, float32; all by default."""
         # not cut afterwards: a power's last bit follows from both
         stop = head_dim if pairs is None else 2 * pairs
         return self.theta ** (torch.arange(0, stop, 2, dtype=torch.float32) / head_dim)
@@ -84,7 +84,7 @@ class Linear(Rope):
     factor: float
 
     def rates(self, head_dim: int) -> Tensor:
-        """As Rope.rates."""
+        """Return rates as Rope.rates does."""
         return 1.0 / self.bases(head_dim) / self.factor
 
 
@@ -106,12 +106,12 @@ class Yarn(Rope):
     whole: bool = True
 
     def rates(self, head_dim: int) -> Tensor:
-        """As Rope.rates."""
+        """Return rates as Rope.rates does."""
         low, high = self._place(self.fast, head_dim), self._place(self.slow, head_dim)
         if self.whole:
             low, high = math.floor(low), math.ceil(high)
         low, high = max(low, 0), min(high, head_dim - 1)
-        high += 0.001 if low == high else 0  # a ramp has a length
+        high += 0.001 if low == high else 0  # a ramp needs a length
         ramp = (torch.arange(head_dim // 2, dtype=torch.float32) - low) / (high - low)
         kept, bases = 1 - ramp.clamp(0, 1), self.bases(head_dim)
         return 1.0 / (self.factor * bases) * (1 - kept) + 1.0 / bases * kept
@@ -136,7 +136,7 @@ class Llama3(Rope):
     high: float
 
     def rates(self, head_dim: int) -> Tensor:
-        """As Rope.rates."""
+        """Return rates as Rope.rates does."""
         plain = 1.0 / self.bases(head_dim)
         wave = 2 * math.pi / plain
         share = (self.trained / wave - self.low) / (self.high - self.low)
@@ -153,7 +153,7 @@ class Proportional(Rope):
     share: float
 
     def rates(self, head_dim: int) -> Tensor:
-        """As Rope.rates."""
+        """Return rates as Rope.rates does."""
         turning = int(self.share * head_dim // 2)
         still = torch.zeros(head_dim // 2 - turning)
         return torch.cat((1.0 / self.bases(head_dim, turning), still)) / self.factor

@@ -26,7 +26,7 @@ BLOCK_CELLS = 1 << 18  # of a matrix at once: a few MiB, some ten ms of work
 
 
 class NotLinear(Exception):
-    """A pooling that is no sum over tokens; the message names the step that is not."""
+    """A pooling that is not a sum over tokens; the message names the step that is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Shares:
     bias: float
 
     def blocks(self) -> Iterator[Tensor]:
-        """The share of each pair of units, some rows after the other, (rows, right) float64."""
+        """Yield the share of each pair of units, some rows at a time, (rows, right) float64."""
         rows = max(1, BLOCK_CELLS // len(self.right))
         for first in range(0, len(self.left), rows):
             yield self.left[first : first + rows] @ self.right.T * self.scale
@@ -73,7 +73,7 @@ class Linear:
     """A pooling as one linear map of weighted token vectors.
 
     Raises:
-        NotLinear: it is none.
+        NotLinear: it is not one.
     """
 
     def __init__(self, how: Pooling) -> None:
@@ -95,7 +95,7 @@ class Linear:
                 self.bias = bias if self.bias is None else self.bias + bias
 
     def side(self, tokens: Tensor, units: Units) -> Side:
-        """One text of a comparison.
+        """Return one text of a comparison.
 
         Args:
             tokens: vectors of the last layer, (tokens, width).
@@ -113,7 +113,7 @@ class Linear:
         return Side(each[list(units.axis)], each[left_out].sum(0), float(total.norm()))
 
     def shares(self, left: Side, right: Side) -> Shares:
-        """Return what makes the cosine of two texts; of a vector of length 0, nothing."""
+        """Return what makes the cosine of two texts; nothing for a vector of length 0."""
         scale = 1 / (left.length * right.length or math.inf)
         sums = left.shown.sum(0), right.shown.sum(0)
         whole = sums[1] + right.dropped
@@ -165,17 +165,17 @@ class Strongest:
         places, shares = best + self._cells, flat[best]
         if self._cells:
             places, shares = torch.cat([self._places, places]), torch.cat([self._shares, shares])
-            # of equal ones those of earlier rows stand first, and `strongest` keeps them first
+            # ties from earlier rows stand first, and `strongest` keeps them first
             best = _largest(shares, self._k)
             places, shares = places[best], shares[best]
         self._places, self._shares = places, shares
         self._cells, self._columns = self._cells + len(flat), block.shape[1]
 
     def pairs(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Their rows, columns and shares, largest first; equal ones in their order."""
+        """Return their rows, columns and shares, largest first; ties in their order."""
         return self._places // self._columns, self._places % self._columns, self._shares
 
 
 def _largest(shares: Tensor, k: int) -> Tensor:
-    """Return the places of those of the largest size, (k,) or fewer."""
+    """Return the places of the shares of largest size, (k,) or fewer."""
     return strongest(shares.abs().float(), min(k, len(shares)))

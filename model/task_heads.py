@@ -1,4 +1,4 @@
-"""What stands behind the encoder for a task, and what it makes of one sequence's token vectors.
+"""What follows the encoder for a task, and what it makes of one sequence's token vectors.
 
     Classifier  a logit for each class of a text or pair; with one class it ranks
     Tagger      a logit for each label of each token
@@ -40,7 +40,7 @@ class Transform:
     eps: float
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(rows, width) -> (rows, size)."""
+        """Transform (rows, width) -> (rows, size)."""
         x = self.activation(self.dense(x))
         return x if self.norm is None else normalise(x, self.norm, self.eps)
 
@@ -61,7 +61,7 @@ class Projection:
     weights: int
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(rows, width) of any dtype -> (rows, outputs) float32."""
+        """Project (rows, width) of any dtype -> (rows, outputs) float32."""
         x = x.float()
         return self.output(x if self.transform is None else self.transform(x))
 
@@ -82,7 +82,7 @@ class Stack:
     weights: int
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(rows, inputs) of any dtype -> (rows, outputs) float32."""
+        """Project (rows, inputs) of any dtype -> (rows, outputs) float32."""
         x = x.float()
         for layer in self.layers:
             x = layer(x)
@@ -112,16 +112,16 @@ class Classifier:
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """Return what it is asked for; of one class it says how well two texts go together."""
+        """Return its tasks; with one class it says how well two texts go together."""
         return ("classify", "rerank") if len(self.labels) == 1 else ("classify",)
 
     def __call__(self, tokens: Tensor) -> dict[str, Tensor]:
-        """(tokens, width) -> logits and scores, (classes,) each."""
+        """Classify (tokens, width) -> logits and scores, (classes,) each."""
         logits = self.project(pool(tokens, self.pooling)[None])[0]
         return {"logits": logits, "scores": scores(logits, self.activation)}
 
     def bytes(self, tokens: int) -> int:
-        """What the answer holds for a sequence of so many tokens: two numbers and a name each."""
+        """Count what the answer holds for so many tokens: two numbers and a name each."""
         return sum(2 * NUMBER + len(label) for label in self.labels)
 
     def flops(self, tokens: int) -> int:
@@ -142,11 +142,11 @@ class Tagger:
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """Return what it is asked for."""
+        """Return its tasks."""
         return ("label_tokens",)
 
     def __call__(self, tokens: Tensor) -> dict[str, Tensor]:
-        """(tokens, width) -> the best label's place and its probability, (tokens,) each."""
+        """Tag (tokens, width) -> the best label's place and its probability, (tokens,) each."""
         probabilities, labels = self.project(tokens).softmax(-1).max(-1)
         return {"labels": labels.int(), "scores": probabilities}
 
@@ -166,8 +166,8 @@ class Splade:
     Args:
         pooling: over the text's tokens.
         twice: log(1 + log(1 + relu)), as OpenSearch's models have it.
-        k: the largest so many weights; None: all.
-        threshold: weights above it alone.
+        k: how many of the largest weights; None: all.
+        threshold: only weights above it.
         roles: how the texts of either side are read.
         default: the side that a text is of where the request does not say.
         table: the weight of each token of a query, (vocabulary,), where queries are looked up
@@ -187,21 +187,21 @@ class Splade:
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """Return what it is asked for."""
+        """Return its tasks."""
         return ("sparse",)
 
     def __call__(self, tokens: Tensor) -> dict[str, Tensor]:
-        """(tokens, width) -> the ids with a weight, ascending, and their weights, (ids,) each."""
+        """Weigh (tokens, width) -> the ids with a weight, ascending, and weights, (ids,) each."""
         weights = self.weights(tokens)
-        indices = (~(weights <= self.threshold)).nonzero()[:, 0]  # NaN stays, to be found
+        indices = (~(weights <= self.threshold)).nonzero()[:, 0]  # NaN stays, to be detected
         if self.k is not None and len(indices) > self.k:
-            # of equal weights the lower id stays, on any machine
+            # of equal weights the lower id is kept, on any machine
             order = weights[indices].sort(descending=True, stable=True).indices[: self.k]
             indices = indices[order].sort().values
         return {"indices": indices.int(), "values": weights[indices]}
 
     def weights(self, tokens: Tensor) -> Tensor:
-        """Of all the vocabulary, (vocabulary,); a tile of tokens at a time."""
+        """Return the whole vocabulary's weights, (vocabulary,); made a tile of tokens at a time."""
         if self.looked is not None and self.table is not None:
             ids = torch.tensor(self.looked, device=self.table.device)
             return torch.zeros_like(self.table).index_copy(0, ids, self.table[ids])
@@ -242,7 +242,7 @@ class Vectors:
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """Return what it is asked for."""
+        """Return its tasks."""
         return ("multi_vector",)
 
     @property
@@ -256,7 +256,7 @@ class Vectors:
         return max(role.length for role in self.roles.values())
 
     def __call__(self, tokens: Tensor) -> dict[str, Tensor]:
-        """(tokens, width) -> vectors, (kept, size), and the places of their tokens, (kept,)."""
+        """Map (tokens, width) -> vectors, (kept, size), and the places of their tokens, (kept,)."""
         kept = torch.arange(len(tokens)) if self.kept is None else torch.tensor(self.kept)
         places = kept.to(tokens.device, torch.int32)
         if not len(kept):
@@ -271,7 +271,7 @@ class Vectors:
         return tokens if self.kept is None else len(self.kept)
 
     def bytes(self, tokens: int, number: int = NUMBER) -> int:
-        """What the answer holds for a sequence of so many tokens, in numbers of so many bytes."""
+        """Count what the answer holds for so many tokens, in numbers of so many bytes."""
         return self.count(tokens) * (number * self.size + NUMBER)
 
     def flops(self, tokens: int) -> int:
@@ -283,7 +283,7 @@ TaskHead = Classifier | Tagger | Splade | Vectors
 
 
 def _tiles(tokens: Tensor) -> Iterator[Tensor]:
-    """Return the rows, so many at a time."""
+    """Yield the rows, so many at a time."""
     return (tokens[first : first + TILE_ROWS] for first in range(0, len(tokens), TILE_ROWS))
 
 
@@ -309,9 +309,9 @@ class Matches(NamedTuple):
 
 
 def match(query: Tensor, document: Tensor) -> Matches:
-    """MaxSim of a query's vectors, (query, size), and a document's, (document, size), one or more.
+    """Match a query's vectors, (query, size), with a document's one or more, (document, size).
 
-    It is summed in float64.
+    The score is MaxSim, summed in float64.
     """
     values, places = (query.double() @ document.double().T).max(1)
     return Matches(float(values.sum()), places, values)

@@ -37,7 +37,7 @@ class Link:
         group: names the sentences that differ in one thing.
         place: of the right word in its sentence, counted in words.
         offset: words from the one asked about to the right one.
-        right: of each head, whether it named the right word.
+        right: for each head, whether it named the right word.
     """
 
     control: bool
@@ -102,13 +102,13 @@ def belonging(
 
 
 def answers(maps: Tensor, words: Sequence[int | None], source: int) -> Tensor:
-    """The word that each head looks at most from the word asked about, (heads,); -1 if several.
+    """Return the word each head looks at most from the word asked about, (heads,); -1 for a tie.
 
     A word is given the sum over its tokens, and gives the mean over them (Clark, section 4.1).
 
     Args:
         maps: (heads, query, key) of tokens.
-        words: of each token; None for a special one.
+        words: the word of each token; None for a special one.
     """
     tokens = [token for token, word in enumerate(words) if word is not None]
     places = torch.tensor([words[token] for token in tokens])
@@ -121,7 +121,7 @@ def answers(maps: Tensor, words: Sequence[int | None], source: int) -> Tensor:
 
 
 def judge(links: Sequence[Link]) -> Verdict:
-    """Choose a head by some sentences of a relation, judge it by others."""
+    """Choose a head by some sentences of a relation, and judge it by others."""
     items, controls = _divide(links)
     if not items or not controls:
         return Verdict(None, NO_CONTROLS, items=len(items), controls=len(controls))
@@ -145,7 +145,7 @@ def judge(links: Sequence[Link]) -> Verdict:
 
 
 def _divide(links: Sequence[Link]) -> tuple[list[Link], list[Link]]:
-    """The sentences to choose by and those to judge by; where all are controls, half the groups."""
+    """Split into sentences to choose by and to judge by; all controls: by alternate groups."""
     if not all(link.control for link in links):
         plain = [link for link in links if not link.control]
         return plain, [link for link in links if link.control]
@@ -158,13 +158,13 @@ def _divide(links: Sequence[Link]) -> tuple[list[Link], list[Link]]:
 
 
 def _best(links: Sequence[Link]) -> int:
-    """Return the head that is right most often, the first of equals."""
+    """Return the head that is right most often, the first in a tie."""
     right = torch.tensor([link.right for link in links], dtype=torch.int64).sum(0)
     return int(right.argmax())
 
 
 def _blind(links: Sequence[Link]) -> float:
-    """What naming one word in all sentences of a group scores, 0 unless every group is swapped."""
+    """Score naming one word in all sentences of a group; return 0 unless every group is swapped."""
     groups: dict[str, list[int]] = {}
     for link in links:
         groups.setdefault(link.group, []).append(link.place)

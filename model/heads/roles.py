@@ -5,12 +5,12 @@ P is a map, i a query, j a key; means are over all rows of all sentences.
     previous, next, self    mean of P_ij, j = i - 1, i + 1, i, over the rows that have one
     cls, sep                mean of P_ij, j the first special token; summed over the others
     special                 cls + sep
-    entropy_ratio           mean of -sum_j P_ij ln P_ij / ln N: 1 looks everywhere alike
+    entropy_ratio           mean of -sum_j P_ij ln P_ij / ln N: 1 looks everywhere equally
     positional              share of the ordinary tokens that have a key at one offset, at least
                             half of all, of which it is the strongest key
 
-A score means nothing alone, so each is given beside its baseline: what a head that looks
-everywhere alike scores on the same sentences by the same arithmetic.
+A score means nothing alone, so each is given with its baseline: what a head that looks
+everywhere equally scores on the same sentences by the same arithmetic.
 
 Sources: Clark et al. 2019, section 3; Voita et al. 2019, section 5.2; Kovaleva et al. 2019.
 """
@@ -51,7 +51,7 @@ class Role:
 
 
 class Tally:
-    """Sums over sentences, of every head and, last, of one that looks everywhere alike.
+    """Sums over sentences for every head and, last, for one that looks everywhere equally.
 
     Args:
         heads: of all layers together.
@@ -65,11 +65,11 @@ class Tally:
         self._ordinary = 0
 
     def add(self, maps: Tensor, special: Sequence[bool]) -> None:
-        """Take one sentence in.
+        """Add one sentence.
 
         Args:
             maps: (heads, query, key); each row sums to 1 over key.
-            special: of each token, whether the tokenizer added it.
+            special: for each token, whether the tokenizer added it.
         """
         tokens = maps.shape[1]
         uniform = torch.full((1, tokens, tokens), 1 / tokens, dtype=torch.float64)
@@ -90,18 +90,18 @@ class Tally:
         self._rows[name] += rows.shape[1]
 
     def _point(self, maps: Tensor, queries: list[int]) -> None:
-        """Note at which offset each ordinary token's strongest key is; equal ones share a hit."""
+        """Note at which offset each ordinary token's strongest key is; ties share a hit."""
         rows = maps[:, queries]
         strongest = (rows == rows.amax(2, keepdim=True)).double()
         strongest /= strongest.sum(2, keepdim=True)
         offsets = torch.arange(maps.shape[2]) - torch.tensor(queries, dtype=torch.int64)[:, None]
         places = (offsets + REACH).masked_fill(offsets.abs() > REACH, 2 * REACH + 1).flatten()
-        self._hits.index_add_(1, places, strongest.flatten(1))  # the last place counts for nobody
+        self._hits.index_add_(1, places, strongest.flatten(1))  # the last place is not counted
         self._places.index_add_(0, places, torch.ones(len(places), dtype=torch.float64))
         self._ordinary += len(queries)
 
     def measures(self) -> list[dict[str, float]]:
-        """The measures of every head and, last, the baseline's; NaN without a row to measure."""
+        """Return the measures of every head and, last, the baseline's; NaN without a row."""
         measures = {name: self._sums[name] / (self._rows[name] or math.nan) for name in MEANS}
         rare = self._places < max(1, self._ordinary / 2)
         best = (self._hits / self._places).masked_fill(rare, -1.0)[:, :-1].max(1)

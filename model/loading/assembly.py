@@ -61,7 +61,7 @@ class _Source:
         return self.weights(name).to(self.device, self.dtype, copy=True)
 
     def linear(self, *names: str) -> Affine:
-        """One linear of the rows of several."""
+        """Return one linear made of the rows of several."""
         bias = self._rows(names, "bias") if self.config.biases else None
         return self._rows(names, "weight"), bias
 

@@ -2,7 +2,7 @@
 
 Reads config.json, tokenizer.json (or the vocabulary it is made of) and safetensors (one file, or
 shards with their index). Nothing is guessed: what the encoder does not compute exactly is refused
-by name. This is the short story; the long one is in files.py, families.py (what families call their
+by name. This is the outline; the details are in files.py, families.py (what families call their
 sizes and tensors), tensors.py, assembly.py, vocabulary/ and sentence_transformers.py.
 """
 
@@ -47,11 +47,11 @@ class Model:
     Args:
         pooling: the checkpoint's own way to one vector.
         max_tokens: its own longest sequence, special tokens included.
-        digest: `sha256:` and 12 hex digits over all that decides about an answer together.
+        digest: `sha256:` and 12 hex digits over everything that decides an answer.
         trained: False for weights drawn at random.
-        own_pooling: False where the checkpoint does not say how it is pooled, and PLAIN is taken.
+        own_pooling: False where the checkpoint does not say how it is pooled, and PLAIN is used.
         prompts: what goes before a text, by name.
-        task_head: what stands behind the encoder, where the checkpoint has one.
+        task_head: what follows the encoder, where the checkpoint has one.
     """
 
     config: EncoderConfig
@@ -72,7 +72,7 @@ class Model:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Return the names of its classes; none of a model that does not classify."""
+        """Return the names of its classes; none for a model that does not classify."""
         return self.task_head.labels if isinstance(self.task_head, Classifier) else ()
 
 
@@ -106,7 +106,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, kernels: Kernel
     tokenizer = _tokenizer(source, config, said, lower_case)
     roles = vectors.read_roles(folder, raw, config, tokenizer)
     if roles and kernels.spread and roles["query"].filling and not roles["query"].attended:
-        kernels = replace(kernels, name="grouped", spread=None)  # which knows no tokens unseen
+        kernels = replace(kernels, name="grouped", spread=None)  # spread hides no tokens
     blend = read_blend(folder, raw, config)
     with open_tensors({path.name: path for path in files}) as tensors:
         weights = translate(vectors.encoders(raw, tensors), expected(config), family)
@@ -210,12 +210,12 @@ def _digest(
     prompts: Prompts,
     more: Mapping[str, Any],
 ) -> str:
-    """What names a checkpoint: a digest over the files' bytes and over what is read of the others.
+    """Return a checkpoint's digest: over some files' bytes and what is read from the others.
 
     Args:
         paths: the files that count to the byte, in a fixed order.
-        more: what else is chosen, where there is anything: of the head, what makes the tokenizer
-            another than its file's or its vocabulary's, what is laid over config.json.
+        more: other choices, if any: the task head's, what makes the tokenizer differ from its
+            file's or its vocabulary's, what is laid over config.json.
     """
     steps = [type(layer).__name__ for layer in pooling.layers]  # the files of Dense say the rest
     facts = {

@@ -44,7 +44,7 @@ THETA_EVERYWHERE, THETA_LOCAL = 160_000.0, 10_000.0  # ModernBERT's, where its c
 THETA_OF_NOMIC = 1000.0
 EMBEDDING_OF_ELECTRA = 128  # ELECTRA's, likewise
 MOST = sys.float_info.max
-# what every kind of rotary angles may say, and what each kind reads besides
+# what every kind of rotary angles may hold, and what else each kind reads
 OF_ALL_ROPES = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
 ROPES = {
     "default": set[str](),
@@ -68,7 +68,7 @@ ROPES = {
         "truncate",
     },
 }
-# transformers' names; those of one arithmetic differ in the order of its steps alone
+# transformers' names; those of one function differ only in the order of its steps
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
     "gelu_python": "gelu",
@@ -84,13 +84,13 @@ ACTIVATIONS: dict[str, Activation] = {
 
 
 def bert(config: Config) -> EncoderConfig:
-    """BERT, whose embeddings are as wide as its layers."""
-    _only(config, embedding_size=config["hidden_size"])  # which transformers' would not read
+    """Read BERT, whose embeddings are as wide as its layers."""
+    _only(config, embedding_size=config["hidden_size"])  # transformers' BERT would not read it
     return electra({**config, "embedding_size": config["hidden_size"]})
 
 
 def electra(config: Config) -> EncoderConfig:
-    """BERT whose embeddings have a width of their own."""
+    """Read ELECTRA: BERT whose embeddings have a width of their own."""
     _only(config, position_embedding_type="absolute", is_decoder=False, add_cross_attention=False)
     return EncoderConfig(
         **_sizes(config),
@@ -101,13 +101,13 @@ def electra(config: Config) -> EncoderConfig:
 
 
 def roberta(config: Config) -> EncoderConfig:
-    """BERT whose positions begin behind the padding token's row."""
+    """Read RoBERTa: BERT whose positions begin after the padding token's row."""
     return _behind_pad(bert(config), config["pad_token_id"])
 
 
 def distilbert(config: Config) -> EncoderConfig:
-    """BERT without token types, under keys of its own."""
-    # the others' names for three of them, which transformers follows where both are there
+    """Read DistilBERT: BERT without token types, under keys of its own."""
+    # the other families' names for three of them, which transformers follows where both are present
     own = {"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"}
     _only(config, **{name: config[key] for name, key in own.items()})
     sizes = _sizes(
@@ -122,13 +122,13 @@ def distilbert(config: Config) -> EncoderConfig:
 
 
 def mpnet(config: Config) -> EncoderConfig:
-    """RoBERTa without token types, with a learned bias of each distance."""
+    """Read MPNet: RoBERTa without token types, with a learned bias of each distance."""
     base = _behind_pad(bert({**config, "type_vocab_size": 0}), PAD_OF_MPNET)
     return replace(base, buckets=config["relative_attention_num_buckets"])
 
 
 def nomic(config: Config) -> EncoderConfig:
-    """NomicBERT, in the hub's spelling (n_embd ..) or transformers' (hidden_size ..)."""
+    """Read NomicBERT, in the hub's spelling (n_embd ..) or transformers' (hidden_size ..)."""
     hub = "n_embd" in config
     _only(
         config,
@@ -145,7 +145,7 @@ def nomic(config: Config) -> EncoderConfig:
         mlp_fc2_bias=False,
         activation_function="swiglu",
         num_experts=0,
-        **({"hidden_act": "silu"} if hub else {}),  # its code knows activation_function alone
+        **({"hidden_act": "silu"} if hub else {}),  # its code reads only activation_function
     )
     sizes = _sizes(config, **(KEYS_OF_NOMIC_HUB if hub else {}))
     rope = _nomic_hub_rope(config) if hub else _nomic_rope(config)
@@ -162,7 +162,7 @@ def nomic(config: Config) -> EncoderConfig:
 
 
 def modernbert(config: Config) -> EncoderConfig:
-    """Pre-norm and rotary; most layers look no farther than a window."""
+    """Read ModernBERT: pre-norm and rotary; most layers look no farther than a window."""
     window = config["local_attention"] // 2
     _only(config, attention_bias=False, mlp_bias=False, norm_bias=False, sliding_window=window)
     every = config.get("global_attn_every_n_layers", LOCAL_EVERY)
@@ -188,18 +188,18 @@ def modernbert(config: Config) -> EncoderConfig:
 
 
 def _sizes(config: Config, **keys: str) -> dict[str, Any]:
-    """Return the sizes, by KEYS but for those that the family calls otherwise."""
+    """Return the sizes, by KEYS except for those that the family names differently."""
     return {size: config[key] for size, key in (KEYS | keys).items()}
 
 
 def _only(config: Config, **supported: object) -> None:
-    """Refuse the keys that are there and differ, and layers of their own sizes; name them all."""
+    """Refuse keys present with other values, and layers with sizes of their own; name them all."""
     if wrong := differences(config, {**supported, "per_layer_config": None}):
         raise CheckpointError(f"not supported: {', '.join(wrong)}")
 
 
 def _activation(config: Config, key: str, default: str = "gelu") -> Activation:
-    """Return the activation that a key names; other names are refused."""
+    """Return the activation that a key names; refuse other names."""
     name = config.get(key, default)
     if not isinstance(name, str) or name not in ACTIVATIONS:
         supported = ", ".join(ACTIVATIONS)
@@ -213,19 +213,19 @@ def _behind_pad(base: EncoderConfig, pad: int) -> EncoderConfig:
 
 
 def _nomic_hub_rope(config: Config) -> Rope:
-    """NomicBERT's rotary angles in the hub's spelling, which knows no other keys."""
+    """Read NomicBERT's rotary angles in the hub's spelling, which has no other keys."""
     _only(config, rope_parameters=None, rope_scaling=None)
     return Rope(theta=_number(config, "rotary_emb_base", above=1))
 
 
 def _nomic_rope(config: Config) -> Rope:
-    """NomicBERT's rotary angles in transformers' spelling: the older name goes before the newer."""
+    """Read NomicBERT's rotary angles in transformers' spelling: the older name wins."""
     stated = _stated(config, "rope_scaling") or _stated(config, "rope_parameters") or {}
     return _rope(config, stated, config.get("rope_theta", THETA_OF_NOMIC))
 
 
 def _modernbert_ropes(config: Config) -> dict[str, Rope]:
-    """ModernBERT's rotary angles by kind of layer; the older name is laid over the newer."""
+    """Read ModernBERT's rotary angles by kind of layer; the older name overrides the newer."""
     thetas = {
         EVERYWHERE: config.get("global_rope_theta", THETA_EVERYWHERE),
         LOCAL: config.get("local_rope_theta", THETA_LOCAL),
@@ -253,11 +253,11 @@ def _stated(config: Config, key: str) -> Config | None:
 
 
 def _rope(config: Config, stated: Config, theta: object) -> Rope:
-    """Rotary angles as transformers computes them.
+    """Read rotary angles as transformers computes them.
 
     Args:
         stated: the dictionary that describes them.
-        theta: their base, where that is silent.
+        theta: their base, where it gives none.
     """
     head = config.get("head_dim")
     if head is not None and head * config["num_attention_heads"] != config["hidden_size"]:
@@ -287,7 +287,7 @@ def _rope(config: Config, stated: Config, theta: object) -> Rope:
 
 
 def _kind_of_rope(stated: Config) -> str:
-    """Return what the angles are called; keys that this kind would not read are refused."""
+    """Return the kind of the angles; refuse keys that it would not read."""
     kind = stated.get("rope_type", stated.get("type", "default"))
     if not isinstance(kind, str) or kind not in ROPES:
         raise CheckpointError(f"not supported: rope_type {kind!r}; these are: {', '.join(ROPES)}")
@@ -299,7 +299,7 @@ def _kind_of_rope(stated: Config) -> str:
 
 
 def _yarn(config: Config, given: Config, theta: float) -> Yarn:
-    """YaRN's angles; what they are multiplied by follows from the factor where it is not there."""
+    """Read YaRN's angles; their amplitude follows from the factor where it is not given."""
     trained, whole = _trained(config, given), given.get("truncate", True)
     if given["factor"] is None:
         given = {**given, "factor": config["max_position_embeddings"] / trained}
@@ -323,7 +323,7 @@ def _yarn(config: Config, given: Config, theta: float) -> Yarn:
 
 
 def _amplitude(factor: float, share: float = 1.0) -> float:
-    """What YaRN multiplies queries and keys by, where positions are stretched by a factor."""
+    """Return what YaRN multiplies queries and keys by when a factor stretches positions."""
     return 0.1 * share * math.log(factor) + 1 if factor > 1 else 1.0
 
 
@@ -331,13 +331,13 @@ def _trained(config: Config, given: Config) -> float:
     """Return the tokens of the longest sequence before stretching."""
     key = "original_max_position_embeddings"
     trained = _number({key: config["max_position_embeddings"], **given}, key)
-    if config.get(key) is not None:  # which one of the two holds is not the same in all families
+    if config.get(key) is not None:  # which of the two counts differs between families
         _only(config, **{key: trained})
     return trained
 
 
 def _number(given: Config, key: str, *, above: float = 0, most: float = MOST) -> float:
-    """Return a finite number within its limits; others are refused."""
+    """Return a finite number within its limits; refuse others."""
     number = given[key]
     if type(number) not in (int, float) or not above < number <= most:
         raise CheckpointError(f"not supported: {key} {number!r}")

@@ -94,7 +94,7 @@ class Family:
 
     Args:
         names: a table for each layout of its files, the newest last.
-        prefixes: that a checkpoint with a head puts before every name.
+        prefixes: that a checkpoint with a task head puts before every name.
     """
 
     read: Callable[[Config], EncoderConfig]

@@ -28,7 +28,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_object(path: Path) -> Mapping[str, Any]:
-    """Read what a JSON file holds that is to be an object.
+    """Read a JSON file that has to hold an object.
 
     Raises:
         CheckpointError: the file is missing or broken, or holds something else.
@@ -40,7 +40,7 @@ def read_object(path: Path) -> Mapping[str, Any]:
 
 
 def differences(config: Mapping[str, Any], supported: Mapping[str, object]) -> list[str]:
-    """Return the keys that are there and differ, each with its value."""
+    """Return the keys that are present with another value, each with its value."""
     keys = [key for key in supported if config.get(key, supported[key]) != supported[key]]
     return [f"{key} {config[key]!r}" for key in keys]
 
@@ -57,7 +57,7 @@ def find_weights(folder: Path, whole: Path) -> list[Path]:
     missing = [] if (folder / CONFIG).is_file() else [CONFIG]
     if not any((folder / name).is_file() for name in (TOKENIZER, *VOCABULARIES)):
         missing.append(TOKENIZER)
-    # where both are there transformers reads the one file, whatever the index says
+    # where both are present transformers reads the one file, whatever the index says
     if (folder / INDEX).is_file() and not (folder / WEIGHTS).is_file():
         try:
             shards = sorted(set(read_json(folder / INDEX)["weight_map"].values()))

@@ -18,7 +18,7 @@ from model.loading.files import CONFIG, WEIGHTS, read_json, read_object
 MODULES = "modules.json"
 PROMPTS = "config_sentence_transformers.json"
 ROUTER = "router_config.json"
-SENTENCE = tuple(  # what sentence-transformers reads of its Transformer, and in this order
+SENTENCE = tuple(  # what sentence-transformers reads for its Transformer, in this order
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
@@ -35,7 +35,7 @@ def read_optional(path: Path) -> Mapping[str, Any]:
 def read_modules(folder: Path) -> list[tuple[str, Path]]:
     """Read the kind and the folder of every module; none in a plain folder.
 
-    Of a Router, those of the route that documents take.
+    For a Router, read those of the route that documents take.
     """
     return read_routes(folder).get("document") or _listed(folder)
 
@@ -76,7 +76,7 @@ def _listed(folder: Path) -> list[tuple[str, Path]]:
 
 
 def _inside(folder: Path, name: str) -> Path:
-    """Return a folder in a folder.
+    """Return the path of a folder inside another.
 
     Raises:
         CheckpointError: it lies outside.
@@ -100,13 +100,13 @@ def chained(folder: Path) -> bool:
 
 
 def read_sentence(folder: Path) -> Mapping[str, Any]:
-    """What sentence-transformers stored of its Transformer: the first such file with content."""
+    """Read what sentence-transformers stored of its Transformer: the first file with content."""
     configs = (read_optional(folder / name) for name in SENTENCE)
     return next(filter(None, configs), {})
 
 
 def _kind(name: str) -> str:
-    """Return a class of sentence-transformers without its place there; any other as it is."""
+    """Return a class of sentence-transformers without its module path; any other as it is."""
     # another library's class of the same name may compute anything
     return name.rpartition(".")[2] if name.startswith("sentence_transformers.") else name
 
@@ -134,12 +134,12 @@ def weighed_files(folder: Path) -> list[Path]:
     return [path / name for path in paths for name in (WEIGHTS, CONFIG)]
 
 
-# where files are fetched from, and what else changes no number of a folder that is there
+# where files are fetched from, and whatever else changes no number of a local folder
 WHERE = {"token", "use_auth_token", "cache_dir", "revision", "code_revision"}
 WHERE |= {"local_files_only", "force_download", "proxies", "use_fast"}
 OF_CONFIG = WHERE | {"attn_implementation", "use_cache", "output_attentions", "return_dict"}
 OF_CONFIG |= {"output_hidden_states", "dtype", "torch_dtype"}
-# --dtype decides about the precision
+# --dtype decides the precision
 OF_MODEL = OF_CONFIG | {"low_cpu_mem_usage", "use_safetensors", "device_map", "add_pooling_layer"}
 REFUSED = {  # of tokenizer_args: they name other files, or put tokens around texts
     *("add_bos_token", "add_eos_token", "config", "fast_tokenizer_files", "fix_mistral_regex"),
@@ -165,7 +165,7 @@ def read_arguments(folder: Path) -> Arguments:
     """Read the arguments of a folder; none in one without modules.json, where they are not read.
 
     Raises:
-        CheckpointError: they are no objects, or one is not followed here.
+        CheckpointError: they are not objects, or one is not supported here.
     """
     if not read_modules(folder):
         return Arguments()
@@ -182,10 +182,10 @@ def read_arguments(folder: Path) -> Arguments:
 
 
 def read_raw(folder: Path) -> Any:
-    """config.json with the arguments over it.
+    """Read config.json with the arguments laid over it.
 
     Raises:
-        CheckpointError: it is missing or broken, or an argument is none of its keys.
+        CheckpointError: it is missing or broken, or an argument is not one of its keys.
     """
     raw, over = read_json(home(folder) / CONFIG), read_arguments(folder).config
     if over and isinstance(raw, Mapping):
@@ -196,7 +196,7 @@ def read_raw(folder: Path) -> Any:
 
 
 def says_hidden_states(folder: Path, raw: Mapping[str, Any]) -> bool:
-    """Tell whether transformers is to hand all hidden states on; nothing but a blend asks.
+    """Tell whether transformers is to return all hidden states; only a blend asks for them.
 
     Args:
         raw: config.json.
@@ -207,11 +207,11 @@ def says_hidden_states(folder: Path, raw: Mapping[str, Any]) -> bool:
 
 
 def _one(stored: Mapping[str, Any], old: str, new: str) -> Mapping[str, Any]:
-    """Arguments under either name; where both are there, the older, as in the library."""
+    """Return arguments under either name; the older where both exist, as in the library."""
     found = stored[old] if old in stored else stored.get(new, {})
     if not isinstance(found, Mapping):
         raise CheckpointError(f"{old if old in stored else new} is not an object: {found!r}")
-    # what they say of trust the library drops, as none is had in a folder's code
+    # the library drops what they say about trust: a folder's code is not trusted
     return {key: value for key, value in found.items() if not key.startswith("trust_")}
 
 

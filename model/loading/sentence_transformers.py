@@ -41,7 +41,7 @@ class Prompts:
     """What goes before a text, by name.
 
     Args:
-        default: the name that holds where none is given, as in sentence-transformers; None: no
+        default: the name used where none is given, as in sentence-transformers; None: no
             prompt then.
     """
 
@@ -104,7 +104,7 @@ def read_lower_case(folder: Path) -> bool:
 
 
 def read_prompts(folder: Path) -> Prompts:
-    """A folder's prompts; `prompts` and `default_prompt_name` are all that is read of the file.
+    """Read a folder's prompts: only `prompts` and `default_prompt_name` of the file.
 
     Raises:
         CheckpointError: they are not texts by name, the default is none of them, or the vector
@@ -126,5 +126,5 @@ def read_prompts(folder: Path) -> Prompts:
 
 
 def _stored(folder: Path) -> Mapping[str, Any]:
-    """Return what sentence-transformers reads of its Transformer: nothing without modules.json."""
+    """Return what sentence-transformers reads for its Transformer; nothing without modules.json."""
     return read_sentence(home(folder)) if read_modules(folder) else {}

@@ -50,7 +50,7 @@ class Recipe:
         dense, norm: before it; None where there is none.
         activation: behind dense; a name of transformers', or "tanh".
         key: of config.json, that names the activation instead.
-        optional: the biases that a key of config.json switches, and what holds without the key.
+        optional: the biases that a key of config.json switches, and their default without the key.
     """
 
     output: str
@@ -177,7 +177,7 @@ def read_task_head(parts: Parts) -> TaskHead | None:
 
 
 def read_choices(folder: Path, head: TaskHead | None) -> list[str]:
-    """List, for the digest, what a task head takes from files beside config.json and weights."""
+    """List, for the digest, what a task head takes from files but config.json and weights."""
     if isinstance(head, Classifier) and isinstance(head.project, Stack):
         steps = [type(layer).__name__ for layer in head.project.layers]
         return [head.activation, *head.pooling.modes, *steps]
@@ -197,7 +197,7 @@ def _chain(parts: Parts) -> Classifier:
     kinds = [kind for kind, _ in modules]
     if not set(kinds[2:]) <= set(LAYERS) or "Dense" not in kinds:
         raise CheckpointError(f"{MODULES}: not supported: {', '.join(kinds)}")
-    last = len(kinds) - kinds[::-1].index("Dense")  # what stands behind it makes no scores
+    last = len(kinds) - kinds[::-1].index("Dense")  # what follows it makes no scores
     modes = read_modes(modules[1][1])
     inputs = len(modes) * parts.config.width
     layers = read_layers(modules[2:last], inputs, parts.device, parts.kernels, SCORES)
@@ -274,7 +274,7 @@ def _function(raw: Mapping[str, Any], recipe: Recipe) -> Callable[[Tensor], Tens
 
 
 def _labels(raw: Mapping[str, Any], outputs: int) -> tuple[str, ...]:
-    """Return a name for each output; transformers leaves out the two that it gives by itself."""
+    """Return a name for each output; transformers leaves out its two default ones."""
     stored = raw.get("id2label")
     if stored is None:
         return tuple(f"LABEL_{i}" for i in range(outputs))
@@ -287,11 +287,11 @@ def _labels(raw: Mapping[str, Any], outputs: int) -> tuple[str, ...]:
 
 
 def _activations(parts: Parts, classes: int) -> tuple[Activation, Activation]:
-    """Return what makes scores of classes, and of pairs that are ranked.
+    """Return the activations that make scores of classes, and of pairs that are ranked.
 
-    What a CrossEncoder stored makes both; else ranks are as CrossEncoder makes them by itself, and
-    classes too where the folder is one's; those of a plain checkpoint are as in transformers'
-    pipeline for text classification.
+    What a CrossEncoder stored makes both. Otherwise pairs are scored as CrossEncoder does by
+    default, and classes too where the folder is a CrossEncoder's; a plain checkpoint's classes are
+    scored as in transformers' pipeline for text classification.
     """
     saved = read_optional(parts.folder / PROMPTS) if read_modules(parts.folder) else {}
     own = saved.get("model_type") == "CrossEncoder"
@@ -311,7 +311,7 @@ def _stored(raw: Mapping[str, Any], saved: Mapping[str, Any]) -> object:
     """Return the activation that a CrossEncoder stored, in the order in which it looks for it.
 
     Args:
-        saved: config_sentence_transformers.json of a folder that is one's own.
+        saved: config_sentence_transformers.json of a CrossEncoder's folder.
     """
     of_config = raw.get("sentence_transformers") or {}
     if (saved_last := saved.get("activation_fn")) is not None:
@@ -322,7 +322,7 @@ def _stored(raw: Mapping[str, Any], saved: Mapping[str, Any]) -> object:
 
 
 def _of_pipeline(problem: object, classes: int) -> Activation:
-    """Return what transformers' pipeline makes scores by."""
+    """Return the activation that transformers' pipeline makes scores with."""
     if problem is None:
         return "sigmoid" if classes == 1 else "softmax"
     if not isinstance(problem, str) or problem not in BY_PROBLEM:

@@ -13,7 +13,7 @@ from model.loading.assembly import Weights
 from model.loading.families import Family, Names
 from model.loading.files import WEIGHTS
 
-# heads and buffers that are in many files and never part of encodings
+# task heads and buffers that are in many files and never part of encodings
 SPARE = (
     "pooler.",
     "cls.",
@@ -54,7 +54,7 @@ def open_tensors(files: Mapping[str, Path]) -> Iterator[dict[str, Stored]]:
     """Yield every tensor of some files by its name.
 
     Args:
-        files: by the name of each in a message.
+        files: by their names in messages.
 
     Raises:
         CheckpointError: one is not what it should be.
@@ -71,7 +71,7 @@ def open_tensors(files: Mapping[str, Path]) -> Iterator[dict[str, Stored]]:
 
 
 def check(tensors: Mapping[str, Stored], shapes: Mapping[str, Shape], file: str) -> None:
-    """Whether exactly these tensors are there.
+    """Check that exactly these tensors are there.
 
     Raises:
         CheckpointError: names every one that is missing, extra, misshapen or not finite.
@@ -118,7 +118,7 @@ def translate(
 
 
 def by_plain_name(tensors: Mapping[str, Stored], family: Family) -> dict[str, Stored]:
-    """A checkpoint's tensors by their names in a model without a head, in today's spelling."""
+    """Return the tensors by their names in a model without a task head, in today's spelling."""
     return {_plain(name, family.prefixes): tensor for name, tensor in tensors.items()}
 
 
@@ -154,7 +154,7 @@ def _whole(places: Places, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
 
 
 def _plain(name: str, prefixes: tuple[str, ...]) -> str:
-    """Return a tensor's name without the prefix of a model with a head, in today's spelling."""
+    """Return a tensor's name without the prefix of a task head's model, in today's spelling."""
     for prefix in prefixes:
         name = name.removeprefix(prefix)
     for old, new in OLD_NAMES.items():

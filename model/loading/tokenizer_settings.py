@@ -1,11 +1,11 @@
-"""What is said of a folder's tokenizer beside its tokenizer.json.
+"""What a folder's files other than tokenizer.json say about its tokenizer.
 
 tokenizer_config.json     class, lower-casing, special tokens, token types, side of a cut, length
 special_tokens_map.json   special tokens, where tokenizer_config.json has no added_tokens_decoder
 added_tokens.json         tokens found in texts, likewise
 tokenizer_args            of sentence-transformers, over the first
 
-What transformers 5 follows of them is followed; docs/models.md lists what is without effect.
+We follow what transformers 5 follows of them; docs/models.md lists what has no effect.
 """
 
 import math
@@ -30,14 +30,14 @@ REFUSED = ("auto_map", "chat_template", "fast_tokenizer_files", "init_inputs", "
 
 
 def read_rules(folder: Path, family: str, config: Mapping[str, Any]) -> Rules:
-    """Read what is said of a folder's tokenizer.
+    """Read what a folder's files say about its tokenizer.
 
     Args:
         family: model_type of config.json.
         config: config.json.
 
     Raises:
-        CheckpointError: a file is broken, or names what is not followed here.
+        CheckpointError: a file is broken, or names what is not supported here.
     """
     over, folder = read_arguments(folder).tokenizer, home(folder)
     stored = read_optional(folder / TOKENIZER_CONFIG)
@@ -74,13 +74,13 @@ def read_rules(folder: Path, family: str, config: Mapping[str, Any]) -> Rules:
 
 
 def read_longest(folder: Path, stored: object) -> int | None:
-    """Read the longest sequence, special tokens included; None where nothing is said.
+    """Read the longest sequence, special tokens included; None where no file says.
 
     Args:
-        stored: what sentence-transformers itself has of it.
+        stored: what sentence-transformers itself stored.
 
     Raises:
-        CheckpointError: it is no number.
+        CheckpointError: it is not a number.
     """
     config, over = read_optional(home(folder) / TOKENIZER_CONFIG), read_arguments(folder).tokenizer
     limit = over.get("model_max_length") or stored
@@ -96,7 +96,7 @@ def read_longest(folder: Path, stored: object) -> int | None:
 def _special_tokens(
     folder: Path, said: Mapping[str, Any], over: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """special_tokens_map.json, which holds over tokenizer_config.json but under arguments."""
+    """Read special_tokens_map.json, which overrides tokenizer_config.json but not arguments."""
     found = {}
     for key, value in read_optional(folder / SPECIALS).items():
         if over.get(key):
@@ -109,7 +109,7 @@ def _special_tokens(
 
 
 def _marked(mark: Any) -> Any:
-    """Return a token of special_tokens_map.json as tokenizer_config.json has it."""
+    """Return a token of special_tokens_map.json as tokenizer_config.json would have it."""
     token = {"__type": "AddedToken", "special": True}
     return {**mark, **token} if isinstance(mark, Mapping) else mark
 
@@ -120,7 +120,7 @@ def _named(said: dict[str, Any]) -> dict[str, Any]:
 
 
 def _marks(said: Mapping[str, Any], named: Mapping[str, Any]) -> dict[str, Mark | None]:
-    """Special tokens by name, those of transformers' names and of others."""
+    """Return special tokens by name, those with transformers' names and others."""
     marks = {name: said[name] for name in MARKS if name in said}
     others = {
         name: mark
@@ -134,7 +134,7 @@ def _marks(said: Mapping[str, Any], named: Mapping[str, Any]) -> dict[str, Mark 
 
 
 def _extra(said: Mapping[str, Any]) -> tuple[Mark, ...] | None:
-    """Special tokens without a name."""
+    """Return the special tokens without a name."""
     if EXTRA not in said:
         return None
     extra = [] if said[EXTRA] is None else said[EXTRA]
@@ -152,7 +152,7 @@ def _mark(name: str, mark: Any) -> Mark:
 
 
 def _decoder(said: Mapping[str, Any]) -> dict[int, AddedToken]:
-    """added_tokens_decoder: tokens by id."""
+    """Read added_tokens_decoder: tokens by id."""
     name, stored = "added_tokens_decoder", said["added_tokens_decoder"]
     try:
         return {int(id): _token(name, token) for id, token in stored.items()}
@@ -161,7 +161,7 @@ def _decoder(said: Mapping[str, Any]) -> dict[int, AddedToken]:
 
 
 def _legacy(folder: Path, said: Mapping[str, Any]) -> dict[int, AddedToken]:
-    """added_tokens.json: ids by token."""
+    """Read added_tokens.json: ids by token."""
     special = {str(_content(said[name])) for name in MARKS if said.get(name)}
     special |= {str(_content(one)) for one in said.get(EXTRA) or ()}
     stored = read_optional(folder / ADDED)
@@ -219,7 +219,7 @@ GENERIC = (
     "PreTrainedTokenizer",
     "PythonBackend",
 )
-BY_FAMILY = {  # by itself; a family that is not here has none
+BY_FAMILY = {  # the default class; a family that is not here has none
     "bert": "BertTokenizer",
     "electra": "BertTokenizer",
     "distilbert": "BertTokenizer",
@@ -241,7 +241,7 @@ KINDS: dict[str, Kind] = {
     **dict.fromkeys(GENERIC, "file"),
 }
 MADE = "AlbertTokenizer"  # of a vocabulary only: none of it rebuilds a tokenizer.json here
-TYPED = ("BertTokenizer", "ElectraTokenizer")  # gives token types where nothing is said of them
+TYPED = ("BertTokenizer", "ElectraTokenizer")  # give token types by default
 
 
 def read_class(
@@ -252,7 +252,7 @@ def read_class(
     Args:
         family: model_type of config.json.
         settings: tokenizer_config.json.
-        made: whether the tokenizer is made of its vocabulary.
+        made: whether the tokenizer is made from its vocabulary.
 
     Raises:
         CheckpointError: the files name a class that is not known here.

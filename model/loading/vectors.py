@@ -35,7 +35,7 @@ LINEAR = "linear.weight"  # of Stanford's files, beside the encoder's tensors
 QUERY_LENGTH, DOCUMENT_LENGTH = 32, 180  # where PyLate's file does not say
 STANFORD_LENGTH = 220  # of a document, where Stanford's does not
 SHORTEST = 4  # tokens: the special ones, the marker, and one of the text
-SCORED = {"similarity": "cosine", "interaction": "colbert"}  # alone, of what Stanford's may say
+SCORED = {"similarity": "cosine", "interaction": "colbert"}  # Stanford's that are supported
 
 Roles = Mapping[Side, Role]
 
@@ -63,7 +63,7 @@ class Choices:
 def read_roles(
     folder: Path, raw: Mapping[str, Any], config: EncoderConfig, tokenizer: Tokenizer
 ) -> Roles | None:
-    """Read how the texts of either side are read; None of a folder without many vectors.
+    """Read how the texts of either side are read; None for a folder without many vectors.
 
     Raises:
         CheckpointError: a choice is malformed or not supported, or the vocabulary lacks a token.
@@ -88,7 +88,7 @@ def read_roles(
 
 
 def read_vectors(parts: Parts, roles: Roles) -> Vectors:
-    """Read the layers behind each token.
+    """Read the layers that each token's vector goes through.
 
     Raises:
         CheckpointError: a part of them is missing, misshapen or not finite, or is not supported.
@@ -162,13 +162,13 @@ def _marker(choices: Choices, name: str, tokenizer: Tokenizer) -> Token | None:
     if not name:
         return None
     if (id := tokenizer.find(name)) is None:
-        # PyLate would add it, with a vector that nobody has trained
+        # PyLate would add it, with an untrained vector
         raise CheckpointError(f"{choices.file}: the tokenizer lacks the marker {name!r}")
     return Token(id, name)
 
 
 def _skipped(words: list[str], folder: Path, tokenizer: Tokenizer) -> frozenset[int]:
-    """The ids of the skiplist; of a word that the vocabulary lacks, as in PyLate, the unknown's."""
+    """Return the skiplist's ids; the unknown's for a word not in the vocabulary, as in PyLate."""
     ids = {tokenizer.find(word) for word in words}
     if None in ids:
         name = late.special_token(folder, "unk_token") or tokenizer.unknown
@@ -181,7 +181,7 @@ def _skipped(words: list[str], folder: Path, tokenizer: Tokenizer) -> frozenset[
 
 
 def _linear(parts: Parts, inputs: int) -> Dense:
-    """Stanford's one linear, which has no bias."""
+    """Read Stanford's one linear, which has no bias."""
     if LINEAR not in parts.tensors:
         raise CheckpointError(f"{WEIGHTS}: missing {LINEAR}")
     stored = parts.tensors[LINEAR]

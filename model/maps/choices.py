@@ -1,4 +1,4 @@
-"""What can be asked of attention, by name. Without torch, for those who only describe it."""
+"""What can be asked of attention, by name. Without torch, for code that only describes it."""
 
 import re
 from typing import Any, Literal

@@ -1,7 +1,7 @@
 """The forms of an attention answer, and what each is made of.
 
-full, rows, top, blocks and stats stand alone for every head; dominance also counts over all heads
-asked, and rollout is one map of all of them. In an answer units go by their number in the
+full, rows, top, blocks and stats are made for each head alone; dominance also counts over all
+heads asked, and rollout is one map of all of them. In an answer units go by their number in the
 sequence, counted from 0 with special ones, whatever is left out.
 """
 
@@ -64,7 +64,7 @@ class Shown:
 
 
 def show(traces: Mapping[int, Trace], rows: slice, selection: Selection) -> Shown:
-    """Make the form asked for of one sequence.
+    """Make the form asked for, for one sequence.
 
     Args:
         traces: of every layer of `selection.heads`, at least.
@@ -89,7 +89,7 @@ def show(traces: Mapping[int, Trace], rows: slice, selection: Selection) -> Show
 def _narrow(tensors: dict[str, Tensor], selection: Selection) -> dict[str, Tensor]:
     """Return the numbers in the format asked for.
 
-    Here and not in numpy, which takes many times as long where numbers are near float16's least.
+    This is not done in numpy, which takes many times as long for numbers near float16's smallest.
     """
     if not selection.half:
         return tensors

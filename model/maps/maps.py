@@ -14,7 +14,7 @@ A rollout says how much of a token's final vector comes from each first one (Abn
     R^l  = A~^l R^(l-1)             R^0 = I
 
 Of words, or without special tokens, columns are merged before the layers and rows after them:
-C being what merges columns, (A~^2 A~^1) C = A~^2 (A~^1 C), of fewer numbers throughout.
+with C merging columns, (A~^2 A~^1) C = A~^2 (A~^1 C), of fewer numbers throughout.
 """
 
 from collections.abc import Sequence as Many
@@ -39,9 +39,9 @@ def full(look: Look) -> Tensor:
         return next(look.tiles()).values  # all of it, and no copy
     maps = look.q.new_empty(len(look.heads), units, units)
     if look.window is not None:
-        maps.zero_()  # beyond the window is no tile
+        maps.zero_()  # no tile lies beyond the window
     for _ in look.tiles(scratch=look.scratch(), into=maps):
-        pass  # each is made in its place
+        pass  # each tile is made in its place
     return maps
 
 
@@ -51,7 +51,7 @@ def rows(look: Look, places: list[int]) -> Tensor:
 
 
 def top(look: Look, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the strongest keys of each row, strongest first, equal ones in order of key.
+    """Return the strongest keys of each row, strongest first, ties in order of key.
 
     Args:
         k: how many, or all where the axis is shorter.
@@ -72,7 +72,7 @@ def top(look: Look, k: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def strongest(weights: Tensor, k: int) -> Tensor:
-    """The places of the k largest of each row, (..., k) int64; of equal ones the first first.
+    """Return the places of the k largest of each row, (..., k) int64; ties in order of place.
 
     Numbers not below 0 are ordered as their bits are; with the place below the bits, no two
     are equal.
@@ -83,13 +83,13 @@ def strongest(weights: Tensor, k: int) -> Tensor:
 
 
 def blocks(look: Look, size: int) -> Tensor:
-    """The map in at most `size` times `size` blocks of equally many units, the last of fewer.
+    """Return the map in at most `size` x `size` blocks of equally many units, the last of fewer.
 
     Returns:
         (heads, blocks, blocks): the sum over a block's keys, the mean over its queries.
     """
     units = len(look.units.axis)
-    step = -(-units // size)  # in whole numbers: no size is too large for them
+    step = -(-units // size)  # integer division: no size is too large for it
     count = -(-units // step)
     block = torch.arange(units, device=look.q.device) // step
     pooled = look.q.new_zeros(len(look.heads), count, count)
@@ -110,7 +110,7 @@ def _wide(tile: Tile, columns: int) -> Tensor:
 
 
 class Dominance(NamedTuple):
-    """Of each row of each head, (heads, units).
+    """For each row of each head, (heads, units).
 
     Args:
         dominant: the place of the key with the largest share, int32; the first of equal ones.
@@ -123,10 +123,10 @@ class Dominance(NamedTuple):
 
 
 def dominance(look: Look) -> Dominance:
-    """Who dominates each unit, and by how much."""
+    """Return which key dominates each unit, and by how much."""
     tiles = []
     for tile in look.tiles():
-        share, best = tile.values.max(2)  # of equal ones the first, as torch promises
+        share, best = tile.values.max(2)  # the first of a tie, as torch promises
         own = tile.values.diagonal(tile.queries.start - tile.keys.start, 1, 2)
         own = own.clone()  # a view would keep the whole tile
         tiles.append(((best + tile.keys.start).int(), share, own))
@@ -134,7 +134,7 @@ def dominance(look: Look) -> Dominance:
 
 
 def wins(dominant: Tensor, axis: Tensor, units: int) -> Tensor:
-    """Tell how many other units, over all heads given, each unit dominates, (units,) int32.
+    """Count how many other units each unit dominates, over all heads given, (units,) int32.
 
     Args:
         dominant: (heads, rows), of all layers together, as units.
@@ -145,7 +145,7 @@ def wins(dominant: Tensor, axis: Tensor, units: int) -> Tensor:
 
 
 def rollout(looks: Many[Look], units: Units) -> Tensor:
-    """Roll the attention of some layers out.
+    """Roll out the attention of some layers.
 
     Args:
         looks: the heads of each layer, the lowest layer first, each in whole units.
@@ -163,7 +163,7 @@ def rollout(looks: Many[Look], units: Units) -> Tensor:
             mean = tile.values.mean(0)
             if index:
                 torch.mm(mean, rolled[tile.keys], out=mixed[tile.queries])
-            else:  # of the first layer a product would only copy columns
+            else:  # for the first layer a product would only copy columns
                 near = (members >= tile.keys.start) & (members < tile.keys.stop)
                 columns = mean[:, members[near] - tile.keys.start]
                 mixed[tile.queries].index_add_(1, places[near], columns)
@@ -174,7 +174,7 @@ def rollout(looks: Many[Look], units: Units) -> Tensor:
 def _pooled(rolled: Tensor, members: Tensor, places: Tensor, units: Units) -> Tensor:
     """Return the rows of tokens, (tokens, units), as those of units."""
     count = len(units.axis)
-    slots = places.new_full((units.tokens,), count)  # of what is not shown, one beyond the others
+    slots = places.new_full((units.tokens,), count)  # for what is not shown, one beyond the others
     slots[members] = places
     pooled = rolled.new_zeros(count + 1, count).index_add_(0, slots, rolled)[:count]
     if units.renormalize:

@@ -33,12 +33,12 @@ TILE_FLOPS = 20_000_000  # of a tile, and of a layer before its first: calls, so
 
 
 class Walk(NamedTuple):
-    """What is gone through of one layer.
+    """How much of one layer's maps is gone through.
 
     Args:
         heads: how many.
         cells, tiles: of each head's map; tiles are of all heads together.
-        before: cells of each that are looked at once before.
+        before: cells of each that are looked at once beforehand.
     """
 
     heads: int
@@ -48,7 +48,7 @@ class Walk(NamedTuple):
 
 
 def price(selection: Selection) -> int:
-    """Bytes of the tensors of `forms.show`."""
+    """Return the bytes of the tensors of `forms.show`."""
     number, index = 2 if selection.half else 4, 4  # of a real number and of a unit's
     heads, units = sum(map(len, selection.heads.values())), len(selection.units.axis)
     match selection.form:
@@ -71,9 +71,9 @@ def price(selection: Selection) -> int:
 
 
 def held(selection: Selection) -> int:
-    """Bytes that `forms.show` holds beside them while it makes them.
+    """Return the bytes that `forms.show` holds besides these while it makes them.
 
-    Tiles are left out, which are bounded whatever the length.
+    Tiles are left out: they are bounded whatever the length.
     """
     if selection.form == "top":
         return KEPT_BYTES * max(map(len, selection.heads.values()), default=0) * _kept(selection)
@@ -88,7 +88,7 @@ def held(selection: Selection) -> int:
 
 
 def products(selection: Selection, config: EncoderConfig) -> int:
-    """Floating-point operations of the matrix products: of scores, and of a rollout's layers."""
+    """Count floating-point operations of matrix products: for scores, and a rollout's layers."""
     walks = list(_walks(selection, config))
     scores = sum(walk.heads * (walk.cells + walk.before) for walk in walks)
     rolled = sum(walk.cells for walk in walks[1:]) if selection.form == "rollout" else 0
@@ -96,7 +96,7 @@ def products(selection: Selection, config: EncoderConfig) -> int:
 
 
 def work(selection: Selection, config: EncoderConfig) -> int:
-    """What takes a core as long as `forms.show`, in floating-point operations of products."""
+    """Return how many operations of products take a core as long as `forms.show`."""
     cell = CELL_FLOPS[selection.form] + (0 if _as_passed(selection) else UNITS_FLOPS)
     beside = sum(
         walk.heads * (cell * walk.cells + MASS_FLOPS * walk.before) + TILE_FLOPS * (1 + walk.tiles)
@@ -108,7 +108,7 @@ def work(selection: Selection, config: EncoderConfig) -> int:
 
 
 def _walks(selection: Selection, config: EncoderConfig) -> Iterator[Walk]:
-    """Yield what is gone through of each layer, the lowest first."""
+    """Yield the walk through each layer, the lowest first."""
     tokens, spans = selection.units.tokens, selection.units.spans
     step, rows = height(tokens), tokens
     if selection.form == "rows":
@@ -123,7 +123,7 @@ def _walks(selection: Selection, config: EncoderConfig) -> Iterator[Walk]:
 
 
 def _kept(selection: Selection) -> int:
-    """Keys that `top` keeps of a head."""
+    """Count the keys that `top` keeps for a head."""
     units = len(selection.units.axis)
     return units * min(selection.k, units)
 

@@ -6,8 +6,8 @@ P is a map, N its rows, i a query, j a key, and every mean is over the rows of P
     cls                     mean of P_ij, j the first special token
     sep                     mean of the sum of P_ij over the separators j
     entropy                 mean of -sum_j P_ij ln P_ij, nats
-    entropy_ratio           entropy / ln N: 1 looks everywhere alike
-    confidence              mean of max_j P_ij, j no separator
+    entropy_ratio           entropy / ln N: 1 looks everywhere equally
+    confidence              mean of max_j P_ij, j not a separator
     distance                sum of P_ij |i - j| / sum of P_ij, in units
     received_max            max_j of the mean of P_ij: what the most noticed key receives
     contribution            mean of ||z_i W^O|| / sum over all heads of it, of this head
@@ -39,7 +39,7 @@ SUMS = (*OFFSETS, "entropy", "confidence", "distance")
 def statistics(
     looks: Many[Look], traces: Many[Trace], rows: slice, cls: int | None, separators: Many[int]
 ) -> Tensor:
-    """FIELDS of every head of every layer, (heads, fields); NaN where nothing is averaged.
+    """Return FIELDS of every head of every layer, (heads, fields); NaN where nothing is averaged.
 
     Args:
         looks: one for each layer, of weight probability, all of the same units.
@@ -57,14 +57,14 @@ def statistics(
 
 
 def _walk(look: Look, apart: Tensor, scratch: Tensor) -> tuple[Tensor, Tensor]:
-    """What each key receives, (heads, keys), and SUMS, (heads, sums), over one layer's maps."""
+    """Return what keys receive, (heads, keys), and SUMS, (heads, sums), over a layer's maps."""
     received = look.q.new_zeros(len(look.heads), len(look.units.axis))
     scalars = look.q.new_zeros(len(look.heads), len(SUMS))
     for tile in look.tiles(scratch=scratch):
         values, shift = tile.values, tile.queries.start - tile.keys.start
         received[:, tile.keys] += values.sum(1)
         offsets = [values.diagonal(shift + offset, 1, 2).sum(1) for offset in OFFSETS.values()]
-        entropy = _entropy(tile)  # before what separates is taken out
+        entropy = _entropy(tile)  # before separators are taken out
         distance = _distance(tile, shift)
         inside = apart[(apart >= tile.keys.start) & (apart < tile.keys.stop)] - tile.keys.start
         confidence = values.index_fill_(2, inside, 0.0).amax(2).sum(1)
@@ -73,7 +73,7 @@ def _walk(look: Look, apart: Tensor, scratch: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _entropy(tile: Tile) -> Tensor:
-    """Return the sum over a tile's rows, (heads,), in nats; its logs are spent afterwards."""
+    """Return the sum over a tile's rows, (heads,), in nats; its logs are overwritten."""
     if tile.logs is None or tile.sums is None:
         each: Tensor = torch.special.entr(tile.values)
         return each.sum((1, 2))
@@ -83,7 +83,7 @@ def _entropy(tile: Tile) -> Tensor:
 def _distance(tile: Tile, shift: int) -> Tensor:
     """Return the sum over a tile of how far weights reach, (heads,); in place of its logs.
 
-    No matrix product, whose bits depend on how many heads and how many cores there are.
+    This is no matrix product: its bits would depend on how many heads and cores there are.
     """
     far = _far(*tile.values.shape[1:], shift, tile.values.device)
     return torch.mul(tile.values, far, out=tile.logs).sum((1, 2))
@@ -92,7 +92,7 @@ def _distance(tile: Tile, shift: int) -> Tensor:
 def _means(
     received: Tensor, sums: dict[str, Tensor], cls: int | None, apart: Tensor
 ) -> dict[str, Tensor]:
-    """Return the statistics by name, each (heads,), but for the contribution."""
+    """Return the statistics by name, each (heads,), except the contribution."""
     none, units = received.new_full(received.shape[:1], math.nan), received.shape[1]
     separators = len(apart)
     counts = {name: units - abs(offset) for name, offset in OFFSETS.items()}
@@ -115,7 +115,7 @@ def _far(queries: int, keys: int, shift: int, device: torch.device) -> Tensor:
 
 
 def _contributions(looks: Many[Look], traces: Many[Trace], rows: slice) -> Tensor:
-    """Each head's share of what its layer's heads write, (heads,), as the mean over the units."""
+    """Return each head's share of what its layer's heads write, (heads,), the mean over units."""
     layers = []
     for trace in traces:
         attention = trace.attention

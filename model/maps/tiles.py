@@ -1,6 +1,6 @@
 """A trace -> the attention probabilities of one sequence, a tile of rows at a time.
 
-The forward pass never holds a (query, key) matrix, and nor does what looks at it afterwards:
+The forward pass never holds a (query, key) matrix, and neither does what looks at it afterwards:
 queries, keys and the log of each softmax row's sum give any row exactly,
 
     P = exp(scale q k^T + bias - normaliser)
@@ -83,7 +83,7 @@ class Look:
 
     @property
     def step(self) -> int:
-        """Rows in a tile; by length alone, so that nothing else can change a map's bits."""
+        """Return the rows in a tile: by length alone, so that nothing else changes a map's bits."""
         return height(self.units.tokens)
 
     def logs(self, queries: slice | Tensor, keys: slice, scratch: Tensor | None = None) -> Tensor:
@@ -109,12 +109,12 @@ class Look:
         scratch: Tensor | None = None,
         into: Tensor | None = None,
     ) -> Iterator[Tile]:
-        """Return the rows of these places on the axis, of all by default.
+        """Yield tiles of the rows at these places on the axis, of all by default.
 
         Args:
             scratch: memory of `scratch()`, to make tiles in where that is possible; each then
-                lasts until the next. What is written to fresh memory comes twice as slowly.
-            into: (heads, places, axis), where the values are to lie; what no tile has of it
+                lasts until the next. Writing to fresh memory takes twice as long.
+            into: (heads, places, axis), where the values are to lie; what no tile covers
                 stays as it is.
         """
         if self.units.whole and self.norms is None and places is None:
@@ -122,7 +122,7 @@ class Look:
         return self._units(range(len(self.units.axis)) if places is None else places, into)
 
     def scratch(self) -> Tensor:
-        """Memory for one tile of this look, or of any other over the same sequence."""
+        """Return memory for one tile of this look, or of any other over the same sequence."""
         tokens = self.units.tokens
         return self.q.new_empty(2, len(self.shift) * min(self.step, tokens) * tokens)
 
@@ -136,7 +136,7 @@ class Look:
             yield Tile(queries, keys, torch.div(values, sums, out=place), logs, sums)
 
     def _units(self, units: Many[int], into: Tensor | None) -> Iterator[Tile]:
-        """Rows of units, each what its tokens give over what they hold in all."""
+        """Yield rows of units, each what its tokens give divided by what they hold in all."""
         members, places = (part.to(self.q.device) for part in self.units.members())
         masses, keys = self._masses(members), slice(0, len(self.units.axis))
         merged = self.units.merged
@@ -171,8 +171,8 @@ class Look:
     def _masses(self, members: Tensor) -> Tensor:
         """Return what to take from the logarithms of each token's row, (heads, tokens).
 
-        A row that holds next to nothing over the units shown is to be scaled up all the same:
-        then it is the largest such of its unit's.
+        A row that holds next to nothing over the units shown is scaled up all the same. The tokens
+        of a unit share the largest of theirs.
         """
         masses = self.q.new_zeros(len(self.heads), self.units.tokens)
         if not self.units.renormalize:
@@ -195,7 +195,7 @@ class Look:
 
 
 def height(tokens: int) -> int:
-    """Rows in a tile of a sequence of so many tokens."""
+    """Return the rows in a tile for a sequence of so many tokens."""
     return max(1, min(TILE, CELLS // tokens))
 
 

@@ -1,6 +1,6 @@
 """The forward pass without the interpreter: model/encoder.py's loop as one compiled operator.
 
-setup.py reads this file for what the operator's own file is called, and needs no torch for it.
+setup.py reads the name of the operator's file from here, and needs no torch for it.
 """
 
 import re

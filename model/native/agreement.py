@@ -1,4 +1,4 @@
-"""The compiled operator is held to the loop over layers, to the bit, before it runs for it."""
+"""Checks that the compiled operator gives the loop's bits, before it runs in place of the loop."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,7 +21,7 @@ SEVERAL_TILES = 2 * TILE + 1  # tokens of one more, where a window makes tiles
 
 
 def agrees(encoder: Encoder, stack: Stack) -> bool:
-    """Whether both give the same bits: alone, in company with all that is kept, and as vectors."""
+    """Tell whether both give the same bits: alone, together with all kept, and as vectors."""
     every = frozenset(range(encoder.config.layers))
     states, batch = every | {encoder.config.layers}, list(_sequences(encoder.config))
     trials = [
@@ -45,7 +45,7 @@ def _agree(
     hidden: frozenset[int],
     traces: frozenset[int],
 ) -> bool:
-    """Whether both give the same bits of a batch filled up as for the loop, and as for this."""
+    """Tell whether both give the same bits of a batch, filled up as for either of them."""
     where = encoder.device, encoder.config.pad
     packed = packing.pack(sequences, *where)
     expected = encoder.loop(packed, hidden, traces)
@@ -60,7 +60,7 @@ def equal(one: Encoded, other: Encoded) -> bool:
 
 
 def left(encoded: Encoded) -> list[Tensor]:
-    """Return all that a pass left, in one order."""
+    """Return all that a pass left, in a fixed order."""
     tensors = [encoded.last, *(encoded.hidden[i] for i in sorted(encoded.hidden))]
     for layer in sorted(encoded.traces):
         trace = encoded.traces[layer]
@@ -69,7 +69,7 @@ def left(encoded: Encoded) -> list[Tensor]:
 
 
 def _sequences(config: EncoderConfig) -> Iterator[packing.Sequence]:
-    """One of each length: the second of vectors, the third edited, the fifth with an unseen end."""
+    """Yield one per length: the second of vectors, the third edited, the fifth's end unseen."""
     random = torch.Generator().manual_seed(0)
     lengths = (*LENGTHS, SEVERAL_TILES) if any(config.windows) else LENGTHS
     for place, length in enumerate(min(length, config.max_tokens) for length in lengths):

@@ -26,7 +26,7 @@ def load(folders: Sequence[str] = tuple(native.__path__)) -> Any:
         folders: where its file lies.
 
     Raises:
-        Missing: why it cannot be had.
+        Missing: it cannot be loaded; the message says why.
     """
     release = str(torch.__version__)
     spec = PathFinder.find_spec(module(release), folders)

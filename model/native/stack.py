@@ -71,7 +71,7 @@ class Stack:
             states,
             layers,
         )
-        if entry:  # nothing before is there
+        if entry:  # there is nothing before it
             states = [state for state in states if state > entry.layer]
             layers = [layer for layer in layers if layer > entry.layer]
         left = iter(tensors)
@@ -113,7 +113,7 @@ def _norm(norm: Affine | None) -> Pair:
 
 
 def _gates(packed: Packed) -> Iterator[tuple[int, int, int, int, float]]:
-    """Layer, first row, last row, head and scale of each gate."""
+    """Yield layer, first row, last row, head and scale of each gate."""
     for rows, by_layer in packed.gates:
         for layer, scales in by_layer.items():
             for head, scale in scales.items():
@@ -121,7 +121,7 @@ def _gates(packed: Packed) -> Iterator[tuple[int, int, int, int, float]]:
 
 
 def _patches(packed: Packed) -> Iterator[tuple[int, int, int, int, Tensor]]:
-    """Layer, first row, last row, head and values of each patch."""
+    """Yield layer, first row, last row, head and values of each patch."""
     for rows, by_layer in packed.patches:
         for layer, values in by_layer.items():
             for head, value in values.items():

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer as Library
 from model.errors import SequenceTooLong
 from model.text.pieces import Part
 
-NOWHERE = (0, 0)  # in the text, of a special token
+NOWHERE = (0, 0)  # the place of a special token in the text
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ BARE = (Slot(0, 0),)  # a lone text without special tokens
 
 
 def frame(library: Library, texts: int) -> list[Slot]:
-    """Tell where special tokens go around a text or a pair: what becomes of texts of one token."""
+    """Tell where special tokens go around a text or a pair: seen on texts of one token."""
     words = ("a", *library.get_vocab())
     one = next(filter(len, (library.encode(word, add_special_tokens=False) for word in words)))
     one.truncate(1)
@@ -154,7 +154,7 @@ class Role:
 
     Args:
         length: tokens of a sequence at most, the marker included.
-        marker: what stands behind the first token; None: nothing.
+        marker: what follows the first token; None: nothing.
         filling: what a text is filled up with; None: nothing.
         attended: whether other tokens look at the filling.
         skipped: ids that get no vector.
@@ -175,12 +175,12 @@ class Role:
 
     @property
     def added(self) -> int:
-        """Return the tokens that the marker takes, less those that are left out."""
+        """Count the tokens that the marker takes, less those that are left out."""
         return int(self.marker is not None) - sum(self.bare)
 
     @property
     def filled(self) -> int:
-        """Return the tokens of a sequence at least, where there is a filling."""
+        """Return the fewest tokens of a sequence, where there is a filling."""
         return self.length if self.floor is None else self.floor
 
     def frame(self, text: Tokenized) -> Tokenized:
@@ -196,13 +196,13 @@ class Role:
         return replace(filled, length=max(text.length, self.filled))
 
     def unseen(self, text: Tokenized) -> int:
-        """Tokens at the end of a framed text that no token looks at, of the text without frame."""
+        """Count the last tokens of a framed text that no token looks at, given the bare text."""
         if self.filling is None or self.attended:
             return 0
         return max(0, self.filled - len(text.token_ids) - self.added)
 
     def choices(self) -> str:
-        """Return all of it, in one order."""
+        """Return all of it, in a fixed order."""
         skipped = sorted(self.skipped)
         own = f"{self.length} {self.marker} {self.filling} {self.attended} {skipped}"
         return own if self.floor is None else f"{own} {self.floor}"
@@ -216,7 +216,7 @@ def _with(text: Tokenized, token: Token, place: int, count: int = 1) -> Tokenize
     """Return a text with a special token, so many times, at a place."""
 
     def put(values: list[T], value: T) -> list[T]:
-        # lists that nobody asked for are empty, and stay so
+        # lists that were not asked for are empty, and stay so
         return [*values[:place], *[value] * count, *values[place:]] if values else values
 
     return replace(

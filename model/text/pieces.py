@@ -32,7 +32,7 @@ SPACES = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
 
 
 def exhaust(reading: Reading[Result]) -> Result:
-    """Return what a reading comes to, without its pauses."""
+    """Run a reading to its end, without its pauses, and return its result."""
     while True:
         try:
             next(reading)
@@ -46,10 +46,10 @@ class Seams:
     """Where the texts of one tokenizer may be cut.
 
     Args:
-        pattern: what stands behind a seam; None: nothing is known.
-        context: characters before a seam that are tokenized with what is behind it and make one
+        pattern: what follows a seam; None: nothing is known.
+        context: characters before a seam that are tokenized with what follows it and make one
             word: what a tokenizer does at a text's start is not done in its middle.
-        added: tokens that are found in the text as it came, over any seam; None: there are none.
+        added: tokens that are found in the text as it came, across any seam; None: there are none.
         longest: of them, characters.
     """
 
@@ -60,7 +60,7 @@ class Seams:
 
     @classmethod
     def of(cls, library: Library) -> "Seams":
-        """Those of a tokenizer."""
+        """Find the seams of a tokenizer."""
         pattern = _pattern(_state(library.normalizer), _state(library.pre_tokenizer))
         added = library.get_added_tokens_decoder().values()
         if library.normalizer is not None and any(token.normalized for token in added):
@@ -70,7 +70,7 @@ class Seams:
         return cls(pattern, int(pattern is SPACE), found, max(map(len, names), default=0))
 
     def split(self, text: str) -> Places:
-        """The pieces of a text, characters, [start, stop); each but the last is PIECE or longer."""
+        """Return a text's pieces, characters, [start, stop); all but the last PIECE or longer."""
         starts = [0]
         while len(text) - starts[-1] > PIECE and (seam := self._next(text, starts[-1] + PIECE)):
             starts.append(seam)
@@ -93,7 +93,7 @@ def _state(step: Any) -> Any:
 
 
 def _pattern(normalizer: Any, words: Any) -> re.Pattern[str] | None:
-    """Return what stands behind a seam for such steps."""
+    """Return the pattern of what follows a seam for such steps."""
     before, parts = _steps(normalizer, "normalizers"), _steps(words, "pretokenizers")
     berts = [step for step in before if step["type"] == "BertNormalizer"]
     others = [step for step in before if step not in berts]
@@ -113,7 +113,7 @@ def _steps(step: Any, name: str) -> list[Any]:
 
 
 def _keeps_words(step: Any) -> bool:
-    """Whether words end at a single space between letters or digits of ASCII, whatever they are."""
+    """Tell whether words end at a single space between any ASCII letters or digits."""
     switches = {"ByteLevel": "use_regex", "Metaspace": "split"}
     name = step["type"]
     return name in ("Whitespace", "WhitespaceSplit") or bool(step.get(switches.get(name)))
@@ -136,7 +136,7 @@ class Part:
     length: int = 0
 
     def add(self, piece: "_Piece", words: int) -> None:
-        """Take the tokens of the next piece, before which there are so many words."""
+        """Add the tokens of the next piece, which so many words precede."""
         own, start, outside = piece.encoding, piece.start, piece.outside
         before = words - bool(outside)
         self.token_ids += own.ids[outside:]
@@ -150,7 +150,7 @@ class Part:
         del self.token_ids[cut], self.tokens[cut], self.offsets[cut], self.words[cut]
 
     def behind(self, prompt: int, first: int) -> None:
-        """Let places and words count from behind a prompt, which has none.
+        """Count places and words from the end of a prompt, which has none.
 
         Args:
             prompt: its characters.
@@ -189,7 +189,7 @@ def read(
         if filled >= room and not counted:
             break
         context = seams.context if index else 0
-        # the fast way counts tokens, and knows no words
+        # the fast way counts tokens, but does not know words
         exact = filled < room or side == "left" or context
         encode = library.encode_batch if exact else library.encode_batch_fast
         (piece,) = encode([text[start - context : stop]], add_special_tokens=False)
@@ -232,12 +232,12 @@ def _join(kept: dict[int, _Piece], words: dict[int, int], length: int) -> Part:
 
 
 def _outside(piece: Encoding) -> int:
-    """Return the tokens of the word that is there for context."""
+    """Count the tokens of the word that is there for context."""
     return next((i for i, word in enumerate(piece.word_ids) if word != 0), len(piece))
 
 
 def _words(piece: Encoding) -> int:
-    """Words of a piece."""
+    """Count the words of a piece."""
     last = piece.token_to_word(len(piece) - 1) if len(piece) else None
     return 0 if last is None else last + 1
 

@@ -1,4 +1,4 @@
-"""What is said of a tokenizer beside its tokenizer.json, and the tokenizer that comes of it.
+"""What is said about a tokenizer outside its tokenizer.json, and the tokenizer that results.
 
 transformers makes most tokenizers anew: of the file it takes the vocabulary, and every step from
 the class that is named and its settings. The same is done here, call by call, with the same
@@ -22,7 +22,7 @@ Mark = str | AddedToken  # a special token, or one and how it is found in texts
 MARKS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _BERT: tuple[Mark, ...] = ("[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]")
 _ROBERTA: tuple[Mark, ...] = ("<s>", "</s>", "<unk>", "</s>", "<pad>", "<s>", "<mask>")
-OWN: dict[Kind, dict[str, Mark]] = {  # special tokens of which nothing is said
+OWN: dict[Kind, dict[str, Mark]] = {  # special tokens by default
     "file": {},
     "bert": dict(zip(MARKS[2:], _BERT, strict=True)),
     "mpnet": dict(zip(MARKS, _ROBERTA, strict=True)) | {"unk_token": "[UNK]"},
@@ -42,7 +42,7 @@ READS: dict[Kind, type[models.Model]] = {  # the model that a tokenizer.json mus
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What is said of a tokenizer.
+    """What is said about a tokenizer.
 
     Args:
         kind: whose steps it has; "file": those of tokenizer.json.
@@ -74,7 +74,7 @@ class Rules:
 
 
 def rebuild(file: Library, rules: Rules) -> Library:
-    """Return the tokenizer that a file's becomes by what is said of it; the file's is used up.
+    """Rebuild a file's tokenizer by what is said about it; the file's is used up.
 
     Raises:
         CheckpointError: the file has no model of that kind, or lacks what the kind needs.
@@ -153,8 +153,8 @@ class _Made:
 
 
 def _special(rules: Rules, known: Mapping[int, AddedToken]) -> dict[str, Mark]:
-    """Return the special tokens: what is said of them, and what the kind has by itself."""
-    # of several with one text the last, as in a dict
+    """Return the special tokens: what is said of them, and what the kind has by default."""
+    # the last of several with one text, as in a dict
     found = {token.content: token for token in known.values()}
     said = {
         name: found.get(str(mark), mark) for name, mark in rules.special.items() if mark is not None
@@ -242,7 +242,7 @@ def _add(
     special: Mapping[str, Mark],
     extra: tuple[Mark, ...],
 ) -> None:
-    """Have tokens found in texts, in transformers' order, which fixes the ids of new ones."""
+    """Make tokens findable in texts, in transformers' order, which fixes the ids of new ones."""
     there = library.get_added_tokens_decoder().values()
     same = {repr(token) for token in there}
     adding: list[Mark] = [known[id] for id in sorted(known) if repr(known[id]) not in same]

@@ -1,7 +1,7 @@
 """Text -> ids, offsets, words, and back.
 
 The arithmetic is the `tokenizers` library's; what a tokenizer.json stores about truncation and
-padding is switched off, because the caller decides about the first and nothing here pads.
+padding is switched off, because the caller decides on the first and nothing here pads.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ class Tokenizer:
 
     Args:
         source: its tokenizer.json, or the tokenizer that was made of its vocabulary.
-        said: what is said of it beside that file.
+        said: what is said about it outside that file.
         lower_case: whether texts are lower-cased first; offsets are those of the text as it came.
 
     Raises:
@@ -102,7 +102,7 @@ class Tokenizer:
         facts: bool = True,
         second: int | None = None,
     ) -> Reading[list[Tokenized]]:
-        """Tokenize as by calling, with a pause after each bounded piece of work.
+        """Tokenize as `__call__` does, with a pause after each bounded piece of work.
 
         Args:
             counted: whether `length` and `words` of a lone text that is cut count what is cut off;
@@ -110,8 +110,8 @@ class Tokenizer:
                 the words of a text cut at its start count from there.
             facts: whether more is wanted than ids, types and length; else the lists of a text that
                 is not cut may be empty, which takes half the time.
-            second: of a pair's second text the first so many tokens are all that is read; then it
-                is cut as any, but not at the start.
+            second: how many tokens of a pair's second text are read; then it is cut as any, but
+                not at the start.
         """
         truncate = self.where(truncate)
         texts = [(prompt + text[0], *text[1:]) for text in texts] if prompt else texts
@@ -136,7 +136,7 @@ class Tokenizer:
         return tokenized
 
     def where(self, truncate: Cut) -> Truncate:
-        """Return what a cut comes to, where a request may leave the side to the checkpoint."""
+        """Return which cut is meant, where a request may leave the side to the checkpoint."""
         return self.side if truncate == "own" else truncate
 
     def whole(self, texts: Many[str], *, special: bool, most: int) -> Reading[list[Tokenized]]:
@@ -162,7 +162,7 @@ class Tokenizer:
         return tokenized
 
     def text(self, token_ids: Many[int], *, special: bool) -> str:
-        """Return the text of ids that the vocabulary has; it leaves out others.
+        """Return the text of some ids, without those that the vocabulary lacks.
 
         Args:
             special: whether special tokens are part of it.
@@ -170,7 +170,7 @@ class Tokenizer:
         return self._library.decode(list(token_ids), skip_special_tokens=not special)
 
     def normal(self, word: str) -> str:
-        """A word as the vocabulary may have it: lower-cased, without accents, or as it is."""
+        """Return a word as the vocabulary has it: lower-cased, without accents, or as it is."""
         normalizer = self._library.normalizer
         return word if normalizer is None else normalizer.normalize_str(word)
 
@@ -189,7 +189,7 @@ class Tokenizer:
 
     @property
     def around(self) -> tuple[int, int]:
-        """Special tokens before a lone text, and behind it."""
+        """Count the special tokens before a lone text, and after it."""
         texts = [slot.text is not None for slot in self._frames[1]]
         return texts.index(True), texts[::-1].index(True)
 
@@ -217,7 +217,7 @@ class Tokenizer:
         counted: bool,
         second: int | None,
     ) -> Reading[Tokenized]:
-        """Yield a text that may be longer than the limit, tokenized once; see `reading`."""
+        """Tokenize once a text that may be longer than the limit; see `reading`."""
         added = self._library.num_special_tokens_to_add(len(text) == 2)
         side: Side = "left" if truncate == "left" else "right"
         room = limit - added
@@ -282,7 +282,7 @@ def _lower_case(normalizer: Normalizer | None) -> Normalizer:
 
 
 def _groups(texts: Many[Texts]) -> Iterator[list[Texts]]:
-    """Texts in order, so many at a time as one piece has characters."""
+    """Yield texts in order, at a time as many as have one piece's characters."""
     group: list[Texts] = []
     characters = 0
     for text in texts:
@@ -297,7 +297,7 @@ def _groups(texts: Many[Texts]) -> Iterator[list[Texts]]:
 
 
 def _short(text: Texts, limit: int, truncate: Truncate) -> bool:
-    """Whether a text is best tokenized at once: it is no long one, and likely not to be cut."""
+    """Tell whether a text is best tokenized at once: it is not long, and likely not to be cut."""
     return sum(map(len, text)) <= (pieces.PIECE if truncate == "refuse" else limit)
 
 

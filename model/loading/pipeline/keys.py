@@ -1,6 +1,6 @@
 """Every key that sentence-transformers' modules write, and what becomes of it here.
 
-A key of no list is refused by name: a later version, or a fork, may compute something with it.
+A key on no list is refused by name: a later version, or a fork, may compute something with it.
 Source: sentence-transformers 6.2, `config_keys` and the constructors of its modules.
 """
 
@@ -32,8 +32,8 @@ class Keys:
 
     Args:
         read: keys that an answer follows.
-        idle: keys that change no answer of a model that is asked for answers alone.
-        fixed: keys of which one value is computed, the one that holds where it is left out.
+        idle: keys that change no answer of a model that is not trained further.
+        fixed: keys of which one value is supported, the default where it is left out.
     """
 
     read: Collection[str] = ()
@@ -78,7 +78,7 @@ KEYS = {
 }
 KEYS["MLMTransformer"] = KEYS["Transformer"]
 
-WAYS = {  # what a Transformer hands on, by its task: the model's output, and by what name
+WAYS = {  # what a Transformer hands on, by its task: the model's output, and its name
     "feature-extraction": ("last_hidden_state", TOKENS),
     "fill-mask": ("logits", TOKENS),
     "sequence-classification": ("logits", SCORES),
@@ -86,10 +86,10 @@ WAYS = {  # what a Transformer hands on, by its task: the model's output, and by
 
 
 def check_modules(folder: Path) -> None:
-    """Hold the keys of every module of a folder against those that are known.
+    """Check the keys of every module of a folder against the known ones.
 
     Raises:
-        CheckpointError: names a key that is unknown, or a value that is not computed.
+        CheckpointError: names a key that is unknown, or a value that is not supported.
     """
     stored = read_optional(folder / PROMPTS)
     _refuse(PROMPTS, [f"{key} {stored[key]!r}" for key in CUTS if stored.get(key) is not None])
@@ -109,7 +109,7 @@ def check_modules(folder: Path) -> None:
 
 
 def check_keys(kind: str, config: Mapping[str, Any], where: str) -> None:
-    """Hold the keys of one module against those that are known.
+    """Check the keys of one module against the known ones.
 
     Raises:
         CheckpointError: as `check_modules`.
@@ -126,13 +126,13 @@ def check_keys(kind: str, config: Mapping[str, Any], where: str) -> None:
 
 
 def _refuse(where: str, wrong: Sequence[str]) -> None:
-    """Refuse what a file says, if there is any of it."""
+    """Refuse what is wrong in a file, if anything is."""
     if wrong:
         raise CheckpointError(f"{where}: not supported: {', '.join(wrong)}")
 
 
 def _task(kinds: Collection[str], model: str | None) -> str:
-    """Return what a Transformer is to hand on, for the modules behind it."""
+    """Return what a Transformer is to hand on, for the modules after it."""
     if "SpladePooling" in kinds:
         return "fill-mask"
     alone = len(kinds) == 1 and model == "CrossEncoder"
@@ -140,7 +140,7 @@ def _task(kinds: Collection[str], model: str | None) -> str:
 
 
 def _check_task(kind: str, config: Mapping[str, Any], expected: str) -> None:
-    """Refuse a Transformer that hands on something else than what is computed here."""
+    """Refuse a Transformer that hands on something other than what is computed here."""
     task = config.get("transformer_task", "fill-mask" if kind == "MLMTransformer" else None)
     if (task or "feature-extraction") != expected:
         told = f"transformer_task {task!r}, and the modules take {expected!r}"

@@ -25,7 +25,7 @@ from model.text.tokenizer import Tokenizer
 
 MASKS = ("[MASK]", "<mask>")  # of a tokenizer whose files do not name it
 STRATEGIES = ("fixed", "min")
-# PyLate's, which sentence-transformers reads in another's files, and in its own writes elsewhere
+# PyLate's; sentence-transformers reads them in others' files, and in its own writes them elsewhere
 FOREIGN = {
     *("query_prefix", "document_prefix", "query_length", "document_length", "query_expansion"),
     *("do_query_expansion", "attend_to_expansion_tokens", "attend_to_mask_tokens"),
@@ -62,7 +62,7 @@ def read_roles(folder: Path, config: EncoderConfig, tokenizer: Tokenizer) -> Map
 
 
 def mask_token(folder: Path, tokenizer: Tokenizer) -> Token:
-    """Return what fills a query up.
+    """Return the token that fills up a query.
 
     Raises:
         CheckpointError: the tokenizer has no mask token.
@@ -75,7 +75,7 @@ def mask_token(folder: Path, tokenizer: Tokenizer) -> Token:
 
 
 def special_token(folder: Path, kind: str) -> str | None:
-    """Return what a tokenizer's files call a special token."""
+    """Return the text that a tokenizer's files give a special token."""
     for name in (TOKENIZER_CONFIG, SPECIALS):
         token = read_optional(folder / name).get(kind)
         token = token.get("content") if isinstance(token, Mapping) else token
@@ -137,7 +137,7 @@ def _filled(
 
 
 def _check_order(modules: Sequence[tuple[str, Path]]) -> None:
-    """Refuse modules of another order than is computed: all Dense before the tokens' Normalize."""
+    """Refuse an unsupported order of modules: all Dense must precede the tokens' Normalize."""
     kinds = [kind for kind, _ in modules]
     named = [kind for kind in kinds if kind != "MultiVectorMask"]
     dense = named.count("Dense")
@@ -156,7 +156,7 @@ def _check_order(modules: Sequence[tuple[str, Path]]) -> None:
 
 
 def _check_stored(config: Mapping[str, Any]) -> None:
-    """Refuse what PyLate's files say, and another score than MaxSim."""
+    """Refuse keys of PyLate's files, and any score other than MaxSim."""
     wrong = [f"{key} {config[key]!r}" for key in sorted(FOREIGN & set(config))]
     if config.get("similarity_fn_name") == "meanmaxsim":
         wrong.append("similarity_fn_name 'meanmaxsim'")
@@ -165,7 +165,7 @@ def _check_stored(config: Mapping[str, Any]) -> None:
 
 
 def _length(config: Mapping[str, Any], key: str) -> int | None:
-    """Return a number of tokens; None where none is said."""
+    """Return a number of tokens; None where none is given."""
     value = config.get(key)
     if value is None:
         return None
@@ -177,7 +177,7 @@ def _length(config: Mapping[str, Any], key: str) -> int | None:
 
 
 def _skipped(mask: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str, frozenset[int]]:
-    """Return the ids without a vector on either side; words that the vocabulary lacks are none."""
+    """Return the ids without a vector, by side; words that the vocabulary lacks add none."""
     words, tasks = mask.get("skiplist_words") or [], mask.get("skiplist_tasks")
     tasks = [tasks] if isinstance(tasks, str) else tasks
     tasks = ["document"] if tasks is None else tasks

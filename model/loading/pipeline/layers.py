@@ -55,7 +55,7 @@ FLAGS = {  # in the order in which several are joined
 }
 OURS = {"lasttoken": "last", "mean_sqrt_len_tokens": "mean_sqrt_len"}
 LAYERS = ("Dense", "LayerNorm", "Dropout", "Normalize")
-NORM_EPS = 1e-5  # of torch.nn.LayerNorm, which no file says
+NORM_EPS = 1e-5  # torch.nn.LayerNorm's default, which no file states
 
 
 def read_modes(folder: Path) -> tuple[Mode, ...]:
@@ -83,12 +83,12 @@ def read_layers(
     kernels: Kernels,
     output: str = VECTOR,
 ) -> tuple[Layer, ...]:
-    """Read what stands behind a Pooling, each layer once it has an effect.
+    """Read the layers after a Pooling, without those that have no effect.
 
     Args:
         modules: kinds of LAYERS and their folders.
         inputs: numbers that the Pooling makes.
-        output: by which name the last Dense hands its numbers on.
+        output: the name under which the last Dense hands on its numbers.
 
     Raises:
         CheckpointError: a choice that is not supported, or tensors that do not fit.
@@ -138,7 +138,7 @@ def normalizes(folder: Path) -> str:
     """Tell which of its inputs a Normalize module scales to length 1.
 
     Raises:
-        CheckpointError: neither the vector nor the tokens', or it hands them on by another name.
+        CheckpointError: neither the vector nor the tokens', or it hands on under another name.
     """
     config = read_optional(folder / CONFIG)
     name = config.get("module_input_name", VECTOR)
@@ -150,14 +150,14 @@ def normalizes(folder: Path) -> str:
 
 
 def names_of(config: Mapping[str, Any], default: str = VECTOR) -> tuple[Any, Any]:
-    """Return what a Dense module reads, and by which name it hands on what it makes."""
+    """Return the names of what a Dense module reads and of what it makes."""
     read = config.get("module_input_name", default)
     handed = config.get("module_output_name")
     return read, read if handed is None else handed
 
 
 def weights(folder: Path) -> tuple[Path, str]:
-    """Return the file of a module's weights, and what a refusal calls it.
+    """Return the file of a module's weights, and its name in a refusal.
 
     Raises:
         CheckpointError: there is none, or a pickle.
@@ -168,7 +168,7 @@ def weights(folder: Path) -> tuple[Path, str]:
         what = f"{folder.name}/{pickle.name} is a pickle, which can run code"
         raise CheckpointError(f"{what}; {advice(str(folder.parent))}")
     if not path.is_file():
-        # of the hub pickles are not fetched, so that this may be one
+        # pickles are not fetched from the hub, so the missing file may be one
         told = f"; if the hub has a pickle there, {advice('ORG/NAME')}"
         raise CheckpointError(f"{folder.parent} lacks {where}{told}")
     return path, where
@@ -196,7 +196,7 @@ FACTORS = "layer_weights"
 
 
 def read_blend(folder: Path, raw: Mapping[str, Any], config: EncoderConfig) -> Blend | None:
-    """Read what a folder's token vectors are blended of; None where they are the last layer's.
+    """Read the blend that makes a folder's token vectors; None where they are the last layer's.
 
     Where config.json does not say "output_hidden_states": true the library hands its module
     nothing to weigh, and the last layer's vectors go through: so they do here.
@@ -205,8 +205,8 @@ def read_blend(folder: Path, raw: Mapping[str, Any], config: EncoderConfig) -> B
         raw: config.json, with what is laid over it.
 
     Raises:
-        CheckpointError: the module stands elsewhere than before a Pooling of texts, or says what
-            does not fit this encoder.
+        CheckpointError: the module is not in front of a Pooling of texts, or does not fit this
+            encoder.
     """
     modules = read_modules(folder)
     kinds = [kind for kind, _ in modules]

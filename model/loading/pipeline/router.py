@@ -42,7 +42,7 @@ def read_sides(
     prompts: Mapping[str, str],
     device: torch.device,
 ) -> Splade:
-    """Return a SparseEncoder's task head with what either side of a search is read and weighed by.
+    """Return a SparseEncoder's task head with how either side of a search is read and weighed.
 
     Raises:
         CheckpointError: a route, or a choice, that is not supported; the message names it.
@@ -62,7 +62,7 @@ def read_sides(
 
 
 def check_routes(folder: Path) -> None:
-    """Refuse every Router but the one that is computed here.
+    """Refuse every Router except the one that is supported here.
 
     Raises:
         CheckpointError: names its routes, or the choice.
@@ -86,7 +86,7 @@ def check_routes(folder: Path) -> None:
 
 
 def _default(folder: Path, routes: Iterable[str]) -> str | None:
-    """Return the route of a text of which nothing is said."""
+    """Return the route of a text whose side is not given."""
     choices = read_object(folder / ROUTER).get("parameters", {})
     stored: str | None = choices.get("default_route")
     return next(iter(routes)) if stored is None and choices.get("allow_empty_key", True) else stored

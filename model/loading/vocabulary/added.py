@@ -33,7 +33,7 @@ class Added:
 
     Args:
         roles: a token for each of KEYS that has one.
-        others: special ones without a role; None where no file speaks of them.
+        others: special ones without a role; None where no file mentions them.
         by_id: of added_tokens_decoder or added_tokens.json, in the order of their ids.
         extra: whether the others have their new name, and not only additional_special_tokens of
             special_tokens_map.json, before which a SentencePiece model's own go.
@@ -70,7 +70,7 @@ def read_added(
     Args:
         config: its tokenizer_config.json.
         defaults: a token for each role that the kind of tokenizer has one for.
-        settled: keys of which special_tokens_map.json says nothing any more.
+        settled: keys for which special_tokens_map.json no longer counts.
 
     Raises:
         CheckpointError: a token is written in a way that is not known.
@@ -93,7 +93,7 @@ def read_added(
         raise CheckpointError(f"{', '.join(wrong)} may not be null")
     roles = {key: _token(entries[key]) for key in KEYS if entries.get(key) is not None}
     if BY_ID not in config:
-        # as they are written: transformers does not see through an object of tokenizer_config.json
+        # as they are written: transformers does not unwrap an object of tokenizer_config.json
         written = [*map(entries.get, KEYS), *(entries.get(EXTRA) or [])]
         named = {text_of(token) for token in written if isinstance(token, str | AddedToken)}
         by_id = _legacy(read_optional(folder / LEGACY), named)
@@ -105,7 +105,7 @@ def read_added(
 
 
 def _others(tokens: Any) -> list[Token] | None:
-    """Special tokens without a role."""
+    """Return the special tokens without a role."""
     if not tokens and not isinstance(tokens, list):
         return None
     if not isinstance(tokens, list):
@@ -114,7 +114,7 @@ def _others(tokens: Any) -> list[Token] | None:
 
 
 def _of_map(value: Any, before: Any) -> Any:
-    """Return an entry of special_tokens_map.json; a list goes behind what was `before` there."""
+    """Return an entry of special_tokens_map.json; a list goes after what was there `before`."""
     if isinstance(value, dict):
         return _made({**value, "special": True})
     if isinstance(value, list) and before:
@@ -157,12 +157,12 @@ def _made(entry: Any) -> AddedToken:
 
 
 def text_of(token: Token) -> str:
-    """Return what a token stands for in a text."""
+    """Return the text that a token stands for."""
     return token if isinstance(token, str) else token.content
 
 
 def _special(token: Token, named: set[str]) -> AddedToken:
-    """One as it is added: what has a role is special."""
+    """Return a token as it is added: one with a role is special."""
     if isinstance(token, str):
         return AddedToken(token, special=True)
     if not token.special and token.content in named:

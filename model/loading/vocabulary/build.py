@@ -1,8 +1,8 @@
 """Which kind of tokenizer a folder's vocabulary is, and that tokenizer.
 
 The kind is the class that tokenizer_config.json or config.json names, or the one that transformers
-takes for the family. Each is built as transformers 5 builds it: the tests hold all of its steps to
-that library's.
+takes for the family. Each is built as transformers 5 builds it: the tests compare all its steps
+with that library's.
 """
 
 from collections.abc import Callable, Mapping
@@ -44,7 +44,7 @@ class Source:
     Args:
         tokenizer: its tokenizer.json, or what was made of its vocabulary.
         files: that were read to the byte.
-        choices: what was read of the others.
+        choices: what was read from the others.
     """
 
     tokenizer: Path | Library
@@ -87,11 +87,11 @@ class Kind:
 def find_tokenizer(
     folder: Path, config: Mapping[str, Any], over: Mapping[str, Any] | None = None
 ) -> Source:
-    """Find the tokenizer of a folder; without tokenizer.json it is made of the vocabulary.
+    """Find the tokenizer of a folder; without tokenizer.json it is made from the vocabulary.
 
     Args:
         config: its config.json.
-        over: what holds over its tokenizer_config.json, but for the class.
+        over: what overrides its tokenizer_config.json, except the class.
 
     Raises:
         CheckpointError: it cannot be made, or not as transformers makes it.
@@ -122,7 +122,7 @@ def find_tokenizer(
 
 
 def _kind(folder: Path, own: Mapping[str, Any], config: Mapping[str, Any]) -> Kind:
-    """Return the kind that a folder names, or its family has.
+    """Return the kind that a folder names, or its family's.
 
     Raises:
         CheckpointError: there is none, its files are missing, or it asks for something else.
@@ -130,7 +130,7 @@ def _kind(folder: Path, own: Mapping[str, Any], config: Mapping[str, Any]) -> Ki
     family = config.get("model_type")
     name = own.get("tokenizer_class") or config.get("tokenizer_class") or OF_FAMILY.get(str(family))
     kind = KINDS.get(name.removesuffix("Fast")) if isinstance(name, str) else None
-    if family == "modernbert":  # of whose class transformers takes no notice
+    if family == "modernbert":  # transformers ignores its class
         kind, name = None, None
     if kind is None:
         of = f"a {name}" if name else f"the tokenizer of {family!r}"
@@ -151,7 +151,7 @@ def _kind(folder: Path, own: Mapping[str, Any], config: Mapping[str, Any]) -> Ki
 
 
 def _bert(parts: Parts) -> Library:
-    """BERT's: [CLS] a [SEP] b [SEP], the second text of type 1."""
+    """Build BERT's: [CLS] a [SEP] b [SEP], the second text of type 1."""
     library = _wordpiece(parts)
     parts.added.put(library)
     cls, sep = parts.roles["cls"], parts.roles["sep"]
@@ -164,7 +164,7 @@ def _bert(parts: Parts) -> Library:
 
 
 def _mpnet(parts: Parts) -> Library:
-    """MPNet's: BERT's words between RoBERTa's special tokens; its mask takes the space before."""
+    """Build MPNet's: BERT's words, RoBERTa's special tokens; its mask takes the space before."""
     library = _wordpiece(parts)
     for key, token in parts.added.roles.items():
         if isinstance(token, str):
@@ -193,7 +193,7 @@ def _wordpiece(parts: Parts) -> Library:
 
 
 def _roberta(parts: Parts) -> Library:
-    """RoBERTa's: <s> a </s></s> b </s>, all of type 0."""
+    """Build RoBERTa's: <s> a </s></s> b </s>, all of type 0."""
     prefix, trim = parts.switches["add_prefix_space"], parts.switches["trim_offsets"]
     vocabulary, merges = map(str, parts.paths)
     model = BPE.from_file(
@@ -230,7 +230,7 @@ def _end(library: Library, token: str) -> tuple[str, int]:
 
 
 def _xlm_roberta(parts: Parts) -> Library:
-    """XLM-RoBERTa's: fairseq's four special tokens stand before the pieces, and a mask behind."""
+    """Build XLM-RoBERTa's: fairseq's four special tokens before the pieces, and a mask after."""
     model, roles = read_sentencepiece(parts.paths[0]), parts.roles
     first = [piece.text for piece in model.pieces[:3]]
     if first != ["<unk>", "<s>", "</s>"]:
@@ -242,7 +242,7 @@ def _xlm_roberta(parts: Parts) -> Library:
 
 
 def _camembert(parts: Parts) -> Library:
-    """CamemBERT's: as XLM-RoBERTa's, with other tokens before the pieces."""
+    """Build CamemBERT's: as XLM-RoBERTa's, with other tokens before the pieces."""
     model, roles = read_sentencepiece(parts.paths[0]), parts.roles
     if model.pieces[0].type != UNKNOWN:
         raise CheckpointError(f"{parts.paths[0].name} does not begin with its unknown token")
@@ -257,7 +257,7 @@ def _camembert(parts: Parts) -> Library:
 
 
 def _albert(parts: Parts) -> Library:
-    """ALBERT's: the pieces as they are, between [CLS] and [SEP]."""
+    """Build ALBERT's: the pieces as they are, between [CLS] and [SEP]."""
     model, roles, switches = read_sentencepiece(parts.paths[0]), parts.roles, parts.switches
     vocabulary = [(piece.text, piece.score) for piece in model.pieces]
     if [piece.type for piece in model.pieces[:2]][-1] != UNKNOWN:
@@ -281,7 +281,7 @@ def _albert(parts: Parts) -> Library:
 
 
 def _fairseq(model: SentencePiece, vocabulary: Vocabulary, unknown: int, parts: Parts) -> Library:
-    """<s> a </s></s> b </s>, all of type 0."""
+    """Build a tokenizer with <s> a </s></s> b </s>, all of type 0."""
     library = Library(Unigram(vocabulary, unk_id=unknown, byte_fallback=False))
     if model.charsmap:
         library.normalizer = normalizers.Precompiled(model.charsmap)
@@ -308,7 +308,7 @@ def _spaces(library: Library, parts: Parts) -> None:
 
 
 def _put(library: Library, parts: Parts, model: SentencePiece) -> None:
-    """Add the special tokens; where no file speaks of any without a role, the model's own."""
+    """Add the special tokens; the model's own where no file names any without a role."""
     own: list[str | AddedToken] = [
         AddedToken(piece.text, normalized=False, special=piece.type == CONTROL)
         for piece in model.pieces

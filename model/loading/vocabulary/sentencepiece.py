@@ -48,7 +48,7 @@ def read_sentencepiece(path: Path) -> SentencePiece:
     """Read a unigram model.
 
     Raises:
-        CheckpointError: the file is no such model, or asks for what the conversion leaves out.
+        CheckpointError: the file is not such a model, or asks for what the conversion leaves out.
     """
     try:
         model = _model(path.read_bytes())
@@ -124,7 +124,7 @@ def _fields(content: bytes) -> Iterator[Field]:
 
 
 def _varint(content: bytes, at: int) -> tuple[int, int]:
-    """Return an integer, and where what follows it begins."""
+    """Return an integer and the place after it."""
     number = 0
     for index, byte in enumerate(content[at : at + VARINT_BYTES]):
         number |= (byte & 0x7F) << (7 * index)
