@@ -1,6 +1,6 @@
 """Start the service on a Ray of its own or on a cluster, and stop it without a trace.
 
-    preflight     what Ray would wait for in vain is there
+    preflight     everything is there that Ray would wait for in vain
     workspace     a private directory, and the sweeper that outlives us and keeps the logs
     ports         the service's port is free; a block for Ray and HAProxy
     environment   set before ray is imported
@@ -8,8 +8,8 @@
     application   deployed; ready when /ready says so
     door          HAProxy refuses before the application goes, and shuts after (drain.py)
 
-Each is left in the opposite order. Ray is imported inside functions: it reads the environment
-when it is. So is what imports torch, which takes seconds that --help has not.
+They end in the opposite order. Ray is imported inside functions, since it reads the environment
+on import. So is what imports torch, which takes seconds that --help cannot spare.
 """
 
 import os
@@ -28,10 +28,10 @@ from service.preflight.finding import require, run
 from service.settings import PREFIX, Settings
 
 JOIN_SECONDS = 60  # for a cluster to run a task that takes no time
-STOP_SECONDS = 10  # for Ray to delete what has left, beyond which we leave it alone
+STOP_SECONDS = 10  # for Ray to delete what has left; then we give up on it
 GIVEN_UP_SECONDS = 3  # the same for a start that was ended or failed
-# What starts a process of Ray's that a service on one machine has no use for: its autoscaler, its
-# dashboard's server, and its reader of the workers' files, in whose place relay.py stands
+# Methods that start processes of Ray's which a service on one machine has no use for: the
+# autoscaler, the dashboard's server, and the reader of the workers' files, replaced by relay.py
 UNUSED = ("start_monitor", "start_api_server", "start_log_monitor")
 Say = Callable[[str], None]
 
@@ -93,7 +93,7 @@ def running(settings: Settings, say: Say) -> Iterator[str]:
 
 
 def relayed(path: Path, settings: Settings, say: Say) -> relay.Relay:
-    """Make what passes the replicas' warnings and errors on, and says when a replica has gone."""
+    """Make the relay that passes on replicas' warnings and errors, and says when one has gone."""
     form = settings.log_format
 
     def ended(name: str) -> None:
@@ -103,12 +103,12 @@ def relayed(path: Path, settings: Settings, say: Say) -> relay.Relay:
 
 
 def pinned(settings: Settings) -> Settings:
-    """Name one commit of a hub's model, so that every replica, now and later, loads the same.
+    """Pin a hub's model to one commit, so that every replica, now and later, loads the same.
 
-    A model that is not there is refused before a replica does, ten seconds later.
+    A missing model is refused here, ten seconds before a replica would refuse it.
 
     Raises:
-        StartFailed: the revision cannot be looked up, or our own replicas would find no model, or
+        StartFailed: the revision cannot be looked up, or our own replicas would find no model or
             none that fits.
     """
     from service.preflight.model import CHECKS  # slow to import, as torch is
@@ -124,7 +124,7 @@ def pinned(settings: Settings) -> Settings:
 
 @contextmanager
 def own_ray(settings: Settings, say: Say) -> Iterator[Path]:
-    """Start a Ray of our own, that nothing but this service uses; gives its directory."""
+    """Start a Ray of our own, which only this service uses; gives its directory."""
     kept = workspace.kept()
     with (
         workspace.directory(kept) as run,
@@ -157,7 +157,7 @@ def start_ray(settings: Settings, run: Path, cores: int) -> None:
     import ray
     from ray._private.node import Node
 
-    for name in UNUSED:  # ray.init has no word for it
+    for name in UNUSED:  # ray.init has no option for it
         setattr(Node, name, lambda *_, **__: None)
     try:
         ray.init(
@@ -174,7 +174,7 @@ def start_ray(settings: Settings, run: Path, cores: int) -> None:
 
 @contextmanager
 def cluster(settings: Settings, say: Say) -> Iterator[None]:
-    """Join a running cluster, if it carries requests as promised.
+    """Join a running cluster if it carries requests as promised.
 
     Raises:
         StartFailed: it does not; names each variable that differs.
@@ -220,7 +220,7 @@ def join(settings: Settings) -> list[str]:
 
 @contextmanager
 def deployed(settings: Settings, say: Say, lines: Path | None) -> Iterator[None]:
-    """Deploy the application; at the end let it answer what it admitted, then delete it.
+    """Deploy the application; at the end let it answer what it has admitted, then delete it.
 
     Raises:
         StartFailed: Ray lacks what it needs, or a replica could not start; says why.
@@ -241,15 +241,15 @@ def deployed(settings: Settings, say: Say, lines: Path | None) -> Iterator[None]
         yield
     finally:
         if not dead():
-            # HAProxy is still there while replicas drain; serve.shutdown would end it first.
-            # Ray waits for ever when its controller does not answer; we do not.
+            # HAProxy stays while replicas drain; serve.shutdown would end it first. Ray waits for
+            # ever when its controller does not answer; we do not.
             leave = threading.Thread(target=serve.delete, args=[app.APPLICATION], daemon=True)
             leave.start()
             leave.join(patience)
 
 
 def start_serve(settings: Settings) -> None:
-    """Start what carries requests, where nothing goes by our name yet.
+    """Start Serve and its proxies, where nothing bears our name yet.
 
     Raises:
         StartFailed: something does.
@@ -308,7 +308,7 @@ def forget_settings() -> None:
 
 @contextmanager
 def our_sigterm() -> Iterator[None]:
-    """Keep our handler of SIGTERM through ray.init, which puts one there that exits."""
+    """Keep our SIGTERM handler through ray.init, which installs one that exits."""
     handler = signal.getsignal(signal.SIGTERM)
     try:
         yield
@@ -319,7 +319,7 @@ def our_sigterm() -> Iterator[None]:
 
 
 def check() -> None:
-    """Check that our own Ray still runs; Ray itself restarts only what runs below its raylet.
+    """Check that our own Ray still runs; Ray itself restarts only what runs under its raylet.
 
     Raises:
         Lost: it does not.
@@ -329,7 +329,7 @@ def check() -> None:
 
 
 def dead() -> list[str]:
-    """List the processes of our own Ray that died; on a cluster there are none of ours."""
+    """List the processes of our own Ray that died; on a cluster none are ours."""
     from ray._private.worker import _global_node
 
     return [name for name, _ in _global_node.dead_processes()] if _global_node else []

@@ -1,9 +1,9 @@
 """Drain HAProxy through its admin socket before Ray ends it.
 
-    refuse    new requests are answered 503 by HAProxy itself; those with a replica finish
-    shut      no connection is accepted any more; those that were get their answer
+    refuse    HAProxy itself answers new requests with 503; those with a replica finish
+    shut      no connection is accepted any more; the accepted ones get their answer
 
-In between the application goes. Ray kills HAProxy at the end, with whatever it then holds.
+In between, the application goes. At the end Ray kills HAProxy with whatever it still holds.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ SECONDS = 1.0  # for the connections that were accepted last
 PAUSE_SECONDS = 0.02  # between two looks
 
 # A filter of the kernel's (linux/filter.h) for a socket that listens: a SYN is dropped, all else
-# passes. So who has shaken hands is still accepted; who has not tries again, and is refused.
+# passes. A client that has shaken hands is still accepted; one that has not retries and is refused.
 SYN, FLAGS = 0x02, 13  # the flag, and the byte of a TCP header that holds it
 DROP_SYN = (
     (0x30, 0, 0, FLAGS),  # load the byte
@@ -48,7 +48,7 @@ class Frontend:
         self._directory, self._port = directory, port
 
     def refuse(self, seconds: float) -> None:
-        """Have new requests answered 503, and give those with a replica so long to finish."""
+        """Have new requests answered 503, and give those with a replica some seconds to finish."""
         with suppress(OSError):  # no HAProxy: it died, or the start failed before
             flag = self._node() / FLAG
             flag.write_text(FLAG)
@@ -56,13 +56,13 @@ class Frontend:
             wait(lambda: not self._busy() - {REFUSING}, seconds)
 
     def shut(self) -> None:
-        """Accept nobody, and let those who were accepted have their answer."""
+        """Accept no more clients, and let those accepted have their answer."""
         with suppress(OSError), self._listener() as listener:
             drop_syn(listener)
             wait(lambda: not (backlog(listener) or self._busy()), SECONDS)
 
     def _busy(self) -> set[str]:
-        """Which backends hold requests."""
+        """Return the backends that hold requests."""
         rows = (line.split(",") for line in self._tell("show stat").splitlines())
         return {row[0] for row in rows if row[1:2] == ["BACKEND"] and row[4] != "0"}
 
@@ -73,7 +73,7 @@ class Frontend:
                 return answer.read()
 
     def _listener(self) -> socket.socket:
-        """The socket on which HAProxy accepts connections, which it hands to its successors."""
+        """Return the socket on which HAProxy accepts connections; its successors inherit it."""
         with self._admin() as admin:
             admin.sendall(b"_getsocks\n")
             admin.recv(COUNT_BYTES)
@@ -100,7 +100,7 @@ class Frontend:
             yield admin
 
     def _node(self) -> Path:
-        """The folder of HAProxy's files, the only one: this Ray has one node.
+        """Return the folder of HAProxy's files, the only one: this Ray has one node.
 
         Raises:
             FileNotFoundError: HAProxy was never started.
@@ -125,7 +125,7 @@ def backlog(listener: socket.socket) -> int:
 
 
 def wait(done: Callable[[], bool], seconds: float) -> None:
-    """Wait until it is done, twice in a row, or the time is over."""
+    """Wait until `done` holds twice in a row, or the time is up."""
     deadline, times = time.monotonic() + seconds, 0
     while times < 2 and time.monotonic() < deadline:
         times = times + 1 if done() else 0

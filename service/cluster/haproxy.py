@@ -22,7 +22,7 @@ PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
 def answer(status: str, code: str, title: str, *headers: str) -> str:
-    """Return how HAProxy answers by itself: a row of refusals.py, with an id of its own."""
+    """Return an answer of HAProxy's own: a row of refusals.py, with an id of its own."""
     every = ("X-Content-Type-Options nosniff", "X-Request-Id %[unique-id]")
     lines = "".join(f" hdr {header}" for header in (*headers, *every))
     return (
@@ -32,24 +32,24 @@ def answer(status: str, code: str, title: str, *headers: str) -> str:
     )
 
 
-# While no replica can answer, or none is to
+# While no replica can or should answer
 UNREADY = answer("503", "not_ready", "The replica is not ready.", "Retry-After 1")
 NOWHERE = answer("404", "not_found", "There is nothing at this path.")
 LATE = answer("504", "deadline_exceeded", "The request was not finished by its deadline.")
 SLOW = answer("408", "request_timeout", "The body did not arrive in time.")
-# When no other replica may be asked in its place, or none is left that was not
+# When no other replica may be asked instead, or all have been
 LOST = answer(
     "502", "replica_lost", "The replica broke off before it answered; send the request again."
 )
 FAILED = answer("500", "internal", "The service failed; the request is not to blame.")
-# A request for HTTP/2; what its parser cannot read at all HAProxy answers with a text that no
+# A request for HTTP/2; to what its parser cannot read at all, HAProxy answers with a text that no
 # configuration changes
 UNREAD = answer(
     "400",
     "bad_request",
     "The request is no HTTP/1.1, or its headers contradict each other or announce a body that the "
     "method cannot have.",
-    "Connection close",  # what follows is no request either
+    "Connection close",  # what follows is not a request either
 )
 BUSY = answer(
     "429",
@@ -58,22 +58,22 @@ BUSY = answer(
     "Retry-After 1",
     "Connection close",
 )
-# A file beside the configuration, empty until the service stops; then it holds its own name, and
-# HAProxy is told so (drain.py). A file, since a reload on the way must not forget it.
+# A file next to the configuration, empty until the service stops; then it holds its own name, and
+# HAProxy is told so (drain.py). A file, since a reload meanwhile must not forget it.
 FLAG = "stopping"
 
-# What Ray writes once the node is to go, or has no replica any more. It ends HAProxy after so many
-# seconds, when nothing is on its way there for a moment. Until then every answer has its client
-# connect anew, maybe elsewhere; at the end nobody is let in, so that nobody is cut off.
+# What Ray writes once the node is to go or has lost its last replica. It ends HAProxy after so many
+# seconds, once no request has been under way for a moment. Until then every answer makes its client
+# reconnect, perhaps elsewhere; at the end no client is let in, so that none is cut off.
 DRAINING = "This node is being drained."
-DRAIN_SECONDS, SHUT_SECONDS = 30.0, 5.0  # Ray's least, and of these those without new connections
+DRAIN_SECONDS, SHUT_SECONDS = 30.0, 5.0  # Ray's minimum, and its last part without new connections
 DRAIN = "RAY_SERVE_PROXY_MIN_DRAINING_PERIOD_S"
-SINCE = "draining"  # a file beside the configuration, as old as the drain
+SINCE = "draining"  # a file next to the configuration, as old as the drain
 CLOSE = "    http-after-response set-header Connection close"
 PAUSE = f'    lua-load "{Path(__file__).with_name("pause.lua")}"'
 
-# A request whose head and body came whole can be replayed on another replica, even when
-# the client sent them apart; and no client may take for ever to send one. HTTP/2 in clear text
+# A request whose headers and body arrived whole can be replayed on another replica, even when the
+# client sent them separately; and no client may take for ever to send one. HTTP/2 in clear text
 # would carry a hundred requests on a connection, past all that is counted here.
 DEFAULTS = (
     "    option http-buffer-request",
@@ -88,32 +88,33 @@ DEFAULTS = (
     f"    http-error {FAILED}",
     f"    http-error {UNREAD}",
 )
-# Nothing here changes protocols. Of a request that asks for it a replica would not read the body,
-# and could take what stands there for the next client's request.
+# Nothing here changes protocols. A replica would not read the body of a request that asks for
+# that, and could take it for the next client's request.
 ONE_PROTOCOL = "    http-request del-header upgrade"
-KEEP_ALIVE = "timeout http-keep-alive 65s"  # above the minute for which load balancers keep them
+KEEP_ALIVE = "timeout http-keep-alive 65s"  # above the minute that load balancers keep them
 
-# Whom a replica sees is us; what a client says of itself goes
+# A replica sees us as its client; what the client itself puts in this header is removed
 CLIENT = "    http-request set-header x-headlight-client %[src]"
 
-# Connections beyond Ray's bound, on which only a probe is answered; all others are told to go
+# Connections beyond Ray's bound, on which only probes are answered; all others are turned away
 RESERVE = 128
 PROBES = "path_end /live /ready /health /metrics /-/healthz"
-# Of one client (IPv6: of one network), unless a setting says otherwise: all but these, so that a
-# load balancer can fill every queue; and so many more until they are not even accepted
+# One client (IPv6: one network) may have all connections but these, unless a setting says
+# otherwise, so that a load balancer can fill every queue; and GRACE more before they are not even
+# accepted
 OTHERS, GRACE = 256, 64
-FEW = 8  # connections of a client, to whom alone the last half of the reserve is open
+FEW = 8  # a client with so few connections alone may use the last half of the reserve
 PER_SOURCE = "HEADLIGHT_MAX_SOURCE_CONNECTIONS"
-# What HAProxy itself opens, beside two descriptors a connection: one to the client, one on
+# What HAProxy opens besides two descriptors a connection: one to the client, one to the replica
 OWN_DESCRIPTORS = 256
-# What a replica that hangs is left by
+# Makes HAProxy leave a replica that hangs
 LEAVE = f'    lua-load "{Path(__file__).with_name("leave.lua")}"'
 # Ray's bound, and ours with Ray's behind it
 BOUND = re.compile(r"^    maxconn (?:\d+ # )?(\d+)", re.MULTILINE)
 
-# One that answers its check with another status is leaving: it finishes what it has, gets no more.
-# An error that may be of our own making, as for want of descriptors, only hastens the next check.
-# Ray's own proxy, which would stand in for replicas, is asked for nothing: without one, we say so.
+# A replica that answers its check with another status is leaving: it finishes its work, gets no
+# more. An error that may be our own fault, such as a lack of descriptors, only hastens the next
+# check. Ray's own proxy, which would stand in for replicas, is never asked: without any, we say so.
 SERVERS = {
     r" check backup$": " check backup disabled",
     r"^(    http-check expect status 200)$": r"\1 error-status L7OKC",
@@ -123,15 +124,15 @@ SERVERS = {
 # Before the first choice of a backend: while the service stops, no replica is asked.
 CHOICES = ("    use_backend ", "    default_backend ")
 CHOICE = "    use_backend default_backend"
-# Where no backend is chosen, before Ray's 404: without any application a path may yet be there.
-# The client's next request needs another connection, which soon nobody takes.
+# Where no backend is chosen, before Ray's 404: without any application a path may yet appear.
+# The client's next request needs another connection, which soon will not be accepted.
 REFUSAL = f"    http-request return {UNREADY} hdr Connection close"
 
-# The same with applications: the path is below no prefix, in our words instead of Ray's
+# The same with applications: no prefix leads to the path, in our words instead of Ray's
 ASTRAY = f"    http-request return {NOWHERE}"
 
-# Sections whose listeners show HAProxy's state to all who connect. The counts may be shown to
-# Prometheus: on the address in this variable instead of the loopback
+# Sections whose listeners show HAProxy's state to every client. Prometheus may see the counts: on
+# the address in this variable instead of the loopback
 METRICS_HOST = "HAPROXY_METRICS_HOST"
 PRIVATE = {"frontend prometheus": METRICS_HOST, "listen stats": ""}
 
@@ -148,9 +149,9 @@ def rewrite(
     Args:
         config: as Ray wrote it.
         flag: the file that says whether the service stops.
-        descriptors: most that HAProxy may have open.
-        per_source: most connections of one client; None: all but OTHERS.
-        pause: seconds until nobody is let in any more; None: the node does not drain.
+        descriptors: the most that HAProxy may have open.
+        per_source: the most connections of one client; None: all but OTHERS.
+        pause: seconds until no client is let in any more; None: the node does not drain.
 
     Raises:
         ValueError: a section is missing, so this is not Ray's configuration.
@@ -193,7 +194,7 @@ def rewrite(
 def limits(most: int, per_source: int) -> tuple[str, ...]:
     """Return the rules that refuse connections, before any that choose a replica.
 
-    Which one came too late is settled when it comes: those before it are served.
+    Each connection is judged on arrival: those before it are served.
     """
     return (
         "    stick-table type ipv6 size 100k expire 70s store conn_cur",
@@ -208,7 +209,7 @@ def limits(most: int, per_source: int) -> tuple[str, ...]:
 
 
 def bounded(line: str, section: str, most: int) -> str:
-    """Bound what a line leaves open: connections, and how long a replica that hangs is asked."""
+    """Bound what a line leaves open: connections, and how long a hanging replica is asked."""
     if section == "global":
         return BOUND.sub(f"    maxconn {most + RESERVE} # {most}", line)
     if section == "defaults":
@@ -220,7 +221,7 @@ def bounded(line: str, section: str, most: int) -> str:
 
 
 def closed(line: str, section: str) -> str:
-    """Shut a line's door to others: private listeners, the admin socket, the access log."""
+    """Close to others what a line opens: private listeners, the admin socket, the access log."""
     if section in PRIVATE:
         host = os.environ.get(PRIVATE[section]) or "127.0.0.1"
         return re.sub(r"bind [^ ]*:(\d+)", rf"bind {host}:\1", line)
@@ -257,11 +258,11 @@ def descriptors() -> int:
 
 
 def pause(config: str, since: Path) -> float | None:
-    """Return after how many seconds nobody is let in any more; None while the node does not drain.
+    """Return the seconds until no client is let in any more; None while the node does not drain.
 
     Args:
         config: as Ray wrote it.
-        since: the file that is as old as the drain; a reload on the way must not begin it anew.
+        since: the file that is as old as the drain; a reload meanwhile must not restart it.
     """
     if DRAINING not in config:
         since.unlink(missing_ok=True)

@@ -1,11 +1,11 @@
 """How Ray and HAProxy are told to carry requests, as data.
 
-    promised(settings)      what a client may rely on; on a cluster these belong to the cluster
+    promised(settings)      what clients may rely on; on a cluster these belong to the cluster
     clustered(settings)     these, and what else a cluster's processes should start with
-    placed(settings, ...)   where things of a service of our own lie: ports, paths, its token
+    placed(settings, ...)   where a service with a Ray of its own keeps things: ports, paths, token
 
-Ray reads most of them when ray.serve is imported, and its workers inherit them: they are set
-before the first import of ray. What each is worth: docs/decisions/0015-haproxy.md.
+Ray reads most of them when ray.serve is imported, and its workers inherit them: they are set before
+the first import of ray. Why each has its value: docs/decisions/0015-haproxy.md.
 """
 
 import json
@@ -19,20 +19,19 @@ from pathlib import Path
 from service.cluster import haproxy, network
 from service.settings import KIB, MIB, Settings
 
-# Requests a replica may hold beyond those that wait in our queue: running ones, probes and
-# scrapes. With room to spare, the refusal of a full queue is always ours, never Ray's.
+# Requests a replica may hold beyond those waiting in our queue: running ones, probes and scrapes.
+# With room to spare, the refusal of a full queue is always ours, never Ray's.
 SPARE_REQUESTS = 256
 
 BUFFER_BYTES = 128 * KIB  # a request that fits can be replayed on another replica
-CLIENT_SECONDS = 65  # above the minute for which load balancers keep idle connections
+CLIENT_SECONDS = 65  # above the minute that load balancers keep idle connections
 RELOAD_SECONDS = 120  # Ray's own: how long an HAProxy replaced by a reload may finish answers
 
-# Replicas take memory from the jemalloc that Ray comes with and else keeps from its workers: oneDNN
-# asks for some 1,400 aligned blocks in each pass, for which glibc has no short way before 2.38
-# (docs/decisions/0024). Where Ray has none, glibc's ways with freed memory: one heap for all
-# threads, and what was freed is kept. A thread's own heap gives it back at once, and to fault in
-# tens of MiB again for every batch that shows attention takes longer than to compute it
-# (docs/decisions/0007).
+# Replicas allocate from the jemalloc that Ray ships but withholds from its workers: oneDNN asks for
+# some 1,400 aligned blocks in each pass, for which glibc has no fast path before 2.38
+# (docs/decisions/0024). Where Ray has none, glibc is set to one heap for all threads that keeps
+# what was freed. A thread's own heap gives it back at once, and faulting in tens of MiB again for
+# every batch that shows attention takes longer than computing it (docs/decisions/0007).
 HEAP = {
     "RAY_LD_PRELOAD_ON_WORKERS": "1",
     "MALLOC_ARENA_MAX": "1",
@@ -41,11 +40,11 @@ HEAP = {
 }
 
 # Matrix kernels that are kept, some 0.6 MiB each and four for every number of rows: oneDNN's, and
-# beside them those of each thread, which torch keeps (docs/decisions/0017).
+# in addition those of each thread, which torch keeps (docs/decisions/0017).
 KERNELS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "192", "LRU_CACHE_CAPACITY": "64"}
 
-# How often Ray does what an idle laptop would do ten times a second, or every 5 s: look after its
-# replicas, count its requests, and measure the machine. What each is worth: docs/operations.md.
+# How often Ray checks its replicas, counts its requests and measures the machine: otherwise ten
+# times a second or every 5 s, even on an idle laptop. What each is worth: docs/operations.md.
 CALM = {
     "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.5",
     "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": "5000",
@@ -56,16 +55,16 @@ PROGRAM, WRAPPER = "RAY_SERVE_HAPROXY_BINARY_PATH", "headlight-haproxy"
 FRONTED = "RAY_SERVE_ENABLE_HA_PROXY"  # whether HAProxy is in front of the replicas
 CONNECTIONS = "RAY_SERVE_HAPROXY_MAXCONN"  # of each node's HAProxy, for all that it serves
 
-# What a node that was started with our variables is labelled with, and each replica demands
+# The label of a node that was started with our variables, which each replica demands
 LABEL = {"headlight": "serves"}
 DEMAND = {"label_selector": LABEL}
 LABELLED = {"RAY_OVERRIDE_LABELS": json.dumps(LABEL)}  # which Ray reads when a node starts
 
-AUTHENTICATED = {"RAY_AUTH_MODE": "token"}  # without it, whoever reaches Ray runs code
+AUTHENTICATED = {"RAY_AUTH_MODE": "token"}  # without it, anyone who reaches Ray can run code
 
-# A node told to stop hands its work over for so long; a replica's own time to leave is less.
+# How long a node told to stop hands its work over; a replica's own time to leave is shorter.
 NODE_DRAIN_SECONDS = 90
-RECONNECT_SECONDS = 600  # a node serves on without the head; a reboot takes longer than Ray's 60
+RECONNECT_SECONDS = 600  # nodes serve on without the head node; a reboot exceeds Ray's 60
 
 
 def ongoing(settings: Settings) -> int:
@@ -74,7 +73,7 @@ def ongoing(settings: Settings) -> int:
 
 
 def request_seconds(settings: Settings) -> float:
-    """Return how long a request may take whatever holds it up; our own refusal comes before."""
+    """Return how long a request may take, whatever delays it; our own refusal comes sooner."""
     return settings.deadline_seconds + 5
 
 
@@ -84,7 +83,7 @@ def shutdown_seconds(settings: Settings) -> float:
 
 
 def promised(settings: Settings) -> dict[str, str]:
-    """Return the variables that hold whatever machine the service runs on."""
+    """Return the variables that hold on any machine the service runs on."""
     deadline = math.ceil(settings.deadline_seconds)
     return {
         "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "service.edge.entrance:outermost",
@@ -117,9 +116,9 @@ def promised(settings: Settings) -> dict[str, str]:
 
 
 def source_bound(settings: Settings) -> dict[str, str]:
-    """Return the variable from which HAProxy's wrapper knows the bound of a client's connections.
+    """Return the variable that tells HAProxy's wrapper the bound of a client's connections.
 
-    Not there means the wrapper's own, which differs with the room that a cluster has.
+    Without it the wrapper's own bound holds, which depends on the room that a cluster has.
     """
     most = settings.max_source_connections
     return {} if most is None else {haproxy.PER_SOURCE: str(most)}

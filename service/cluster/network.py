@@ -1,4 +1,4 @@
-"""Ports of a service, how many sockets it may open, who answers at an address, who reaches it."""
+"""A service's ports, its limit of open sockets, what answers at an address, who can reach it."""
 
 import http.client
 import ipaddress
@@ -26,7 +26,7 @@ READY_SECONDS = 60  # from deployed to ready: canary and HAProxy's own checks
 
 @contextmanager
 def block(without: int) -> Iterator[int]:
-    """Hold a block of ports that no other service of this machine holds.
+    """Hold a block of ports that no other service on this machine holds.
 
     A shared range would not do: while HAProxy still lists a replica that died, another
     service's replica could take its port, and its health check would pass.
@@ -76,7 +76,7 @@ def connect(address: str) -> None:
     """Connect once to a cluster's host:port, where Ray would try for minutes.
 
     Raises:
-        OSError: nothing answers there, or something else than Ray.
+        OSError: nothing answers there, or something other than Ray.
     """
     host, separator, port = address.rpartition(":")
     if not separator or not port.isdecimal():
@@ -124,7 +124,7 @@ def reachable(host: str) -> str:
 
 
 def loopback(host: str) -> bool:
-    """Whether nobody but this machine reaches an address we listen on."""
+    """Tell whether only this machine can reach an address we listen on."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -132,10 +132,10 @@ def loopback(host: str) -> bool:
 
 
 def guarded(settings: Settings) -> Settings:
-    """Let only this machine's own names be asked for where nobody else is to ask.
+    """Let only this machine's own names be asked for where only this machine is to ask.
 
-    A web page can have any other name point here, and read what is answered. On a cluster the
-    address is that of each node, by whatever name.
+    A web page can have any other name point here, and read the answers. On a cluster the address
+    is that of each node, by whatever name.
     """
     if settings.allowed_hosts or settings.address or not loopback(settings.host):
         return settings
@@ -144,7 +144,7 @@ def guarded(settings: Settings) -> Settings:
 
 
 def exposed(settings: Settings) -> str | None:
-    """The warning that anybody may ask, where it is so."""
+    """Return the warning that anyone may ask, where that is so."""
     if settings.keyed or loopback(settings.host):
         return None
     return f"warning: no API key is set, so anyone who reaches {settings.host} can use the service"

@@ -1,4 +1,4 @@
-"""A start that failed, and what one waits for, said every few seconds."""
+"""A failed start, and reports every few seconds on what a start waits for."""
 
 import re
 import threading
@@ -17,10 +17,10 @@ class StartFailed(Exception):
 def told(
     say: Callable[[str], None], cause: Callable[[], str], period: float = PERIOD_SECONDS
 ) -> Iterator[None]:
-    """Say every `period` seconds what is waited for, while the block runs.
+    """Say every `period` seconds what the block waits for, while it runs.
 
     Args:
-        cause: says it; asked in a thread of its own, since it may have to wait as well.
+        cause: returns it; called in a thread of its own, since it may have to wait as well.
     """
     over, began = threading.Event(), time.monotonic()
 
@@ -29,7 +29,7 @@ def told(
             try:
                 line = cause()
             except Exception:
-                if over.is_set():  # whom it asks has gone
+                if over.is_set():  # whatever `cause` asks has gone
                     return
                 raise
             if not over.is_set():

@@ -1,11 +1,10 @@
 """The replicas' lines, passed on to the terminal of a service with a Ray of its own.
 
-All replicas write to one named pipe, of which the kernel keeps each line of up to 4,096 bytes
-whole; a slow terminal costs lines and not time. A replica says first who it is, so that its end
-is seen.
+All replicas write to one named pipe, in which the kernel keeps lines of up to 4,096 bytes whole; a
+slow terminal costs lines, not time. A replica first says who it is, so that its end is noticed.
 
-Ray's own way (log_to_driver) reads every line of every file again, a thousand in a tenth of a
-second at most: warnings would come late next to an access log, and a core would read it.
+Ray's own way (log_to_driver) reads every line of every file again, at most a thousand in a tenth of
+a second: with an access log, warnings would come late, and reading it would take a core.
 """
 
 import fcntl
@@ -17,10 +16,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-PIPE_BYTES = 1024 * 1024  # what an unprivileged process may have: some 3,000 lines
+PIPE_BYTES = 1024 * 1024  # the most for an unprivileged process: some 3,000 lines
 LOOK_SECONDS = 0.2  # between two looks at who is still there
 JOIN_SECONDS = 2  # for the last lines
-HELLO = b"\0"  # what begins the line with which a replica says who it is
+HELLO = b"\0"  # begins the line in which a replica says who it is
 
 
 class Relay:
@@ -44,7 +43,7 @@ class Relay:
     def __enter__(self) -> Self:
         os.mkfifo(self.path, 0o600)
         self._pipe = os.open(self.path, os.O_RDWR | os.O_NONBLOCK)  # it ends with no replica
-        with suppress(OSError):  # beyond what this user may have: the usual size does
+        with suppress(OSError):  # more than this user may have: the usual size will do
             fcntl.fcntl(self._pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._thread.start()
         return self
@@ -64,7 +63,7 @@ class Relay:
                 process, _, name = hello.partition(" ")
                 self._replicas[name] = int(process)
             if said := b"\n".join(line for line in lines if not line.startswith(HELLO)):
-                with suppress(OSError, ValueError):  # nobody reads them any more
+                with suppress(OSError, ValueError):  # their reader has gone
                     self._say(said.decode(errors="replace"))
             self._look()
         os.close(self._pipe)

@@ -5,11 +5,11 @@
 Logs move to the folder KEPT and replace those of an earlier run.
 
 The sweeper runs in a session of its own. The service holds the other end of its input and never
-writes: the input ends when the service does, by whatever means, SIGKILL included. Ray's own
-watchers leave HAProxy with its port, and two agents for a minute.
+writes: the input ends when the service does, however it ends, SIGKILL included. Ray's own watchers
+leave HAProxy holding its port, and two agents for a minute.
 
 A process belongs to the service if the directory's name is in its environment; or, since Ray's
-agents overwrite their environment with their title, if it is titled so and has a file open there.
+agents overwrite their environment with their title, if it has that title and a file open there.
 
 Only the standard library is imported, so that the sweeper starts at once.
 """
@@ -32,7 +32,7 @@ STOP_SECONDS = 10  # for the sweeper, beyond which we leave it alone
 
 
 def kept() -> Path | None:
-    """The folder where the last run's logs stay, by the XDG Base Directory Specification.
+    """Return the folder where the last run's logs stay, by the XDG Base Directory Specification.
 
     None where it cannot be made, as on a read-only disk.
     """
@@ -48,10 +48,10 @@ def kept() -> Path | None:
 
 @contextmanager
 def directory(logs: Path | None) -> Iterator[Path]:
-    """Make a private directory, swept with all processes of the service whatever ends us.
+    """Make a private directory, swept with all processes of the service however we end.
 
     Args:
-        logs: where its logs are kept then.
+        logs: where its logs are kept afterwards.
     """
     # Unix sockets have paths of at most 107 bytes, and TMPDIR may be long.
     path = tempfile.mkdtemp(prefix="headlight-", dir="/tmp")
@@ -72,7 +72,7 @@ def directory(logs: Path | None) -> Iterator[Path]:
 
 @contextmanager
 def quiet(log: Path) -> Iterator[None]:
-    """Send what Ray's libraries print to a file; whoever speaks to the user kept a copy."""
+    """Send what Ray's libraries print to a file; what speaks to the user has kept a copy."""
     sys.stdout.flush()
     sys.stderr.flush()
     copies = os.dup(1), os.dup(2)
@@ -91,7 +91,7 @@ def quiet(log: Path) -> Iterator[None]:
 
 
 def belongs(process: Path, directory: str) -> bool:
-    """Say whether a process, by its folder in /proc, is the service's."""
+    """Tell whether a process, given by its folder in /proc, is the service's."""
     try:
         if directory.encode() in (process / "environ").read_bytes():
             return True
@@ -105,7 +105,7 @@ def belongs(process: Path, directory: str) -> bool:
 
 
 def processes(directory: str) -> list[int]:
-    """List the service's processes but the one that started this; without /proc, none."""
+    """List the service's processes except the one that started this; none without /proc."""
     ours = {str(os.getpid()), str(os.getppid())}
     return [
         int(process.name)
@@ -115,7 +115,7 @@ def processes(directory: str) -> list[int]:
 
 
 def keep(directory: Path, kept: Path) -> None:
-    """Leave the logs of this run alone in a folder; where that fails, those of an earlier one."""
+    """Keep only this run's logs in a folder; where that fails, an earlier run's."""
     if not (directory / LOGS).is_dir():
         return  # Ray was never started
     ours = kept / directory.name

@@ -1,1 +1,1 @@
-"""The door: who may ask, what is read of it, and which handler takes it."""
+"""The door: who may ask, what is read of a request, and which handler takes it."""

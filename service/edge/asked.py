@@ -1,4 +1,4 @@
-"""One request on its way through the door, how long it may take, and the reply that it gets."""
+"""One request on its way through the door, the time it may take, and the reply it gets."""
 
 import asyncio
 import math
@@ -22,10 +22,10 @@ Result = TypeVar("Result")
 
 
 async def in_time(work: Awaitable[Result], deadline: float) -> Result:
-    """Return the result of some work, if it comes in time.
+    """Return the result of some work if it arrives in time.
 
     Args:
-        deadline: when it must be there, on time.monotonic's clock.
+        deadline: when it is due, on time.monotonic's clock.
 
     Raises:
         Refused: it is late; work that never awaits cannot be late.
@@ -38,7 +38,7 @@ async def in_time(work: Awaitable[Result], deadline: float) -> Result:
 
 
 def seconds(headers: Mapping[str, str], most: float) -> float:
-    """Return how long this request may take, in seconds, at most `most`.
+    """Return the seconds this request may take, at most `most`.
 
     Raises:
         Refused: the header is not a number of milliseconds.
@@ -56,21 +56,21 @@ class Asked:
     """A request as the door and the handlers see it.
 
     Args:
-        path: its own, below the place where a cluster mounts us, which is `root_path`.
-        headers: by name, in small letters; of a name that stands twice, the first.
+        path: its own, below the prefix under which a cluster mounts us, which is `root_path`.
+        headers: by lower-case name; the first where a name occurs twice.
 
     Attributes:
-        media_type: of its body, in small letters and without parameters; None where it says none.
-        body: all of it, once it has been read.
-        record: what is known of it, once it has `begun`: it has come whole or is refused.
+        media_type: of its body, lower case, without parameters; None if it names none.
+        body: the whole body, once it has been read.
+        record: what is known of it, once it has `begun`: it has arrived whole or is refused.
         key: the name of its API key.
-        client: the address that it comes from, where that is to be told.
-        wording: how it is refused, where its path alone does not say.
-        place: that it takes at the gate, and waited: seconds that it did there.
-        shed: which bound it met, where it is turned away.
-        given: seconds that it gives us, from when it has come whole.
-        until: on time.monotonic's clock, when the door ends it; late: whether it has.
-        closing: whether its connection ends with it, since a body is not read.
+        client: the address it comes from, where that is to be logged.
+        wording: how it is refused, where its path alone does not decide that.
+        place: its place at the gate; waited: the seconds it waited there.
+        shed: the bound it met, where it is turned away.
+        given: the seconds it gives us, counted from when it has arrived whole.
+        until: when the door ends it, on time.monotonic's clock; late: whether the door has.
+        closing: whether its connection ends with it because a body is left unread.
     """
 
     __slots__ = (
@@ -106,7 +106,7 @@ class Asked:
         self.begun = self.late = self.closing = False
 
     def take_body(self) -> bytes:
-        """Return the body, which from then on is its reader's alone."""
+        """Return the body, which from then on belongs to the caller alone."""
         body, self.body = self.body, b""
         return body
 
@@ -115,7 +115,7 @@ class Reply:
     """An answer.
 
     Args:
-        body: all of it, or its pieces, each of which is freed when its reader has taken it.
+        body: the whole, or its pieces, each freed once its reader has taken it.
     """
 
     __slots__ = ("headers", "length", "pieces", "status")

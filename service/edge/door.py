@@ -1,14 +1,14 @@
-"""A replica's one ASGI application: everything that a request passes on its way to a handler.
+"""A replica's one ASGI application: everything a request passes on its way to a handler.
 
     read      its headers, once; whose it is; which operation it asks for
-    check     by the headers alone, what can be refused before the body is read (rules.py)
+    check     what the headers alone let us refuse before the body is read (rules.py)
     gate      room and a turn, where several keys share the replica (gate.py)
     body      within its limits, and in time (reading.py)
     handler   what the operation does (encoding.py, handlers.py)
     send      the answer, counted and named, piece by piece
 
-A refusal is an exception wherever it is known, worded in one place by the dialect of the path. What
-a request takes (memory, room, a turn) is given back in one place.
+A refusal is an exception wherever it arises, worded in one place in the dialect of the path. What a
+request takes (memory, room, a turn) is given back in one place.
 """
 
 import asyncio
@@ -49,12 +49,12 @@ logger = logging.getLogger(__name__)
 
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 REPLICA, WEIGHTS = "x-headlight-replica", "x-headlight-weights"
-AS_TOLD = (b"x-content-type-options", b"nosniff")  # no answer is taken for a script or a page
+AS_TOLD = (b"x-content-type-options", b"nosniff")  # no answer is mistaken for a script
 CLOSE = (b"connection", b"close")
 ID, PARENT, RAW_FROM = REQUEST_ID.encode(), TRACEPARENT.encode(), FROM.encode()
 NONE: Set[str] = frozenset()
-LOOK_SECONDS = 0.25  # between two looks for requests whose time is over
-TIMES = 2  # requests under way, of those that HAProxy sends, before any more POST is refused
+LOOK_SECONDS = 0.25  # between two looks for requests whose time is up
+TIMES = 2  # times what HAProxy sends: with more requests under way, POSTs are refused
 
 
 class Door:
@@ -63,7 +63,7 @@ class Door:
     Args:
         scrape: the metrics of all replicas, as Prometheus text or, if asked, as OpenMetrics.
         targets: host:port of each replica; None where none has an address of its own.
-        fronted: whether HAProxy is in front, which says whom it has accepted.
+        fronted: whether HAProxy is in front and names the client it accepted.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Door:
         self._routes = Routes(lambda row: (encoding if row.parse else own).handler(row))
         replica.metrics.expect(expected())
         self._ring = follow_keys(settings.api_keys, settings.api_keys_file)
-        self._shared = self._ring.keys  # the keys among which there is sharing
+        self._shared = self._ring.keys  # the keys that share
         self._keys, self._rules = Keys(settings, self._shared), Rules(settings)
         most = ingress.ongoing(settings)
         self.gate = Gate(tenants(self._shared), most)
@@ -97,7 +97,7 @@ class Door:
         ]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, below the place that `root_path` says."""
+        """Answer one request, below the prefix `root_path`."""
         if scope["type"] != "http":
             return
         asked, raw, twice = self._read(scope)
@@ -117,7 +117,7 @@ class Door:
                 reply = self._refuse(asked, raw, _late(asked, client, cancelled))
             except Exception as error:
                 reply = self._refuse(asked, raw, error)
-            asked.until = math.inf  # however slow its reader, which its connection ends
+            asked.until = math.inf  # however slow its reader: the connection cuts that off
             if asked.place:
                 self.gate.begin(asked.place)
             await self._send(asked, reply, scope, send)
@@ -134,11 +134,11 @@ class Door:
             asked.hold.release()
 
     def _read(self, scope: Scope) -> tuple[Asked, RawHeaders, Set[str]]:
-        """Read what stands before the body."""
+        """Read everything before the body."""
         raw: RawHeaders = scope["headers"]
         headers = rules.read(raw)
         given = headers.pop(FROM, None)
-        if given is not None:  # which is HAProxy's
+        if given is not None:  # HAProxy's header
             raw = [pair for pair in raw if pair[0] != RAW_FROM]
         root, path = scope.get("root_path", ""), scope["path"]
         if root:
@@ -162,11 +162,11 @@ class Door:
     async def _enter(
         self, asked: Asked, raw: RawHeaders, twice: Set[str], receive: Receive
     ) -> None:
-        """Let a request in, with its body read.
+        """Let a request in and read its body.
 
         Raises:
             Refused: why it may not come in.
-            ClientDisconnect: its body does not come.
+            ClientDisconnect: its body does not arrive.
         """
         if self._ring.keys is not self._shared:
             self._share()
@@ -189,26 +189,26 @@ class Door:
         asked.body = await self._bodies.read(asked, receive)
 
     def _share(self) -> None:
-        """Share among the keys that let in now."""
+        """Share the replica among the keys that let in now."""
         self._shared = self._ring.keys
         self._keys.follow(self._shared)
         self.gate.follow(tenants(self._shared))
         self._replica.share()
 
     async def _take_place(self, asked: Asked) -> None:
-        """Take a request's room; a key that has too much under way is refused, but not at once."""
+        """Take a request's room; refuse a key with too much under way, though not at once."""
         OWNER.set(asked.key)
         try:
             asked.place = self.gate.take(asked.key)
         except gate.Full as full:
-            self._under_way.discard(asked)  # to wait for its refusal is no work
+            self._under_way.discard(asked)  # waiting for its refusal is no work
             if full.seconds:
                 await asyncio.sleep(full.seconds)
             asked.shed = UNDER_WAY
             raise Refused(OVERLOADED, retry_after=1) from None
 
     async def _take_turn(self, asked: Asked) -> None:
-        """Wait for a request's turn; to look at metrics asks for no work, and takes none."""
+        """Wait for a request's turn; reading metrics is no work and takes none."""
         if asked.place:
             most = min(asked.given, self._deadline)
             try:
@@ -218,7 +218,7 @@ class Door:
                 raise Refused("deadline_exceeded") from None
 
     def _begin(self, asked: Asked, raw: RawHeaders) -> Record:
-        """Begin to watch a request, which has come whole or is refused."""
+        """Begin to watch a request that has arrived whole or is refused."""
         asked.begun = True
         record = asked.record = Record(
             asked.route.label if asked.route else UNKNOWN,
@@ -239,7 +239,7 @@ class Door:
         """Do what a request asks for.
 
         Raises:
-            Exception: which service/refusals.py gives a status.
+            Exception: one to which service/refusals.py gives a status.
         """
         if (route := asked.route) is None:
             return self._preflight(asked, scope)
@@ -248,11 +248,11 @@ class Door:
             self._replica.trust()
         reply = await route.handle(asked)
         if route.trusts:
-            self._replica.trust()  # it may have become wrong meanwhile
+            self._replica.trust()  # it may have gone wrong meanwhile
         return reply
 
     def _preflight(self, asked: Asked, scope: Scope) -> Reply:
-        """Answer a browser that asks whether a page may ask; refuse all else that has no route."""
+        """Answer a browser's preflight; refuse everything else that has no route."""
         asks = asked.method == "OPTIONS" and "access-control-request-method" in asked.headers
         if self._cors and asks and "origin" in asked.headers:
             answer = self._cors.preflight_response(Headers(raw=scope["headers"]))
@@ -261,11 +261,11 @@ class Door:
         raise self._routes.refuse(asked.path)[2]
 
     def _refuse(self, asked: Asked, raw: RawHeaders, error: Exception) -> Reply:
-        """Word what a request is refused for; the one place where errors become refusals."""
+        """Word a request's refusal; the one place where errors become refusals."""
         record = asked.record if asked.begun else self._begin(asked, raw)
         asked.hold.release()
         if isinstance(error, ClientDisconnect):
-            return Reply(status=CLIENT_CLOSED)  # nobody reads it, but it is counted
+            return Reply(status=CLIENT_CLOSED)  # it has no reader, but it is counted
         refused = refusal(error)
         say = asked.wording or (asked.route and asked.route.say)
         if not say:
@@ -284,21 +284,22 @@ class Door:
         return Reply(problem.body, problem.status, headers, problem.media_type)
 
     async def _send(self, asked: Asked, reply: Reply, scope: Scope, send: Send) -> None:
-        """Send an answer piece by piece, each when its reader has taken the one before.
+        """Send an answer piece by piece, each once its reader has taken the one before.
 
-        Its head leaves with the first piece: of a replica that dies before, others can be asked.
+        Status and headers leave with the first piece: if the replica dies before, another can be
+        asked.
         """
         record = asked.record
         headers = [*reply.headers, *self._names, (ID, asked.request_id.encode())]
         if record.trace:
             headers.append((PARENT, record.trace.traceparent.encode()))
-        if asked.closing:  # what was not read must not be taken for the next request
+        if asked.closing:  # what was left unread must not pass for the next request
             headers.append(CLOSE)
         start = {"type": "http.response.start", "status": reply.status, "headers": headers}
         record.bytes, record.code = reply.length, reply.status
         if reply.length <= PIECE_BYTES:
             body = reply.pieces[0] if len(reply.pieces) == 1 else b"".join(reply.pieces)
-            self._end(asked)  # before the client can know, so that its count is ours
+            self._end(asked)  # before the client can know, so that it finds itself counted
             await self._start(asked, start, scope, send)
             return await send({"type": "http.response.body", "body": body, "more_body": False})
         record.code, record.bytes = CLIENT_CLOSED, 0
@@ -316,23 +317,23 @@ class Door:
             await send({"type": "http.response.body", "body": piece, "more_body": more})
             if more:
                 hold.keep("answers", reply.length - record.bytes)
-                await asyncio.sleep(0)  # others, and word that the client has left
+                await asyncio.sleep(0)  # lets others run, and the news in that the client has left
 
     async def _start(
         self, asked: Asked, start: dict[str, object], scope: Scope, send: Send
     ) -> None:
-        """Begin an answer; pages of the origins that may ask may read it too."""
+        """Begin an answer; pages of the allowed origins may read it too."""
         if self._cors and "origin" in asked.headers:
             return await self._cors.send(start, send, Headers(raw=scope["headers"]))
         await send(start)
 
     def _end(self, asked: Asked) -> None:
-        """Count a request, which has been answered or has ended otherwise."""
+        """Count a request that has been answered or has ended otherwise."""
         if asked.begun:
             self._observer.end(asked.record)
 
     def _look(self) -> None:
-        """End the requests whose time is over, and look again while there are any."""
+        """End the requests whose time is up, and look again while there are any."""
         now, self._looking = time.monotonic(), None
         for asked in self._under_way:
             if asked.until < now and not asked.late:
@@ -344,7 +345,7 @@ class Door:
 
 
 def _late(asked: Asked, client: Client, cancelled: asyncio.CancelledError) -> Exception:
-    """Return why the door ended a request; what others cancelled stays cancelled."""
+    """Return why the door ended a request; a cancellation by others stays one."""
     if client.left or not asked.late:
         raise cancelled
     asked.task.uncancel()
@@ -354,7 +355,7 @@ def _late(asked: Asked, client: Client, cancelled: asyncio.CancelledError) -> Ex
 
 
 def _cut(pieces: deque[bytes]) -> Iterator[bytes]:
-    """Cut an answer into pieces that each wait for the reader, and forget each."""
+    """Cut an answer into pieces that each wait for the reader, keeping none."""
     while pieces:
         piece = pieces.popleft()
         if len(piece) <= PIECE_BYTES:
@@ -365,7 +366,7 @@ def _cut(pieces: deque[bytes]) -> Iterator[bytes]:
 
 
 def _cors(origins: Sequence[str]) -> CORSMiddleware | None:
-    """Let pages of these origins ask and read; without any, no answer says a word of it."""
+    """Let pages of these origins ask and read; without any, no answer mentions CORS."""
     if not origins:
         return None
     return CORSMiddleware(
@@ -378,4 +379,4 @@ def _cors(origins: Sequence[str]) -> CORSMiddleware | None:
 
 
 async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
-    """Stand where Starlette's class has an application; its own methods are called."""
+    """Stand in for the application of Starlette's class, of which only the methods are called."""

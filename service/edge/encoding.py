@@ -1,4 +1,4 @@
-"""Every route that encodes: parse, run, write, whatever API it is of."""
+"""Every route that encodes, in whichever API: parse, run, write."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -14,11 +14,11 @@ from service.encode.answer import JSON
 from service.replica import Replica
 
 Handler = Callable[[Asked], Awaitable[Reply]]
-DRY_RUN = "dry_run"  # a switch in the query: what an answer would cost
+DRY_RUN = "dry_run"  # a switch in the query that asks what an answer would cost
 
 
 class Encoding:
-    """Makes the handlers of one replica.
+    """Makes the encoding handlers of one replica.
 
     Args:
         beside: where large bodies are parsed.
@@ -36,7 +36,7 @@ class Encoding:
         )
 
     def handler(self, operation: Operation) -> Handler:
-        """Return what answers an operation that has a parser."""
+        """Return the handler of an operation that has a parser."""
         replica, served, parse = self._replica, self._served, operation.parse
         media_types, priced = operation.media_types, DRY_RUN in operation.query
         if parse is None:

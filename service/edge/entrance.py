@@ -1,9 +1,10 @@
-"""What Ray's server calls in place of Ray's own application: this process's door, or a wall.
+"""The application that Ray's server calls instead of Ray's own: this process's door, or a wall.
 
-A replica's process has a door, once the replica has started. A process of Ray's proxy has none:
-HAProxy carries the requests, and none is to pass by Ray's proxy, which knows none of our limits.
-Ray's own application answers its probe, and says where Ray has put us: a Serve configuration's
-`route_prefix`, which may change while we serve. Requests pass it by (docs/decisions/0023).
+A replica's process has a door once the replica has started. A process of Ray's proxy has none:
+HAProxy carries the requests, and none may go through Ray's proxy, which knows none of our limits.
+Ray's own application answers Ray's probe, and says where Ray has mounted us: a Serve
+configuration's `route_prefix`, which may change while we serve. Requests bypass it
+(docs/decisions/0023).
 
 Ray's proxy, which has no model, imports this file too: it imports nothing large.
 """
@@ -24,9 +25,9 @@ from service.refusals import MEDIA_TYPE, Refused
 
 logger = logging.getLogger(__name__)
 
-PROBE, ROUTES = "/-/healthz", "/-/routes"  # Ray's: the probe, and where it has put an application
-PLACED_SECONDS = 2.0  # until Ray is asked again where that is
-# A probe that says more than that it is one goes to the door, which refuses it
+PROBE, ROUTES = "/-/healthz", "/-/routes"  # Ray's: the probe, and where applications are mounted
+PLACED_SECONDS = 2.0  # until Ray is asked again where we are mounted
+# A probe with any of these headers is more than a probe: it goes to the door, which refuses it
 BODIES = frozenset((b"content-length", b"transfer-encoding", b"upgrade"))
 
 
@@ -34,34 +35,34 @@ class Doorway:
     """Where a replica leaves its door for Ray's server, which is made after it."""
 
     door: ASGIApp | None = None
-    loop: asyncio.AbstractEventLoop | None = None  # in which it serves
+    loop: asyncio.AbstractEventLoop | None = None  # the loop in which it serves
 
 
 HERE = Doorway()
 
 
 def outermost() -> list[Middleware]:
-    """Return what wraps Ray's application; Ray calls it before it starts a server."""
+    """Return the middleware around Ray's application; Ray calls this before it starts a server."""
     transport.install()
     return [Middleware(Entrance)]
 
 
 class Entrance:
-    """Leads requests to the door, past Ray's application.
+    """Leads requests past Ray's application to the door.
 
     Args:
         ray: Ray's application.
-        doorway: where the door is to be found.
+        doorway: where the door will be found.
     """
 
     def __init__(self, ray: ASGIApp, doorway: Doorway = HERE) -> None:
         self._ray, self._doorway = ray, doorway
         self._place: str | None = None  # the part of a request's path that is Ray's
-        self._until = 0.0  # when Ray is asked again
+        self._until = 0.0  # when to ask Ray again
         self._asking: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":  # none of ours, so no key and no host lets it in
+        if scope["type"] == "websocket":  # we serve none, so no key and no host lets it in
             return await send({"type": "websocket.close"})
         if scope["type"] != "http" or self._probes(scope):
             return await self._ray({**scope, "headers": []}, receive, send)
@@ -74,17 +75,17 @@ class Entrance:
         await door(scope, receive, send)
 
     def _probes(self, scope: Scope) -> bool:
-        """Whether a request is Ray's probe, and nothing more."""
+        """Tell whether a request is Ray's probe and nothing more."""
         if scope["path"] != scope.get("root_path", "") + PROBE:
             return False
         named = {name for name, _ in scope["headers"]}
         return scope["method"] in ("GET", "HEAD") and named.isdisjoint(BODIES)
 
     async def _learn(self) -> None:
-        """Have Ray say where we are; those who come meanwhile wait for the same answer."""
+        """Ask Ray where we are mounted; requests that arrive meanwhile await the same answer."""
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask())
-        await asyncio.shield(self._asking)  # one that leaves does not end it for the others
+        await asyncio.shield(self._asking)  # a client that leaves does not end it for others
 
     async def _ask(self) -> None:
         said = list[Message]()
@@ -102,7 +103,7 @@ class Entrance:
                 raise RuntimeError("RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD must not be 1")
             async with asyncio.timeout(PLACED_SECONDS):
                 await self._ray({**asks, "headers": []}, receive, send)
-            if said[0]["status"] == 200:  # else Ray has not put us anywhere yet
+            if said[0]["status"] == 200:  # else Ray has not mounted us yet
                 body = b"".join(message.get("body", b"") for message in said)
                 self._place = max(json.loads(body), key=len).rstrip("/")
         except Exception:
@@ -117,7 +118,7 @@ async def _refuse(send: Send) -> None:
     headers = {
         "content-type": MEDIA_TYPE,
         "retry-after": "1",
-        "connection": "close",  # a body may follow, which nobody reads
+        "connection": "close",  # a body may follow, and is not read
         "x-content-type-options": "nosniff",
         REQUEST_ID: request_id,
     }

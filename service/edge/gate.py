@@ -1,20 +1,20 @@
-"""The gate at the door: whose requests may come in, how many, and when.
+"""The gate at the door: whose requests may enter, how many, and when.
 
 Where several keys share a replica, each has room and takes turns; with one key or none, all pass.
 
-    room    One key's requests never take all the room that a replica has. A key may have twice as
-            many under way as there is room left: alone two thirds of all, several keys less each,
-            and however many flood, one more finds room.
-    turns   While another key asks for little, one's requests pass a few at a time. Each that passes
-            costs the event loop milliseconds, and in each of its rounds the loop does all that is
+    room    One key's requests never take all of a replica's room. A key may have twice as many
+            under way as there is room left: two thirds of the whole for one key alone, less for
+            each of several; and however many keys flood, one more finds room.
+    turns   While another key asks for little, a key's requests pass a few at a time. Each that
+            passes costs the event loop milliseconds, and each round of the loop does all that is
             ready: of a hundred requests under way, each waits for all others several times. The
             engine's fair queue comes too late for that. So a key may have as many inside as the
-            other key has, or just had, that asks for least, and MOST at any rate.
+            least demanding other key has, or just had, and at most MOST.
 
-A key that asks once in a while leaves the others all they can take, and finds room all the same
-when it comes: as long as it is known, their requests pass one in each round of the loop, which is
-no fewer, but in short rounds. What may not pass yet is parked, a future in its key's line, its body
-not read, and costs the loop nothing.
+A key that asks once in a while leaves the others all they can take, and still finds room when it
+asks: while it is known, their requests pass one per round of the loop, which is no fewer, but in
+short rounds. A request that may not pass yet is parked as a future in its key's line, its body
+unread, and costs the loop nothing.
 
 Source of the room: Choudhury and Hahne 1998, "Dynamic Queue Length Thresholds for Shared-Memory
 Packet Switches".
@@ -26,23 +26,23 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection
 
-SHARE = 2  # of the room that is left
-MOST = 64  # requests inside of one key, where there are several
-# What takes longer waits for the model and not for the loop: others of its key need not wait for it
+SHARE = 2  # times the room that is left
+MOST = 64  # requests of one key inside, where there are several keys
+# A request that takes longer waits for the model, not the loop: others of its key need not wait
 LONG_SECONDS = 1.0
 REFUSALS_A_SECOND, LONGEST_PAUSE_SECONDS = 50, 5.0  # of a key that asks too much at once
 JUST_SECONDS = 0.1  # and up to twice as long; a key that asks ten times a second is always there
-LATELY_SECONDS = 10.0  # then a key that asks no more counts no more
+LATELY_SECONDS = 10.0  # after which a silent key no longer counts
 
 
 class Just:
-    """A count, and the most it just was."""
+    """A count, and its recent maximum."""
 
     def __init__(self) -> None:
         self.count, self._window, self._most, self._before = 0, 0, 0, 0
 
     def most(self, now: float) -> int:
-        """Return the most since the window of time before this one began."""
+        """Return the maximum since the start of the previous time window."""
         window = int(now // JUST_SECONDS)
         if window > self._window:
             self._before = self._most if window == self._window + 1 else self.count
@@ -50,7 +50,7 @@ class Just:
         return max(self._most, self._before)
 
     def change(self, by: int, now: float) -> None:
-        """Count from now on so many more."""
+        """Add to the count from now on."""
         self.most(now)
         self.count += by
         self._most = max(self._most, self.count)
@@ -62,7 +62,7 @@ class Line:
     def __init__(self) -> None:
         self.under_way = self.inside = 0
         self.just = Just()
-        self.came = -math.inf  # the last of them
+        self.came = -math.inf  # when the last of them came
         self.passed = False  # whether one has, in this round of the loop
         self.refused = 0.0  # when the last of its refusals leaves
         self.parked = deque[asyncio.Future[None]]()
@@ -83,7 +83,7 @@ class Full(Exception):
     """A key has as many requests under way as it may.
 
     Args:
-        seconds: that its refusal is to wait, since those who are refused come again.
+        seconds: how long to delay its refusal, since refused clients come again.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -92,12 +92,12 @@ class Full(Exception):
 
 
 class Gate:
-    """Gives each key's requests their room, and lets them pass first come, first served.
+    """Gives each key's requests room, and lets them pass first come, first served.
 
     Args:
-        names: of the keys; a single one has all the room and no others to wait for.
-        most: requests that there is room for.
-        clock: seconds.
+        names: of the keys; a single one has all the room and waits for no others.
+        most: requests there is room for.
+        clock: in seconds.
     """
 
     def __init__(
@@ -108,17 +108,17 @@ class Gate:
         self.follow(names)
 
     def follow(self, names: Collection[str]) -> None:
-        """Share among other keys from now on; one that stays keeps its line."""
+        """Share among these keys from now on; a key that stays keeps its line."""
         before, self.several = self.lines, len(names) > 1
         self.lines = {name: before.get(name) or Line() for name in names}
         for line in before.values():
             self._pass(line)  # there may be fewer to wait for
 
     def take(self, name: str) -> Place | None:
-        """Give a request of a key its room; None where there are no others to leave some to.
+        """Give a key's request its room; None where there are no others to leave room for.
 
         Raises:
-            Full: there is none for it.
+            Full: there is no room for it.
         """
         if not self.several or (line := self.lines.get(name)) is None:
             return None
@@ -129,10 +129,10 @@ class Gate:
         return Place(line)
 
     async def wait(self, place: Place, seconds: float) -> float:
-        """Wait until a request may pass; return for how long, 0 where it need not.
+        """Wait until a request may pass; return the seconds waited, 0 where it need not wait.
 
         Raises:
-            TimeoutError: it may not pass in time.
+            TimeoutError: its turn does not come in time.
         """
         line = place.line
         line.came = came = self._clock()
@@ -148,7 +148,7 @@ class Gate:
         return 0.0 if free else self._clock() - came
 
     def begin(self, place: Place) -> None:
-        """End a request's turn, since its answer begins: its reader may be slow."""
+        """End a request's turn as its answer begins: its reader may be slow."""
         if place.timer:
             place.timer.cancel()
         self._leave(place)
@@ -163,7 +163,7 @@ class Gate:
         self.total -= 1
 
     def _pause(self, line: Line) -> float:
-        """Seconds that a refusal of a key's flood is to wait."""
+        """Return the seconds to delay a refusal while a key floods."""
         now = self._clock()
         next_ = max(line.refused + 1 / REFUSALS_A_SECOND, now)
         line.refused = min(next_, now + LONGEST_PAUSE_SECONDS)
@@ -179,13 +179,13 @@ class Gate:
                 await future
         except BaseException:
             if not future.cancelled():
-                self._step_out(line)  # its turn came as it gave up
+                self._step_out(line)  # its turn came just as it gave up
             elif future in line.parked:
                 line.parked.remove(future)
             raise
 
     def _leave(self, place: Place) -> None:
-        """End a turn, if it has not ended."""
+        """End a turn unless it has ended."""
         if place.inside:
             place.inside = False
             self._step_out(place.line)
@@ -203,7 +203,7 @@ class Gate:
                 self._enter(line)
 
     def _enter(self, line: Line) -> None:
-        """Count one that passes; where another key is known, the next passes in the next round."""
+        """Count a passing request; where another key is known, the next waits for another round."""
         line.inside += 1
         since = self._clock() - LATELY_SECONDS
         if any(other.came > since for other in self.lines.values() if other is not line):
@@ -215,11 +215,11 @@ class Gate:
         self._pass(line)
 
     def _may_pass(self, line: Line) -> bool:
-        """Whether one more of a key may be inside now."""
+        """Tell whether one more request of a key may be inside now."""
         return not line.passed and (not line.inside or line.inside < self._inside(line))
 
     def _inside(self, line: Line) -> int:
-        """How many of a key may be inside now."""
+        """Return how many requests of a key may be inside now."""
         now = self._clock()
         others = (other.just.most(now) for other in self.lines.values() if other is not line)
         return min([MOST, *(most for most in others if most)])

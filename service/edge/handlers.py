@@ -1,4 +1,4 @@
-"""What the routes answer that do not encode."""
+"""The handlers of the routes that do not encode."""
 
 import asyncio
 import os
@@ -50,43 +50,43 @@ class Handlers:
         self._beside = beside
 
     def handler(self, operation: Operation) -> Handler:
-        """Return what answers an operation, by the name that it has in the table."""
+        """Return the handler of an operation, by its name in the table."""
         handler: Handler = getattr(self, operation.handler)
         return handler
 
     async def attend(self, asked: Asked) -> Reply:
-        """POST /v1/attend: the mechanism without a model."""
+        """Answer POST /v1/attend: the mechanism without a model."""
         lessons = self._replica.lessons
         return await self._teach(asked, lessons.read_attend, lessons.attend)
 
     async def explain(self, asked: Asked) -> Reply:
-        """POST /v1/explain: one text through one layer, step by step."""
+        """Answer POST /v1/explain: one text through one layer, step by step."""
         lessons = self._replica.lessons
         return await self._teach(asked, lessons.read_explain, lessons.explain)
 
     async def heads(self, asked: Asked) -> Reply:
-        """GET /v1/heads: what each head of the model does, as measured."""
+        """Answer GET /v1/heads: what each head of the model does, as measured."""
         most = self._replica.settings.deadline_seconds
         asked.record.given_seconds = seconds(asked.headers, most)
         return _json(await self._replica.heads.answer(self._deadline(asked)))
 
     async def live(self, asked: Asked) -> Reply:
-        """GET /live: the process answers."""
+        """Answer GET /live: the process answers."""
         return _json({"status": "live"})
 
     async def ready(self, asked: Asked) -> Reply:
-        """GET /ready: the forward path lately proved itself."""
+        """Answer GET /ready: the forward path proved itself lately."""
         self._replica.check_ready()
         return _json({"status": "ready"})
 
     async def info(self, asked: Asked) -> Reply:
-        """GET /info: the model and the limits, and what other APIs' clients look for."""
+        """Answer GET /info: the model, the limits, and what clients of other APIs look for."""
         info, workers = self._replica.info(), len(os.sched_getaffinity(0))
         classes = self._replica.lanes.model.classes
         return _json({**info, **tei.info(info, classes, workers)})
 
     async def metrics(self, asked: Asked) -> Reply:
-        """GET /metrics: every replica's metrics, or this one's."""
+        """Answer GET /metrics: every replica's metrics, or this one's."""
         openmetrics = _prefers_openmetrics(asked.headers.get("accept", ""))
         media_type = OPENMETRICS if openmetrics else TEXT
         if envelope.choice(asked.query, "scope", SCOPES) == "replica":
@@ -96,7 +96,7 @@ class Handlers:
         return Reply(page, 200, {"vary": "accept"}, media_type)
 
     async def targets(self, asked: Asked) -> Reply:
-        """GET /metrics/targets: the replicas' own addresses, as Prometheus discovers them."""
+        """Answer GET /metrics/targets: the replicas' addresses, as Prometheus discovers them."""
         if self._targets is None:
             raise Refused("not_found", detail="replicas have no addresses of their own here")
         path = f"{asked.root_path}/metrics"
@@ -104,36 +104,36 @@ class Handlers:
         return _json([{"targets": await self._targets(), "labels": labels}])
 
     async def docs(self, asked: Asked) -> Reply:
-        """GET /docs: the API for people."""
+        """Answer GET /docs: the API for people."""
         page, policy = site.docs()
         return Reply(page, 200, {"content-security-policy": policy}, site.HTML)
 
     async def page(self, asked: Asked) -> Reply:
-        """GET /: what every head attends to, for people."""
+        """Answer GET /: what every head attends to, for people."""
         page = site.attention(asked.root_path)
         return Reply(page, 200, {"content-security-policy": site.POLICY}, site.HTML)
 
     async def part(self, asked: Asked) -> Reply:
-        """GET /page/...: a file of that page."""
+        """Answer GET /page/...: a file of that page."""
         body, kind = site.part(asked.path.removeprefix(PART))
         return Reply(body, 200, {"cache-control": "no-cache"}, kind)
 
     async def openapi(self, asked: Asked) -> Reply:
-        """GET /openapi.json: the API for programs."""
+        """Answer GET /openapi.json: the API for programs."""
         servers = [{"url": asked.root_path or "/"}]
         return _json(await asyncio.to_thread(document) | {"servers": servers})
 
     async def models(self, asked: Asked) -> Reply:
-        """GET /v1/models."""
+        """Answer GET /v1/models."""
         return Reply(openai.models(self._replica.name), media_type=JSON)
 
     async def model(self, asked: Asked) -> Reply:
-        """GET /v1/models/{id}."""
+        """Answer GET /v1/models/{id}."""
         model = openai.model(self._replica.name, asked.path_params["id"])
         return Reply(model, media_type=JSON)
 
     async def infinity_models(self, asked: Asked) -> Reply:
-        """GET /models."""
+        """Answer GET /models."""
         replica, waiting = self._replica, self._replica.batcher.waiting_requests
         stats = {
             "queue_fraction": waiting / replica.settings.max_waiting_requests,
@@ -145,7 +145,7 @@ class Handlers:
         return Reply(models, media_type=JSON)
 
     async def tokenize(self, asked: Asked) -> Reply:
-        """POST /tokenize: texts as tokens."""
+        """Answer POST /tokenize: texts as tokens."""
         deadline, record = self._deadline(asked), asked.record
         body = await self._parse(asked, TokenizeRequest.model_validate_json)
         texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
@@ -155,7 +155,7 @@ class Handlers:
         return await self._written(pieces, deadline, record)
 
     async def decode(self, asked: Asked) -> Reply:
-        """POST /decode: token ids as text."""
+        """Answer POST /decode: token ids as text."""
         deadline, record = self._deadline(asked), asked.record
         body = await self._parse(asked, DecodeRequest.model_validate_json)
         pieces = await self._replica.vocabulary.decode(
@@ -164,33 +164,33 @@ class Handlers:
         return await self._written(pieces, deadline, record)
 
     async def health(self, asked: Asked) -> Reply:
-        """GET /health: what GET /ready says, with no body."""
+        """Answer GET /health: what GET /ready says, without a body."""
         self._replica.check_ready()
         return Reply()
 
     async def server(self, asked: Asked) -> Reply:
-        """GET /v2: the server and what it can beyond the protocol."""
+        """Answer GET /v2: the server and what it can do beyond the protocol."""
         names = {"name": "headlight", "version": version("headlight")}
         return _json({**names, "extensions": ["binary_tensor_data"]})
 
     async def server_live(self, asked: Asked) -> Reply:
-        """GET /v2/health/live: the process answers."""
+        """Answer GET /v2/health/live: the process answers."""
         return _json({"live": True})
 
     async def server_ready(self, asked: Asked) -> Reply:
-        """GET /v2/health/ready: the forward path lately proved itself."""
+        """Answer GET /v2/health/ready: the forward path proved itself lately."""
         self._replica.check_ready()
         return _json({"ready": True})
 
     async def metadata(self, asked: Asked) -> Reply:
-        """GET /v2/models/{model}: its inputs and outputs."""
+        """Answer GET /v2/models/{model}: its inputs and outputs."""
         open_inference.check_model(asked.path_params, self._replica.name)
         config, pooled = self._replica.lanes.model.config, self._replica.pooled_width
         name = self._replica.name
         return _json(describe_model(name, config.width, config.embedding_width, pooled))
 
     async def model_ready(self, asked: Asked) -> Reply:
-        """GET /v2/models/{model}/ready: as the server is."""
+        """Answer GET /v2/models/{model}/ready: as ready as the server is."""
         open_inference.check_model(asked.path_params, self._replica.name)
         self._replica.check_ready()
         return _json({"name": self._replica.name, "ready": True})
@@ -198,26 +198,26 @@ class Handlers:
     async def _teach(
         self, asked: Asked, parse: Callable[[bytes], Wanted], lesson: Lesson[Wanted]
     ) -> Reply:
-        """A lesson's answer, as it is written."""
+        """Return a lesson's answer as it is written."""
         deadline, record = self._deadline(asked), asked.record
         with record.stage("parse"):
             wanted = await self._parse(asked, parse)
         return await self._written(await lesson(wanted, deadline, record), deadline, record)
 
     async def _written(self, pieces: Iterator[bytes], deadline: float, record: Record) -> Reply:
-        """An answer in pieces of JSON."""
+        """Return an answer in pieces of JSON."""
         with record.stage("serialize"):
             body = await in_time(collect(pieces, self._replica.writing), deadline)
         return Reply(body, media_type=JSON)
 
     async def _parse(self, asked: Asked, parse: Callable[[bytes], Wanted]) -> Wanted:
-        """Return what a body of JSON asks for."""
+        """Return what a JSON body asks for."""
         envelope.check_type(asked.media_type, (JSON,))
         body = asked.take_body()
         return await self._beside.run(len(body), partial(parse, body))
 
     def _deadline(self, asked: Asked) -> float:
-        """Return when the answer must be there, on time.monotonic's clock."""
+        """Return when the answer is due, on time.monotonic's clock."""
         return asked.record.start + asked.record.given_seconds
 
 
@@ -226,6 +226,6 @@ def _json(body: Any) -> Reply:
 
 
 def _prefers_openmetrics(accept: str) -> bool:
-    """Whether a scraper reads it at all; those that do read all of it."""
+    """Tell whether a scraper reads OpenMetrics at all; those that do read all of it."""
     names = (part.partition(";")[0].strip() for part in accept.lower().split(","))
     return OPENMETRICS.partition(";")[0] in names

@@ -1,6 +1,6 @@
-"""A request's body on its way in: within its limits, in time, and none of it left unread.
+"""Reads a request's body: within its limits, in time, and leaving none of it unread.
 
-It is read whole before it is passed on, and looked through before anything is parsed.
+The body is read whole before it is passed on, and scanned before anything is parsed.
 """
 
 import math
@@ -23,19 +23,19 @@ from service.settings import HELD_OF_BODY, KIB, Settings
 
 Result = TypeVar("Result")
 
-INFERENCE = "/v2/"  # routes of the Open Inference Protocol, but for the reranker's
-INFER = "/v2/models/"  # those where a header may announce bytes, often without a media type
+INFERENCE = "/v2/"  # routes of the Open Inference Protocol, except the reranker's
+INFER = "/v2/models/"  # where a header may announce bytes, often without a media type
 LONGEST_LENGTH = 18  # digits of a length in bytes; Python refuses to read 4,301
-BODY_SECONDS = 10.0  # for the whole body to come; HAProxy's own limit for it is the same
+BODY_SECONDS = 10.0  # for the whole body to arrive; the same as HAProxy's own limit
 TOO_LATE = f"the limit is {BODY_SECONDS:g} s for the whole body"
-LARGE_BYTES = 16 * KIB  # what fewer hold, however small, takes a few ms
+LARGE_BYTES = 16 * KIB  # whatever fewer bytes hold takes a few ms at most
 
 
 class Beside:
-    """One thread, beside the event loop, for what is done with large bodies.
+    """One thread, apart from the event loop, for work on large bodies.
 
-    What parses a body keeps other threads waiting until it is done: several at once would keep
-    the event loop waiting for all of them. Keys take turns. The cores belong to the model.
+    Parsing a body keeps other threads waiting until it is done: several at once would keep the
+    event loop waiting for all of them. Keys take turns. The cores belong to the model.
     """
 
     def __init__(self) -> None:
@@ -56,11 +56,11 @@ class Bodies:
         self._bounds, self._beside = body.Bounds.of(settings), beside
 
     async def read(self, asked: Asked, receive: Receive) -> bytes:
-        """Return the whole body; what is too large is not read to its end.
+        """Return the whole body; one that is too large is not read to its end.
 
         Raises:
-            Refused: it is too large, there is no room for it, or it is none that a route reads.
-            ClientDisconnect: no more of it comes.
+            Refused: it is too large, there is no room for it, or no route reads its kind.
+            ClientDisconnect: the rest of it never arrives.
         """
         limit = self._binary if _binary(asked) else self._json
         length = asked.headers.get("content-length", "").lstrip("0") or "0"
@@ -99,7 +99,7 @@ class Bodies:
                 return bytes(content)
 
     def _check(self, asked: Asked, content: bytes) -> str | None:
-        """Return the code of what is wrong with all of a body that a route would read as JSON."""
+        """Return the error code of a whole body that a route would read as JSON, if any."""
         media_type = JSON if asked.media_type is None else asked.media_type
         if media_type == SAFETENSORS:
             return body.check_file(content, self._json, self._bounds)
@@ -111,10 +111,10 @@ class Bodies:
         return "body_too_large" if len(text) > self._json else body.check(text, self._bounds)
 
     def _refused(self, code: str) -> Refused:
-        """Return the refusal of a body, with what is expected of one.
+        """Return the refusal of a body, saying what is expected of one.
 
         Args:
-            code: behind a colon, of which key it is; see service/api/body.py.
+            code: with the key it is about after a colon; see service/api/body.py.
         """
         code, _, key = code.partition(":")
         bounds = self._bounds
@@ -135,12 +135,12 @@ class Bodies:
 
 
 def late() -> Refused:
-    """Return the refusal of a body that does not come whole in time."""
+    """Return the refusal of a body that does not arrive whole in time."""
     return Refused("request_timeout", detail=TOO_LATE)
 
 
 def _binary(asked: Asked) -> bool:
-    """Whether a body may hold arrays as bytes; how much of it is JSON is the route's to check."""
+    """Tell whether a body may hold arrays as bytes; the route checks how much of it is JSON."""
     if asked.media_type in (OCTETS, SAFETENSORS):
         return True
     return INFERENCE_HEADER in asked.headers and asked.path.startswith(INFER)

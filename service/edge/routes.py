@@ -1,4 +1,4 @@
-"""Where requests go: each operation's path and method, how metrics name it, how it refuses."""
+"""The routes: each operation's path and method, its name in metrics, its wording of refusals."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -19,8 +19,8 @@ from service.observe.families import NO_INPUT
 from service.refusals import Refused
 from service.wording.words import meant
 
-UNKNOWN = "other"  # the route, in metrics, of what no route takes
-# A model's name may hold slashes, but not the verb that ends the path
+UNKNOWN = "other"  # the name in metrics of requests that no route takes
+# A model's name may hold slashes, but not the verb at the end of the path
 PARTS = {"model": "(?:(?!/infer$|/ready$).)*", "id": ".*", "version": "[^/]+"}
 
 Params = Mapping[str, str]
@@ -28,13 +28,13 @@ NO_PARAMS: Params = {}
 
 
 class Route(NamedTuple):
-    """What a path and a method lead to.
+    """The destination of a path and a method.
 
     Args:
         label: its name in metrics.
         say: words a refusal.
-        query: the parameters that it knows.
-        trusts: whether it is answered only by a replica that does not know itself wrong.
+        query: the parameters it knows.
+        trusts: whether only a replica that does not know itself to be wrong answers it.
     """
 
     label: str
@@ -48,7 +48,7 @@ class Routes:
     """The routes of one replica, by path and method.
 
     Args:
-        handler: makes what answers an operation.
+        handler: makes the handler of an operation.
     """
 
     def __init__(self, handler: Callable[[Operation], Handler]) -> None:
@@ -58,7 +58,7 @@ class Routes:
             self._add(row, handler(row))
 
     def find(self, method: str, path: str) -> tuple[Route | None, Params]:
-        """Return what a request is led to, if anything, and the named parts of its path."""
+        """Return a request's route, if any, and the named parts of its path."""
         ways = self._exact.get(path)
         if ways is not None:
             return ways.get(method), NO_PARAMS
@@ -68,9 +68,9 @@ class Routes:
         return None, NO_PARAMS
 
     def refuse(self, path: str) -> tuple[str, Wording, Refused]:
-        """Return how a request that no route takes is named, worded and refused.
+        """Return the name, the wording and the refusal of a request that no route takes.
 
-        With the methods of its path, or the path that was probably meant.
+        The refusal names the methods of its path, or the path that was probably meant.
         """
         ways = self._exact.get(path)
         if ways is None:
@@ -87,7 +87,7 @@ class Routes:
         return UNKNOWN, say, Refused("not_found", detail=detail)
 
     def methods(self, path: str) -> str:
-        """Return the methods that a path takes, as the header Allow lists them."""
+        """Return the methods a path takes, as the Allow header lists them."""
         found = (ways for pattern, _, ways in self._patterns if pattern.fullmatch(path))
         return ", ".join(sorted(self._exact.get(path) or next(found, {})))
 
@@ -112,13 +112,13 @@ class Routes:
 
 
 def expected() -> dict[str, tuple[str, ...]]:
-    """Return the inputs that each route of the document may hold, by its name in metrics."""
+    """Return the inputs that each documented route may hold, by its name in metrics."""
     published = (row for row in (*OPERATIONS, *PAGES) if row.method == "post" or row.api is NATIVE)
     return {row.label: row.inputs for row in published} | {UNKNOWN: NO_INPUT}
 
 
 def _pattern(path: str) -> re.Pattern[str]:
-    """Return what a path of the table matches."""
+    """Return the pattern that matches a path of the table."""
     parts = re.split(r"{(\w+)}", path)
     named = [f"(?P<{name}>{PARTS[name]})" for name in parts[1::2]]
     plain = map(re.escape, parts[::2])

@@ -1,4 +1,4 @@
-"""What a request's headers must be like, and what they say of it: read once, before any body."""
+"""Rules for a request's headers, and what they say about it: read once, before any body."""
 
 import ipaddress
 import uuid
@@ -17,9 +17,9 @@ from service.wording.words import listed
 ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 LONGEST_ID = 128
 MOST_HEADERS, MOST_HEADER_BYTES = 100, 16 * KIB
-MOST_ADDRESS = 2 * KIB  # characters of path and query; every route's pattern goes along them
+MOST_ADDRESS = 2 * KIB  # characters of path and query; every route's pattern scans them
 WITHOUT_BODY = frozenset(("GET", "HEAD", "OPTIONS"))
-# What says how a request is read must be said once, and not by a name that others take for it
+# Headers that decide how a request is read must occur once, and under no name that resembles theirs
 SINGLE = (
     "host",
     "content-type",
@@ -43,18 +43,18 @@ RawHeaders = list[tuple[bytes, bytes]]
 
 
 class Rules:
-    """What the headers of a request must be like."""
+    """The rules for the headers of a request."""
 
     def __init__(self, settings: Settings) -> None:
         self._sites = Sites(settings)
 
     def check(self, asked: Asked, raw: RawHeaders, twice: Set[str], *, known: bool) -> None:
-        """Refuse a request that needs no body to be refused.
+        """Refuse a request that can be refused without its body.
 
         Args:
-            raw: the headers as they came, without HAProxy's own.
-            twice: names that stand more than once.
-            known: whether it carries a key, where it needs one.
+            raw: the headers as received, without HAProxy's own.
+            twice: names that occur more than once.
+            known: whether it carries a valid key, where it needs one.
 
         Raises:
             Refused: why.
@@ -80,12 +80,12 @@ class Rules:
 
 
 def read(raw: RawHeaders) -> dict[str, str]:
-    """Return headers by name, each decoded once; of a name that stands twice, the first."""
+    """Return headers by name, each decoded once; the first where a name occurs twice."""
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(raw)}
 
 
 def repeated(raw: RawHeaders) -> Set[str]:
-    """Return the names that stand more than once."""
+    """Return the names that occur more than once."""
     seen, twice = set[bytes](), set[str]()
     for name, _ in raw:
         if name in seen:
@@ -95,47 +95,47 @@ def repeated(raw: RawHeaders) -> Set[str]:
 
 
 def announces(headers: Mapping[str, str]) -> bool:
-    """Say whether a body follows; a length of 0 is none."""
+    """Tell whether a body follows; a length of 0 means none."""
     return "transfer-encoding" in headers or headers.get("content-length", "0").strip("0") != ""
 
 
 def switches(headers: Mapping[str, str]) -> bool:
-    """Say whether a request asks for another protocol, behind which its body would not be read.
+    """Tell whether a request asks for another protocol, after which its body would not be read.
 
-    Java's client asks for HTTP/2 in passing; where there is no body that may be ignored.
+    Java's client asks for HTTP/2 in passing; without a body that may be ignored.
     """
     return "upgrade" in headers and (headers["upgrade"].lower() != "h2c" or announces(headers))
 
 
 def closes(method: str, headers: Mapping[str, str]) -> bool:
-    """Say whether what was not read could be taken for the next request of a connection."""
+    """Tell whether an unread body could pass for the next request of a connection."""
     return switches(headers) or (method != "POST" and announces(headers))
 
 
 def request_id(given: str) -> str:
-    """Return a request's id: the client's if it is harmless, else a new one."""
+    """Return a request's id: the client's if harmless, else a new one."""
     if 0 < len(given) <= LONGEST_ID and ID_CHARACTERS.issuperset(given):
         return given
     return uuid.uuid4().hex
 
 
 def address(nearest: str, forwarded: bytes, proxies: int) -> str:
-    """Return where a request comes from; what a client says of itself stands before what is added.
+    """Return where a request comes from; a client's own claims precede what proxies append.
 
     Args:
-        nearest: whose connection it is.
+        nearest: the address at the other end of the connection.
         forwarded: the entries of X-Forwarded-For.
-        proxies: that stand in front and add one each.
+        proxies: how many are in front and append one entry each.
     """
     if proxies:
         with suppress(ValueError, IndexError):
             entry = forwarded.split(b",")[-proxies].strip().decode("ascii")
-            return str(ipaddress.ip_address(entry.partition("%")[0]))  # no zone
+            return str(ipaddress.ip_address(entry.partition("%")[0]))  # without its zone
     return nearest
 
 
 def _check_sizes(asked: Asked, raw: RawHeaders) -> None:
-    """Refuse headers, or an address, that no request needs."""
+    """Refuse headers, or an address, larger than any request needs."""
     if len(raw) > MOST_HEADERS or len(asked.path) + len(asked.query) > MOST_ADDRESS:
         raise _refused("headers_too_large")
     if sum(map(len, chain.from_iterable(raw))) + len(": \r\n") * len(raw) > MOST_HEADER_BYTES:

@@ -1,17 +1,17 @@
-"""uvicorn's connections: head and body leave in one write, and a slow reader is cut off.
+"""uvicorn's connections: headers and body leave in one write, and a slow reader is cut off.
 
-uvicorn writes them apart. A replica that is killed between the two leaves its client half an
-answer, which HAProxy cannot ask another replica for; before the head's first byte it can.
+uvicorn writes them separately. A replica killed between the two leaves its client half an answer,
+which HAProxy cannot ask another replica for; before an answer's first byte it can.
 
-uvicorn waits for as long as a reader likes, and what it has not taken stays in memory. Here it
-takes READER_BYTES a second while it is behind, or its connection ends.
+uvicorn waits as long as a reader likes, and what the reader has not taken stays in memory. Here a
+reader that is behind takes READER_BYTES a second, or its connection ends.
 
-Whoever asked may leave. uvicorn says so to whoever waits for it in a task of its own; here the
-request's task is cancelled.
+A client may leave. uvicorn tells only a task that waits for that; here the request's own task is
+cancelled.
 
-HAProxy sends the requests of many clients on one connection. uvicorn reads no body of a request
-that asks for another protocol, goes on with what it has not read as the next request, and the
-answer to that goes to another client. Here such a request is the last of its connection.
+HAProxy sends the requests of many clients on one connection. uvicorn does not read the body of a
+request that asks for another protocol, takes what it left unread for the next request, and the
+answer to that reaches another client. Here such a request is the last of its connection.
 """
 
 import asyncio
@@ -27,23 +27,23 @@ from service.memory import PROCESS
 from service.settings import KIB
 
 READER_BYTES = 64 * KIB  # a second
-PATIENCE_SECONDS = 10.0  # by which a reader may be late: networks pause
+PATIENCE_SECONDS = 10.0  # a reader may be late by this much: networks pause
 
 
 class JoinedWrites:
-    """A transport that holds a write back until the next, or for the rest of the loop's turn."""
+    """A transport that holds a write back until the next one, or until the loop's turn ends."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport, self._first = transport, b""
         self._loop = asyncio.get_running_loop()
-        self.is_closing = transport.is_closing  # asked for each answer
-        self._alone: asyncio.Handle | None = None  # sends what is held, where nothing follows it
+        self.is_closing = transport.is_closing  # called for each answer
+        self._alone: asyncio.Handle | None = None  # sends what is held if nothing follows
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Send with what is held, or hold: what comes next comes at once, or nothing does."""
+        """Send with what is held, or hold: the next write follows at once or not at all."""
         if self._first:
             self._flush(data)
         elif data:
@@ -64,7 +64,7 @@ class JoinedWrites:
 
 
 class Reader:
-    """Whoever takes a connection's answers, and how late it may still be."""
+    """The reader of a connection's answers, and how late it may still be."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport, self._loop = transport, loop
@@ -72,13 +72,13 @@ class Reader:
         self._end: asyncio.TimerHandle | None = None
 
     def falls_behind(self) -> None:
-        """Bytes wait for it."""
+        """Start its clock, since bytes wait for it."""
         self._since, self._behind = self._loop.time(), self._transport.get_write_buffer_size()
         seconds = self._patience + self._behind / READER_BYTES
         self._end = self._loop.call_later(seconds, self._cut_off)
 
     def catches_up(self) -> None:
-        """Few bytes wait, or the connection has ended."""
+        """Stop its clock, since few bytes wait or the connection has ended."""
         if self._end is None:
             return
         self._end.cancel()
@@ -94,10 +94,10 @@ class Reader:
 
 
 class Client:
-    """Whoever asks on a connection.
+    """The client of a connection.
 
     Args:
-        listen: hears of its end from now on, which uvicorn stops where a body is large.
+        listen: resumes listening for its end, which uvicorn stops where a body is large.
     """
 
     def __init__(self, listen: Callable[[], None] = lambda: None) -> None:
@@ -105,32 +105,32 @@ class Client:
         self._tasks = set[asyncio.Task[Any]]()  # two where one ends as the next begins
 
     def begin(self, task: asyncio.Task[Any]) -> bool:
-        """Have a task work for it until it leaves, its body being read; False if it has left."""
+        """Bind a task whose body is read to this client until it leaves; False if it has left."""
         if not self.left:
             self._tasks.add(task)
             self._listen()
         return not self.left
 
     def end(self, task: asyncio.Task[Any]) -> None:
-        """Have a task work for it no longer."""
+        """Release a task from this client."""
         self._tasks.discard(task)
 
     def leave(self) -> None:
-        """End what is done for it."""
+        """End all work done for it."""
         self.left = True
         for task in self._tasks:
             task.cancel()
 
 
-CLIENT = ContextVar[Client]("client")  # whose request a task is
-NOBODY = Client()  # of a connection that is not ours; it never leaves
+CLIENT = ContextVar[Client]("client")  # the client whose request a task serves
+NOBODY = Client()  # the client of a connection that is not ours; it never leaves
 
 
 class Flow(FlowControl):
-    """uvicorn's, which reads no further while requests wait behind one; its own would.
+    """uvicorn's flow control, except that it stops reading while requests wait behind another.
 
     Args:
-        pipeline: those that wait.
+        pipeline: the requests that wait.
     """
 
     def __init__(self, transport: asyncio.Transport, pipeline: Sized) -> None:
@@ -138,51 +138,51 @@ class Flow(FlowControl):
         self._pipeline = pipeline
 
     def resume_reading(self) -> None:
-        """Read on, if the client has not asked for more than it is being answered."""
+        """Read on, unless requests wait behind the one being answered."""
         if self.read_paused and not self._pipeline:
             super().resume_reading()
 
 
 class Protocol(HttpToolsProtocol):
-    """uvicorn's own HTTP on a transport that joins, for readers who are watched."""
+    """uvicorn's own HTTP on a transport that joins writes, for readers that are watched."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Take requests until one is the last; a WebSocket is none."""
+        """Take requests until one is the last; a WebSocket is not a request."""
         super().__init__(*args, **kwargs)
         self.ws_protocol_class, self._last = None, False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start to serve a connection."""
         loop = asyncio.get_running_loop()
-        self._reader = Reader(transport, loop)  # type: ignore[arg-type]  # of a connection it is one
-        super().connection_made(JoinedWrites(transport))  # type: ignore[arg-type]  # a transport but in name
+        self._reader = Reader(transport, loop)  # type: ignore[arg-type]  # a connection's is one
+        super().connection_made(JoinedWrites(transport))  # type: ignore[arg-type]  # a transport in all but name
         self.flow = Flow(self.transport, self.pipeline)
         self._client = Client(self.flow.resume_reading)
 
     def data_received(self, data: bytes) -> None:
-        """Read; the task of each request knows whose it is."""
+        """Read; the task of each request knows its client."""
         if self._last:
             return
         CLIENT.set(self._client)
         super().data_received(data)
 
     def on_headers_complete(self) -> None:
-        """Begin a request; httptools reads no body of one that asks for another protocol."""
+        """Begin a request; httptools reads no body if it asks for another protocol."""
         super().on_headers_complete()
-        self.headers = []  # into which trailers come, so that they are none of the request's
+        self.headers = []  # takes the trailers, which thus stay out of the request's headers
         if self.parser.should_upgrade():
             self._end_with_it()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no request; where an answer is to come, not in its place."""
+        """Refuse what is not a request, but never in place of an answer that is due."""
         idle = self.cycle is None or self.cycle.response_complete
-        if idle or (self.cycle.more_body and not self.pipeline):  # or its body is what is wrong
+        if idle or (self.cycle.more_body and not self.pipeline):  # or its body is at fault
             super().send_400_response(msg)
         else:
             self._end_with_it()
 
     def _end_with_it(self) -> None:
-        """Close the connection after the latest request, and read nothing more."""
+        """Close the connection after the latest request, and read no more."""
         self.cycle.keep_alive, self._last = False, True
 
     def pause_writing(self) -> None:
@@ -203,5 +203,5 @@ class Protocol(HttpToolsProtocol):
 
 
 def install() -> None:
-    """Have each server that uvicorn starts from now on in this process answer so."""
+    """Have every server that uvicorn starts in this process from now on use Protocol."""
     config.HTTP_PROTOCOLS["auto"] = f"{__name__}:{Protocol.__name__}"
