@@ -1,7 +1,8 @@
-"""API keys: what is kept of each, and which let in now, as their file changes.
+"""API keys: what is kept of each, and which ones let in now, as their file changes.
 
-A text of keys holds one a line, or separated by commas: [name:]key or [name:]sha256:<64 hex>, then
-its limits, if any: requests=64 tokens=65536 rate=20000. A key itself is never kept.
+A text of keys holds one per line, or several separated by commas: [name:]key or
+[name:]sha256:<64 hex>, then its limits, if any: requests=64 tokens=65536 rate=20000. A key itself
+is never kept.
 
 A file of keys is followed:
 
@@ -44,7 +45,7 @@ MOST_BYTES = 1024 * 1024  # some 5,000 keys
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a key may use of one replica; None: no limit of its own.
+    """The limits of a key on one replica; None: no limit of its own.
 
     Args:
         requests, tokens: most that may wait.
@@ -101,10 +102,10 @@ def entry(key: Key) -> str:
 
 
 def first(text: str) -> str:
-    """Return the first key of a text that a client can send; of others than ours any word is one.
+    """Return the first key of a text that a client can send; another service's may be any word.
 
     Raises:
-        ValueError: there is none; never repeats what there is.
+        ValueError: there is none; the message never repeats the text.
     """
     for line, entry in _entries(text):
         stated, *limits = entry.split()
@@ -214,7 +215,7 @@ class Ring:
 
     @property
     def stale(self) -> bool:
-        """Say whether the keys may not be the file's."""
+        """Tell whether the keys may no longer be the file's."""
         late = self._clock() - self._sure > STALE_SECONDS
         return self._file is not None and (self.fault is not None or late)
 
@@ -270,7 +271,7 @@ class Ring:
 
 @cache
 def follow_keys(held: tuple[Key, ...], file: Path | None) -> Ring:
-    """Return this process's ring of these keys, which a thread keeps up with its file.
+    """Return this process's ring of these keys, which a thread keeps in step with its file.
 
     Raises:
         Unusable: as Ring.

@@ -62,9 +62,9 @@ BUSY = answer(
 # HAProxy is told so (drain.py). A file, since a reload meanwhile must not forget it.
 FLAG = "stopping"
 
-# What Ray writes once the node is to go or has lost its last replica. It ends HAProxy after so many
-# seconds, once no request has been under way for a moment. Until then every answer makes its client
-# reconnect, perhaps elsewhere; at the end no client is let in, so that none is cut off.
+# What Ray writes once the node is to go or has lost its last replica. It ends HAProxy after
+# DRAIN_SECONDS, once no request has been under way for a moment. Until then every answer makes its
+# client reconnect, perhaps elsewhere; at the end no client is let in, so that none is cut off.
 DRAINING = "This node is being drained."
 DRAIN_SECONDS, SHUT_SECONDS = 30.0, 5.0  # Ray's minimum, and its last part without new connections
 DRAIN = "RAY_SERVE_PROXY_MIN_DRAINING_PERIOD_S"

@@ -1,1 +1,1 @@
-"""The subcommands of `headlight`, but for serve."""
+"""The subcommands of `headlight`, except serve."""

@@ -1,12 +1,12 @@
 """A folder with pickles -> a folder that serves: safetensors in their place, the rest copied.
 
 pytorch_model.bin, or its shards            model.safetensors, or as many shards
-1_Pooling/ .., 0_Transformer/, a Router's    theirs too: model.safetensors beside each
+1_Pooling/ .., 0_Transformer/, a Router's    theirs too: model.safetensors next to each
 colbert_linear.pt, sparse_linear.pt         safetensors of that name, which nothing reads yet
 .json, .txt, .model, .safetensors, .metadata   as they are; nothing else is copied
 
 Each pickle is read in a process of its own (`pickles`), and a second process compares what was
-written with it, number by number. All is written beside OUT and renamed at the end.
+written with it, number by number. Everything is written next to OUT and renamed at the end.
 """
 
 import json
@@ -47,7 +47,7 @@ def convert(model: str, out: Path, say: Say) -> None:
     """Make a folder of safetensors of a folder or hub id with pickles.
 
     Args:
-        out: what does not exist yet, or is an empty folder.
+        out: a path that does not exist yet, or an empty folder.
         say: is told each step in a line.
 
     Raises:
@@ -56,7 +56,7 @@ def convert(model: str, out: Path, say: Say) -> None:
     out = out.absolute()
     if not out.parent.is_dir():
         raise Failed(f"{out.parent} is not a folder")
-    # a link is taken too: nothing can be renamed to where it leads
+    # a link counts as taken too: nothing can be renamed to its target
     if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
         raise Failed(f"{out} already exists and is not an empty folder")
     try:
@@ -215,7 +215,7 @@ def _copy(folder: Path, made: Path, converted: set[str]) -> list[str]:
     """Copy what a model is served from.
 
     Returns:
-        What is left out, folders too, but for the pickles that were converted.
+        What is left out, folders included, except the pickles that were converted.
     """
     modules = _inside(folder)
     every = sorted(path for one in [Path(), *modules] for path in (folder / one).iterdir())

@@ -40,7 +40,7 @@ def parse_head(name: str) -> tuple[int, int]:
     """Read layer and head of a name such as L5H11, both counted from 0.
 
     Raises:
-        Unusable: it is no such name.
+        Unusable: it is not such a name.
     """
     match = re.fullmatch(r"[Ll](\d+)[Hh](\d+)", name)
     if not match:

@@ -128,7 +128,7 @@ class Solo:
         name: a model as --model names it.
 
     Raises:
-        ModelNotFound, CheckpointError: why there is none.
+        ModelNotFound, CheckpointError: the model cannot be loaded; says why.
     """
 
     def __init__(self, name: str) -> None:

@@ -3,10 +3,10 @@
     python -I pickles.py write|compare PICKLE SAFETENSORS SECONDS
 
 torch.load(weights_only=True) builds tensors and plain containers, and runs no code of the file. In
-case that it has a fault, the process that calls it has no network, starts no program, writes into
-one folder only, and has bounds of memory and time; which of these the kernel grants is part of what
-it prints: a JSON object. A refusal is one line on stderr, and status REFUSED. It imports nothing
-of ours, so that it runs by its path.
+case it has a flaw, the process that calls it has no network, starts no program, writes into one
+folder only, and has limits on memory and time; it prints a JSON object that says, among other
+things, which of these the kernel grants. A refusal is one line on stderr, and status REFUSED. The
+file imports nothing of ours, so that it runs by its path.
 """
 
 import ctypes
@@ -70,7 +70,7 @@ def confine(folder: Path) -> dict[str, str | None]:
         folder: that may be written to.
 
     Returns:
-        What holds the network and what holds files; None for what the kernel does not grant.
+        The confinement of the network and of files; None for what the kernel does not grant.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
@@ -187,7 +187,7 @@ def write(torch: Any, tensors: dict[str, Any], target: Path) -> dict[str, Any]:
 
 
 def compare(torch: Any, tensors: dict[str, Any], target: Path) -> dict[str, Any]:
-    """Hold what was written to the pickle: names, dtypes, shapes, bits.
+    """Compare what was written with the pickle: names, dtypes, shapes, bits.
 
     Raises:
         Refused: they differ.

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
-CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")  # what moves a terminal, but for line ends
+CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")  # controls a terminal, but for line ends
 
 
 class Unusable(Exception):
@@ -55,7 +55,7 @@ def one_line_ends(interrupted: str | None = None) -> Iterator[None]:
 
 
 def plain(text: str) -> "Text":
-    """Return a text of others without markup, and with nothing that a terminal obeys."""
+    """Return foreign text without markup and without terminal control characters."""
     from rich.text import Text
 
     return Text(CONTROL.sub("\ufffd", text))

@@ -1,4 +1,4 @@
-"""What a running service does now, on one screen: `headlight top`.
+"""A running service's current activity on one screen: `headlight top`.
 
 Two pages of its GET /metrics tell what happened between them: counters become rates, and
 histograms become quantiles, linear inside a bucket as Prometheus' histogram_quantile has them.
@@ -73,7 +73,7 @@ def page(text: str, at: float) -> Page:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """What happened between two pages of one service."""
+    """The changes between two pages of one service."""
 
     before: Page
     after: Page

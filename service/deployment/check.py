@@ -1,8 +1,8 @@
 """`headlight config check`: Serve files, RayServices and env files, before anything is sent.
 
-Serve file    Ray's schema, strictly; our settings; what only goes together
+Serve file    Ray's schema, strictly; our settings; options that must agree
 RayService    the Serve file in it, and the pods around it: variables, time-outs
-env file      the variables of a cluster's nodes, for the Serve files beside it
+env file      the variables of a cluster's nodes, for the Serve files checked with it
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ NOTHING = "nothing to check here: no `applications`, no RayService"
 
 @dataclass(frozen=True)
 class Looked:
-    """What was looked at in a file, in words, and what was found."""
+    """The parts of a file that were checked, in words, and the findings."""
 
     what: list[str]
     findings: list[Finding]
@@ -34,7 +34,7 @@ def check(paths: Sequence[Path]) -> tuple[list[Finding], list[str]]:
     """Check files together: Serve files against the variables of the env files among them.
 
     Returns:
-        What was found, and of each file that is right in a line what was checked.
+        The findings, and for each correct file a line on what was checked.
 
     Raises:
         OSError: a file cannot be read.
@@ -55,7 +55,7 @@ def read(path: Path) -> str:
     """Read a file's text.
 
     Raises:
-        OSError: it cannot be read, or is no text.
+        OSError: it cannot be read, or is not text.
     """
     try:
         return path.read_text("utf-8")
@@ -64,7 +64,7 @@ def read(path: Path) -> str:
 
 
 def is_serve(document: Document) -> bool:
-    """Say whether a document is meant as a Serve file: it is no object of Kubernetes'."""
+    """Tell whether a document is meant as a Serve file: it is not a Kubernetes object."""
     return isinstance(document.value, dict) and "kind" not in document.value
 
 
@@ -73,7 +73,7 @@ def _yaml(path: Path) -> bool:
 
 
 def _file(path: Path, nodes: Sequence[Variables]) -> Looked:
-    """Look at the Serve files and RayServices of a file."""
+    """Check the Serve files and RayServices of a file."""
     try:
         found = documents(str(path), read(path))
     except Unreadable as error:
@@ -93,7 +93,7 @@ def _file(path: Path, nodes: Sequence[Variables]) -> Looked:
 
 
 def _alone(document: Document, nodes: Sequence[Variables]) -> Looked:
-    """Look at a Serve file, for a cluster of each env file."""
+    """Check a Serve file, for a cluster of each env file."""
     ours, findings = serve_file.read(document, {})
     for here in nodes:
         ours, findings = serve_file.read(document, here.values)
@@ -103,7 +103,7 @@ def _alone(document: Document, nodes: Sequence[Variables]) -> Looked:
 
 
 def _service(document: Document, maps: Mapping[str, Any]) -> Looked:
-    """Look at a RayService."""
+    """Check a RayService."""
     if not isinstance(get(document.value, manifest.CONFIG), str):
         found = Finding(manifest.CONFIG, "is missing: it holds the Serve file")
         return Looked([], [document.locate(found)])
@@ -121,7 +121,7 @@ def _service(document: Document, maps: Mapping[str, Any]) -> Looked:
 
 
 def _env(here: Variables, wrong: list[Finding], alone: bool) -> Looked:
-    """Look at an env file; Serve files beside it say what its nodes have to carry."""
+    """Check an env file; the Serve files checked with it say what its nodes have to carry."""
     findings = [*wrong, *(variables.check(here, []) if alone else ())]
     room = here.values.get(ingress.CONNECTIONS, "no bound on")
     what = f"{counted(len(here.values), 'variable')}, {room} connections"
@@ -140,7 +140,7 @@ def _unread(file: str, error: Unreadable) -> Finding:
 
 
 def _said(ours: Sequence[Application]) -> str:
-    """Say what was checked of a Serve file, and what it needs of its nodes."""
+    """Say what was checked in a Serve file, and what it needs from its nodes."""
     served = [f"{each.name} ({_replicas(each)} of {each.settings.model})" for each in ours]
     room = f"{ingress.CONNECTIONS} at least {variables.room(ours)}"
     checked = "keys, settings, time-outs, ports and replicas"

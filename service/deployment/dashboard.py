@@ -1,6 +1,6 @@
 """Ray's dashboard, by its REST interface: what runs on a cluster, its nodes, and a deployment.
 
-It needs no variable of the cluster's, and no more of Ray than the token that Ray itself reads.
+It needs none of the cluster's variables, and from Ray only the token that Ray itself reads.
 """
 
 import os
@@ -15,9 +15,9 @@ import httpx
 from service.cluster.progress import last_line
 
 APPLICATIONS, NODES, ACTORS = "/api/serve/applications/", "/api/v0/nodes", "/api/v0/actors"
-MOST_ACTORS = 10_000  # that Ray's dashboard lists at a time
+MOST_ACTORS = 10_000  # the most that Ray's dashboard lists at a time
 GROUP = "ray.io/node-group"  # the label of a node that a launcher or an operator started
-REPLICA = "SERVE_REPLICA::{}#"  # how the name of an application's replica begins
+REPLICA = "SERVE_REPLICA::{}#"  # begins the name of an application's replica
 SECONDS = 60.0  # for one answer: the first deployment waits for Ray Serve itself
 
 
@@ -26,7 +26,7 @@ class Unreachable(Exception):
 
 
 class Silent(Unreachable):
-    """It does not answer, or not yet: `ray start` returns before it does."""
+    """The dashboard does not answer, or not yet: `ray start` returns before it does."""
 
 
 class Refused(Exception):
@@ -38,7 +38,7 @@ class Node(NamedTuple):
 
     Args:
         resources: what it has in all.
-        managed: whether others like it may come by themselves, when they are needed.
+        managed: whether more like it may be started by themselves when needed.
     """
 
     resources: dict[str, float]
@@ -64,7 +64,7 @@ class Dashboard:
         return found
 
     def nodes(self) -> list[Node]:
-        """Return the nodes that live."""
+        """Return the living nodes."""
         found = self._listed(NODES)
         return [
             Node(node["resources_total"], GROUP in (node["labels"] or {}))
@@ -73,9 +73,9 @@ class Dashboard:
         ]
 
     def replicas(self, application: str) -> set[str]:
-        """Return the ids of an application's replicas that live, those that leave included.
+        """Return the ids of an application's living replicas, including those that are leaving.
 
-        Ray forgets them in what it says of an application that it could not build.
+        Ray's report on an application that it could not build omits them.
         """
         query = {"filter_keys": "state", "filter_predicates": "=", "filter_values": "ALIVE"}
         found = self._listed(ACTORS, **query)
@@ -90,7 +90,7 @@ class Dashboard:
         """Send a Serve file.
 
         Raises:
-            Refused: Ray does not take it.
+            Refused: Ray does not accept it.
         """
         answer = self._ask("PUT", APPLICATIONS, json=body)
         if answer.status_code == httpx.codes.BAD_REQUEST:
@@ -141,10 +141,10 @@ class Dashboard:
 
 
 def token(environ: Mapping[str, str]) -> str | None:
-    """Return the token of a cluster, where Ray itself looks for it.
+    """Return a cluster's token, from where Ray itself looks for it.
 
     Raises:
-        Unreachable: what is there is no token.
+        Unreachable: what is there is not a token.
     """
     found = environ.get("RAY_AUTH_TOKEN")
     with suppress(OSError, RuntimeError):  # no file, or a user without a home

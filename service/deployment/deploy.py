@@ -49,11 +49,11 @@ def prepare(path: Path, address: str, wait: float, say: Callable[[str], None]) -
 
     Args:
         address: of Ray's dashboard.
-        wait: seconds until the dashboard has to answer, START_SECONDS at the most.
+        wait: seconds until the dashboard has to answer, at most START_SECONDS.
         say: takes a line on what is waited for, every few seconds.
 
     Raises:
-        Wrong: the file is not right, or not for this cluster.
+        Wrong: the file is not correct, or does not fit this cluster.
         Unreachable: the cluster cannot be asked.
         OSError: the file cannot be read.
     """
@@ -70,12 +70,12 @@ def prepare(path: Path, address: str, wait: float, say: Callable[[str], None]) -
 
 @dataclass(frozen=True)
 class Prepared:
-    """A right file for a cluster.
+    """A correct file for a cluster.
 
     Args:
         body: the file as Ray reads it.
         before: what Ray says of each application now.
-        alive: ids of the replicas that live of each application in the file.
+        alive: ids of the living replicas of each application in the file.
     """
 
     cluster: Dashboard
@@ -86,11 +86,11 @@ class Prepared:
 
     @cached_property
     def plan(self) -> Plan:
-        """What would become of each application."""
+        """Return what would become of each application."""
         return plan(self.body, self.before)
 
     def keep(self) -> None:
-        """Hold that nothing is removed.
+        """Ensure that nothing is removed.
 
         Raises:
             Wrong: the file does not name an application that is deployed.
@@ -110,9 +110,9 @@ class Prepared:
             say: takes a line on what is waited for, every few seconds.
 
         Raises:
-            Refused: Ray does not take it.
+            Refused: Ray does not accept it.
             Failed: it does not run, or not yet.
-            Interrupted: by the user.
+            Interrupted: the user ended the wait.
         """
         sent, began = Sent(self), time.monotonic()
         try:
@@ -128,7 +128,7 @@ class Prepared:
 
 
 def _read(path: Path) -> tuple[Document, list[Application]]:
-    """The one Serve file of a file, and its applications."""
+    """Return the one Serve file of a file, and its applications."""
     file = str(path)
     try:
         found = documents(file, check.read(path))
@@ -145,7 +145,7 @@ def _read(path: Path) -> tuple[Document, list[Application]]:
 
 
 def _first(cluster: Dashboard, until: float) -> dict[str, Any]:
-    """What Ray says of Serve, once its dashboard is up."""
+    """Return what Ray says of Serve once its dashboard is up."""
     while True:
         try:
             return cluster.served()
@@ -158,7 +158,7 @@ def _first(cluster: Dashboard, until: float) -> dict[str, Any]:
 def _unfit(
     document: Document, ours: list[Application], cluster: Dashboard, before: dict[str, Any]
 ) -> list[Finding]:
-    """What is wrong with a file on this cluster."""
+    """Find what is wrong with a file on this cluster."""
     nodes = cluster.nodes()
     serve = schema.plain(document.value)
     host, wrong = serve["http_options"]["host"], [*_fixed(serve, before), *_taken(serve, before)]
@@ -171,7 +171,7 @@ def _unfit(
 
 
 def _taken(value: dict[str, Any], before: dict[str, Any]) -> Iterator[Finding]:
-    """Find prefixes of applications that stay: Ray would lead their requests elsewhere."""
+    """Find prefixes of applications that stay: Ray would route their requests elsewhere."""
     stay = {
         said.get("route_prefix"): name
         for name, said in before["applications"].items()
@@ -185,7 +185,7 @@ def _taken(value: dict[str, Any], before: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _fixed(value: dict[str, Any], before: dict[str, Any]) -> list[Finding]:
-    """What Ray sets when Serve starts, and then ignores."""
+    """Find changes to what Ray sets when Serve starts and ignores afterwards."""
     running = before.get("http_options")
     if not running:
         return []
@@ -201,7 +201,7 @@ def _fixed(value: dict[str, Any], before: dict[str, Any]) -> list[Finding]:
 
 
 class Sent:
-    """A file that is sent, until Ray has done with it."""
+    """A file that was sent, until Ray is done with it."""
 
     def __init__(self, what: Prepared) -> None:
         self.cluster, self.ours, self.alive = what.cluster, what.ours, what.alive
@@ -233,21 +233,21 @@ class Sent:
         return self.now.get(ours.name, {})  # type: ignore[no-any-return]  # as JSON has it
 
     def _ended(self) -> bool:
-        """Whether Ray has done with every application; not known while it does not answer."""
+        """Tell whether Ray is done with every application; unknown while it does not answer."""
         with suppress(Unreachable):
             self.now = self.cluster.served()["applications"]
             return all(outcome.ended(self._of(each)) for each in self.ours)
         return False
 
     def _said(self, ours: Application) -> str:
-        """What became of one application."""
+        """Say what became of one application."""
         if outcome.runs(self._of(ours)):
             return outcome.running(ours, self._of(ours))
         alive = self.cluster.replicas(ours.name)
         return outcome.failed(ours, self._of(ours), self.alive[ours.name], alive)
 
     def _gone(self) -> Iterator[str]:
-        """The applications that Ray deletes, since the file does not name them."""
+        """Yield the applications that Ray deletes because the file does not name them."""
         for name in self.removed:
             if self.now.get(name, {}).get("status", "DELETING") == "DELETING":
                 yield f"{name} is removed"

@@ -1,4 +1,4 @@
-"""What became of a deployment, in a line: what Ray says, and whether the version before serves."""
+"""A deployment's outcome in a line: what Ray says, and whether the previous version serves."""
 
 import json
 import re
@@ -11,18 +11,18 @@ from service.preflight.applications import Application
 from service.preflight.cluster import Resources, said
 from service.wording.words import counted
 
-# Ray's sentence on a replica for which no node has room
+# Ray's sentence about a replica for which no node has room
 PENDING = re.compile(r"required for each replica: (\{.*?\}), total resources available: (\{.*?\})")
 FAILED = ("DEPLOY_FAILED", "UNHEALTHY")
 
 
 def ended(application: dict[str, Any]) -> bool:
-    """Whether Ray has done with an application, well or not."""
+    """Tell whether Ray is done with an application, for better or worse."""
     return runs(application) or application.get("status") in FAILED
 
 
 def runs(application: dict[str, Any]) -> bool:
-    """Whether an application runs as its file says."""
+    """Tell whether an application runs as its file says."""
     return application.get("status") == "RUNNING"
 
 
@@ -42,7 +42,7 @@ def failed(
 
     Args:
         before: ids of its replicas that lived before the file was sent.
-        alive: of those that live now.
+        alive: ids of those that live now.
     """
     serving = before & alive
     if states := dict(_states(application)):  # an application not built has none: none is touched
@@ -64,7 +64,7 @@ def progress(ours: Application, application: dict[str, Any], before: set[str]) -
 
 
 def _built(before: set[str]) -> str:
-    """What happens until Ray has replicas to tell of: it builds the application and asks nodes."""
+    """Say what happens before Ray reports replicas: it builds the application and asks nodes."""
     if not before:
         return "the nodes are asked whether they can run it; no replica yet"
     old = counted(len(before), "replica")
@@ -72,12 +72,12 @@ def _built(before: set[str]) -> str:
 
 
 def _reason(application: dict[str, Any]) -> str:
-    """Why an application does not run, by what Ray says of it and its deployment."""
+    """Say why an application does not run, by what Ray says of it and its deployment."""
     return message(application) or str(application.get("status", "Ray does not know it")).lower()
 
 
 def message(application: dict[str, Any]) -> str:
-    """Return the line that says it: the deployment's, of which the application's is a summary."""
+    """Return the line that says why: the deployment's, which the application's summarizes."""
     deployments = application.get("deployments", {}).values()
     for text in [*(each["message"] for each in deployments), application.get("message", "")]:
         if match := PENDING.search(text):
@@ -89,7 +89,7 @@ def message(application: dict[str, Any]) -> str:
 
 
 def _no_room(wants: Resources, free: Resources, updating: bool) -> str:
-    """Why a replica waits, and how an update goes without room for one more."""
+    """Say why a replica waits, and how an update proceeds without room for one more."""
     left = f"{said(free)} is free" if free else "nothing is free"
     text = f"no node has room for a replica of {said(wants)}; {left}"
     how = "; max_surge_percent: 0 in its deployment stops an old one first"
@@ -103,7 +103,7 @@ def _states(application: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _serving(before: set[str], serving: set[str]) -> str:
-    """What still serves of the version before."""
+    """Say what still serves of the previous version."""
     if not before:
         return "nothing served before"
     if not serving:

@@ -1,4 +1,4 @@
-"""What a Serve file would change on a cluster: applications added, changed, removed, left."""
+"""The changes a Serve file would make on a cluster: applications added, changed, removed, left."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -17,7 +17,7 @@ SHOWN = Settings.model_fields.keys() - {"api_keys", "tracing"} | {"route_prefix"
 
 @dataclass(frozen=True)
 class Plan:
-    """What would become of each application, by its name.
+    """The fate of each application, by its name.
 
     Args:
         added: with the path below which each will answer.
@@ -32,7 +32,7 @@ class Plan:
     left: list[str]
 
     def lines(self) -> Iterator[str]:
-        """Say it for people."""
+        """Yield the plan in lines for people."""
         for name, path in self.added.items():
             yield f"adds {name} at {path}"
         for name, keys in self.changed.items():
@@ -43,7 +43,7 @@ class Plan:
             yield f"leaves {name} as it is"
 
     def json(self) -> dict[str, Any]:
-        """Return it for programs."""
+        """Return the plan for programs."""
         return asdict(self)
 
 
@@ -54,7 +54,7 @@ def plan(value: Mapping[str, Any], before: Mapping[str, Any]) -> Plan:
         value: the file as schema.plain has it.
         before: what Ray says of each application, by its name.
     """
-    # Ray gives the file's logging_config to each application that has none, and says it of each
+    # Ray gives the file's logging_config to each application without one, and reports it for each
     shared = value.get("logging_config")
     file = {
         each.get("name", "default"): each
@@ -83,7 +83,7 @@ def _path(application: Mapping[str, Any]) -> str:
 
 
 def _changes(there: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
-    """What changes of one application, a line a key."""
+    """Yield what changes in one application, a line per key."""
     deployed = there.get("deployed_app_config")
     if deployed is None:
         yield "what a program deployed gives way to the file"
@@ -97,7 +97,7 @@ def _changes(there: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _shown(loc: Loc, value: Any, ours: bool) -> str:
-    """A value, if it cannot be a secret; of what another program is handed, any can."""
+    """Return a value if it cannot be a secret; any value handed to another program can be one."""
     if value is ABSENT:
         return "unset"
     if not ours and {"args", "user_config"} & set(loc):

@@ -37,7 +37,7 @@ class Serving:
 
     @property
     def right(self) -> bool:
-        """Whether all that was deployed runs."""
+        """Tell whether all that was deployed runs."""
         return self.status == "RUNNING" and self.target is not None and self.ready >= self.target
 
 
@@ -54,7 +54,8 @@ def serving(cluster: Dashboard) -> list[Serving]:
 def _serving(cluster: Dashboard, name: str, said: dict[str, Any]) -> Serving:
     deployments = list(said["deployments"].values())
     states = [one["state"] for each in deployments for one in each["replicas"]]
-    # Ray tells of no deployment while it builds the application, or could not: replicas may serve
+    # Ray reports no deployment while it builds the application or when it could not: replicas may
+    # still serve
     ready = states.count("RUNNING") if deployments else len(cluster.replicas(name))
     targets = [each["target_num_replicas"] for each in deployments]
     at = datetime.fromtimestamp(said["last_deployed_time_s"], UTC)
@@ -71,13 +72,13 @@ def _serving(cluster: Dashboard, name: str, said: dict[str, Any]) -> Serving:
 
 
 def _model(deployed: dict[str, Any] | None) -> str | None:
-    """What clients call the model, of an application that a file deployed."""
+    """Return what clients call the model of an application that a file deployed."""
     args = (deployed or {}).get("args") or {}
     return args.get("served_model_name") or args.get("model")
 
 
 def table(rows: Sequence[Serving]) -> Table:
-    """Draw it for people, an application a line."""
+    """Draw the status for people, an application per line."""
     drawn = Table(box=None, padding=(0, 1), pad_edge=False, header_style="bold")
     for name in ("application", "at", "model", "status", "replicas", "since"):
         drawn.add_column(name, overflow="fold")
@@ -89,5 +90,5 @@ def table(rows: Sequence[Serving]) -> Table:
 
 
 def errors(rows: Sequence[Serving]) -> Iterator[str]:
-    """Give the last thing that Ray says of each application, where it says one."""
+    """Yield the last thing that Ray says of each application, where it says anything."""
     yield from (f"{row.name}: {row.error}" for row in rows if row.error)

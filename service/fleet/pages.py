@@ -108,7 +108,7 @@ class Pages:
                 broadcast = self._handle.broadcast("metrics", openmetrics)
                 requests = await broadcast._fetch_replica_results_async()
         except (RayError, RayServeException, TimeoutError):
-            return []  # no replica known yet, or nobody who knows
+            return []  # no replica is known yet, or Ray does not answer
         answers = [
             asyncio.ensure_future(answer.get_async())  # type: ignore[no-untyped-call]  # Ray's gap
             for answer in requests

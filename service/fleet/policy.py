@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 # As reports name them
 BUSY, LOOP, WAITING = "headlight_busy", "headlight_loop", "headlight_waiting_seconds"
 
-# Busier than HIGH each, and there should be more; as few as would be no busier than LOW each, and
-# there should be fewer. In between nothing changes: a load that stays calls for one change at most.
+# Above HIGH each, there should be more; below, as few as would be no busier than LOW each. In
+# between nothing changes: a constant load calls for one change at most.
 HIGH, LOW = 0.75, 0.5
 DRAIN_SECONDS = 10.0  # in which what waits should be done
 WINDOW_SECONDS = 10.0  # over which a share is averaged: a report covers two
@@ -32,7 +32,7 @@ LONGEST_WAIT_SECONDS = 600.0  # the longest deadline: what is said beyond it is 
 
 
 class Report(Protocol):
-    """What a replica reported at a time."""
+    """One report of a replica, with its time."""
 
     timestamp: float  # Unix time, in seconds, by the replica's clock
     value: float

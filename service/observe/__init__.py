@@ -1,1 +1,1 @@
-"""What is seen from outside: metrics, logs, traces."""
+"""What the outside sees: metrics, logs, traces."""

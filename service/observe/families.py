@@ -1,4 +1,4 @@
-"""What there is to count: each family of metrics, its sentence, buckets and closed labels.
+"""The families of metrics: each one's sentence, buckets and closed labels.
 
 Source of the names: Prometheus, "Metric and label naming".
 """
@@ -8,8 +8,8 @@ from typing import get_args
 from model.maps.choices import Form
 from service.refusals import REFUSALS
 
-# Seconds of a route, at most twice the one before, so that a p99 read between two is at most twice
-# off; 0.25 is the objective. A stage's are the same, so that they compare, and finer ones below.
+# Seconds of a route, each at most twice the one before, so that a p99 read between two is at most
+# twice off; 0.25 is the objective. A stage's are the same, for comparison, plus finer ones.
 BUCKETS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1, 2, 4, 8)
 LAGS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 1, 10)
 STAGE_BUCKETS = (0.000125, 0.00025, 0.0005, *BUCKETS)
@@ -52,28 +52,28 @@ SENTENCES = {
     "start_time_seconds": "Unix time at which the replica started, in seconds.",
 }
 
-# The objective of short requests: so many seconds, for a request of at most so many tokens
+# The objective for short requests: the seconds, for a request of at most so many tokens
 OBJECTIVE_SECONDS, INTERACTIVE_TOKENS = 0.25, 512
-AROUND = (0.064, 0.125, OBJECTIVE_SECONDS, 0.5, 1)  # bounds of BUCKETS, of which it needs no more
+AROUND = (0.064, 0.125, OBJECTIVE_SECONDS, 0.5, 1)  # those of BUCKETS that it needs
 
-# What a request may hold: nothing or nothing readable; texts; or token ids; or embeddings; or all
+# The inputs of a request: none, or none readable; texts; token ids; embeddings; or all of these
 NO_INPUT: tuple[str, ...] = ("none",)
 OF_TEXT, OF_TOKENS = (*NO_INPUT, "text"), (*NO_INPUT, "text", "tokens")
 OF_ONE_KIND = (*OF_TOKENS, "embeddings")
 INPUTS = (*OF_ONE_KIND, "mixed")
-BY_KEY = ("tokens", "compute_seconds")  # what is used, counted by key where keys are set
+BY_KEY = ("tokens", "compute_seconds")  # usage, counted by key where keys are set
 WAITED, ERRORS, FORMS = ("queue", "forward"), ("oom", "other"), get_args(Form)
 SHED = ("queue_full", "token_budget", "memory", "deadline", "client_deadline", "not_ready")
 UNDER_WAY, SHARE = "key_under_way", "share"
 SHED_BY_KEY = ("key_requests", "key_tokens", "key_rate", UNDER_WAY, SHARE)  # where keys are set
-LATE = {"deadline_exceeded": "deadline", "not_ready": "not_ready"}  # sheds that say it themselves
+LATE = {"deadline_exceeded": "deadline", "not_ready": "not_ready"}  # codes that name their shed
 CLIENT_DEADLINE = "client_deadline"  # late by a deadline shorter than the objective
 OVERLOADED = "overloaded"
-# What an alert may ask the rate of before it first happens: a 200, and these
+# What an alert may take the rate of before it first happens: a 200, and these
 AWAITED = (
     200,
     *sorted({REFUSALS[c].status for c in (OVERLOADED, "internal", "deadline_exceeded")}),
 )
-SCRAPE = "/metrics"  # whoever reads the page is no traffic
-PROBE = "/ready"  # its 503 turns nobody's work away
+SCRAPE = "/metrics"  # reading the page is not traffic
+PROBE = "/ready"  # its 503 turns no work away
 PAGES = frozenset(("/live", PROBE, "/info", SCRAPE, "/docs", "/openapi.json"))  # of no alert

@@ -2,11 +2,11 @@
 
     {"ts": "...", "level": "info", "event": "request", "replica": "...", "route": "/v1/encode", ...}
 
-log.schema.json describes a line. An event is a constant, its facts are those of FACTS and
-no others: that keeps inputs out. So does leaving an exception's own text out; its class and the
-places it went through are enough to find it.
+log.schema.json describes a line. An event is a constant, and its facts are those of FACTS and no
+others: that keeps inputs out. So does leaving out an exception's own text; its class and the places
+it went through are enough to find it.
 
-A log that is a file begins anew at FILE_BYTES, and the one before it is kept. A line that cannot be
+A log that is a file starts anew at FILE_BYTES, and the previous one is kept. A line that cannot be
 written is lost, and counted: a full disk stops no request.
 """
 
@@ -50,7 +50,7 @@ class Lines(logging.Formatter):
         self._replica = replica
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return one line, in ASCII: whatever a string holds, it cannot end the line."""
+        """Return one line, in ASCII: no string in it can end the line."""
         return json.dumps(self.entry(record))
 
     def entry(self, record: logging.LogRecord) -> dict[str, Any]:
@@ -87,11 +87,11 @@ FORMATS: dict[Format, type[Lines]] = {"json": Lines, "text": Words}
 class Writer(logging.Handler):
     """Writes lines to a descriptor, each at once.
 
-    Nothing is kept to be written later: what a full disk did not take would come out in the middle
-    of another line.
+    Nothing is kept for later: what a full disk did not take would appear in the middle of another
+    line.
 
     Args:
-        descriptor: of a file, a pipe or a terminal; if of a file, it is changed for a new one.
+        descriptor: of a file, a pipe or a terminal; a file's is replaced by a new one when full.
         most: bytes of a file.
     """
 
@@ -115,13 +115,13 @@ class Writer(logging.Handler):
                 self.on_loss()
 
     def _rotate(self, size: int) -> None:
-        """Put an empty file in a full one's place, which stays beside it, once, as `.1`."""
+        """Replace a full file by an empty one; the full one stays next to it, once, as `.1`."""
         state = os.fstat(self._descriptor)
         if not stat.S_ISREG(state.st_mode) or state.st_size + size <= self._most:
             return
         try:
             self._replace(os.readlink(f"/proc/self/fd/{self._descriptor}"), state.st_mode)
-        except OSError:  # somebody removed the file, or the disk has no room for another
+        except OSError:  # the file was removed, or the disk has no room for another
             os.ftruncate(self._descriptor, 0)
 
     def _replace(self, path: str, mode: int) -> None:
@@ -136,7 +136,7 @@ class Writer(logging.Handler):
 
 
 def start(form: Format, replica: str, also: int | None = None, whole: bool = False) -> None:
-    """Send what this service logs, from now on, to the process's own stdout.
+    """Send what this service logs from now on to the process's own stdout.
 
     Args:
         also: another descriptor, to which warnings and errors go too.
@@ -156,11 +156,11 @@ def start(form: Format, replica: str, also: int | None = None, whole: bool = Fal
 
 
 def unhurried(descriptor: int) -> int:
-    """Return where a line is lost rather than waited for, if the descriptor is a pipe's.
+    """Return a descriptor that loses a line rather than wait, if this one is a pipe's.
 
-    In a container that Ray started with --no-redirect-output all processes write to one pipe,
-    which the container's runtime reads; while it does not, no request may wait for it. Opened
-    anew, so that the other processes keep their way.
+    In a container where Ray was started with --no-redirect-output, all processes write to one pipe,
+    which the container's runtime reads; while it does not, no request may wait for it. The pipe is
+    opened anew, so that other processes keep their own mode.
     """
     if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
         return descriptor
@@ -171,13 +171,13 @@ def unhurried(descriptor: int) -> int:
 
 
 def line(form: Format, replica: str, event: str) -> bytes:
-    """Return a warning about a replica, as it would have written it."""
+    """Return a warning about a replica, as that replica would have written it."""
     record = logging.LogRecord("service", logging.WARNING, "", 0, event, (), None)
     return f"{FORMATS[form](replica).format(record)}\n".encode()
 
 
 def on_loss(count: Callable[[], None]) -> None:
-    """Have each line that is lost from now on counted."""
+    """Count each line that is lost from now on."""
     for handler in logging.getLogger("service").handlers:
         if isinstance(handler, Writer):
             handler.on_loss = count
@@ -188,7 +188,7 @@ def _failure(error: BaseException) -> dict[str, Any]:
 
 
 def _places(trace: TracebackType | None) -> list[str]:
-    """Return where an exception went through, as module.function:line, outermost first."""
+    """Return the places an exception went through, as module.function:line, outermost first."""
     return [
         f"{frame.f_globals.get('__name__')}.{frame.f_code.co_qualname}:{line}"
         for frame, line in traceback.walk_tb(trace)

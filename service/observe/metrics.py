@@ -1,15 +1,15 @@
 """Every metric of one replica, each fed in one place.
 
-    families    what there is (families.py); what an alert asks for is there from the start, at 0
-    request     counts whatever is answered, from what service/observe/record.py knows of it
+    families    all there are (families.py); what an alert asks for exists from the start, at 0
+    request     counts every answer, from what service/observe/record.py knows of the request
     the rest    what a request does not know: batches, self-checks, the machine
 
-Each replica counts for itself and labels every series with its own name; nothing is summed
-across replicas here, so that a dead replica takes only its own series with it. Nothing is
-observed more often than once a request, a stage or a batch.
+Each replica counts for itself and labels every series with its own name; nothing is summed across
+replicas here, so that a dead replica takes only its own series with it. Nothing is observed more
+often than once per request, stage or batch.
 
-What requests and batches count are plain numbers, which become the library's families at a scrape:
-its own counters and histograms take the event loop five to ten calls for each number.
+Requests and batches count in plain numbers, which become the library's families at a scrape: its
+own counters and histograms cost the event loop five to ten calls per number.
 """
 
 import time
@@ -37,7 +37,7 @@ Labels = tuple[str, ...]  # the values of a series' labels
 
 
 class Counts(dict[Labels, float]):
-    """A family of counters, by their labels; what the event loop alone counts it adds itself.
+    """A family of counters, by their labels; the event loop adds directly what it alone counts.
 
     Args:
         labels: their names.
@@ -48,7 +48,7 @@ class Counts(dict[Labels, float]):
         self._name, self._labels, self._lock = name, labels, Lock()
 
     def add(self, *labels: str, by: float = 1.0) -> None:
-        """Count, in any thread; a label outside its closed set is a bug."""
+        """Count, from any thread; a label outside its closed set is a bug."""
         with self._lock:
             self[labels] += by
 
@@ -62,7 +62,7 @@ class Counts(dict[Labels, float]):
 
 
 class Spread:
-    """How often values came between bounds, and their sum: one series of a histogram."""
+    """One series of a histogram: how many values fell between its bounds, and their sum."""
 
     __slots__ = ("bounds", "counts", "exemplars", "sum")
 
@@ -76,7 +76,7 @@ class Spread:
         self.sum += value
 
     def buckets(self) -> list[Any]:
-        """Return what lies below each bound, and an example, as the library writes them."""
+        """Return the counts below each bound, with exemplars, as the library writes them."""
         ends = (*(str(float(bound)) for bound in self.bounds), "+Inf")
         below = enumerate(zip(ends, accumulate(self.counts), strict=True))
         return [(*each, self.exemplars.get(place)) for place, each in below]
@@ -115,7 +115,7 @@ class Families(Collector):
         self.registry.register(self)
 
     def counts(self, name: str, *labels: str, values: Iterable[str] = ()) -> Counts:
-        """Return a new family of counters, whose label is at 0 for each of these values."""
+        """Return a new family of counters, at 0 for each of these values of its label."""
         made = Counts(name, labels)
         made.update(((value,), 0.0) for value in values)
         self._made.append(made)
@@ -183,14 +183,14 @@ class Metrics:
         self._maps = own.counts("attention_maps", "form", values=families.FORMS)
         self._map_bytes = own.counts("attention_bytes", "form", values=families.FORMS)
         self.line_lost = own.counts("log_lines_lost").add
-        self._succeeded = 0.0  # on the calendar's clock
+        self._succeeded = 0.0  # in calendar time
         self.watch("last_success_timestamp_seconds", None, lambda: self._succeeded)
         self._gauge("start_time_seconds").set_to_current_time()
 
     def render(self, *, exemplars: bool = False) -> bytes:
         """Return all series as Prometheus text, or as OpenMetrics, which knows exemplars.
 
-        Four in five are of requests: a replica that has had none since does not make them anew.
+        Four in five are about requests: a replica that has had none since does not rebuild them.
         """
         page = openmetrics.generate_latest if exemplars else generate_latest
         if exemplars not in self._pages:
@@ -198,7 +198,7 @@ class Metrics:
         return self._pages[exemplars] + page(self._of_replica.registry)
 
     def expect(self, routes: Mapping[str, Iterable[str]]) -> None:
-        """Publish what may be asked of each route, by its inputs, before it is; of pages, none."""
+        """Publish each route by its possible inputs before it is asked, except pages."""
         self._pages.clear()
         for route in routes.keys() - families.PAGES:
             self._seconds[route,]
@@ -206,7 +206,7 @@ class Metrics:
                 self._expect(route, kind, "")
 
     def follow(self, keys: Collection[str]) -> None:
-        """Count by these keys too; what a key has used stays when it is gone.
+        """Count by these keys too; a removed key's usage stays.
 
         Where there were no keys at the start, nothing is counted by key.
         """
@@ -217,7 +217,7 @@ class Metrics:
         self._pages.clear()
 
     def request(self, record: Record) -> None:
-        """Count one request that has ended, whichever way; the only place that does."""
+        """Count one request, however it ended; the only place that does."""
         self._pages.clear()
         key = record.key if record.key in self._keys else ""
         if key and (record.route, record.input, key) not in self._expected:
@@ -245,7 +245,7 @@ class Metrics:
         self._lag.observe(seconds)
 
     def looped(self, seconds: float) -> None:
-        """Count what the event loop has computed, so many seconds so far."""
+        """Set the seconds that the event loop has computed so far."""
         self._loop[()] = seconds
 
     def encoded(self, tokens: int, key: str = "") -> None:
@@ -254,7 +254,7 @@ class Metrics:
         self._succeeded = time.time()
 
     def computed(self, lane_seconds: float, key: str) -> None:
-        """Count what a key's requests had of a batch; of no key, what nobody asked for too."""
+        """Count a key's share of a batch; without a key, the service's own work as well."""
         if self._compute is not None:
             self._compute[self._keys.get(key, self._keys[""])] += lane_seconds
 
@@ -274,11 +274,11 @@ class Metrics:
         self._cancelled.add(stage)
 
     def accelerator_error(self, kind: Literal["oom", "other"]) -> None:
-        """Count a batch that the accelerator failed, for want of memory or otherwise."""
+        """Count a batch that failed on the accelerator, out of memory or otherwise."""
         self._errors.add(kind)
 
     def cut_off(self, readers: int) -> None:
-        """Count the readers that were cut off, so many so far."""
+        """Set the number of readers that were cut off so far."""
         self._cut_off[()] = readers
 
     def canary(self, right: bool) -> None:
@@ -287,7 +287,7 @@ class Metrics:
         self._canary_failures.add(by=not right)
 
     def describe(self, name: str, sentence: str, **facts: str) -> None:
-        """Publish what does not change, as the labels of a 1."""
+        """Publish constant facts, as the labels of a 1."""
         self._gauge(name, sentence, **facts).set(1)
 
     def watch(
@@ -297,13 +297,13 @@ class Metrics:
         self._gauge(name, sentence, **labels).set_function(read)
 
     def _expect(self, route: str, kind: str, key: str) -> None:
-        """Publish what an alert may ask for of a route, an input and a key, before it happens."""
+        """Publish what an alert may ask about a route, an input and a key before it happens."""
         self._expected.add((route, kind, key))
         for code in families.AWAITED:
             self._requests.setdefault((route, kind, str(code), *self._keys[key]), 0.0)
 
     def _publish(self, key: str) -> None:
-        """Publish what a key has used, and what it may be refused for, at 0."""
+        """Publish a key's usage, and the reasons it may be refused for, at 0."""
         labels = self._keys[key]
         for reason in self._reasons:
             self._shed.setdefault((reason, *labels), 0.0)
@@ -324,7 +324,7 @@ class Metrics:
             self._unauthorized.add()
 
     def _turned_away(self, record: Record, key: str) -> None:
-        """Count a request for which there was no room or no time; a page is no work."""
+        """Count a request for which there was no room or no time; a page is not work."""
         if record.route in families.PAGES:
             return
         reason = record.shed or families.LATE.get(record.refused or "", families.SHED[0])
@@ -346,7 +346,7 @@ def samples(page: str) -> Iterator[tuple[str, dict[str, str], float]]:
     """Yield each sample of a page of metrics: its full name, its labels, its value.
 
     Raises:
-        ValueError: it is no such page.
+        ValueError: it is not such a page.
     """
     for family in text_string_to_metric_families(page):
         for sample in family.samples:

@@ -1,6 +1,6 @@
 """Reports each finished request once, to the metrics, the traces and the log.
 
-And the event loop that answers them: how late it is, and how much it computes.
+It also watches the event loop that answers them: how late it is, and how much it computes.
 
 A report takes several times as long if its code and data have just left the processor's caches,
 as they do between answers. So requests are reported several at a time
@@ -30,20 +30,20 @@ PARENT = TRACEPARENT.encode()
 LAG_SECONDS = 0.05  # between two looks at how late the event loop is
 TELL_SECONDS = 0.1  # most between a request's end and its line
 
-# Whoever asks these asks them for ever; they and the 401s of whoever guesses keys share a line
+# Probes never stop asking for these; they and the 401s of clients that guess keys share a line
 PROBES = frozenset(("/live", PROBE))
 SUMMARY_SECONDS = 60.0
-MOST_CLIENTS = 100  # of whom a minute's 401s are told by address; all others' are one line
+MOST_CLIENTS = 100  # whose 401s of a minute are told by address; all others share a line
 
 
 class Observer:
     """Watches the requests of one replica, in its event loop.
 
     Args:
-        weights: digest of what answers.
+        weights: digest of the weights that answer.
         tracing: None where it is off.
-        lines: whether each request is a line of the log.
-        ratio: of those answered as asked, the share that is.
+        lines: whether each request gets a line in the log.
+        ratio: the share of requests answered as asked that gets one.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Observer:
         """Watch a request until `end` is called for it.
 
         Args:
-            headers: as they came.
+            headers: as received.
         """
         if self._tracing:
             parents = [value.decode("latin-1") for name, value in headers if name == PARENT]
@@ -76,7 +76,7 @@ class Observer:
         self._in_flight.add(record)
 
     def end(self, record: Record) -> None:
-        """Tell soon of a request that has ended, whichever way; once."""
+        """Queue a request that has ended, however it did, to be reported soon and once."""
         if record not in self._in_flight:
             return
         self._in_flight.discard(record)
@@ -86,7 +86,7 @@ class Observer:
         self._ended.append(record)
 
     def _under_way(self) -> int:
-        """Return requests in flight; with the scrape that asks, no page would ever say 0."""
+        """Return the requests in flight, less the scrape that asks: else no page would say 0."""
         return sum(record.route != SCRAPE for record in self._in_flight)
 
     def tell(self) -> None:
@@ -102,7 +102,7 @@ class Observer:
             self.sum_up()
 
     def sum_up(self) -> None:
-        """Write a line for each kind of requests that have none of their own."""
+        """Write a line for each kind of request that gets none of its own."""
         alike, self._alike, self._summed = self._alike, Counter(), time.monotonic()
         for (route, code, client), count in sorted(alike.items()):
             facts = {"route": route, "code": code, "client": client or None, "count": count}
@@ -146,9 +146,9 @@ async def watch_lag(observe: Callable[[float], None]) -> None:
 
 
 def loop_clock() -> Callable[[], float]:
-    """Return what tells, in any thread, the seconds that this event loop's thread has computed.
+    """Return a clock, for any thread, of the seconds this event loop's thread has computed.
 
-    Those that it waits, for a core or for Python's own lock, are not among them.
+    Seconds spent waiting for a core or for Python's own lock do not count.
     """
     clock = time.pthread_getcpuclockid(threading.get_ident())
     return lambda: time.clock_gettime(clock)

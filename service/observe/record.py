@@ -1,4 +1,4 @@
-"""What is known of one request, filled in on its way and told after its end."""
+"""The record of one request, filled in on its way and reported after its end."""
 
 import math
 import time
@@ -16,7 +16,7 @@ CLIENT_CLOSED = 499  # the client went away before its answer
 
 
 class Stage(NamedTuple):
-    """One stage of a request, from and to on time.monotonic's clock."""
+    """One stage of a request, with its start and end on time.monotonic's clock."""
 
     name: Name
     start: float
@@ -28,7 +28,7 @@ class Stage(NamedTuple):
 
 
 class Stopwatch:
-    """A context that adds the stage of its name to others; a generator would take more calls."""
+    """A context that appends its stage to others; a generator would take more calls."""
 
     __slots__ = ("_name", "_stages", "_start")
 
@@ -63,22 +63,22 @@ class Trace:
 
 @dataclass(slots=True, eq=False)
 class Record:
-    """What is known of a request by the time it is told.
+    """The facts known about a request by the time it is reported.
 
     Args:
-        route: one of ours, or other; `own` is work that nobody asked for.
+        route: one of ours, or other; `own` is the service's own work.
         key: the name of the API key that it came with.
-        client: the address that it came from, where that is to be told.
+        client: the address that it came from, where that is to be logged.
         input: the kind of its inputs.
         refused: the code of its refusal.
-        shed: of an overload or a request that is late, which bound was met, where that is known.
+        shed: the bound met by an overload or a late request, where that is known.
         sequences, tokens: what it asks the model to run.
         bytes: of its answer's body.
         given_seconds: that the client gives it from then on, at most the service's deadline.
         turn_seconds: that it waited at the door, behind others of its key.
-        start: on time.monotonic's clock, when it had come whole, less what it waited before.
-        ended: on the calendar's clock, seconds.
-        began: when its first batch was started, on the first clock; 0 before.
+        start: when it had arrived whole, less what it waited before, on time.monotonic's clock.
+        ended: in calendar time, seconds.
+        began: when its first batch was started, on time.monotonic's clock; 0 before.
         hold: the memory that it holds.
     """
 
@@ -105,19 +105,19 @@ class Record:
     hold: Hold = field(default_factory=lambda: Hold(Memory(), UNBOUNDED))
 
     def wait(self, seconds: float) -> None:
-        """Count what it has waited before anything was known of it."""
+        """Add the time it waited before anything was known of it."""
         self.stages.append(Stage("queue", self.start - seconds, self.start))
         self.start -= seconds
         self.turn_seconds += seconds
 
     def stage(self, name: Name) -> Stopwatch:
-        """Time one stage, whichever way it ends."""
+        """Time one stage, however it ends."""
         return Stopwatch(self.stages, name)
 
     def waited(self, start: float) -> None:
         """Time the stages that the batcher decides on: queue until the first batch, then forward.
 
-        A request that is never run has waited only.
+        A request that never runs has only waited.
 
         Args:
             start: when it was given to the batcher; `began` was 0 then.
@@ -128,10 +128,10 @@ class Record:
             self.stages.append(Stage("forward", self.began, end))
 
     def end(self) -> None:
-        """Take the time."""
+        """Take the end time."""
         self.seconds, self.ended = time.monotonic() - self.start, time.time()
 
     def names(self) -> dict[str, Any]:
-        """Return what a line of the log is found by."""
+        """Return the names by which a log line is found."""
         trace_id = self.trace.trace_id if self.trace else None
         return {"request_id": self.request_id, "trace_id": trace_id, "route": self.route}

@@ -4,8 +4,8 @@
       parse tokenize queue forward serialize
     headlight.batch             a trace of its own, linked to every request in it, and they to it
 
-A span says how long and how much, never what: no input, no path, no header of the client's but
-its trace. What nobody samples has the name of a span, and no span.
+A span says how long and how much, never what: no input, no path, no header of the client's except
+its trace. An unsampled request has the name of a span, and no span.
 
 Source: W3C Trace Context; OpenTelemetry semantic conventions for HTTP servers.
 """
@@ -71,12 +71,12 @@ class Tracing:
     def begin(self, record: Record, traceparents: Sequence[str]) -> Trace:
         """Start a request's span; a traceparent that is not valid starts a new trace.
 
-        Whether it is sampled is chance's to say, and a trusted caller's where there is one:
-        a flag from outside would otherwise have every request kept.
+        Chance decides whether it is sampled, or a trusted caller where there is one: otherwise a
+        flag from outside could have every request kept.
         """
         context = Context()
         if len(traceparents) == 1:
-            # no tracestate: it is the caller's text, and we call nobody who could want it
+            # no tracestate: it is the caller's text, and we call no service that could want it
             context = self._headers.extract({TRACEPARENT: traceparents[0]}, context)
         parent = trace.get_current_span(context).get_span_context()
         decided = self._trusting and parent.is_valid
@@ -111,7 +111,7 @@ class Tracing:
         span.end(since + _nanoseconds(record.start + record.seconds))
 
     def batch(self, members: Sequence[Record], sequences: int, tokens: int, start: float) -> None:
-        """Tell of a batch that ended now.
+        """Export a batch that ended now.
 
         Args:
             members: the requests in it.
@@ -143,14 +143,14 @@ class Tracing:
 
 
 def _trace(own: SpanContext, span: trace.Span | None) -> Trace:
-    """Name a span as W3C Trace Context does; one that nobody keeps is its name alone."""
+    """Name a span as W3C Trace Context does; one that is not kept is its name alone."""
     trace_id, span_id = trace.format_trace_id(own.trace_id), trace.format_span_id(own.span_id)
     traceparent = f"00-{trace_id}-{span_id}-{own.trace_flags:02x}"
     return Trace(trace_id, own.trace_flags.sampled, traceparent, span)
 
 
 def check(to: str) -> None:
-    """See whether spans can go somewhere.
+    """Check that spans can go to their destination.
 
     Raises:
         CannotTrace, OSError: see Tracing.
@@ -172,7 +172,7 @@ def _exporter(to: str, stack: ExitStack) -> SpanExporter:
 
 
 def _lines(file: IO[str]) -> SpanExporter:
-    """Return one JSON object a line."""
+    """Return an exporter that writes one JSON object per line."""
     return ConsoleSpanExporter(out=file, formatter=_line)
 
 
@@ -201,5 +201,5 @@ def _nanoseconds(seconds: float) -> int:
 
 
 def _epoch() -> int:
-    """Return what leads from time.monotonic's clock to the calendar's, nanoseconds."""
+    """Return the offset from time.monotonic's clock to calendar time, in nanoseconds."""
     return time.time_ns() - time.monotonic_ns()

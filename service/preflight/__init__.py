@@ -1,1 +1,1 @@
-"""Every check before a replica serves: what is asked, of what, and at which entry points."""
+"""Every check before a replica serves: what it checks, where, and at which entry points."""

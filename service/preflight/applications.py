@@ -47,7 +47,7 @@ class Application:
 
     @property
     def replicas(self) -> tuple[int, int]:
-        """How many replicas there are at the least and at the most."""
+        """Return the minimum and maximum number of replicas."""
         fixed = self.options.get("num_replicas")
         if isinstance(fixed, int):
             return fixed, fixed
@@ -55,7 +55,7 @@ class Application:
 
     @property
     def actor(self) -> dict[str, Any]:
-        """What the file says that a replica takes of its node."""
+        """Return what a replica takes from its node, by the file."""
         return self.options.get("ray_actor_options") or {}
 
 
@@ -92,7 +92,7 @@ def read(
 
 
 def _named(application: dict[str, Any], loc: Loc) -> Iterator[Finding]:
-    """Find deployments of other names than ours, which has one."""
+    """Find deployments under names other than ours, which has only one."""
     for index, deployment in enumerate(application.get("deployments") or []):
         if deployment["name"] != DEPLOYMENT or index:
             at = (*loc, "deployments", index, "name")

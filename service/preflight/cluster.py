@@ -1,12 +1,12 @@
-"""What a running Ray must have, and nodes that could run a new replica, before an old one goes.
+"""Checks of a running Ray, and of nodes that could run a new replica before an old one goes.
 
-A node that joined without our variables would run HAProxy as Ray leaves it, with neither limits
-nor closed doors, and Ray runs it where a replica is, and on the head. So every replica demands the
+A node that joined without our variables would run HAProxy as Ray leaves it, neither limited nor
+locked down; and Ray runs it where a replica is, and on the head node. So every replica demands the
 label of nodes that were started with them (ingress.LABEL).
 
-Ray builds an application in a task of its own, and only then begins to replace replicas: what
-fails there leaves those that serve as they are. That a model's answers are right is shown by the
-new replica alone, at its start; the old one goes on until then, unless the file says
+Ray builds an application in a task of its own, and only then begins to replace replicas: a failure
+there leaves the serving ones as they are. Only the new replica can show, at its start, that a
+model's answers are right; the old one goes on until then, unless the file says
 max_surge_percent: 0.
 """
 
@@ -34,7 +34,7 @@ from service.wording.words import counted, listed
 
 logger = logging.getLogger(__name__)
 
-HEAD = "node:__internal_head__"  # what Ray counts among the resources of the head
+HEAD = "node:__internal_head__"  # a resource that Ray counts on the head node
 REMEDY = "without deploy/serve/ray.env: the label headlight=serves is missing"
 PROBE_SECONDS = 20.0  # for all nodes to answer, at once
 # What a replica is counted as where a file's ray_actor_options leave it out
@@ -59,17 +59,17 @@ class Cluster(NamedTuple):
 
     @property
     def alive(self) -> Iterator[Mapping[str, Any]]:
-        """The nodes that live."""
+        """Yield the living nodes."""
         return (node for node in self.nodes if node["Alive"])
 
     @property
     def bare(self) -> list[str]:
-        """The addresses of nodes that get no replica, for want of the label."""
+        """Return the addresses of nodes that get no replica because they lack the label."""
         return sorted(_address(node) for node in self.alive if not _labelled(node))
 
     @property
     def resources(self) -> dict[str, float]:
-        """What the nodes that may get a replica have together."""
+        """Return the combined resources of the nodes that may get a replica."""
         total: dict[str, float] = {}
         for node in filter(_labelled, self.alive):
             for name, count in node["Resources"].items():
@@ -94,7 +94,7 @@ def gpus(settings: Settings, cluster: Cluster) -> Iterator[Finding]:
 
 
 def cores(settings: Settings, cluster: Cluster) -> Iterator[Finding]:
-    """Hold the replicas' threads against all cores; a Ray that counts none holds none back."""
+    """Compare the replicas' threads with all cores; a Ray that counts none holds none back."""
     wanted, there = settings.most * (settings.threads or 0), int(cluster.resources.get("CPU", 0))
     if wanted > there > 0:
         text = f"{most(settings)} x threads is {wanted}, but Ray has only {there} cores"
@@ -102,14 +102,14 @@ def cores(settings: Settings, cluster: Cluster) -> Iterator[Finding]:
 
 
 def head(_: Settings, cluster: Cluster) -> Iterator[Finding]:
-    """Look whether the head was started with our variables."""
+    """Check that the head node was started with our variables."""
     for node in filter(_is_head, cluster.alive):
         if not _labelled(node):
             yield Finding(f"{_address(node)}, the head", f"was started {REMEDY}")
 
 
 def loopback(_: Settings, cluster: Cluster) -> Iterator[Finding]:
-    """Look whether several nodes listen where only their own machine reaches them."""
+    """Check whether several nodes listen where only their own machine reaches them."""
     serving = sorted(_address(node) for node in cluster.alive if _labelled(node))
     if network.loopback(cluster.host) and len(serving) > 1:
         text = f"is each machine's own, and {', '.join(serving)} serve together"
@@ -117,7 +117,7 @@ def loopback(_: Settings, cluster: Cluster) -> Iterator[Finding]:
 
 
 def apart(_: Settings, cluster: Cluster) -> Iterator[Finding]:
-    """Look whether the head, which probes each replica, reaches one here."""
+    """Check that the head node, which probes each replica, can reach one here."""
     heads = {_address(node) for node in cluster.alive if _is_head(node)}
     if network.loopback(cluster.host) and heads - {cluster.here}:
         text = f"is this machine's own, and {', '.join(heads)} asks it too"
@@ -138,7 +138,7 @@ class Deployed(NamedTuple):
 
     Args:
         options: the file's, by their names.
-        running: replicas that serve now, of the version before.
+        running: replicas of the previous version that serve now.
     """
 
     options: Mapping[str, Any]
@@ -146,7 +146,7 @@ class Deployed(NamedTuple):
 
 
 def prove(config: Settings, args: Settings, deployment: str, defaults: Mapping[str, Any]) -> None:
-    """Have each node that may host a replica say whether it could; without a Ray, nothing.
+    """Ask each node that may host a replica whether it could; without a Ray, do nothing.
 
     Args:
         config: the settings of the new replica.
@@ -166,7 +166,7 @@ def prove(config: Settings, args: Settings, deployment: str, defaults: Mapping[s
             raise StartFailed(f"no node has what a replica asks for: {_wanted(actor)}")
         if not nodes:  # nodes may join later, as on Kubernetes
             logger.warning("no node to probe", extra={"reason": _wanted(actor)})
-        # beside an old one, unless the file keeps it off their nodes or wants the old one gone
+        # next to an old one, unless the file keeps it off their nodes or wants the old one gone
         beside = not running or (
             options["max_surge_percent"] > 0 and not options.get("max_replicas_per_node")
         )
@@ -174,7 +174,7 @@ def prove(config: Settings, args: Settings, deployment: str, defaults: Mapping[s
 
 
 def hosts(node: Mapping[str, Any], actor: Mapping[str, Any]) -> bool:
-    """Say whether a node, as Ray describes it, has what a replica asks for, taken or not.
+    """Tell whether a node, as Ray describes it, has what a replica asks for, taken or not.
 
     Args:
         actor: ray_actor_options.
@@ -188,7 +188,7 @@ def hosts(node: Mapping[str, Any], actor: Mapping[str, Any]) -> bool:
 
 
 def taken(actor: Mapping[str, Any]) -> dict[str, float]:
-    """Name by Ray's words what a replica takes of a node."""
+    """Return what a replica takes from a node, in Ray's names."""
     amounts = {ours: float(actor.get(name) or 0) for name, ours in COUNTED.items()}
     return {
         name: amount
@@ -198,7 +198,7 @@ def taken(actor: Mapping[str, Any]) -> dict[str, float]:
 
 
 def judge(nodes: Mapping[str, Node], *, beside: bool) -> None:
-    """Hold what the nodes said.
+    """Judge what the nodes said.
 
     Args:
         nodes: by address.
@@ -240,7 +240,7 @@ def lacking(ours: Sequence[Application], nodes: Sequence[Resources]) -> Iterator
 
 
 def need(ours: Application) -> Resources:
-    """Return what a replica takes of its node."""
+    """Return what a replica takes from its node."""
     kind = ours.actor.get("accelerator_type")
     resources = taken(ours.actor) | ({f"accelerator_type:{kind}": 0.001} if kind else {})
     if ours.settings.device == "cuda" and "ray_actor_options" not in ours.options:
@@ -278,7 +278,7 @@ def _deployed(args: Settings, deployment: str) -> list[Deployed]:
 
 
 def _same(file: Mapping[str, Any], args: Settings) -> bool:
-    """Say whether a file's args are these settings; those of another program are none."""
+    """Tell whether a file's args are these settings; another program's args are not."""
     try:
         return Settings.model_validate(file) == args
     except ValueError:
@@ -286,7 +286,7 @@ def _same(file: Mapping[str, Any], args: Settings) -> bool:
 
 
 def _ask(nodes: Sequence[Mapping[str, Any]], config: Settings) -> Iterator[tuple[str, Node]]:
-    """Have each node say, by its address, what it lacks; ours says it in this very process."""
+    """Ask each node what it lacks and yield the answer by address; ours answers in this process."""
     until = time.monotonic() + PROBE_SECONDS
     here = ray.get_runtime_context().get_node_id()
     probe = ray.remote(model.examine)
@@ -313,7 +313,7 @@ def _ask(nodes: Sequence[Mapping[str, Any]], config: Settings) -> Iterator[tuple
 
 
 def _wanted(actor: Mapping[str, Any]) -> str:
-    """Say what a replica takes of a node."""
+    """Say what a replica takes from a node."""
     return ", ".join(f"{name} {amount:g}" for name, amount in taken({**ASKED, **actor}).items())
 
 

@@ -70,10 +70,10 @@ class Document:
 
 
 class Loader(yaml.SafeLoader):
-    """Reads YAML, and refuses a key that stands twice, of which PyYAML takes the last."""
+    """Reads YAML, and refuses a key that occurs twice, where PyYAML takes the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Hold that each key stands once, then read the mapping."""
+        """Refuse a repeated key, then read the mapping."""
         seen = set[str]()
         for key, _ in node.value:
             if key.value in seen:
@@ -98,7 +98,7 @@ def documents(file: str, text: str, above: int = 0, base: Loc = ()) -> list[Docu
         raise Unreadable(f"not YAML: {error.problem}", above + line + 1) from error
     except RecursionError as error:
         raise Unreadable("not YAML: nested too deeply", above + 1) from error
-    except (yaml.YAMLError, ValueError) as error:  # a character, or a date, that there is not
+    except (yaml.YAMLError, ValueError) as error:  # an impossible character or date
         raise Unreadable(f"not YAML: {' '.join(str(error).split())}", above + 1) from error
     finally:
         loader.dispose()
@@ -106,7 +106,7 @@ def documents(file: str, text: str, above: int = 0, base: Loc = ()) -> list[Docu
 
 
 def leaves(value: Any, loc: Loc = ()) -> Iterator[tuple[Loc, Any]]:
-    """List what holds no mapping or list, or an empty one, with its place."""
+    """Yield each scalar, and each empty mapping or list, with its place."""
     inner: Iterator[tuple[Any, Any]] = iter(())
     if isinstance(value, Mapping):
         inner = iter(value.items())
@@ -119,7 +119,7 @@ def leaves(value: Any, loc: Loc = ()) -> Iterator[tuple[Loc, Any]]:
 
 
 def get(value: Any, loc: Loc) -> Any:
-    """Return what stands at a place, None where nothing does."""
+    """Return the value at a place, None where there is none."""
     for part in loc:
         try:
             value = value[part]

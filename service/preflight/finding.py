@@ -51,17 +51,17 @@ class Finding:
 
     @property
     def path(self) -> str:
-        """The place in words."""
+        """Return the place in words."""
         return self.place if isinstance(self.place, str) else place(self.place)
 
     @property
     def text(self) -> str:
-        """What was found, and what to do."""
+        """Return what was found and what to do."""
         return f"{self.what}; {self.mend}" if self.mend else self.what
 
     @property
     def wrong(self) -> bool:
-        """Whether nothing starts with it."""
+        """Tell whether it keeps everything from starting."""
         return self.grade == "FAIL"
 
     def __str__(self) -> str:
@@ -78,7 +78,7 @@ def run(entry: Entry, checks: Checks, *subject: object) -> Iterator[Finding]:
 
 
 def require(findings: Iterable[Finding]) -> None:
-    """Hold that nothing is wrong.
+    """Ensure that nothing is wrong.
 
     Raises:
         StartFailed: something is; names all of it in one line.

@@ -1,4 +1,4 @@
-"""What this machine has for a service of its own: programs, ports, memory, disk, devices.
+"""Checks of this machine for a service of its own: programs, ports, memory, disk, devices.
 
 Nothing is started, and nothing is left. torch is imported only by the checks that need it.
 """
@@ -46,7 +46,7 @@ def verdict(right: bool, place: str, what: str, mend: str, grade: Grade = "FAIL"
 
 
 def python(_: Settings) -> Iterator[Finding]:
-    """Look at Python's version."""
+    """Check Python's version."""
     here, oldest, newest = (
         ".".join(map(str, each)) for each in (sys.version_info[:3], OLDEST, NEWEST)
     )
@@ -72,7 +72,7 @@ def compiler(_: Settings) -> Iterator[Finding]:
 
 
 def ray(_: Settings) -> Iterator[Finding]:
-    """Look at Ray's version."""
+    """Check Ray's version."""
     try:
         here = version("ray")
     except PackageNotFoundError:
@@ -90,7 +90,7 @@ def proxy(_: Settings) -> Iterator[Finding]:
 
 
 def port(settings: Settings) -> Iterator[Finding]:
-    """Look whether anything listens on the service's port."""
+    """Check whether anything listens on the service's port."""
     place = f"{settings.host} port {settings.port}"
     try:
         network.free(settings.host, settings.port)
@@ -127,7 +127,7 @@ def shared_memory(_: Settings) -> Iterator[Finding]:
 
 
 def disk(_: Settings) -> Iterator[Finding]:
-    """Look whether Ray's files can be written."""
+    """Check whether Ray's files can be written."""
     right = os.access(TEMPORARY, os.W_OK)
     what = f"{mib(free_disk(TEMPORARY))} free in {TEMPORARY}"
     what = what if right else f"{TEMPORARY} cannot be written"
@@ -135,7 +135,7 @@ def disk(_: Settings) -> Iterator[Finding]:
 
 
 def cores(settings: Settings) -> Iterator[Finding]:
-    """Hold the replicas' threads against the cores."""
+    """Compare the replicas' threads with the cores."""
     here, wanted = len(os.sched_getaffinity(0)), settings.most * (settings.threads or 0)
     if wanted > here:
         text = f"{most(settings)} x threads is {wanted}, but this machine has only {here} cores"
@@ -143,7 +143,7 @@ def cores(settings: Settings) -> Iterator[Finding]:
 
 
 def spans(settings: Settings) -> Iterator[Finding]:
-    """Look whether traces can go where they are to."""
+    """Check whether traces can go where they should."""
     if settings.tracing is None:
         return
     from service.observe import tracing  # which imports much, and is rarely on
@@ -155,7 +155,7 @@ def spans(settings: Settings) -> Iterator[Finding]:
 
 
 def torch(_: Settings) -> Iterator[Finding]:
-    """Look whether torch can be imported."""
+    """Check whether torch can be imported."""
     try:
         import torch
 
@@ -166,7 +166,7 @@ def torch(_: Settings) -> Iterator[Finding]:
 
 
 def operator(_: Settings) -> Iterator[Finding]:
-    """Look whether the compiled pass can be loaded."""
+    """Check whether the compiled pass can be loaded."""
     from model.native import library
 
     try:
@@ -186,7 +186,7 @@ def gpus(_: Settings) -> Iterator[Finding]:
 
 
 def device(settings: Settings) -> Iterator[Finding]:
-    """Look whether the device can do what is asked of it."""
+    """Check whether the device can do what is asked of it."""
     from service.engine import machine
 
     try:

@@ -72,7 +72,7 @@ def check(
 
 
 def _ports(document: Document, group: Loc, port: int) -> Iterator[Finding]:
-    """Hold the port named serve, which KubeRay asks whether a pod serves, against the file's."""
+    """Compare the port named serve, where KubeRay probes whether a pod serves, with the file's."""
     loc: Loc = (*group, "template", "spec", "containers", 0, "ports")
     for index, each in enumerate(entries(document.value, loc)):
         number = get(each, ("containerPort",))
@@ -82,7 +82,7 @@ def _ports(document: Document, group: Loc, port: int) -> Iterator[Finding]:
 
 
 def _grace(document: Document, group: Loc) -> Iterator[Finding]:
-    """Hold a pod's time to leave against its node's drain, and the cluster's against the pod's."""
+    """Compare a pod's time to leave with its node's drain, and the cluster's with the pod's."""
     loc: Loc = (*group, "template", "spec", "terminationGracePeriodSeconds")
     grace = _seconds(get(document.value, loc), GRACE)
     env = entries(document.value, (*loc[:-1], "containers", 0, "env"))
@@ -97,7 +97,7 @@ def _grace(document: Document, group: Loc) -> Iterator[Finding]:
 
 
 def _seconds(value: Any, otherwise: float) -> float:
-    """Return a number of seconds; another where it is none."""
+    """Return a number of seconds; the other where the value is not a number."""
     try:
         return float(value)
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""What a model needs of the machine that it is to run on, and whether its files are right."""
+"""Checks of what a model needs from the machine it is to run on, and of its files."""
 
 import os
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from service.preflight.finding import Checks, Finding, require, run
 from service.preflight.machine import WITH_TORCH, free_memory, mib, most
 from service.settings import MIB, Settings
 
-# A replica's own memory besides its weights, at the least: Python, torch and Ray
+# The least memory of a replica besides its weights: Python, torch and Ray
 REPLICA_BYTES = 192 * MIB
 # Weights that a node reads whole, in seconds; of larger ones only a replica's start reads all
 PROBED_BYTES = 1024 * MIB
@@ -24,7 +24,7 @@ ALONE = {"replicas": 1, "min_replicas": None, "max_replicas": None}
 
 
 class Node(NamedTuple):
-    """What a node says of itself before a replica starts there.
+    """A node's report on itself before a replica starts there.
 
     Args:
         fault: why none can, in a sentence.
@@ -38,7 +38,7 @@ class Node(NamedTuple):
 
 
 def positions(settings: Settings, source: Source) -> Iterator[Finding]:
-    """Hold the longest sequence against the model's own limit."""
+    """Compare the longest sequence with the model's own limit."""
     try:
         machine.positions(settings, loading.sizes(source))
     except (Unservable, CheckpointError) as error:
@@ -46,7 +46,7 @@ def positions(settings: Settings, source: Source) -> Iterator[Finding]:
 
 
 def memory(settings: Settings, source: Source) -> Iterator[Finding]:
-    """Hold the replicas' least memory against what is free."""
+    """Compare the replicas' least memory with what is free."""
     needed = settings.most * (REPLICA_BYTES + (0 if source.preset else _size(source)))
     if needed > (free := free_memory()):
         text = f"they need at least {mib(needed)} of memory, and only {mib(free)} are free"
@@ -60,7 +60,7 @@ CHECKS: Checks = {
 
 
 def find(settings: Settings) -> Iterator[Finding]:
-    """Look at everything that a model needs here, whether or not it can be found."""
+    """Check everything that a model needs here, whether or not the model can be found."""
     try:
         source = weights.locate(settings.model)
     except ModelNotFound as error:

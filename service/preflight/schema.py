@@ -1,4 +1,4 @@
-"""What Ray takes in a Serve file without a word: unknown keys, names that HAProxy cannot hold.
+"""Finds what Ray silently accepts in a Serve file: unknown keys, names that HAProxy cannot hold.
 
 Ray's own schema, read strictly. What Ray itself refuses once it has the file (a deployment's
 options that exclude each other, a runtime environment that it cannot make) it says in the
@@ -55,7 +55,7 @@ def listener(serve: dict[str, Any]) -> dict[str, Any]:
 
 
 def names(value: dict[str, Any]) -> Iterator[Finding]:
-    """Find what Ray takes and neither it nor HAProxy can use.
+    """Find what Ray accepts but neither it nor HAProxy can use.
 
     Args:
         value: the file as `plain` has it.
@@ -75,7 +75,7 @@ def names(value: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _name(name: str, at: Loc) -> Iterator[Finding]:
-    """Ray names a replica APPLICATION#DEPLOYMENT#ID and HAProxy's section http-APPLICATION."""
+    """Refuse names unfit for Ray's APPLICATION#DEPLOYMENT#ID and HAProxy's http-APPLICATION."""
     if not NAME.fullmatch(name):
         mend = "write a letter or digit, then letters, digits, `.`, `_` or `-`"
         yield Finding(at, f"{name!r} cannot be in the names of Ray's replicas", mend)

@@ -18,7 +18,7 @@ from service.preflight.document import Document
 from service.preflight.finding import Finding
 from service.wording.words import listed
 
-# What Ray and HAProxy listen on, as far as nobody says otherwise
+# What Ray and HAProxy listen on unless told otherwise
 TAKEN = {
     6379: "Ray's GCS",
     8265: "Ray's dashboard",
@@ -86,7 +86,7 @@ def port(file: dict[str, Any], _: list[Application]) -> Iterator[Finding]:
 
 
 def request_timeout(file: dict[str, Any], ours: list[Application]) -> Iterator[Finding]:
-    """Hold Ray's time-out of a request against the deadline."""
+    """Compare Ray's time-out of a request with the deadline."""
     if ours:
         at, must = ("http_options", "request_timeout_s"), ours[0].settings.deadline_seconds + 5
         value = file.get("http_options", {}).get("request_timeout_s")
@@ -134,7 +134,7 @@ def built(ours: Application) -> Iterator[Finding]:
 
 
 def shutdown(ours: Application) -> Iterator[Finding]:
-    """Hold the time that a replica may take to leave against what it may have admitted."""
+    """Compare the time that a replica may take to leave with what it may have admitted."""
     name, least = "graceful_shutdown_timeout_s", ingress.shutdown_seconds(ours.settings)
     if (value := ours.options.get(name, least)) < least:
         text = f"{value:g} is less than drain_seconds + deadline_seconds + 5"
@@ -163,7 +163,7 @@ def label(ours: Application) -> Iterator[Finding]:
 
 
 def processors(ours: Application) -> Iterator[Finding]:
-    """Hold the processors of a replica against its threads."""
+    """Compare the processors of a replica with its threads."""
     at, threads = ours.at("ray_actor_options", "num_cpus"), ours.settings.threads
     cores = ours.actor.get("num_cpus") or 0
     if threads and cores < threads:
@@ -174,7 +174,7 @@ def processors(ours: Application) -> Iterator[Finding]:
 
 
 def gpus(ours: Application) -> Iterator[Finding]:
-    """Hold the GPUs of a replica against its device."""
+    """Compare the GPUs of a replica with its device."""
     at, cuda = ours.at("ray_actor_options", "num_gpus"), ours.settings.device == "cuda"
     count = ours.actor.get("num_gpus") or 0
     if cuda and not count and "ray_actor_options" in ours.options:

@@ -34,7 +34,7 @@ FOLLOWS = {
 
 
 def hold(settings: Settings, actual: Mapping[str, str], node: str = "this cluster") -> None:
-    """Hold that Ray's processes on a node were started with what the promise needs.
+    """Ensure that Ray's processes on a node were started with what the promise needs.
 
     Raises:
         StartFailed: they were not, or the cluster is open to anyone who reaches it.
@@ -61,7 +61,7 @@ def differences(promised: Mapping[str, str], actual: Mapping[str, str]) -> Itera
 
 
 def _keeps(name: str, must: str, actual: str) -> bool:
-    """Say whether a variable, empty where it is not set, keeps the promise."""
+    """Tell whether a variable, empty where it is not set, keeps the promise."""
     if name == ingress.PROGRAM:
         return Path(actual).name == must  # where it lies is the image's business
     if name == ingress.CONNECTIONS:

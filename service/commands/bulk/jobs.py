@@ -28,7 +28,7 @@ from service.commands.bulk.vectors import SUFFIXES, Vectors
 from service.commands.terminal import Failed, Unusable
 
 INFO_SECONDS = 5.0  # to find the service at all
-PATIENCE_SECONDS = 300.0  # for a request of a job: a restart of the service in between
+PATIENCE_SECONDS = 300.0  # for a request of a job, to outlast a restart of the service
 
 Truncate = Literal["refuse", "right", "left"]
 
@@ -37,7 +37,7 @@ def encode(url: str, key: str | None, file: File, out: Path, truncate: Truncate)
     """Encode every line of a file, or every one that an earlier run has not.
 
     Returns:
-        How many vectors `out` holds.
+        The number of vectors that `out` holds.
 
     Raises:
         Unusable, Failed, OSError: why not, in a line.
@@ -65,7 +65,7 @@ def connected(
     """Give a client with one request in flight at a time, and the answer of GET /info.
 
     Raises:
-        Unusable: the address is none.
+        Unusable: the address is not valid.
         Failed: the service is not there, which is known soon; or a call inside failed.
     """
     try:
@@ -80,7 +80,7 @@ def connected(
 
 
 def origin_of(info: Mapping[str, Any]) -> dict[str, str]:
-    """Return what makes a service's answers, as Answer.origin has it."""
+    """Return the origin of a service's answers, as Answer.origin has it."""
     return {name: info[name] for name in ("model", "weights", "numerics")}
 
 

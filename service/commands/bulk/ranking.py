@@ -76,7 +76,7 @@ class Question:
             info: the answer of GET /info.
 
         Raises:
-            Unusable: it has not; the message says which it has.
+            Unusable: the model lacks it; the message says which heads it has.
         """
         layers, heads = info["layers"], info["heads"]
         if self.layer >= layers or self.head >= heads:

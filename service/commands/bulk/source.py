@@ -70,7 +70,7 @@ class File:
         """Describe a file, in the format that its name ends in unless another is given.
 
         Raises:
-            Unusable: the column is missing, or is none.
+            Unusable: the column is missing or not valid.
         """
         by_name: dict[str, Format] = {".txt": "txt", ".csv": "csv", ".tsv": "tsv"}
         form = form or by_name.get(path.suffix, "jsonl")
