@@ -149,8 +149,8 @@ class Solo:
 
             moved(h) = 1 - cos(pooled, pooled with head h's mixed values set to 0 before W^O)
 
-        Only heads of one layer compare: what the last layer writes is pooled as it is, what an
-        earlier one writes goes through all that follows. Source: Michel et al. 2019, "Are Sixteen
+        Only heads of one layer compare: what the last layer writes is pooled as it is, while what
+        an earlier one writes goes through all that follow. Source: Michel et al. 2019, "Are Sixteen
         Heads Really Better than One?", section 3.2.
 
         Raises:

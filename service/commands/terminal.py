@@ -18,7 +18,7 @@ class Unusable(Exception):
 
 
 class Failed(Exception):
-    """An early end that is no mistake of the caller's; the message is one line."""
+    """An early end that is not the caller's mistake; the message is one line."""
 
 
 def tell(stream: IO[str], line: str) -> None:

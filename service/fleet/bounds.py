@@ -1,4 +1,4 @@
-"""What Ray is told of the number of replicas, and what a replica reports for it to be decided."""
+"""The bounds that Ray gets for the number of replicas, and the load that each replica reports."""
 
 import time
 import warnings
@@ -15,7 +15,7 @@ from service.settings import Settings
 
 REPORT_SECONDS = 2.0  # between two reports of a replica: Ray's own 10 s are most of a crowd's rise
 UPSCALE_DELAY_SECONDS = 4.0  # for two reports to agree
-# What a Serve configuration may not say of an Encoder, since Ray would take it without our policy
+# An option that a Serve configuration may not set: Ray would use it without our policy
 OWN = "autoscaling_config"
 
 
@@ -45,7 +45,7 @@ def automatic(settings: Settings) -> AutoscalingConfig:
 
 
 def counted(settings: Settings, replicas: int | None) -> Settings:
-    """Return the settings with the number of replicas that a Serve configuration says.
+    """Return the settings with the number of replicas from a Serve configuration.
 
     Args:
         replicas: as Ray says; with max_replicas that is the start, or nothing.
@@ -62,7 +62,7 @@ def check(settings: Settings, config: Any) -> None:
         config: Ray's, of the deployment, as the configuration made it.
 
     Raises:
-        StartFailed: it says something that would go before what `args` say, or be ignored.
+        StartFailed: it says something that would override `args`, or be ignored.
     """
     scales, said = config.autoscaling_config, config.user_configured_option_names
     if settings.max_replicas is None:
@@ -75,7 +75,7 @@ def check(settings: Settings, config: Any) -> None:
 
 
 class Load:
-    """The work of one replica since it last reported."""
+    """The work of one replica since its last report."""
 
     def __init__(self, replica: Replica, clock: Callable[[], float] = time.monotonic) -> None:
         self._replica, self._clock = replica, clock

@@ -62,7 +62,7 @@ def reported(
 def load(shares: Iterable[Sequence[Report]], waiting: Sequence[Report], now: float) -> float | None:
     """Return how many replicas a replica's work would keep busy, from 0 up; None if unknown.
 
-    Above 1, more comes than it does: what comes beyond that waits, so what waits counts as well.
+    Above 1, more arrives than it can do: the excess waits, so what waits counts as well.
 
     Args:
         shares: of the time of its lanes, and of its event loop: the one that is full first counts.

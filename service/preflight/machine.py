@@ -55,7 +55,7 @@ def python(_: Settings) -> Iterator[Finding]:
 
 
 def processor(_: Settings) -> Iterator[Finding]:
-    """Look for the instructions that a fast pass uses."""
+    """Look for the instructions that make a pass fast."""
     lines = PROCESSOR.read_text().splitlines() if PROCESSOR.exists() else []
     flags = {word for line in lines if line.startswith("flags") for word in line.split()}
     fast = "avx2" in flags or not flags

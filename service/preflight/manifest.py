@@ -20,7 +20,7 @@ GRACE, OUTLIVES = 30, 60  # Kubernetes' own, and KubeRay's
 
 
 def pods(document: Document) -> list[Loc]:
-    """Return the places of the pods: the head's, and those of each group of workers."""
+    """Return the places of the pods: the head node's, and those of each group of workers."""
     workers = entries(document.value, (*CLUSTER, "workerGroupSpecs"))
     groups: list[Loc] = [(*CLUSTER, "workerGroupSpecs", i) for i in range(len(workers))]
     return [(*CLUSTER, "headGroupSpec"), *groups]

@@ -117,7 +117,7 @@ def ignored(file: dict[str, Any], ours: list[Application]) -> Iterator[Finding]:
 
 
 def shared(_: dict[str, Any], ours: list[Application]) -> Iterator[Finding]:
-    """Hold the applications to one value of what one HAProxy does for all."""
+    """Require one value from all applications of what one HAProxy does for all."""
     for name in SHARED:
         values = {getattr(each.settings, name): None for each in ours}
         if len(values) > 1:

@@ -1,1 +1,1 @@
-"""`headlight encode --file`: texts of a file, requests, vectors in a file; read job.py first."""
+"""`headlight encode --file`: texts of a file, requests, vectors in a file; read jobs.py first."""

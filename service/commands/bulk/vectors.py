@@ -3,8 +3,8 @@
     <out>.partial   safetensors: header (8 bytes of length, JSON), then the rows so far
     <out>           the same file once all rows are there; of .npy with NumPy's header in its place
 
-The header is that of the finished file, so how far it came is its own length, nothing else can
-disagree with it, and no reader of safetensors takes the partial file for a whole one.
+The header is that of the finished file, so the file's own length says how far it came, nothing else
+can disagree with it, and no reader of safetensors takes the partial file for a whole one.
 Source of the layouts: safetensors' README, "Format"; numpy.lib.format.
 """
 
