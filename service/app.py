@@ -170,7 +170,7 @@ class Encoder:
         self.pages.warm()
         self.load = Load(self.replica)
         door = Door(self.replica, self.pages.scrape, self.pages.targets, fronted=True)
-        entrance.HERE.loop = loop
+        entrance.HERE.loop, entrance.HERE.label = loop, self.label.encode()
         entrance.HERE.door = door  # which Ray's server, made after this, finds there
         return door
 
@@ -181,8 +181,14 @@ class Encoder:
         self.pages.close()
 
     def check_health(self) -> None:
-        """Raise when Ray must replace this replica."""
-        self._started().check_health()
+        """Raise when Ray must replace this replica.
+
+        One that knows itself wrong leaves by itself. If Ray knew, its probe would fail: HAProxy
+        would ask it for nothing more, not even for the metrics that say what is wrong.
+        """
+        replica = self._started()
+        if not replica.health.fault:
+            replica.check_health()
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         """What Ray passes on to our policy, where it scales."""

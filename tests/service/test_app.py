@@ -32,3 +32,19 @@ def test_states_of_replicas_are_named_however_ray_gives_them(
 
     assert (dict(states), message) == ({"STARTING": 2}, "not yet")
     assert type(next(iter(states))) is str
+
+
+def test_ray_is_not_told_of_a_fault_that_the_metrics_are_to_show() -> None:
+    """A replica with a fault leaves by itself, once it was scraped."""
+
+    def check() -> None:
+        raise RuntimeError("the canary's answer changed")
+
+    replica = SimpleNamespace(health=SimpleNamespace(fault=None), check_health=check)
+    encoder = SimpleNamespace(_started=lambda: replica)
+    told = app.Encoder.func_or_class.check_health
+
+    with pytest.raises(RuntimeError, match="canary"):
+        told(encoder)
+    replica.health.fault = "the canary's answer changed"
+    told(encoder)
