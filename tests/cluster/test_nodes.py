@@ -75,6 +75,24 @@ def test_a_killed_replica_costs_no_node_a_request(crowded: nodes.Cluster) -> Non
     assert len(set().union(*(each.journal.data for each in heard.values()))) == 1
 
 
+def test_a_wrong_update_costs_no_node_a_request(crowded: nodes.Cluster) -> None:
+    """Ray names no replica to HAProxy from the moment it builds the new version, nor after that."""
+
+    def wrong(configuration: dict[str, Any]) -> None:
+        nodes.replicated(3)(configuration)
+        configuration["applications"][0]["args"]["model"] = "/nowhere"
+
+    def update() -> None:
+        crowded.deploy("laptop.yaml", wrong)
+        crowded.wait(lambda found: found["headlight"]["status"] == "DEPLOY_FAILED")
+        time.sleep(1)
+
+    addresses = [node.address for node in (crowded.head, *crowded.workers)]
+    heard = load.during(update, addresses, nodes.PORT, per_second=10)
+
+    assert all(each.whole() for each in heard.values()), [str(each) for each in heard.values()]
+
+
 @pytest.mark.prove
 def test_two_models_answer_on_every_node(three: nodes.Cluster) -> None:
     """Each below its prefix, wherever its replica is."""

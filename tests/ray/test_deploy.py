@@ -309,7 +309,7 @@ WRONG: dict[str, tuple[Change, int, str]] = {
     "port": (
         lambda file: file["http_options"].update(port=8001),
         2,
-        "in place: `RAY_AUTH_MODE=token serve shutdown`, then deploy again",
+        "in place; run `RAY_AUTH_MODE=token serve shutdown`, then deploy again",
     ),
     "model": (
         lambda file: file["applications"][0]["args"].update(model="nobody/nothing"),
