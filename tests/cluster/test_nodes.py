@@ -30,7 +30,7 @@ def test_a_loopback_on_several_nodes_is_refused_by_their_addresses(three: nodes.
 
     serving = ", ".join(node.address for node in (three.head, *three.workers))
     assert (
-        f"host 127.0.0.1 is each machine's own, and {serving} serve together"
+        f"host 127.0.0.1: is each machine's own, and {serving} serve together"
         in (found["headlight"]["message"])
     )
 
