@@ -1,22 +1,19 @@
 """Encodings per second as a user gets them: Headlight over HTTP beside other servers, in one run.
 
-    python benchmarks/over_http.py [--rounds 5] [--seconds 4] [--servers ..] [--workloads ..]
+    python benchmarks/over_http.py [--rounds 5] [--seconds 1.5] [--servers ..] [--workloads ..]
 
 Each server runs as its makers start it, with its own number of threads, on the bundled model. In
-each round every workload goes to every server in turn, the same texts to all, and none of them
+each round every server in turn gets every workload, the same texts as the others, and none of them
 twice; the others are stopped meanwhile. The load comes from this process, on the same cores.
 
-Prints a table of medians over the rounds and writes it, with every turn, as JSON. The first run
-makes the peers' environments under build/peers/.
+Prints medians over the rounds with least and most, and what Headlight is to each of the others;
+writes them with every turn, the processor and the versions as JSON. With five servers that takes
+some eight minutes of two cores. The first run makes the peers' environments under build/peers/.
 """
 
 import argparse
-import importlib.metadata
-import os
-import platform
 import random
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -26,13 +23,16 @@ from pathlib import Path
 from typing import Any
 
 import uvloop
+from served import machine
 from served.engine import MATCHES, Engine
 from served.load import Answers, Closed, Failed, Open, Request, prepared, written
+from served.machine import CORES
 from served.processes import busy_seconds
 from served.servers import (
     BARE,
     BUILT,
     OURS,
+    PEERS,
     ROOT,
     SERVERS,
     Absent,
@@ -41,16 +41,20 @@ from served.servers import (
     export,
     install,
 )
-from served.table import Turn, cosine, document, markdown, noise, quantile, rows
+from served.table import Turn, cosine, document, markdown, noise, quantile, rows, summary
 from served.texts import BATCHES, CAPACITY, POISSON, WORKLOADS, Texts, Workload, sized, tokens_of
 
 from service.engine.weights import BUNDLED, locate
 
-# What was stopped catches up first: an HAProxy that missed a check takes our replica for dead, and
-# for up to 4 s sends requests by Ray's Python proxy, which does a third as many
-WARM_SECONDS = 5.0
+LEAD_SECONDS = 0.5  # of a turn's own load, before what counts
 LOAD = 0.6  # of what the slower of ours and the bare server takes, in the open loop
-CORES = len(os.sched_getaffinity(0))
+OPEN_TURNS = 2  # of the open loop, as long as so many others: few requests come in one
+# Of whose versions the result tells
+PACKAGES = ("headlight", "ray", "torch", "numpy", "tokenizers")
+THEIRS = (
+    *("onnxruntime", "starlette", "uvicorn", "infinity-emb", "optimum-onnx", "fastapi"),
+    *("sentence-transformers", "transformers", "litserve", "tokenizers", "numpy"),
+)
 
 
 @dataclass
@@ -109,15 +113,17 @@ class Bench:
 
         return prepared(make, ahead)
 
-    def ask(self, running: Running, load: Workload, seed: str, seconds: float) -> Answers:
-        """Send a workload for so long."""
-        ahead = int(load.ahead * seconds) + 1
+    def ask(
+        self, running: Running, load: Workload, seed: str, seconds: float, lead: float = 0.0
+    ) -> Answers:
+        """Send a workload for so long, which counts, and before that for `lead` seconds."""
+        ahead = int(load.ahead * (lead + seconds)) + 1
         requests = self.requests(running.server, load, f"{seed}, {load.name}", ahead)
 
         async def run() -> Answers:
             if load.connections:
-                return await Closed(running.port, requests, load.connections).run(seconds)
-            return await Open(running.port, requests, self.rate, seed=len(self.turns)).run(seconds)
+                return await Closed(running.port, requests, load.connections).run(seconds, lead)
+            return await Open(running.port, requests, self.rate, seed).run(seconds, lead)
 
         return uvloop.run(run())
 
@@ -127,90 +133,94 @@ class Bench:
         for name in self.running.keys() & {OURS, BARE}:
             running = self.running[name]
             running.resume()
-            self.ask(running, CAPACITY, "warm", WARM_SECONDS)
-            answers = self.ask(running, CAPACITY, "pace", self.seconds)
+            self.ask(running, CAPACITY, "warm", running.server.warm_seconds)
+            answers = self.ask(running, CAPACITY, "pace", 2 * self.seconds)
             able.append(len(answers.milliseconds) / answers.seconds)
             running.pause()
         self.rate = LOAD * min(able, default=10.0)
 
-    def turn(self, number: int, load: Workload, running: Running) -> tuple[Turn, Answers]:
-        """Measure one server with one workload in one round, and stop it."""
+    def visit(self, number: int, running: Running, loads: list[Workload]) -> dict[str, Answers]:
+        """Let one server go on for a round's workloads; return its answers by workload."""
+        name, answers = running.server.name, dict[str, Answers]()
         running.resume()
-        clean = False
         try:
-            warm = load if load.connections else CAPACITY
-            self.ask(running, warm, f"warm {number}", WARM_SECONDS)
-            turn, answers = self.measured(number, load, running)
-            clean = not answers.missing
-            return turn, answers
+            with self.reporting(f"{name}, round {number}"):
+                self.ask(running, CAPACITY, f"warm {number}", running.server.warm_seconds)
+            for load in loads:
+                with self.reporting(f"{name}, {load.name}, round {number}"):
+                    answers[load.name] = self.measured(number, load, running)
         finally:
-            if not clean:
-                running.settle()
             running.pause()
+        return answers
 
-    def measured(self, number: int, load: Workload, running: Running) -> tuple[Turn, Answers]:
-        """Return the part of a turn that counts."""
+    def measured(self, number: int, load: Workload, running: Running) -> Answers:
+        """Return one turn's answers, and keep its figures."""
+        seconds = self.seconds * (1 if load.connections else OPEN_TURNS)
         running.forget_peak()
         here, wall = time.process_time(), time.perf_counter()
         everyone, own = busy_seconds(), running.cpu_seconds()
-        answers = self.ask(running, load, str(number), self.seconds)
+        answers = None
+        try:
+            answers = self.ask(running, load, str(number), seconds, LEAD_SECONDS)
+        finally:
+            if answers is None or answers.missing:
+                running.settle()  # the next turn is not to pay for what this one left
         used = running.cpu_seconds() - own
         others = busy_seconds() - everyone - used - (time.process_time() - here)
         wall = time.perf_counter() - wall
         if not answers.milliseconds:
             raise Failed("no answer in time")
-        turn = Turn(
-            round=number,
-            workload=load.name,
-            server=running.server.name,
-            sentences=answers.sentences / answers.seconds,
-            p50=quantile(answers.milliseconds, 0.5),
-            p99=quantile(answers.milliseconds, 0.99),
-            cpu_ms=used * 1000 / answers.sentences,
-            peak_mib=running.peak_mib(),
-            cosine=None,
-            missing=answers.missing,
-            generator=answers.generator_seconds / answers.seconds,
-            others=max(0.0, others) / wall / CORES,
+        self.turns.append(
+            Turn(
+                round=number,
+                workload=load.name,
+                server=running.server.name,
+                sentences=answers.rate,
+                p50=quantile(answers.milliseconds, 0.5),
+                p99=quantile(answers.milliseconds, 0.99),
+                cpu_ms=used * 1000 / answers.sentences,
+                peak_mib=running.peak_mib(),
+                cosine=None,
+                missing=answers.missing,
+                generator=answers.generator_seconds / answers.seconds,
+                others=max(0.0, others) / wall / CORES,
+            )
         )
-        return turn, answers
+        return answers
 
-    def round(self, number: int, load: Workload, engine: Engine | None) -> None:
-        """One workload to every server in turn, another first each time; then in process."""
-        names = [
-            name
-            for name, running in self.running.items()
-            if load is BATCHES or not running.server.batches_only
-        ]
-        first = number % max(1, len(names))
-        done = {}
-        for name in names[first:] + names[:first]:
-            with self.reporting(f"{name}, {load.name}, round {number}"):
-                done[name] = self.turn(number, load, self.running[name])
-        for name in names:
-            if name in done:
-                turn, answers = done[name]
-                ours = done[OURS][1].kept if OURS in done else {}
-                self.turns.append(replace(turn, cosine=cosine(answers.kept, ours)))
-        if engine and load.name in MATCHES:
-            self.turns.append(engine.turn(number, load.name, self.seconds))
+    def round(self, number: int, loads: list[Workload], engine: Engine | None) -> None:
+        """Give every server in turn every workload, another first each time; then in process."""
+        every = list(self.running.values())
+        first, answers = number % max(1, len(every)), dict[str, dict[str, Answers]]()
+        for running in every[first:] + every[:first]:
+            its = [each for each in loads if each is BATCHES or not running.server.batches_only]
+            answers[running.server.name] = self.visit(number, running, its)
+        self.compare(number, answers)
+        for load in loads:
+            if engine and load.name in MATCHES:
+                self.turns.append(engine.turn(number, load.name, self.seconds))
+
+    def compare(self, number: int, answers: dict[str, dict[str, Answers]]) -> None:
+        """Say of a round's turns whether their answers are ours."""
+        ours = answers.get(OURS, {})
+        for place, turn in enumerate(self.turns):
+            load = turn.workload
+            if turn.round == number and load in ours:
+                kept = answers[turn.server][load].kept
+                self.turns[place] = replace(turn, cosine=cosine(kept, ours[load].kept))
 
 
 def conditions(bench: Bench, rounds: int) -> dict[str, Any]:
     """Return what was measured, on what."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    name = next((line.partition(": ")[2] for line in lines if "model name" in line), "")
-    widest = next((flag for flag in ("avx512f", "avx2") if flag in " ".join(lines)), "")
-    commit = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
+    lists = sorted({PEERS / f"{each.needs}.txt" for each in SERVERS.values() if each.file})
     return {
         "date": time.strftime("%Y-%m-%d"),
-        "commit": subprocess.run(commit, capture_output=True, text=True).stdout.strip(),
-        "machine": f"{name or platform.machine()} {widest}, {CORES} cores",
-        "torch": importlib.metadata.version("torch"),
+        "commit": machine.commit(),
+        "processor": machine.processor(),
+        "versions": machine.versions(PACKAGES) | {"peers": machine.pinned(lists, THEIRS)},
         "rounds": rounds,
         "seconds": bench.seconds,
         "open_loop_requests_a_second": round(bench.rate, 1),
-        "load_average_at_the_start": round(os.getloadavg()[0], 2),
         "absent": bench.absent,
     }
 
@@ -219,13 +229,14 @@ def main() -> None:
     """Install, start, measure round by round, stop; the figures so far are kept after each."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=4.0, help="of each turn")
+    parser.add_argument("--seconds", type=float, default=1.5, help="of each turn")
     parser.add_argument("--servers", nargs="+", choices=SERVERS, default=list(SERVERS))
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--torch-index", default="", help="another wheel index for torch")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "over_http.json")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are ended
+    begun, busy = time.monotonic(), machine.busy()
     BUILT.mkdir(parents=True, exist_ok=True)
     folder = locate(BUNDLED).folder
     export(folder)
@@ -237,14 +248,14 @@ def main() -> None:
             raise SystemExit("no server started")
         if "poisson" in options.workloads:
             bench.pace()
-        facts = conditions(bench, options.rounds)
+        facts = conditions(bench, options.rounds) | {"load_averages_at_the_start": busy}
         for number in range(options.rounds):
-            for name in options.workloads:
-                bench.round(number, WORKLOADS[name], engine)
+            bench.round(number, [WORKLOADS[name] for name in options.workloads], engine)
+            facts["minutes"] = round((time.monotonic() - begun) / 60, 1)
             every = rows(bench.turns, OURS, POISSON.name)
             options.out.write_text(document(facts, bench.turns, every))
             print(f"round {number + 1} of {options.rounds}", file=sys.stderr, flush=True)
-    print(f"{markdown(every)}\n\n{noise(bench.turns)}")
+    print("\n\n".join([markdown(every), summary(every, OURS), noise(bench.turns)]))
 
 
 if __name__ == "__main__":

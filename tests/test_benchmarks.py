@@ -1,8 +1,11 @@
 """What `make bench-http` measures with: its texts, its load, its arithmetic, its peers' files."""
 
 import asyncio
+import os
 import random
 import re
+import shutil
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -10,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+import numpy
 import pytest
 from tokenizers import Tokenizer
 
@@ -19,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "benchmarks"))
 
 import front  # noqa: E402
-from served import load, table, texts  # noqa: E402  a script's neighbours, no package of ours
+from served import load, machine, servers, table, texts  # noqa: E402  a script's neighbours
 from served.servers import PEERS, SERVERS  # noqa: E402
 
 BODY = b"{}"
@@ -86,6 +90,7 @@ def test_a_ratio_is_the_median_of_the_rounds_and_not_of_the_medians() -> None:
     ours, peer = table.rows(turns, "ours", "open loop")
 
     assert (ours.ratio, peer.ratio) == (1.0, 2.0)
+    assert (peer.ratio_least, peer.ratio_most) == (2.0, 2.0)
     assert (peer.sentences, peer.least, peer.most) == (5.0, 1.0, 1000.0)
 
 
@@ -97,6 +102,21 @@ def test_the_open_loop_is_compared_by_the_time_of_an_answer() -> None:
 
     assert peer.ratio == 3.5
     assert table.answers(peer) == "same, 3 missing"
+
+
+def test_the_ratios_alone_have_a_column_for_each_workload() -> None:
+    """Medians with least and most; a dash where a server had no such turn."""
+    turns = [turn(0, "ours", sentences=6.0), turn(1, "ours", sentences=6.0)]
+    turns += [turn(0, "peer", sentences=3.0), turn(1, "peer", sentences=2.0)]
+    turns += [turn(0, "ours", workload="another"), turn(0, "third", workload="another")]
+
+    lines = table.summary(table.rows(turns, "ours", "open loop"), "ours").splitlines()
+
+    assert lines[0] == "| Headlight to | a workload | another |"
+    assert lines[2:] == [
+        "| peer | 2.50 (2.00 to 3.00) | - |",
+        "| third | - | 1.00 (1.00 to 1.00) |",
+    ]
 
 
 def test_other_vectors_are_marked_as_wrong() -> None:
@@ -160,7 +180,7 @@ def numbered() -> Iterator[load.Request]:
 
 @pytest.mark.parametrize(
     "make",
-    [partial(load.Closed, connections=3), partial(load.Open, rate=200, seed=0)],
+    [partial(load.Closed, connections=3), partial(load.Open, rate=200, seed="0")],
     ids=["closed", "open"],
 )
 async def test_the_load_counts_every_answer_and_keeps_the_first(
@@ -177,6 +197,24 @@ async def test_the_load_counts_every_answer_and_keeps_the_first(
     assert all(0 < each for each in (answers.seconds, *answers.milliseconds))
 
 
+def test_a_request_counts_by_the_part_of_its_time_in_the_window() -> None:
+    """Half of the first, the second, and nothing of one that came later; two seconds in all."""
+    spans = [(0.0, 2.0, 4), (1.5, 2.5, 6), (3.0, 5.0, 8)]
+
+    assert load.within(spans, 1.0, 3.0) == pytest.approx((2 + 6) / 2)
+
+
+async def test_what_comes_before_the_window_is_sent_and_not_timed() -> None:
+    """Its answers count as answered; the window's rate is that of the whole, as nothing changes."""
+    async with answering("200 OK") as (port, received):
+        answers = await load.Closed(port, numbered(), connections=3).run(0.2, lead=0.1)
+
+    assert answers.seconds >= 0.3
+    assert 0 < len(answers.milliseconds) < len(received)
+    assert answers.sentences == 2 * len(received)
+    assert answers.rate == pytest.approx(answers.sentences / answers.seconds, rel=0.5)
+
+
 async def test_a_refusal_ends_the_turn() -> None:
     """A server that refuses quickly is not measured."""
     async with answering("429 Too Many Requests") as (port, _):
@@ -186,12 +224,63 @@ async def test_a_refusal_ends_the_turn() -> None:
 
 def test_every_peer_is_pinned_and_no_package_registry_is_named() -> None:
     """Each has its file and, at exact versions, all that it needs."""
-    peers = {server.file for server in SERVERS.values() if server.file}
+    peers = {server for server in SERVERS.values() if server.file}
 
     for peer in peers:
-        lines = (PEERS / f"{peer}.txt").read_text().splitlines()
+        lines = (PEERS / f"{peer.needs}.txt").read_text().splitlines()
         assert lines and all(re.fullmatch(r"[\w.-]+==[\w.!]+", line) for line in lines)
-        assert (PEERS / f"{peer}.py").exists()
+        assert (PEERS / f"{peer.file}.py").exists()
+    assert {peer.needs for peer in peers} == {path.stem for path in PEERS.glob("*.txt")}
+
+
+def test_an_environment_is_kept_until_its_list_or_torch_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then it is made anew; one that could not be made is tried again."""
+    ran = list[list[str]]()
+    for name, value in (("ROOT", tmp_path), ("PEERS", tmp_path), ("BUILT", tmp_path / "built")):
+        monkeypatch.setattr(servers, name, value)
+    peer = servers.Server("a peer", "a_file", "some")
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[bytes]:
+        if "venv" in command:
+            shutil.rmtree(peer.home, ignore_errors=True)
+            peer.home.mkdir()
+        ran.append(command)
+        return subprocess.CompletedProcess(command, needs.read_text() == "none==0")
+
+    def made(pins: str, torch: str) -> bool:
+        before = len(ran)
+        needs.write_text(pins)
+        lock.write_text(torch)
+        servers.install(peer, "")
+        return len(ran) > before
+
+    monkeypatch.setattr(subprocess, "run", run)
+    needs, lock = tmp_path / "some.txt", tmp_path / "deploy" / "torch.lock"
+    for folder in (lock.parent, tmp_path / "built"):
+        folder.mkdir()
+
+    tried = [made("a==1", "1"), made("a==1", "1"), made("a==2", "1"), made("a==2", "2")]
+    with pytest.raises(servers.Absent):
+        made("none==0", "2")
+
+    assert tried == [True, False, True, True]
+    assert made("a==2", "2")
+
+
+def test_a_result_names_its_processor_and_what_the_peers_were() -> None:
+    """As the kernel and the lists have it."""
+    cpu = Path("/proc/cpuinfo").read_text()
+    told = machine.processor()
+
+    assert told["cores"] == len(os.sched_getaffinity(0))
+    assert told["name"] in cpu or "model name" not in cpu
+    assert all(re.search(rf"\b{flag}\b", cpu) for flag in told["isa"])
+    assert len(told["isa"]) == sum(bool(re.search(rf"\b{flag}\b", cpu)) for flag in machine.ISA)
+    assert machine.versions(["numpy"])["numpy"] == numpy.__version__
+    pins = machine.pinned([PEERS / "infinity.txt"], ["infinity-emb", "absent"])
+    assert pins == {"infinity": {"infinity-emb": "0.0.78"}}
 
 
 def test_the_front_counts_what_is_called_while_it_is_told_to() -> None:

@@ -1,8 +1,9 @@
 """The load: raw connections on one event loop, the same for every server.
 
-Closed: each connection sends its next request when it has its answer. The time ends with the last
-answer, so that nothing is counted by halves. Open: requests leave at random moments (a Poisson
-process) over as many connections as that takes; the clock of each starts when it was due.
+Closed: each connection sends its next request when it has its answer. A while after the start, when
+all are under way, a window begins; a request counts by the part of its time that lies in it, so
+that neither the start nor the end of a short turn tells. Open: requests leave at random moments (a
+Poisson process) over as many connections as that takes; the clock of each starts when it was due.
 
 An answer is looked at as far as its length; the first few are kept, to be compared.
 """
@@ -32,9 +33,10 @@ class Failed(Exception):
 class Answers:
     """What came back."""
 
-    seconds: float = 0.0
+    seconds: float = 0.0  # to the last answer
     sentences: int = 0
-    milliseconds: list[float] = field(default_factory=list)
+    rate: float = 0.0  # sentences a second of the window
+    milliseconds: list[float] = field(default_factory=list)  # of what was answered in it or later
     kept: dict[int, bytes] = field(default_factory=dict)  # bodies by their requests' numbers
     missing: int = 0  # of an open loop, not answered by its end
     generator_seconds: float = 0.0  # of CPU, the load's own
@@ -89,7 +91,8 @@ class Load:
         self.port, self.requests, self.answers = port, requests, Answers()
         self.idle: list[Connection] = []
         self.all: list[Connection] = []
-        self.until = 0.0
+        self.begins = self.until = 0.0  # the window
+        self.spans: list[tuple[float, float, int]] = []  # of requests: sent, answered, texts
         self.finished = asyncio.get_running_loop().create_future()
 
     async def connect(self) -> Connection:
@@ -120,7 +123,9 @@ class Load:
         assert connection.request
         now, (number, texts, _) = time.perf_counter(), connection.request
         answers, connection.request = self.answers, None
-        answers.milliseconds.append((now - connection.due) * 1000)
+        if now >= self.begins:
+            answers.milliseconds.append((now - connection.due) * 1000)
+        self.spans.append((connection.due, now, texts))
         answers.sentences += texts
         answers.seconds = now
         if number < KEPT:
@@ -131,24 +136,28 @@ class Load:
         """What a connection does after an answer."""
         raise NotImplementedError
 
-    async def run(self, seconds: float) -> Answers:
+    async def run(self, seconds: float, lead: float = 0.0) -> Answers:
         """Ask for so long; the answers with their times.
+
+        Args:
+            lead: seconds before that, after which the window begins.
 
         Raises:
             Failed: an answer was none, or a connection was lost.
         """
         cpu = time.process_time()
         try:
-            begun = await self.ask(seconds)
+            begun = await self.ask(seconds, lead)
         finally:
             for connection in self.all:
                 connection.request = None
                 connection.transport.abort()
         self.answers.seconds -= begun
+        self.answers.rate = within(self.spans, self.begins, self.until)
         self.answers.generator_seconds = time.process_time() - cpu
         return self.answers
 
-    async def ask(self, seconds: float) -> float:
+    async def ask(self, seconds: float, lead: float) -> float:
         """Send and wait; when the first request left."""
         raise NotImplementedError
 
@@ -169,21 +178,22 @@ class Closed(Load):
         if not self.busy and not self.finished.done():
             self.finished.set_result(None)
 
-    async def ask(self, seconds: float) -> float:
+    async def ask(self, seconds: float, lead: float) -> float:
         """Send for so long; the last answers are waited for."""
         connections = [await self.connect() for _ in range(self.connections)]
         begun = time.perf_counter()
-        self.until = begun + seconds
+        self.begins = begun + lead
+        self.until = self.begins + seconds
         for connection in connections:
             connection.send(next(self.requests), time.perf_counter())
-        await asyncio.wait_for(self.finished, seconds + LAST_SECONDS)
+        await asyncio.wait_for(self.finished, lead + seconds + LAST_SECONDS)
         return begun
 
 
 class Open(Load):
     """Requests at random moments, on average so many a second."""
 
-    def __init__(self, port: int, requests: Iterator[Request], rate: float, seed: int) -> None:
+    def __init__(self, port: int, requests: Iterator[Request], rate: float, seed: str) -> None:
         super().__init__(port, requests)
         self.rate, self.chance = rate, random.Random(seed)
 
@@ -199,15 +209,17 @@ class Open(Load):
         connection = self.idle.pop() if self.idle else await self.connect()
         connection.send(next(self.requests), due)
 
-    async def ask(self, seconds: float) -> float:
+    async def ask(self, seconds: float, lead: float) -> float:
         """Send for so long; what is under way at the end is waited for, a little."""
         begun = due = time.perf_counter()
+        self.begins = begun + lead
+        self.until = self.begins + seconds
         sending = set()
-        while (due := due + self.chance.expovariate(self.rate)) < begun + seconds:
+        while (due := due + self.chance.expovariate(self.rate)) < self.until:
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
             sending.add(asyncio.create_task(self.send(due)))
         await asyncio.gather(*sending)
-        while self.under_way() and time.perf_counter() < begun + seconds + GRACE_SECONDS:
+        while self.under_way() and time.perf_counter() < self.until + GRACE_SECONDS:
             if self.finished.done():
                 self.finished.result()
             await asyncio.sleep(0.01)
@@ -217,6 +229,19 @@ class Open(Load):
     def under_way(self) -> int:
         """Return requests without their answers."""
         return sum(connection.request is not None for connection in self.all)
+
+
+def within(spans: list[tuple[float, float, int]], begins: float, ends: float) -> float:
+    """Return sentences a second between two moments: of a request the part that lies between them.
+
+    Args:
+        spans: of requests: when they left and were answered, and how many texts they held.
+    """
+    parts = (
+        texts * max(0.0, min(end, ends) - max(begun, begins)) / (end - begun)
+        for begun, end, texts in spans
+    )
+    return sum(parts) / (ends - begins)
 
 
 def written(path: str, body: bytes) -> bytes:

@@ -1,13 +1,15 @@
 """The servers that are compared: their environments, processes, processor time and memory.
 
-Each peer is a file of benchmarks/peers/ beside the list of what it needs, at pinned versions, and
-has an environment of its own under build/peers/. A server's processes are found by a variable of
-their environment, so that none is missed that left its parent.
+Each peer is a file of benchmarks/peers/, and what it needs a list there, at pinned versions. Every
+list has an environment of its own under build/peers/, which is kept while the list is the same. A
+server's processes are found by a variable of their environment, so that none is missed that left
+its parent.
 
 While one server works the others are stopped (SIGSTOP): Ray's processes and some peers' poll, and
 would take their share of the cores from whoever is measured.
 """
 
+import hashlib
 import os
 import signal
 import subprocess
@@ -40,12 +42,19 @@ class Server:
     """How a server is started and asked."""
 
     name: str
-    file: str = ""  # of benchmarks/peers/, and its requirements; empty: this checkout
+    file: str = ""  # of benchmarks/peers/; empty: this checkout
+    needs: str = ""  # the list there of what it needs
     options: tuple[str, ...] = ()
     torch: bool = True
     path: str = "/embed"
     body: Callable[[list[str]], bytes] = embed
     batches_only: bool = False  # it differs from another server with several texts a request alone
+    warm_seconds: float = 1.0  # of load after it was stopped, before it is measured
+
+    @property
+    def home(self) -> Path:
+        """Return where its environment is."""
+        return BUILT / self.needs
 
     def command(self, port: int) -> list[str]:
         """Return the command."""
@@ -53,50 +62,54 @@ class Server:
             serve = ["-m", "service.cli", "serve", "--port", str(port)]
             return [sys.executable, *serve, "--max-tokens", str(LONG[1])]  # its own is shorter
         script = str(PEERS / f"{self.file}.py")
-        return [str(BUILT / self.file / "bin" / "python"), script, str(MODEL), str(port)] + [
-            *self.options
-        ]
+        return [str(self.home / "bin" / "python"), script, str(MODEL), str(port), *self.options]
 
 
+# What was stopped catches up first: an HAProxy that missed a check takes our replica for dead, and
+# for up to 4 s sends requests by Ray's Python proxy, which does a third as many
 SERVERS = {
-    "headlight": Server(OURS),
-    "onnx": Server(BARE, "starlette_onnx", torch=False),
+    "headlight": Server(OURS, warm_seconds=5.0),
+    "onnx": Server(BARE, "starlette_onnx", "starlette_onnx", torch=False),
     "onnx-sorted": Server(
-        f"{BARE}, sorted", "starlette_onnx", ("--sorted", "8"), torch=False, batches_only=True
+        f"{BARE}, sorted",
+        "starlette_onnx",
+        "starlette_onnx",
+        ("--sorted", "8"),
+        torch=False,
+        batches_only=True,
     ),
-    "infinity": Server("infinity-emb", "infinity", path="/embeddings", body=openai),
-    "fastapi": Server("FastAPI + sentence-transformers", "fastapi_st"),
-    "litserve": Server("LitServe + sentence-transformers", "litserve_st"),
+    "infinity": Server("infinity-emb", "infinity", "infinity", path="/embeddings", body=openai),
+    "fastapi": Server("FastAPI + sentence-transformers", "fastapi_st", "sentence_transformers"),
+    "litserve": Server("LitServe + sentence-transformers", "litserve_st", "sentence_transformers"),
 }
 
 
 def install(server: Server, index: str) -> None:
     """Make a peer's environment, unless it is there; torch is the project's own version."""
-    home = BUILT / server.file
-    done, requirements = home / "installed", PEERS / f"{server.file}.txt"
-    if not server.file or (done.exists() and done.read_text() == requirements.read_text()):
+    home, requirements = server.home, PEERS / f"{server.needs}.txt"
+    done, torch = home / "installed", (ROOT / "deploy" / "torch.lock").read_bytes()
+    if not server.file:
+        return
+    wanted = hashlib.sha256(requirements.read_bytes() + server.torch * torch).hexdigest()
+    if done.exists() and done.read_text() == wanted:
         return
     python = home / "bin" / "python"
-    log = BUILT / f"{server.file}.log"
+    log = BUILT / f"{server.needs}.log"
     pip = [str(python), "-m", "pip", "install", "--no-compile"]
+    own = ["--constraint", str(ROOT / "constraints.txt"), "pip"]  # venv's is too old for torch.sh
     commands = [
         [sys.executable, "-m", "venv", "--clear", str(home)],
-        [
-            *pip,
-            "--constraint",
-            str(ROOT / "constraints.txt"),
-            "pip",
-        ],  # venv's is too old for torch.sh
+        [*pip, *own],
+        [*pip, "--no-deps", "--requirement", str(requirements)],
     ]
-    commands.append([*pip, "--no-deps", "--requirement", str(requirements)])
     if server.torch:  # after what it needs, as in the Makefile
         commands.append(["sh", str(ROOT / "deploy" / "torch.sh"), str(python), *index.split()])
-    print(f"installing {server.name}", file=sys.stderr)
+    print(f"installing what {server.name} needs", file=sys.stderr)
     with log.open("wb") as output:
         for command in commands:
             if subprocess.run(command, stdout=output, stderr=output).returncode:
                 raise Absent(f"not installed: {last_line(log)}")
-    done.write_text(requirements.read_text())
+    done.write_text(wanted)
 
 
 def last_line(log: Path) -> str:

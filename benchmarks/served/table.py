@@ -42,6 +42,8 @@ class Row:
     least: float
     most: float
     ratio: float | None  # ours to it: of sentences a second; of its median time to ours, if open
+    ratio_least: float | None
+    ratio_most: float | None
     p50: float
     p99: float
     cpu_ms: float
@@ -73,6 +75,7 @@ def row(group: list[Turn], ours: list[Turn], paced: bool) -> Row:
     """Return one row."""
     rates = [turn.sentences for turn in group]
     cosines = [turn.cosine for turn in group if turn.cosine is not None]
+    every = ratios(ours, group, paced)
     return Row(
         workload=group[0].workload,
         server=group[0].server,
@@ -80,7 +83,9 @@ def row(group: list[Turn], ours: list[Turn], paced: bool) -> Row:
         sentences=statistics.median(rates),
         least=min(rates),
         most=max(rates),
-        ratio=ratio(ours, group, paced),
+        ratio=statistics.median(every) if every else None,
+        ratio_least=min(every, default=None),
+        ratio_most=max(every, default=None),
         p50=middle(group, lambda turn: turn.p50),
         p99=middle(group, lambda turn: turn.p99),
         cpu_ms=middle(group, lambda turn: turn.cpu_ms),
@@ -95,12 +100,11 @@ def middle(group: list[Turn], figure: Callable[[Turn], float]) -> float:
     return statistics.median(figure(turn) for turn in group)
 
 
-def ratio(ours: list[Turn], its: list[Turn], paced: bool) -> float | None:
-    """Return median of the ratios of the rounds that both have; never of the medians."""
+def ratios(ours: list[Turn], its: list[Turn], paced: bool) -> list[float]:
+    """Return the ratio of each round that both have; a median is of these, never of the medians."""
     mine = {turn.round: turn for turn in ours}
     pairs = [(mine[turn.round], turn) for turn in its if turn.round in mine]
-    ratios = [it.p50 / me.p50 if paced else me.sentences / it.sentences for me, it in pairs]
-    return statistics.median(ratios) if ratios else None
+    return [it.p50 / me.p50 if paced else me.sentences / it.sentences for me, it in pairs]
 
 
 def cosine(its: dict[int, bytes], ours: dict[int, bytes]) -> float | None:
@@ -134,10 +138,29 @@ def quantile(values: list[float], share: float) -> float:
 def markdown(every: list[Row]) -> str:
     """Return a table for people, and for benchmarks/results.md."""
     head = (
-        "| workload | server | sentences/s (least to most) | Headlight to it | p50 ms | p99 ms "
-        "| CPU ms a sentence | peak MiB | answers |"
+        "| workload | server | sentences/s (least to most) | Headlight to it (least to most) "
+        "| p50 ms | p99 ms | CPU ms a sentence | peak MiB | answers |"
     )
     return "\n".join([head, "|---" * 9 + "|", *map(line, every)])
+
+
+def summary(every: list[Row], ours: str) -> str:
+    """Return the ratios alone, a workload a column: medians of the rounds' own, least to most."""
+    names = list(dict.fromkeys(row.workload for row in every))
+    servers = [name for name in dict.fromkeys(row.server for row in every) if name != ours]
+    found = {(row.server, row.workload): row for row in every}
+    lines = [f"| Headlight to | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+    for server in servers:
+        cells = [spread(found.get((server, name))) for name in names]
+        lines.append(f"| {server} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def spread(row: Row | None) -> str:
+    """Return a row's ratio with its least and most."""
+    if row is None or row.ratio is None:
+        return MISSING
+    return f"{row.ratio:.2f} ({row.ratio_least:.2f} to {row.ratio_most:.2f})"
 
 
 def line(row: Row) -> str:
@@ -146,7 +169,7 @@ def line(row: Row) -> str:
         row.workload,
         row.server,
         f"{row.sentences:.1f} ({row.least:.1f} to {row.most:.1f})",
-        MISSING if row.ratio is None else f"{row.ratio:.2f}",
+        spread(row),
         f"{row.p50:.1f}",
         f"{row.p99:.1f}",
         f"{row.cpu_ms:.2f}",
