@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
-from typing import IO, TYPE_CHECKING, Any, NoReturn
+from typing import IO, Any
 
 import click
 from pydantic import ValidationError
@@ -51,9 +51,9 @@ from service.keys import Ring
 from service.settings import Settings, fault
 from service.settings import load as settle
 
-if TYPE_CHECKING:
-    from service.deployment.plan import Plan
-
+# What `headlight deploy` can end as, and its exit status
+ENDS = {"runs": 0, "planned": 0, "refused": USAGE, "unreachable": USAGE, "failed": FAILED}
+ENDS |= {"interrupted": INTERRUPTED}
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -214,30 +214,36 @@ def deploy(
     it is 2 if the command without it would be refused.
     """
     from service.deployment import deploy as deployment
-    from service.deployment.dashboard import Refused, Unreachable
+    from service.deployment.dashboard import Ended
 
-    told = Told(as_json, sys.stdout if dry_run else sys.stderr)
+    def say(line: str) -> None:
+        tell(sys.stderr, line)
+
+    plan = None
     try:
-        prepared = deployment.prepare(file, address, wait, told.progress)
-        told.plan(prepared.plan)
+        prepared = deployment.prepare(file, address, wait, say)
+        plan = prepared.plan
+        for line in plan.lines() if not as_json else ():
+            tell(sys.stdout if dry_run else sys.stderr, line)
         if not prune:
             prepared.keep()
-        if dry_run:
-            told.end("planned", "headlight: nothing was sent", 0)
-        said = prepared.send(wait, told.progress)
-    except deployment.Wrong as error:
-        told.end("refused", str(error), USAGE)
-    except deployment.Interrupted as error:
-        told.end("interrupted", f"headlight: {error}", INTERRUPTED)
+        end = ("planned", "nothing was sent") if dry_run else ("runs", prepared.send(wait, say))
+    except Ended as error:
+        end = error.status, str(error)
     except KeyboardInterrupt:
-        told.end("interrupted", "headlight: stopped; nothing was sent", INTERRUPTED)
-    except (deployment.Failed, Refused) as error:
-        told.end("failed", f"headlight: {error}", FAILED)
+        end = "interrupted", "stopped; nothing was sent"
     except OSError as error:  # of the file
-        told.end("refused", f"headlight: {error}", USAGE)
-    except Unreachable as error:
-        told.end("unreachable", f"headlight: {error}", USAGE)
-    told.end("runs", f"headlight: {said}", 0)
+        end = "refused", f"headlight: {error}"
+    status, text = end
+    if status != "refused":
+        text = f"headlight: {' '.join(text.split())}"
+    if as_json:
+        lines = text.removeprefix("headlight: ").splitlines()
+        planned = asdict(plan) if plan else None
+        tell(sys.stdout, json.dumps({"status": status, "said": lines, "plan": planned}))
+    else:
+        tell(sys.stderr if ENDS[status] else sys.stdout, text)
+    raise SystemExit(ENDS[status])
 
 
 @click.command()
@@ -275,39 +281,6 @@ main.section("Serve", serve, doctor, top)
 main.section("Ask a model about texts", encode, heads)
 main.section("Run on a cluster", config, deploy, status)
 main.section("Prepare a model", convert)
-
-
-class Told:
-    """What `headlight deploy` says: lines as they come, or at the end one object of JSON.
-
-    Args:
-        plans: where the lines of a plan go.
-    """
-
-    def __init__(self, as_json: bool, plans: IO[str]) -> None:
-        self.as_json, self.plans = as_json, plans
-        self.planned: dict[str, Any] | None = None
-
-    def progress(self, line: str) -> None:
-        """Say what is waited for."""
-        tell(sys.stderr, line)
-
-    def plan(self, plan: "Plan") -> None:
-        """Say what would become of each application."""
-        self.planned = plan.json()
-        for line in plan.lines() if not self.as_json else ():
-            tell(self.plans, line)
-
-    def end(self, status: str, text: str, code: int) -> NoReturn:
-        """Leave with what became of it."""
-        text = text if status == "refused" else " ".join(text.split())
-        if self.as_json:
-            lines = text.removeprefix("headlight: ").splitlines()
-            said = {"status": status, "said": lines, "plan": self.planned}
-            tell(sys.stdout, json.dumps(said))
-        else:
-            tell(sys.stderr if code else sys.stdout, text)
-        raise SystemExit(code)
 
 
 def load(flags: dict[str, Any], config: Path | None) -> Settings:

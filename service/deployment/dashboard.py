@@ -21,16 +21,29 @@ REPLICA = "SERVE_REPLICA::{}#"  # begins the name of an application's replica
 SECONDS = 60.0  # for one answer: the first deployment waits for Ray Serve itself
 
 
-class Unreachable(Exception):
-    """The dashboard does not answer as it should; its text is one line."""
+class Ended(Exception):
+    """An early end of a deployment.
+
+    Args:
+        status: refused, if nothing was sent; failed, if what was sent does not run; interrupted, if
+            the user ended the wait; unreachable, if the dashboard does not answer as it should.
+        text: one line; if refused, a line for each mistake.
+    """
+
+    def __init__(self, status: str, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Unreachable(Ended):
+    """The dashboard does not answer as it should."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__("unreachable", text)
 
 
 class Silent(Unreachable):
     """The dashboard does not answer, or not yet: `ray start` returns before it does."""
-
-
-class Refused(Exception):
-    """Ray refused a deployment; its text is one line."""
 
 
 class Node(NamedTuple):
@@ -90,11 +103,11 @@ class Dashboard:
         """Send a Serve file.
 
         Raises:
-            Refused: Ray does not accept it.
+            Ended: Ray does not accept it.
         """
         answer = self._ask("PUT", APPLICATIONS, json=body)
         if answer.status_code == httpx.codes.BAD_REQUEST:
-            raise Refused(last_line(answer.text))
+            raise Ended("failed", last_line(answer.text))
         self._right(answer)
 
     def _listed(self, path: str, **query: str) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from service.cluster import network, progress
 from service.deployment import check, outcome
-from service.deployment.dashboard import Dashboard, Silent, Unreachable
+from service.deployment.dashboard import Dashboard, Ended, Silent, Unreachable
 from service.deployment.plan import Plan, plan
 from service.preflight import schema, serve_file
 from service.preflight.applications import Application
@@ -32,18 +32,6 @@ START_SECONDS = 15  # from `ray start` to its dashboard's first answer
 AGAIN = "run `RAY_AUTH_MODE=token serve shutdown`, then deploy again"
 
 
-class Wrong(Exception):
-    """A file was refused before it was sent; its text is a line for each mistake."""
-
-
-class Failed(Exception):
-    """A file was sent, and does not run; its text is one line."""
-
-
-class Interrupted(Exception):
-    """The wait was ended; its text says in a line what goes on."""
-
-
 def prepare(path: Path, address: str, wait: float, say: Callable[[str], None]) -> "Prepared":
     """Check a Serve file and hold it against a cluster; send nothing.
 
@@ -53,8 +41,7 @@ def prepare(path: Path, address: str, wait: float, say: Callable[[str], None]) -
         say: takes a line on what is waited for, every few seconds.
 
     Raises:
-        Wrong: the file is not correct, or does not fit this cluster.
-        Unreachable: the cluster cannot be asked.
+        Ended: the file is not correct, or does not fit this cluster, or that cannot be asked.
         OSError: the file cannot be read.
     """
     document, ours = _read(path)
@@ -62,7 +49,7 @@ def prepare(path: Path, address: str, wait: float, say: Callable[[str], None]) -
     with progress.told(say, lambda: f"Ray's dashboard at {address} does not answer yet"):
         before = _first(cluster, time.monotonic() + min(wait, START_SECONDS))
     if faults := _unfit(document, ours, cluster, before):
-        raise Wrong("\n".join(str(document.locate(fault)) for fault in faults))
+        raise Ended("refused", "\n".join(str(document.locate(fault)) for fault in faults))
     body = schema.plain(document.value)
     alive = {each.name: cluster.replicas(each.name) for each in ours}
     return Prepared(cluster, body, ours, before["applications"], alive)
@@ -93,13 +80,14 @@ class Prepared:
         """Ensure that nothing is removed.
 
         Raises:
-            Wrong: the file does not name an application that is deployed.
+            Ended: the file does not name an application that is deployed.
         """
         if gone := list(self.plan.removed):
             names, them = listed(gone, "and"), "it" if len(gone) == 1 else "them"
-            raise Wrong(
+            raise Ended(
+                "refused",
                 f"headlight: the file does not name {names}, so Ray would remove {them}; "
-                f"add {them} to the file, or remove {them} with --prune"
+                f"add {them} to the file, or remove {them} with --prune",
             )
 
     def send(self, wait: float, say: Callable[[str], None]) -> str:
@@ -110,9 +98,7 @@ class Prepared:
             say: takes a line on what is waited for, every few seconds.
 
         Raises:
-            Refused: Ray does not accept it.
-            Failed: it does not run, or not yet.
-            Interrupted: the user ended the wait.
+            Ended: Ray does not accept it, it does not run or not yet, or the user ended the wait.
         """
         sent, began = Sent(self), time.monotonic()
         try:
@@ -120,10 +106,10 @@ class Prepared:
             with progress.told(say, sent.progress):
                 text = sent.done(began + wait)
         except Unreachable as error:
-            raise Failed(f"{error}; the cluster may have taken the file") from error
+            raise Ended("failed", f"{error}; the cluster may have taken the file") from error
         except KeyboardInterrupt as error:
             line = "the cluster goes on; the same command waits for it again"
-            raise Interrupted(line) from error
+            raise Ended("interrupted", line) from error
         return f"{text}, ready after {time.monotonic() - began:.0f} s"
 
 
@@ -133,14 +119,14 @@ def _read(path: Path) -> tuple[Document, list[Application]]:
     try:
         found = documents(file, check.read(path))
     except Unreadable as error:
-        raise Wrong(f"{file}:{error.line}: {error.text}") from error
+        raise Ended("refused", f"{file}:{error.line}: {error.text}") from error
     if any(get(each.value, ("kind",)) for each in found):
-        raise Wrong(f"{file} is for Kubernetes: kubectl apply --filename {file}")
+        raise Ended("refused", f"{file} is for Kubernetes: kubectl apply --filename {file}")
     if len(found) != 1:
-        raise Wrong(f"{file} holds {len(found)} documents, and a Serve file is one")
+        raise Ended("refused", f"{file} holds {len(found)} documents, and a Serve file is one")
     ours, findings = serve_file.read(found[0], {})
     if wrong := [str(finding) for finding in findings if finding.wrong]:
-        raise Wrong("\n".join(wrong))
+        raise Ended("refused", "\n".join(wrong))
     return found[0], ours
 
 
@@ -218,7 +204,7 @@ class Sent:
         """Wait for the outcome of every application; returns what runs.
 
         Raises:
-            Failed: one does not run.
+            Ended: one does not run.
         """
         ends = self._ended()
         while not ends and time.monotonic() < until:
@@ -227,7 +213,7 @@ class Sent:
         text = "; ".join([*map(self._said, self.ours), *self._gone()])
         if all(outcome.runs(self._of(each)) for each in self.ours):
             return text
-        raise Failed(text if ends else f"{text}; the cluster goes on with it")
+        raise Ended("failed", text if ends else f"{text}; the cluster goes on with it")
 
     def _of(self, ours: Application) -> dict[str, Any]:
         return self.now.get(ours.name, {})  # type: ignore[no-any-return]  # as JSON has it

@@ -1,7 +1,7 @@
 """The changes a Serve file would make on a cluster: applications added, changed, removed, left."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from service.preflight.applications import BUILDER
@@ -41,10 +41,6 @@ class Plan:
             yield f"removes {name} at {path}, which the file does not name"
         for name in self.left:
             yield f"leaves {name} as it is"
-
-    def json(self) -> dict[str, Any]:
-        """Return the plan for programs."""
-        return asdict(self)
 
 
 def plan(value: Mapping[str, Any], before: Mapping[str, Any]) -> Plan:
