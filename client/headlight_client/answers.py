@@ -7,7 +7,7 @@ POST /v1/maxsim      Scored, with a Score for each document
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -208,31 +208,19 @@ class Answer:
         return {"model": self.model, "weights": self.weights, "numerics": self.numerics}
 
     @classmethod
-    def of(cls, told: Mapping[str, Any], arrays: Mapping[int, Arrays]) -> Self:
-        """Make an answer of what is JSON and of its arrays by input."""
-        usage = Usage(**told["usage"])
-        return cls(**{name: told[name] for name in ORIGIN}, usage=usage, **cls._own(told, arrays))
-
-    @classmethod
     def join(cls, parts: Sequence[Self]) -> Self:
         """Join answers in their order.
 
         Raises:
             ModelChanged: they do not come from one model.
         """
-        first = parts[0]
         for part in parts:
-            check_origin(part.origin, first.origin)
+            check_origin(part.origin, parts[0].origin)
         usage = Usage(*map(sum, zip(*(part.usage for part in parts), strict=True)))
-        return cls(**first.origin, usage=usage, **cls._joined(parts))
-
-    @classmethod
-    def _own(cls, told: Mapping[str, Any], arrays: Mapping[int, Arrays]) -> dict[str, Any]:
-        raise NotImplementedError
-
-    @classmethod
-    def _joined(cls, parts: Sequence[Self]) -> dict[str, Any]:
-        raise NotImplementedError
+        own = {
+            each.name: _joined([getattr(part, each.name) for part in parts]) for each in fields(cls)
+        }
+        return cls(**{**own, "usage": usage})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,25 +237,6 @@ class Encoded(Answer):
     items: list[Item]
     pooled: Array | None
 
-    @classmethod
-    def _own(cls, told: Mapping[str, Any], arrays: Mapping[int, Arrays]) -> dict[str, Any]:
-        items = [_item(facts, arrays[index]) for index, facts in enumerate(told["data"])]
-        pooled = [own["pooled"] for _, own in sorted(arrays.items()) if "pooled" in own]
-        return {
-            "dtype": told["dtype"],
-            "items": items,
-            "pooled": np.stack(pooled) if pooled else None,
-        }
-
-    @classmethod
-    def _joined(cls, parts: Sequence[Self]) -> dict[str, Any]:
-        pooled = [part.pooled for part in parts if part.pooled is not None]
-        return {
-            "dtype": parts[0].dtype,
-            "items": [item for part in parts for item in part.items],
-            "pooled": np.concatenate(pooled) if pooled else None,
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared(Answer):
@@ -281,16 +250,6 @@ class Compared(Answer):
     left: Mapping[str, Any]
     right: list[Similar]
 
-    @classmethod
-    def _own(cls, told: Mapping[str, Any], arrays: Mapping[int, Arrays]) -> dict[str, Any]:
-        right = [_similar(facts, arrays[index]) for index, facts in enumerate(told["right"])]
-        return {"dtype": told["dtype"], "left": told["left"], "right": right}
-
-    @classmethod
-    def _joined(cls, parts: Sequence[Self]) -> dict[str, Any]:
-        right = [text for part in parts for text in part.right]
-        return {"dtype": parts[0].dtype, "left": parts[0].left, "right": right}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored(Answer):
@@ -298,11 +257,6 @@ class Scored(Answer):
 
     query: Item
     results: list[Score]
-
-    @classmethod
-    def _own(cls, told: Mapping[str, Any], arrays: Mapping[int, Arrays]) -> dict[str, Any]:
-        results = [_score(facts, arrays[facts["index"]]) for facts in told["results"]]
-        return {"query": _item(told["query"], {}), "results": results}
 
 
 Kind = TypeVar("Kind", bound=Answer)
@@ -320,7 +274,9 @@ def read(kind: type[Kind], body: bytes) -> Kind:
         for name, array in arrays.items():
             index, _, own = name.partition(".")
             by_input[int(index)][own] = array
-        return kind.of(loads(metadata[ENTRY]), by_input)
+        told = loads(metadata[ENTRY])
+        made = {name: told[name] for name in ORIGIN}
+        return kind(**made, usage=Usage(**told["usage"]), **READERS[kind](told, by_input))
     except (LookupError, OverflowError, TypeError, ValueError) as error:
         raise NoAnswer("the answer is not in Headlight's format") from error
 
@@ -336,30 +292,60 @@ def check_origin(now: Mapping[str, str], before: Mapping[str, str]) -> None:
             raise ModelChanged(f"the service's {name} changed from {before[name]} to {value}")
 
 
+def _joined(values: Sequence[Any]) -> Any:
+    """Join what there is for each input; all else is that of the first."""
+    if isinstance(values[0], list):
+        return [one for each in values for one in each]
+    return np.concatenate(values) if isinstance(values[0], np.ndarray) else values[0]
+
+
+def _encoded(told: Mapping[str, Any], arrays: Mapping[int, Arrays]) -> dict[str, Any]:
+    items = [_item(facts, arrays[index]) for index, facts in enumerate(told["data"])]
+    pooled = [own["pooled"] for _, own in sorted(arrays.items()) if "pooled" in own]
+    return {
+        "dtype": told["dtype"],
+        "items": items,
+        "pooled": np.stack(pooled) if pooled else None,
+    }
+
+
+def _compared(told: Mapping[str, Any], arrays: Mapping[int, Arrays]) -> dict[str, Any]:
+    right = [_similar(facts, arrays[index]) for index, facts in enumerate(told["right"])]
+    return {"dtype": told["dtype"], "left": told["left"], "right": right}
+
+
+def _scored(told: Mapping[str, Any], arrays: Mapping[int, Arrays]) -> dict[str, Any]:
+    results = [_score(facts, arrays[facts["index"]]) for facts in told["results"]]
+    return {"query": _item(told["query"], {}), "results": results}
+
+
+READERS = {Encoded: _encoded, Compared: _compared, Scored: _scored}
+
+
 def _item(facts: Mapping[str, Any], arrays: Arrays) -> Item:
-    fields = dict(facts)
-    attention, sparse = fields.pop("attention", None), fields.pop("sparse", None)
-    sweep = fields.pop("sweep", {})
+    own = dict(facts)
+    attention, sparse = own.pop("attention", None), own.pop("sparse", None)
+    sweep = own.pop("sweep", {})
     spans = [
         Span(_pair(span["characters"]), _pair(span["tokens"]), _pair(span["extent"]), vector)
-        for span, vector in zip(fields.pop("spans", ()), arrays.get("spans", ()), strict=True)
+        for span, vector in zip(own.pop("spans", ()), arrays.get("spans", ()), strict=True)
     ]
     layers = {
         int(name.removeprefix("layers.")): array
         for name, array in arrays.items()
         if name.startswith("layers.")
     }
-    if fields.get("offsets"):
-        fields["offsets"] = [*map(_pair, fields["offsets"])]
+    if own.get("offsets"):
+        own["offsets"] = [*map(_pair, own["offsets"])]
     if attention:
-        fields["attention"] = _attention(attention, arrays)
+        own["attention"] = _attention(attention, arrays)
     if sparse:
         columns = arrays["sparse.indices"], arrays["sparse.values"]
-        fields["sparse"] = Sparse(*columns, sparse["tokens"])
+        own["sparse"] = Sparse(*columns, sparse["tokens"])
     if "vectors" in arrays:
-        fields["vectors"] = Vectors(arrays["vectors"], arrays["kept"])
+        own["vectors"] = Vectors(arrays["vectors"], arrays["kept"])
     return Item(
-        **fields,
+        **own,
         cosine=_by_head(sweep.get("cosine", {})),
         logits=_by_head(sweep.get("logits", {})),
         token_vectors=arrays.get("tokens"),
