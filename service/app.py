@@ -191,7 +191,7 @@ class Encoder:
             replica.check_health()
 
     def record_autoscaling_stats(self) -> dict[str, float]:
-        """What Ray passes on to our policy, where it scales."""
+        """Report what Ray passes on to our policy, where it scales."""
         return self.load.report()
 
     async def metrics(self, openmetrics: bool) -> tuple[str, bytes]:

@@ -3,8 +3,6 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -32,12 +30,12 @@ from service.engine.health import Health
 from service.engine.lanes import Batches, Lanes
 from service.engine.loading import load
 from service.engine.machine import Unservable
-from service.engine.proof import Proof, prove
-from service.engine.weights import Source, locate
+from service.engine.proof import prove
+from service.engine.weights import locate
 from service.engine.work import Result, Work
 from service.heads.sentences import some
 from service.heads.store import Heads
-from service.keys import STALE_SECONDS, Key, Limits, Ring, follow_keys, tenants
+from service.keys import STALE_SECONDS, follow_keys, tenants
 from service.memory import PROCESS
 from service.observe import logs
 from service.observe.metrics import Metrics
@@ -60,43 +58,23 @@ PLAIN = (
 )
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
 class Replica:
-    """What a replica is made of; `Replica.start` makes one.
+    """A replica's parts; `Replica.start` makes and proves them.
 
     Args:
         label: the name its metrics and answers carry.
-        source: where the model's files lie.
-        device: it runs on, and dtype: its number format, as answers name them.
-        loop_seconds: that the event loop has computed, asked in any thread.
-        writing: of the one large answer that is being written.
-        ring: the keys that let in now, and shared: those among which there is sharing.
     """
 
-    settings: Settings
-    label: str
-    source: Source
-    identity: Identity
-    device: str
-    dtype: str
-    lanes: Lanes
-    proof: Proof
-    batcher: Batcher[Work, Result]
-    admission: Admission
-    reader: Reader
-    gateway: Gateway
-    lessons: Lessons
-    vocabulary: Vocabulary
-    heads: Heads
-    health: Health
-    metrics: Metrics
-    observer: Observer
-    tracing: "Tracing | None"
-    lagging: asyncio.Task[None]
-    loop_seconds: Callable[[], float]
-    writing: Lock
-    ring: Ring
-    shared: tuple[Key, ...]
+    def __init__(self, settings: Settings, label: str) -> None:
+        self.settings, self.label = settings, label
+        self.ring = ring = follow_keys(settings.api_keys, settings.api_keys_file)
+        self.shared = ring.keys  # those among which there is sharing
+        self.tracing = _tracing(settings, label)
+        self.metrics = Metrics(label, tenants(self.shared))
+        if settings.api_keys_file:
+            self.metrics.watch("keys_stale", STALE, lambda: float(ring.stale))
+        logs.on_loss(self.metrics.line_lost)
+        self.source = locate(settings.model)
 
     @classmethod
     async def start(cls, settings: Settings, label: str) -> "Replica":
@@ -106,59 +84,80 @@ class Replica:
             Unservable, ModelNotFound, CheckpointError, NotTrustworthy, Unusable: why it cannot
                 serve.
         """
-        ring = follow_keys(settings.api_keys, settings.api_keys_file)
-        shared = ring.keys
-        began, tracing = time.perf_counter(), _tracing(settings, label)
-        metrics = Metrics(label, tenants(shared))
-        if settings.api_keys_file:
-            metrics.watch("keys_stale", STALE, lambda: float(ring.stale))
-        logs.on_loss(metrics.line_lost)
-        source = locate(settings.model)
+        replica = cls(settings, label)
+        await replica.load_model()
+        return replica
+
+    async def load_model(self) -> None:
+        """Load the weights, prove them, and make the parts that need them; raises as `start`."""
+        settings, began = self.settings, time.perf_counter()
         device, kind = machine.precision(settings)
         machine.same_bits(settings)
         count = machine.lanes(settings, device)
-        lanes = await Lanes.start(partial(load, source, device, kind), count)
-        proving = partial(prove, lanes, source, device, kind, settings.batch_tokens)
+        self.lanes = await Lanes.start(partial(load, self.source, device, kind), count)
+        proving = partial(prove, self.lanes, self.source, device, kind, settings.batch_tokens)
         texts = [] if settings.untrained else some()
-        proof = await lanes.call(0, partial(proving, settings.require_same_bits, texts))
-        model, dtype = lanes.model, str(kind).removeprefix("torch.")
-        identity = Identity(settings.served_model_name or source.name, model.digest, proof.numerics)
-        reader = _reader(settings, model, Aside(settings.max_waiting_characters))
-        batches = Batches(lanes.launch, metrics, tracing)
+        proving = partial(proving, settings.require_same_bits, texts)
+        self.proof = await self.lanes.call(0, proving)
+        self.device, self.dtype = str(device), str(kind).removeprefix("torch.")
+        self._make_parts(time.perf_counter() - began)
+
+    def _make_parts(self, loading: float) -> None:
+        """Make the parts that need the model.
+
+        Args:
+            loading: seconds that it took to load and to prove.
+        """
+        settings, metrics, lanes, model = self.settings, self.metrics, self.lanes, self.lanes.model
+        name = settings.served_model_name or self.source.name
+        self.identity = Identity(name, model.digest, self.proof.numerics)
+        preamble = self.identity.preamble(self.dtype)
+        self.reader = _reader(settings, model)
+        batches = Batches(lanes.launch, metrics, self.tracing)
         lanes.on_failure = batches.failed
-        batcher = _batcher(settings, lanes, proof, batches, tenants(shared))
-        admission = Admission(batcher, metrics, dtype)
-        head, loading = identity.preamble(dtype), time.perf_counter() - began
-        vitals.publish(metrics, settings, batcher, head, str(device), loading)
+        self.batcher = Batcher[Work, Result](
+            batches,
+            lanes=len(lanes),
+            budget=self.proof.budget,
+            speed=self.proof.speed,
+            cost=costs(model.config, cache(partial(cost, model.config))),
+            small=self.proof.small,
+            most_requests=settings.max_waiting_requests,
+            most_tokens=settings.max_waiting_tokens,
+            limits=tenants(self.shared),
+        )
+        self.admission = admission = Admission(self.batcher, metrics, self.dtype)
+        vitals.publish(metrics, settings, self.batcher, preamble, self.device, loading)
         if model.trained and not model.own_pooling:
             logger.warning(PLAIN)
         logger.info("started", extra={"weights": model.digest})
-        return cls(
-            settings=settings,
-            label=label,
-            source=source,
-            identity=identity,
-            device=str(device),
-            dtype=dtype,
-            lanes=lanes,
-            proof=proof,
-            batcher=batcher,
-            admission=admission,
-            reader=reader,
-            gateway=_gateway(settings, identity, model, reader, admission, metrics),
-            lessons=_lessons(settings, identity, reader, admission),
-            vocabulary=Vocabulary(reader, admission, settings),
-            heads=Heads(model, identity.model, admission.run, settings.deadline_seconds),
-            health=Health(settings, proof, batcher, batches, metrics),
-            metrics=metrics,
-            observer=_observer(settings, metrics, model, tracing),
-            tracing=tracing,
-            lagging=asyncio.create_task(watch_lag(metrics.lagged)),
-            loop_seconds=loop_clock(),
-            writing=Lock(),
-            ring=ring,
-            shared=shared,
+        self.gateway = self._gateway()
+        self.lessons = Lessons(
+            self.identity.preamble("float32"),
+            self.reader,
+            admission,
+            settings.max_answer_json_bytes,
         )
+        self.vocabulary = Vocabulary(self.reader, admission, settings)
+        self.heads = Heads(model, self.name, admission.run, settings.deadline_seconds)
+        self.health = Health(settings, self.proof, self.batcher, batches, metrics)
+        lines, ratio = settings.access_log, settings.access_log_ratio
+        self.observer = Observer(metrics, model.digest, self.tracing, lines=lines, ratio=ratio)
+        self.lagging = asyncio.create_task(watch_lag(metrics.lagged))
+        self.loop_seconds = loop_clock()  # that the event loop has computed, asked in any thread
+        self.writing = Lock()  # of the one large answer that is being written
+
+    def _gateway(self) -> Gateway:
+        settings, model = self.settings, self.lanes.model
+        aside, config = Aside(settings.max_waiting_requests), model.config
+        endings: dict[type, Ending] = {
+            Encoding: Encodings(config),
+            Likeness: Likenesses(model.pooling, config.width, aside),
+            Maxsim: Maxsims(aside),
+        }
+        planner = Planner(self.name, model, self.reader, settings)
+        known = planner, self.admission, settings, self.metrics
+        return Gateway(self.identity, config, *known, endings)
 
     def share(self) -> None:
         """Share among the keys that let in now; a name that stays keeps what it has and has had."""
@@ -182,16 +181,16 @@ class Replica:
 
     @property
     def name(self) -> str:
-        """What clients call the model."""
+        """Return what clients call the model."""
         return self.identity.model
 
     @property
     def pooled_width(self) -> int:
-        """Numbers in a pooled vector of the checkpoint's own way."""
+        """Return the numbers in a vector pooled in the checkpoint's own way."""
         return self.lanes.model.pooling.size(self.lanes.model.config.width)
 
     def info(self) -> dict[str, Any]:
-        """What GET /info says of the model and the limits."""
+        """Return what GET /info says of the model and the limits."""
         model, config = self.lanes.model, self.lanes.model.config
         return {
             **self.identity.preamble(self.dtype),
@@ -215,7 +214,7 @@ class Replica:
         }
 
     def page(self, openmetrics: bool) -> bytes:
-        """This replica's metrics; see Metrics.render."""
+        """Return this replica's metrics; see Metrics.render."""
         self.observer.tell()
         self.metrics.cut_off(PROCESS.cut_off)
         self.metrics.looped(self.loop_seconds())
@@ -239,7 +238,7 @@ class Replica:
             raise
 
     def check_ready(self) -> None:
-        """What `check_health` says, for clients.
+        """Tell clients what `check_health` says.
 
         Raises:
             Refused: the replica must not serve; why stands in the log alone.
@@ -259,8 +258,8 @@ class Replica:
         }
 
 
-def _reader(settings: Settings, model: Model, aside: Aside) -> Reader:
-    """What reads inputs, within the model's positions."""
+def _reader(settings: Settings, model: Model) -> Reader:
+    """Make what reads inputs, within the model's positions."""
     machine.positions(settings, model.config)
     machine.filled(settings, model.task_head)
     return Reader(
@@ -270,65 +269,12 @@ def _reader(settings: Settings, model: Model, aside: Aside) -> Reader:
         settings.max_text_characters,
         settings.max_embedding,
         model.prompts,
-        aside,
+        Aside(settings.max_waiting_characters),
     )
-
-
-def _gateway(
-    settings: Settings,
-    identity: Identity,
-    model: Model,
-    reader: Reader,
-    admission: Admission,
-    metrics: Metrics,
-) -> Gateway:
-    planner = Planner(identity.model, model, reader, settings)
-    aside, width = Aside(settings.max_waiting_requests), model.config.width
-    endings: dict[type, Ending] = {
-        Encoding: Encodings(model.config),
-        Likeness: Likenesses(model.pooling, width, aside),
-        Maxsim: Maxsims(aside),
-    }
-    return Gateway(identity, model.config, planner, admission, settings, metrics, endings)
-
-
-def _lessons(
-    settings: Settings, identity: Identity, reader: Reader, admission: Admission
-) -> Lessons:
-    return Lessons(identity.preamble("float32"), reader, admission, settings.max_answer_json_bytes)
-
-
-def _batcher(
-    settings: Settings,
-    lanes: Lanes,
-    proof: Proof,
-    batches: Batches,
-    limits: Mapping[str, Limits],
-) -> Batcher[Work, Result]:
-    """The queue in front of the lanes, each batch counted and traced."""
-    config = lanes.model.config
-    return Batcher[Work, Result](
-        batches,
-        lanes=len(lanes),
-        budget=proof.budget,
-        speed=proof.speed,
-        cost=costs(config, cache(partial(cost, config))),
-        small=proof.small,
-        most_requests=settings.max_waiting_requests,
-        most_tokens=settings.max_waiting_tokens,
-        limits=limits,
-    )
-
-
-def _observer(
-    settings: Settings, metrics: Metrics, model: Model, tracing: "Tracing | None"
-) -> Observer:
-    lines, ratio = settings.access_log, settings.access_log_ratio
-    return Observer(metrics, model.digest, tracing, lines=lines, ratio=ratio)
 
 
 def _tracing(settings: Settings, label: str) -> "Tracing | None":
-    """The spans' way out, where they are asked for."""
+    """Open the spans' way out, where they are asked for."""
     if settings.tracing is None:
         return None
     from service.observe import tracing

@@ -290,6 +290,13 @@ def stumbling(app: ASGIApp) -> Callable[..., Any]:
     return lambda *stumbles, **how: layer(app, list(stumbles), **how)
 
 
+def altered(replica: Replica, **parts: Any) -> Replica:
+    """A replica with some of its parts replaced; it shares the others."""
+    other = copy.copy(replica)
+    vars(other).update(parts)
+    return other
+
+
 def application(replica: Replica, prefix: str = "") -> ASGIApp:
     """A replica as connections reach it; where there is a prefix, below it and past Ray's app."""
 

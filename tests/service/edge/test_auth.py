@@ -4,7 +4,6 @@ import hashlib
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -20,7 +19,7 @@ from service.observe.metrics import Metrics
 from service.page import site
 from service.replica import Replica
 from service.settings import load
-from tests.conftest import application, connected
+from tests.conftest import altered, application, connected
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -141,7 +140,7 @@ async def test_what_comes_is_shared_among_the_keys_that_let_in_now(
         replica.lanes.launch, lanes=1, budget=9, speed=9, most_requests=9, most_tokens=9
     )
     metrics, own = Metrics("r", ["me"]), {"ring": held, "shared": held.keys, "batcher": queue}
-    door = application(replace(replica, settings=settings, metrics=metrics, **own))
+    door = application(altered(replica, settings=settings, metrics=metrics, **own))
     file.write_text(f"me:{KEY}\nteam-b:{OTHER} requests=3\n")
     held.look()
     async with connected(door) as client:

@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from service.observe.observer import (
 from service.observe.record import Record
 from service.replica import Replica
 from service.settings import Settings
+from tests.conftest import altered
 
 Spans, Log = Callable[[], list[dict[str, Any]]], Callable[[], str]
 
@@ -130,7 +130,7 @@ async def test_probes_and_unknown_keys_share_a_line(
 ) -> None:
     """Each is counted, and none can fill a disk."""
     observer = Observer(Metrics("r"), "", None, lines=True)
-    transport = httpx.ASGITransport(outer(replace(replica, observer=observer)))
+    transport = httpx.ASGITransport(outer(altered(replica, observer=observer)))
     async with httpx.AsyncClient(transport=transport, base_url="http://headlight") as client:
         for path in ("/live", "/ready", "/health", "/v2/health/live", "/v2/health/ready", "/info"):
             await client.get(path)
@@ -179,7 +179,7 @@ async def test_a_line_says_where_its_request_comes_from(
     async def scrape(openmetrics: bool) -> bytes:
         return b""
 
-    other = replace(replica, settings=replica.settings.model_copy(update=settings))
+    other = altered(replica, settings=replica.settings.model_copy(update=settings))
     door = Door(other, scrape, fronted=fronted)
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(door), base_url="http://headlight", headers=FROM

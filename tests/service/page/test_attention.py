@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-from dataclasses import replace
 from importlib.metadata import files
 from pathlib import Path
 from statistics import median
@@ -22,7 +21,7 @@ from service.encode.request import Likeness
 from service.engine.weights import BUNDLED, locate
 from service.replica import Replica
 from service.settings import Settings
-from tests.conftest import application, listening
+from tests.conftest import altered, application, listening
 from tests.service.page.browser import KEYS, NEEDED, SHOWN, Page, ask, fresh, labelled
 from tests.task_heads import checkpoint
 
@@ -618,7 +617,7 @@ async def test_an_answer_to_what_was_asked_before_a_permalink_is_not_drawn(
 async def test_a_service_with_keys_asks_for_one(browser: Page, replica: Replica) -> None:
     """The page is public, its calls are not; the key stays in memory."""
     settings = replica.settings.model_copy(update={"api_keys": keys.read("a-key-of-a-reader")})
-    async with listening(application(replace(replica, settings=settings))) as url:
+    async with listening(application(altered(replica, settings=settings))) as url:
         await browser.open(f"{url}/")
         await browser.wait("return !document.getElementById('keys').hidden")
         await browser.run(
