@@ -135,19 +135,25 @@ def top(url: str, interval: float, key_file: Path | None, once: bool, as_json: b
     With --json, each interval is a line.
     """
     from rich.console import Console
+    from rich.live import Live
 
     from service.commands import top as view
 
     key, console = read_key(key_file), Console()
     with suppress(KeyboardInterrupt):
         if not (once or as_json):
-            view.watch(url, key, interval, console)
-            return
-        for seen in view.intervals(url, key, interval, once):
+            with Live(console=console, screen=True, auto_refresh=False) as live:
+                for shown in view.screens(url, key, interval):
+                    live.update(shown, refresh=True)
+        for seen in view.intervals(url, key, interval):
+            if isinstance(seen, Failed):
+                raise seen
             if as_json:
                 tell(sys.stdout, json.dumps(view.figures(seen)))
             else:
                 console.print(view.screen(seen))
+            if once:
+                return
 
 
 @click.command()

@@ -9,13 +9,12 @@ nothing else. What a service does not publish is shown as `-`.
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
+from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -78,33 +77,22 @@ class Interval:
     before: Page
     after: Page
 
-    def labels(self, name: str) -> list[dict[str, str]]:
-        """Return the labels of each series that is there now."""
-        return [dict(labels) for labels, _ in self._select(name, {})]
-
-    def rates(self, name: str, label: str, **only: str) -> dict[str, float]:
+    def rates(self, name: str, label: str = "", **only: str) -> dict[str, float]:
         """Return a counter's increase per second for each value of a label.
 
         A series that is new began at 0, since its replica is new or nothing was counted.
         """
         seconds = self.after.at - self.before.at
-        old = self.before.series.get(_full(name), {})
-        rates: dict[str, float] = defaultdict(float)
-        for labels, value in self._select(name, only):
-            rates[dict(labels).get(label, "")] += (value - old.get(labels, 0.0)) / seconds
-        return rates
+        old = self.before.series.get(f"headlight_{name}", {})
+        return self._sums(name, label, only, lambda at, now: (now - old.get(at, 0.0)) / seconds)
+
+    def gauges(self, name: str, label: str = "", **only: str) -> dict[str, float]:
+        """Return a gauge's sum for each value of a label, as it is now."""
+        return self._sums(name, label, only, lambda _, now: now)
 
     def rate(self, name: str, **only: str) -> float | None:
         """Return a counter's increase per second; None when there is no such counter."""
-        rates = self.rates(name, "", **only)
-        return sum(rates.values()) if rates else None
-
-    def gauges(self, name: str, label: str, **only: str) -> dict[str, float]:
-        """Return a gauge's sum for each value of a label, as it is now."""
-        sums: dict[str, float] = defaultdict(float)
-        for labels, value in self._select(name, only):
-            sums[dict(labels).get(label, "")] += value
-        return sums
+        return self.rates(name, **only).get("")
 
     def quantile(self, name: str, share: float, **only: str) -> float | None:
         """Return the value below which a share of the observations lay; None without any."""
@@ -126,41 +114,37 @@ class Interval:
         count = self.rate(f"{name}_count", **only)
         return (self.rate(f"{name}_sum", **only) or 0.0) / count if count else None
 
-    def _select(self, name: str, only: Mapping[str, str]) -> Iterator[tuple[Labels, float]]:
-        for labels, value in self.after.series.get(_full(name), {}).items():
-            if only.items() <= dict(labels).items():
-                yield labels, value
+    def _sums(
+        self,
+        name: str,
+        label: str,
+        only: Mapping[str, str],
+        value: Callable[[Labels, float], float],
+    ) -> dict[str, float]:
+        sums: dict[str, float] = defaultdict(float)
+        for labels, now in self.after.series.get(f"headlight_{name}", {}).items():
+            named = dict(labels)
+            if only.items() <= named.items():
+                sums[named.get(label, "")] += value(labels, now)
+        return sums
 
 
-def _full(name: str) -> str:
-    return f"headlight_{name}"
-
-
-def intervals(url: str, key: str | None, period: float, once: bool) -> Iterator[Interval]:
-    """Give what happened in each period from now: in one, or until Ctrl-C.
+def intervals(url: str, key: str | None, period: float) -> Iterator[Interval | Failed]:
+    """Give what happened in each period from now; where no page comes, why.
 
     Raises:
-        Failed: see `read`.
+        Failed: not even a first page came.
     """
     before = read(url, key)
     while True:
         time.sleep(period)
-        after = read(url, key)
-        yield Interval(before, after)
-        if once:
-            return
-        before = after
-
-
-def watch(url: str, key: str | None, period: float, console: Console) -> None:
-    """Show a service until Ctrl-C, anew every `period` seconds.
-
-    Raises:
-        Failed: see `read`.
-    """
-    with Live(console=console, screen=True, auto_refresh=False) as live:
-        for shown in screens(url, key, period):
-            live.update(shown, refresh=True)
+        try:
+            after = read(url, key)
+        except Failed as error:
+            yield error
+        else:
+            yield Interval(before, after)
+            before = after
 
 
 def screens(url: str, key: str | None, period: float) -> Iterator[Group]:
@@ -169,17 +153,13 @@ def screens(url: str, key: str | None, period: float) -> Iterator[Group]:
     Raises:
         Failed: not even a first page came.
     """
-    before, shown = read(url, key), Group()
-    while True:
-        time.sleep(period)
-        try:
-            after = read(url, key)
-        except Failed as error:
-            yield Group(Text(f"{error}; retrying every {period:g} s", style="bold"), shown)
-            continue
-        shown = screen(Interval(before, after))
-        yield shown
-        before = after
+    shown = Group()
+    for seen in intervals(url, key, period):
+        if isinstance(seen, Failed):
+            yield Group(Text(f"{seen}; retrying every {period:g} s", style="bold"), shown)
+        else:
+            shown = screen(seen)
+            yield shown
 
 
 def figures(interval: Interval) -> dict[str, Any]:
@@ -187,7 +167,8 @@ def figures(interval: Interval) -> dict[str, Any]:
 
     Times are in seconds, rates are per second, `waiting` is now.
     """
-    facts = next(iter(interval.labels("model_info")), {})
+    models = interval.after.series.get("headlight_model_info", {})
+    facts = dict(next(iter(models), ()))
     routes = interval.rates("requests_total", "route")
     stages = interval.rates("stage_duration_seconds_sum", "stage")
     ready = interval.gauges("ready", "replica")
@@ -197,7 +178,7 @@ def figures(interval: Interval) -> dict[str, Any]:
         "answers": interval.rates("requests_total", "code"),
         "tokens": interval.rate("tokens_total"),
         "turned_away": interval.rate("shed_total"),
-        "in_flight": _sum(interval, "requests_in_flight"),
+        "in_flight": interval.gauges("requests_in_flight").get(""),
         "routes": {
             route: {"requests": rate, **_quantiles(interval, "request", route=route)}
             for route, rate in routes.items()
@@ -206,7 +187,7 @@ def figures(interval: Interval) -> dict[str, Any]:
             stage: {"seconds": rate, **_quantiles(interval, "stage", stage=stage)}
             for stage, rate in stages.items()
         },
-        "replicas_expected": _sum(interval, "replicas_expected"),
+        "replicas_expected": interval.gauges("replicas_expected").get(""),
         "replicas": {name: _replica(interval, name, bool(ready[name])) for name in ready},
     }
 
@@ -222,15 +203,10 @@ def _replica(interval: Interval, name: str, ready: bool) -> dict[str, Any]:
         "ready": ready,
         "requests": interval.rate("requests_total", replica=name),
         "tokens": interval.rate("tokens_total", replica=name),
-        **{gauge: _sum(interval, gauge, replica=name) for gauge in WAITING},
+        **{gauge: interval.gauges(gauge, replica=name).get("") for gauge in WAITING},
         "batch_sequences": interval.mean("batch_sequences", replica=name),
         "batch_tokens": interval.mean("batch_tokens", replica=name),
     }
-
-
-def _sum(interval: Interval, gauge: str, **only: str) -> float | None:
-    values = interval.gauges(gauge, "", **only)
-    return sum(values.values()) if values else None
 
 
 def screen(interval: Interval) -> Group:
