@@ -26,9 +26,6 @@ DPI = 160
 INK = "#76797e"  # as far from white as from black
 PALE, DEEP = (0xF1, 0xF4, 0xF9), (0x0B, 0x3D, 0x91)  # of a share of 0 and of 1
 DARKER = 0.67  # from this share on a cell's number is white
-SIDE, EDGE = 0.44, 0.15  # inches: a cell's side, and around all
-LETTER = 0.085  # inches of a label's letter, about
-TITLE, GAP = 0.45, 0.06  # inches above the labels, and between labels and cells
 SMALL = 0.05  # a share below which no number stands
 MOST_TOKENS = 128  # along a side: 9,000 pixels
 MOST_LETTERS = 24  # of a label
@@ -48,10 +45,8 @@ COLOURS = {
 }
 OTHER, NONE = "#333333", "#ffffff"  # a relation of the user's own; no role
 DARK = ("#d55e00", "#009e73", "#0072b2", OTHER)  # letters on these are white
-RIM = "#9a9a9a"
-CELL, LINE, EDGES = 0.6, 0.2, 0.55  # inches: a cell's side, a line of text, around all
-NARROWEST = 9.0  # inches; the lines below the grid need them
-ABOVE = 1.05  # inches for the title and the names of the heads
+RIMMED = {"edgecolor": "#9a9a9a", "linewidth": 0.6}
+SIDE, CELL, LINE = 0.44, 0.6, 0.2  # inches: a cell's side in a map and in a survey, a line of text
 
 
 def check(path: Path) -> None:
@@ -82,20 +77,14 @@ def draw_map(
     if len(tokens) > MOST_TOKENS:
         raise Unusable(f"a picture holds {MOST_TOKENS} tokens; this text has {len(tokens)}")
     labels = [_short(token) for token in tokens]
-    left = EDGE + LETTER * (max(map(len, labels)) + 1)
-    top, side = TITLE + left, SIDE * len(tokens)
-    wide = max(left + side, LETTER * len(title)) + EDGE
-    with _canvas(wide, top + side + EDGE, path, transparent=True) as axes:
-        axes.text(EDGE, 0.3, title, color=INK, fontsize=10)
-        for place, (name, row) in enumerate(zip(labels, shares, strict=True)):
-            middle = (place + 0.5) * SIDE
-            _write(axes, left - GAP, top + middle, name, INK, ha="right")
-            _write(axes, left + middle, top - GAP, name, INK, va="bottom", rotation=90)
+    with _grid(SIDE, labels, labels, path, INK, transparent=True) as axes:
+        axes.set_title(title, loc="left", color=INK, fontsize=10)
+        axes.tick_params(axis="x", rotation=90)
+        for query, row in enumerate(shares):
             for key, share in enumerate(row):
-                x, y = left + key * SIDE, top + place * SIDE
-                _square(axes, x, y, SIDE, colour(share), edgecolor=INK, linewidth=0.3)
+                _square(axes, key, query, 1, colour(share), edgecolor=INK, linewidth=0.3)
                 if share >= SMALL:
-                    _write(axes, x + SIDE / 2, y + SIDE / 2, f"{share:.2f}", ink(share), size=8)
+                    _write(axes, key + 0.5, query + 0.5, f"{share:.2f}", ink(share), size=8)
 
 
 def colour(share: float) -> str:
@@ -119,24 +108,18 @@ class Line(NamedTuple):
 def draw_survey(survey: Facts, path: Path) -> None:
     """Draw what each head does: a row for each layer, a column for each head."""
     rows, lines = layers(survey), legend(survey)
-    across, below = len(rows[0]) * CELL, ABOVE + len(rows) * CELL
-    tall = below + (len(lines) + 2) * LINE
-    with _canvas(max(NARROWEST, across + 2 * EDGES), tall, path) as axes:
-        subject, corpus = title(survey).split("\n")
-        axes.text(EDGES, 0.32, subject, fontsize=12, weight="bold")
-        axes.text(EDGES, 0.56, corpus, fontsize=9)
-        for place, head in enumerate(rows[0]):
-            _write(axes, EDGES + (place + 0.5) * CELL, ABOVE - 0.12, f"H{head['head']}")
+    columns = [f"H{head['head']}" for head in rows[0]]
+    with _grid(CELL, columns, [f"L{row[0]['layer']}" for row in rows], path) as axes:
+        axes.set_title(title(survey), loc="left", fontsize=10)
         for layer, row in enumerate(rows):
-            y = ABOVE + layer * CELL
-            _write(axes, EDGES / 2, y + CELL / 2, f"L{row[0]['layer']}")
             for place, head in enumerate(row):
-                _draw_head(axes, EDGES + place * CELL, y, head, survey)
-        for number, line in enumerate(lines, 1):
-            y = below + number * LINE
+                _draw_head(axes, place, layer, head, survey)
+        step = LINE / CELL
+        for number, line in enumerate(lines, 2):
+            y = len(rows) + number * step
             if line.colour:
-                _rimmed(axes, EDGES, y - LINE * 0.4, LINE * 0.7, line.colour)
-            axes.text(EDGES + LINE * 1.2, y, line.text, fontsize=8, va="center")
+                _square(axes, 0, y - 0.4 * step, 0.7 * step, line.colour, **RIMMED)
+            _write(axes, 1.2 * step, y, line.text, size=8, ha="left")
 
 
 def legend(survey: Facts) -> list[Line]:
@@ -180,16 +163,26 @@ def _draw_head(axes: "Axes", x: float, y: float, head: Facts, survey: Facts) -> 
     """Draw one head: its colour, badge and score."""
     role, relation = head["role"], survey["relations"].get(head["role"])
     filled = COLOURS.get(relation["kind"], OTHER) if relation else COLOURS.get(role, NONE)
-    _rimmed(axes, x, y, CELL, filled)
+    _square(axes, x, y, 1, filled, **RIMMED)
     if role:
         letters = "white" if filled in DARK else "black"
-        _write(axes, x + CELL / 2, y + 0.4 * CELL, badge(head), letters)
-        _write(axes, x + CELL / 2, y + 0.73 * CELL, f"{head['score']:.2f}", letters, size=7)
+        _write(axes, x + 0.5, y + 0.4, badge(head), letters)
+        _write(axes, x + 0.5, y + 0.73, f"{head['score']:.2f}", letters, size=7)
 
 
 @contextmanager
-def _canvas(wide: float, tall: float, path: Path, transparent: bool = False) -> Iterator["Axes"]:
-    """Give axes in inches from the upper left corner, and write what is drawn there.
+def _grid(
+    side: float,
+    columns: Sequence[str],
+    rows: Sequence[str],
+    path: Path,
+    ink: str = "black",
+    transparent: bool = False,
+) -> Iterator["Axes"]:
+    """Give axes of named cells, whose sides are 1, and write what is drawn there.
+
+    Args:
+        side: of a cell, in inches.
 
     Raises:
         Unusable: no font here has some letter; an SVG is drawn with the reader's fonts.
@@ -201,28 +194,26 @@ def _canvas(wide: float, tall: float, path: Path, transparent: bool = False) -> 
     with rc_context(
         {"svg.fonttype": "none", "svg.hashsalt": "headlight", "text.parse_math": False}
     ):
-        figure = Figure(figsize=(wide, tall))
-        axes = figure.add_axes((0, 0, 1, 1))
-        axes.set(xlim=(0, wide), ylim=(tall, 0))
-        axes.axis("off")
+        figure = Figure(figsize=(side * len(columns), side * len(rows)))
+        axes = figure.add_axes((0, 0, 1, 1), frameon=False)
+        axes.set(xlim=(0, len(columns)), ylim=(len(rows), 0))
+        axes.set_xticks([place + 0.5 for place in range(len(columns))], columns)
+        axes.set_yticks([place + 0.5 for place in range(len(rows))], rows)
+        axes.tick_params(length=0, labelsize=9, labelcolor=ink, labeltop=True, labelbottom=False)
         yield axes
         with warnings.catch_warnings():
             svg = path.suffix.lower() == ".svg"
             warnings.simplefilter("ignore" if svg else "error", UserWarning)
             try:
-                figure.savefig(path, dpi=DPI, transparent=transparent)
+                figure.savefig(path, dpi=DPI, transparent=transparent, bbox_inches="tight")
             except UserWarning as warning:
                 raise Unusable(NO_FONT) from warning
-
-
-def _rimmed(axes: "Axes", x: float, y: float, side: float, colour: str) -> None:
-    _square(axes, x, y, side, colour, edgecolor=RIM, linewidth=0.6)
 
 
 def _square(axes: "Axes", x: float, y: float, side: float, colour: str, **how: Any) -> None:
     from matplotlib.patches import Rectangle
 
-    axes.add_patch(Rectangle((x, y), side, side, facecolor=colour, **how))
+    axes.add_patch(Rectangle((x, y), side, side, facecolor=colour, clip_on=False, **how))
 
 
 def _write(axes: "Axes", x: float, y: float, text: str, ink: str = "black", **how: Any) -> None:
