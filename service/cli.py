@@ -104,16 +104,26 @@ def doctor(config: Path | None, as_json: bool, **flags: Any) -> None:
 
     The exit status is 1 if it could not.
     """
-    from service.commands import doctor as view
+    # ok: as it must be; note: it starts, and would be faster or safer otherwise; FAIL: it cannot
+    from service.preflight import machine
+    from service.preflight.finding import Finding, run
 
-    found = []
-    for finding in view.findings(load(flags, config)):
-        found.append(finding)
-        if not as_json:
-            tell(sys.stdout, view.line(finding))
+    settings = load(flags, config)
+    found = list(run("doctor", machine.CHECKS, settings))
+    if not found[-1].wrong:  # torch's, without which nothing more can be looked at
+        from service.preflight import model
+
+        found += [*run("doctor", machine.WITH_TORCH, settings), *model.find(settings)]
+        if not any(each.wrong for each in found):
+            found.append(Finding("", "fit this machine", grade="ok"))
+    rows = [(each.grade, each.path or "settings", each.what, each.mend) for each in found]
     if as_json:
-        tell(sys.stdout, json.dumps({"findings": list(map(view.row, found))}))
-    if any(finding.wrong for finding in found):
+        named = [dict(zip(("grade", "what", "fact", "remedy"), row, strict=True)) for row in rows]
+        tell(sys.stdout, json.dumps({"findings": named}))
+    else:
+        for grade, part, what, mend in rows:
+            tell(sys.stdout, f"{grade:4}  {part:14}  {': '.join(filter(None, (what, mend)))}")
+    if any(each.wrong for each in found):
         raise SystemExit(FAILED)
 
 

@@ -83,11 +83,11 @@ def export_text(
     url: str, key: str | None, text: str, export: str, out: Path | None, **flags: Any
 ) -> None:
     """Write all maps of a text for other tools."""
-    from service.commands import export as maps
+    from service.commands import encode
 
     if out is None or any(flags.values()):
         raise Unusable("--export needs TEXT and --out, and excludes the other options")
-    maps.export(url, key, text, export, out)
+    encode.export(url, key, text, export, out)
     tell(sys.stdout, f"all maps in {out}")
 
 

@@ -3,22 +3,28 @@
 Serve file    Ray's schema, strictly; our settings; options that must agree
 RayService    the Serve file in it, and the pods around it: variables, time-outs
 env file      the variables of a cluster's nodes, for the Serve files checked with it
+
+Room in a RayService's pods is not counted here: Ray says in the application's status which
+resources a replica waits for.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from service.cluster import ingress
-from service.preflight import manifest, schema, serve_file, variables
+from service.cluster import ingress, network
+from service.preflight import schema, serve_file, variables
 from service.preflight.applications import Application
-from service.preflight.document import Document, Unreadable, documents, fields, get
+from service.preflight.document import Document, Unreadable, documents, entries, fields, get
 from service.preflight.finding import Finding
-from service.preflight.variables import Variables
-from service.wording.words import counted, listed
+from service.preflight.variables import DRAIN, Variables
+from service.wording.words import Loc, counted, listed, place
 
 YAML = (".yaml", ".yml", ".json")
+CONFIG: Loc = ("spec", "serveConfigV2")
+CLUSTER: Loc = ("spec", "rayClusterConfig")
+GRACE, OUTLIVES = 30, 60  # Kubernetes' own, and KubeRay's
 NOTHING = "nothing to check here: no `applications`, no RayService"
 
 
@@ -104,17 +110,17 @@ def _alone(document: Document, nodes: Sequence[Variables]) -> Looked:
 
 def _service(document: Document, maps: Mapping[str, Any]) -> Looked:
     """Check a RayService."""
-    if not isinstance(get(document.value, manifest.CONFIG), str):
-        found = Finding(manifest.CONFIG, "is missing: it holds the Serve file")
+    if not isinstance(get(document.value, CONFIG), str):
+        found = Finding(CONFIG, "is missing: it holds the Serve file")
         return Looked([], [document.locate(found)])
     try:
-        inside = document.within(manifest.CONFIG)
+        inside = document.within(CONFIG)
     except Unreadable as error:
         return Looked([], [_unread(document.file, error)])
-    pods = list(manifest.variables(document, maps))
+    pods = list(_variables(document, maps))
     ours, findings = serve_file.read(inside, pods[0].values if pods else {})
     if not any(finding.wrong for finding in findings):
-        around = manifest.check(document, schema.plain(inside.value), ours)
+        around = _around(document, schema.plain(inside.value), ours)
         findings += map(document.locate, around)
         findings += [finding for here in pods for finding in variables.check(here, ours)]
     return Looked([f"{document.file}: ok: {_said(ours)}; its pods"], findings)
@@ -126,6 +132,91 @@ def _env(here: Variables, wrong: list[Finding], alone: bool) -> Looked:
     room = here.values.get(ingress.CONNECTIONS, "no bound on")
     what = f"{counted(len(here.values), 'variable')}, {room} connections"
     return Looked([f"{here.file}: ok: {what}"], findings)
+
+
+def _pods(document: Document) -> list[Loc]:
+    """Return the places of the pods: the head node's, and those of each group of workers."""
+    workers = entries(document.value, (*CLUSTER, "workerGroupSpecs"))
+    groups: list[Loc] = [(*CLUSTER, "workerGroupSpecs", i) for i in range(len(workers))]
+    return [(*CLUSTER, "headGroupSpec"), *groups]
+
+
+def _variables(document: Document, maps: Mapping[str, Any]) -> Iterator[Variables]:
+    """Read the variables of each pod.
+
+    Args:
+        maps: the ConfigMaps of the same file, by name.
+    """
+    for group in _pods(document):
+        loc: Loc = (*group, "template", "spec", "containers", 0, "env")
+        values, lines = dict[str, str](), dict[str, int]()
+        for source in entries(document.value, (*loc[:-1], "envFrom")):
+            named = str(get(source, ("configMapRef", "name")))
+            values |= {name: str(value) for name, value in fields(maps, (named,)).items()}
+        for index, each in enumerate(entries(document.value, loc)):
+            name = str(get(each, ("name",)))
+            values[name] = str(get(each, ("value",)) or "")
+            lines[name] = document.line((*loc, index))
+        values |= ingress.AUTHENTICATED  # KubeRay's own part, see _around
+        yield Variables(document.file, values, lines, document.line(loc), place(loc))
+
+
+def _around(
+    document: Document, serve: Mapping[str, Any], ours: Sequence[Application]
+) -> Iterator[Finding]:
+    """Find what is wrong between the Serve file and the pods around it.
+
+    Args:
+        serve: the file in it as schema.plain has it.
+    """
+    options = serve.get("http_options", {})
+    if network.loopback(str(options.get("host", ""))):
+        text = f"host {options['host']}: no other pod reaches it"
+        yield Finding(CONFIG, text, "write 0.0.0.0")
+    hidden = get(document.value, ("spec", "excludeHeadPodFromServeSvc"))
+    if serve.get("proxy_location") == "HeadOnly" and hidden:
+        yield Finding(CONFIG, "proxy_location HeadOnly: the Service leaves the head out")
+    for group in _pods(document):
+        yield from _ports(document, group, options.get("port", 8000))
+        yield from _grace(document, group)
+    if get(document.value, (*CLUSTER, "authOptions", "mode")) != "token" and not all(
+        each.settings.insecure_cluster for each in ours
+    ):
+        mend = "write authOptions: {mode: token}"
+        yield Finding((*CLUSTER, "authOptions"), "anyone who reaches Ray could run code", mend)
+
+
+def _ports(document: Document, group: Loc, port: int) -> Iterator[Finding]:
+    """Compare the port named serve, where KubeRay probes whether a pod serves, with the file's."""
+    loc: Loc = (*group, "template", "spec", "containers", 0, "ports")
+    for index, each in enumerate(entries(document.value, loc)):
+        number = get(each, ("containerPort",))
+        if get(each, ("name",)) == "serve" and number != port:
+            at = (*loc, index, "containerPort")
+            yield Finding(at, f"{number} is not http_options.port", f"write {port}")
+
+
+def _grace(document: Document, group: Loc) -> Iterator[Finding]:
+    """Compare a pod's time to leave with its node's drain, and the cluster's with the pod's."""
+    loc: Loc = (*group, "template", "spec", "terminationGracePeriodSeconds")
+    grace = _seconds(get(document.value, loc), GRACE)
+    env = entries(document.value, (*loc[:-1], "containers", 0, "env"))
+    drain = next((get(each, ("value",)) for each in env if get(each, ("name",)) == DRAIN), 0)
+    least = max(_seconds(drain, 0), ingress.NODE_DRAIN_SECONDS)
+    if grace <= least:
+        text = f"{grace:g} s is not more than {DRAIN}, {least:g}"
+        yield Finding(loc, text, f"write {least + 30:g}")
+    outlives: Loc = ("spec", "rayClusterDeletionDelaySeconds")
+    if _seconds(get(document.value, outlives), OUTLIVES) <= grace:
+        yield Finding(outlives, f"a pod may take {grace:g} s to leave", f"write {grace + 60:g}")
+
+
+def _seconds(value: Any, otherwise: float) -> float:
+    """Return a number of seconds; the other where the value is not a number."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return otherwise
 
 
 def row(found: Finding) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from service.cluster import network, progress
-from service.deployment import check, outcome
+from service.deployment import check, status
 from service.deployment.dashboard import Dashboard, Ended, Silent, Unreachable
 from service.deployment.plan import Plan, plan
 from service.preflight import schema, serve_file
@@ -197,7 +197,7 @@ class Sent:
     def progress(self) -> str:
         """Say what is waited for."""
         return "; ".join(
-            outcome.progress(each, self._of(each), self.alive[each.name]) for each in self.ours
+            status.progress(each, self._of(each), self.alive[each.name]) for each in self.ours
         )
 
     def done(self, until: float) -> str:
@@ -211,7 +211,7 @@ class Sent:
             time.sleep(POLL_SECONDS)
             ends = self._ended()
         text = "; ".join([*map(self._said, self.ours), *self._gone()])
-        if all(outcome.runs(self._of(each)) for each in self.ours):
+        if all(status.runs(self._of(each)) for each in self.ours):
             return text
         raise Ended("failed", text if ends else f"{text}; the cluster goes on with it")
 
@@ -222,15 +222,15 @@ class Sent:
         """Tell whether Ray is done with every application; unknown while it does not answer."""
         with suppress(Unreachable):
             self.now = self.cluster.served()["applications"]
-            return all(outcome.ended(self._of(each)) for each in self.ours)
+            return all(status.ended(self._of(each)) for each in self.ours)
         return False
 
     def _said(self, ours: Application) -> str:
         """Say what became of one application."""
-        if outcome.runs(self._of(ours)):
-            return outcome.running(ours, self._of(ours))
+        if status.runs(self._of(ours)):
+            return status.running(ours, self._of(ours))
         alive = self.cluster.replicas(ours.name)
-        return outcome.failed(ours, self._of(ours), self.alive[ours.name], alive)
+        return status.failed(ours, self._of(ours), self.alive[ours.name], alive)
 
     def _gone(self) -> Iterator[str]:
         """Yield the applications that Ray deletes because the file does not name them."""

@@ -1,5 +1,10 @@
-"""`headlight status`: what a cluster serves, by Ray's REST interface, for people and programs."""
+"""What Ray says of applications: in a line each while one is deployed, in a table for `status`.
 
+A line also says whether the previous version serves.
+"""
+
+import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -7,9 +12,113 @@ from typing import Any
 
 from rich.table import Table
 
+from service.cluster.progress import last_line
 from service.commands.terminal import plain
-from service.deployment import outcome
 from service.deployment.dashboard import Dashboard
+from service.keys import STALE_SECONDS
+from service.preflight.applications import Application
+from service.preflight.cluster import Resources, said
+from service.wording.words import counted
+
+# Ray's sentence about a replica for which no node has room
+PENDING = re.compile(r"required for each replica: (\{.*?\}), total resources available: (\{.*?\})")
+FAILED = ("DEPLOY_FAILED", "UNHEALTHY")
+
+
+def ended(application: dict[str, Any]) -> bool:
+    """Tell whether Ray is done with an application, for better or worse."""
+    return runs(application) or application.get("status") in FAILED
+
+
+def runs(application: dict[str, Any]) -> bool:
+    """Tell whether an application runs as its file says."""
+    return application.get("status") == "RUNNING"
+
+
+def running(ours: Application, application: dict[str, Any]) -> str:
+    """Say what runs of an application."""
+    count = list(dict(_states(application)).values()).count("RUNNING")
+    verb = "runs" if count == 1 else "run"
+    replicas, file = counted(count, "replica"), ours.settings.api_keys_file
+    keys = f" (within {STALE_SECONDS:g} s of a change, each takes up the keys in {file} by itself)"
+    return f"{replicas} of {ours.settings.model} {verb} as {ours.name}{keys if file else ''}"
+
+
+def failed(
+    ours: Application, application: dict[str, Any], before: set[str], alive: set[str]
+) -> str:
+    """Say why an application does not run, and what serves instead.
+
+    Args:
+        before: ids of its replicas that lived before the file was sent.
+        alive: ids of those that live now.
+    """
+    serving = before & alive
+    if states := dict(_states(application)):  # an application not built has none: none is touched
+        serving &= {one for one, state in states.items() if state == "RUNNING"}
+    verb = "not changed" if ended(application) else "not changed yet"
+    return f"{ours.name} {verb}: {_reason(application)}; {_serving(before, serving)}"
+
+
+def progress(ours: Application, application: dict[str, Any], before: set[str]) -> str:
+    """Say what an application waits for.
+
+    Args:
+        before: ids of its replicas that lived before the file was sent.
+    """
+    states = list(dict(_states(application)).values())
+    counts = [f"{states.count(state)} {state.lower()}" for state in sorted(set(states))]
+    waits = message(application)
+    return f"{ours.name}: {', '.join(counts) or _built(before)}{f'; {waits}' if waits else ''}"
+
+
+def _built(before: set[str]) -> str:
+    """Say what happens before Ray reports replicas: it builds the application and asks nodes."""
+    if not before:
+        return "the nodes are asked whether they can run it; no replica yet"
+    old = counted(len(before), "replica")
+    return f"the nodes are asked whether they can run it; the version before serves with {old}"
+
+
+def _reason(application: dict[str, Any]) -> str:
+    """Say why an application does not run, by what Ray says of it and its deployment."""
+    return message(application) or str(application.get("status", "Ray does not know it")).lower()
+
+
+def message(application: dict[str, Any]) -> str:
+    """Return the line that says why: the deployment's, which the application's summarizes."""
+    deployments = application.get("deployments", {}).values()
+    for text in [*(each["message"] for each in deployments), application.get("message", "")]:
+        if match := PENDING.search(text):
+            updating = any(each["status"] == "UPDATING" for each in deployments)
+            return _no_room(json.loads(match[1]), json.loads(match[2]), updating)
+        if text:
+            return last_line(text)
+    return ""
+
+
+def _no_room(wants: Resources, free: Resources, updating: bool) -> str:
+    """Say why a replica waits, and how an update proceeds without room for one more."""
+    left = f"{said(free)} is free" if free else "nothing is free"
+    text = f"no node has room for a replica of {said(wants)}; {left}"
+    how = "; max_surge_percent: 0 in its deployment stops an old one first"
+    return text + how * updating
+
+
+def _states(application: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for deployment in application.get("deployments", {}).values():
+        for replica in deployment["replicas"]:
+            yield replica["replica_id"], replica["state"]
+
+
+def _serving(before: set[str], serving: set[str]) -> str:
+    """Say what still serves of the previous version."""
+    if not before:
+        return "nothing served before"
+    if not serving:
+        return "the version before has stopped, so nothing serves: deploy a right file"
+    part = "" if len(serving) == len(before) else f" with {len(serving)} of {len(before)} replicas"
+    return f"the version before still serves{part}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +157,10 @@ def serving(cluster: Dashboard) -> list[Serving]:
         Unreachable: it cannot be asked.
     """
     found = cluster.served()["applications"]
-    return [_serving(cluster, name, found[name]) for name in sorted(found)]
+    return [_row(cluster, name, found[name]) for name in sorted(found)]
 
 
-def _serving(cluster: Dashboard, name: str, said: dict[str, Any]) -> Serving:
+def _row(cluster: Dashboard, name: str, said: dict[str, Any]) -> Serving:
     deployments = list(said["deployments"].values())
     states = [one["state"] for each in deployments for one in each["replicas"]]
     # Ray reports no deployment while it builds the application or when it could not: replicas may
@@ -67,7 +176,7 @@ def _serving(cluster: Dashboard, name: str, said: dict[str, Any]) -> Serving:
         ready=ready,
         target=sum(targets) if deployments else None,
         since=at.isoformat(timespec="seconds"),
-        error=outcome.message(said),
+        error=message(said),
     )
 
 

@@ -15,7 +15,6 @@ serve_file.py                                   config deploy
 applications.py                                 config deploy
 schema.py                                       config deploy
 variables.py                                    config
-manifest.py                                     config
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator

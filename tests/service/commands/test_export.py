@@ -17,7 +17,7 @@ import torch
 from click.testing import CliRunner, Result
 
 from service.cli import main
-from service.commands import export
+from service.commands import encode
 from service.commands.terminal import Unusable
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -128,10 +128,10 @@ async def test_what_cannot_be_written_is_refused_before_anyone_is_asked(
 
 async def test_a_text_that_no_browser_would_draw_is_refused() -> None:
     """By its number of tokens."""
-    tokens = ["a"] * (export.MOST_TOKENS + 1)
+    tokens = ["a"] * (encode.MOST_TOKENS + 1)
 
     with pytest.raises(Unusable, match="a page holds 64 tokens; this text has 65"):
-        export.page(None, {}, np.zeros((1, 1, 1, 65, 65)), tokens)
+        encode.page(None, {}, np.zeros((1, 1, 1, 65, 65)), tokens)
 
 
 async def test_what_a_service_calls_itself_is_text_of_the_page() -> None:
@@ -140,7 +140,7 @@ async def test_what_a_service_calls_itself_is_text_of_the_page() -> None:
     bertviz = SimpleNamespace(head_view=lambda *a, **k: drawn, model_view=lambda *a, **k: drawn)
     head = {"model": "<script>a", "weights": "b{c}", "numerics": "d&e"}
 
-    page = export.page(bertviz, head, np.zeros((1, 1, 1, 1, 1)), ["a"])
+    page = encode.page(bertviz, head, np.zeros((1, 1, 1, 1, 1)), ["a"])
 
     assert "<script" not in page and page.count("&lt;script&gt;a") == 2
     assert "(b{c}, d&amp;e)" in page
