@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 logger = logging.getLogger(__name__)
 
@@ -174,19 +174,6 @@ class Unusable(ValueError):
     """A file of keys cannot be used; its text is one line, with no part of a key."""
 
 
-class Seen(NamedTuple):
-    """A file as it is at a time.
-
-    Args:
-        digest: of its bytes; where there are none, why.
-        fault: why it cannot be read.
-    """
-
-    digest: bytes
-    content: bytes = b""
-    fault: str | None = None
-
-
 class Ring:
     """The keys that let in now.
 
@@ -210,7 +197,7 @@ class Ring:
         self.fault: str | None = None
         if file:
             seen = _look(file)
-            self.keys, self._digest = self._read(seen), seen.digest
+            self.keys, self._digest = self._read(seen), _digest(seen)
         self._sure = clock()  # when the keys last were the file's
 
     @property
@@ -230,15 +217,15 @@ class Ring:
         if self._file is None:
             return
         seen = _look(self._file)
-        if seen.digest != self._digest:
+        if (digest := _digest(seen)) != self._digest:
             time.sleep(SETTLED_SECONDS)
-            if _look(self._file).digest != seen.digest:
+            if _digest(_look(self._file)) != digest:
                 return
+            self._digest = digest
             self._take_up(seen)
         self._sure = self._clock()
 
-    def _take_up(self, seen: Seen) -> None:
-        self._digest = seen.digest
+    def _take_up(self, seen: bytes | str) -> None:
         try:
             keys = self._read(seen)
         except Unusable as error:
@@ -251,17 +238,17 @@ class Ring:
         self.keys, self.fault = keys, None
         logger.info("keys changed", extra={"count": len(keys), "reason": reason or None})
 
-    def _read(self, seen: Seen) -> tuple[Key, ...]:
+    def _read(self, seen: bytes | str) -> tuple[Key, ...]:
         """Return the keys of the settings and a file.
 
         Raises:
             Unusable: the file is wrong.
         """
         held = [",".join(map(entry, self._held))] if self._held else []
-        fault = seen.fault
         try:
-            if fault is None:
-                return read(*held, seen.content.decode("utf-8-sig"))
+            if isinstance(seen, str):
+                raise ValueError(seen)
+            return read(*held, seen.decode("utf-8-sig"))
         except UnicodeDecodeError:
             fault = "it is no text in UTF-8"
         except ValueError as error:
@@ -282,29 +269,17 @@ def follow_keys(held: tuple[Key, ...], file: Path | None) -> Ring:
     return ring
 
 
-def _look(file: Path) -> Seen:
-    """Read a file as it is now."""
+def _look(file: Path) -> bytes | str:
+    """Return what a file holds now; where it cannot be used, why."""
     try:
-        content = _content(file)
-        return Seen(hashlib.sha256(content).digest(), content)
+        if not stat.S_ISREG(file.stat().st_mode):
+            return "it is not a regular file, which can be read again"
+        with file.open("rb") as opened:
+            content = opened.read(MOST_BYTES + 1)
     except OSError as error:
-        fault = str(error.strerror)
-    except ValueError as error:
-        fault = str(error)
-    return Seen(fault.encode(), fault=fault)
+        return str(error.strerror)
+    return content if len(content) <= MOST_BYTES else f"it has more than {MOST_BYTES:,} bytes"
 
 
-def _content(file: Path) -> bytes:
-    """Return the bytes of a file.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it could not be read a second time, or is far too large.
-    """
-    if not stat.S_ISREG(file.stat().st_mode):
-        raise ValueError("it is not a regular file, which can be read again")
-    with file.open("rb") as opened:
-        content = opened.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
-    return content
+def _digest(seen: bytes | str) -> bytes:
+    return hashlib.sha256(seen if isinstance(seen, bytes) else seen.encode()).digest()
