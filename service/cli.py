@@ -18,13 +18,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any
+from typing import Any
 
 import click
 from pydantic import ValidationError
 
 from service import launch
-from service.cluster.progress import StartFailed
 from service.commands.options import (
     CONFIG,
     DASHBOARD,
@@ -67,32 +66,27 @@ def main() -> None:
 @of_settings
 @CONFIG
 @click.option("--example", is_flag=True, help="once ready, send one request and print the answer")
+@one_line_ends()
 def serve(config: Path | None, example: bool, **flags: Any) -> None:
     """Start the service and run it until Ctrl-C.
 
     MODEL is the same as --model MODEL.
     """
     settings = load(flags, config)
-    try:
-        with ExitStack() as stack:
-            out, err = stack.enter_context(terminal(1)), stack.enter_context(terminal(2))
-            stopped = stack.enter_context(signals())
-            address = stack.enter_context(launch.running(settings, lambda line: tell(err, line)))
-            tell(out, greeting(settings, address))
-            if example and settings.keyed:
-                tell(err, "no example: this service needs an API key")
-            elif example:
-                from service.commands import encode
+    with suppress(KeyboardInterrupt), ExitStack() as stack:
+        # our own: while Ray runs, the process's stdout and stderr are a log file
+        out, err = (stack.enter_context(os.fdopen(os.dup(number), "w")) for number in (1, 2))
+        stopped = stack.enter_context(signals())
+        address = stack.enter_context(launch.running(settings, lambda line: tell(err, line)))
+        tell(out, greeting(settings, address))
+        if example and settings.keyed:
+            tell(err, "no example: this service needs an API key")
+        elif example:
+            from service.commands import encode
 
-                tell(out, encode.example(address))
-            while not stopped.wait(1):
-                launch.check()
-    except KeyboardInterrupt:
-        return
-    except launch.CannotListen as error:
-        refuse(str(error), USAGE)
-    except (StartFailed, launch.Lost, Failed, OSError) as error:
-        refuse(str(error), FAILED)
+            tell(out, encode.example(address))
+        while not stopped.wait(1):
+            launch.check()
 
 
 @click.command(cls=Sectioned)
@@ -313,11 +307,6 @@ def load(flags: dict[str, Any], config: Path | None) -> Settings:
         refuse("; ".join(map(fault, error.errors())), USAGE)
     except (OSError, ValueError) as error:
         refuse(str(error), USAGE)
-
-
-def terminal(descriptor: int) -> IO[str]:
-    """Keep stdout or stderr for ourselves: while Ray runs, the process's own are a log file."""
-    return os.fdopen(os.dup(descriptor), "w")
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from service.cluster import drain, ingress, network, progress, relay, workspace
 from service.cluster.progress import StartFailed, last_line
+from service.commands.terminal import Failed, Unusable
 from service.engine import weights
 from service.observe import logs
 from service.preflight import machine
@@ -36,20 +37,12 @@ UNUSED = ("start_monitor", "start_api_server", "start_log_monitor")
 Say = Callable[[str], None]
 
 
-class CannotListen(Exception):
-    """The host and port asked for cannot be had; its text is one line."""
-
-
-class Lost(Exception):
-    """Ray died under the service; its text is one line."""
-
-
 @contextmanager
 def running(settings: Settings, say: Say) -> Iterator[str]:
     """Run the service while the block runs; gives its address.
 
     Raises:
-        CannotListen: the port is taken, or the host is not this machine's.
+        Unusable: the port is taken, or the host is not this machine's.
         TimeoutError: it was not ready in time.
         StartFailed: anything else, with its cause.
     """
@@ -57,7 +50,7 @@ def running(settings: Settings, say: Say) -> Iterator[str]:
         network.free(settings.host, settings.port)
     except OSError as error:
         place = f"{settings.host} port {settings.port}"
-        raise CannotListen(f"cannot listen on {place}: {error.strerror}") from error
+        raise Unusable(f"cannot listen on {place}: {error.strerror}") from error
     if settings.address is None:
         require(run("serve", machine.CHECKS | machine.WITH_TORCH, settings))
     elif settings.log_to_stderr:
@@ -68,10 +61,14 @@ def running(settings: Settings, say: Say) -> Iterator[str]:
     if warning := network.exposed(settings):
         say(warning)
     with ExitStack() as stack:
-        frontend = lines = None  # of a Ray of our own alone
+        frontend = lines = None  # of a Ray of our own alone; it passes on warnings and errors
+
+        def ended(name: str) -> None:
+            say(logs.line(settings.log_format, name, "replica ended").decode().rstrip())
+
         if settings.address is None:
             folder = stack.enter_context(own_ray(settings, say))
-            lines = stack.enter_context(relayed(folder / "lines", settings, say))
+            lines = stack.enter_context(relay.Relay(folder / "lines", say, ended))
             frontend = drain.Frontend(folder / "haproxy", settings.port)
             stack.callback(frontend.shut)
         else:
@@ -90,16 +87,6 @@ def running(settings: Settings, say: Say) -> Iterator[str]:
             if lines:
                 lines.watches = False
             say("stopping")
-
-
-def relayed(path: Path, settings: Settings, say: Say) -> relay.Relay:
-    """Make the relay that passes on replicas' warnings and errors, and says when one has gone."""
-    form = settings.log_format
-
-    def ended(name: str) -> None:
-        say(logs.line(form, name, "replica ended").decode().rstrip())
-
-    return relay.Relay(path, say, ended)
 
 
 def pinned(settings: Settings) -> Settings:
@@ -322,10 +309,10 @@ def check() -> None:
     """Check that our own Ray still runs; Ray itself restarts only what runs under its raylet.
 
     Raises:
-        Lost: it does not.
+        Failed: it does not.
     """
     if names := dead():
-        raise Lost(f"Ray's {names[0]} died, so the service has stopped")
+        raise Failed(f"Ray's {names[0]} died, so the service has stopped")
 
 
 def dead() -> list[str]:

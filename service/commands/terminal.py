@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, NoReturn
 
+from service.cluster.progress import StartFailed
+
 if TYPE_CHECKING:
     from rich.text import Text
 
@@ -46,7 +48,7 @@ def one_line_ends(interrupted: str | None = None) -> Iterator[None]:
         refuse(str(error), USAGE)
     except BrokenPipeError:
         raise  # the reader of our output has left: click ends in silence
-    except (Failed, OSError) as error:
+    except (Failed, StartFailed, OSError) as error:
         refuse(str(error), FAILED)
     except KeyboardInterrupt:
         if interrupted is None:
