@@ -12,6 +12,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from service.cluster.haproxy import FLAG
@@ -35,17 +36,17 @@ DROP_SYN = (
 SO_ATTACH_FILTER = 26
 
 
+@dataclass(frozen=True)
 class Frontend:
-    """The HAProxy of a service with a Ray of its own."""
+    """The HAProxy of a service with a Ray of its own.
 
-    def __init__(self, directory: Path, port: int) -> None:
-        """Name it.
+    Args:
+        directory: where Ray keeps its files, in a folder for the node.
+        port: of the service.
+    """
 
-        Args:
-            directory: where Ray keeps its files, in a folder for the node.
-            port: of the service.
-        """
-        self._directory, self._port = directory, port
+    directory: Path
+    port: int
 
     def refuse(self, seconds: float) -> None:
         """Have new requests answered 503, and give those with a replica some seconds to finish."""
@@ -79,12 +80,12 @@ class Frontend:
             admin.recv(COUNT_BYTES)
             _, descriptors, _, _ = socket.recv_fds(admin, NAME_BYTES, MOST_SOCKETS)
         sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
-        ours = [each for each in sockets if each.getsockname()[1:2] == (self._port,)]
+        ours = [each for each in sockets if each.getsockname()[1:2] == (self.port,)]
         for each in sockets:
             if each not in ours:
                 each.close()
         if not ours:
-            raise OSError(f"HAProxy does not listen on port {self._port}")
+            raise OSError(f"HAProxy does not listen on port {self.port}")
         return ours[0]
 
     @contextmanager
@@ -105,9 +106,9 @@ class Frontend:
         Raises:
             FileNotFoundError: HAProxy was never started.
         """
-        for admin in self._directory.glob("*/admin"):
+        for admin in self.directory.glob("*/admin"):
             return admin.parent
-        raise FileNotFoundError(f"no HAProxy in {self._directory}")
+        raise FileNotFoundError(f"no HAProxy in {self.directory}")
 
 
 def drop_syn(listener: socket.socket) -> None:

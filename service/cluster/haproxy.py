@@ -82,12 +82,7 @@ DEFAULTS = (
     "    timeout http-request 10s",
     "    timeout check 2s",
     "    unique-id-format %[uuid]",
-    f"    http-error {UNREADY}",
-    f"    http-error {LATE}",
-    f"    http-error {SLOW}",
-    f"    http-error {LOST}",
-    f"    http-error {FAILED}",
-    f"    http-error {UNREAD}",
+    *(f"    http-error {each}" for each in (UNREADY, LATE, SLOW, LOST, FAILED, UNREAD)),
 )
 # Nothing here changes protocols. A replica would not read the body of a request that asks for
 # that, and could take it for the next client's request.

@@ -62,6 +62,14 @@ LABELLED = {"RAY_OVERRIDE_LABELS": json.dumps(LABEL)}  # which Ray reads when a 
 
 AUTHENTICATED = {"RAY_AUTH_MODE": "token"}  # without it, anyone who reaches Ray can run code
 
+EVERYWHERE = {
+    **AUTHENTICATED,
+    **LABELLED,
+    **HEAP,
+    **KERNELS,
+    "RAY_worker_niceness": "0",  # Ray would run replicas at +15
+}
+
 # How long a node told to stop hands its work over; a replica's own time to leave is shorter.
 NODE_DRAIN_SECONDS = 90
 RECONNECT_SECONDS = 600  # nodes serve on without the head node; a reboot exceeds Ray's 60
@@ -84,7 +92,7 @@ def shutdown_seconds(settings: Settings) -> float:
 
 def promised(settings: Settings) -> dict[str, str]:
     """Return the variables that hold on any machine the service runs on."""
-    deadline = math.ceil(settings.deadline_seconds)
+    deadline, source = math.ceil(settings.deadline_seconds), settings.max_source_connections
     return {
         "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "service.edge.entrance:outermost",
         "RAY_USAGE_STATS_ENABLED": "0",  # no call home
@@ -111,17 +119,9 @@ def promised(settings: Settings) -> dict[str, str]:
         "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": f"{settings.drain_seconds:g}",
         PROGRAM: WRAPPER,
-        **source_bound(settings),
+        # HAProxy's wrapper reads it; its own bound depends on the room that a cluster has
+        **({} if source is None else {haproxy.PER_SOURCE: str(source)}),
     }
-
-
-def source_bound(settings: Settings) -> dict[str, str]:
-    """Return the variable that tells HAProxy's wrapper the bound of a client's connections.
-
-    Without it the wrapper's own bound holds, which depends on the room that a cluster has.
-    """
-    most = settings.max_source_connections
-    return {} if most is None else {haproxy.PER_SOURCE: str(most)}
 
 
 def clustered(settings: Settings) -> dict[str, str]:
@@ -132,13 +132,9 @@ def clustered(settings: Settings) -> dict[str, str]:
             they scale their most.
     """
     return promised(settings) | {
-        **AUTHENTICATED,
-        **LABELLED,
+        **EVERYWHERE,
         "RAY_gcs_rpc_server_reconnect_timeout_s": str(RECONNECT_SECONDS),
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": str(NODE_DRAIN_SECONDS),
-        **HEAP,
-        **KERNELS,
-        "RAY_worker_niceness": "0",  # Ray would run replicas at +15
     }
 
 
@@ -153,12 +149,8 @@ def placed(settings: Settings, block: int, run: Path, cores: int) -> dict[str, s
     """
     directory = run / "haproxy"
     return {
-        **AUTHENTICATED,
-        **LABELLED,
+        **EVERYWHERE,
         "RAY_AUTH_TOKEN": secrets.token_hex(32),  # of this service alone; no file in the home
-        **HEAP,
-        **KERNELS,
-        "RAY_worker_niceness": "0",  # Ray would run replicas at +15
         "RAY_memory_monitor_refresh_ms": "0",  # others fill a laptop's memory: no kill for that
         # Ray's switch for systems without clusters: its ports listen on the loopback only.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
