@@ -105,10 +105,7 @@ class Dashboard:
         Raises:
             Ended: Ray does not accept it.
         """
-        answer = self._ask("PUT", APPLICATIONS, json=body)
-        if answer.status_code == httpx.codes.BAD_REQUEST:
-            raise Ended("failed", last_line(answer.text))
-        self._right(answer)
+        self._ask("PUT", APPLICATIONS, json=body)
 
     def _listed(self, path: str, **query: str) -> list[dict[str, Any]]:
         found = self._get(path, limit=MOST_ACTORS, **query)
@@ -118,9 +115,8 @@ class Dashboard:
             raise self._stranger() from error
 
     def _get(self, path: str, **query: str | int) -> dict[str, Any]:
-        answer = self._right(self._ask("GET", path, params=query))
         try:
-            found = answer.json()
+            found = self._ask("GET", path, params=query).json()
         except ValueError as error:
             raise self._stranger() from error
         if not isinstance(found, dict):
@@ -132,14 +128,12 @@ class Dashboard:
 
     def _ask(self, method: str, path: str, **request: Any) -> httpx.Response:
         try:
-            return self._client.request(method, path, **request)
+            answer = self._client.request(method, path, **request)
         except httpx.TimeoutException as error:
             raise Silent(f"Ray's dashboard at {self.address} does not answer") from error
         except httpx.HTTPError as error:
             how = "start Ray with its dashboard, `ray start --head`, or name it by --address"
             raise Silent(f"no Ray dashboard at {self.address} ({error}); {how}") from error
-
-    def _right(self, answer: httpx.Response) -> httpx.Response:
         match answer.status_code:
             case httpx.codes.OK:
                 return answer
@@ -147,7 +141,9 @@ class Dashboard:
                 how = "copy ~/.ray/auth_token from its head node, or set RAY_AUTH_TOKEN"
                 raise Unreachable(f"the cluster at {self.address} wants its token; {how}")
             case httpx.codes.NOT_FOUND:
-                raise Unreachable(f"{self.address} answers, but it is no Ray dashboard")
+                raise self._stranger()
+            case httpx.codes.BAD_REQUEST if method == "PUT":
+                raise Ended("failed", last_line(answer.text))
             case status:
                 said = last_line(answer.text)
                 raise Silent(f"Ray's dashboard at {self.address} answers {status}: {said}")

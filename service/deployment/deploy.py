@@ -55,26 +55,26 @@ def prepare(path: Path, address: str, wait: float, say: Callable[[str], None]) -
     return Prepared(cluster, body, ours, before["applications"], alive)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Prepared:
-    """A correct file for a cluster.
+    """A correct file for a cluster, until Ray is done with it.
 
     Args:
         body: the file as Ray reads it.
-        before: what Ray says of each application now.
-        alive: ids of the living replicas of each application in the file.
+        now: what Ray says of each application.
+        alive: ids of the replicas of each application in the file that live before it is sent.
     """
 
     cluster: Dashboard
     body: dict[str, Any]
     ours: list[Application]
-    before: dict[str, Any]
+    now: dict[str, Any]
     alive: dict[str, set[str]]
 
     @cached_property
     def plan(self) -> Plan:
         """Return what would become of each application."""
-        return plan(self.body, self.before)
+        return plan(self.body, self.now)
 
     def keep(self) -> None:
         """Ensure that nothing is removed.
@@ -100,17 +100,61 @@ class Prepared:
         Raises:
             Ended: Ray does not accept it, it does not run or not yet, or the user ended the wait.
         """
-        sent, began = Sent(self), time.monotonic()
+        removed, began = list(self.plan.removed), time.monotonic()
         try:
             self.cluster.deploy(self.body)
-            with progress.told(say, sent.progress):
-                text = sent.done(began + wait)
+            with progress.told(say, self._progress):
+                text = self._done(removed, began + wait)
         except Unreachable as error:
             raise Ended("failed", f"{error}; the cluster may have taken the file") from error
         except KeyboardInterrupt as error:
             line = "the cluster goes on; the same command waits for it again"
             raise Ended("interrupted", line) from error
         return f"{text}, ready after {time.monotonic() - began:.0f} s"
+
+    def _progress(self) -> str:
+        """Say what is waited for."""
+        return "; ".join(
+            status.progress(each, self._of(each), self.alive[each.name]) for each in self.ours
+        )
+
+    def _done(self, removed: list[str], until: float) -> str:
+        """Wait for the outcome of every application; returns what runs.
+
+        Raises:
+            Ended: one does not run.
+        """
+        ends = self._ended()
+        while not ends and time.monotonic() < until:
+            time.sleep(POLL_SECONDS)
+            ends = self._ended()
+        text = "; ".join([*map(self._said, self.ours), *self._gone(removed)])
+        if all(status.runs(self._of(each)) for each in self.ours):
+            return text
+        raise Ended("failed", text if ends else f"{text}; the cluster goes on with it")
+
+    def _of(self, ours: Application) -> dict[str, Any]:
+        return self.now.get(ours.name, {})  # type: ignore[no-any-return]  # as JSON has it
+
+    def _ended(self) -> bool:
+        """Tell whether Ray is done with every application; unknown while it does not answer."""
+        with suppress(Unreachable):
+            self.now = self.cluster.served()["applications"]
+            return all(status.ended(self._of(each)) for each in self.ours)
+        return False
+
+    def _said(self, ours: Application) -> str:
+        """Say what became of one application."""
+        if status.runs(self._of(ours)):
+            return status.running(ours, self._of(ours))
+        alive = self.cluster.replicas(ours.name)
+        return status.failed(ours, self._of(ours), self.alive[ours.name], alive)
+
+    def _gone(self, removed: list[str]) -> Iterator[str]:
+        """Yield the applications that Ray deletes because the file does not name them."""
+        for name in removed:
+            if self.now.get(name, {}).get("status", "DELETING") == "DELETING":
+                yield f"{name} is removed"
 
 
 def _read(path: Path) -> tuple[Document, list[Application]]:
@@ -184,56 +228,3 @@ def _fixed(value: dict[str, Any], before: dict[str, Any]) -> list[Finding]:
     if old and new != old:
         wrong.append(Finding(("proxy_location",), f"{new} cannot replace {old} in place", AGAIN))
     return wrong
-
-
-class Sent:
-    """A file that was sent, until Ray is done with it."""
-
-    def __init__(self, what: Prepared) -> None:
-        self.cluster, self.ours, self.alive = what.cluster, what.ours, what.alive
-        self.removed = list(what.plan.removed)
-        self.now = what.before  # what Ray says of each application
-
-    def progress(self) -> str:
-        """Say what is waited for."""
-        return "; ".join(
-            status.progress(each, self._of(each), self.alive[each.name]) for each in self.ours
-        )
-
-    def done(self, until: float) -> str:
-        """Wait for the outcome of every application; returns what runs.
-
-        Raises:
-            Ended: one does not run.
-        """
-        ends = self._ended()
-        while not ends and time.monotonic() < until:
-            time.sleep(POLL_SECONDS)
-            ends = self._ended()
-        text = "; ".join([*map(self._said, self.ours), *self._gone()])
-        if all(status.runs(self._of(each)) for each in self.ours):
-            return text
-        raise Ended("failed", text if ends else f"{text}; the cluster goes on with it")
-
-    def _of(self, ours: Application) -> dict[str, Any]:
-        return self.now.get(ours.name, {})  # type: ignore[no-any-return]  # as JSON has it
-
-    def _ended(self) -> bool:
-        """Tell whether Ray is done with every application; unknown while it does not answer."""
-        with suppress(Unreachable):
-            self.now = self.cluster.served()["applications"]
-            return all(status.ended(self._of(each)) for each in self.ours)
-        return False
-
-    def _said(self, ours: Application) -> str:
-        """Say what became of one application."""
-        if status.runs(self._of(ours)):
-            return status.running(ours, self._of(ours))
-        alive = self.cluster.replicas(ours.name)
-        return status.failed(ours, self._of(ours), self.alive[ours.name], alive)
-
-    def _gone(self) -> Iterator[str]:
-        """Yield the applications that Ray deletes because the file does not name them."""
-        for name in self.removed:
-            if self.now.get(name, {}).get("status", "DELETING") == "DELETING":
-                yield f"{name} is removed"
