@@ -9,14 +9,14 @@ resources a replica waits for.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from service.cluster import ingress, network
 from service.preflight import schema, serve_file, variables
 from service.preflight.applications import Application
-from service.preflight.document import Document, Unreadable, documents, entries, fields, get
+from service.preflight.document import Document, Unreadable, documents, get
 from service.preflight.finding import Finding
 from service.preflight.variables import DRAIN, Variables
 from service.wording.words import Loc, counted, listed, place
@@ -25,15 +25,9 @@ YAML = (".yaml", ".yml", ".json")
 CONFIG: Loc = ("spec", "serveConfigV2")
 CLUSTER: Loc = ("spec", "rayClusterConfig")
 GRACE, OUTLIVES = 30, 60  # Kubernetes' own, and KubeRay's
+# What was checked of a file, in words, and what was found
+Looked = tuple[list[str], list[Finding]]
 NOTHING = "nothing to check here: no `applications`, no RayService"
-
-
-@dataclass(frozen=True)
-class Looked:
-    """The parts of a file that were checked, in words, and the findings."""
-
-    what: list[str]
-    findings: list[Finding]
 
 
 def check(paths: Sequence[Path]) -> tuple[list[Finding], list[str]]:
@@ -49,11 +43,11 @@ def check(paths: Sequence[Path]) -> tuple[list[Finding], list[str]]:
     files = [_file(path, [here for here, _ in nodes.values()]) for path in paths if _yaml(path)]
     files += [_env(here, wrong, alone=not files) for here, wrong in nodes.values()]
     unique = dict[tuple[str, int, str], Finding]()  # pods may share a list of variables
-    for each in (finding for file in files for finding in file.findings):
+    for each in (finding for _, findings in files for finding in findings):
         unique.setdefault((each.file, each.line, each.text), each)
     findings = sorted(unique.values(), key=lambda each: (each.file, each.line))
     wrong = {each.file for each in findings if each.wrong}
-    right = [what for file in files for what in file.what if what.partition(": ")[0] not in wrong]
+    right = [one for what, _ in files for one in what if one.partition(": ")[0] not in wrong]
     return findings, right
 
 
@@ -69,11 +63,6 @@ def read(path: Path) -> str:
         raise OSError(f"{path} is not a text in UTF-8") from error
 
 
-def is_serve(document: Document) -> bool:
-    """Tell whether a document is meant as a Serve file: it is not a Kubernetes object."""
-    return isinstance(document.value, dict) and "kind" not in document.value
-
-
 def _yaml(path: Path) -> bool:
     return path.suffix in YAML
 
@@ -83,19 +72,23 @@ def _file(path: Path, nodes: Sequence[Variables]) -> Looked:
     try:
         found = documents(str(path), read(path))
     except Unreadable as error:
-        return Looked([], [_unread(str(path), error)])
+        return [], [_unread(str(path), error)]
     services = [each for each in found if get(each.value, ("kind",)) == "RayService"]
     maps = {
-        str(get(each.value, ("metadata", "name"))): fields(each.value, ("data",))
+        str(get(each.value, ("metadata", "name"))): get(each.value, ("data",), {})
         for each in found
         if get(each.value, ("kind",)) == "ConfigMap"
     }
     looked = [_service(each, maps) for each in services]
-    looked += [_alone(each, nodes) for each in found if is_serve(each)]
+    looked += [  # what is no object of Kubernetes' is meant as a Serve file
+        _alone(each, nodes)
+        for each in found
+        if isinstance(each.value, dict) and "kind" not in each.value
+    ]
     if not looked:
-        return Looked([], [Finding("", NOTHING, file=str(path), line=1)])
-    what = [what for each in looked for what in each.what]
-    return Looked(what, [finding for each in looked for finding in each.findings])
+        return [], [Finding("", NOTHING, file=str(path), line=1)]
+    whats, findings = zip(*looked, strict=True)
+    return [*chain(*whats)], [*chain(*findings)]
 
 
 def _alone(document: Document, nodes: Sequence[Variables]) -> Looked:
@@ -105,25 +98,25 @@ def _alone(document: Document, nodes: Sequence[Variables]) -> Looked:
         ours, findings = serve_file.read(document, here.values)
         if not any(finding.wrong for finding in findings):
             findings += variables.check(here, ours)
-    return Looked([f"{document.file}: ok: {_said(ours)}"], findings)
+    return [f"{document.file}: ok: {_said(ours)}"], findings
 
 
 def _service(document: Document, maps: Mapping[str, Any]) -> Looked:
     """Check a RayService."""
     if not isinstance(get(document.value, CONFIG), str):
         found = Finding(CONFIG, "is missing: it holds the Serve file")
-        return Looked([], [document.locate(found)])
+        return [], [document.locate(found)]
     try:
         inside = document.within(CONFIG)
     except Unreadable as error:
-        return Looked([], [_unread(document.file, error)])
+        return [], [_unread(document.file, error)]
     pods = list(_variables(document, maps))
     ours, findings = serve_file.read(inside, pods[0].values if pods else {})
     if not any(finding.wrong for finding in findings):
         around = _around(document, schema.plain(inside.value), ours)
         findings += map(document.locate, around)
         findings += [finding for here in pods for finding in variables.check(here, ours)]
-    return Looked([f"{document.file}: ok: {_said(ours)}; its pods"], findings)
+    return [f"{document.file}: ok: {_said(ours)}; its pods"], findings
 
 
 def _env(here: Variables, wrong: list[Finding], alone: bool) -> Looked:
@@ -131,12 +124,12 @@ def _env(here: Variables, wrong: list[Finding], alone: bool) -> Looked:
     findings = [*wrong, *(variables.check(here, []) if alone else ())]
     room = here.values.get(ingress.CONNECTIONS, "no bound on")
     what = f"{counted(len(here.values), 'variable')}, {room} connections"
-    return Looked([f"{here.file}: ok: {what}"], findings)
+    return [f"{here.file}: ok: {what}"], findings
 
 
 def _pods(document: Document) -> list[Loc]:
     """Return the places of the pods: the head node's, and those of each group of workers."""
-    workers = entries(document.value, (*CLUSTER, "workerGroupSpecs"))
+    workers = get(document.value, (*CLUSTER, "workerGroupSpecs"), [])
     groups: list[Loc] = [(*CLUSTER, "workerGroupSpecs", i) for i in range(len(workers))]
     return [(*CLUSTER, "headGroupSpec"), *groups]
 
@@ -150,10 +143,10 @@ def _variables(document: Document, maps: Mapping[str, Any]) -> Iterator[Variable
     for group in _pods(document):
         loc: Loc = (*group, "template", "spec", "containers", 0, "env")
         values, lines = dict[str, str](), dict[str, int]()
-        for source in entries(document.value, (*loc[:-1], "envFrom")):
+        for source in get(document.value, (*loc[:-1], "envFrom"), []):
             named = str(get(source, ("configMapRef", "name")))
-            values |= {name: str(value) for name, value in fields(maps, (named,)).items()}
-        for index, each in enumerate(entries(document.value, loc)):
+            values |= {name: str(value) for name, value in get(maps, (named,), {}).items()}
+        for index, each in enumerate(get(document.value, loc, [])):
             name = str(get(each, ("name",)))
             values[name] = str(get(each, ("value",)) or "")
             lines[name] = document.line((*loc, index))
@@ -189,7 +182,7 @@ def _around(
 def _ports(document: Document, group: Loc, port: int) -> Iterator[Finding]:
     """Compare the port named serve, where KubeRay probes whether a pod serves, with the file's."""
     loc: Loc = (*group, "template", "spec", "containers", 0, "ports")
-    for index, each in enumerate(entries(document.value, loc)):
+    for index, each in enumerate(get(document.value, loc, [])):
         number = get(each, ("containerPort",))
         if get(each, ("name",)) == "serve" and number != port:
             at = (*loc, index, "containerPort")
@@ -200,7 +193,7 @@ def _grace(document: Document, group: Loc) -> Iterator[Finding]:
     """Compare a pod's time to leave with its node's drain, and the cluster's with the pod's."""
     loc: Loc = (*group, "template", "spec", "terminationGracePeriodSeconds")
     grace = _seconds(get(document.value, loc), GRACE)
-    env = entries(document.value, (*loc[:-1], "containers", 0, "env"))
+    env = get(document.value, (*loc[:-1], "containers", 0, "env"), [])
     drain = next((get(each, ("value",)) for each in env if get(each, ("name",)) == DRAIN), 0)
     least = max(_seconds(drain, 0), ingress.NODE_DRAIN_SECONDS)
     if grace <= least:

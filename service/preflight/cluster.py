@@ -133,18 +133,6 @@ CHECKS: Checks = {
 }
 
 
-class Deployed(NamedTuple):
-    """A deployment as its file has it.
-
-    Args:
-        options: the file's, by their names.
-        running: replicas of the previous version that serve now.
-    """
-
-    options: Mapping[str, Any]
-    running: int
-
-
 def prove(config: Settings, args: Settings, deployment: str, defaults: Mapping[str, Any]) -> None:
     """Ask each node that may host a replica whether it could; without a Ray, do nothing.
 
@@ -158,7 +146,7 @@ def prove(config: Settings, args: Settings, deployment: str, defaults: Mapping[s
     """
     if not ray.is_initialized():
         return
-    for file, running in _deployed(args, deployment) or [Deployed({}, 0)]:
+    for file, running in _deployed(args, deployment) or [({}, 0)]:
         options = {**defaults, **file}
         actor = options["ray_actor_options"] or {}
         nodes = [node for node in joined("").nodes if hosts(node, actor)]
@@ -258,8 +246,12 @@ def said(resources: Resources) -> str:
     return listed([f"{name} {value:g}" for name, value in sorted(resources.items())], "and")
 
 
-def _deployed(args: Settings, deployment: str) -> list[Deployed]:
-    """Find the deployment in each application whose file says the same in args."""
+def _deployed(args: Settings, deployment: str) -> list[tuple[Mapping[str, Any], int]]:
+    """Find the deployment in each application whose file says the same in args.
+
+    Returns:
+        The options that the file has, and the replicas of the previous version that serve now.
+    """
     try:
         controller = ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace="serve")
         configs: Any = controller.get_app_configs.remote()
@@ -273,7 +265,7 @@ def _deployed(args: Settings, deployment: str) -> list[Deployed]:
             listed = [each for each in file.deployments if each.name == deployment]
             options = listed[0].model_dump(exclude_unset=True) if listed else {}
             old = applications[name].deployments.get(deployment) if name in applications else None
-            found.append(Deployed(options, old.replica_states.get("RUNNING", 0) if old else 0))
+            found.append((options, old.replica_states.get("RUNNING", 0) if old else 0))
     return found
 
 

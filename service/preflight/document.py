@@ -118,26 +118,14 @@ def leaves(value: Any, loc: Loc = ()) -> Iterator[tuple[Loc, Any]]:
         yield from leaves(each, (*loc, key))
 
 
-def get(value: Any, loc: Loc) -> Any:
-    """Return the value at a place, None where there is none."""
+def get(value: Any, loc: Loc, otherwise: Any = None) -> Any:
+    """Return the value at a place; the other where there is none, or none of the other's type."""
     for part in loc:
         try:
             value = value[part]
         except (KeyError, IndexError, TypeError):
-            return None
-    return value
-
-
-def fields(value: Any, loc: Loc) -> dict[str, Any]:
-    """Return the mapping at a place, empty where there is none."""
-    found = get(value, loc)
-    return found if isinstance(found, dict) else {}
-
-
-def entries(value: Any, loc: Loc) -> list[Any]:
-    """Return the list at a place, empty where there is none."""
-    found = get(value, loc)
-    return found if isinstance(found, list) else []
+            return otherwise
+    return value if otherwise is None or isinstance(value, type(otherwise)) else otherwise
 
 
 def _step(node: yaml.Node, part: str | int) -> tuple[yaml.Node, yaml.Node] | None:

