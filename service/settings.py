@@ -43,6 +43,8 @@ WITHIN = {
 }
 
 Count = Annotated[int, Field(ge=1)]
+Replicas = Annotated[int, Field(ge=1, le=256)]
+Ratio = Annotated[float, Field(ge=0, le=1)]
 
 
 def _listed(value: object) -> object:
@@ -79,17 +81,12 @@ class Settings(BaseModel):
     )
     host: str = Field("127.0.0.1", min_length=1, description="address to listen on")
     port: int = Field(8000, ge=1, le=65535, description="port to listen on")
-    replicas: int = Field(1, ge=1, le=256, description="number of model replicas, one process each")
-    min_replicas: int | None = Field(
-        None,
-        ge=1,
-        le=256,
-        description="minimum number of replicas with max_replicas; default: 1",
+    replicas: Replicas = Field(1, description="number of model replicas, one process each")
+    min_replicas: Replicas | None = Field(
+        None, description="minimum number of replicas with max_replicas; default: 1"
     )
-    max_replicas: int | None = Field(
+    max_replicas: Replicas | None = Field(
         None,
-        ge=1,
-        le=256,
         description="scale between min_replicas and this number by load; excludes replicas; "
         "default: a fixed number, `replicas`",
     )
@@ -195,10 +192,8 @@ class Settings(BaseModel):
         description="show all log lines of the replicas on stderr, not only warnings and errors",
     )
     access_log: bool = Field(True, description="log one line per request")
-    access_log_ratio: float = Field(
+    access_log_ratio: Ratio = Field(
         1.0,
-        ge=0,
-        le=1,
         description="fraction of successful requests to log, 0 to 1; refusals and failures are "
         "always logged",
     )
@@ -215,9 +210,7 @@ class Settings(BaseModel):
         pattern=r"^(console|file:.+|https?://.+)$",
         description="where to export traces: console, file:PATH or an OTLP URL; default: nowhere",
     )
-    tracing_ratio: float = Field(
-        0.01, ge=0, le=1, description="fraction of requests to trace, 0 to 1"
-    )
+    tracing_ratio: Ratio = Field(0.01, description="fraction of requests to trace, 0 to 1")
     tracing_trust_parent: bool = Field(
         False, description="let a request's traceparent header decide whether to trace it"
     )
