@@ -15,14 +15,14 @@ import re
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from headlight_client import Item
+from headlight_client import Encoded, Item, Options
 from headlight_client.formats import Array
 from service.commands import pictures
 from service.commands.bulk.jobs import connected
@@ -93,9 +93,7 @@ def table(url: str, key: str | None, text: str, name: str | None, plot: Path | N
     if name:
         layer, head = parse_head(name)
         asked["attention"] = {"heads": {str(layer): [head]}}
-    with connected(url, key, PATIENCE_SECONDS) as (client, _):
-        encoded = client.encode([text], tokens=True, **asked)
-    (item,) = encoded.items
+    encoded, item = _ask(url, key, text, tokens=True, **asked)
     if encoded.pooled is None or item.token_vectors is None:
         raise RuntimeError("an answer without vectors: this is a bug")
     (pooled,), tokens = encoded.pooled, [token or "" for token in item.tokens or ()]
@@ -112,6 +110,13 @@ def table(url: str, key: str | None, text: str, name: str | None, plot: Path | N
         most = [] if maps is None else _strongest(maps[index], tokens)
         grid.add_row(*map(plain, (token, *most, _numbers(item.token_vectors[index]))))
     return Group(grid, *([shades(name, tokens, maps)] if name and maps is not None else []))
+
+
+def _ask(url: str, key: str | None, text: str, **options: Unpack[Options]) -> tuple[Encoded, Item]:
+    """Return the answer to one text, and its part on that text."""
+    with connected(url, key, PATIENCE_SECONDS) as (client, _):
+        encoded = client.encode([text], **options)
+    return encoded, encoded.items[0]
 
 
 def shades(name: str, tokens: Sequence[str], maps: Array) -> Group:
@@ -164,9 +169,7 @@ def export(url: str, key: str | None, text: str, form: str, path: Path) -> None:
     if path.suffix != ENDINGS[form]:
         raise Unusable(f"{path}: --out must end in {ENDINGS[form]} for {form}")
     bertviz = _bertviz() if form == "bertviz" else None
-    with connected(url, key, PATIENCE_SECONDS) as (client, _):
-        encoded = client.encode([text], pooled=False, attention={})
-    (item,) = encoded.items
+    encoded, item = _ask(url, key, text, pooled=False, attention={})
     maps, tokens = stacked(item), [token or "" for token in item.tokens or ()]
     if bertviz:
         path.write_text(page(bertviz, encoded.origin, maps, tokens), "utf-8")

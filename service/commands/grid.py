@@ -63,9 +63,8 @@ def heads(survey: Facts) -> Table:
 
 def roles(survey: Facts) -> Table:
     """Draw a row for each role by position that a head fills, with what it takes to fill it."""
-    table = Table(title="By position", title_justify="left")
-    for name in ("role", "heads", "best", "its score", "threshold", "uniform head"):
-        table.add_column(name)
+    columns = ("role", "heads", "best", "its score", "threshold", "uniform head")
+    table = Table(*columns, title="By position", title_justify="left")
     for role in survey["thresholds"]:
         members = [head for head in survey["heads"] if head["role"] == role]
         if members:
@@ -82,16 +81,8 @@ def relations(survey: Facts) -> Table:
         table.add_column(name, justify="left" if name in ("relation", "found") else "right")
     for name, verdict in survey["relations"].items():
         right, blind, needed = (_share(verdict[key]) for key in ("score", "baseline", "threshold"))
-        tried = verdict["candidate"] or verdict["reason"]
-        table.add_row(
-            label(name, verdict),
-            verdict["found"],
-            tried,
-            right,
-            str(verdict["controls"]),
-            blind,
-            needed,
-        )
+        tried = verdict["candidate"] or verdict["reason"], right, str(verdict["controls"])
+        table.add_row(label(name, verdict), verdict["found"], *tried, blind, needed)
     return table
 
 
@@ -104,14 +95,14 @@ def label(relation: str, verdict: Facts) -> str:
 def ablations(distances: Sequence[Sequence[float]]) -> Table:
     """Draw a row for each layer: its heads, the one that the encoding needs most first."""
     table = Table(
+        "layer",
+        "heads",
         title="1 - cos(encoding, encoding without the head)",
         title_justify="left",
         caption="Compare heads within one layer only: the last layer's output is pooled directly.",
         caption_justify="left",
         show_lines=True,
     )
-    table.add_column("layer")
-    table.add_column("heads")
     for layer, row in enumerate(distances):
         order = sorted(range(len(row)), key=row.__getitem__, reverse=True)
         table.add_row(f"L{layer}", "  ".join(f"H{head}={row[head]:.2g}" for head in order))

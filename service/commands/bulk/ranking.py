@@ -136,9 +136,8 @@ class Job:
         asked = orjson.dumps(self._asked, option=orjson.OPT_SORT_KEYS)
         digest = hashlib.sha256(asked).hexdigest()[:DIGITS]
         self.bookmark = cache.folder() / f"ranking-{digest}.json"
-        state = self._read() or {"done": 0, "unranked": 0, "best": []}
-        self._done, self._unranked = state["done"], state["unranked"]
-        self._best: list[tuple[int, float]] = state["best"]  # number and value, the best first
+        # best: number and value of each text, the best first
+        self._state = self._read() or {"done": 0, "unranked": 0, "best": []}
         self._mark()
 
     def measure(self) -> None:
@@ -146,7 +145,7 @@ class Job:
         parts = answers(
             self._client,
             self._source,
-            self._done,
+            self._state["done"],
             self._origin,
             pooled=False,
             attention={"heads": self._question.heads, "form": "stats"},
@@ -155,7 +154,6 @@ class Job:
         with closing(parts):
             for part in parts:
                 self._add([self._question.value(item) for item in part.items])
-                self._mark()
 
     def found(self) -> dict[str, Any]:
         """Describe the best texts with their words, the best first, and what made the numbers."""
@@ -163,16 +161,17 @@ class Job:
             **self._origin,
             **self._question.facts,
             "texts": self._source.lines,
-            "unranked": self._unranked,
-            "rows": self._rows() if self._best else [],
+            "unranked": self._state["unranked"],
+            "rows": self._rows() if self._state["best"] else [],
         }
 
     def _rows(self) -> list[dict[str, Any]]:
-        numbers = {number for number, _ in self._best}
+        best = self._state["best"]
+        numbers = {number for number, _ in best}
         texts = {n: text for n, text in enumerate(self._source.texts(0), 1) if n in numbers}
         heads, words = self._question.heads, {"level": "word", "specials": "drop"}
         answer = self._client.encode(
-            [texts[number] for number, _ in self._best],
+            [texts[number] for number, _ in best],
             pooled=False,
             attention={"heads": heads, "form": "top", "k": PAIRS, **words},
             truncate=self._question.truncate,
@@ -186,31 +185,31 @@ class Job:
                 "truncated": item.truncated,
                 "pairs": strongest(item, texts[number]),
             }
-            for (number, value), item in zip(self._best, answer.items, strict=True)
+            for (number, value), item in zip(best, answer.items, strict=True)
         ]
 
     def _add(self, values: list[float | None]) -> None:
-        """Take the next texts in; of equal values, those that came first stay."""
+        """Take the next texts in, and mark it; of equal values, those that came first stay."""
         sign = 1 if self._question.lowest else -1
-        new = [(n, value) for n, value in enumerate(values, self._done + 1) if value is not None]
-        self._best = heapq.nsmallest(
-            self._question.top, [*self._best, *new], key=lambda each: (sign * each[1], each[0])
+        state, done = self._state, self._state["done"]
+        new = [(n, value) for n, value in enumerate(values, done + 1) if value is not None]
+        state["best"] = heapq.nsmallest(
+            self._question.top, [*state["best"], *new], key=lambda each: (sign * each[1], each[0])
         )
-        self._done += len(values)
-        self._unranked += len(values) - len(new)
+        state["done"] += len(values)
+        state["unranked"] += len(values) - len(new)
+        self._mark()
 
     def _read(self) -> dict[str, Any] | None:
         """Read the bookmark, if there is one of this job."""
         with suppress(OSError, ValueError, LookupError, TypeError):
             entry = orjson.loads(self.bookmark.read_bytes())
             if entry["job"] == self._asked:
-                state: dict[str, Any] = entry["state"]
-                return state
+                return dict(entry["state"])
         return None
 
     def _mark(self) -> None:
-        state = {"done": self._done, "unranked": self._unranked, "best": self._best}
-        cache.write(self.bookmark, orjson.dumps({"job": self._asked, "state": state}))
+        cache.write(self.bookmark, orjson.dumps({"job": self._asked, "state": self._state}))
 
 
 def strongest(item: Item, texts: Texts) -> list[dict[str, Any]]:
