@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import (
     AsyncGenerator,
+    Awaitable,
     Callable,
     Coroutine,
     Generator,
@@ -354,10 +355,10 @@ class Client:
         """Encode inputs, one answer for each request, in order; see AsyncClient.stream."""
         answers = self._client.stream(inputs, deadline=deadline, **options)
         try:
-            while (part := self._run(_next(answers))) is not None:
+            while (part := self._run(_awaited(anext(answers, None)))) is not None:
                 yield part
         except GeneratorExit:  # the caller has enough
-            self._run(_close(answers))
+            self._run(_awaited(answers.aclose()))
             raise
 
     def close(self) -> None:
@@ -389,12 +390,8 @@ class Client:
             future.cancel()
 
 
-async def _next(answers: AsyncGenerator[Encoded, None]) -> Encoded | None:
-    return await anext(answers, None)
-
-
-async def _close(answers: AsyncGenerator[Encoded, None]) -> None:
-    await answers.aclose()
+async def _awaited(work: Awaitable[Value]) -> Value:
+    return await work
 
 
 def _checked(url: str) -> str:
