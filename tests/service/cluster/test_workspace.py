@@ -1,10 +1,97 @@
-"""Where the last run's logs stay."""
+"""What a service leaves is swept, its processes and its directory alone; where its logs stay."""
 
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from service.cluster import workspace
+
+
+@contextmanager
+def sleeper(**variables: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that would stay."""
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, **variables}) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A service's private directory, with something in it."""
+    (tmp_path / "headlight-x" / "haproxy").mkdir(parents=True)
+    return tmp_path / "headlight-x"
+
+
+def test_what_carries_the_directory_in_its_environment_is_ended(directory: Path) -> None:
+    """As everything does that Ray starts; a bystander is left alone."""
+    with sleeper(PLACE=f"{directory}/haproxy") as ours, sleeper(PLACE="/elsewhere") as bystander:
+        command = [sys.executable, "-I", "-S", workspace.__file__, str(directory)]
+        # A service that was killed has left no parent: the sweeper's is another process.
+        subprocess.run(["sh", "-c", '"$@" </dev/null & wait', "sh", *command], check=True)
+
+        assert ours.wait(5) < 0
+        assert bystander.poll() is None
+        assert not directory.exists()
+
+
+def test_the_logs_of_the_last_run_alone_are_kept(tmp_path: Path) -> None:
+    """A run that never started Ray has none, and leaves those of the one before."""
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    for name in ("first", "second", "never"):
+        run = tmp_path / name
+        run.mkdir()
+        (run / workspace.DRIVER).write_text("driver")
+        if name != "never":
+            session = run / "ray" / "session_1"
+            (session / "logs" / "serve").mkdir(parents=True)
+            (session / "logs" / "worker-1.out").write_text(name)
+            (session.parent / "session_latest").symlink_to(session)
+
+        workspace.sweep(str(run), str(kept))
+        assert not run.exists()
+
+    assert [folder.name for folder in kept.iterdir()] == ["second"]
+    assert (kept / "second" / "worker-1.out").read_text() == "second"
+    assert (kept / "second" / "driver.log").read_text() == "driver"
+
+
+def test_logs_that_cannot_be_kept_leave_those_of_the_run_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a full disk; the directory goes all the same."""
+
+    def full(*names: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(workspace.shutil, "copy", full)
+    kept, run = tmp_path / "kept", tmp_path / "run"
+    (kept / "before").mkdir(parents=True)
+    (run / workspace.LOGS).mkdir(parents=True)
+
+    workspace.sweep(str(run), str(kept))
+
+    assert [folder.name for folder in kept.iterdir()] == ["before"]
+    assert not run.exists()
+
+
+def test_it_waits_for_the_end_of_its_input(directory: Path) -> None:
+    """Which comes when the service ends, in whatever way."""
+    command = [sys.executable, "-I", "-S", workspace.__file__, str(directory)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as sweeper:
+        with pytest.raises(subprocess.TimeoutExpired):
+            sweeper.wait(0.3)
+        assert directory.exists()
+
+        sweeper.communicate(timeout=5)
+        assert not directory.exists()
 
 
 def test_the_logs_stay_where_xdg_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
