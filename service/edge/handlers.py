@@ -105,8 +105,7 @@ class Handlers:
 
     async def docs(self, asked: Asked) -> Reply:
         """Answer GET /docs: the API for people."""
-        page, policy = site.docs()
-        return Reply(page, 200, {"content-security-policy": policy}, site.HTML)
+        return Reply(site.docs(), 200, {"content-security-policy": site.POLICY}, site.HTML)
 
     async def page(self, asked: Asked) -> Reply:
         """Answer GET /: what every head attends to, for people."""

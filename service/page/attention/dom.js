@@ -89,6 +89,20 @@ export function shade(element, share) {
   element.style.color = luminance(red, green, blue) > 0.179 ? "#000" : "#fff";
 }
 
+/** A number's cell in a table, coloured by a share. */
+export function shaded(value, share) {
+  const cell = make("td", { className: "shade" }, fixed(value));
+  shade(cell, share);
+  return cell;
+}
+
+/** Makes an element of SVG. */
+export function draw(tag, attributes) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  return element;
+}
+
 /** Relative luminance, by WCAG 2.2: above 0.179 black is read more easily than white. */
 function luminance(...channels) {
   const [red, green, blue] = channels.map((value) => (value <= 10 ? value / 3295 : ((value / 255 + 0.055) / 1.055) ** 2.4));

@@ -1,7 +1,7 @@
 // Why two texts are alike: the cosine of their vectors, shared out over pairs of words, exactly.
 
 import { ask } from "../api.js";
-import { fixed, folded, make, shade, table, token } from "../dom.js";
+import { fixed, folded, make, shaded, table, token } from "../dom.js";
 import { names, numbered, places } from "../session.js";
 
 const SMALLER = [413, 422]; // refusals of what is asked for, where the score alone may be answered
@@ -53,11 +53,7 @@ function pairs({ matrix }, rows, columns, focus) {
 
 function matrix({ matrix, rest }, rows, columns) {
   const most = matrix.flat().reduce((a, b) => Math.max(a, Math.abs(b)), 0);
-  const fill = () => table(`What each pair adds; rest ${fixed(rest)}`, ["Text", ...columns], matrix.map((row, i) => [rows[i], ...row.map((share) => {
-    const cell = make("td", { className: "shade" }, fixed(share));
-    shade(cell, share / most);
-    return cell;
-  })]));
+  const fill = () => table(`What each pair adds; rest ${fixed(rest)}`, ["Text", ...columns], matrix.map((row, i) => [rows[i], ...row.map((share) => shaded(share, share / most))]));
   return rows.length * columns.length <= MOST_IN_TABLE ** 2 ? fill() : folded("All pairs as a table", fill);
 }
 

@@ -1,6 +1,6 @@
 // What the page shows, taken away: numbers, pictures, the request, a page that stands alone.
 
-import { at, make, scrolled } from "../dom.js";
+import { at, draw as svg, make, scrolled } from "../dom.js";
 import { curl } from "../api.js";
 
 /** Draws the buttons; `taken` gives {texts, heads: [Head], answers} of what is shown now. */
@@ -76,8 +76,7 @@ function picture(head) {
   const step = height / head.labels.length;
   head.map.names.forEach((name, i) => {
     for (const [x, anchor] of [[-3, "end"], [103, "start"]]) {
-      const text = document.createElementNS("http://www.w3.org/2000/svg", "text");
-      for (const [key, value] of Object.entries({ x, y: step * (i + 0.65), "text-anchor": anchor, "font-size": 12, "font-family": "monospace" })) text.setAttribute(key, value);
+      const text = svg("text", { x, y: step * (i + 0.65), "text-anchor": anchor, "font-size": 12, "font-family": "monospace" });
       text.textContent = name.replace(FORBIDDEN, "\ufffd");
       drawing.append(text);
     }

@@ -1,6 +1,6 @@
 // One head, close: lines from the token in focus, its matrix, its equation, and the same as a table.
 
-import { fixed, folded, make, paint, scrolled, shade, table, token } from "../dom.js";
+import { draw, fixed, folded, make, paint, scrolled, shade, shaded, table, token } from "../dom.js";
 import { cosine, gated, mapOf, numbered, place } from "../session.js";
 import { about } from "./overview.js";
 
@@ -185,11 +185,7 @@ export class Head {
   }
 
   whole() {
-    const rows = this.labels.map((label, i) => [label, ...this.labels.map((_, j) => {
-      const cell = make("td", { className: "shade" }, fixed(this.at(i, j)));
-      shade(cell, Math.sqrt(this.at(i, j)));
-      return cell;
-    })]);
+    const rows = this.labels.map((label, i) => [label, ...this.labels.map((_, j) => shaded(this.at(i, j), Math.sqrt(this.at(i, j))))]);
     return table(`${this.name}: each row is a query, each column a key`, ["Query", ...this.labels], rows);
   }
 
@@ -203,7 +199,6 @@ export class Head {
 // A head's tokens in two columns, with lines from the one in focus. Made once for an axis, and only
 // recoloured for another head or token: the reader's place and focus stay, and 512 tokens cost nothing anew.
 
-const SVG = "http://www.w3.org/2000/svg";
 const ROW = 25.6; // of a token, in pixels: 1.6rem
 const LEVELS = 128; // of colour
 const LEAST = 0.005; // of a share that gets a line: at most 200 of a row
@@ -214,9 +209,7 @@ class Columns {
     this.choose = choose;
     this.left = make("ol", { onkeydown: (event) => this.key(event) });
     this.right = make("ol", { onpointerover: ({ target }) => this.point(target.closest("span")) });
-    this.svg = document.createElementNS(SVG, "svg");
-    this.svg.setAttribute("aria-hidden", "true");
-    this.svg.setAttribute("preserveAspectRatio", "none");
+    this.svg = draw("svg", { "aria-hidden": "true", preserveAspectRatio: "none" });
     this.box = scrolled("", make("div", { className: "lines" }, this.left, this.svg, this.right));
     this.here = 0;
   }
@@ -278,8 +271,6 @@ class Columns {
 }
 
 function line(from, to, share) {
-  const line = document.createElementNS(SVG, "line");
   const y = (place) => ROW * (place + 0.5);
-  for (const [name, value] of Object.entries({ x1: 0, x2: 100, y1: y(from), y2: y(to), "stroke-width": 0.5 + 7 * share, "stroke-opacity": 0.15 + 0.85 * Math.sqrt(share), "vector-effect": "non-scaling-stroke" })) line.setAttribute(name, value);
-  return line;
+  return draw("line", { x1: 0, x2: 100, y1: y(from), y2: y(to), "stroke-width": 0.5 + 7 * share, "stroke-opacity": 0.15 + 0.85 * Math.sqrt(share), "vector-effect": "non-scaling-stroke" });
 }

@@ -1,7 +1,7 @@
 // Several texts: how alike each is to each; and where a reranker is served, in which order they answer a query.
 
 import { arrays, ask } from "../api.js";
-import { fixed, folded, make, shade, table } from "../dom.js";
+import { fixed, folded, make, shaded, table } from "../dom.js";
 import { cosine } from "../session.js";
 
 const MOST = 32;
@@ -40,10 +40,7 @@ async function ranked(query, documents) {
 }
 
 function heat(lines, vectors) {
-  const rows = vectors.map((a, i) => [`${i + 1}. ${lines[i]}`, ...vectors.map((b) => {
-    const value = cosine(a, b), cell = make("td", { className: "shade" }, fixed(value));
-    shade(cell, value);
-    return cell;
-  })]);
+  const alike = vectors.map((a) => vectors.map((b) => cosine(a, b)));
+  const rows = alike.map((row, i) => [`${i + 1}. ${lines[i]}`, ...row.map((value) => shaded(value, value))]);
   return table("Cosine of each pair of texts", ["Text", ...lines.map((_, i) => String(i + 1))], rows);
 }
