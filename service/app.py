@@ -27,7 +27,7 @@ from service.fleet.bounds import Load
 from service.fleet.pages import Pages
 from service.observe import logs
 from service.preflight import cluster, variables
-from service.preflight.applications import DEPLOYMENT, ELSEWHERE
+from service.preflight.applications import ELSEWHERE
 from service.preflight.finding import require, run
 from service.refusals import REFUSALS
 from service.replica import Replica
@@ -72,7 +72,7 @@ def build(args: Settings) -> serve.Application:
     application = describe(config, TRIES_ON_A_CLUSTER)
     actor = application._bound_deployment.ray_actor_options
     defaults = {"ray_actor_options": actor, "max_surge_percent": SURGE_PERCENT}
-    cluster.prove(config, args, DEPLOYMENT, defaults)
+    cluster.prove(config, args, ingress.DEPLOYMENT, defaults)
     return application
 
 
@@ -115,7 +115,7 @@ def gpus(settings: Settings) -> float:
 def status() -> tuple[dict[str, int], str]:
     """Return how many replicas are in which state, and what Ray says of the deployment."""
     application = serve.status().applications.get(APPLICATION)
-    deployment = application.deployments.get(DEPLOYMENT) if application else None
+    deployment = application.deployments.get(ingress.DEPLOYMENT) if application else None
     if deployment is None:
         return {}, ""
     found = deployment.replica_states.items()  # by Ray's enumeration, or by its names
@@ -127,7 +127,7 @@ def host() -> str:
     return str(_get_global_client().http_config.host)  # type: ignore[union-attr]  # raises instead
 
 
-@serve.deployment(name=DEPLOYMENT)
+@serve.deployment(name=ingress.DEPLOYMENT)
 @serve.ingress()
 class Encoder:
     """One replica."""
@@ -146,7 +146,7 @@ class Encoder:
         require(run("replica", cluster.CHECKS, settings, cluster.joined(host())))
         network.raise_limit()
         self.label = context.replica_id.unique_id
-        self.pages = Pages(DEPLOYMENT, context.app_name, self.metrics)
+        self.pages = Pages(ingress.DEPLOYMENT, context.app_name, self.metrics)
         also = None
         if lines:
             with suppress(OSError):  # its lines stand in its file all the same
@@ -170,7 +170,7 @@ class Encoder:
         self.pages.warm()
         self.load = Load(self.replica)
         door = Door(self.replica, self.pages.scrape, self.pages.targets, fronted=True)
-        entrance.HERE.loop, entrance.HERE.label = loop, self.label.encode()
+        entrance.HERE.loop = loop
         entrance.HERE.door = door  # which Ray's server, made after this, finds there
         return door
 

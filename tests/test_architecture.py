@@ -394,6 +394,7 @@ ABSENCES: dict[str, tuple[Callable[[str, ast.Module], bool], set[str]]] = {
         uses("ray"),
         {
             "service.app",
+            "service.cluster.controller",
             "service.deployment",
             "service.fleet",
             "service.launch",

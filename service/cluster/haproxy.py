@@ -9,7 +9,6 @@ Only the standard library: every reload waits for this file to start.
 
 import ctypes
 import importlib.util
-import json
 import os
 import re
 import resource
@@ -117,15 +116,6 @@ SERVERS = {
     r" on-error mark-down$": " on-error sudden-death",
 }
 
-# Ray names no replica of an application while it builds another version of it, and after that
-# failed, although the old one serves. So a backend without servers keeps those it had, by this file
-# next to the configuration; their checks say which still serve. Each check names the replica that
-# it is for, so that another one that took over a port does not pass for it.
-REPLICAS = "replicas.json"
-SERVER = re.compile(r"^    server \S+ (\S+) check(?! backup)", re.MULTILINE)
-CHECK = "    option httpchk "
-NAMED = "    http-check send hdr x-headlight-server %[srv_name]"
-
 # Before the first choice of a backend: while the service stops, no replica is asked.
 CHOICES = ("    use_backend ", "    default_backend ")
 CHOICE = "    use_backend default_backend"
@@ -168,7 +158,7 @@ def rewrite(
     doors = limits(most, per_source or most - min(OTHERS, most // 2))
     stopping = f' if {{ str({FLAG}) -f "{flag}" }}'
     choice = CHOICE + stopping
-    always = {LEAVE, CLOSE, ONE_PROTOCOL, CLIENT, NAMED, *DEFAULTS, *doors}
+    always = {LEAVE, CLOSE, ONE_PROTOCOL, CLIENT, *DEFAULTS, *doors}
     ours = always | {choice, REFUSAL, REFUSAL + stopping, ASTRAY}
     written = (line for line in config.splitlines() if line not in ours)
     rays = [line for line in written if not line.startswith(PAUSE)]
@@ -191,33 +181,9 @@ def rewrite(
             lines.append(bounded(closed(line, section), section, most))
         if line == section:
             lines.extend(headed.pop(section, ()))
-        if line.startswith(CHECK):
-            lines.append(NAMED)
     if headed or choice not in lines:
         raise ValueError("the configuration lacks a section of Ray's")
     return "\n".join(lines) + "\n"
-
-
-def keep(config: str, had: dict[str, list[str]]) -> tuple[str, dict[str, list[str]]]:
-    """Give each backend without servers those it had; return the servers of each backend, too.
-
-    Args:
-        config: as Ray wrote it.
-        had: what was returned for the configuration before.
-    """
-    taken, has = set(SERVER.findall(config)), dict[str, list[str]]()
-    sections = re.split(r"^(?=\S)", config, flags=re.MULTILINE)
-    for i, section in enumerate(sections):
-        if CHECK in section:
-            name, *lines = section.splitlines()
-            servers = [line for line in lines if SERVER.match(line)]
-            if not servers:
-                servers = [
-                    line for line in had.get(name, ()) if taken.isdisjoint(SERVER.findall(line))
-                ]
-                sections[i] = "\n".join((name, *lines, *servers, ""))
-            has[name] = servers
-    return "".join(sections), has
 
 
 def limits(most: int, per_source: int) -> tuple[str, ...]:
@@ -302,15 +268,6 @@ def pause(config: str, since: Path) -> float | None:
     return max(since.stat().st_mtime + whole - time.time(), 0.0)
 
 
-def remember(config: str, file: Path) -> str:
-    """Give each backend without replicas those that a file says it had; write them there."""
-    config, has = keep(config, json.loads(file.read_text()) if file.exists() else {})
-    beside = file.with_suffix(".new")
-    beside.write_text(json.dumps(has))
-    beside.replace(file)
-    return config
-
-
 def die_with_parent() -> None:
     """Have the kernel end this process when Ray's manager dies.
 
@@ -333,7 +290,7 @@ def main() -> None:
         flag = path.with_name(FLAG)
         flag.touch()
         per_source = int(os.environ.get(PER_SOURCE) or 0) or None
-        config = remember(path.read_text(), path.with_name(REPLICAS))
+        config = path.read_text()
         shut = pause(config, path.with_name(SINCE))
         path.write_text(rewrite(config, flag, descriptors(), per_source, shut))
         die_with_parent()

@@ -51,6 +51,8 @@ CALM = {
     "REPORTER_UPDATE_INTERVAL_MS": "15000",  # as often as Prometheus asks
 }
 
+DEPLOYMENT = "Encoder"  # of each application of ours
+
 PROGRAM, WRAPPER = "RAY_SERVE_HAPROXY_BINARY_PATH", "headlight-haproxy"
 FRONTED = "RAY_SERVE_ENABLE_HA_PROXY"  # whether HAProxy is in front of the replicas
 CONNECTIONS = "RAY_SERVE_HAPROXY_MAXCONN"  # of each node's HAProxy, for all that it serves
@@ -95,6 +97,7 @@ def promised(settings: Settings) -> dict[str, str]:
     deadline, source = math.ceil(settings.deadline_seconds), settings.max_source_connections
     return {
         "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "service.edge.entrance:outermost",
+        "RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH": "service.cluster.controller:remember",
         "RAY_USAGE_STATS_ENABLED": "0",  # no call home
         FRONTED: "1",
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",  # with HAProxy only: see docs/decisions/0015

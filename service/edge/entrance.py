@@ -27,7 +27,6 @@ logger = logging.getLogger(__name__)
 
 PROBE, ROUTES = "/-/healthz", "/-/routes"  # Ray's: the probe, and where applications are mounted
 PLACED_SECONDS = 2.0  # until Ray is asked again where we are mounted
-SERVER = b"x-headlight-server"  # HAProxy's name for the replica that it probes (cluster/haproxy.py)
 # A probe with any of these headers is more than a probe: it goes to the door, which refuses it
 BODIES = frozenset((b"content-length", b"transfer-encoding", b"upgrade"))
 
@@ -36,7 +35,6 @@ class Doorway:
     """Where a replica leaves its door for Ray's server, which is made after it."""
 
     door: ASGIApp | None = None
-    label: bytes = b""  # what HAProxy's name for this replica ends with
     loop: asyncio.AbstractEventLoop | None = None  # the loop in which it serves
 
 
@@ -67,9 +65,6 @@ class Entrance:
         if scope["type"] == "websocket":  # we serve none, so no key and no host lets it in
             return await send({"type": "websocket.close"})
         if scope["type"] != "http" or self._probes(scope):
-            label = self._doorway.label
-            if not dict(scope.get("headers", ())).get(SERVER, label).endswith(label):
-                return await _refuse(send)  # it is for another replica, whose port we took over
             return await self._ray({**scope, "headers": []}, receive, send)
         door = self._doorway.door
         if door and time.monotonic() >= self._until:

@@ -13,7 +13,7 @@ from service.preflight.finding import Finding
 from service.settings import PREFIX, Settings
 from service.wording.words import Loc, meant
 
-BUILDER, DEPLOYMENT = "service.app:build", "Encoder"
+BUILDER = "service.app:build"
 
 # What a Serve configuration says elsewhere, where Ray reads it
 ELSEWHERE = {
@@ -94,9 +94,9 @@ def read(
 def _named(application: dict[str, Any], loc: Loc) -> Iterator[Finding]:
     """Find deployments under names other than ours, which has only one."""
     for index, deployment in enumerate(application.get("deployments") or []):
-        if deployment["name"] != DEPLOYMENT or index:
+        if deployment["name"] != ingress.DEPLOYMENT or index:
             at = (*loc, "deployments", index, "name")
-            text = f"the one deployment of {BUILDER} is {DEPLOYMENT}"
+            text = f"the one deployment of {BUILDER} is {ingress.DEPLOYMENT}"
             yield Finding(at, text, "write that, once")
 
 

@@ -431,8 +431,12 @@ def two_models_answer(here: Cluster) -> None:
     assert waiting.returncode == 130
     here.wait(lambda found: run(found, 1) and set(found) == {"minilm", "base"})
 
+    def live() -> bool:  # Ray says that it runs a moment before HAProxy is told
+        return httpx.get(f"{here.url}/base/live").is_success
+
+    drill.wait(live, "HAProxy")
     for path, status in {"/live": 200, "/ready": 200, "/health": 200, "/info": 401}.items():
-        assert httpx.get(f"{here.url}/base{path}").status_code == status  # the first that come
+        assert httpx.get(f"{here.url}/base{path}").status_code == status
     inference = f"{here.url}/minilm/v2/models/all-MiniLM-L6-v2/infer"
     binary = httpx.post(inference, content=BINARY, headers=ANNOUNCED)
     assert binary.status_code == 200, binary.text

@@ -9,7 +9,7 @@ import pytest
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray's own age
     from service import app
-    from service.preflight.applications import DEPLOYMENT
+    from service.cluster.ingress import DEPLOYMENT
 
 
 class State(StrEnum):

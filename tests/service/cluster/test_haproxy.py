@@ -40,7 +40,6 @@ frontend http_frontend
 backend default_backend
     http-request return status 404 content-type text/plain string "not found"
 backend http-minilm
-    option httpchk GET /-/healthz
     http-check expect status 200
     default-server fall 3 check
     server one 127.0.0.1:9 check observe layer4 error-limit 1 on-error mark-down
@@ -160,45 +159,6 @@ def test_a_replica_is_left_by_its_checks_and_not_by_one_error() -> None:
 def test_no_request_is_sent_to_rays_own_proxy() -> None:
     """Which Ray would have stand in where no replica answers; Ray goes on to see it there."""
     assert "    server proxy 127.0.0.1:8500 check backup disabled" in rewrite(CONFIG).splitlines()
-
-
-WITHOUT = CONFIG.replace("    server one", "    # server one")
-
-
-def test_a_backend_that_ray_gives_no_replica_keeps_those_it_had() -> None:
-    """While Ray builds another version, and after that failed, the old one serves."""
-    once, had = haproxy.keep(CONFIG, {})
-    twice, still = haproxy.keep(WITHOUT, had)
-    thrice, _ = haproxy.keep(WITHOUT, still)
-
-    server = "    server one 127.0.0.1:9 check observe layer4 error-limit 1 on-error mark-down"
-    assert once == CONFIG and had == still == {"backend http-minilm": [server]}
-    for config in (twice, thrice):
-        section = rewrite(config).split("backend http-minilm\n")[1].split("listen stats")[0]
-        assert server.replace("mark-down", "sudden-death") in section.splitlines()
-        assert section.index("default-server") < section.index("server one 127.0.0.1:9 check")
-
-
-def test_a_backend_gets_no_replica_back_whose_address_is_anothers_now() -> None:
-    """Nor one that Ray has replaced, nor one of an application that was gone meanwhile."""
-    _, had = haproxy.keep(CONFIG, {})
-    other = "backend http-other\n    option httpchk GET /\n    server two 127.0.0.1:9 check\n"
-
-    taken, _ = haproxy.keep(WITHOUT + other, had)
-    replaced, _ = haproxy.keep(WITHOUT, haproxy.keep(CONFIG.replace("one", "new"), had)[1])
-    gone, _ = haproxy.keep(WITHOUT, haproxy.keep(other, had)[1])
-
-    assert "    server one" not in taken and "    server two" in taken
-    assert "    server new" in replaced and "    server one" not in replaced
-    assert gone == WITHOUT
-
-
-def test_each_check_names_the_replica_that_it_is_for() -> None:
-    """Another that took over its port refuses it (edge/entrance.py)."""
-    lines = rewrite(rewrite(CONFIG)).splitlines()
-
-    assert lines.count(haproxy.NAMED) == 1
-    assert lines[lines.index(haproxy.NAMED) - 1] == "    option httpchk GET /-/healthz"
 
 
 def test_a_path_is_unknown_only_where_an_application_is_known() -> None:

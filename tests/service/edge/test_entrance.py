@@ -68,19 +68,6 @@ async def test_a_probe_that_is_more_than_one_is_the_doors_to_refuse(
     assert told.text == " /-/healthz"
 
 
-async def test_a_probe_for_the_replica_that_had_our_port_is_refused() -> None:
-    """HAProxy asks by an address, and would send us requests for another application."""
-    entrance = mounted(Answering())
-    entrance._doorway.label = b"k3x9"
-    told = list[int]()
-    async with asking(entrance) as client:
-        for server in ("SERVE_REPLICA__minilm-Encoder-k3x9", "SERVE_REPLICA__minilm-Encoder-u7b2"):
-            answer = await client.get("/-/healthz", headers={"x-headlight-server": server})
-            told.append(answer.status_code)
-
-    assert told == [200, 503]
-
-
 @pytest.mark.parametrize("door", [None, Answering()], ids=["no door", "no place"])
 async def test_where_no_replica_serves_all_but_the_probe_is_refused(
     door: ASGIApp | None,

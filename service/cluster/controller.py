@@ -1,0 +1,27 @@
+"""What Ray's controller is told once it starts, in its own process.
+
+While Ray builds another version of an application, and after that failed, it does not know which
+deployment takes the application's requests. So it names no replica to HAProxy, although the old
+version serves, and would have its own proxy ask them. Ours carries no requests (edge/entrance.py).
+"""
+
+from ray.serve._private.application_state import ApplicationStateManager
+
+from service.cluster.ingress import DEPLOYMENT
+
+
+def remember() -> None:
+    """Have the controller remember which deployment takes an application's requests.
+
+    Ray calls this when a controller starts (RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH). One that
+    replaces another while Ray does not know can only guess, and guesses ours.
+    """
+    asked, known = ApplicationStateManager.get_ingress_deployment_name, dict[str, str]()
+
+    def answer(self: ApplicationStateManager, name: str) -> str | None:
+        now = asked(self, name)
+        if now is not None:
+            known[name] = now
+        return now or known.get(name, DEPLOYMENT)
+
+    ApplicationStateManager.get_ingress_deployment_name = answer  # type: ignore[method-assign]
