@@ -1,6 +1,6 @@
 """Encodings per second as a user gets them: Headlight over HTTP beside other servers, in one run.
 
-    python benchmarks/over_http.py [--rounds 5] [--seconds 1.5] [--servers ..] [--workloads ..]
+    python benchmarks/over_http.py [--rounds 5] [--seconds 1.2] [--servers ..] [--workloads ..]
 
 Each server runs as its makers start it, with its own number of threads, on the bundled model. In
 each round every server in turn gets every workload, the same texts as the others, and none of them
@@ -8,7 +8,7 @@ twice; the others are stopped meanwhile. The load comes from this process, on th
 
 Prints medians over the rounds with least and most, and what Headlight is to each of the others;
 writes them with every turn, the processor and the versions as JSON. With five servers that takes
-some eight minutes of two cores. The first run makes the peers' environments under build/peers/.
+some nine minutes of two cores. The first run makes the peers' environments under build/peers/.
 """
 
 import argparse
@@ -46,7 +46,7 @@ from served.texts import BATCHES, CAPACITY, POISSON, WORKLOADS, Texts, Workload,
 
 from service.engine.weights import BUNDLED, locate
 
-LEAD_SECONDS = 0.5  # of a turn's own load, before what counts
+LEAD_SECONDS = 0.3  # of a turn's own load, before what counts
 LOAD = 0.6  # of what the slower of ours and the bare server takes, in the open loop
 OPEN_TURNS = 2  # of the open loop, as long as so many others: few requests come in one
 # Of whose versions the result tells
@@ -229,7 +229,7 @@ def main() -> None:
     """Install, start, measure round by round, stop; the figures so far are kept after each."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=1.5, help="of each turn")
+    parser.add_argument("--seconds", type=float, default=1.2, help="of each turn")
     parser.add_argument("--servers", nargs="+", choices=SERVERS, default=list(SERVERS))
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--torch-index", default="", help="another wheel index for torch")
@@ -246,6 +246,7 @@ def main() -> None:
         bench.start([SERVERS[name] for name in options.servers], options.torch_index, stack)
         if not bench.running:
             raise SystemExit("no server started")
+        print(f"all started, {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
         if "poisson" in options.workloads:
             bench.pace()
         facts = conditions(bench, options.rounds) | {"load_averages_at_the_start": busy}
@@ -254,7 +255,8 @@ def main() -> None:
             facts["minutes"] = round((time.monotonic() - begun) / 60, 1)
             every = rows(bench.turns, OURS, POISSON.name)
             options.out.write_text(document(facts, bench.turns, every))
-            print(f"round {number + 1} of {options.rounds}", file=sys.stderr, flush=True)
+            passed = f"{facts['minutes']} minutes"
+            print(f"round {number + 1} of {options.rounds}, {passed}", file=sys.stderr, flush=True)
     print("\n\n".join([markdown(every), summary(every, OURS), noise(bench.turns)]))
 
 

@@ -1,6 +1,7 @@
 """What `make bench-http` measures with: its texts, its load, its arithmetic, its peers' files."""
 
 import asyncio
+import json
 import os
 import random
 import re
@@ -23,6 +24,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "benchmarks"))
 
 import front  # noqa: E402
+import publish  # noqa: E402
 from served import load, machine, servers, table, texts  # noqa: E402  a script's neighbours
 from served.servers import PEERS, SERVERS  # noqa: E402
 
@@ -115,7 +117,7 @@ def test_the_ratios_alone_have_a_column_for_each_workload() -> None:
     assert lines[0] == "| Headlight to | a workload | another |"
     assert lines[2:] == [
         "| peer | 2.50 (2.00 to 3.00) | - |",
-        "| third | - | 1.00 (1.00 to 1.00) |",
+        "| third | - | 1.00 |",
     ]
 
 
@@ -281,6 +283,27 @@ def test_a_result_names_its_processor_and_what_the_peers_were() -> None:
     assert machine.versions(["numpy"])["numpy"] == numpy.__version__
     pins = machine.pinned([PEERS / "infinity.txt"], ["infinity-emb", "absent"])
     assert pins == {"infinity": {"infinity-emb": "0.0.78"}}
+
+
+def test_the_pages_have_the_figures_of_the_last_run_that_was_kept() -> None:
+    """Nobody types them."""
+    told = json.loads(publish.KEPT.read_text())
+
+    assert publish.between(publish.RESULTS.read_text("utf-8")) == publish.section(told)
+    assert publish.between(publish.README.read_text("utf-8")) == publish.brief(told)
+
+
+def test_a_run_is_put_between_the_marks_and_nothing_else_changes(tmp_path: Path) -> None:
+    """A page without them is left as it is."""
+    page = tmp_path / "page.md"
+    page.write_text("before\n\n" + publish.MARKS[0] + "old" + publish.MARKS[1] + "\n\nafter\n")
+
+    publish.put(page, "new")
+
+    assert page.read_text() == "before\n\n" + "new".join(publish.MARKS) + "\n\nafter\n"
+    page.write_text("no marks")
+    with pytest.raises(SystemExit):
+        publish.put(page, "new")
 
 
 def test_the_front_counts_what_is_called_while_it_is_told_to() -> None:

@@ -160,6 +160,8 @@ def spread(row: Row | None) -> str:
     """Return a row's ratio with its least and most."""
     if row is None or row.ratio is None:
         return MISSING
+    if row.ratio_least == row.ratio_most:  # one round, or ours to itself
+        return f"{row.ratio:.2f}"
     return f"{row.ratio:.2f} ({row.ratio_least:.2f} to {row.ratio_most:.2f})"
 
 

@@ -1,0 +1,97 @@
+"""Writes the last run of `make bench-http` where its figures are read: results.md and README.md.
+
+    python benchmarks/publish.py
+
+Takes build/over_http.json, keeps it as benchmarks/over_http.json, and puts its tables between the
+marks in both pages. tests/test_benchmarks.py holds the pages to the file.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from served.servers import BARE, OURS, ROOT, SERVERS
+from served.table import Row, Turn, markdown, noise, summary
+from served.texts import BATCHES, POISSON
+
+RUN, KEPT = ROOT / "build" / "over_http.json", ROOT / "benchmarks" / "over_http.json"
+RESULTS, README = ROOT / "benchmarks" / "results.md", ROOT / "README.md"
+MARKS = "<!-- make bench-http -->\n", "\n<!-- end -->"
+SORTED = SERVERS["onnx-sorted"].name
+
+
+def section(told: dict[str, Any]) -> str:
+    """Return a run as results.md has it: what it ran on, its table, its ratios."""
+    every = [Row(**each) for each in told["rows"]]
+    processor, load = told["processor"], told["load_averages_at_the_start"]
+    family, model, _ = processor["family, model, stepping"]
+    facts = [
+        f"{told['date']}, commit {told['commit']}: {told['rounds']} rounds,"
+        f" {told['minutes']} minutes with the start of all.",
+        f"{processor['name']} (family {family}, model {model}), {processor['cores']} cores:",
+        f"{', '.join(processor['isa'])}.",
+        f"Load averages at the start {', '.join(map(str, load))}.",
+        noise([Turn(**each) for each in told["turns"]]),
+        *(f"Absent: {name}, {reason}." for name, reason in told["absent"].items()),
+    ]
+    return "\n\n".join(["\n".join(facts), markdown(every), summary(every, OURS)])
+
+
+def brief(told: dict[str, Any]) -> str:
+    """Return a run as README.md has it: sentences a second, the most of each workload in bold.
+
+    The bare server that runs a request's texts by length stands for both where it ran.
+    """
+    rates = {(row["workload"], row["server"]): row["sentences"] for row in told["rows"]}
+    servers = [each.name for each in SERVERS.values() if not each.batches_only]
+    processor = told["processor"]
+    lines = [
+        "Over HTTP beside other servers in one run, in float32, texts that never repeat (the bare"
+        " server sorts 32 mixed ones by length).",
+        f"Sentences per second, medians of {told['rounds']} rounds, {processor['cores']} cores of"
+        f" an {processor['name']}, {told['date']}, commit {told['commit']}:\n",
+        f"| | {' | '.join(servers)} |",
+        "|---" * (len(servers) + 1) + "|",
+    ]
+    for workload in dict.fromkeys(row["workload"] for row in told["rows"]):
+        if workload == POISSON.name:
+            continue
+        cells = {name: rates.get((workload, name), 0.0) for name in servers}
+        if workload == BATCHES.name:
+            cells[BARE] = rates.get((workload, SORTED), cells[BARE])
+        most = max(cells.values())
+        words = [f"**{three(rate)}**" if rate == most else three(rate) for rate in cells.values()]
+        lines.append(f"| {workload} | {' | '.join(words)} |")
+    return "\n".join(lines)
+
+
+def three(value: float) -> str:
+    """Return a number with three digits, and a dash for none."""
+    return "-" if not value else f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def between(page: str) -> str:
+    """Return what stands between the marks of a page."""
+    return page.partition(MARKS[0])[2].partition(MARKS[1])[0]
+
+
+def put(page: Path, text: str) -> None:
+    """Replace what stands between the marks of a page."""
+    before, mark, rest = page.read_text("utf-8").partition(MARKS[0])
+    _, end, after = rest.partition(MARKS[1])
+    if not (mark and end):
+        raise SystemExit(f"{page} has no place for it")
+    page.write_text("".join([before, mark, text, end, after]), "utf-8")
+
+
+def main() -> None:
+    """Keep the run, and write both pages."""
+    shutil.copy(RUN, KEPT)
+    told = json.loads(KEPT.read_text())
+    put(RESULTS, section(told))
+    put(README, brief(told))
+
+
+if __name__ == "__main__":
+    main()
