@@ -4,7 +4,7 @@ Interrupted, it leaves the rows so far; the same command goes on from there. One
 flight at a time, so no more than that one is ever computed twice.
 """
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Literal, Unpack
@@ -23,6 +23,7 @@ from rich.text import Text
 
 from headlight_client import Client, Encoded, HeadlightError, NoAnswer, Options, RequestRefused
 from headlight_client.answers import check_origin
+from headlight_client.formats import Array
 from service.commands.bulk.source import File, Source, check
 from service.commands.bulk.vectors import SUFFIXES, Vectors
 from service.commands.terminal import Failed, Unusable
@@ -49,13 +50,46 @@ def encode(url: str, key: str | None, file: File, out: Path, truncate: Truncate)
         origin = origin_of(info) | source.origin
         origin |= {"truncate": truncate, "max_tokens": str(info["max_tokens"])}
         with closing(Vectors(out, source.lines, origin)) as vectors:
-            with closing(answers(client, source, vectors.rows, origin, truncate=truncate)) as parts:
-                for part in parts:
-                    if part.pooled is None:
-                        raise RuntimeError("an answer without pooled vectors: this is a bug")
-                    vectors.append(part.pooled)
+            collect(client, source, vectors, _pooled, truncate=truncate)
             vectors.finish()
     return source.lines
+
+
+def _pooled(part: Encoded) -> Array:
+    if part.pooled is None:
+        raise RuntimeError("an answer without pooled vectors: this is a bug")
+    return part.pooled
+
+
+def collect(
+    client: Client,
+    source: Source,
+    vectors: Vectors,
+    rows: Callable[[Encoded], Array],
+    **options: Unpack[Options],
+) -> None:
+    """Write the rows of all texts that an earlier run has not, a request at a time, under a bar.
+
+    Args:
+        rows: of an answer, (texts, numbers).
+
+    Raises:
+        ModelChanged: an answer comes from another model than the rows so far.
+        Failed: the service refused a text, or is gone.
+    """
+    start = vectors.rows
+    if start == source.lines:
+        return
+    with closing(client.stream(source.texts(start), **options)) as stream, _bar() as bar:
+        task = bar.add_task("texts", total=source.lines, completed=start)
+        try:
+            for part in stream:
+                check_origin(part.origin, vectors.origin)
+                vectors.append(rows(part))
+                bar.advance(task, len(part.items))
+        except (RequestRefused, NoAnswer) as error:
+            line = _by_line(error, start, source) if isinstance(error, RequestRefused) else error
+            raise Failed(f"{line}; the work so far is kept") from error
 
 
 @contextmanager
@@ -82,36 +116,6 @@ def connected(
 def origin_of(info: Mapping[str, Any]) -> dict[str, str]:
     """Return the origin of a service's answers, as Answer.origin has it."""
     return {name: info[name] for name in ("model", "weights", "numerics")}
-
-
-def answers(
-    client: Client,
-    source: Source,
-    start: int,
-    origin: Mapping[str, str],
-    **options: Unpack[Options],
-) -> Generator[Encoded, None, None]:
-    """Give the answers to the texts after the first `start`, a request at a time, under a bar.
-
-    Args:
-        origin: the model, weights and numerics that all of them come from.
-
-    Raises:
-        ModelChanged: one comes from another.
-        Failed: the service refused a text, or is gone.
-    """
-    if start == source.lines:
-        return
-    with closing(client.stream(source.texts(start), **options)) as stream, _bar() as bar:
-        task = bar.add_task("texts", total=source.lines, completed=start)
-        try:
-            for part in stream:
-                check_origin(part.origin, origin)
-                yield part
-                bar.advance(task, len(part.items))
-        except (RequestRefused, NoAnswer) as error:
-            line = _by_line(error, start, source) if isinstance(error, RequestRefused) else error
-            raise Failed(f"{line}; the work so far is kept") from error
 
 
 class Rate(ProgressColumn):

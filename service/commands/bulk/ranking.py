@@ -1,31 +1,32 @@
 """`headlight heads --corpus FILE --head L5H11`: the texts in which a head does most of something.
 
-Every text's number is asked for, and only the best are held, as lines and values. Then the file is
-read once more for these texts, and the words that the head leads between are asked for.
-
-Interrupted, it leaves a bookmark in the user's cache, and the same command goes on from there. The
-bookmark is replaced whole, so it holds however the job ends; another job has another one. The
-numbers are those of the form stats of POST /v1/encode, bit for bit.
+Every text's number is asked for and written to a file of the user's cache, as vectors of one number
+are (vectors.py); the same command goes on from there. Then the texts' file is read once more for
+the best, and the words that the head leads between are asked for. The numbers are those of the form
+stats of POST /v1/encode, bit for bit.
 """
 
 import hashlib
 import heapq
 import math
-from collections.abc import Mapping
-from contextlib import closing, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 from rich.console import Console
 from rich.table import Table
 
-from headlight_client import Client, Item
+from headlight_client import Client, Encoded, Item
 from headlight_client.answers import check_origin
+from headlight_client.formats import Array
 from model.maps.choices import FIELDS
-from service.commands.bulk.jobs import PATIENCE_SECONDS, Truncate, answers, connected, origin_of
+from service.commands.bulk.jobs import PATIENCE_SECONDS, Truncate, collect, connected, origin_of
 from service.commands.bulk.source import File, Source, Texts, check
+from service.commands.bulk.vectors import Vectors
 from service.commands.terminal import Unusable, plain
 from service.heads import cache
 
@@ -85,12 +86,21 @@ class Question:
                 f"its layers are 0 to {layers - 1}, its heads 0 to {heads - 1}"
             )
 
-    def value(self, item: Item) -> float | None:
-        """Return the number of one text; None where it has no word, or nothing is averaged."""
+    def values(self, part: Encoded) -> Array:
+        """Return the number of each text, (texts, 1); NaN without a word or anything to average."""
+        return np.array([[self._value(item)] for item in part.items])
+
+    def _value(self, item: Item) -> float:
         if item.attention is None or item.special is None:
             raise RuntimeError("an answer without attention: this is a bug")
         value = float(item.attention.stats[self.layer][0, FIELDS.index(self.statistic)])
-        return None if all(item.special) or math.isnan(value) else value
+        return math.nan if all(item.special) else value
+
+    def best(self, values: Array) -> list[int]:
+        """Return the places of the best values, (texts,), the best first; equal ones in order."""
+        sign = 1 if self.lowest else -1
+        ranked = (place for place, value in enumerate(values) if not math.isnan(value))
+        return heapq.nsmallest(self.top, ranked, key=lambda place: float(sign * values[place]))
 
 
 def rank(url: str, key: str | None, file: File, question: Question, saved: Path | None) -> None:
@@ -106,110 +116,67 @@ def rank(url: str, key: str | None, file: File, question: Question, saved: Path 
     folder.mkdir(parents=True, exist_ok=True)
     with connected(url, key, PATIENCE_SECONDS) as (client, info), file.lasting(folder) as kept:
         question.check(info)
-        job = Job(client, check(kept, info), question, info)
-        job.measure()
-        found = job.found()
+        source = check(kept, info)
+        made = origin_of(info) | source.origin
+        # where texts are cut; those that fit have the same value wherever longer ones would be
+        cut = {} if question.truncate == "refuse" else {"max_tokens": str(info["max_tokens"])}
+        asked = made | {name: str(fact) for name, fact in question.facts.items()} | cut
+        digest = hashlib.sha256(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)).hexdigest()
+        out = folder / f"ranking-{digest[:DIGITS]}.safetensors"
+        with closing(Vectors(out, source.lines, asked)) as numbers:
+            collect(
+                client,
+                source,
+                numbers,
+                question.values,
+                pooled=False,
+                attention={"heads": question.heads, "form": "stats"},
+                truncate=question.truncate,
+            )
+            values = numbers.read()[:, 0]
+            best = question.best(values)
+            found = {
+                **made,
+                **question.facts,
+                "texts": source.lines,
+                "unranked": sum(map(math.isnan, values)),
+                "rows": _rows(client, source, question, made, best, values) if best else [],
+            }
     Console().print(table(found, file))
     if saved:
         saved.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2))
-    job.bookmark.unlink(missing_ok=True)
+    numbers.partial.unlink(missing_ok=True)
 
 
-class Job:
-    """One question, asked about every text of a file.
-
-    Args:
-        info: the answer of GET /info.
-
-    Raises:
-        OSError: the bookmark cannot be written.
-    """
-
-    def __init__(
-        self, client: Client, source: Source, question: Question, info: dict[str, Any]
-    ) -> None:
-        self._client, self._source, self._question = client, source, question
-        self._origin = origin_of(info) | source.origin
-        # where texts are cut; those that fit have the same value wherever longer ones would be
-        cut = {} if question.truncate == "refuse" else {"max_tokens": info["max_tokens"]}
-        self._asked = {**self._origin, **question.facts, **cut}
-        asked = orjson.dumps(self._asked, option=orjson.OPT_SORT_KEYS)
-        digest = hashlib.sha256(asked).hexdigest()[:DIGITS]
-        self.bookmark = cache.folder() / f"ranking-{digest}.json"
-        # best: number and value of each text, the best first
-        self._state = self._read() or {"done": 0, "unranked": 0, "best": []}
-        self._mark()
-
-    def measure(self) -> None:
-        """Ask for the number of each text that an earlier run has not, and hold the best."""
-        parts = answers(
-            self._client,
-            self._source,
-            self._state["done"],
-            self._origin,
-            pooled=False,
-            attention={"heads": self._question.heads, "form": "stats"},
-            truncate=self._question.truncate,
-        )
-        with closing(parts):
-            for part in parts:
-                self._add([self._question.value(item) for item in part.items])
-
-    def found(self) -> dict[str, Any]:
-        """Describe the best texts with their words, the best first, and what made the numbers."""
-        return {
-            **self._origin,
-            **self._question.facts,
-            "texts": self._source.lines,
-            "unranked": self._state["unranked"],
-            "rows": self._rows() if self._state["best"] else [],
+def _rows(
+    client: Client,
+    source: Source,
+    question: Question,
+    made: Mapping[str, str],
+    best: Sequence[int],
+    values: Array,
+) -> list[dict[str, Any]]:
+    """Ask for the words of the best texts, by their places in the file."""
+    places = set(best)
+    texts = {place: text for place, text in enumerate(source.texts(0)) if place in places}
+    shown = {"form": "top", "k": PAIRS, "level": "word", "specials": "drop"}
+    answer = client.encode(
+        [texts[place] for place in best],
+        pooled=False,
+        attention={"heads": question.heads, **shown},
+        truncate=question.truncate,
+    )
+    check_origin(answer.origin, made)
+    return [
+        {
+            "number": place + 1,
+            "value": float(values[place]),
+            **_fields(texts[place]),
+            "truncated": item.truncated,
+            "pairs": strongest(item, texts[place]),
         }
-
-    def _rows(self) -> list[dict[str, Any]]:
-        best = self._state["best"]
-        numbers = {number for number, _ in best}
-        texts = {n: text for n, text in enumerate(self._source.texts(0), 1) if n in numbers}
-        heads, words = self._question.heads, {"level": "word", "specials": "drop"}
-        answer = self._client.encode(
-            [texts[number] for number, _ in best],
-            pooled=False,
-            attention={"heads": heads, "form": "top", "k": PAIRS, **words},
-            truncate=self._question.truncate,
-        )
-        check_origin(answer.origin, self._origin)
-        return [
-            {
-                "number": number,
-                "value": value,
-                **_fields(texts[number]),
-                "truncated": item.truncated,
-                "pairs": strongest(item, texts[number]),
-            }
-            for (number, value), item in zip(best, answer.items, strict=True)
-        ]
-
-    def _add(self, values: list[float | None]) -> None:
-        """Take the next texts in, and mark it; of equal values, those that came first stay."""
-        sign = 1 if self._question.lowest else -1
-        state, done = self._state, self._state["done"]
-        new = [(n, value) for n, value in enumerate(values, done + 1) if value is not None]
-        state["best"] = heapq.nsmallest(
-            self._question.top, [*state["best"], *new], key=lambda each: (sign * each[1], each[0])
-        )
-        state["done"] += len(values)
-        state["unranked"] += len(values) - len(new)
-        self._mark()
-
-    def _read(self) -> dict[str, Any] | None:
-        """Read the bookmark, if there is one of this job."""
-        with suppress(OSError, ValueError, LookupError, TypeError):
-            entry = orjson.loads(self.bookmark.read_bytes())
-            if entry["job"] == self._asked:
-                return dict(entry["state"])
-        return None
-
-    def _mark(self) -> None:
-        cache.write(self.bookmark, orjson.dumps({"job": self._asked, "state": self._state}))
+        for place, item in zip(best, answer.items, strict=True)
+    ]
 
 
 def strongest(item: Item, texts: Texts) -> list[dict[str, Any]]:

@@ -76,6 +76,10 @@ class Vectors:
         os.fsync(self._file.fileno())
         self.rows += len(rows)
 
+    def read(self) -> NDArray[Any]:
+        """Return the rows so far, (rows, width), as the disk has them."""
+        return np.memmap(self.partial, DTYPE, "r", self._start, (self.rows, self._width))
+
     def finish(self) -> None:
         """Give the file its name."""
         if self.rows != self.count:
@@ -124,7 +128,7 @@ class Vectors:
             before, (count, self._width) = entries["__metadata__"], entries[TENSOR]["shape"]
         except (ValueError, KeyError, TypeError):
             raise Unusable(f"{self.partial} is not a partial file of this command") from None
-        longest, most = before.get("max_tokens", ""), int(self.origin["max_tokens"])
+        longest, most = before.get("max_tokens", ""), int(self.origin.get("max_tokens", 0))
         fitted = before.get("truncate") == "refuse" and longest.isdecimal() and int(longest) <= most
         cut = {"truncate", "max_tokens"} if fitted else set()
         for name, now in self.origin.items():
