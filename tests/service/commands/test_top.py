@@ -3,6 +3,8 @@
 import io
 import json
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import islice
 
@@ -66,6 +68,27 @@ def drawn(before: str, after: str, width: int = 120) -> list[str]:
     return [line.rstrip() for line in console.export_text().splitlines()]
 
 
+@contextmanager
+def serving(*pages: str | None) -> Iterator[str]:
+    """An address that answers with one page after the other, or with 503."""
+    coming = iter(pages)
+
+    class Pages(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            page = next(coming)
+            self.send_response(503 if page is None else 200)
+            self.end_headers()
+            self.wfile.write((page or "").encode())
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Pages) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
 BEFORE = replica("a", 100) + replica("b", 100)
 AFTER = replica("a", 300) + replica("b", 200, ready=0)
 
@@ -103,23 +126,8 @@ def test_replicas_that_should_be_there_are_counted(expected: int, said: str) -> 
 
 def test_a_scrape_that_fails_is_told_above_the_last_screen() -> None:
     """The next one that comes is drawn again."""
-    pages = iter([BEFORE, AFTER, None, AFTER])
-
-    class Pages(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            page = next(pages)
-            self.send_response(503 if page is None else 200)
-            self.end_headers()
-            self.wfile.write((page or "").encode())
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Say nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Pages) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}"
+    with serving(BEFORE, AFTER, None, AFTER) as url:
         screens = list(islice(top.screens(url, None, 0.01), 3))
-        server.shutdown()
 
     console = Console(width=120, color_system=None, file=io.StringIO(), record=True)
     lines = list[list[str]]()
@@ -218,24 +226,10 @@ async def test_looking_at_an_idle_service_is_no_traffic(client: httpx.AsyncClien
 
 def test_json_of_a_service_is_a_line_an_interval() -> None:
     """Of one with --once."""
-    pages = iter([BEFORE, AFTER])
-
-    class Answer(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(next(pages).encode())
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
-        threading.Thread(target=server.serve_forever, args=[0.02], daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}"
+    with serving(BEFORE, AFTER) as url:
         result = CliRunner().invoke(
             main, ["top", "--url", url, "--json", "--once", "--interval", "0.5"]
         )
-        server.shutdown()
 
     (line,) = result.stdout.splitlines()
     assert result.exit_code == 0 and json.loads(line)["replicas"].keys() == {"a", "b"}
