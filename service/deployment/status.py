@@ -37,7 +37,7 @@ def runs(application: dict[str, Any]) -> bool:
 
 def running(ours: Application, application: dict[str, Any]) -> str:
     """Say what runs of an application."""
-    count = list(dict(_states(application)).values()).count("RUNNING")
+    count = list(_states(application).values()).count("RUNNING")
     verb = "runs" if count == 1 else "run"
     replicas, file = counted(count, "replica"), ours.settings.api_keys_file
     keys = f" (within {STALE_SECONDS:g} s of a change, each takes up the keys in {file} by itself)"
@@ -54,10 +54,11 @@ def failed(
         alive: ids of those that live now.
     """
     serving = before & alive
-    if states := dict(_states(application)):  # an application not built has none: none is touched
+    if states := _states(application):  # an application not built has none: none is touched
         serving &= {one for one, state in states.items() if state == "RUNNING"}
     verb = "not changed" if ended(application) else "not changed yet"
-    return f"{ours.name} {verb}: {_reason(application)}; {_serving(before, serving)}"
+    reason = message(application) or str(application.get("status", "Ray does not know it")).lower()
+    return f"{ours.name} {verb}: {reason}; {_serving(before, serving)}"
 
 
 def progress(ours: Application, application: dict[str, Any], before: set[str]) -> str:
@@ -66,7 +67,7 @@ def progress(ours: Application, application: dict[str, Any], before: set[str]) -
     Args:
         before: ids of its replicas that lived before the file was sent.
     """
-    states = list(dict(_states(application)).values())
+    states = list(_states(application).values())
     counts = [f"{states.count(state)} {state.lower()}" for state in sorted(set(states))]
     waits = message(application)
     return f"{ours.name}: {', '.join(counts) or _built(before)}{f'; {waits}' if waits else ''}"
@@ -78,11 +79,6 @@ def _built(before: set[str]) -> str:
         return "the nodes are asked whether they can run it; no replica yet"
     old = counted(len(before), "replica")
     return f"the nodes are asked whether they can run it; the version before serves with {old}"
-
-
-def _reason(application: dict[str, Any]) -> str:
-    """Say why an application does not run, by what Ray says of it and its deployment."""
-    return message(application) or str(application.get("status", "Ray does not know it")).lower()
 
 
 def message(application: dict[str, Any]) -> str:
@@ -105,10 +101,10 @@ def _no_room(wants: Resources, free: Resources, updating: bool) -> str:
     return text + how * updating
 
 
-def _states(application: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    for deployment in application.get("deployments", {}).values():
-        for replica in deployment["replicas"]:
-            yield replica["replica_id"], replica["state"]
+def _states(application: dict[str, Any]) -> dict[str, str]:
+    """Return the state of each replica, by its id."""
+    deployments = application.get("deployments", {}).values()
+    return {one["replica_id"]: one["state"] for each in deployments for one in each["replicas"]}
 
 
 def _serving(before: set[str], serving: set[str]) -> str:
@@ -162,7 +158,7 @@ def serving(cluster: Dashboard) -> list[Serving]:
 
 def _row(cluster: Dashboard, name: str, said: dict[str, Any]) -> Serving:
     deployments = list(said["deployments"].values())
-    states = [one["state"] for each in deployments for one in each["replicas"]]
+    states = list(_states(said).values())
     # Ray reports no deployment while it builds the application or when it could not: replicas may
     # still serve
     ready = states.count("RUNNING") if deployments else len(cluster.replicas(name))
