@@ -132,18 +132,13 @@ def keep(directory: Path, kept: Path) -> None:
 
 def sweep(directory: str, kept: str | None = None) -> None:
     """End every process of the service, then remove its directory."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while processes(directory) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    for _ in range(ROUNDS):
-        left = processes(directory)
-        if not left:
-            break
-        for pid in left:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+    deadline, rounds = time.monotonic() + PATIENCE_SECONDS, ROUNDS
+    while (left := processes(directory)) and rounds:
+        if time.monotonic() >= deadline:
+            rounds -= 1
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         time.sleep(0.05)
     if kept:
         keep(Path(directory), Path(kept))
