@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 APPLICATION = "headlight"
 
-# New replicas beside the old in an update, rounded up: one for up to five. Ray replaces as many at
+# New replicas next to the old in an update, rounded up: one for up to five. Ray replaces as many at
 # a time; without any it would stop an old one before the new one has shown that it is right.
 SURGE_PERCENT = 20
 # A replica that knows itself wrong has refused all until then, and its metrics were scraped once

@@ -23,7 +23,7 @@ TAKEN = {
     6379: "Ray's GCS",
     8265: "Ray's dashboard",
     8404: "HAProxy's state page",
-    8500: "Ray's own proxy beside HAProxy",
+    8500: "Ray's own proxy behind HAProxy",
     9101: "HAProxy's own metrics",
     10001: "Ray's client server",
     44217: "the metrics of Ray's autoscaler",
@@ -108,7 +108,7 @@ def ignored(file: dict[str, Any], ours: list[Application]) -> Iterator[Finding]:
         mend = "the number of replicas is num_replicas, or max_replicas in args"
         yield Finding(("target_capacity",), "leave it out", mend)
     if file.get("proxy_location") == "Disabled":
-        yield Finding(("proxy_location",), "nobody would listen", "write EveryNode")
+        yield Finding(("proxy_location",), "nothing would listen", "write EveryNode")
     for each in ours:
         application = file["applications"][each.loc[-1]]
         for name in sorted(SCALED & application.keys()):

@@ -13,13 +13,13 @@ export function make(tag, properties = {}, ...children) {
   return element;
 }
 
-/** A token as it may stand beside others: its direction is its own, and its blanks are seen. */
+/** Makes a token that may stand next to others: its direction is its own, and its blanks are seen. */
 export const token = (text) => make("bdi", {}, text.replace(/ /g, "\u2423") || "\u2205");
 
-/** Why a part is not there, in its place. */
+/** Says why a part is not there, in its place. */
 export const refusal = (why) => make("p", { className: "bad", role: "alert" }, why);
 
-/** A labelled choice; `change` gets the chosen value. */
+/** Makes a labelled choice; `change` gets the chosen value. */
 export function choice(label, options, value, change) {
   const select = make("select", { onchange: () => change(select.value) });
   for (const [name, text] of options) select.append(make("option", { value: name }, text));
@@ -27,7 +27,7 @@ export function choice(label, options, value, change) {
   return make("label", {}, label, select);
 }
 
-/** A table whose first column names its rows. */
+/** Makes a table whose first column names its rows. */
 export function table(caption, columns, rows) {
   const head = make("tr", {}, ...columns.map((name) => make("th", { scope: "col" }, name)));
   const body = rows.map(([name, ...cells]) =>
@@ -35,7 +35,7 @@ export function table(caption, columns, rows) {
   return scrolled(caption, make("table", {}, make("caption", {}, caption), make("thead", {}, head), make("tbody", {}, ...body)));
 }
 
-/** A box that scrolls, reachable by keyboard. */
+/** Makes a box that scrolls, reachable by keyboard. */
 export const scrolled = (name, ...children) => make("div", { className: "scroll", tabIndex: 0, role: "group", "aria-label": name }, ...children);
 
 /** Makes a place hold these elements; those that it holds in this order already are not touched. */
@@ -55,7 +55,7 @@ export function refill(place, ...children) {
 
 const nameOf = (control) => control.ariaLabel ?? control.labels?.[0]?.firstChild.textContent ?? control.textContent;
 
-/** What is hidden until it is opened; `fill` makes it then, once. */
+/** Hides something until it is opened; `fill` makes it then, once. */
 export function folded(title, fill) {
   const details = make("details", {}, make("summary", {}, title));
   details.addEventListener("toggle", () => details.append(fill()), { once: true });
@@ -74,7 +74,7 @@ const dark = matchMedia("(prefers-color-scheme: dark)");
 /** Calls back when the reader's theme changes. */
 export const onTheme = (redraw) => dark.addEventListener("change", redraw);
 
-/** The colour of a share from 0 to 1, as [red, green, blue]. */
+/** Returns the colour of a share from 0 to 1, as [red, green, blue]. */
 export function colour(share) {
   const ramp = dark.matches ? DARK : LIGHT;
   const place = Math.min(1, Math.max(0, share || 0)) * (ramp.length - 1);
@@ -89,7 +89,7 @@ export function shade(element, share) {
   element.style.color = luminance(red, green, blue) > 0.179 ? "#000" : "#fff";
 }
 
-/** A number's cell in a table, coloured by a share. */
+/** Makes a number's cell in a table, coloured by a share. */
 export function shaded(value, share) {
   const cell = make("td", { className: "shade" }, fixed(value));
   shade(cell, share);
@@ -103,7 +103,7 @@ export function draw(tag, attributes) {
   return element;
 }
 
-/** Relative luminance, by WCAG 2.2: above 0.179 black is read more easily than white. */
+/** Returns relative luminance, by WCAG 2.2: above 0.179 black is read more easily than white. */
 function luminance(...channels) {
   const [red, green, blue] = channels.map((value) => (value <= 10 ? value / 3295 : ((value / 255 + 0.055) / 1.055) ** 2.4));
   return 0.2126 * red + 0.7152 * green + 0.0722 * blue;

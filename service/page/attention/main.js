@@ -143,7 +143,7 @@ async function name(session) {
   for (const head of shown.open) head.describe();
 }
 
-/** Which of two compared texts the heads are shown of. */
+/** Lets the reader choose which of two compared texts the heads are shown of. */
 function ofWhich() {
   return choice("Heads of", [["text", "the text"], ["other", "the other text"]], shown.of, async (which) => {
     const turn = ++asked;
@@ -178,7 +178,7 @@ function details() {
   for (const head of fresh) head.load(shown.view);
 }
 
-/** How all open heads are looked at. */
+/** Makes the choices of how all open heads are shown. */
 function looks() {
   const set = (field) => (value) => {
     shown.view[field] = value;
@@ -218,7 +218,7 @@ function refocus(place) {
 
 const progress = (done, all) => say(`Removing each head in turn: ${done} of ${all}.`);
 
-/** Orders the heads by a number for each; what it is called stands beside it. */
+/** Orders the heads by a number for each, under its title. */
 async function rank(asking, title) {
   const turn = asked;
   try {
@@ -240,7 +240,7 @@ async function carrying() {
   if (await rank(ofScore(shown.alike.texts), "adds to the score")) at("overview").scrollIntoView();
 }
 
-/** Whether the heads are there, or once they are. */
+/** Tells whether the heads are there, once they are or are not to come. */
 const drawn = () => shown.drawn.then(() => true, () => false);
 
 /** Leads from a pair of words to the heads that carry it: those without which it adds less. */

@@ -156,7 +156,7 @@ MISTAKES = {
         LAPTOP,
         "proxy_location: EveryNode",
         "proxy_location: Disabled",
-        "proxy_location: nobody would listen; write EveryNode",
+        "proxy_location: nothing would listen; write EveryNode",
     ),
     "no host": Mistake(
         GPU,

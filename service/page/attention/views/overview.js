@@ -25,7 +25,7 @@ export class Overview {
     Object.assign(this, { section, toggle, order: "place", role: "all", worth: null });
   }
 
-  /** Draws a session's heads; `more` are controls beside its own. */
+  /** Draws a session's heads; `more` are controls next to its own. */
   show(session, chosen, more) {
     Object.assign(this, { session, chosen, more, worth: null });
     if (this.order === "worth" || session.lacks.statistics) this.order = "place";
