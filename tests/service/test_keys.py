@@ -1,12 +1,18 @@
-"""Keys as they are set: from a file, from a variable, never from the settings file."""
+"""API keys: what is kept of each, and which let in as their file changes."""
 
 import hashlib
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from service import keys
-from service.keys import Limits, Ring
+from service.keys import MOST_BYTES, STALE_SECONDS, Limits, Ring, Unusable
+from service.observe import logs
 from service.settings import load
 
 KEY, OTHER = "canary-Key_123456789", "another-key-123456"
@@ -90,3 +96,219 @@ def test_keys_are_not_read_from_the_settings_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="api_keys_file") as refused:
         load({}, {}, file)
     assert KEY not in str(refused.value)
+
+
+A, B = "the-key-of-a-12345678", "the-key-of-b-12345678"
+OF_A, OF_B = f"a:{A}\n", f"b:{B} requests=2\n"
+WRONG = {
+    "empty": ("", "there is no key"),
+    "a comma": (" \n,", "there is no key"),
+    "malformed": (f"{OF_A}b:short\n", "line 2 has no key of 16 to 256 letters"),
+    "other limits": (f"{OF_A}b:{B}\na:{B}x rate=3", "line 3 gives its name other limits"),
+    "repeated": (f"{OF_A}b:{A}", "line 2 repeats the key of an earlier line"),
+    "cut off": (f"{OF_A}b:{B[:7]}", "line 2 has no key of 16 to 256 letters"),
+    "no text": (b"a:\xff\xfe", "it is no text in UTF-8"),
+    "far too large": ("#" * (MOST_BYTES + 1), "it has more than 1,048,576 bytes"),
+}
+
+
+@pytest.fixture(autouse=True)
+def settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands in a file has stood there long enough."""
+    monkeypatch.setattr(keys, "SETTLED_SECONDS", 0.0)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A file with the key of a."""
+    path = tmp_path / "keys"
+    path.write_text(OF_A)
+    return path
+
+
+@pytest.fixture
+def told() -> Iterator[Callable[[], list[dict[str, str]]]]:
+    """The lines that a replica's log has had."""
+    lines, ours = list[str](), logging.getLogger("service")
+    handler, level = logging.Handler(), ours.level
+    handler.emit = lambda record: lines.append(logs.Lines("r").format(record))  # type: ignore[method-assign]
+    ours.addHandler(handler)
+    ours.setLevel(logging.INFO)
+    yield lambda: [json.loads(line) for line in lines]
+    ours.removeHandler(handler)
+    ours.setLevel(level)
+
+
+def write(file: Path, content: str | bytes) -> None:
+    """Put a content in a file's place."""
+    file.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def names(held: Ring) -> list[str]:
+    """Whose keys let in."""
+    return [key.name for key in held.keys]
+
+
+def test_a_change_is_taken_up_whole(file: Path, told: Callable[[], list[dict[str, str]]]) -> None:
+    """Keys that came, keys that went, and limits; one line says which names."""
+    held = Ring((), file)
+    file.write_text(OF_B)
+    held.look()
+
+    assert held.keys == keys.read(OF_B) and not held.stale
+    (line,) = told()
+    assert (line["event"], line["count"]) == ("keys changed", 1)
+    assert line["reason"] == "new: b; gone: a"
+
+
+def test_a_client_changes_from_one_key_to_another(file: Path) -> None:
+    """First both let in, by one name, and then the second alone."""
+    held = Ring((), file)
+    digests = []
+    for text in (f"a:{A} rate=9\na:{B} rate=9", f"a:{B} rate=9"):
+        file.write_text(text)
+        held.look()
+        digests.append([key.digest for key in held.keys])
+
+    assert digests[0][1:] == digests[1] and set(names(held)) == {"a"}
+
+
+@pytest.mark.parametrize(("content", "fault"), WRONG.values(), ids=WRONG.keys())
+def test_a_wrong_file_changes_nothing_and_is_told_once(
+    file: Path, content: str | bytes, fault: str, told: Callable[[], list[dict[str, str]]]
+) -> None:
+    """In one line with its reason, which holds no part of a key; a right one counts again."""
+    held = Ring((), file)
+    write(file, content)
+    held.look()
+    held.look()
+
+    assert names(held) == ["a"] and held.stale
+    (line,) = told()
+    assert (line["level"], line["event"]) == ("error", "keys stay as they are")
+    assert fault in line["reason"] and str(file) in line["reason"]
+    assert not {A, B, A[:7], B[:7], keys.read(OF_A)[0].digest} & set(line["reason"].split(":"))
+
+    file.write_text(OF_A + OF_B)
+    held.look()
+    assert names(held) == ["a", "b"] and not held.stale
+
+
+@pytest.mark.parametrize(("content", "fault"), WRONG.values(), ids=WRONG.keys())
+def test_a_wrong_file_is_refused_at_the_start(file: Path, content: str | bytes, fault: str) -> None:
+    """In one line with its reason."""
+    write(file, content)
+
+    with pytest.raises(Unusable, match=rf"^api_keys_file {file}: [^\n]+$") as refused:
+        Ring((), file)
+    assert fault in str(refused.value)
+
+
+def test_a_file_that_is_missing_or_none_is_a_wrong_one(
+    file: Path, told: Callable[[], list[dict[str, str]]]
+) -> None:
+    """Gone while it is followed, it changes nothing; at the start it is refused."""
+    held = Ring((), file)
+    file.unlink()
+    held.look()
+    held.look()
+    assert names(held) == ["a"] and held.stale
+    assert [line["reason"] for line in told()] == [
+        f"api_keys_file {file}: No such file or directory"
+    ]
+
+    os.mkfifo(file)
+    for wrong, fault in (
+        (file, "it is not a regular file, which can be read again"),
+        (file.parent, "it is not a regular file, which can be read again"),
+        (file / "keys", "Not a directory"),
+    ):
+        with pytest.raises(Unusable, match=f"{wrong}: {fault}$"):
+            Ring((), wrong)
+
+
+def test_a_change_is_seen_whatever_its_time_and_size_say(file: Path) -> None:
+    """A backup may be put back with its old time, and keys are often of one length."""
+    held, before = Ring((), file), file.stat()
+    file.write_text(f"a:{B}\n")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    held.look()
+
+    assert file.stat().st_size == before.st_size and held.keys == keys.read(f"a:{B}")
+
+
+def test_a_secret_that_kubernetes_swaps_is_followed(tmp_path: Path) -> None:
+    """keys -> ..data/keys, and ..data -> the folder of one version: one rename changes all."""
+    for version, text in (("..1", OF_A), ("..2", OF_B)):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "keys").write_text(text)
+    (tmp_path / "..data").symlink_to("..1")
+    (tmp_path / "keys").symlink_to("..data/keys")
+    held = Ring((), tmp_path / "keys")
+    (tmp_path / "..new").symlink_to("..2")
+    os.replace(tmp_path / "..new", tmp_path / "..data")
+    held.look()
+
+    assert names(held) == ["b"]
+
+
+def test_a_file_that_is_being_written_is_left_until_it_stands(
+    file: Path, monkeypatch: pytest.MonkeyPatch, told: Callable[[], list[dict[str, str]]]
+) -> None:
+    """An editor empties it, and writes it piece by piece: no key is refused meanwhile."""
+    held = Ring((), file)
+    pieces = iter([OF_B[:5], OF_B + OF_A[:4]])
+    file.write_text("")
+
+    def pause(seconds: float) -> None:
+        file.write_text(next(pieces, OF_B + OF_A))
+
+    monkeypatch.setattr(keys.time, "sleep", pause)
+    for _ in range(3):
+        held.look()
+        assert "a" in names(held) and not held.fault
+    held.look()
+
+    assert names(held) == ["b", "a"] and [line["event"] for line in told()] == ["keys changed"]
+
+
+def test_keys_are_stale_when_their_file_has_not_been_read_for_long(file: Path) -> None:
+    """A disk of the network that hangs, or a file that never stands still."""
+    now = 7.0
+    held = Ring((), file, lambda: now)
+    fixed = Ring(keys.read(OF_A), None, lambda: now)
+    now += STALE_SECONDS
+    assert not held.stale
+    now += 1
+    assert held.stale and not fixed.stale
+    held.look()
+    assert not held.stale
+
+
+def test_the_settings_own_keys_stay_and_count_before_the_files(file: Path) -> None:
+    """A name's limits are one: a file that gives others is wrong."""
+    own = keys.read(f"a:{A} rate=5")
+    with pytest.raises(Unusable, match="line 1 gives its name other limits"):
+        file.write_text(f"a:{B}")
+        Ring(own, file)
+    file.write_text(OF_A + OF_B)
+    held = Ring(own, file)
+    assert held.keys == (*own, *keys.read(OF_B))
+    file.write_text(f"c:{B}")
+    held.look()
+    assert held.keys == (*own, *keys.read(f"c:{B}"))
+
+
+def test_a_process_has_one_ring_of_a_file_and_a_thread_keeps_it_up(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For the door and the replica."""
+    monkeypatch.setattr(keys, "LOOK_SECONDS", 0.01)
+    held, again = keys.follow_keys((), file), keys.follow_keys((), Path(str(file)))
+    file.write_text(OF_B)
+    until = time.monotonic() + 10
+    while names(held) != ["b"] and time.monotonic() < until:
+        time.sleep(0.01)
+    held._file = None  # it outlives this test
+
+    assert held is again and names(held) == ["b"]

@@ -1,10 +1,13 @@
-"""What Ray is told of the number of replicas."""
+"""The bounds that Ray gets, and the load that each replica reports."""
 
+import asyncio
 import pickle
+import time
 import warnings
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 
 with warnings.catch_warnings():
@@ -12,7 +15,10 @@ with warnings.catch_warnings():
     from ray.serve.config import AutoscalingConfig
 
     from service.fleet import bounds, policy
+    from service.fleet.bounds import Load
 from service.cluster.progress import StartFailed
+from service.fleet.policy import BUSY, LOOP, WAITING
+from service.replica import Replica
 from service.settings import Settings
 
 SCALED = Settings(min_replicas=2, max_replicas=7, downscale_delay_seconds=41)
@@ -85,3 +91,68 @@ def test_room_is_held_for_the_most_there_may_be(
 ) -> None:
     """What Ray says of the number where it is fixed; the bound where it scales."""
     assert bounds.counted(settings, world).most == counted
+
+
+LONG = {"inputs": [{"token_ids": [2035] * 251}] * 7}
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_report_is_the_share_of_time_since_the_last_and_the_work_that_is_left(
+    replica: Replica, client: httpx.AsyncClient
+) -> None:
+    """Of both lanes, by a clock that the test moves; afterwards there is none of either."""
+    now = 0.0
+    load, before = Load(replica, lambda: now), replica.health.batches.lane_seconds
+
+    asked = asyncio.create_task(client.post("/v1/encode", json=LONG))
+    while not replica.batcher.busy:
+        await asyncio.sleep(0)
+    under_way = load.report()
+    assert (await asked).status_code == 200
+    now = 13.0
+    after = load.report()
+
+    spent = replica.health.batches.lane_seconds - before
+    assert under_way[BUSY] == 0 and under_way[WAITING] > 0
+    assert after[WAITING] == 0 and spent > 0
+    assert after[BUSY] == pytest.approx(spent / 13 / len(replica.lanes))
+    assert load.report()[BUSY] == 0
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_what_the_event_loop_computes_is_a_share_of_its_own(replica: Replica) -> None:
+    """Its thread's seconds, from whichever thread is asked, and none of another thread's."""
+    now = 0.0
+    load, clock = Load(replica, lambda: now), replica.loop_seconds
+
+    before = clock()
+    while clock() - before < 0.05:
+        pass
+    now = 0.5
+    full = await asyncio.to_thread(load.report)
+    await asyncio.to_thread(_compute, 0.1)
+    now = 1.0
+    idle = load.report()
+
+    assert full[LOOP] == pytest.approx(0.1, rel=0.2) and full[BUSY] == 0
+    assert idle[LOOP] < full[LOOP] / 2
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_the_page_has_what_is_reported(replica: Replica, client: httpx.AsyncClient) -> None:
+    """Seconds that wait, seconds computed, and the lanes to divide them by; the loop's own."""
+    page = (await client.get("/metrics")).text
+
+    assert 'headlight_waiting_seconds{replica="replica-1"} 0.0\n' in page
+    assert 'headlight_lanes{replica="replica-1"} 2.0\n' in page
+    (computed,) = (line for line in page.splitlines() if line.startswith("headlight_lane_seconds_"))
+    assert float(computed.split()[1]) == pytest.approx(replica.health.batches.lane_seconds)
+    (looped,) = (line for line in page.splitlines() if line.startswith("headlight_event_loop_sec"))
+    assert float(looped.split()[1]) == pytest.approx(replica.loop_seconds(), rel=0.1)
+
+
+def _compute(seconds: float) -> None:
+    """Keep this thread's core busy for so long."""
+    began = time.thread_time()
+    while time.thread_time() - began < seconds:
+        pass

@@ -1,6 +1,8 @@
-"""Who reaches the service, and by what name."""
+"""Who can reach a service, what answers where it looks, and how many descriptors it may open."""
 
 import socket
+import subprocess
+import sys
 import threading
 from contextlib import AbstractContextManager, nullcontext
 
@@ -71,3 +73,19 @@ def test_who_lets_the_network_ask_without_a_key_is_warned() -> None:
     )
     assert exposed(open_to_all.model_copy(update={"api_keys": ("0" * 64,)})) is None
     assert exposed(Settings()) is None
+
+
+SCRIPT = """
+import resource
+from service.cluster import network
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 997))
+network.raise_limit()
+print(*resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+
+
+def test_a_process_raises_its_limit_to_what_it_may_have() -> None:
+    """In a process of its own, since a limit cannot be put back."""
+    ran = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, check=True)
+
+    assert ran.stdout == b"997 997\n"
