@@ -3,7 +3,7 @@
 Reads config.json, tokenizer.json (or the vocabulary it is made of) and safetensors (one file, or
 shards with their index). Nothing is guessed: what the encoder does not compute exactly is refused
 by name. This is the outline; the details are in files.py, families.py (what families call their
-sizes and tensors), tensors.py, assembly.py, vocabulary/ and sentence_transformers.py.
+sizes and tensors), tensors.py, assembly.py, vocabulary.py and sentence_transformers.py.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ from model.loading.sentence_transformers import Prompts
 from model.loading.task_heads import Parts, read_choices, read_task_head
 from model.loading.tensors import by_plain_name, open_tensors, translate
 from model.loading.tokenizer_settings import read_rules
-from model.loading.vocabulary.build import Source, find_tokenizer
+from model.loading.vocabulary import Source, find_tokenizer
 from model.pooling import Pooling
 from model.task_heads import Classifier, Splade, TaskHead, Vectors
 from model.text.rules import Rules
@@ -100,8 +100,8 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, kernels: Kernel
     check_modules(folder)
     raw = read_raw(folder)
     config, family = read_config(raw)
-    source = find_tokenizer(own, raw, read_arguments(folder).tokenizer)
     said = read_rules(folder, config.family, raw)
+    source = find_tokenizer(own, said)
     lower_case = sentence_transformers.read_lower_case(folder)
     tokenizer = _tokenizer(source, config, said, lower_case)
     roles = vectors.read_roles(folder, raw, config, tokenizer)

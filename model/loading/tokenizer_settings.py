@@ -26,6 +26,7 @@ EXTRA, OLDER = "extra_special_tokens", "additional_special_tokens"
 PAIRS = "token_type_ids"
 NEEDED = {"input_ids", "attention_mask"}
 # each would have texts put into others, or read by another class or the folder's own code
+OF_ENDS = ("add_bos_token", "add_eos_token")  # without effect next to a tokenizer.json
 REFUSED = ("auto_map", "chat_template", "fast_tokenizer_files", "init_inputs", "processor_class")
 
 
@@ -40,10 +41,11 @@ def read_rules(folder: Path, family: str, config: Mapping[str, Any]) -> Rules:
         CheckpointError: a file is broken, or names what is not supported here.
     """
     over, folder = read_arguments(folder).tokenizer, home(folder)
-    stored = read_optional(folder / TOKENIZER_CONFIG)
-    name = read_class(family, stored, config, made=not (folder / TOKENIZER).is_file())
+    stored, made = read_optional(folder / TOKENIZER_CONFIG), not (folder / TOKENIZER).is_file()
+    name = read_class(family, stored, config, made=made)
     said = {**stored, **over}
     wrong = [key for key in REFUSED if said.get(key)]
+    wrong += [key for key in OF_ENDS if made and key in said]
     wrong += [CHAT] if (folder / CHAT).is_file() else []
     if wrong:
         raise CheckpointError(f"{TOKENIZER_CONFIG}: not supported: {', '.join(wrong)}")
@@ -54,18 +56,21 @@ def read_rules(folder: Path, family: str, config: Mapping[str, Any]) -> Rules:
     if not whole:
         said |= _special_tokens(folder, said, over)
         named |= _named(said)
-    if OLDER in said and EXTRA not in said:
+    added = _decoder(said) if whole else _legacy(folder, said)
+    # a SentencePiece model's own come before what the map alone calls by the older name
+    if OLDER in said and EXTRA not in said and not (made and KINDS[name] in SENTENCEPIECE):
         said[EXTRA] = said.pop(OLDER)
     return Rules(
-        kind=KINDS.get(name, "file"),
+        kind=KINDS[name],
         lower_case=_switch(said, "do_lower_case", own=True),
         strip_accents=_optional_switch(said, "strip_accents"),
         chinese=_switch(said, "tokenize_chinese_chars", own=True),
+        keep_accents=_switch(said, "keep_accents", own=False),
         prefix_space=_optional_switch(said, "add_prefix_space"),
         trim_offsets=_switch(said, "trim_offsets", own=True),
         special=_marks(said, named),
         extra=_extra(said),
-        added=_decoder(said) if whole else _legacy(folder, said),
+        added=added,
         whole=whole,
         split_special=_switch(said, "split_special_tokens", own=False),
         types=_types(said, name),
@@ -109,9 +114,8 @@ def _special_tokens(
 
 
 def _marked(mark: Any) -> Any:
-    """Return a token of special_tokens_map.json as tokenizer_config.json would have it."""
-    token = {"__type": "AddedToken", "special": True}
-    return {**mark, **token} if isinstance(mark, Mapping) else mark
+    """Return a token of special_tokens_map.json, where an object is a special token."""
+    return _token(SPECIALS, {**mark, "special": True}) if isinstance(mark, Mapping) else mark
 
 
 def _named(said: dict[str, Any]) -> dict[str, Any]:
@@ -125,7 +129,7 @@ def _marks(said: Mapping[str, Any], named: Mapping[str, Any]) -> dict[str, Mark 
     others = {
         name: mark
         for name, mark in said.items()
-        if name.endswith("_token") and name not in MARKS and isinstance(mark, str | Mapping)
+        if name.endswith("_token") and name not in MARKS and isinstance(mark, Mark | Mapping)
     }
     others |= named
     return {
@@ -144,7 +148,7 @@ def _extra(said: Mapping[str, Any]) -> tuple[Mark, ...] | None:
 
 
 def _mark(name: str, mark: Any) -> Mark:
-    if isinstance(mark, str):
+    if isinstance(mark, Mark):
         return mark
     if isinstance(mark, Mapping) and mark.get("__type") == "AddedToken":
         return _token(name, {key: value for key, value in mark.items() if key != "__type"})
@@ -162,8 +166,9 @@ def _decoder(said: Mapping[str, Any]) -> dict[int, AddedToken]:
 
 def _legacy(folder: Path, said: Mapping[str, Any]) -> dict[int, AddedToken]:
     """Read added_tokens.json: ids by token."""
-    special = {str(_content(said[name])) for name in MARKS if said.get(name)}
-    special |= {str(_content(one)) for one in said.get(EXTRA) or ()}
+    # as it is written: transformers does not unwrap an object of tokenizer_config.json
+    marks = [*(said[name] for name in MARKS if name in said), *(said.get(EXTRA) or ())]
+    special = {str(mark) for mark in marks if isinstance(mark, Mark)}
     stored = read_optional(folder / ADDED)
     if not all(type(id) is int for id in stored.values()):
         raise CheckpointError(f"{ADDED} has no ids by token")
@@ -171,10 +176,6 @@ def _legacy(folder: Path, said: Mapping[str, Any]) -> dict[int, AddedToken]:
         id: AddedToken(text, normalized=text not in special, special=text in special)
         for text, id in stored.items()
     }
-
-
-def _content(mark: Any) -> Any:
-    return mark.get("content") if isinstance(mark, Mapping) else mark
 
 
 def _token(name: str, token: Any) -> AddedToken:
@@ -213,6 +214,7 @@ def _optional_switch(said: Mapping[str, Any], key: str) -> bool | None:
     return None if said.get(key) is None else _switch(said, key, own=False)
 
 
+MEND = "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) of transformers writes it"
 GENERIC = (
     "TokenizersBackend",
     "PreTrainedTokenizerFast",
@@ -238,16 +240,18 @@ KINDS: dict[str, Kind] = {
     "XLMRobertaTokenizer": "xlm-roberta",
     "CamembertTokenizer": "camembert",
     "MPNetTokenizer": "mpnet",
+    "AlbertTokenizer": "albert",
     **dict.fromkeys(GENERIC, "file"),
 }
 MADE = "AlbertTokenizer"  # of a vocabulary only: none of it rebuilds a tokenizer.json here
+SENTENCEPIECE = ("xlm-roberta", "camembert", "albert")  # kinds
 TYPED = ("BertTokenizer", "ElectraTokenizer")  # give token types by default
 
 
 def read_class(
     family: str, settings: Mapping[str, Any], config: Mapping[str, Any], *, made: bool = False
 ) -> str:
-    """Read the name of the class, one of KINDS, or MADE.
+    """Read the name of the class, one of KINDS.
 
     Args:
         family: model_type of config.json.
@@ -260,11 +264,12 @@ def read_class(
     own = BY_FAMILY.get(family, GENERIC[0])
     named = settings.get("tokenizer_class") or config.get("tokenizer_class") or own
     if own in GENERIC or named in GENERIC:
+        if made:
+            lacking = f"{TOKENIZER} is missing, and a {named} of {family!r} is not made here"
+            raise CheckpointError(f"{lacking}; {MEND}")
         return GENERIC[0]  # a family without a class has its file read as it is, whatever is named
     name = named.removesuffix("Fast") if isinstance(named, str) else named
-    if made and name == MADE:
-        return MADE
-    if not isinstance(name, str) or name not in KINDS:
-        known = ", ".join(sorted({*KINDS} - {*GENERIC[1:]}))
+    if not isinstance(name, str) or name not in KINDS or (name == MADE and not made):
+        known = ", ".join(sorted({*KINDS} - {*GENERIC[1:], MADE}))
         raise CheckpointError(f"tokenizer_class {named!r} is not supported; these are: {known}")
     return name

@@ -61,7 +61,7 @@ class Seams:
     @classmethod
     def of(cls, library: Library) -> "Seams":
         """Find the seams of a tokenizer."""
-        pattern = _pattern(_state(library.normalizer), _state(library.pre_tokenizer))
+        pattern = _pattern(state(library.normalizer), state(library.pre_tokenizer))
         added = library.get_added_tokens_decoder().values()
         if library.normalizer is not None and any(token.normalized for token in added):
             pattern = None  # they are found in what the text becomes
@@ -87,7 +87,7 @@ class Seams:
         return None
 
 
-def _state(step: Any) -> Any:
+def state(step: Any) -> Any:
     """Return a step of a tokenizer as its file has it."""
     return step and json.loads(step.__getstate__())
 

@@ -6,22 +6,25 @@ library; `rebuild` is TokenizersBackend's and its classes' `__init__` of transfo
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Library
+from tokenizers.normalizers import Precompiled
 
 from model.errors import CheckpointError
-from model.text.pieces import Side
+from model.text.pieces import Side, state
 
-Kind = Literal["file", "bert", "mpnet", "roberta", "xlm-roberta", "camembert"]
+Kind = Literal["file", "bert", "mpnet", "roberta", "xlm-roberta", "camembert", "albert"]
 Mark = str | AddedToken  # a special token, or one and how it is found in texts
+Special = Mapping[str, Mark]  # the special tokens that a tokenizer has, by name
 
 MARKS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _BERT: tuple[Mark, ...] = ("[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]")
 _ROBERTA: tuple[Mark, ...] = ("<s>", "</s>", "<unk>", "</s>", "<pad>", "<s>", "<mask>")
+_ALBERT: tuple[Mark, ...] = ("[CLS]", "[SEP]", "<unk>", "[SEP]", "<pad>", "[CLS]", "[MASK]")
 OWN: dict[Kind, dict[str, Mark]] = {  # special tokens by default
     "file": {},
     "bert": dict(zip(MARKS[2:], _BERT, strict=True)),
@@ -29,7 +32,9 @@ OWN: dict[Kind, dict[str, Mark]] = {  # special tokens by default
     "roberta": dict(zip(MARKS, _ROBERTA, strict=True)),
     "xlm-roberta": dict(zip(MARKS, _ROBERTA, strict=True)),
     "camembert": dict(zip(MARKS, _ROBERTA, strict=True)),
+    "albert": dict(zip(MARKS, _ALBERT, strict=True)),
 }
+SPACE = "\u2581"  # how SentencePiece writes a space
 CAMEMBERT = ("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED")
 READS: dict[Kind, type[models.Model]] = {  # the model that a tokenizer.json must hold
     "bert": models.WordPiece,
@@ -37,6 +42,7 @@ READS: dict[Kind, type[models.Model]] = {  # the model that a tokenizer.json mus
     "roberta": models.BPE,
     "xlm-roberta": models.Unigram,
     "camembert": models.Unigram,
+    "albert": models.Unigram,
 }
 
 
@@ -47,6 +53,7 @@ class Rules:
     Args:
         kind: whose steps it has; "file": those of tokenizer.json.
         lower_case, strip_accents, chinese: of BERT's normaliser; None: accents go with the case.
+        keep_accents: of ALBERT's.
         prefix_space: whether a text begins as if behind a space; None: as its kind does by itself.
         trim_offsets: whether the space before a word is left out of its place.
         special: what is said of special tokens, by name; None where one is taken away.
@@ -62,6 +69,7 @@ class Rules:
     lower_case: bool = True
     strip_accents: bool | None = None
     chinese: bool = True
+    keep_accents: bool = False
     prefix_space: bool | None = None
     trim_offsets: bool = True
     special: Mapping[str, Mark | None] = field(default_factory=dict)
@@ -71,6 +79,12 @@ class Rules:
     split_special: bool = False
     types: bool = True
     side: Side | None = None
+
+    @property
+    def begins_with_space(self) -> bool:
+        """Tell whether a text begins as if behind a space."""
+        own = self.kind not in ("roberta", "mpnet")
+        return own if self.prefix_space is None else self.prefix_space
 
 
 def rebuild(file: Library, rules: Rules) -> Library:
@@ -90,27 +104,26 @@ def rebuild(file: Library, rules: Rules) -> Library:
     known = dict(rules.added)
     if not rules.whole:
         known |= file.get_added_tokens_decoder()
-    special = _special(rules, known)
-    made = _Made(file, rules, special)
-    library = MAKERS[rules.kind](made)
+    special = special_tokens(rules, known)
+    library = MAKERS[rules.kind](file, rules, special)
     library.encode_special_tokens = rules.split_special
     extra = rules.extra
     if extra is None:
         extra = CAMEMBERT if rules.kind == "camembert" else ()
     _add(library, known, special, extra)
-    FRAMES[rules.kind](library, made)
+    FRAMES[rules.kind](library, rules, special)
     return library
 
 
 def parts(library: Library) -> dict[str, Any]:
     """Return all of a tokenizer but its vocabulary, in JSON."""
-    steps = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
+    names = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
     model = {
         name: getattr(library.model, name) for name in _OF_MODELS if hasattr(library.model, name)
     }
     added = library.get_added_tokens_decoder()
     return {
-        **{step: _state(getattr(library, step)) for step in steps},
+        **{name: state(getattr(library, name)) for name in names},
         "model": [type(library.model).__name__, model],
         "added": {str(id): repr(added[id]) for id in sorted(added)},
         "split_special": library.encode_special_tokens,
@@ -129,31 +142,12 @@ _OF_MODELS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """What a tokenizer is made of.
+def special_tokens(rules: Rules, known: Mapping[int, AddedToken]) -> Special:
+    """Return the special tokens by name: what is said of them, or what the kind has by default.
 
     Args:
-        special: the special tokens that it has, by name.
+        known: tokens found in texts, by id.
     """
-
-    file: Library
-    rules: Rules
-    special: Mapping[str, Mark]
-
-    def name(self, kind: str) -> str:
-        """Return a special token that cannot be missing."""
-        if kind not in self.special:
-            raise CheckpointError(f"tokenizer_config.json: {kind} is null, and the texts need it")
-        return str(self.special[kind])
-
-    def prefix_space(self, own: bool) -> bool:
-        said = self.rules.prefix_space
-        return own if said is None else said
-
-
-def _special(rules: Rules, known: Mapping[int, AddedToken]) -> dict[str, Mark]:
-    """Return the special tokens: what is said of them, and what the kind has by default."""
     # the last of several with one text, as in a dict
     found = {token.content: token for token in known.values()}
     said = {
@@ -174,72 +168,90 @@ def _special(rules: Rules, known: Mapping[int, AddedToken]) -> dict[str, Mark]:
     return {name: marks[name] for name in order if name in marks}
 
 
-def _bert(made: _Made) -> Library:
-    model = made.file.model
-    unknown = made.name("unk_token")
+def needed(special: Special, name: str) -> str:
+    """Return a special token that cannot be missing."""
+    if name not in special:
+        raise CheckpointError(f"tokenizer_config.json: {name} is null, and the texts need it")
+    return str(special[name])
+
+
+def _as_it_is(file: Library, rules: Rules, special: Special) -> Library:
+    return file
+
+
+def _bert(file: Library, rules: Rules, special: Special) -> Library:
+    model, unknown = file.model, needed(special, "unk_token")
     if model.token_to_id(unknown) is None:
-        raise CheckpointError(f"unk_token {unknown!r} is not in the vocabulary of tokenizer.json")
+        raise CheckpointError(f"unk_token {unknown!r} is not in the vocabulary of the tokenizer")
     model.unk_token = unknown
     model.continuing_subword_prefix, model.max_input_chars_per_word = "##", 100
     library = Library(model)
     library.normalizer = normalizers.BertNormalizer(
         clean_text=True,
-        handle_chinese_chars=made.rules.chinese,
-        strip_accents=made.rules.strip_accents,
-        lowercase=made.rules.lower_case,
+        handle_chinese_chars=rules.chinese,
+        strip_accents=rules.strip_accents,
+        lowercase=rules.lower_case,
     )
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     library.decoder = decoders.WordPiece(prefix="##")
     return library
 
 
-def _roberta(made: _Made) -> Library:
-    model = made.file.model
+def _roberta(file: Library, rules: Rules, special: Special) -> Library:
+    model = file.model
     if model.continuing_subword_prefix or model.end_of_word_suffix:
         raise CheckpointError("tokenizer.json: not supported: a BPE that marks parts of words")
     model.dropout = model.unk_token = None
     model.fuse_unk = model.byte_fallback = model.ignore_merges = False
     library = Library(model)
-    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=made.prefix_space(own=False))
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=rules.begins_with_space)
     library.decoder = decoders.ByteLevel()
     return library
 
 
-def _unigram(made: _Made) -> Library:
-    state = json.loads(made.file.model.__getstate__())
+def _unigram(file: Library, rules: Rules, special: Special) -> Library:
+    state = json.loads(file.model.__getstate__())
     words = [word for word, _ in state["vocab"]]
-    unknown = 3
-    if made.rules.kind == "camembert":
-        name = str(made.special.get("unk_token"))
+    unknown = {"albert": 1}.get(rules.kind, 3)
+    if rules.kind == "camembert":
+        name = str(special.get("unk_token"))
         unknown = words.index(name) if name in words else 0
-    model = made.file.model
+    model = file.model
     if state["unk_id"] != unknown or state["byte_fallback"]:
         model = models.Unigram([tuple(row) for row in state["vocab"]], unknown, byte_fallback=False)
     library = Library(model)
-    if (first := _precompiled(made.file.normalizer)) is not None:
-        library.normalizer = first
-    scheme = "always" if made.prefix_space(own=True) else "never"
-    steps = (
-        pre_tokenizers.WhitespaceSplit(),
-        pre_tokenizers.Metaspace(replacement="\u2581", prepend_scheme=scheme),
-    )
-    library.pre_tokenizer = pre_tokenizers.Sequence(list(steps))
-    library.decoder = decoders.Metaspace(replacement="\u2581", prepend_scheme=scheme)
+    precompiled = [one for one in steps(file.normalizer) if isinstance(one, Precompiled)][:1]
+    if rules.kind == "albert":
+        library.normalizer = normalizers.Sequence([*_quotes_and_letters(rules), *precompiled])
+    elif precompiled:
+        library.normalizer = precompiled[0]
+    scheme = "always" if rules.begins_with_space else "never"
+    spaces = pre_tokenizers.Metaspace(SPACE, scheme)
+    library.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), spaces])
+    library.decoder = decoders.Metaspace(SPACE, scheme)
     return library
 
 
-def _precompiled(normalizer: Any) -> normalizers.Normalizer | None:
-    """Return the table of SentencePiece among the steps of a normaliser."""
-    steps = [normalizer]
+def _quotes_and_letters(rules: Rules) -> Iterator[normalizers.Normalizer]:
+    """Yield the steps of ALBERT's normaliser before the table of SentencePiece."""
+    yield from (normalizers.Replace("``", '"'), normalizers.Replace("''", '"'))
+    if not rules.keep_accents:
+        yield from (normalizers.NFKD(), normalizers.StripAccents())
+    if rules.lower_case:
+        yield normalizers.Lowercase()
+
+
+def steps(normalizer: Any) -> list[normalizers.Normalizer]:
+    """Return the steps of a normaliser, which may be one, several or none."""
     if isinstance(normalizer, normalizers.Sequence):
-        steps = [normalizer[index] for index in range(len(normalizer))]
-    return next((step for step in steps if isinstance(step, normalizers.Precompiled)), None)
+        return [normalizer[index] for index in range(len(normalizer))]
+    return [] if normalizer is None else [normalizer]
 
 
 def _add(
     library: Library,
     known: Mapping[int, AddedToken],
-    special: Mapping[str, Mark],
+    special: Special,
     extra: tuple[Mark, ...],
 ) -> None:
     """Make tokens findable in texts, in transformers' order, which fixes the ids of new ones."""
@@ -263,69 +275,74 @@ def _found(mark: Mark, *, special: bool) -> AddedToken:
     return mark
 
 
-def _as_it_is(made: _Made) -> Library:
-    return made.file
-
-
-def _frame_of_file(library: Library, made: _Made) -> None:
+def _frame_of_file(library: Library, rules: Rules, special: Special) -> None:
     if library.post_processor is None:
         library.post_processor = processors.TemplateProcessing("$A:0", "$A:0 $B:1", [])
 
 
-def _frame_of_bert(library: Library, made: _Made) -> None:
-    first, last = made.name("cls_token"), made.name("sep_token")
+def _frame_of_bert(library: Library, rules: Rules, special: Special) -> None:
+    first, last = _ends(library, special, "cls_token", "sep_token")
     library.post_processor = processors.TemplateProcessing(
-        f"{first}:0 $A:0 {last}:0",
-        f"{first}:0 $A:0 {last}:0 $B:1 {last}:1",
-        [_numbered(library, name) for name in (first, last)],
+        f"{first[0]}:0 $A:0 {last[0]}:0",
+        f"{first[0]}:0 $A:0 {last[0]}:0 $B:1 {last[0]}:1",
+        [first, last],
     )
 
 
-def _frame_of_roberta(library: Library, made: _Made) -> None:
-    first, last = made.name("cls_token"), made.name("sep_token")
-    mpnet = made.rules.kind == "mpnet"
+def _frame_of_roberta(library: Library, rules: Rules, special: Special) -> None:
+    first, last = _ends(library, special, "cls_token", "sep_token")
+    mpnet = rules.kind == "mpnet"
     library.post_processor = processors.RobertaProcessing(
-        _numbered(library, last),
-        _numbered(library, first),
-        trim_offsets=mpnet or made.rules.trim_offsets,
-        add_prefix_space=not mpnet and made.prefix_space(own=False),
+        last,
+        first,
+        trim_offsets=mpnet or rules.trim_offsets,
+        add_prefix_space=not mpnet and rules.begins_with_space,
     )
 
 
-def _frame_of_unigram(library: Library, made: _Made) -> None:
-    first, last = made.name("bos_token"), made.name("eos_token")
+def _frame_of_unigram(library: Library, rules: Rules, special: Special) -> None:
+    first, last = _ends(library, special, "bos_token", "eos_token")
     library.post_processor = processors.TemplateProcessing(
-        [first, "$A", last],
-        [first, "$A", last, last, "$B", last],
-        [_numbered(library, name) for name in (first, last)],
+        [first[0], "$A", last[0]],
+        [first[0], "$A", last[0], last[0], "$B", last[0]],
+        [first, last],
     )
 
 
-def _numbered(library: Library, name: str) -> tuple[str, int]:
-    """Return a special token with its id; `_add` has seen to it that it has one."""
-    id = library.token_to_id(name)
-    if id is None:
-        raise CheckpointError(f"tokenizer_config.json: {name!r} cannot be a token")
-    return name, id
+def _frame_of_albert(library: Library, rules: Rules, special: Special) -> None:
+    (_, first), (_, last) = _ends(library, special, "cls_token", "sep_token")
+    library.post_processor = processors.TemplateProcessing(  # by these names, as in transformers
+        "[CLS]:0 $A:0 [SEP]:0",
+        "[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        [("[CLS]", first), ("[SEP]", last)],
+    )
 
 
-MAKERS: dict[Kind, Callable[[_Made], Library]] = {
+def _ends(library: Library, special: Special, *names: str) -> list[tuple[str, int]]:
+    """Return the special tokens around a text with their ids, which `_add` has given them."""
+    ends = []
+    for name in (needed(special, name) for name in names):
+        if (id := library.token_to_id(name)) is None:
+            raise CheckpointError(f"tokenizer_config.json: {name!r} cannot be a token")
+        ends.append((name, id))
+    return ends
+
+
+MAKERS: dict[Kind, Callable[[Library, Rules, Special], Library]] = {
     "file": _as_it_is,
     "bert": _bert,
     "mpnet": _bert,
     "roberta": _roberta,
     "xlm-roberta": _unigram,
     "camembert": _unigram,
+    "albert": _unigram,
 }
-FRAMES: dict[Kind, Callable[[Library, _Made], None]] = {
+FRAMES: dict[Kind, Callable[[Library, Rules, Special], None]] = {
     "file": _frame_of_file,
     "bert": _frame_of_bert,
     "mpnet": _frame_of_roberta,
     "roberta": _frame_of_roberta,
     "xlm-roberta": _frame_of_unigram,
     "camembert": _frame_of_unigram,
+    "albert": _frame_of_albert,
 }
-
-
-def _state(step: Any) -> Any:
-    return step and json.loads(step.__getstate__())

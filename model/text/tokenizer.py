@@ -273,9 +273,7 @@ def _lower_case(normalizer: Normalizer | None) -> Normalizer:
     """
     if normalizer is None:
         return Lowercase()
-    steps = [normalizer]
-    if isinstance(normalizer, Normalizers):
-        steps = [normalizer[index] for index in range(len(normalizer))]
+    steps = rules.steps(normalizer)
     if any(isinstance(step, Lowercase) for step in steps):
         return normalizer
     return Normalizers([Lowercase(), *steps])

@@ -1,4 +1,4 @@
-"""model/loading/vocabulary: no tokenizer.json, and the same tokenizer as AutoTokenizer makes."""
+"""model/loading/vocabulary.py: no tokenizer.json, and the same tokenizer as AutoTokenizer makes."""
 
 import json
 import struct
@@ -18,7 +18,8 @@ from transformers.utils import sentencepiece_model_pb2_new as proto
 from model import kernels
 from model.errors import CheckpointError
 from model.loading import checkpoint
-from model.loading.vocabulary.build import find_tokenizer
+from model.loading.tokenizer_settings import read_rules
+from model.loading.vocabulary import find_tokenizer
 from model.text.tokenizer import Tokenizer
 
 LIMIT = 512
@@ -143,6 +144,8 @@ BY_ID = {
 }
 ENT = {"__type": "AddedToken", "content": "<ent>", "lstrip": True, "rstrip": False}
 ENT |= {"single_word": False, "normalized": True}
+SEP = {"__type": "AddedToken", "content": "[SEP]"}
+ADDED = {"added_tokens.json": {"[SEP]": 3, "[MASK]": 4}}
 
 # a family, what writes its vocabulary, tokenizer_config.json, other files
 CASES: dict[str, tuple[str, Callable[..., None], dict[str, Any], dict[str, Any]]] = {
@@ -157,6 +160,10 @@ CASES: dict[str, tuple[str, Callable[..., None], dict[str, Any], dict[str, Any]]
     ),
     "bert, older files": ("bert", wordpiece, {"do_basic_tokenize": True, "never_split": None}, OLD),
     "bert, a token more": ("bert", wordpiece, {"bos_token": "<ent>", "eos_token": ENT}, {}),
+    "bert, a role of its own": ("bert", wordpiece, {"ent_token": "<ent>"}, {}),
+    "bert, by name": ("bert", wordpiece, {"extra_special_tokens": {"ent_token": "<ent>"}}, {}),
+    "bert, special ones split": ("bert", wordpiece, {"split_special_tokens": True}, {}),
+    "bert, an object in older files": ("bert", wordpiece, {"sep_token": SEP}, OLD | ADDED),
     "electra": ("electra", wordpiece, {"tokenizer_class": "ElectraTokenizer"}, {}),
     "distilbert": ("distilbert", wordpiece, {"tokenizer_class": "DistilBertTokenizer"}, {}),
     "nomic": ("nomic_bert", wordpiece, {"cls_token": "[CLS]", "pad_token": "[PAD]"}, {}),
@@ -224,7 +231,8 @@ def by_transformers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def ours(folder: Path) -> Library:
     """What is made of a folder's vocabulary."""
-    library = find_tokenizer(folder, json.loads((folder / "config.json").read_text())).tokenizer
+    config = json.loads((folder / "config.json").read_text())
+    library = find_tokenizer(folder, read_rules(folder, config["model_type"], config)).tokenizer
     assert isinstance(library, Library)
     return library
 
@@ -295,10 +303,8 @@ def test_a_checkpoint_loads_with_the_vocabulary_of_an_albert(
 
 def test_a_vocabulary_without_its_unknown_token_is_refused(write: Write) -> None:
     """When it is loaded, and not at the first text with a word that it lacks."""
-    made = ours(write("bert", wordpiece, {"unk_token": "[NONE]"}, {}))
-
-    with pytest.raises(CheckpointError, match="has nothing for an unknown word: .*Missing"):
-        Tokenizer(made)
+    with pytest.raises(CheckpointError, match=r"unk_token '\[NONE\]' is not in the vocabulary"):
+        ours(write("bert", wordpiece, {"unk_token": "[NONE]"}, {}))
 
 
 @pytest.mark.parametrize(
@@ -306,9 +312,10 @@ def test_a_vocabulary_without_its_unknown_token_is_refused(write: Write) -> None
     [
         ("vocab.txt", None),
         ("tokenizer_config.json", {"do_lower_case": False}),
+        ("tokenizer_config.json", {"do_lower_case": True, "split_special_tokens": True}),
         ("special_tokens_map.json", {"mask_token": "[PAD]"}),
     ],
-    ids=["the vocabulary", "a switch", "a special token"],
+    ids=["the vocabulary", "a switch", "special tokens as text", "a special token"],
 )
 def test_the_digest_follows_what_was_read(change: tuple[str, Any], write: Write) -> None:
     """The bytes of the vocabulary, and the choices of the other files."""
@@ -346,18 +353,16 @@ def test_how_a_file_is_written_is_not_in_the_digest(write: Write) -> None:
 OWN = {"tokenizer_class": "PreTrainedTokenizerFast"}
 CODE = {"auto_map": {"AutoTokenizer": ["tokenization.Own", None]}}
 REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "modernbert": (("modernbert", byte_level, {}, {}), "the tokenizer of 'modernbert' is not made"),
-    "a generic class": (("bert", wordpiece, OWN, {}), "a PreTrainedTokenizerFast is not made here"),
+    "modernbert": (("modernbert", byte_level, {}, {}), "of 'modernbert' is not made here"),
+    "a generic class": (("bert", wordpiece, OWN, {}), "a PreTrainedTokenizerFast of 'bert' is not"),
     "another's vocabulary": (("roberta", wordpiece, {}, {}), "lacks tokenizer.json or vocab.json"),
-    "code": (("bert", wordpiece, CODE, {}), "auto_map of tokenizer_config.json is not followed"),
-    "no special ones": (("roberta", byte_level, {"add_bos_token": False}, {}), "add_bos_token of"),
+    "code": (("bert", wordpiece, CODE, {}), "not supported: auto_map"),
+    "no special ones": (("roberta", byte_level, {"add_bos_token": False}, {}), ": add_bos_token"),
     "a switch": (("bert", wordpiece, {"do_lower_case": "yes"}, {}), "do_lower_case is neither"),
-    "a null": (("bert", wordpiece, {"cls_token": None}, {}), "cls_token may not be null"),
-    "an object": (("bert", wordpiece, {"cls_token": {"content": "a"}}, {}), "not a special token"),
-    "a role of its own": (("bert", wordpiece, {"ent_token": "a"}, {}), "ent_token"),
-    "by name": (
-        ("bert", wordpiece, {"extra_special_tokens": {"ent_token": "a"}}, {}),
-        "extra_special_tokens are supported as a list",
+    "a null": (("bert", wordpiece, {"cls_token": None}, {}), "cls_token is null, and"),
+    "an object": (
+        ("bert", wordpiece, {"cls_token": {"content": "a"}}, {}),
+        "cls_token is no token",
     ),
     "bpe": (
         ("xlm-roberta", unigram("sentencepiece.bpe.model", FAIRSEQ, model_type=2), {}, {}),
