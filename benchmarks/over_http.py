@@ -42,7 +42,7 @@ from served.servers import (
     install,
 )
 from served.table import Turn, cosine, document, markdown, noise, quantile, rows, summary
-from served.texts import BATCHES, CAPACITY, POISSON, WORKLOADS, Texts, Workload, sized, tokens_of
+from served.texts import CAPACITY, POISSON, WORKLOADS, Texts, Workload, sized, tokens_of
 
 from service.engine.weights import BUNDLED, locate
 
@@ -193,7 +193,7 @@ class Bench:
         every = list(self.running.values())
         first, answers = number % max(1, len(every)), dict[str, dict[str, Answers]]()
         for running in every[first:] + every[:first]:
-            its = [each for each in loads if each is BATCHES or not running.server.batches_only]
+            its = [each for each in loads if running.server.takes(each)]
             answers[running.server.name] = self.visit(number, running, its)
         self.compare(number, answers)
         for load in loads:

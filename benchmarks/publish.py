@@ -17,7 +17,7 @@ from served.texts import BATCHES, POISSON
 
 RUN, KEPT = ROOT / "build" / "over_http.json", ROOT / "benchmarks" / "over_http.json"
 RESULTS, README = ROOT / "benchmarks" / "results.md", ROOT / "README.md"
-MARKS = "<!-- make bench-http -->\n", "\n<!-- end -->"
+COMMAND, END = "make bench-http", "\n<!-- end -->"
 SORTED = SERVERS["onnx-sorted"].name
 
 
@@ -71,18 +71,23 @@ def three(value: float) -> str:
     return "-" if not value else f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def between(page: str) -> str:
-    """Return what stands between the marks of a page."""
-    return page.partition(MARKS[0])[2].partition(MARKS[1])[0]
+def between(page: str, command: str = COMMAND) -> str:
+    """Return what stands between the marks of a command's figures."""
+    return page.partition(mark(command))[2].partition(END)[0]
 
 
-def put(page: Path, text: str) -> None:
-    """Replace what stands between the marks of a page."""
-    before, mark, rest = page.read_text("utf-8").partition(MARKS[0])
-    _, end, after = rest.partition(MARKS[1])
-    if not (mark and end):
+def mark(command: str) -> str:
+    """Return the line before the figures of a command."""
+    return f"<!-- {command} -->\n"
+
+
+def put(page: Path, text: str, command: str = COMMAND) -> None:
+    """Replace what stands between the marks of a command's figures."""
+    before, begin, rest = page.read_text("utf-8").partition(mark(command))
+    _, end, after = rest.partition(END)
+    if not (begin and end):
         raise SystemExit(f"{page} has no place for it")
-    page.write_text("".join([before, mark, text, end, after]), "utf-8")
+    page.write_text("".join([before, begin, text, end, after]), "utf-8")
 
 
 def main() -> None:

@@ -235,6 +235,19 @@ def test_every_peer_is_pinned_and_no_package_registry_is_named() -> None:
     assert {peer.needs for peer in peers} == {path.stem for path in PEERS.glob("*.txt")}
 
 
+def test_each_server_takes_the_workloads_in_which_it_differs() -> None:
+    """The sorted one a request's many texts; the slowest two no open loop; the others all."""
+    left = {
+        name: [load for load, each in texts.WORKLOADS.items() if not server.takes(each)]
+        for name, server in SERVERS.items()
+    }
+
+    every = set(texts.WORKLOADS)
+    assert left.pop("onnx-sorted") == sorted(every - {"batches"}, key=list(texts.WORKLOADS).index)
+    assert left.pop("fastapi") == left.pop("litserve") == ["poisson"]
+    assert set(left) == {"headlight", "onnx", "infinity"} and not any(left.values())
+
+
 def test_an_environment_is_kept_until_its_list_or_torch_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,17 +306,19 @@ def test_the_pages_have_the_figures_of_the_last_run_that_was_kept() -> None:
     assert publish.between(publish.README.read_text("utf-8")) == publish.brief(told)
 
 
-def test_a_run_is_put_between_the_marks_and_nothing_else_changes(tmp_path: Path) -> None:
+def test_a_run_is_put_between_its_marks_and_nothing_else_changes(tmp_path: Path) -> None:
     """A page without them is left as it is."""
-    page = tmp_path / "page.md"
-    page.write_text("before\n\n" + publish.MARKS[0] + "old" + publish.MARKS[1] + "\n\nafter\n")
+    page, other = tmp_path / "page.md", publish.mark("other") + "its own" + publish.END
+    before, after = f"{other}\n\n{publish.mark('run')}", f"{publish.END}\n\nafter\n"
+    page.write_text(f"{before}old{after}")
 
-    publish.put(page, "new")
+    publish.put(page, "new", "run")
 
-    assert page.read_text() == "before\n\n" + "new".join(publish.MARKS) + "\n\nafter\n"
+    assert page.read_text() == f"{before}new{after}"
+    assert publish.between(page.read_text(), "run") == "new"
     page.write_text("no marks")
     with pytest.raises(SystemExit):
-        publish.put(page, "new")
+        publish.put(page, "new", "run")
 
 
 def test_the_front_counts_what_is_called_while_it_is_told_to() -> None:

@@ -22,7 +22,7 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 from served.processes import cpu_seconds, free_port, marked, peak_mib, tell
-from served.texts import LONG, embed, openai
+from served.texts import BATCHES, LONG, Workload, embed, openai
 
 ROOT = Path(__file__).parent.parent.parent
 PEERS, BUILT = ROOT / "benchmarks" / "peers", ROOT / "build" / "peers"
@@ -49,6 +49,7 @@ class Server:
     path: str = "/embed"
     body: Callable[[list[str]], bytes] = embed
     batches_only: bool = False  # it differs from another server with several texts a request alone
+    paced: bool = True  # it gets the open loop, too
     warm_seconds: float = 1.0  # of load after it was stopped, before it is measured
 
     @property
@@ -56,11 +57,16 @@ class Server:
         """Return where its environment is."""
         return BUILT / self.needs
 
+    def takes(self, load: Workload) -> bool:
+        """Whether it is measured with a workload."""
+        return load is BATCHES or not self.batches_only and (self.paced or load.connections > 0)
+
     def command(self, port: int) -> list[str]:
         """Return the command."""
         if not self.file:
             serve = ["-m", "service.cli", "serve", "--port", str(port)]
-            return [sys.executable, *serve, "--max-tokens", str(LONG[1])]  # its own is shorter
+            longest = ["--max-tokens", str(LONG[1])]  # its own is shorter
+            return [sys.executable, *serve, *longest, *self.options]
         script = str(PEERS / f"{self.file}.py")
         return [str(self.home / "bin" / "python"), script, str(MODEL), str(port), *self.options]
 
@@ -79,8 +85,12 @@ SERVERS = {
         batches_only=True,
     ),
     "infinity": Server("infinity-emb", "infinity", "infinity", path="/embeddings", body=openai),
-    "fastapi": Server("FastAPI + sentence-transformers", "fastapi_st", "sentence_transformers"),
-    "litserve": Server("LitServe + sentence-transformers", "litserve_st", "sentence_transformers"),
+    "fastapi": Server(
+        "FastAPI + sentence-transformers", "fastapi_st", "sentence_transformers", paced=False
+    ),
+    "litserve": Server(
+        "LitServe + sentence-transformers", "litserve_st", "sentence_transformers", paced=False
+    ),
 }
 
 
