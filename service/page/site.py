@@ -1,4 +1,4 @@
-"""The web pages, as files: the attention page and its parts, and the API's page."""
+"""The web pages, as files: the attention page, the API's page, and the parts of both."""
 
 from importlib.resources import files
 
@@ -12,19 +12,13 @@ POLICY = (
 )
 
 _ROOT = files("service").joinpath("page")
-_ATTENTION = _ROOT.joinpath("attention")
 # By path below /page/
-PARTS = {
-    f"{folder}{file.name}": file
-    for folder, rest in (("", _ROOT), ("", _ATTENTION), ("views/", _ATTENTION.joinpath("views")))
-    for file in rest.iterdir()
-    if file.name.rpartition(".")[2] in MEDIA
-}
+PARTS = {file.name: file for file in _ROOT.iterdir() if file.name.rpartition(".")[2] in MEDIA}
 
 
 def attention(root: str) -> bytes:
     """Return the attention page of a service that a cluster mounts under a path."""
-    page = _ATTENTION.joinpath("index.html").read_bytes()
+    page = _ROOT.joinpath("index.html").read_bytes()
     for name in (b"page/", b'docs"'):  # relative to the service
         page = page.replace(b'="' + name, b'="%b/%b' % (root.encode(), name))
     return page

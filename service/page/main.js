@@ -2,14 +2,14 @@
 
 import { ask, Refused, useKey } from "./api.js";
 import { arrange, at, choice, make, onTheme, refusal } from "./dom.js";
-import { Head } from "./views/head.js";
-import { Overview } from "./views/overview.js";
-import { Pipeline } from "./views/pipeline.js";
+import { Head } from "./head.js";
+import { Overview } from "./overview.js";
+import { Pipeline } from "./pipeline.js";
 import { ofEncoding, ofPair, ofScore, open } from "./session.js";
-import * as alike from "./views/alike.js";
-import * as dominance from "./views/dominance.js";
-import * as exports from "./views/exports.js";
-import * as texts from "./views/texts.js";
+import * as alike from "./alike.js";
+import * as dominance from "./dominance.js";
+import * as exports from "./exports.js";
+import * as texts from "./texts.js";
 
 const EXAMPLES = [
   ["All is well", ""],

@@ -1,8 +1,8 @@
 // Why two texts are alike: the cosine of their vectors, shared out over pairs of words, exactly.
 
-import { ask } from "../api.js";
-import { fixed, folded, make, shaded, table, token } from "../dom.js";
-import { names, numbered, places } from "../session.js";
+import { ask } from "./api.js";
+import { fixed, folded, make, shaded, table, token } from "./dom.js";
+import { names, numbered, places } from "./session.js";
 
 const SMALLER = [413, 422]; // refusals of what is asked for, where the score alone may be answered
 const TOP = 10;

@@ -1,7 +1,7 @@
 // What the page shows, taken away: numbers, pictures, the request, a page that stands alone.
 
-import { at, draw as svg, make, scrolled } from "../dom.js";
-import { curl } from "../api.js";
+import { at, draw as svg, make, scrolled } from "./dom.js";
+import { curl } from "./api.js";
 
 /** Draws the buttons; `taken` gives {texts, heads: [Head], answers} of what is shown now. */
 export function draw(section, taken, say) {

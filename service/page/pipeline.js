@@ -1,8 +1,8 @@
 // One layer, step by step: every intermediate that POST /v1/explain gives, with its shape and values.
 
-import { ask } from "../api.js";
-import { choice, fixed, make, paint, refill, table } from "../dom.js";
-import { names, numbered } from "../session.js";
+import { ask } from "./api.js";
+import { choice, fixed, make, paint, refill, table } from "./dom.js";
+import { names, numbered } from "./session.js";
 
 const TURNED = "With rotary position embeddings each is then rotated by its position.";
 // Each with its title and what is done; of layers that normalise first (pre-norm) something else is.

@@ -1,8 +1,8 @@
 // Several texts: how alike each is to each; and where a reranker is served, in which order they answer a query.
 
-import { arrays, ask } from "../api.js";
-import { fixed, folded, make, shaded, table } from "../dom.js";
-import { cosine } from "../session.js";
+import { arrays, ask } from "./api.js";
+import { fixed, folded, make, shaded, table } from "./dom.js";
+import { cosine } from "./session.js";
 
 const MOST = 32;
 

@@ -1,6 +1,6 @@
 // The grid of all heads: a small map each, its role, and what it contributes to its layer.
 
-import { choice, fixed, folded, make, paint, refill, refusal, table } from "../dom.js";
+import { choice, fixed, folded, make, paint, refill, refusal, table } from "./dom.js";
 
 const ORDERS = {
   place: ["layer and head", (head) => head.layer * 1000 + head.head],

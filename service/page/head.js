@@ -1,7 +1,7 @@
 // One head, close: lines from the token in focus, its matrix, its equation, and the same as a table.
 
-import { draw, fixed, folded, make, paint, scrolled, shade, shaded, table, token } from "../dom.js";
-import { cosine, gated, mapOf, numbered, place } from "../session.js";
+import { draw, fixed, folded, make, paint, scrolled, shade, shaded, table, token } from "./dom.js";
+import { cosine, gated, mapOf, numbered, place } from "./session.js";
 import { about } from "./overview.js";
 
 const painted = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));

@@ -1,7 +1,7 @@
 // Who dominates whom: for each token, whose value is the largest part of what each head mixes.
 
-import { fixed, folded, make, table, token } from "../dom.js";
-import { dominance, numbered } from "../session.js";
+import { fixed, folded, make, table, token } from "./dom.js";
+import { dominance, numbered } from "./session.js";
 
 /** Draws the fold; it asks when it is opened, and where that failed when it is opened again. */
 export function draw(section, session, focus, failed) {
