@@ -72,7 +72,7 @@ async def test_every_number_of_the_overviews_table_is_the_apis(
     page: Page, client: httpx.AsyncClient
 ) -> None:
     """Of all heads; a head's role is the measured one."""
-    await page.wait("return !document.getElementById('overview').innerText.includes('not there')")
+    await page.wait("return !document.getElementById('overview').innerText.includes('available')")
     await page.run("""[...document.querySelectorAll("#overview details")].at(-1).open = true""")
     rows = await page.wait(
         """const rows = [...document.querySelectorAll("#overview tbody tr")];

@@ -88,7 +88,7 @@ async def test_maps_are_there_before_the_roles_are(browser: Page, replica: Repli
                 )
                 late.set()
                 await browser.wait(
-                    "return !document.getElementById('overview').innerText.includes('not there')"
+                    "return !document.getElementById('overview').innerText.includes('available')"
                 )
                 badges = await browser.run(BADGES)
                 roles = await browser.run(
