@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import httpx
 
@@ -46,18 +46,6 @@ class Silent(Unreachable):
     """The dashboard does not answer, or not yet: `ray start` returns before it does."""
 
 
-class Node(NamedTuple):
-    """A node of a cluster.
-
-    Args:
-        resources: what it has in all.
-        managed: whether more like it may be started by themselves when needed.
-    """
-
-    resources: dict[str, float]
-    managed: bool
-
-
 class Dashboard:
     """The dashboard of one cluster."""
 
@@ -76,14 +64,11 @@ class Dashboard:
             raise self._stranger()
         return found
 
-    def nodes(self) -> list[Node]:
-        """Return the living nodes."""
-        found = self._listed(NODES)
-        return [
-            Node(node["resources_total"], GROUP in (node["labels"] or {}))
-            for node in found
-            if node["state"] == "ALIVE"
-        ]
+    def nodes(self) -> tuple[list[dict[str, float]], bool]:
+        """Return what each living node has in all, and whether more may start when needed."""
+        found = [node for node in self._listed(NODES) if node["state"] == "ALIVE"]
+        managed = any(GROUP in (node["labels"] or {}) for node in found)
+        return [node["resources_total"] for node in found], managed
 
     def replicas(self, application: str) -> set[str]:
         """Return the ids of an application's living replicas, including those that are leaving.

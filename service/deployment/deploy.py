@@ -189,14 +189,14 @@ def _unfit(
     document: Document, ours: list[Application], cluster: Dashboard, before: dict[str, Any]
 ) -> list[Finding]:
     """Find what is wrong with a file on this cluster."""
-    nodes = cluster.nodes()
+    nodes, managed = cluster.nodes()
     serve = schema.plain(document.value)
     host, wrong = serve["http_options"]["host"], [*_fixed(serve, before), *_taken(serve, before)]
     if network.loopback(host) and len(nodes) > 1:
         text = f"{host} is reached from its own node alone, and there are {len(nodes)}"
         wrong.append(Finding(("http_options", "host"), text, "write 0.0.0.0"))
-    if not any(node.managed for node in nodes):
-        wrong += lacking(ours, [node.resources for node in nodes])
+    if not managed:
+        wrong += lacking(ours, nodes)
     return wrong
 
 

@@ -114,19 +114,16 @@ def _settled(
         named = {name: value for name, value in environ.items() if name.startswith(PREFIX)}
         loaded = settings.load(args, named)
     except ValidationError as error:
-        errors = (each for each in error.errors() if each["loc"][0] not in misplaced)
-        return wrong + [_setting(each, args, loc) for each in errors]
+        for each in error.errors():
+            (name, text), (key, *_) = fault(each), each["loc"]
+            if key in args and key not in misplaced:
+                wrong.append(Finding((*loc, *each["loc"]), text))
+            elif key not in args:  # it comes from a variable
+                wrong.append(Finding(loc, f"{name}: {text}"))
+        return wrong
     except ValueError as error:
         return [*wrong, Finding(loc, str(error))]
     return wrong or loaded
-
-
-def _setting(error: ErrorDetails, args: dict[str, Any], loc: Loc) -> Finding:
-    """Say what is wrong with one setting, at its key if the file has it."""
-    name, text = fault(error)
-    if error["loc"][0] in args:
-        return Finding((*loc, *error["loc"]), text)
-    return Finding(loc, f"{name}: {text}")
 
 
 def fault(error: ErrorDetails) -> tuple[str, str]:
@@ -134,8 +131,3 @@ def fault(error: ErrorDetails) -> tuple[str, str]:
     name, _, text = settings.fault(error).partition(": ")
     unknown = error["type"] == "extra_forbidden"
     return name, text + (meant(name, Settings.model_fields) if unknown else "")
-
-
-def connections(ours: Application) -> int:
-    """Count the connections that all replicas of an application may hold."""
-    return ingress.ongoing(ours.settings) * ours.replicas[1]

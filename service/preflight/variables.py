@@ -149,5 +149,5 @@ def _wrong(values: Mapping[str, str], ours: Sequence[Application]) -> Iterator[F
 
 def room(ours: Sequence[Application]) -> int:
     """Return the connections that HAProxy needs, on each node, for all that is served."""
-    queues = sum(map(applications.connections, ours)) or ingress.ongoing(Settings())
-    return queues + ingress.SPARE_REQUESTS
+    queues = (ingress.ongoing(each.settings) * each.replicas[1] for each in ours)
+    return (sum(queues) or ingress.ongoing(Settings())) + ingress.SPARE_REQUESTS
