@@ -65,7 +65,10 @@ def measure(
         pictures.draw_survey(survey, plot)
     if saved:
         saved.write_bytes(store.serialize(survey))
-    _keep(survey, console)
+    try:  # without a cache, what was printed still holds
+        console.print(f"saved in {store.keep(survey)} for GET /v1/heads", soft_wrap=True)
+    except OSError as error:
+        console.print(f"not saved: {error}", soft_wrap=True)
 
 
 def ablate(model: str, text: str) -> None:
@@ -111,14 +114,6 @@ def _measure(model: str, corpus: Corpus, thresholds: dict[str, float]) -> dict[s
         line = corpus.sentences[error.index].line
         reason = f"{error.length} tokens; {solo.name} takes at most {error.limit}"
         raise BadCorpus(f"{corpus.name} line {line}: {reason}") from error
-
-
-def _keep(survey: dict[str, Any], console: Console) -> None:
-    """Leave the survey in the cache; without one, what was printed still holds."""
-    try:
-        console.print(f"saved in {store.keep(survey)} for GET /v1/heads", soft_wrap=True)
-    except OSError as error:
-        console.print(f"not saved: {error}", soft_wrap=True)
 
 
 class Solo:

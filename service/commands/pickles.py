@@ -134,7 +134,9 @@ def load(torch: Any, source: Path) -> dict[str, Any]:
         Refused: it holds anything else, or cannot be read so.
     """
     try:
-        tensors = read(torch, source)
+        with source.open("rb") as file:
+            today = file.read(4) == b"PK\x03\x04"  # whose numbers stay in the file until wanted
+        tensors = torch.load(source, mmap=today, map_location="cpu", weights_only=True)
     except MemoryError:
         raise
     except pickle.UnpicklingError as error:
@@ -156,14 +158,6 @@ def load(torch: Any, source: Path) -> dict[str, Any]:
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_complex():
             raise Refused(f"its tensor {name[:80]!r} is not dense numbers")
     return tensors
-
-
-def read(torch: Any, source: Path) -> Any:
-    """Read a pickle; the numbers of a file of today's form stay in it until wanted."""
-    how = {"map_location": "cpu", "weights_only": True}
-    with source.open("rb") as file:
-        today = file.read(4) == b"PK\x03\x04"
-    return torch.load(source, mmap=today, **how)
 
 
 def write(torch: Any, tensors: dict[str, Any], target: Path) -> dict[str, Any]:
