@@ -8,7 +8,9 @@ metrics. On a cluster, a Serve configuration names `service.app:build` (docs/dep
 import asyncio
 import gc
 import logging
+import math
 import os
+import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -154,6 +156,7 @@ class Encoder:
         logs.start(settings.log_format, self.label, also, whole=settings.log_to_stderr)
         self.settings = settings
         self.replica: Replica | None = None  # until started
+        self.leaving = math.inf  # when Ray was first seen to take it out
 
     async def __serve_build_asgi_app__(self) -> ASGIApp:
         """Start the replica and give Ray the ASGI application, which it runs as it is.
@@ -170,7 +173,7 @@ class Encoder:
         self.pages.warm()
         self.load = Load(self.replica)
         door = Door(self.replica, self.pages.scrape, self.pages.targets, fronted=True)
-        entrance.HERE.loop = loop
+        entrance.HERE.loop, entrance.HERE.stays = loop, self.stays
         entrance.HERE.door = door  # which Ray's server, made after this, finds there
         return door
 
@@ -189,6 +192,19 @@ class Encoder:
         replica = self._started()
         if not replica.health.fault:
             replica.check_health()
+
+    def stays(self) -> bool:
+        """Tell whether a replica that Ray takes out is still to be asked.
+
+        Ray's probe fails at once, and may be all that HAProxy has for a moment: it is told of the
+        successor later. So it passes for half the time that a stopping replica stays reachable.
+        """
+        self.leaving = min(self.leaving, time.monotonic())
+        try:
+            self._started().health.check()
+        except RuntimeError:
+            return False
+        return time.monotonic() - self.leaving < self.settings.drain_seconds / 2
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         """Report what Ray passes on to our policy, where it scales."""

@@ -14,6 +14,8 @@ import json
 import logging
 import time
 import uuid
+from collections.abc import Callable
+from functools import partial
 
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -36,6 +38,7 @@ class Doorway:
 
     door: ASGIApp | None = None
     loop: asyncio.AbstractEventLoop | None = None  # the loop in which it serves
+    stays: Callable[[], bool] = staticmethod(lambda: False)  # if it serves on though Ray says no
 
 
 HERE = Doorway()
@@ -65,7 +68,7 @@ class Entrance:
         if scope["type"] == "websocket":  # we serve none, so no key and no host lets it in
             return await send({"type": "websocket.close"})
         if scope["type"] != "http" or self._probes(scope):
-            return await self._ray({**scope, "headers": []}, receive, send)
+            return await self._ray({**scope, "headers": []}, receive, partial(self._said, send))
         door = self._doorway.door
         if door and time.monotonic() >= self._until:
             await self._learn()
@@ -80,6 +83,12 @@ class Entrance:
             return False
         named = {name for name, _ in scope["headers"]}
         return scope["method"] in ("GET", "HEAD") and named.isdisjoint(BODIES)
+
+    async def _said(self, send: Send, message: Message) -> None:
+        """Pass on what Ray says to the probe, but not that a replica leaves while it stays."""
+        if message.get("status") == 503 and self._doorway.stays():
+            message = {**message, "status": 200}
+        await send(message)
 
     async def _learn(self) -> None:
         """Ask Ray where we are mounted; requests that arrive meanwhile await the same answer."""

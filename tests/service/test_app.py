@@ -48,3 +48,29 @@ def test_ray_is_not_told_of_a_fault_that_the_metrics_are_to_show() -> None:
         told(encoder)
     replica.health.fault = "the canary's answer changed"
     told(encoder)
+
+
+@pytest.mark.parametrize(
+    ("fault", "drain_seconds", "stay"),
+    [("", 60, True), ("", 0, False), ("a batch hangs", 60, False)],
+)
+def test_a_replica_that_is_taken_out_stays_while_it_is_reachable_and_well(
+    fault: str, drain_seconds: float, stay: bool
+) -> None:
+    """Half of the time that it stays reachable; not at all where that is none."""
+
+    def check() -> None:
+        if fault:
+            raise RuntimeError(fault)
+
+    replica = SimpleNamespace(health=SimpleNamespace(check=check))
+    encoder = SimpleNamespace(
+        _started=lambda: replica,
+        settings=SimpleNamespace(drain_seconds=drain_seconds),
+        leaving=float("inf"),
+    )
+    stays = app.Encoder.func_or_class.stays
+
+    assert stays(encoder) is stay
+    encoder.leaving -= 31 if encoder.leaving < float("inf") else 0
+    assert stays(encoder) is False

@@ -68,6 +68,17 @@ async def test_a_probe_that_is_more_than_one_is_the_doors_to_refuse(
     assert told.text == " /-/healthz"
 
 
+@pytest.mark.parametrize(("stays", "status"), [(True, 200), (False, 503)])
+async def test_the_probe_of_a_replica_that_stays_passes_though_ray_takes_it_out(
+    stays: bool, status: int
+) -> None:
+    """HAProxy may not know another one yet."""
+    app = mounted(Answering(), ray=PlainTextResponse("DRAINING", 503))
+    app._doorway.stays = lambda: stays
+    async with asking(app) as client:
+        assert (await client.get("/-/healthz")).status_code == status
+
+
 @pytest.mark.parametrize("door", [None, Answering()], ids=["no door", "no place"])
 async def test_where_no_replica_serves_all_but_the_probe_is_refused(
     door: ASGIApp | None,
