@@ -154,7 +154,8 @@ def _operation(
     operation: Operation, schemas: Schemas, answers: Mapping[str, Answered]
 ) -> dict[str, Any]:
     notes = NOTES["paths"].get(operation.path, {})
-    tree: dict[str, Any] = {"summary": operation.summary, "tags": [operation.api.name]}
+    summary = NOTES["summaries"][operation.path]
+    tree: dict[str, Any] = {"summary": summary, "tags": [operation.api.name]}
     if "description" in notes:
         tree["description"] = notes["description"]
     if parameters := [*_in_path(operation.path), *notes.get("parameters", ())]:

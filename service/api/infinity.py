@@ -18,10 +18,18 @@ from pydantic import Field
 
 from service.api import openai
 from service.api.dialect import JSONCall, Problem, Sent, Served, sentence
-from service.api.inputs import Strings, TextsOrIds, best_ranks, items, ranking_request, relocate
-from service.encode.answer import JSON, Each, Encoded, Item
+from service.api.inputs import (
+    Ranking,
+    Strings,
+    TextsOrIds,
+    best_classes,
+    items,
+    ranking_request,
+    relocate,
+)
+from service.encode.answer import JSON, Each, Encoded
 from service.encode.request import Classify, Request
-from service.encode.shown import Classes, numbers, of_kind
+from service.encode.shown import Classes, of_kind
 from service.refusals import INFINITY, Refused
 from service.wire import Wire
 
@@ -85,31 +93,14 @@ class Embeddings(openai.Embeddings):
         return _stamp()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranks(JSONCall):
-    """A request of POST /rerank.
-
-    Args:
-        most: results to return.
-        raw: whether scores are logits.
-        texts: to return with the results, if any.
-    """
-
-    most: int | None
-    raw: bool
-    texts: Sequence[str]
+class Ranks(Ranking):
+    """A request of POST /rerank."""
 
     def tree(self, encoded: Encoded) -> dict[str, Any]:
-        ranks = best_ranks(encoded.items, self.most, self.raw)
-        texts = self.texts
-        results = [
-            {
-                "relevance_score": score,
-                "index": place,
-                "document": texts[place] if texts else None,
-            }
-            for place, score in ranks
-        ]
+        results = (
+            {"relevance_score": score, "index": place, "document": text}
+            for place, score, text in self.best(encoded)
+        )
         return {"object": "rerank", "results": Each(results, plain=True), **_ended(encoded)}
 
 
@@ -124,18 +115,9 @@ class Classification(JSONCall):
     raw: bool
 
     def tree(self, encoded: Encoded) -> dict[str, Any]:
-        data = Each(map(self._best_first, encoded.items), plain=True)
-        return {"object": "classify", "data": data, **_ended(encoded)}
-
-    def _best_first(self, item: Item) -> list[dict[str, Any]]:
-        """Return the classes, best first; ties keep their order."""
-        classes = of_kind(item.task, Classes)
-        scores = classes.logits if self.raw else classes.scores
-        rows = zip(numbers(scores), classes.labels, strict=True)
-        return [
-            {"score": score, "label": label}
-            for score, label in sorted(rows, key=lambda row: -row[0])
-        ]
+        every = (of_kind(item.task, Classes) for item in encoded.items)
+        best = (best_classes(one, one.logits if self.raw else one.scores) for one in every)
+        return {"object": "classify", "data": Each(best, plain=True), **_ended(encoded)}
 
 
 def embeddings(body: bytes, sent: Sent, served: Served) -> Embeddings:
@@ -175,7 +157,7 @@ def rerank(body: bytes, sent: Sent, served: Served) -> Ranks:
     return Ranks(
         request=native,
         most=request.top_n,
-        raw=request.raw_scores,
+        scored="logits" if request.raw_scores else "sigmoid",
         texts=texts if request.return_documents else (),
     )
 

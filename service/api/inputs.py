@@ -1,9 +1,9 @@
 """The inputs of other APIs: texts or token ids, or a query and texts to rank."""
 
 import copy
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import Annotated, NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Discriminator, Field, Tag
@@ -11,8 +11,9 @@ from pydantic.types import FailFast
 from typing_extensions import TypeAliasType
 
 from model.text.tokenizer import Cut
+from service.api.dialect import JSONCall
 from service.api.native.heads import Integers
-from service.encode.answer import Array, Item
+from service.encode.answer import Array, Encoded
 from service.encode.request import Documents, Input, Request, Rerank
 from service.encode.shown import Classes, numbers, of_kind
 from service.refusals import Refused
@@ -52,14 +53,6 @@ def items(value: str | Sequence[str | int | list[int]]) -> list[Input]:
     ]
 
 
-class Rank(NamedTuple):
-    """A text's place in the request, its logit and the checkpoint's score."""
-
-    place: int
-    logit: float
-    score: float
-
-
 def ranking_request(
     query: str,
     texts: Sequence[str],
@@ -96,26 +89,37 @@ def ranking_request(
     )
 
 
-def ranked(items: Iterable[Item]) -> list[Rank]:
-    """Return the texts, best first; ties keep their order."""
-    ranks = [
-        Rank(place, float(classes.logits[0]), float(classes.scores[0]))
-        for place, classes in enumerate(of_kind(item.task, Classes) for item in items)
-    ]
-    return sorted(ranks, key=lambda rank: -rank.logit)
-
-
-def best_ranks(items: Iterable[Item], most: int | None, raw: bool) -> list[tuple[int, float]]:
-    """Return the place and the score of the best texts, as TEI and Infinity score them.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking(JSONCall):
+    """A request to rank texts.
 
     Args:
-        most: how many; None: all.
-        raw: whether scores are logits rather than their sigmoid.
+        most: texts to return; None: all.
+        scored: by the checkpoint's own activation, by its logits, or by their sigmoid.
+        texts: to return with their scores, if any.
     """
-    ranks = ranked(items)[:most]
-    logits = np.array([rank.logit for rank in ranks], dtype=np.float32)
-    scores = numbers(logits if raw else sigmoid(logits))
-    return [(rank.place, score) for rank, score in zip(ranks, scores, strict=True)]
+
+    most: int | None
+    scored: Literal["own", "logits", "sigmoid"]
+    texts: Sequence[str]
+
+    def best(self, encoded: Encoded) -> Iterator[tuple[int, float, str | None]]:
+        """Yield each text's place, its score and the text, best first; ties keep their order."""
+        classes = [of_kind(item.task, Classes) for item in encoded.items]
+        logits = np.array([one.logits[0] for one in classes], dtype=np.float32)
+        order = np.argsort(-logits, kind="stable")[: self.most]
+        scores = logits if self.scored == "logits" else sigmoid(logits)
+        if self.scored == "own":
+            scores = np.array([one.scores[0] for one in classes], dtype=np.float32)
+        for place, score in zip(order.tolist(), numbers(scores[order]), strict=True):
+            yield place, score, self.texts[place] if self.texts else None
+
+
+def best_classes(classes: Classes, scores: Array, most: int | None = None) -> list[dict[str, Any]]:
+    """Return classes with their scores, best first; ties keep their order."""
+    rows = zip(numbers(scores), classes.labels, strict=True)
+    best = sorted(rows, key=lambda row: -row[0])[:most]
+    return [{"score": score, "label": label} for score, label in best]
 
 
 def sigmoid(logits: Array) -> Array:

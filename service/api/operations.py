@@ -1,6 +1,7 @@
 """Every route as the API document shows it: what it takes, answers and may refuse."""
 
 from collections.abc import Mapping
+from functools import partial
 from importlib.resources import files
 from typing import Any, Literal, NamedTuple
 
@@ -9,39 +10,23 @@ import yaml
 from service import refusals
 from service.api import infinity, openai, questions, rerank, tei, tei_tasks
 from service.api.dialect import ALWAYS, ENCODING, TAKING, Parse, Wording
-from service.api.infinity import (
-    ClassifyRequest,
-    InfinityEmbeddingsRequest,
-    InfinityRerankRequest,
-)
 from service.api.native import call as native
-from service.api.native.call import EncodeRequest
-from service.api.open_inference import call as inference_protocol
+from service.api.open_inference import call as open_inference
 from service.api.open_inference.tensors import InferRequest
-from service.api.openai import EmbeddingsRequest
-from service.api.questions import ComparisonRequest, MaxsimRequest
-from service.api.rerank import RerankRequest
 from service.api.teaching.request import AttendBody, ExplainRequest
-from service.api.tei import (
-    DecodeRequest,
-    EmbedAllRequest,
-    EmbedRequest,
-    SimilarityRequest,
-    TokenizeRequest,
-)
-from service.api.tei_tasks import PredictRequest, RankRequest
 from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, SAFETENSORS
 from service.observe.families import INPUTS, NO_INPUT, OF_ONE_KIND, OF_TEXT, OF_TOKENS, PROBE
 from service.observe.metrics import OPENMETRICS, TEXT
 from service.page import site
 from service.refusals import MEDIA_TYPE, REFUSALS
 
-# what types cannot express: examples, parameters, longer descriptions
+# what types cannot express: a sentence for each route, examples, parameters, descriptions
 NOTES: dict[str, Any] = yaml.safe_load(files("service.api").joinpath("notes.yaml").read_bytes())
 INFER_MODEL, VERSION_PART = "/v2/models/{model}", "/versions/{version}"
 PART = "/page/"  # prefix of the attention page's files
 BYTES = {"type": "string", "format": "binary"}
-FILE = {**BYTES, "description": NOTES["file"]}
+FILE, FILE_ANSWER = {SAFETENSORS: {**BYTES, "description": NOTES["file"]}}, {SAFETENSORS: BYTES}
+OCTETS_AFTER = {INFERENCE_HEADER: {"schema": {"type": "integer"}, "description": "of octets"}}
 
 
 class Api(NamedTuple):
@@ -85,18 +70,17 @@ class Operation(NamedTuple):
     """
 
     method: str
-    path: str
-    summary: str
     api: Api
+    path: str
     answer: str = ""
     request: Any = None
     parse: Parse | None = None
-    handler: str = ""
+    inputs: tuple[str, ...] = NO_INPUT
     media: Mapping[str, Any] = {}
     answer_media: Mapping[str, Any] = {}
+    handler: str = ""
     headers: Mapping[str, Any] = {}
     codes: tuple[str, ...] = ()
-    inputs: tuple[str, ...] = NO_INPUT
     metric: str = ""
     trusted: bool = True
     public: Literal["always", "public_metrics", "public_docs"] | None = None
@@ -127,367 +111,140 @@ NEVER = frozenset(  # answered to an encoding: only other inputs and forms cause
 EMBEDDING_CODES = (*ENCODING, "model_not_found")
 INFERRING = tuple(code for code in REFUSALS if code not in NEVER)
 TASKS = (*ENCODING, "task_not_found")
-INFER_STATUSES = {code: inference_protocol.status(code) for code in REFUSALS}
+INFER_STATUSES = {code: open_inference.status(code) for code in REFUSALS}
 
 NATIVE = Api("Headlight", "Problem", {}, READING, ALL, native.problem, MEDIA_TYPE)
 OPENAI = Api("OpenAI", "OpenAIError", refusals.OPENAI, ALWAYS, EMBEDDING_CODES, openai.problem)
 TEI = Api("Text Embeddings Inference", "TEIError", refusals.TEI, READING, ENCODING, tei.problem)
 TEI_TASKS = Api(TEI.name, "TEIError", refusals.TEI, READING, TASKS, tei.problem)
-INFINITY = Api(
-    "Infinity",
-    "InfinityError",
-    refusals.INFINITY,
-    READING,
-    (*TASKS, "model_not_found"),
-    infinity.problem,
-)
+RANKING = (*TASKS, "model_not_found")
+INFINITY = Api("Infinity", "InfinityError", refusals.INFINITY, READING, RANKING, infinity.problem)
 TEI_RERANK = Api(
     TEI.name,
     "TEIError | InfinityError",
     refusals.TEI,
     READING,
-    INFINITY.body_codes,
+    RANKING,
     tei_tasks.rerank_problem,
     shared_statuses=refusals.INFINITY,
 )
-RERANK = Api(
-    "Rerank (Jina, Cohere)",
-    "RerankError",
-    {},
-    READING,
-    (*TASKS, "model_not_found"),
-    rerank.problem,
-)
+RERANK = Api("Rerank (Jina, Cohere)", "RerankError", {}, READING, RANKING, rerank.problem)
 INFER = Api(
     "Open Inference Protocol",
     "InferError",
     INFER_STATUSES,
     INFER_READING,
     INFERRING,
-    inference_protocol.problem,
+    open_inference.problem,
 )
+
+_get, _post = partial(Operation, "get"), partial(Operation, "post")
+# our own, answered as a file too
+_asks = partial(_post, NATIVE, inputs=INPUTS, media=FILE, answer_media=FILE_ANSWER)
 
 
 def _model(path: str) -> tuple[Operation, ...]:
     """Return the Open Inference Protocol's routes for a model, whose path may name its version."""
+    infer = (f"{path}/infer", "InferAnswer", InferRequest, open_inference.parse, OF_ONE_KIND)
+    octets = {OCTETS: BYTES}
     return (
-        Operation(
-            "get", path, "The model's inputs and outputs", INFER, "InferModel", handler="metadata"
-        ),
-        Operation(
-            "get",
-            f"{path}/ready",
-            "As the server is",
-            INFER,
-            "InferReady",
-            handler="model_ready",
-            metric=PROBE,
-        ),
-        Operation(
-            "post",
-            f"{path}/infer",
-            "Encode texts, token ids or embeddings: the outputs named, and no others",
-            INFER,
-            "InferAnswer",
-            InferRequest,
-            media={OCTETS: BYTES},
-            answer_media={OCTETS: BYTES},
-            headers={INFERENCE_HEADER: {"schema": {"type": "integer"}, "description": "of octets"}},
-            inputs=OF_ONE_KIND,
-            parse=inference_protocol.parse,
-        ),
+        _get(INFER, path, "InferModel", handler="metadata"),
+        _get(INFER, f"{path}/ready", "InferReady", handler="model_ready", metric=PROBE),
+        _post(INFER, *infer, octets, octets, headers=OCTETS_AFTER),
     )
 
 
+COMPARED, MATCHED = questions.ComparisonRequest, questions.MaxsimRequest
+EMBED, EMBED_ALL = tei.EmbedRequest, tei.EmbedAllRequest
+EITHER_RANK = tei_tasks.RankRequest | infinity.InfinityRerankRequest
+EMBEDDINGS = infinity.InfinityEmbeddingsRequest
+PROMETHEUS = dict.fromkeys(form.partition(";")[0] for form in (TEXT, OPENMETRICS))
+LATE = ("overloaded", "deadline_unreachable", "deadline_exceeded")
 OPERATIONS = (
-    Operation(
-        "post",
-        "/v1/encode",
-        "Encode texts, token ids or embeddings, with the attention asked for",
+    _asks("/v1/encode", "Answer | Priced", native.EncodeRequest, native.parse),
+    _asks("/v1/similarity", "Compared | Priced", COMPARED, questions.similarity),
+    _asks("/v1/maxsim", "Matched | Priced", MATCHED, questions.maxsim),
+    _post(NATIVE, "/v1/attend", "Attended", AttendBody, handler="attend"),
+    _post(NATIVE, "/v1/explain", "Explained", ExplainRequest, None, OF_TEXT, handler="explain"),
+    _get(NATIVE, "/v1/heads", "Heads", codes=(*READING, *LATE), handler="heads"),
+    _get(NATIVE, "/live", "Live", public="always", handler="live", trusted=False),
+    _get(NATIVE, "/ready", "Ready", public="always", handler="ready"),
+    _get(NATIVE, "/info", "Info", handler="info"),
+    _get(
         NATIVE,
-        "Answer | Priced",
-        EncodeRequest,
-        media={SAFETENSORS: FILE},
-        answer_media={SAFETENSORS: BYTES},
-        inputs=INPUTS,
-        parse=native.parse,
-    ),
-    Operation(
-        "post",
-        "/v1/similarity",
-        "Why one text is like others: each cosine, and the pairs of tokens that make it",
-        NATIVE,
-        "Compared | Priced",
-        ComparisonRequest,
-        media={SAFETENSORS: FILE},
-        answer_media={SAFETENSORS: BYTES},
-        inputs=INPUTS,
-        parse=questions.similarity,
-    ),
-    Operation(
-        "post",
-        "/v1/maxsim",
-        "Many vectors: how well each document answers a query, and which tokens match",
-        NATIVE,
-        "Matched | Priced",
-        MaxsimRequest,
-        media={SAFETENSORS: FILE},
-        answer_media={SAFETENSORS: BYTES},
-        inputs=INPUTS,
-        parse=questions.maxsim,
-    ),
-    Operation(
-        "post",
-        "/v1/attend",
-        "The bare mechanism: queries, keys and values, or scores and values, mixed by head",
-        NATIVE,
-        "Attended",
-        AttendBody,
-        handler="attend",
-    ),
-    Operation(
-        "post",
-        "/v1/explain",
-        "One text through one layer, every step of it",
-        NATIVE,
-        "Explained",
-        ExplainRequest,
-        inputs=OF_TEXT,
-        handler="explain",
-    ),
-    Operation(
-        "get",
-        "/v1/heads",
-        "What each head of the model does, as measured",
-        NATIVE,
-        "Heads",
-        codes=(*READING, "overloaded", "deadline_unreachable", "deadline_exceeded"),
-        handler="heads",
-    ),
-    Operation(
-        "get",
-        "/live",
-        "The process answers",
-        NATIVE,
-        "Live",
-        public="always",
-        handler="live",
-        trusted=False,
-    ),
-    Operation(
-        "get",
-        "/ready",
-        "The forward path lately proved itself",
-        NATIVE,
-        "Ready",
-        public="always",
-        handler="ready",
-    ),
-    Operation("get", "/info", "The model and its limits", NATIVE, "Info", handler="info"),
-    Operation(
-        "get",
         "/metrics",
-        "Every replica's metrics, as Prometheus text or OpenMetrics",
-        NATIVE,
-        answer_media=dict.fromkeys(form.partition(";")[0] for form in (TEXT, OPENMETRICS)),
+        answer_media=PROMETHEUS,
         codes=(*ALWAYS, "out_of_range"),
         public="public_metrics",
         handler="metrics",
         trusted=False,
     ),
-    Operation(
-        "get",
-        "/metrics/targets",
-        "Where Prometheus finds each replica by itself",
+    _get(
         NATIVE,
+        "/metrics/targets",
         "Targets",
         codes=(*READING, "not_found"),
         public="public_metrics",
         handler="targets",
         metric="/metrics",
     ),
-    Operation(
-        "post",
+    _post(
+        OPENAI,
         "/v1/embeddings",
-        "OpenAI: one vector for each input",
-        OPENAI,
         "EmbeddingsAnswer",
-        EmbeddingsRequest,
-        inputs=OF_TOKENS,
-        parse=openai.parse,
+        openai.EmbeddingsRequest,
+        openai.parse,
+        OF_TOKENS,
     ),
-    Operation(
-        "get", "/v1/models", "OpenAI: the model that is served", OPENAI, "Models", handler="models"
-    ),
-    Operation(
-        "get",
-        "/v1/models/{id}",
-        "OpenAI: a model by its name",
-        OPENAI,
-        "Model",
-        codes=(*ALWAYS, "model_not_found"),
-        handler="model",
-    ),
-    Operation(
-        "post",
-        "/",
-        "TEI: as POST /embed",
-        TEI,
-        "Vectors",
-        EmbedRequest,
-        inputs=OF_TOKENS,
-        parse=tei_tasks.main,
-        metric="/embed",
-    ),
-    Operation(
-        "post",
-        "/embed",
-        "TEI: one vector for each input",
-        TEI,
-        "Vectors",
-        EmbedRequest,
-        inputs=OF_TOKENS,
-        parse=tei.embed,
-    ),
-    Operation(
-        "post",
-        "/embed_all",
-        "TEI: a vector for each token of each input",
-        TEI,
-        "TokenVectors",
-        EmbedAllRequest,
-        inputs=OF_TOKENS,
-        parse=tei.embed_all,
-    ),
-    Operation(
-        "post",
-        "/similarity",
-        "TEI: the cosine of one sentence with each of others",
-        TEI,
-        "Similarities",
-        SimilarityRequest,
-        inputs=OF_TEXT,
-        parse=tei.similarity,
-    ),
-    Operation(
-        "post",
-        "/tokenize",
-        "TEI: texts as tokens",
-        TEI,
-        "Pieces",
-        TokenizeRequest,
-        codes=TAKING,
-        handler="tokenize",
-    ),
-    Operation(
-        "post",
-        "/decode",
-        "TEI: token ids as texts",
-        TEI,
-        "Texts",
-        DecodeRequest,
-        codes=TAKING,
-        handler="decode",
-    ),
-    Operation(
-        "post",
-        "/rerank",
-        "TEI, Infinity: texts or documents by how well they answer a query",
-        TEI_RERANK,
-        "Ranks | InfinityRanks",
-        RankRequest | InfinityRerankRequest,
-        inputs=OF_TEXT,
-        parse=tei_tasks.rerank,
-    ),
-    Operation(
-        "post",
-        "/embeddings",
-        "Infinity, TEI: one vector for each input",
+    _get(OPENAI, "/v1/models", "Models", handler="models"),
+    _get(OPENAI, "/v1/models/{id}", "Model", codes=(*ALWAYS, "model_not_found"), handler="model"),
+    _post(TEI, "/", "Vectors", EMBED, tei_tasks.main, OF_TOKENS, metric="/embed"),
+    _post(TEI, "/embed", "Vectors", EMBED, tei.embed, OF_TOKENS),
+    _post(TEI, "/embed_all", "TokenVectors", EMBED_ALL, tei.embed_all, OF_TOKENS),
+    _post(TEI, "/similarity", "Similarities", tei.SimilarityRequest, tei.similarity, OF_TEXT),
+    _post(TEI, "/tokenize", "Pieces", tei.TokenizeRequest, codes=TAKING, handler="tokenize"),
+    _post(TEI, "/decode", "Texts", tei.DecodeRequest, codes=TAKING, handler="decode"),
+    _post(TEI_RERANK, "/rerank", "Ranks | InfinityRanks", EITHER_RANK, tei_tasks.rerank, OF_TEXT),
+    _post(
         INFINITY,
+        "/embeddings",
         "InfinityEmbeddings",
-        InfinityEmbeddingsRequest,
-        inputs=OF_TOKENS,
-        parse=infinity.embeddings,
+        EMBEDDINGS,
+        infinity.embeddings,
+        OF_TOKENS,
         metric="/v1/embeddings",
     ),
-    Operation(
-        "post",
+    _post(
+        INFINITY,
         "/classify",
-        "Infinity: the classes of each text",
-        INFINITY,
         "InfinityClasses",
-        ClassifyRequest,
-        inputs=OF_TEXT,
-        parse=infinity.classify,
+        infinity.ClassifyRequest,
+        infinity.classify,
+        OF_TEXT,
     ),
-    Operation(
-        "get",
-        "/models",
-        "Infinity: the model that is served",
-        INFINITY,
-        "InfinityModels",
-        handler="infinity_models",
+    _get(INFINITY, "/models", "InfinityModels", handler="infinity_models"),
+    _post(
+        TEI_TASKS, "/predict", "Predictions", tei_tasks.PredictRequest, tei_tasks.predict, OF_TEXT
     ),
-    Operation(
-        "post",
-        "/predict",
-        "TEI: the classes of texts and pairs",
-        TEI_TASKS,
-        "Predictions",
-        PredictRequest,
-        inputs=OF_TEXT,
-        parse=tei_tasks.predict,
+    _post(
+        TEI_TASKS, "/embed_sparse", "SparseVectors", EMBED_ALL, tei_tasks.embed_sparse, OF_TOKENS
     ),
-    Operation(
-        "post",
-        "/embed_sparse",
-        "TEI: a sparse vector for each input",
-        TEI_TASKS,
-        "SparseVectors",
-        EmbedAllRequest,
-        inputs=OF_TOKENS,
-        parse=tei_tasks.embed_sparse,
-    ),
-    *(
-        Operation(
-            "post",
-            path,
-            "Documents by how well they answer a query",
-            RERANK,
-            "RerankAnswer",
-            RerankRequest,
-            inputs=OF_TEXT,
-            parse=parse,
-        )
-        for path, parse in (("/v1/rerank", rerank.jina), ("/v2/rerank", rerank.cohere))
-    ),
-    Operation(
-        "get", "/health", "TEI: as GET /ready", TEI, public="always", handler="health", metric=PROBE
-    ),
-    Operation(
-        "get",
-        "/v2",
-        "The server, and what it can beyond the protocol",
+    _post(RERANK, "/v1/rerank", "RerankAnswer", rerank.RerankRequest, rerank.jina, OF_TEXT),
+    _post(RERANK, "/v2/rerank", "RerankAnswer", rerank.RerankRequest, rerank.cohere, OF_TEXT),
+    _get(TEI, "/health", public="always", handler="health", metric=PROBE),
+    _get(INFER, "/v2", "InferServer", handler="server"),
+    _get(
         INFER,
-        "InferServer",
-        handler="server",
-    ),
-    Operation(
-        "get",
         "/v2/health/live",
-        "The process answers",
-        INFER,
         "InferLive",
         public="always",
         handler="server_live",
         metric="/live",
         trusted=False,
     ),
-    Operation(
-        "get",
-        "/v2/health/ready",
-        "The forward path lately proved itself",
+    _get(
         INFER,
+        "/v2/health/ready",
         "InferReady",
         public="always",
         handler="server_ready",
@@ -497,35 +254,10 @@ OPERATIONS = (
     *_model(INFER_MODEL),
 )
 # the pages on which the document itself is read
+_page = partial(Operation, "get", public="always", metric="/docs")
 PAGES = (
-    Operation("get", "/docs", "The API for people", NATIVE, public="public_docs", handler="docs"),
-    Operation(
-        "get",
-        "/openapi.json",
-        "The API for programs",
-        NATIVE,
-        public="public_docs",
-        handler="openapi",
-    ),
-    Operation(
-        "get",
-        "/",
-        "What every head attends to, for people",
-        TEI,
-        public="always",
-        handler="page",
-        metric="/docs",
-    ),
-    *(
-        Operation(
-            "get",
-            PART + name,
-            "A part of GET /",
-            TEI,
-            public="always",
-            handler="part",
-            metric="/docs",
-        )
-        for name in site.PARTS
-    ),
+    _get(NATIVE, "/docs", public="public_docs", handler="docs"),
+    _get(NATIVE, "/openapi.json", public="public_docs", handler="openapi"),
+    _page(TEI, "/", handler="page"),
+    *(_page(TEI, PART + name, handler="part") for name in site.PARTS),
 )

@@ -1,6 +1,7 @@
 """POST /v1/similarity and POST /v1/maxsim: our own wire, JSON or safetensors."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, LiteralString
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator, model_validator
@@ -36,8 +37,14 @@ def _single(value: str | native.Item) -> str | native.Item:
     return value
 
 
+def _some(inputs: list[str | native.Item]) -> list[str | native.Item]:
+    if not inputs:
+        raise PydanticCustomError("batch_empty", NONE)
+    return inputs
+
+
 Single = Annotated[Input, AfterValidator(_single)]
-Singles = TypeAliasType("Singles", Annotated[list[Single], FailFast()])
+Singles = TypeAliasType("Singles", Annotated[list[Single], FailFast(), AfterValidator(_some)])
 
 
 class PromptNames(Wire):
@@ -90,9 +97,7 @@ class ComparisonRequest(Wire):
 
     @field_validator("right")
     @classmethod
-    def _some(cls, right: list[str | native.Item]) -> list[str | native.Item]:
-        if not right:
-            raise PydanticCustomError("batch_empty", NONE)
+    def _few(cls, right: list[str | native.Item]) -> list[str | native.Item]:
         if len(right) > MOST_RIGHT:
             size = {"count": f"{len(right):,}", "most": MOST_RIGHT}
             raise PydanticCustomError("batch_too_large", MANY, size)
@@ -107,18 +112,15 @@ class ComparisonRequest(Wire):
             raise PydanticCustomError("number_and_form", SCORE)
         return self
 
-    def names(self) -> tuple[str | None, str | None]:
-        """Return the prompt of each side."""
-        if isinstance(self.prompt_name, PromptNames):
-            return self.prompt_name.left, self.prompt_name.right
-        return self.prompt_name, self.prompt_name
-
     def plain(self, layout: encode.Layout) -> encode.Request:
         """Return the encoding that it needs: the left text first, then those on the right.
 
         It asks for pooled vectors and, for more than a score, for those of tokens.
         """
-        left, right = self.names()
+        names = self.prompt_name
+        left, right = (
+            (names.left, names.right) if isinstance(names, PromptNames) else (names, names)
+        )
         score = self.form == "score"
         return encode.Request(
             model=self.model,
@@ -175,22 +177,12 @@ class MaxsimRequest(Wire):
     encoding: Literal["json", "base64"] = "json"
     """How arrays are written: as JSON numbers, or each as one base64 string."""
 
-    @field_validator("documents")
-    @classmethod
-    def _some(cls, documents: list[str | native.Item]) -> list[str | native.Item]:
-        if not documents:
-            raise PydanticCustomError("batch_empty", NONE)
-        return documents
-
-    def names(self) -> tuple[str | None, str | None]:
-        """Return the prompt of each side."""
-        if isinstance(self.prompt_name, SidePrompts):
-            return self.prompt_name.query, self.prompt_name.document
-        return self.prompt_name, self.prompt_name
-
     def plain(self, layout: encode.Layout) -> encode.Request:
         """Return the encoding that it needs: the query's many vectors, then each document's."""
-        query, document = self.names()
+        names = self.prompt_name
+        query, document = (
+            (names.query, names.document) if isinstance(names, SidePrompts) else (names, names)
+        )
         return encode.Request(
             model=self.model,
             inputs=[as_input(self.query), *map(as_input, self.documents)],
@@ -207,99 +199,66 @@ class MaxsimRequest(Wire):
         )
 
 
-PAIRS = "pairs."  # prefix of the names of the arrays in one table
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison(native.NativeCall):
+    """A request of POST /v1/similarity or POST /v1/maxsim: one input, and others compared with it.
 
+    Args:
+        one, others: what the answer calls them.
+        table: the prefix of the names of the arrays that are one table.
+    """
 
-class Similarity(native.NativeCall):
-    """A request of POST /v1/similarity."""
+    one: str
+    others: str
+    table: str
 
     def tree(self, encoded: Encoded) -> dict[str, Any]:
-        left, *right = encoded.items
-        trees = Each(_tree(item, self.request.encoding) for item in right)
-        return {**encoded.preamble, "left": left.facts, "right": trees, "usage": encoded.usage}
+        one, *others = encoded.items
+        return self._told(encoded, one, Each(map(self._tree, others)))
 
     def file(self, encoded: Encoded) -> Iterator[bytes]:
-        left, *right = encoded.items
-        facts = {"left": left.facts, "right": [item.facts for item in right]}
-        told = {**encoded.preamble, **facts, "usage": encoded.usage}
-        return answer.as_file(told, dict(_tensors(right)))
-
-
-def similarity(body: bytes, sent: Sent, served: Served) -> Similarity:
-    """Read a request.
-
-    Raises:
-        Refused, ValidationError: what service/refusals.py gives a status.
-    """
-    accept, request = native.read(body, sent, served, ComparisonRequest)
-    written = native.layout(request.encoding, accept)
-    return Similarity(request=request.plain(written), media_type=accept)
-
-
-def _tensors(right: list[Item]) -> Iterator[tuple[str, answer.Array]]:
-    """Yield the arrays of each text on the right, by its number."""
-    for index, item in enumerate(right):
-        for name, array in item.arrays.items():
-            yield f"{index}.{name}", array
-
-
-def _tree(item: Item, encoding: str) -> dict[str, Any]:
-    """Return one text on the right as nested dicts with arrays as leaves."""
-    tree: dict[str, Any] = {**item.facts}
-    tree |= {name: array for name, array in item.arrays.items() if not name.startswith(PAIRS)}
-    columns = {
-        name.removeprefix(PAIRS): array
-        for name, array in item.arrays.items()
-        if name.startswith(PAIRS)
-    }
-    if columns:
-        tree["pairs"] = columns if encoding == "base64" else Records(columns, named=False)
-    return tree
-
-
-MATCHES = "matches."  # prefix of the names of the arrays of one document
-
-
-class Matching(native.NativeCall):
-    """A request of POST /v1/maxsim."""
-
-    def tree(self, encoded: Encoded) -> dict[str, Any]:
-        query, *documents = encoded.items
-        results = Each(_match_tree(item, self.request.encoding) for item in documents)
-        return {
-            **encoded.preamble,
-            "query": query.facts,
-            "results": results,
-            "usage": encoded.usage,
+        one, *others = encoded.items
+        arrays = {
+            f"{item.facts.get('index', place)}.{name}": array  # as in the request
+            for place, item in enumerate(others)
+            for name, array in item.arrays.items()
         }
+        return answer.as_file(self._told(encoded, one, [item.facts for item in others]), arrays)
 
-    def file(self, encoded: Encoded) -> Iterator[bytes]:
-        query, *documents = encoded.items
-        facts = {"query": query.facts, "results": [item.facts for item in documents]}
-        told = {**encoded.preamble, **facts, "usage": encoded.usage}
-        return answer.as_file(told, dict(_match_tensors(documents)))
+    def _told(self, encoded: Encoded, one: Item, others: Any) -> dict[str, Any]:
+        sides = {self.one: one.facts, self.others: others}
+        return {**encoded.preamble, **sides, "usage": encoded.usage}
+
+    def _tree(self, item: Item) -> dict[str, Any]:
+        """Return one of the others as nested dicts with arrays as leaves."""
+        tree: dict[str, Any] = {**item.facts}
+        columns = dict[str, answer.Array]()
+        for name, array in item.arrays.items():
+            short = name.removeprefix(self.table)
+            (tree if short == name else columns)[short] = array
+        if columns:
+            binary = self.request.encoding == "base64"
+            tree[self.table[:-1]] = columns if binary else Records(columns, named=False)
+        return tree
 
 
-def maxsim(body: bytes, sent: Sent, served: Served) -> Matching:
-    """Read a request.
+def similarity(body: bytes, sent: Sent, served: Served) -> Comparison:
+    """Read a request of POST /v1/similarity.
 
     Raises:
         Refused, ValidationError: what service/refusals.py gives a status.
     """
-    accept, request = native.read(body, sent, served, MaxsimRequest)
-    written = native.layout(request.encoding, accept)
-    return Matching(request=request.plain(written), media_type=accept)
+    accept, asked = native.read(body, sent, served, ComparisonRequest)
+    request = asked.plain(native.layout(asked.encoding, accept))
+    return Comparison(
+        request=request, media_type=accept, one="left", others="right", table="pairs."
+    )
 
 
-def _match_tensors(documents: list[Item]) -> Iterator[tuple[str, answer.Array]]:
-    """Yield the arrays of each document, by its number in the request."""
-    for item in documents:
-        for name, array in item.arrays.items():
-            yield f"{item.facts['index']}.{name}", array
-
-
-def _match_tree(item: Item, encoding: str) -> dict[str, Any]:
-    """Return one document as nested dicts with arrays as leaves."""
-    columns = {name.removeprefix(MATCHES): array for name, array in item.arrays.items()}
-    matches = columns if encoding == "base64" else Records(columns, named=False)
-    return {**item.facts, "matches": matches}
+def maxsim(body: bytes, sent: Sent, served: Served) -> Comparison:
+    """Read a request of POST /v1/maxsim; raises as `similarity` does."""
+    accept, asked = native.read(body, sent, served, MaxsimRequest)
+    request = asked.plain(native.layout(asked.encoding, accept))
+    return Comparison(
+        request=request, media_type=accept, one="query", others="results", table="matches."
+    )

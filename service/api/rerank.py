@@ -4,20 +4,16 @@ Scores use the checkpoint's own activation, as in sentence-transformers' CrossEn
 Sources of the request: both APIs' references.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
-import numpy as np
 import orjson
 from pydantic import Discriminator, Field, Tag
 from pydantic.types import FailFast
 from typing_extensions import TypeAliasType
 
-from service.api.dialect import JSONCall, Problem, Sent, Served, sentence
-from service.api.inputs import ranked, ranking_request, relocate
+from service.api.dialect import Problem, Sent, Served, sentence
+from service.api.inputs import Ranking, ranking_request, relocate
 from service.encode.answer import JSON, Each, Encoded
-from service.encode.shown import numbers
 from service.refusals import Refused
 from service.wire import Wire
 
@@ -66,29 +62,24 @@ class RerankRequest(Wire):
     refused."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reranking(JSONCall):
-    """A request.
-
-    Args:
-        most: results to return.
-        texts: to return with the results, if any.
-    """
-
-    most: int | None
-    texts: Sequence[str]
+class Reranking(Ranking):
+    """A request."""
 
     def tree(self, encoded: Encoded) -> dict[str, Any]:
-        ranks = ranked(encoded.items)[: self.most]
-        scores = numbers(np.array([rank.score for rank in ranks], dtype=np.float32))
-        rows = zip(ranks, scores, strict=True)
-        results = Each((self._result(rank.place, score) for rank, score in rows), plain=True)
+        results = (
+            {"index": place, "relevance_score": score, **_document(text)}
+            for place, score, text in self.best(encoded)
+        )
         usage = {"total_tokens": encoded.usage["tokens"]}
-        return {"model": encoded.preamble["model"], "results": results, "usage": usage}
+        return {
+            "model": encoded.preamble["model"],
+            "results": Each(results, plain=True),
+            "usage": usage,
+        }
 
-    def _result(self, place: int, score: float) -> dict[str, Any]:
-        told = {"index": place, "relevance_score": score}
-        return {**told, "document": {"text": self.texts[place]}} if self.texts else told
+
+def _document(text: str | None) -> dict[str, Any]:
+    return {} if text is None else {"document": {"text": text}}
 
 
 def jina(body: bytes, sent: Sent, served: Served) -> Reranking:
@@ -127,6 +118,7 @@ def _parse(body: bytes, served: Served, *, documents: bool) -> Reranking:
     return Reranking(
         request=native,
         most=request.top_n,
+        scored="own",
         texts=texts if documents else (),
     )
 

@@ -4,7 +4,6 @@ Scores are computed as in TEI, whatever the checkpoint's own activation: softmax
 classes, sigmoid for one; logits if `raw_scores` asks for them. Sources as in tei.py.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -15,7 +14,16 @@ from typing_extensions import TypeAliasType
 
 from service.api import infinity, tei
 from service.api.dialect import Call, JSONCall, Problem, Sent, Served
-from service.api.inputs import Strings, Text, Texts, best_ranks, ranking_request, relocate, sigmoid
+from service.api.inputs import (
+    Ranking,
+    Strings,
+    Text,
+    Texts,
+    best_classes,
+    ranking_request,
+    relocate,
+    sigmoid,
+)
 from service.api.tei import EmbedAllRequest, Side
 from service.encode.answer import Array, Each, Encoded, Item
 from service.encode.request import Classify, Input, Request, Sparse
@@ -98,35 +106,19 @@ class Prediction(JSONCall):
         return next(predicted) if self.single else Each(predicted, plain=True)
 
     def _predicted(self, item: Item) -> list[dict[str, Any]]:
-        """Return the classes, best first; ties keep their order."""
         classes = of_kind(item.task, Classes)
-        scores = _scores(classes.logits, self.function)
-        rows = zip(numbers(scores), classes.labels, strict=True)
-        best = sorted(rows, key=lambda row: -row[0])[: self.most]
-        return [{"score": score, "label": label} for score, label in best]
+        return best_classes(classes, _scores(classes.logits, self.function), self.most)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranks(JSONCall):
-    """A request of POST /rerank.
-
-    Args:
-        most: ranks to return.
-        raw: whether scores are logits.
-        texts: to return with the ranks, if any.
-    """
-
-    most: int | None
-    raw: bool
-    texts: Sequence[str]
+class Ranks(Ranking):
+    """A request of POST /rerank."""
 
     def tree(self, encoded: Encoded) -> Each:
-        ranks = best_ranks(encoded.items, self.most, self.raw)
-        return Each((self._rank(place, score) for place, score in ranks), plain=True)
-
-    def _rank(self, place: int, score: float) -> dict[str, Any]:
-        text = {"text": self.texts[place]} if self.texts else {}
-        return {"index": place, **text, "score": score}
+        ranks = (
+            {"index": place, **({} if text is None else {"text": text}), "score": score}
+            for place, score, text in self.best(encoded)
+        )
+        return Each(ranks, plain=True)
 
 
 class SparseVectors(JSONCall):
@@ -191,7 +183,8 @@ def _rerank(body: bytes, served: Served) -> Ranks:
     most = served.most_json
     native = ranking_request(request.query, request.texts, "texts", most, truncate=truncate)
     texts = request.texts if request.return_text else ()
-    return Ranks(request=native, most=request.top_n, raw=request.raw_scores, texts=texts)
+    scored: Literal["logits", "sigmoid"] = "logits" if request.raw_scores else "sigmoid"
+    return Ranks(request=native, most=request.top_n, scored=scored, texts=texts)
 
 
 def embed_sparse(body: bytes, sent: Sent, served: Served) -> SparseVectors:
