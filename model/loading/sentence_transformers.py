@@ -3,7 +3,7 @@
 modules.json                    Transformer, Pooling, and the layers of pipeline/layers.py;
                                 a WeightedLayerPooling between: pipeline/layers.py
 1_Pooling/config.json           how token vectors become one
-sentence_bert_config.json       the longest sequence, lower-casing; its arguments: texts/
+sentence_bert_config.json       the longest sequence, lower-casing; its arguments: modules.py
 config_sentence_transformers.json   prompts: what goes before a text, by name
 """
 

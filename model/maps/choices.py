@@ -24,7 +24,7 @@ FIELDS = (  # of the form stats
 
 
 def by_layer(heads: Any) -> Any:
-    """Heads that are named, "L5H11" or a list of such, by layer; anything else as it is.
+    """Return heads that are named, "L5H11" or a list of such, by layer; anything else as it is.
 
     Example:
         >>> by_layer(["L5H11", "L0H5", "L5H2"])

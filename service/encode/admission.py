@@ -94,7 +94,7 @@ def held(inputs: Sequence[Input], works: Sequence[Work] = ()) -> int:
 
 
 def _held(item: Input) -> int:
-    """Bytes of what an input holds."""
+    """Count the bytes of what an input holds."""
     size = sum(getsizeof(text) for text in (item.text, item.pair) if text is not None)
     size += ID_BYTES * len(item.token_ids or ()) + TYPE_BYTES * len(item.token_type_ids or ())
     if isinstance(item.embeddings, np.ndarray):
@@ -136,7 +136,7 @@ class Admission:
     async def follow(
         self, course: Course, deadline: float, record: Record
     ) -> tuple[Outcome, Timing]:
-        """The same for works that follow from others' results; all are admitted, or none.
+        """Run as `run` does works that follow from others' results; all are admitted, or none.
 
         Args:
             record: of the request, which the works carry.

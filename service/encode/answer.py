@@ -44,7 +44,7 @@ class Identity:
     numerics: str
 
     def preamble(self, dtype: str) -> dict[str, str]:
-        """What every answer says of it."""
+        """Return what every answer says of it."""
         return {
             "model": self.model,
             "weights": self.weights,
@@ -113,7 +113,7 @@ class Records(NamedTuple):  # and no dataclass, which orjson would write by itse
     named: bool = True
 
     def pieces(self) -> Iterator[list[Any]]:
-        """The rows, some at a time."""
+        """Yield the rows, some at a time."""
         for first in range(0, len(next(iter(self.columns.values()))), PIECE_ROWS):
             columns = (array[first : first + PIECE_ROWS] for array in self.columns.values())
             rows = zip(*(column.tolist() for column in columns), strict=True)
@@ -133,7 +133,7 @@ class Each(NamedTuple):
 
 
 def cast(array: Array, dtype: str) -> Array:
-    """A float32 array in the dtype asked for.
+    """Return a float32 array in the dtype asked for.
 
     Raises:
         NotFinite: float16 cannot hold a number of it.
@@ -170,7 +170,7 @@ def in_pieces(tree: Any, encoding: str = "json") -> Iterator[bytes]:
 
 
 def as_safetensors(encoded: Encoded) -> Iterator[bytes]:
-    """An answer as one safetensors file, in pieces; its JSON stands in the metadata."""
+    """Yield an answer as one safetensors file, in pieces; its JSON stands in the metadata."""
     tensors: dict[str, Array] = {}
     data = []
     for index, item in enumerate(encoded.items):
@@ -180,7 +180,7 @@ def as_safetensors(encoded: Encoded) -> Iterator[bytes]:
 
 
 def as_file(told: Mapping[str, Any], tensors: Mapping[str, Array]) -> Iterator[bytes]:
-    """A safetensors file, in pieces.
+    """Yield a safetensors file, in pieces.
 
     The library's own writer copies every array three times. Source of the layout: safetensors'
     README, "Format"; wider numbers stand first, so that all are aligned.
@@ -203,12 +203,12 @@ def as_file(told: Mapping[str, Any], tensors: Mapping[str, Array]) -> Iterator[b
 
 
 def raw(array: Array) -> Iterator[bytes]:
-    """An array's bytes, little-endian, in pieces."""
+    """Yield an array's bytes, little-endian, in pieces."""
     return (bytes(piece) for piece in _pieces(array, PIECE_BYTES))
 
 
 def _pieces(array: Array, most: int) -> Iterator[memoryview]:
-    """The same in so many bytes each, and no copy where the array lies so already."""
+    """Yield the same in so many bytes each, without a copy where the array lies so already."""
     flat = np.ascontiguousarray(array).reshape(-1)
     step = most // flat.itemsize
     for first in range(0, flat.size, step):
@@ -217,7 +217,7 @@ def _pieces(array: Array, most: int) -> Iterator[memoryview]:
 
 
 async def collect(pieces: Iterator[bytes], turn: Lock) -> list[bytes]:
-    """A body, in pieces of PIECE_BYTES or more; other requests get a turn between them.
+    """Yield a body in pieces of PIECE_BYTES or more; other requests get a turn between them.
 
     It is never one string: that would take its bytes twice.
 
@@ -241,13 +241,13 @@ async def collect(pieces: Iterator[bytes], turn: Lock) -> list[bytes]:
 
 
 def _facts(item: Item) -> dict[str, Any]:
-    """What of one sequence is no array."""
+    """Return what of one sequence is no array."""
     facts = dict(item.facts) | (item.task.facts() if item.task else {})
     return {**facts, "attention": item.attention} if item.attention else facts
 
 
 def _arrays(item: Item) -> Iterator[tuple[str, Array]]:
-    """The arrays of one sequence by the names they have in a safetensors answer."""
+    """Return the arrays of one sequence by the names they have in a safetensors answer."""
     if item.pooled is not None:
         yield "pooled", item.pooled
     if item.tokens is not None:
@@ -262,7 +262,7 @@ def _arrays(item: Item) -> Iterator[tuple[str, Array]]:
 
 
 def _tree(item: Item) -> dict[str, Any]:
-    """One sequence as nested dicts with arrays as leaves."""
+    """Return one sequence as nested dicts with arrays as leaves."""
     tree: dict[str, Any] = dict(item.facts)
     if item.pooled is not None:
         tree["pooled"] = item.pooled
@@ -343,7 +343,7 @@ def _encoded(value: Any) -> Any:
 
 
 def numbers(array: Array) -> Iterator[bytes]:
-    """An array as nested lists of numbers, cut along its axes into pieces."""
+    """Yield an array as nested lists of numbers, cut along its axes into pieces."""
     if array.ndim > 1 and array[:1].nbytes > PIECE_BYTES:
         for index, part in enumerate(array):
             yield b"," if index else b"["
@@ -361,7 +361,7 @@ def numbers(array: Array) -> Iterator[bytes]:
 
 
 def _base64(array: Array) -> Iterator[bytes]:
-    """An array as {"shape", "dtype", "data"}, little-endian, in pieces."""
+    """Yield an array as {"shape", "dtype", "data"}, little-endian, in pieces."""
     facts = {"shape": array.shape, "dtype": array.dtype.name}
     yield orjson.dumps(facts)[:-1] + b',"data":"'
     yield from map(base64.b64encode, _pieces(array, BASE64_BYTES))

@@ -70,7 +70,7 @@ class Aside:
         return done
 
     def _has_room(self, owner: str, size: int) -> bool:
-        """Whether so much more of a key's may wait; what waits alone always may."""
+        """Tell whether so much more of a key's may wait; where nothing waits, it always may."""
         left, own = self._most - self.waiting, self._own[owner] + size
         return not self.waiting or (size <= left and (not owner or own <= SHARE * left))
 
@@ -81,7 +81,7 @@ class Aside:
 
 
 def once(work: Callable[[], Result]) -> Steps[Result]:
-    """Work of one step."""
+    """Make one step of a piece of work."""
     return work()
     yield
 

@@ -120,19 +120,19 @@ class Encodings:
 
 
 def _of_task(head: TaskHead | None, tokens: int, number: int) -> int:
-    """Bytes of what a head makes of so many tokens."""
+    """Count the bytes of what a task head makes of so many tokens."""
     if isinstance(head, Vectors):
         return head.bytes(tokens, number)
     return head.bytes(tokens) if head else 0
 
 
 def _numbers(pooling: Pooling | None, width: int) -> int:
-    """How many numbers a vector has."""
+    """Count the numbers of a vector."""
     return (pooling.dimensions or pooling.size(width)) if pooling else 0
 
 
 def _attention_bytes(selections: Sequence[Selection]) -> int:
-    """Bytes of attention in an answer, of the raw arrays."""
+    """Count the bytes of attention in an answer, of the raw arrays."""
     return sum(map(maps_price.price, selections))
 
 
@@ -141,14 +141,14 @@ def _selections(works: Sequence[Work]) -> list[Selection]:
 
 
 def _attention_offers(selections: Sequence[Selection], limit: int) -> list[Offer]:
-    """Other forms of the attention that fit, cheapest first."""
+    """Return other forms of the attention that fit, cheapest first."""
     half = {"dtype": "float16", "bytes": _bytes(selections, {"half": True})}
     offers = [*(_offer(selections, change) for change in CHEAPER), half, *_fewer(selections, limit)]
     return [offer for offer in offers if offer["bytes"] <= limit]
 
 
 def _offer(selections: Sequence[Selection], change: Mapping[str, Any]) -> dict[str, Any]:
-    """Another form, as the request would name it."""
+    """Return another form, as the request would name it."""
     offer = {
         name: value
         for name, value in change.items()
@@ -161,7 +161,7 @@ def _offer(selections: Sequence[Selection], change: Mapping[str, Any]) -> dict[s
 
 
 def _fewer(selections: Sequence[Selection], limit: int) -> list[Offer]:
-    """The same of fewer heads, where the answer is made of heads."""
+    """Return the same of fewer heads, where the answer is made of heads."""
     heads, fixed = sum(map(len, selections[0].heads.values())), _bytes(selections, {"heads": {}})
     each = (_attention_bytes(selections) - fixed) // heads
     most = (limit - fixed) // each if each else 0

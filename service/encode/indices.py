@@ -33,12 +33,12 @@ class Span:
     extent: tuple[int, int]
 
     def facts(self) -> dict[str, Any]:
-        """What the answer says of it."""
+        """Return what the answer says of it."""
         return {"characters": self.characters, "tokens": self.tokens, "extent": self.extent}
 
 
 def hidden_states(asked: Sequence[int], layers: int) -> frozenset[int]:
-    """The hidden states asked for: 0 = embeddings, i = after i layers; -1 is the last.
+    """Return the hidden states asked for: 0 = embeddings, i = after i layers, -1 = last.
 
     Raises:
         IndexError: one that does not exist, or is named twice; the message says which.
@@ -49,7 +49,7 @@ def hidden_states(asked: Sequence[int], layers: int) -> frozenset[int]:
 def heads_by_layer(
     attention: Attention | Sweep, layers: int, heads: int
 ) -> dict[int, tuple[int, ...]]:
-    """The heads asked for, by layer, in the order of the model; of layers, -1 is the last.
+    """Return the heads asked for, by layer, in the model's order; of layers, -1 is the last.
 
     Raises:
         IndexError: one that does not exist, or is named twice; the message says which.
@@ -76,7 +76,7 @@ def heads_by_layer(
 
 
 def gate_scales(gates: Sequence[Gate], layers: int, heads: int) -> dict[int, dict[int, float]]:
-    """What heads are multiplied by, by layer and head.
+    """Return what heads are multiplied by, by layer and head.
 
     Raises:
         IndexError: a head that does not exist, or is named twice; the message says which.
@@ -89,7 +89,7 @@ def gate_scales(gates: Sequence[Gate], layers: int, heads: int) -> dict[int, dic
 
 
 def patch_sources(patches: Sequence[Patch], layers: int, heads: int) -> dict[int, dict[int, int]]:
-    """Which input each head's values are taken from, by layer and head.
+    """Return which input each head's values are taken from, by layer and head.
 
     Raises:
         IndexError: a head that does not exist, or is named twice; the message says which.
@@ -118,7 +118,7 @@ def named_rows(
     items: Sequence[Input],
     normal: Callable[[str], str],
 ) -> Steps[list[Named]]:
-    """Where the words that rows are named by stand in each input, an input a step.
+    """Find the words that rows are named by in each input, an input a step.
 
     Args:
         normal: a word as the tokenizer sees it.
@@ -141,7 +141,7 @@ def named_rows(
 def row_numbers(
     rows: Sequence[int | str], named: Named, index: int, units: Units
 ) -> tuple[int, ...]:
-    """The rows asked for of one input, in the order of the request; of a word, all its units.
+    """Return the rows asked for of one input, in the request's order; of a word, all its units.
 
     Args:
         named: where the words among them stand.
@@ -170,7 +170,7 @@ def locate(
     special: Sequence[bool],
     index: int,
 ) -> list[Span]:
-    """The tokens of each span of a text.
+    """Return the tokens of each span of a text.
 
     Args:
         offsets: of each token, characters, [start, end); neither starts nor ends go back.
@@ -203,7 +203,7 @@ def locate(
 def _words(
     index: int, source: Work, item: Input, normal: Callable[[str], str]
 ) -> dict[str, list[list[int]]]:
-    """The tokens of each word of an input, a list for each time that it stands there."""
+    """Return the tokens of each word of an input, a list for each time that it stands there."""
     facts = source.facts
     if facts["words"] is None:
         raise Refused.at("words_unknown", "inputs", index)
@@ -222,7 +222,7 @@ def _words(
 
 
 def _only(places: Sequence[list[int]], index: int, entry: int) -> list[int]:
-    """The tokens of a word that stands in an input once."""
+    """Return the tokens of a word that stands in an input once."""
     if len(places) == 1:
         return places[0]
     detail = f"this is not a word of inputs[{index}]"
@@ -239,7 +239,7 @@ def _index(key: str) -> int:
 
 
 def _from_last(indices: Sequence[int], count: int, place: str, noun: str) -> list[int]:
-    """The indices asked for, as they stand; negative ones count from the last."""
+    """Return the indices asked for, as they stand; negative ones count from the last."""
     known = f"{noun} of this model: 0 to {count - 1}, or -1 to -{count} from the last"
     _check(indices, range(-count, count), place, known)
     resolved = [index % count for index in indices]
@@ -248,7 +248,7 @@ def _from_last(indices: Sequence[int], count: int, place: str, noun: str) -> lis
 
 
 def _ordered(indices: Sequence[int], count: int, place: str, noun: str) -> list[int]:
-    """The indices asked for, in order."""
+    """Return the indices asked for, in order."""
     _check(indices, range(count), place, f"{noun} of this model: 0 to {count - 1}")
     return sorted(indices)
 

@@ -132,7 +132,7 @@ class Reader:
         ]
 
     def prompt(self, name: str | None) -> str:
-        """What goes before a text; "" is nothing.
+        """Return what goes before a text; "" is nothing.
 
         Raises:
             Refused: the checkpoint has no prompt of that name.
@@ -255,7 +255,7 @@ def _check_texts(inputs: Sequence[Input]) -> None:
 
 
 def _cut(length: int, index: int, truncate: Truncate, limit: int) -> slice:
-    """What is left of a sequence that is used as given."""
+    """Return the part of a sequence used as given that is kept; refuse one that is too long."""
     if length <= limit:
         return slice(None)
     if truncate == "refuse":
@@ -276,7 +276,7 @@ def _refuse_length(length: int, limit: int, index: int) -> NoReturn:
 
 
 def _vectors(embeddings: Array | Sequence[Sequence[float]] | Base64, index: int) -> Array:
-    """Embeddings as an array, (tokens, width) if all is well."""
+    """Return embeddings as an array, (tokens, width) if all is well."""
     if isinstance(embeddings, np.ndarray):
         return embeddings
     if isinstance(embeddings, Base64):

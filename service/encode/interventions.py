@@ -63,7 +63,7 @@ class Edits:
 
     @property
     def sources(self) -> Iterator[tuple[int, int]]:
-        """The layer, and the input that values of it are taken from, of each patch."""
+        """Return the layer of each patch, and the input that its values are taken from."""
         for layer, heads in self.patches.items():
             yield from ((layer, source) for source in heads.values())
 
@@ -102,7 +102,7 @@ class Course:
 
     @property
     def every(self) -> list[Work]:
-        """All works, in the order in which the steps take them."""
+        """Return all works, in the order in which the steps take them."""
         by_turn = sorted(zip(self.works, self.edits, strict=True), key=lambda one: _late(one[1]))
         return [*(work for work, _ in by_turn), *self.copies]
 
@@ -133,7 +133,7 @@ class Course:
         return Outcome(inputs, [list(copies[i * count :][:count]) for i in range(len(inputs))])
 
     def _values(self, edits: Edits, results: Mapping[int, Result]) -> dict[int, dict[int, Tensor]]:
-        """What replaces the heads of a patched input, (tokens, head) each."""
+        """Return what replaces the heads of a patched input, (tokens, head) each."""
         size = self.head
         return {
             layer: {
@@ -144,7 +144,7 @@ class Course:
         }
 
     def _entered(self, sequence: packing.Sequence, result: Result) -> Iterator[packing.Sequence]:
-        """A copy of an input for each head that is scaled, from inside the head's layer on."""
+        """Return a copy of an input per scaled head, from inside the head's layer on."""
         for layer, heads in self.heads.items():
             above = {i: scales for i, scales in sequence.gates.items() if i > layer}
             patches = {i: values for i, values in sequence.patches.items() if i > layer}
@@ -155,7 +155,7 @@ class Course:
 
 
 def _late(one: Edits) -> bool:
-    """Whether an input waits for the values of others."""
+    """Tell whether an input waits for the values of others."""
     return bool(one.patches)
 
 
@@ -223,7 +223,7 @@ class Interventions:
         check_tokens(sum(len(each) * length for each, length in kept), "it keeps the states of")
 
     def applied(self, works: Sequence[Work]) -> list[Work]:
-        """Works with their gates, and with what the course takes of them."""
+        """Return works with their gates, and with what the course takes of them."""
         return [
             replace(
                 work,
@@ -236,7 +236,7 @@ class Interventions:
         ]
 
     def course(self, works: Sequence[Work]) -> Course | None:
-        """How works follow from each other; None where they do not.
+        """Return how works follow from each other; None where they do not.
 
         Args:
             works: as `applied` gives them.
@@ -257,7 +257,7 @@ class Interventions:
         return Course(works, self.edits, head, self.heads, self.scale, copies, held)
 
     def _kept(self) -> list[frozenset[int]]:
-        """The layers of each input that copies enter, or that values are taken from."""
+        """Return the layers of each input that copies enter, or that values are taken from."""
         kept = [set(self.heads) for _ in self.edits]
         for one in self.edits:
             for layer, source in one.sources:
@@ -265,20 +265,20 @@ class Interventions:
         return list(map(frozenset, kept))
 
     def _numbers(self, outputs: Outputs) -> int:
-        """How many numbers are answered of one input's copies."""
+        """Count the numbers answered of one input's copies."""
         copied = _swept(outputs) or Outputs()
         classes = len(copied.task_head.labels) if isinstance(copied.task_head, Classifier) else 0
         return sum(map(len, self.heads.values())) * (bool(copied.pooling) + classes)
 
 
 def _swept(outputs: Outputs) -> Outputs | None:
-    """What of an input's outputs a sweep is about; None: nothing."""
+    """Return what of an input's outputs a sweep is about; None: nothing."""
     head = outputs.task_head if isinstance(outputs.task_head, Classifier) else None
     return Outputs(outputs.pooling, task_head=head) if outputs.pooling or head else None
 
 
 def edits(request: Request, config: EncoderConfig) -> list[Edits]:
-    """Those of each input: its own, and the request's gates of all other heads.
+    """Return those of each input: its own, and the request's gates of all other heads.
 
     Raises:
         Refused: a head that does not exist or is named twice, or no input to take values from.
@@ -311,7 +311,7 @@ def check_lengths(each: Sequence[Edits], inputs: Sequence[Work]) -> None:
 def _resolved(
     resolve: Callable[..., Any], named: Sequence[Any], config: EncoderConfig, place: tuple[Any, ...]
 ) -> Any:
-    """Heads as a request names them, by layer and head."""
+    """Return heads as a request names them, by layer and head."""
     limits = {"layers": config.layers, "heads": config.heads}
     try:
         return resolve(named, **limits)
@@ -339,7 +339,7 @@ def _check_patches(
 def _merged(
     common: ByHead[float], gates: ByHead[float], patches: ByHead[int]
 ) -> dict[int, dict[int, float]]:
-    """The request's gates with an input's own gates and patches in place of them."""
+    """Return the request's gates with an input's own gates and patches in place of them."""
     merged = {
         layer: {head: scale for head, scale in heads.items() if head not in patches.get(layer, {})}
         for layer, heads in common.items()
@@ -350,7 +350,7 @@ def _merged(
 
 
 def moved(heads: Heads, whole: Result, copies: Sequence[Result]) -> dict[str, Any]:
-    """What POST /v1/encode answers of one input, keyed by layer, then head.
+    """Return what POST /v1/encode answers of one input, keyed by layer, then head.
 
     cosine  of the vector with the head scaled and the untouched one
     logits  each class's with the head scaled, less the untouched one
@@ -373,7 +373,7 @@ def changed(
     left_copies: Sequence[Result],
     right_copies: Sequence[Result],
 ) -> dict[str, Any]:
-    """What POST /v1/similarity answers of one text on the right.
+    """Return what POST /v1/similarity answers of one text on the right.
 
     change  of the score, when the head is scaled in both texts
     """
@@ -383,7 +383,7 @@ def changed(
 
 
 def by_head(heads: Heads, numbers: Sequence[Any]) -> dict[str, dict[str, Any]]:
-    """Numbers in the order of heads, keyed by layer, then head."""
+    """Return numbers in the order of heads, keyed by layer, then head."""
     rest = iter(numbers)
     return {
         str(layer): {str(head): next(rest) for head in of_layer}
@@ -392,12 +392,12 @@ def by_head(heads: Heads, numbers: Sequence[Any]) -> dict[str, dict[str, Any]]:
 
 
 def _vectors(copies: Sequence[Result]) -> Array:
-    """(copies, width) float64."""
+    """Return the pooled vectors of copies, (copies, width) float64."""
     return np.stack([copy.pooled for copy in copies if copy.pooled is not None]).astype(np.float64)
 
 
 def _cosines(one: Array, other: Array) -> Array:
-    """Of the rows of two matrices, (rows,); 0 where one has no length."""
+    """Return the cosines of the rows of two matrices, (rows,); 0 where one has no length."""
     lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
     products = (one * other).sum(axis=1)
     cosines: Array = np.divide(products, lengths, out=np.zeros_like(lengths), where=lengths > 0)

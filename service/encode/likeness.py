@@ -129,7 +129,7 @@ def _with(item: Item, sweep: Mapping[str, Any]) -> Item:
 
 
 def _scores(plan: Plan, results: Sequence[Result]) -> Steps[list[Item]]:
-    """Scores alone, in one step."""
+    """Return scores alone, in one step."""
     left = _pooled(results[0])
     scores = [{"score": _cosine(left, _pooled(result))} for result in results[1:]]
     yield
@@ -139,7 +139,7 @@ def _scores(plan: Plan, results: Sequence[Result]) -> Steps[list[Item]]:
 def _explained(
     linear: Linear, request: Request, plan: Plan, results: Sequence[Result]
 ) -> Steps[list[Item]]:
-    """Scores and what makes them, in steps of some texts on the right, or of rows of one."""
+    """Score, and show what makes the scores, some texts on the right or rows of one a step."""
     torch.set_num_threads(1)  # of this thread, so that it opens no OpenMP region; see lanes.py
     cells = 0  # since the last pause
     left, items = _side(linear, plan, results, 0), [_item(plan, 0, _axes(plan.units[0]))]
@@ -166,7 +166,7 @@ def _explained(
 
 
 def _axes(units: Units) -> dict[str, Any]:
-    """What rows or columns are, where they are not all tokens in order; as in maps.facts."""
+    """Say what rows or columns are, where not all tokens in order; as in maps.facts."""
     axes: dict[str, Any] = {}
     if len(units.axis) < len(units.spans):
         axes["axis"] = units.axis
@@ -189,7 +189,7 @@ def _pooled(result: Result) -> Array:
 
 
 def _cosine(left: Array, right: Array) -> float:
-    """Of two vectors, float64; 0 where one has no length."""
+    """Return the cosine of two vectors, float64; 0 where one has no length."""
     length = np.linalg.norm(left) * np.linalg.norm(right)
     return float(left @ right / length) if length else 0.0
 
@@ -197,7 +197,7 @@ def _cosine(left: Array, right: Array) -> float:
 def _item(
     plan: Plan, index: int, more: dict[str, Any], arrays: dict[str, Array] | None = None
 ) -> Item:
-    """What is answered of one text: its tokens, and what it has to do with the left one."""
+    """Return what is answered of one text: its tokens, and what it has to do with the left one."""
     source = plan.works[index]
     cut = {"truncated": source.truncated, "length": source.length}
     return Item(len(source), {**source.facts, **cut, **more}, arrays=arrays or {})
@@ -231,7 +231,7 @@ class Table:
         self._filled, self._total = self._filled + len(block), self._total + float(block.sum())
 
     def arrays(self) -> tuple[dict[str, Array], float]:
-        """By the names that a safetensors answer has, and the share of the pairs left out.
+        """Return arrays by their names in a safetensors answer, and the share of pairs left out.
 
         Raises:
             Refused: float16 cannot hold a share.
@@ -248,7 +248,7 @@ class Table:
         return self._cast({**pairs, **sums}), self._total - float(shares.sum())
 
     def _cast(self, arrays: dict[str, Tensor]) -> dict[str, Array]:
-        """The arrays in the format of the answer; float32 holds every share.
+        """Return the arrays in the format of the answer; float32 holds every share.
 
         Here and not in numpy, which takes many times as long where numbers are near float16's
         least.
@@ -285,7 +285,7 @@ def _weigh(
 
 
 def _bytes(left: int, right: int, form: str, k: int | None, number: int) -> int:
-    """Bytes of the arrays of two texts of so many units."""
+    """Count the bytes of the arrays of two texts of so many units."""
     cells = left * right * number
     if form == "top":
         cells = min(k or MOST_PAIRS, left * right) * (number + 2 * INDEX)

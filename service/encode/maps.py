@@ -12,7 +12,7 @@ from service.engine.work import Maps
 
 
 def facts(selection: Selection, path: str) -> dict[str, Any]:
-    """What the answer says of itself: the form, the path, what its rows and columns are."""
+    """Return what the answer says of itself: form, path, and what its rows and columns are."""
     units = selection.units
     answer: dict[str, Any] = {"form": selection.form, "path": path}
     if len(units.axis) < len(units.spans):
@@ -27,7 +27,7 @@ def facts(selection: Selection, path: str) -> dict[str, Any]:
 
 
 def tree(selection: Selection, maps: Maps, encoding: str) -> dict[str, Any]:
-    """The arrays as JSON nests them: by layer, then head."""
+    """Return the arrays as JSON nests them: by layer, then head."""
     if selection.form == "rollout":
         return {"map": maps.whole["map"]}
     by_head = {
@@ -49,7 +49,7 @@ def tree(selection: Selection, maps: Maps, encoding: str) -> dict[str, Any]:
 
 
 def _leaf(selection: Selection, arrays: Mapping[str, Array], place: int, encoding: str) -> Any:
-    """What stands for one head."""
+    """Return what stands for one head."""
     of_head = {name: array[place] for name, array in arrays.items()}
     if selection.form == "dominance":
         columns = {"token": _axis(selection), **of_head}
@@ -62,7 +62,7 @@ def _axis(selection: Selection) -> Array:
 
 
 def tensors(selection: Selection, maps: Maps) -> Iterator[tuple[str, Array]]:
-    """The arrays by the names they have in a safetensors answer."""
+    """Return the arrays by the names they have in a safetensors answer."""
     for layer, arrays in maps.heads.items():
         if selection.form == "stats":
             yield f"stats.{layer}", arrays["stats"]

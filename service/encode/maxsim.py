@@ -69,7 +69,7 @@ class Maxsims:
 
 
 def _scored(plan: Plan, results: Sequence[Result]) -> Steps[list[Item]]:
-    """The query, and the documents by their scores, in steps of some documents."""
+    """Return the query, and the documents by their scores, in steps of some documents."""
     torch.set_num_threads(1)  # of this thread, so that it opens no OpenMP region; see lanes.py
     (query, places), items = _vectors(results[0]), list[Item]()
     products = 0  # since the last pause
@@ -91,12 +91,12 @@ def _scored(plan: Plan, results: Sequence[Result]) -> Steps[list[Item]]:
 
 
 def _vectors(result: Result) -> tuple[Array, Array]:
-    """A sequence's vectors, and the places of their tokens."""
+    """Return a sequence's vectors, and the places of their tokens."""
     return result.task["vectors"], result.task["kept"].astype(np.int32, copy=False)
 
 
 def _item(plan: Plan, index: int, score: Mapping[str, Any], arrays: Mapping[str, Array]) -> Item:
-    """What is answered of one text: its score, its tokens, and what they match."""
+    """Return what is answered of one text: its score, its tokens, and what they match."""
     source = plan.works[index]
     cut = {"truncated": source.truncated, "length": source.length}
     return Item(len(source), {**score, **source.facts, **cut}, arrays=arrays)

@@ -71,21 +71,21 @@ class Plan:
 
     @property
     def held(self) -> int:
-        """Bytes that it keeps beside the answer."""
+        """Count the bytes that it keeps beside the answer."""
         return self.course.held if self.course else 0
 
     @property
     def every(self) -> Sequence[Work]:
-        """All that it runs."""
+        """Return all that it runs."""
         return self.course.every if self.course else self.works
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens of each."""
+        """Return the tokens of each."""
         return list(map(len, self.works))
 
     def attention(self) -> list[Selection]:
-        """What is to be shown of each."""
+        """Return what is to be shown of each."""
         return [work.outputs.attention for work in self.works if work.outputs.attention]
 
 
@@ -102,7 +102,7 @@ class Planner:
 
     @property
     def longest(self) -> int:
-        """Tokens of a sequence, at most."""
+        """Return the tokens of a sequence, at most."""
         return self._reader.max_tokens
 
     async def plan(self, request: Request, deadline: float, record: Record) -> Plan:
@@ -166,7 +166,7 @@ class Planner:
             raise Refused("too_many_tokens", detail=detail, tokens=tokens, limit=limit)
 
     def _outputs(self, request: Request) -> Outputs:
-        """What the lanes return of each sequence."""
+        """Return what the lanes return of each sequence."""
         if request.model is not None and request.model != self._name:
             detail = f'this service serves "{self._name}"'
             raise Refused.at("model_not_found", "model", detail=detail)
@@ -196,7 +196,7 @@ class Planner:
         return replace(pooling, normalize=normalize, dimensions=pooled.dimensions)
 
     def _spans(self, request: Request, inputs: Sequence[Work]) -> dict[int, list[Span]]:
-        """The spans of each input that has some."""
+        """Return the spans of each input that has some."""
         if not any([item.spans for item in request.inputs]):
             return {}
         pooling, found = self._pooling(request.pooled) or self._model.pooling, {}
@@ -287,7 +287,7 @@ class Planner:
     def _selection(
         self, attention: Attention, heads: Heads, index: int, source: Work, named: Named
     ) -> Selection:
-        """What is to be shown of one sequence's attention."""
+        """Return what is to be shown of one sequence's attention."""
         facts = source.facts
         units = _units(attention.level, attention.specials, index, source)
         rows = row_numbers(attention.rows, named, index, units)
@@ -331,7 +331,7 @@ def _next(loc: Loc) -> Loc:
 
 
 def _places(spans: Sequence[Span]) -> list[tuple[int, int]]:
-    """The tokens of each span, [first, last)."""
+    """Return the tokens of each span, [first, last)."""
     return [span.tokens for span in spans]
 
 
@@ -342,7 +342,7 @@ def _units_of(request: Request, inputs: Sequence[Work]) -> list[Units]:
 
 
 def _units(level: Level, specials: Specials, index: int, source: Work) -> Units:
-    """The rows and columns of one sequence's maps."""
+    """Return the rows and columns of one sequence's maps."""
     facts = source.facts
     if level == "word" and facts["words"] is None:
         detail = '"level": "word" needs a text, and this input is not one'
@@ -365,7 +365,7 @@ def _units(level: Level, specials: Specials, index: int, source: Work) -> Units:
 
 
 def _missing_row(attention: Attention, index: int, units: Units) -> str:
-    """Which row an input does not have."""
+    """Say which row an input does not have."""
     number = next(
         at
         for at, row in enumerate(attention.rows)

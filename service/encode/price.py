@@ -41,12 +41,12 @@ class Price:
 
     @property
     def made(self) -> int:
-        """Bytes of the arrays that it holds until its answer is written, and while it is made."""
+        """Count the bytes of the arrays held while its answer is made, and until it is written."""
         return self.total + self.held
 
     @property
     def written(self) -> int:
-        """About how many bytes they are as they are written."""
+        """Estimate how many bytes they are as they are written."""
         text = self.of(self._text)
         return TEXT_BYTES * text + (self.total - text) * 4 // 3
 
@@ -90,7 +90,7 @@ EXPLAINED_FLOPS = 1500  # of a score of that layer, from plain products to what 
 
 
 def flops(config: EncoderConfig, lengths: Sequence[int], selections: Sequence[Selection]) -> int:
-    """Floating-point operations of a request: a product and its sum are two.
+    """Count a request's floating-point operations: a product and its sum are two.
 
     Linears and attention of the forward pass, and of the attention that is shown the scores and a
     rollout's products; norms, activations and softmax are left out, as they usually are.
@@ -103,7 +103,7 @@ def flops(config: EncoderConfig, lengths: Sequence[int], selections: Sequence[Se
 
 
 def entered_flops(config: EncoderConfig, length: int, layer: int) -> int:
-    """Floating-point operations of a pass that begins in a layer, before its W^O."""
+    """Count the floating-point operations of a pass that begins in a layer, before its W^O."""
     width, windows = config.width, config.windows or (None,) * config.layers
     weights = _weights(config) * (config.layers - layer) - 3 * width**2
     cells = sum(_cells(length, window) for window in windows[layer + 1 :])
@@ -111,27 +111,27 @@ def entered_flops(config: EncoderConfig, length: int, layer: int) -> int:
 
 
 def copy_flops(config: EncoderConfig, copies: Sequence[Work]) -> int:
-    """Floating-point operations of works whose passes begin in a layer."""
+    """Count the floating-point operations of works whose passes begin in a layer."""
     counts = Counter((len(work), work.entered or 0) for work in copies)
     passes = sum(entered_flops(config, *kind) * count for kind, count in counts.items())
     return passes + head_flops(copies)
 
 
 def _weights(config: EncoderConfig) -> int:
-    """Of the linears of one layer."""
+    """Count those of the linears of one layer."""
     gated = 3 if config.gated else 2
     return 4 * config.width**2 + gated * config.width * config.feed_forward
 
 
 def head_flops(works: Sequence[Work]) -> int:
-    """Floating-point operations of the checkpoint's head, where it is asked."""
+    """Count the floating-point operations of the checkpoint's task head, where it is asked."""
     return sum(work.outputs.task_head.flops(len(work)) for work in works if work.outputs.task_head)
 
 
 def costs(
     config: EncoderConfig, encoding: Callable[[int, int | None], float]
 ) -> Callable[[Work], float]:
-    """What a work costs, counted as `cost` counts: the pass, and what is made of it besides.
+    """Return what a work costs as `cost` counts: the pass, and what is made of it besides.
 
     A vocabulary is as large as many layers, and what is shown of attention can take many times as
     long as the pass.
@@ -158,7 +158,7 @@ def costs(
 
 
 def cost(config: EncoderConfig, length: int, entered: int | None = None) -> float:
-    """How many tokens of short sequences take as long as a sequence of so many.
+    """Count the tokens of short sequences that take as long as a sequence of so many.
 
     More than its own: what attention takes grows with the square of a length.
 
@@ -171,11 +171,11 @@ def cost(config: EncoderConfig, length: int, entered: int | None = None) -> floa
 
 
 def explained_flops(config: EncoderConfig, length: int) -> float:
-    """What takes a core as long as every step of one layer, from plain weights."""
+    """Return what takes a core as long as every step of one layer, from plain weights."""
     passed = flops(config, [max(length, SHORT_TOKENS)], []) / config.layers
     return EXPLAINED * passed + EXPLAINED_FLOPS * config.heads * length**2
 
 
 def _cells(length: int, window: int | None) -> int:
-    """How many keys all queries of a sequence look at."""
+    """Count the keys that all queries of a sequence look at."""
     return length * (length if window is None else min(length, 2 * window + 1))

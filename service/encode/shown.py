@@ -16,13 +16,13 @@ class Shown(Protocol):
     """What is shown of one sequence."""
 
     def tree(self) -> dict[str, Any]:
-        """All of it, as JSON nests it, with arrays as leaves."""
+        """Return all of it, as JSON nests it, with arrays as leaves."""
 
     def facts(self) -> dict[str, Any]:
-        """What of it is no array."""
+        """Return what of it is no array."""
 
     def arrays(self) -> Iterator[tuple[str, Array]]:
-        """Its arrays by the names they have in a safetensors answer."""
+        """Return its arrays by the names they have in a safetensors answer."""
 
 
 Made = TypeVar("Made", bound=Shown)
@@ -129,7 +129,7 @@ class TokenVectors:
 def labels(
     names: Sequence[str], facts: Mapping[str, Any], arrays: Mapping[str, Array], level: str
 ) -> Labels:
-    """What a Tagger made of one sequence.
+    """Return what a Tagger made of one sequence.
 
     Args:
         names: of the labels.
@@ -145,7 +145,7 @@ def labels(
 
 
 def _first_of_words(facts: Mapping[str, Any]) -> list[int]:
-    """The first token of each word, in order of appearance."""
+    """Return the first token of each word, in order of appearance."""
     words = facts["words"]
     segments = facts.get("segments") or [0] * len(words)
     places: dict[tuple[int, int], int] = {}
@@ -156,6 +156,6 @@ def _first_of_words(facts: Mapping[str, Any]) -> list[int]:
 
 
 def numbers(array: Array) -> list[float]:
-    """Numbers with as many digits as tell them apart as float32."""
+    """Return numbers with as many digits as tell them apart as float32."""
     shortest: list[float] = orjson.loads(orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY))
     return shortest

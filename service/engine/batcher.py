@@ -128,7 +128,7 @@ class Batcher(Generic[Work, Result]):
 
     @property
     def waiting_seconds(self) -> float:
-        """Seconds until all that waits or runs now is done, at the speed measured recently."""
+        """Return the seconds until all waiting or running is done, at the recent speed."""
         now = self._clock()
         return self._queue.cost / self.speed + sum(run.left(now) for run in self._running.values())
 
@@ -138,16 +138,16 @@ class Batcher(Generic[Work, Result]):
 
     @property
     def speed(self) -> float:
-        """Tokens per second of all lanes together, measured recently."""
+        """Return the tokens per second of all lanes together, measured recently."""
         return self._speed.current
 
     def hangs(self, least: float, times: float) -> bool:
-        """Whether a batch has run for more than `least` seconds and `times` what it should take."""
+        """Tell whether a batch takes more than `least` seconds and `times` what it should take."""
         now = self._clock()
         return any(run.hangs(now, least, times) for run in self._running.values())
 
     def fewest_seconds(self, works: Sequence[Work]) -> float:
-        """Seconds for a request with nothing ahead of it, at the best speed ever measured.
+        """Return the seconds of a request with nothing ahead of it, at the best speed measured.
 
         The recent speed also falls while another process keeps the cores busy, which passes.
         """
@@ -283,7 +283,7 @@ class Batcher(Generic[Work, Result]):
                 self._start(min(share, self.budget // self.lanes), self._idle[-1:])
 
     def _lingers(self) -> bool:
-        """Whether a few short sequences wait for company, while one of two lanes runs.
+        """Tell whether a few short sequences wait for company, while one of two lanes runs.
 
         Else whoever is back first starts alone, all others start together, and so it goes on; and a
         batch of one takes almost half as long as a batch of four.

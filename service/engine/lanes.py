@@ -77,7 +77,7 @@ class Lanes:
 
     @classmethod
     async def start(cls, load: Callable[[], Model], count: int) -> "Lanes":
-        """So many lanes, with the model that `load` makes in lane 0."""
+        """Start so many lanes, with the model that `load` makes in lane 0."""
         threads = [
             ThreadPoolExecutor(1, thread_name_prefix=f"lane-{i}", initializer=_prepare)
             for i in range(count)
@@ -206,7 +206,7 @@ class Lanes:
         pooled: Array | None,
         states: Mapping[int | None, Mapping[int, Array]],
     ) -> Result:
-        """One sequence's share of a batch, as arrays."""
+        """Return one sequence's share of a batch, as arrays."""
         rows = encoded.packed.rows(index)
         return Result(
             pooled=pooled,
@@ -258,12 +258,12 @@ class Lanes:
 
 
 def _prepare() -> None:
-    """Once in every lane: denormal numbers cost up to threefold time and carry no meaning."""
+    """Set up each lane once: denormal numbers cost up to threefold time and carry no meaning."""
     torch.set_flush_denormal(True)
 
 
 def finite(rows: torch.Tensor) -> bool:
-    """Whether no number is NaN or infinity; both ends show each, and cannot overflow as a sum."""
+    """Tell whether no number is NaN or infinity: both ends show each, and no sum can overflow."""
     least, most = rows.aminmax()
     return bool(least.isfinite() & most.isfinite())
 
@@ -275,7 +275,7 @@ def _entry(encoded: Encoded, rows: slice, layer: int) -> packing.Entry:
 
 
 def _states(encoded: Encoded, outputs: Sequence[Outputs]) -> dict[int | None, dict[int, Array]]:
-    """The rows that the sequences are to have, by hidden state and place; None is the last."""
+    """Return the rows that sequences are to have, by hidden state and place; None is the last."""
     packed = encoded.packed
     last = {None: _shares(encoded.last, packed, [each.tokens for each in outputs])}
     return last | {
@@ -285,7 +285,7 @@ def _states(encoded: Encoded, outputs: Sequence[Outputs]) -> dict[int | None, di
 
 
 def _shares(state: torch.Tensor, packed: packing.Packed, wanted: list[bool]) -> dict[int, Array]:
-    """The rows of a state, (tokens, width), of each sequence that is to have them, by its place."""
+    """Return the rows of a state, (tokens, width), of each sequence that is to have them."""
     places = [place for place, wants in enumerate(wanted) if wants]
     rows = [packed.rows(place) for place in places]
     if state.device.type == "cpu" or not rows:
@@ -294,7 +294,7 @@ def _shares(state: torch.Tensor, packed: packing.Packed, wanted: list[bool]) -> 
 
 
 def together(state: torch.Tensor, rows: Sequence[slice]) -> list[Array]:
-    """Some rows of a state as arrays, in one copy from the device: each copy is waited for."""
+    """Return some rows of a state as arrays, in one copy: each is waited for."""
     whole = array(torch.cat([state[each] for each in rows]))
     ends = list(accumulate(each.stop - each.start for each in rows))
     return np.split(whole, ends[:-1])

@@ -59,7 +59,7 @@ GOLDEN = {
 
 
 def name(device: torch.device, dtype: torch.dtype, kernels: str, canary: Array) -> str:
-    """The name of the arithmetic that gave a canary; where its bits move, `numerics` says so."""
+    """Name the arithmetic that gave a canary; where its bits move, `numerics` says so."""
     release = str(torch.__version__)
     if device.type == "cpu":
         unit, release = torch.backends.cpu.get_cpu_capability().lower(), release.partition("+")[0]
@@ -72,7 +72,7 @@ def name(device: torch.device, dtype: torch.dtype, kernels: str, canary: Array) 
 
 
 def strict() -> bool | None:
-    """Whether MKL's products follow neither from where in memory a matrix lies nor from threads.
+    """Tell whether MKL's products depend neither on where a matrix lies nor on threads.
 
     MKL itself is asked, which takes a value that it does not know, or that came after its first
     product, without a word. None: torch has no MKL, as on ARM, or one that cannot be asked.

@@ -176,7 +176,7 @@ def _measured(
 def check_exact(
     model: Model, source: Source, dtype: torch.dtype, texts: Sequence[str] = ()
 ) -> None:
-    """The serving path agrees with the plain one in float32, and with another implementation.
+    """Check that the serving path agrees with the plain float32 one, and with another's.
 
     The plain one tells texts apart.
 
@@ -203,7 +203,7 @@ def check_exact(
 
 
 def check_trained(model: Model, texts: Sequence[str]) -> None:
-    """The model, and the head behind it, make something else of one text than of another.
+    """Check that the model, and the head behind it, tell texts apart.
 
     All are cut to as many tokens: a model that ignores the words still sees where a text ends.
 
@@ -234,7 +234,7 @@ def _as_long(model: Model, texts: Sequence[str]) -> list[packing.Sequence]:
 
 
 def _made(model: Model, tokens: Sequence[torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
-    """What comes of the token vectors of sequences, (tokens, width) each, as rows by its name."""
+    """Yield what comes of sequences' token vectors, (tokens, width) each, as rows by its name."""
     yield "vectors", torch.stack([pool(each, model.pooling) for each in tokens])
     match model.task_head:
         case Classifier() as head:
@@ -275,7 +275,7 @@ def _run_canary(lanes: Lanes, batch: Sequence[Work], threads: int) -> Result:
 
 
 def _larger_companies(lanes: Lanes, proof: Proof) -> Iterator[list[Work]]:
-    """Company of twice as many tokens each time, until a lane's batch is full."""
+    """Yield company of twice as many tokens each time, until a lane's batch is full."""
     filler = _filler(_middling(lanes.model))
     size, full = len(filler), proof.budget // len(lanes)
     while size < full:

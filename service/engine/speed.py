@@ -46,11 +46,11 @@ class Run:
     share: float
 
     def left(self, now: float) -> float:
-        """Seconds until it should be done, were it spread over all lanes."""
+        """Return the seconds until it should be done, were it spread over all lanes."""
         return self.share * max(0.0, self.since + self.expected - now)
 
     def hangs(self, now: float, least: float, times: float) -> bool:
-        """Whether it has run for more than `least` seconds and `times` what it should take."""
+        """Tell whether it has run for more than `least` seconds and `times` what it should take."""
         return now - self.since > max(least, times * self.expected)
 
 
@@ -71,7 +71,7 @@ class LoneSpeed:
         self._begun = set[tuple[int, int]]()  # octaves and cores that ran
 
     def cores(self, tokens: int) -> int:
-        """The better choice, but now and then the other, since neighbours come and go."""
+        """Return the better choice, but now and then the other, since neighbours come and go."""
         octave = tokens.bit_length()
         speeds = self._speeds[octave]
         self._runs[octave] += 1

@@ -121,7 +121,7 @@ def with_pickles(model: str) -> Path:
 
 
 def local(model: str) -> bool:
-    """Whether all of a model's files must lie on this machine: nothing would fetch what is missing.
+    """Tell whether all of a model's files must lie on this machine: nothing would fetch them.
 
     Of what names nothing, `locate` says so.
     """

@@ -56,19 +56,19 @@ class Outputs:
 
     @property
     def looked(self) -> bool:
-        """Whether it takes no pass: a head looks it up, and nothing else is wanted."""
+        """Tell whether it takes no pass: a task head looks it up, and nothing else is wanted."""
         alone = isinstance(self.task_head, Splade) and self.task_head.looked is not None
         return alone and self == Outputs(task_head=self.task_head)
 
     @property
     def states(self) -> frozenset[int]:
-        """The hidden states it takes, returned or not."""
+        """Return the hidden states it takes, returned or not."""
         states = self.hidden | self.kept
         return states if self.explained is None else states | {self.explained}
 
     @property
     def traces(self) -> Collection[int]:
-        """The layers whose attention it takes, shown or not."""
+        """Return the layers whose attention it takes, shown or not."""
         return self.kept.union(self.attention.heads if self.attention else ())
 
 
@@ -94,7 +94,7 @@ class Work:
 
     @property
     def truncated(self) -> bool:
-        """Whether it was cut."""
+        """Tell whether it was cut."""
         return len(self) < self.length
 
     def __len__(self) -> int:

@@ -39,17 +39,17 @@ class Bucket:
         self._rate = float(rate)
 
     def wait(self, now: float) -> float:
-        """Seconds until nothing is owed."""
+        """Return the seconds until nothing is owed."""
         self._fill(now)
         return max(0.0, -self._left / self._rate)
 
     def take(self, tokens: int, now: float) -> None:
-        """A request uses so many."""
+        """Note that a request uses so many."""
         self._fill(now)
         self._left -= tokens
 
     def put_back(self, tokens: int) -> None:
-        """It did not use so many of them."""
+        """Note that it did not use so many of them."""
         self._left += tokens
 
     def _fill(self, now: float) -> None:
@@ -199,11 +199,11 @@ class Line(Generic[Work, Result]):
 
     @property
     def done(self) -> float:
-        """When its next request would be done, by that clock."""
+        """Return when its next request would be done, by that clock."""
         return self.had + self.jobs[0].tokens
 
     def bound(self, tokens: int) -> str | None:
-        """The limit that a request of so many tokens would break; None if it breaks none."""
+        """Return the limit that a request of so many tokens would break; None if it breaks none."""
         limits = self._limits
         if limits.requests is not None and len(self.jobs) >= limits.requests:
             return "key_requests"
@@ -212,7 +212,7 @@ class Line(Generic[Work, Result]):
         return None
 
     def pause(self, now: float) -> float:
-        """Seconds until its rate allows another request."""
+        """Return the seconds until its rate allows another request."""
         return self._bucket.wait(now) if self._bucket else 0.0
 
     def enter(self, job: Job[Work, Result]) -> None:

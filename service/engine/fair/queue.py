@@ -88,7 +88,7 @@ class Queue(Generic[Work, Result]):
 
     @property
     def jobs(self) -> list[Job[Work, Result]]:
-        """All that wait."""
+        """Return all that wait."""
         return [job for line in self._lines.values() for job in line.jobs]
 
     def __len__(self) -> int:
@@ -159,7 +159,7 @@ class Queue(Generic[Work, Result]):
             self._subtract(job.tokens, job.cost)
 
     def take(self, most: int, now: float) -> Batch[Work, Result]:
-        """Works for one batch of at most `most` tokens, in turn; at least one, however long."""
+        """Take works for a batch of at most `most` tokens, in turn; at least one, however long."""
         waiting = self._waiting()
         keys, first = len(waiting), min(waiting, key=DONE).jobs[0]
         shared = max(self._small, CROWD, GROWTH * first.tokens)
@@ -192,7 +192,7 @@ class Queue(Generic[Work, Result]):
         self._now = max(self._now + tokens, min(waiting, default=0.0))
 
     def _displaced(self, line: Line[Work, Result], tokens: int) -> list[Job[Work, Result]] | None:
-        """The requests whose place a new request of `line` would take; None if it may take none.
+        """Return the requests whose place a new one of `line` would take; None if it may take none.
 
         Each is the last one, not yet started, of the key that holds most at that point. A request
         that brings its own key above an even share takes nobody's place.
@@ -220,16 +220,16 @@ class Queue(Generic[Work, Result]):
         return displaced
 
     def _most(self, line: Line[Work, Result]) -> bool:
-        """Whether a key, where there are several, has more than half of what waits."""
+        """Tell whether a key, where there are several, has more than half of what waits."""
         several = len(self._lines) > 2  # beside the one without a name
         return several and (2 * len(line.jobs) > self.count or 2 * line.tokens > self.tokens)
 
     def _excess(self, tokens: int) -> int:
-        """Tokens above the limit with `tokens` more; a request that waits alone has no limit."""
+        """Count tokens over the limit with `tokens` more; where none waits there is no limit."""
         return self.tokens + tokens - self._most_tokens if self.count else 0
 
     def _waiting(self, *more: Line[Work, Result]) -> list[Line[Work, Result]]:
-        """The lines with waiting requests, and `more`."""
+        """Return the lines with waiting requests, and `more`."""
         return [line for line in self._lines.values() if line.jobs or line in more]
 
     def _line(self, key: str) -> Line[Work, Result]:

@@ -31,7 +31,7 @@ class Rotation(Generic[Waiter]):
         self._lines.setdefault(OWNER.get(), deque()).append(waiter)
 
     def next(self) -> Waiter:
-        """Whose turn it is, of those who wait; not the last one's, if there is another."""
+        """Tell whose turn it is, of those who wait; not the last one's, if there is another."""
         if self._last in self._lines:
             self._lines[self._last] = self._lines.pop(self._last)
         self._last, line = next(iter(self._lines.items()))
