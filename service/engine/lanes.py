@@ -230,7 +230,7 @@ class Lanes:
         """Return what is to be shown of one sequence's attention."""
         if selection is None:
             return None
-        shown = show(encoded.traces, rows, selection)
+        shown = show(encoded.traces, rows, selection, self.model.encoder.statistics)
         heads = {layer: _arrays(tensors) for layer, tensors in shown.heads.items()}
         return Maps(self.model.encoder.kernels.path, heads, _arrays(shown.whole))
 

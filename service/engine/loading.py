@@ -6,10 +6,12 @@ import torch
 
 from model import kernels
 from model.config import EncoderConfig
+from model.encoder import Encoder
 from model.kernels import Kernels
 from model.loading import checkpoint
 from model.loading.checkpoint import Model
-from model.native import agreement, library, stack
+from model.maps.statistics import Statistics
+from model.native import agreement, library, stack, statistics
 from service.engine.weights import Source
 
 logger = logging.getLogger(__name__)
@@ -67,6 +69,8 @@ def rehearse(source: Source) -> str | None:
 def accelerate(model: Model) -> None:
     """Let the compiled operator run a model's layers, once it has shown the loop's own bits.
 
+    It makes statistics too, once they have been close to the walk's.
+
     Where there is none, or its bits differ, the loop goes on, and one line says why.
     """
     encoder = model.encoder
@@ -78,8 +82,24 @@ def accelerate(model: Model) -> None:
         native = stack.Stack(encoder, library.load())
         if not agreement.agrees(encoder, native):
             raise library.Missing("its bits differ from the loop's")
+        encoder.statistics = _statistics(encoder)
         encoder.native = native
     except (library.Missing, RuntimeError) as error:
         logger.warning(LOST, extra={"reason": str(error)})
     finally:
         torch.set_num_threads(cores)
+
+
+def _statistics(encoder: Encoder) -> Statistics | None:
+    """Return the operator's statistics; None on a processor for which it has none.
+
+    Raises:
+        library.Missing: they are not the walk's.
+    """
+    try:
+        compiled = statistics.Compiled(library.statistics())
+    except library.Missing:
+        return None
+    if not statistics.agrees(encoder, compiled):
+        raise library.Missing("its statistics differ from the walk's")
+    return compiled

@@ -21,7 +21,10 @@ from model.loading.checkpoint import Model
 from model.maps import forms
 from model.maps.choices import FIELDS
 from model.maps.forms import Selection
+from model.maps.statistics import Statistics
 from model.maps.units import Units, divide
+from model.native import library
+from model.native.statistics import Compiled
 from model.packing import Sequence
 from tests.model.few import few
 
@@ -145,13 +148,19 @@ def random_units(tokens: int, level: str, specials: str, seed: int) -> Units:
     )  # type: ignore[arg-type]
 
 
-def shown(ours: Model, batch: list[list[int]], index: int, asked: Selection) -> Seen:
+def shown(
+    ours: Model,
+    batch: list[list[int]],
+    index: int,
+    asked: Selection,
+    compiled: Statistics | None = None,
+) -> Seen:
     """A form for one sequence of a batch, as numpy's arrays."""
     encoder = ours.encoder
     with torch.inference_mode():
         packed = encoder.pack([Sequence(ids) for ids in batch])
         encoded = encoder(packed, traces=frozenset(asked.heads))
-        found = forms.show(encoded.traces, packed.rows(index), asked)
+        found = forms.show(encoded.traces, packed.rows(index), asked, compiled)
     heads = {
         layer: {name: tensor.numpy() for name, tensor in named.items()}
         for layer, named in found.heads.items()
@@ -204,7 +213,7 @@ def cell(request: pytest.FixtureRequest, pair: Callable[..., Pair]) -> Prepare:
     dice.shuffle(batch)
     layers = {0: (0, 2), 1: (1,), 3: (0, 1, 2)}
 
-    def prepare(**form: Any) -> list[Cell]:
+    def prepare(compiled: Statistics | None = None, **form: Any) -> list[Cell]:
         found = []
         for index, ids in enumerate(batch):
             units = random_units(len(ids), level, specials, index)
@@ -213,7 +222,7 @@ def cell(request: pytest.FixtureRequest, pair: Callable[..., Pair]) -> Prepare:
             if form["form"] == "rows":
                 form["rows"] = tuple(dict.fromkeys((units.axis[-1], units.axis[0])))
             asked = Selection(layers, units, **marks, **form)
-            answer = shown(ours, batch, index, asked)
+            answer = shown(ours, batch, index, asked, compiled)
             found.append(Cell(units, *eager(model, ids), ours, asked, answer))
         return found
 
@@ -297,9 +306,21 @@ def test_dominance_names_who_a_row_is_made_of(cell: Prepare, weight: str) -> Non
         np.testing.assert_array_equal(answer.whole["wins"], wins)
 
 
-def test_statistics_are_those_of_the_full_map(cell: Prepare) -> None:
-    """Each field written out with numpy."""
-    for units, maps, _, _, asked, answer in cell(form="stats"):
+@pytest.fixture(params=["walk", "operator"])
+def compiled(request: pytest.FixtureRequest) -> Statistics | None:
+    """Whether the compiled operator makes the statistics of whole tokens."""
+    if request.param == "walk":
+        return None
+    try:
+        library.load()
+        return Compiled(library.statistics())
+    except library.Missing as reason:
+        pytest.skip(f"no compiled statistics: {reason}")
+
+
+def test_statistics_are_those_of_the_full_map(cell: Prepare, compiled: Statistics | None) -> None:
+    """Each field written out with numpy in float64."""
+    for units, maps, _, _, asked, answer in cell(compiled, form="stats"):
         for layer, heads in asked.heads.items():
             full = in_units(maps[layer][list(heads)], units)
             wanted = by_hand(full, units, asked.cls, asked.separators)
@@ -361,7 +382,9 @@ def by_hand(full: Array, units: Units, cls: int | None, separators: tuple[int, .
     }
 
 
-def test_contribution_is_the_share_of_what_a_head_writes(pair: Callable[..., Pair]) -> None:
+def test_contribution_is_the_share_of_what_a_head_writes(
+    pair: Callable[..., Pair], compiled: Statistics | None
+) -> None:
     """||z_i W_h^O|| over the sum of all heads' at that token, written out; shares sum to 1."""
     model, ours = pair("MiniLM")
     ids = [101, 2035, 2003, 2092, 102]
@@ -374,9 +397,8 @@ def test_contribution_is_the_share_of_what_a_head_writes(pair: Callable[..., Pai
         lengths = (z @ w).norm(dim=-1)
     wanted = (lengths / lengths.sum(0)).mean(1)
 
-    answer = shown(
-        ours, [ids, [5] * 9], 0, Selection({0: tuple(range(12))}, divide(5), form="stats")
-    )
+    asked = Selection({0: tuple(range(12))}, divide(5), form="stats")
+    answer = shown(ours, [ids, [5] * 9], 0, asked, compiled)
 
     found = answer.heads[0]["stats"][:, FIELDS.index("contribution")]
     np.testing.assert_allclose(found, wanted, rtol=0, atol=CLOSE)

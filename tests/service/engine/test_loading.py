@@ -109,8 +109,9 @@ class Changed(stack.Stack):
         ("library.load", absent, "it is not built"),
         ("stack.Stack", Other, "its bits differ from the loop's"),
         ("stack.Stack", Changed, "no such schema"),
+        ("statistics.agrees", lambda *_: False, "its statistics differ from the walk's"),
     ],
-    ids=["none", "other bits", "other kernels"],
+    ids=["none", "other bits", "other kernels", "other statistics"],
 )
 async def test_without_a_right_compiled_pass_the_loop_serves_and_a_line_says_so(
     small: Model,
@@ -132,6 +133,7 @@ async def test_without_a_right_compiled_pass_the_loop_serves_and_a_line_says_so(
     assert line.getMessage() == loading.LOST and "docs/deploy.md" in loading.LOST
     assert reason in vars(line)["reason"]
     assert (small.encoder.native, small.encoder.arithmetic) == (None, "onednn")
+    assert small.encoder.statistics is None
 
 
 async def test_the_compiled_pass_names_the_same_first_wrong_state(
