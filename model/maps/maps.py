@@ -91,13 +91,14 @@ def blocks(look: Look, size: int) -> Tensor:
     units = len(look.units.axis)
     step = -(-units // size)  # integer division: no size is too large for it
     count = -(-units // step)
-    block = torch.arange(units, device=look.q.device) // step
+    block = torch.arange(units) // step
+    sizes, block = (part.to(look.q.device) for part in (block.bincount(), block))
     pooled = look.q.new_zeros(len(look.heads), count, count)
     for tile in look.tiles():
         columns = _wide(tile, count * step)
         columns = columns.view(*columns.shape[:2], count, step).sum(3)
         pooled.index_add_(1, block[tile.queries], columns)
-    return pooled / block.bincount().unsqueeze(1)
+    return pooled / sizes.unsqueeze(1)
 
 
 def _wide(tile: Tile, columns: int) -> Tensor:
@@ -141,7 +142,8 @@ def wins(dominant: Tensor, axis: Tensor, units: int) -> Tensor:
         axis: the unit of each row.
         units: how many there are, shown or not.
     """
-    return dominant[dominant != axis].long().bincount(minlength=units).int()
+    counts = dominant.new_zeros(units, dtype=torch.int32)
+    return counts.index_add_(0, dominant.flatten(), (dominant != axis).flatten().int())
 
 
 def rollout(looks: Many[Look], units: Units) -> Tensor:
@@ -154,9 +156,9 @@ def rollout(looks: Many[Look], units: Units) -> Tensor:
     Returns:
         (units, units) float32; rows sum to 1, to less where special tokens are dropped.
     """
-    members, places = (part.to(looks[0].q.device) for part in units.members())
+    device, (members, places) = looks[0].q.device, units.members()
     rolled = looks[0].q.new_zeros(units.tokens, len(units.axis))
-    rolled[members, places] = 1
+    rolled[members.to(device), places.to(device)] = 1
     for index, look in enumerate(looks):
         mixed = torch.zeros_like(rolled)
         for tile in look.tiles():
@@ -165,18 +167,23 @@ def rollout(looks: Many[Look], units: Units) -> Tensor:
                 torch.mm(mean, rolled[tile.keys], out=mixed[tile.queries])
             else:  # for the first layer a product would only copy columns
                 near = (members >= tile.keys.start) & (members < tile.keys.stop)
-                columns = mean[:, members[near] - tile.keys.start]
-                mixed[tile.queries].index_add_(1, places[near], columns)
+                columns = mean[:, (members[near] - tile.keys.start).to(device)]
+                mixed[tile.queries].index_add_(1, places[near].to(device), columns)
         rolled = mixed.add_(rolled).div_(2)
     return rolled if units.whole else _pooled(rolled, members, places, units)
 
 
 def _pooled(rolled: Tensor, members: Tensor, places: Tensor, units: Units) -> Tensor:
-    """Return the rows of tokens, (tokens, units), as those of units."""
+    """Return the rows of tokens, (tokens, units), as those of units.
+
+    Args:
+        members, places: of the units, on the host.
+    """
     count = len(units.axis)
     slots = places.new_full((units.tokens,), count)  # for what is not shown, one beyond the others
     slots[members] = places
-    pooled = rolled.new_zeros(count + 1, count).index_add_(0, slots, rolled)[:count]
+    pooled = rolled.new_zeros(count + 1, count)
+    pooled = pooled.index_add_(0, slots.to(rolled.device), rolled)[:count]
     if units.renormalize:
         return pooled / pooled.sum(1, keepdim=True)
-    return pooled / places.bincount().unsqueeze(1)
+    return pooled / places.bincount().to(rolled.device).unsqueeze(1)

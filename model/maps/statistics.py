@@ -67,7 +67,7 @@ def statistics(
         cls: the place on the axis of the first special token.
         separators: the places of the separators.
     """
-    apart = torch.tensor(sorted(set(separators)), dtype=torch.int64, device=looks[0].q.device)
+    apart = torch.tensor(sorted(set(separators)), dtype=torch.int64)  # on the host
     scratch = max(looks, key=lambda look: len(look.heads)).scratch()
     sums = [_walk(look, apart, scratch) for look in looks]
     received, scalars = (torch.cat(parts) for parts in zip(*sums, strict=True))
@@ -87,7 +87,7 @@ def _walk(look: Look, apart: Tensor, scratch: Tensor) -> tuple[Tensor, Tensor]:
         entropy = _entropy(tile)  # before separators are taken out
         distance = _distance(tile, shift)
         inside = apart[(apart >= tile.keys.start) & (apart < tile.keys.stop)] - tile.keys.start
-        confidence = values.index_fill_(2, inside, 0.0).amax(2).sum(1)
+        confidence = values.index_fill_(2, inside.to(values.device), 0.0).amax(2).sum(1)
         scalars += torch.stack([*offsets, entropy, confidence, distance], 1)
     return received, scalars
 
@@ -118,7 +118,7 @@ def _means(
     counts = {name: units - abs(offset) for name, offset in OFFSETS.items()}
     means = {name: sums[name] / count if count else none for name, count in counts.items()}
     means["cls"] = none if cls is None else received[:, cls] / units
-    means["sep"] = received[:, apart].sum(1) / units if separators else none
+    means["sep"] = received[:, apart.to(received.device)].sum(1) / units if separators else none
     means["entropy"] = (sums["entropy"] / units).clamp_min(0)  # rounding can leave less
     means["entropy_ratio"] = means["entropy"] / math.log(units) if units > 1 else none
     means["confidence"] = sums["confidence"] / units if separators < units else none
@@ -146,8 +146,10 @@ def _contributions(looks: Many[Look], traces: Many[Trace], rows: slice) -> Tenso
     if units.whole:
         means = shares.mean(2)
     else:
-        members, places = (part.to(shares.device) for part in units.members())
+        members, places = units.members()
+        sizes = places.bincount().to(shares.device)
+        members, places = members.to(shares.device), places.to(shares.device)
         merged = shares.new_zeros(*shares.shape[:2], len(units.axis))
         merged.index_add_(2, places, shares[:, :, members])
-        means = (merged / places.bincount()).mean(2)
+        means = (merged / sizes).mean(2)
     return torch.cat([mean[look.index] for mean, look in zip(means, looks, strict=True)])

@@ -1,0 +1,246 @@
+"""The CUDA path without a GPU: every family and every answer, and who waits for the device.
+
+Under torch's fake tensors the lanes run as on a GPU, without numbers: devices, dtypes and shapes
+must fit, and each copy to the host stands in the table of docs/decisions/0010-cuda.md.
+benchmarks/cuda_parity.py has the numbers, on a GPU.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, get_args
+
+import pytest
+import torch
+from torch import Tensor
+
+from model import cuda, encoder, kernels
+from model.config import Activation, EncoderConfig
+from model.kernels import PLAIN, Kernels, PlainLinear
+from model.loading import checkpoint
+from model.loading.assembly import build, expected
+from model.loading.checkpoint import Model
+from model.maps.choices import Form
+from model.maps.forms import Selection
+from model.maps.units import Units, divide
+from model.packing import Sequence
+from model.pooling import Pooling, Unit
+from model.positions import Rope
+from model.task_heads import Classifier, Projection, Splade, Tagger, TaskHead, Vectors
+from service.engine.lanes import Lanes
+from service.engine.weights import BUNDLED, locate
+from service.engine.work import Outputs, Parts, Result, Work
+from tests.service.engine.watching import CUDA, ROOT, Waits, watched
+
+TABLE = ROOT / "docs" / "decisions" / "0010-cuda.md"
+LAYERS, HEADS, HEAD, WINDOW = 2, 3, 16, 5
+
+BERT = EncoderConfig(
+    family="bert",
+    vocabulary=97,
+    width=HEADS * HEAD,
+    layers=LAYERS,
+    heads=HEADS,
+    feed_forward=53,
+    max_tokens=64,
+    norm_eps=1e-12,
+    embedding_width=HEADS * HEAD,
+    types=2,
+)
+ROTARY: dict[str, Any] = {"positions": "rotary", "ropes": (Rope(theta=1e4),) * LAYERS}
+FAMILIES = {
+    "bert": BERT,
+    "electra": replace(BERT, family="electra", embedding_width=19),
+    "roberta": replace(BERT, family="roberta", position_offset=2, pad=1, types=1),
+    "distilbert": replace(BERT, family="distilbert", types=0),
+    "mpnet": replace(BERT, family="mpnet", buckets=32, types=0),
+    "nomic": replace(BERT, **ROTARY, gated=True, biases=False, activation="silu"),
+    "modernbert": replace(
+        BERT,
+        **ROTARY,
+        pre_norm=True,
+        gated=True,
+        biases=False,
+        norm_bias=False,
+        types=0,
+        windows=(None, WINDOW),
+    ),
+    "the source texts'": replace(BERT, positions="sinusoidal", embedding_norm=False, types=0),
+    "a window and distances": replace(BERT, windows=(WINDOW, None), buckets=32),
+} | {f"bert, {name}": replace(BERT, activation=name) for name in get_args(Activation)}
+
+GROUPED = Kernels("grouped", PlainLinear, cuda.attend_grouped)
+VARLEN = Kernels("varlen", PlainLinear, cuda.attend_grouped, cuda.attend_spread)
+TURNED = replace(VARLEN, spread=cuda.attend_spread_turned)
+WAYS = {
+    "varlen in bfloat16": (VARLEN, torch.bfloat16),
+    "varlen in float16": (VARLEN, torch.float16),
+    "grouped in float32": (GROUPED, torch.float32),
+    "grouped in bfloat16": (GROUPED, torch.bfloat16),
+    "plain in float32": (PLAIN, torch.float32),
+    "plain in float16": (PLAIN, torch.float16),
+}
+
+
+def units(tokens: int) -> list[Units]:
+    """Tokens; and words of two without the special ones, scaled up."""
+    words, special = [place // 2 for place in range(tokens)], [False] * tokens
+    special[0] = special[-1] = True
+    some: dict[str, Any] = {"words": words, "special": special, "specials": "renormalize"}
+    return [divide(tokens), divide(tokens, level="word", **some)]
+
+
+def selections(tokens: int) -> Iterator[Selection]:
+    """Every form of attention, of tokens and of words, each weight, and in half precision."""
+    every = {0: (0, 2), 1: tuple(range(HEADS))}
+    for shown in units(tokens):
+        marks: dict[str, Any] = {"cls": 0, "separators": (tokens - 1,), "rows": shown.axis[:1]}
+        for form in get_args(Form):
+            yield Selection(every, shown, form=form, k=2, size=3, **marks)
+        for form in ("top", "dominance"):
+            yield Selection(every, shown, form=form, weight="value_norm", half=True, **marks)
+
+
+def heads(width: int) -> list[TaskHead]:
+    """One of every kind that follows an encoder."""
+    weight, bias = torch.zeros(5, width, device=CUDA), torch.zeros(5, device=CUDA)
+    project = Projection(None, PlainLinear(weight, bias), 5, 5 * width)
+    names, first = tuple("abcde"), Pooling(("cls",), normalize=False)
+    return [
+        Classifier(names, first, project, "softmax", "sigmoid"),
+        Tagger(names, project),
+        Splade(project, "max", twice=True, k=2),
+        Splade(project, "sum", twice=False),
+        Vectors((Unit(width),), {}, kept=(0, 2, 3)),
+    ]
+
+
+def works(config: EncoderConfig) -> list[Work]:
+    """Everything that a lane can be asked for in one batch."""
+    mean = Pooling(("mean",), normalize=True)
+    other = Pooling(("cls", "max", "last", "mean_sqrt_len", "weightedmean"), False, dimensions=11)
+    every = frozenset(range(LAYERS + 1))
+    gates, patch = {0: {1: 0.5}}, {1: {0: torch.zeros(7, config.head_dim)}}
+    asked = [
+        (Sequence([5] * 7), Outputs(mean)),
+        (Sequence([5] * 3), Outputs(other, tokens=True, hidden=every)),
+        (Sequence([5] * 7, gates=gates, patches=patch), Outputs(mean, kept=frozenset({0}))),
+        (Sequence(embeddings=torch.zeros(7, config.embedding_width)), Outputs(mean)),
+        (Sequence([5] * 40), Outputs(mean, explained=1, weights=True)),
+        (Sequence([5] * 7), Outputs(parts=Parts([(0, 2), (3, 7)], mean))),
+    ]
+    asked += [(Sequence([5] * 40), Outputs(attention=one)) for one in selections(40)]
+    asked += [(Sequence([5] * 7), Outputs(task_head=head)) for head in heads(config.width)]
+    return [Work(*one) for one in asked]
+
+
+@pytest.fixture(scope="module")
+def bundled() -> Model:
+    """A model whose encoder is put in place of; the rest of it is no matter of the device."""
+    return checkpoint.load(locate(BUNDLED).folder, torch.device("cpu"), torch.float32, PLAIN)
+
+
+def run(
+    bundled: Model,
+    config: EncoderConfig,
+    way: Kernels,
+    dtype: torch.dtype,
+    asked: int | None = None,
+) -> Waits:
+    """Answer so much, or all, on a GPU that is none; where it was waited for."""
+    weights = {name: torch.zeros(shape) for name, shape in expected(config).items()}
+    with torch.inference_mode(), watched() as watch:
+        built = build(config, weights.__getitem__, CUDA, dtype, way)
+        model = replace(bundled, config=config, encoder=built)
+        watch.waits.clear()  # what the start waits for is no matter
+        lanes, every = Lanes(model, []), works(config)[:asked]
+        results = lanes.run(every, 1) + lanes.run(every[:1] * 3, 1)
+    for one in results:
+        assert isinstance(one, Result), one
+    return watch.waits
+
+
+COMMON = ("varlen in bfloat16", "grouped in float32")
+PATHS = [
+    pytest.param(family, way, marks=() if family == "bert" or way in COMMON else pytest.mark.prove)
+    for family in FAMILIES
+    for way in WAYS
+]
+
+
+@pytest.mark.parametrize(("family", "way"), PATHS)
+def test_every_answer_of_every_family_is_made_and_waits_where_the_table_says(
+    bundled: Model, family: str, way: str
+) -> None:
+    """Devices, dtypes and shapes fit; no other line copies from the device or waits for it."""
+    waits = run(bundled, FAMILIES[family], *WAYS[way])
+
+    assert waits - told() == set()
+
+
+def test_every_row_of_the_table_is_where_the_device_is_waited_for(bundled: Model) -> None:
+    """What no longer waits is taken out of it."""
+    waits = run(bundled, BERT, *WAYS["varlen in bfloat16"])
+
+    assert told() - waits == set()
+
+
+def _item(x: Tensor) -> object:
+    return x.sum().item()
+
+
+WAITING = {
+    "a number": _item,
+    "a copy": lambda x: x.cpu(),
+    "a copy of another dtype": lambda x: x.to("cpu", torch.float64),
+    "a list": lambda x: x.tolist(),
+    "a truth": lambda x: bool((x > 0).any()),
+    "a choice by a mask": lambda x: x[x > 0],
+    "a count": lambda x: x.long().flatten().bincount(),
+}
+
+
+@pytest.mark.parametrize("wait", WAITING.values(), ids=WAITING)
+def test_a_new_wait_is_found_and_named(
+    bundled: Model, monkeypatch: pytest.MonkeyPatch, wait: Callable[[Tensor], object]
+) -> None:
+    """The negative control: whatever asks the device for numbers inside the model."""
+
+    def normalise(x: Tensor, *norm: Any) -> Tensor:
+        wait(x)
+        return kernels.normalise(x, *norm)
+
+    monkeypatch.setattr(encoder, "normalise", normalise)
+
+    found = run(bundled, BERT, *WAYS["varlen in bfloat16"], asked=1) - told()
+
+    assert found == {
+        ("model/encoder.py", "Embeddings.__call__"),
+        ("model/encoder.py", "Layer._norm"),
+    }
+
+
+def test_no_answer_needs_triton(bundled: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An import of it fails."""
+    monkeypatch.setitem(sys.modules, "triton", None)
+
+    assert run(bundled, BERT, *WAYS["varlen in bfloat16"]) == told()
+
+
+def test_what_lies_on_another_device_is_found(bundled: Model) -> None:
+    """The negative control of devices: a table of the host's among the device's."""
+
+    def host(weight: Tensor, bias: Tensor | None) -> PlainLinear:
+        linear = PlainLinear(weight, bias)
+        linear.bias = torch.zeros(len(weight))
+        return linear
+
+    with pytest.raises(AssertionError, match="device"):
+        run(bundled, BERT, replace(VARLEN, linear=host), torch.bfloat16, asked=1)
+
+
+def told() -> Waits:
+    """The places that the table has."""
+    rows = re.findall(r"^\| `(\w[\w/.]+\.py)` \| `([\w.]+)` \|", TABLE.read_text(), re.MULTILINE)
+    return set(rows)
