@@ -112,7 +112,6 @@ class Replica:
         name = settings.served_model_name or self.source.name
         self.identity = Identity(name, model.digest, self.proof.numerics)
         preamble = self.identity.preamble(self.dtype)
-        self.reader = _reader(settings, model)
         batches = Batches(lanes.launch, metrics, self.tracing)
         lanes.on_failure = batches.failed
         self.batcher = Batcher[Work, Result](
@@ -126,7 +125,8 @@ class Replica:
             most_tokens=settings.max_waiting_tokens,
             limits=tenants(self.shared),
         )
-        self.admission = admission = Admission(self.batcher, metrics, self.dtype)
+        self.admission = admission = Admission(self.batcher, metrics, settings, self.dtype)
+        self.reader = _reader(settings, model, admission.texts)
         vitals.publish(metrics, settings, self.batcher, preamble, self.device, loading)
         if model.trained and not model.own_pooling:
             logger.warning(PLAIN)
@@ -139,7 +139,7 @@ class Replica:
             settings.max_answer_json_bytes,
         )
         self.vocabulary = Vocabulary(self.reader, admission, settings)
-        self.heads = Heads(model, self.name, admission.run, settings.deadline_seconds)
+        self.heads = Heads(model, self.name, admission.run_own, settings.deadline_seconds)
         self.health = Health(settings, self.proof, self.batcher, batches, metrics)
         lines, ratio = settings.access_log, settings.access_log_ratio
         self.observer = Observer(metrics, model.digest, self.tracing, lines=lines, ratio=ratio)
@@ -149,7 +149,7 @@ class Replica:
 
     def _gateway(self) -> Gateway:
         settings, model = self.settings, self.lanes.model
-        aside, config = Aside(settings.max_waiting_requests), model.config
+        aside, config = self.admission.endings, model.config
         endings: dict[type, Ending] = {
             Encoding: Encodings(config),
             Likeness: Likenesses(model.pooling, config.width, aside),
@@ -258,7 +258,7 @@ class Replica:
         }
 
 
-def _reader(settings: Settings, model: Model) -> Reader:
+def _reader(settings: Settings, model: Model, aside: Aside) -> Reader:
     """Make what reads inputs, within the model's positions."""
     machine.positions(settings, model.config)
     machine.filled(settings, model.task_head)
@@ -269,7 +269,7 @@ def _reader(settings: Settings, model: Model) -> Reader:
         settings.max_text_characters,
         settings.max_embedding,
         model.prompts,
-        Aside(settings.max_waiting_characters),
+        aside,
     )
 
 

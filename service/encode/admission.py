@@ -1,8 +1,9 @@
-"""The gate before the work: memory, queue and deadline, first by an estimate, then by the works."""
+"""The second gate: whether an answer may be made, for which there must be memory, room and time."""
 
 import asyncio
 import math
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from sys import getsizeof
@@ -10,7 +11,9 @@ from typing import TypeVar
 
 import numpy as np
 
+from service.encode.aside import Aside
 from service.encode.interventions import Course, Outcome
+from service.encode.price import NOTHING, Price
 from service.encode.request import Base64, Input
 from service.engine.batcher import Batcher
 from service.engine.fair.line import Timing
@@ -21,6 +24,7 @@ from service.memory import NoRoom
 from service.observe.metrics import Metrics
 from service.observe.record import Record
 from service.refusals import Refused
+from service.settings import Settings
 
 T = TypeVar("T")
 
@@ -108,71 +112,134 @@ def _held(item: Input) -> int:
 class Admission:
     """The one way to the model, for requests and for what the service asks of itself.
 
+    foresee       before a request is read, by an estimate: no time, or no room
+    read_aside    while it is read, if that takes long: too many characters wait already
+    hold          once it is read, by its price: too large, or no memory
+    run           by its works: no time, or no room in the queue
+    check         the last two, for a dry run
+
+    Three counts are taken here for a request, and end with what they count: memory with the
+    request, tokens with its reading, works that follow from others with the last of them. What
+    waits in the queue, and for each of the threads below, is counted there.
+
     Args:
         dtype: of the model, as a refusal names it.
+
+    Attributes:
+        texts: where long texts are tokenized.
+        endings: where similarities are computed.
+        lessons: where the mechanism is computed without the model.
     """
 
-    def __init__(self, batcher: Batcher[Work, Result], metrics: Metrics, dtype: str) -> None:
+    def __init__(
+        self, batcher: Batcher[Work, Result], metrics: Metrics, settings: Settings, dtype: str
+    ) -> None:
         self._batcher, self._metrics, self._dtype = batcher, metrics, dtype
+        self._most = settings.max_answer_json_bytes, settings.max_answer_bytes
+        self.texts = Aside(settings.max_waiting_characters)
+        self.endings, self.lessons = Aside(settings.max_waiting_requests), Aside()
+        self._coming = Counter[str]()  # tokens that are being read, by key
+        self._following = list[tuple[str, int, float]]()  # of a key: tokens and their cost
+
+    def foresee(self, tokens: int, deadline: float, record: Record, *, aside: bool) -> None:
+        """Refuse what would most likely not be admitted, before more is done for it.
+
+        While nothing waits, nothing is foreseen: a request that is alone may be long.
+
+        Args:
+            tokens: about how many it holds.
+            aside: whether its texts wait to be tokenized: it is foreseen behind others that do, and
+                the next behind it. What is read at once is checked in a moment, and waits for none.
+
+        Raises:
+            Refused: others wait, and with this there is no time or no room.
+        """
+        before = self._coming[record.key] if aside else 0
+        if not (self._batcher.waiting_requests or before or self._following):
+            return
+        tokens, cost = self._with_following(tokens + before, tokens + before, record.key)
+        try:
+            self._batcher.check(tokens, cost, deadline, record.key)
+        except Overloaded as error:
+            raise self._overloaded(error, record) from None
+        except DeadlinePassed:
+            raise Refused("deadline_exceeded") from None
+
+    async def read_aside(
+        self, read: Callable[[], Awaitable[T]], tokens: int, held: int, record: Record
+    ) -> T:
+        """Wait for inputs to be read aside; meanwhile they count as coming.
+
+        Otherwise all requests that arrive meanwhile would pass on the room left for one.
+
+        Args:
+            tokens: about how many they hold, and held: bytes in place of the body's.
+
+        Raises:
+            Refused: there is no room for them, or what reading raises.
+        """
+        self._coming[record.key] += tokens
+        try:
+            self.settle(record, held)
+            return await read()
+        finally:
+            self._coming[record.key] -= tokens
+
+    def hold(self, price: Price, record: Record, asked: int | None = None) -> None:
+        """Hold the memory that an answer takes, until its request ends.
+
+        Args:
+            asked: bytes of what was made of the body, in place of the body's; None: as before.
+
+        Raises:
+            Refused: the answer is too large, or there is no room for it.
+        """
+        price.check(*self._most)
+        bodies = 0 if asked is None else asked - record.hold.bytes["bodies"]
+        self.reserve(record, bodies=bodies, arrays=price.made, answers=price.written)
+
+    def check(self, works: Sequence[Work], price: Price, deadline: float, record: Record) -> None:
+        """Refuse what `run` would refuse now; nothing waits or runs."""
+        self.hold(price, record)
+        try:
+            self._batcher.check(*self._size(works, record.key), deadline, record.key)
+        except LATE as error:
+            raise self._late(error, works, deadline, record) from None
 
     async def run(
-        self, works: Sequence[Work], deadline: float, record: Record | None = None
-    ) -> tuple[list[Result], Timing]:
-        """Wait for the batches that hold these works.
+        self,
+        works: Sequence[Work],
+        deadline: float,
+        record: Record,
+        price: Price = NOTHING,
+        *,
+        course: Course | None = None,
+        asked: int | None = None,
+    ) -> tuple[Outcome, Timing]:
+        """Wait for the batches that hold a request's works.
 
         Args:
             deadline: when the answer must be there, on time.monotonic's clock.
-            record: of the request they are of, which they carry; None for what nobody asked for.
+            record: of the request, which the works carry.
+            price: of the answer.
+            course: how the works follow from each other, where they do; all are admitted, or none.
+            asked: bytes of what was made of the body; see `hold`.
 
         Raises:
             Refused: they are not admitted, not done in time, or not finite.
         """
-        if record is None:
-            record = Record("own")
-            works = [replace(work, record=record) for work in works]
-        submitted = self._batcher.submit(works, deadline, record.key)
-        return await self._wait(submitted, works, deadline, record)
-
-    async def follow(
-        self, course: Course, deadline: float, record: Record
-    ) -> tuple[Outcome, Timing]:
-        """Run as `run` does works that follow from others' results; all are admitted, or none.
-
-        Args:
-            record: of the request, which the works carry.
-        """
-        works = course.every
-        followed = self._follow(course, works, deadline, record.key)
-        return await self._wait(followed, works, deadline, record)
-
-    async def _follow(
-        self, course: Course, works: Sequence[Work], deadline: float, key: str
-    ) -> tuple[Outcome, Timing]:
-        """Run one step after the other; while one runs, the next ones count."""
-        self._batcher.admit(works, deadline, key)
-        steps, rest, timings = course.steps(), works, list[Timing]()
-        step = next(steps)
-        while True:
-            rest = rest[len(step) :]
-            results, timing = await self._batcher.submit(
-                step, deadline, key, bounded=False, following=rest
-            )
-            timings.append(timing)
-            try:
-                step = steps.send(results)
-            except StopIteration as end:
-                queued, computed = (t.queued for t in timings), (t.computed for t in timings)
-                return end.value, Timing(sum(queued), sum(computed))
-
-    async def _wait(
-        self, running: Awaitable[T], works: Sequence[Work], deadline: float, record: Record
-    ) -> T:
-        """Wait for works in time; how they end, as clients are told."""
+        self.hold(price, record, asked)
+        every, key = works if course is None else course.every, record.key
         record.began, start = 0.0, time.monotonic()
         try:
-            results = await running
+            self._batcher.admit(*self._size(every, key), deadline, key)
+            if course is None:
+                results, timing = await self._batcher.submit(works, deadline, key)
+                outcome = Outcome(results, [])
+            else:
+                outcome, timing = await self._follow(course, every, deadline, key)
         except LATE as error:
-            raise self._wording(error, works, deadline, record) from None
+            raise self._late(error, every, deadline, record) from None
         except asyncio.CancelledError:
             self._metrics.cancelled("forward" if record.began else "queue")
             raise
@@ -182,8 +249,14 @@ class Admission:
             raise Refused("nonfinite_output", layer=error.layer, dtype=self._dtype) from None
         finally:
             record.waited(start)
-        self._metrics.encoded(sum(map(len, works)), record.key)
-        return results
+        self._metrics.encoded(sum(map(len, every)), key)
+        return outcome, timing
+
+    async def run_own(self, works: Sequence[Work], deadline: float) -> list[Result]:
+        """Wait for works that no client asked for; raise as `run` does."""
+        record = Record("own")
+        own = [replace(work, record=record) for work in works]
+        return (await self.run(own, deadline, record))[0].inputs
 
     def settle(self, record: Record, bodies: int) -> None:
         """Hold what was made of a body in place of the body; raises as `reserve` does."""
@@ -208,50 +281,42 @@ class Admission:
             record.shed = "memory"
             raise Refused("overloaded", retry_after=1) from None
 
-    def check(self, works: Sequence[Work], deadline: float, record: Record) -> None:
-        """Raise what `run` would if these works would not be admitted now."""
-        try:
-            self._batcher.check(works, deadline, record.key)
-        except LATE as error:
-            raise self._wording(error, works, deadline, record) from None
+    async def _follow(
+        self, course: Course, works: Sequence[Work], deadline: float, key: str
+    ) -> tuple[Outcome, Timing]:
+        """Run one step after the other; while one runs, the next ones count.
 
-    def foresee(self, tokens: int, deadline: float, record: Record, *, aside: bool) -> None:
-        """Refuse what would most likely not be admitted, before more is done for it.
-
-        Args:
-            tokens: about how many it holds.
-            aside: whether its texts wait to be tokenized: it is foreseen behind others that do, and
-                the next behind it. What is read at once is checked in a moment, and waits for none.
-
-        Raises:
-            Refused: others wait, and with this there is no time or no room.
+        Else all that arrive meanwhile would be admitted to the time left for one.
         """
-        try:
-            self._batcher.foresee(tokens, deadline, record.key, behind=aside)
-        except Overloaded as error:
-            raise self._overloaded(error, record) from None
-        except DeadlinePassed:
-            raise Refused("deadline_exceeded") from None
+        steps, rest, timings = course.steps(), works, list[Timing]()
+        step = next(steps)
+        while True:
+            rest = rest[len(step) :]
+            following = key, sum(map(len, rest)), self._batcher.cost(rest)
+            self._following.append(following)
+            try:
+                results, timing = await self._batcher.submit(step, deadline, key)
+            finally:
+                self._following.remove(following)
+            timings.append(timing)
+            try:
+                step = steps.send(results)
+            except StopIteration as end:
+                queued, computed = (t.queued for t in timings), (t.computed for t in timings)
+                return end.value, Timing(sum(queued), sum(computed))
 
-    async def read_aside(
-        self, read: Callable[[], Awaitable[T]], tokens: int, held: int, record: Record
-    ) -> T:
-        """Wait for inputs to be read aside; meanwhile they count as coming.
+    def _size(self, works: Sequence[Work], key: str) -> tuple[int, float]:
+        """Return the tokens and the cost of a key's works, with those that follow."""
+        return self._with_following(sum(map(len, works)), self._batcher.cost(works), key)
 
-        Args:
-            tokens: about how many they hold, and held: bytes in place of the body's.
+    def _with_following(self, tokens: int, cost: float, key: str) -> tuple[int, float]:
+        """Add the works that were admitted and wait for the results of others."""
+        for owner, more, worth in self._following:
+            if owner == key:
+                tokens, cost = tokens + more, cost + worth
+        return tokens, cost
 
-        Raises:
-            Refused: there is no room for them, or what reading raises.
-        """
-        self._batcher.expect(tokens, record.key)
-        try:
-            self.settle(record, held)
-            return await read()
-        finally:
-            self._batcher.expect(-tokens, record.key)
-
-    def _wording(
+    def _late(
         self, error: Exception, works: Sequence[Work], deadline: float, record: Record
     ) -> Refused:
         """Word what the batcher does not admit, or not in time.
@@ -262,7 +327,7 @@ class Admission:
         this machine nor what reading it took makes it so.
         """
         most = deadline - record.start
-        fewest = self._batcher.fewest_seconds(works)
+        fewest = self._batcher.fewest_seconds(self._batcher.cost(works))
         if fewest >= most:
             return Refused(
                 "deadline_unreachable",

@@ -45,12 +45,13 @@ class Encodings:
         """Return what the answer will weigh."""
         if plan.alone and not request.layout.padded:
             vectors = len(plan.works) * _numbers(plan.works[0].outputs.pooling, self._config.width)
-            return Price({"pooled": number(request) * vectors}, request.layout)
+            parts: dict[Part, int] = {"pooled": number(request) * vectors}
+            return Price(parts, request.layout, 0, partial(self._offers, request, plan))
         parts = self._weigh(request, plan.works, number(request))
         held = plan.held + max(map(maps_price.held, plan.attention()), default=0)
-        return Price(parts, request.layout, held)
+        return Price(parts, request.layout, held, partial(self._offers, request, plan))
 
-    def offers(
+    def _offers(
         self, request: Request, plan: Plan, parts: Collection[Part], limit: int
     ) -> list[Offer]:
         """Return changes to the request by which it may fit."""

@@ -17,7 +17,7 @@ those before it:
     gateway
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -27,8 +27,8 @@ from service.encode.answer import Encoded, Identity, Item
 from service.encode.inputs import THREAD_CHARACTERS
 from service.encode.interventions import Outcome
 from service.encode.plan import Plan, Planner
-from service.encode.price import Offer, Price, copy_flops, flops, head_flops
-from service.encode.request import Part, Request
+from service.encode.price import Price, copy_flops, flops, head_flops
+from service.encode.request import Request
 from service.engine.fair.line import Timing
 from service.observe.metrics import Metrics
 from service.observe.record import Record
@@ -43,12 +43,7 @@ class Ending(Protocol):
         """Raise Refused where the model cannot end a request so."""
 
     def price(self, request: Request, plan: Plan) -> Price:
-        """Return what the answer will weigh."""
-
-    def offers(
-        self, request: Request, plan: Plan, parts: Collection[Part], limit: int
-    ) -> list[Offer]:
-        """Return changes to the request by which some parts may fit into a limit."""
+        """Return what the answer will weigh, and how it may weigh less."""
 
     async def finish(
         self, request: Request, plan: Plan, outcome: Outcome, deadline: float
@@ -74,7 +69,7 @@ class Gateway:
         metrics: Metrics,
         endings: Mapping[type, Ending],
     ) -> None:
-        self._identity, self._config, self._settings = identity, config, settings
+        self._identity, self._config = identity, config
         self._planner, self._admission, self._metrics = planner, admission, metrics
         self.endings = endings
         self._estimate = Estimate(planner.longest, settings.max_request_tokens)
@@ -103,14 +98,10 @@ class Gateway:
         if request.layout.padded:
             self._planner.check_tokens(len(plan.works) * max(plan.lengths))
         price = ending.price(request, plan)
-        self._check(request, plan, price)
-        asked = held(inputs, plan.works) - record.hold.bytes["bodies"]
-        self._admission.reserve(record, bodies=asked, arrays=price.made, answers=price.written)
-        if plan.course is None:
-            results, timing = await self._admission.run(plan.works, deadline, record)
-            outcome = Outcome(results, [])
-        else:
-            outcome, timing = await self._admission.follow(plan.course, deadline, record)
+        asked = held(inputs, plan.works)
+        outcome, timing = await self._admission.run(
+            plan.works, deadline, record, price, course=plan.course, asked=asked
+        )
         if request.attention:
             heads = sum(len(h) for one in plan.attention() for h in one.heads.values())
             self._metrics.shown(request.attention.form, heads, price.parts["attention"])
@@ -136,20 +127,11 @@ class Gateway:
         if plan.course:
             cost["flops"] += copy_flops(self._config, plan.course.copies)
         try:
-            self._check(request, plan, price)
-            self._admission.reserve(record, arrays=price.made, answers=price.written)
-            self._admission.check(plan.every, deadline, record)
+            self._admission.check(plan.every, price, deadline, record)
         except Refused as refused:
             after = refused.retry_after
             return {**cost, "admitted": False, "code": refused.code, "retry_after_s": after}
         return {**cost, "admitted": True, "code": None, "retry_after_s": None}
-
-    def _check(self, request: Request, plan: Plan, price: Price) -> None:
-        """Refuse an answer that is too large, with what would fit."""
-        most_json, most = self._settings.max_answer_json_bytes, self._settings.max_answer_bytes
-        if price.total > most_json or price.total > most:
-            ending = self.endings[type(request.ending)]
-            price.check(most_json, most, partial(ending.offers, request, plan))
 
 
 def _kind(request: Request) -> str:

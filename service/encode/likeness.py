@@ -67,9 +67,10 @@ class Likenesses:
             held += _hold(self._width, sizes, *plan.lengths)
         swept = DOUBLE * sum(work.outputs.swept for work in plan.works[1:])
         shares = _weigh(how.form, how.k, number(request), sizes)
-        return Price({"shares": shares, "sweep": swept}, request.layout, held)
+        parts: dict[Part, int] = {"shares": shares, "sweep": swept}
+        return Price(parts, request.layout, held, partial(self._offers, request, plan))
 
-    def offers(
+    def _offers(
         self, request: Request, plan: Plan, parts: Collection[Part], limit: int
     ) -> list[Offer]:
         """Return changes to the request by which it may fit."""

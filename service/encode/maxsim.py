@@ -47,15 +47,13 @@ class Maxsims:
         # of the query and one document in float64, and their products
         held += DOUBLE * (max(sizes) * (query + max(documents)) + query * max(documents))
         matches = _weigh(counts, len(documents))
-        return Price({"matches": matches}, request.layout, plan.held + held)
 
-    def offers(
-        self, request: Request, plan: Plan, parts: Collection[Part], limit: int
-    ) -> list[Offer]:
-        """Return changes to the request by which it may fit."""
-        weigh = partial(_weigh, counts := _counts(plan))
-        most = bisect_right(range(1, len(counts)), limit, key=weigh)
-        return [{"documents_at_most": most, "bytes": weigh(most)}] if most else []
+        def offers(parts: Collection[Part], limit: int) -> list[Offer]:
+            weigh = partial(_weigh, counts)
+            most = bisect_right(range(1, len(counts)), limit, key=weigh)
+            return [{"documents_at_most": most, "bytes": weigh(most)}] if most else []
+
+        return Price({"matches": matches}, request.layout, plan.held + held, offers)
 
     async def finish(
         self, request: Request, plan: Plan, outcome: Outcome, deadline: float

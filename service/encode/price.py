@@ -23,19 +23,31 @@ Offer = dict[str, Any]  # a change to the request, and the bytes that it comes t
 Offers = Callable[[Collection[Part], int], list[Offer]]  # by what is too large, and its limit
 
 
+def _none(parts: Collection[Part], limit: int) -> list[Offer]:
+    """Offer no change to a request."""
+    return []
+
+
 class Price:
-    """What an answer weighs, in bytes.
+    """What an answer weighs, in bytes; every answer with arrays has one.
 
     Args:
         parts: of the raw arrays of the whole answer.
         layout: how they are written.
         held: beside them, until the answer is written or while it is made.
+        offers: makes changes to the request by which some parts may fit into a limit.
     """
 
-    __slots__ = ("_layout", "_text", "held", "parts", "total")
+    __slots__ = ("_layout", "_offers", "_text", "held", "parts", "total")
 
-    def __init__(self, parts: Mapping[Part, int], layout: Layout, held: int = 0) -> None:
-        self.parts, self.held, self._layout = parts, held, layout
+    def __init__(
+        self,
+        parts: Mapping[Part, int],
+        layout: Layout,
+        held: int = 0,
+        offers: Offers = _none,
+    ) -> None:
+        self.parts, self.held, self._layout, self._offers = parts, held, layout, offers
         self._text: Collection[Part] = TEXT.union(layout.numbers)
         self.total = sum(parts.values())
 
@@ -54,12 +66,11 @@ class Price:
         """Return the bytes of some parts."""
         return sum([size for part, size in self.parts.items() if part in parts])
 
-    def check(self, most_json: int, most: int, offers: Offers) -> None:
+    def check(self, most_json: int, most: int) -> None:
         """Refuse an answer that is too large, before any of it is computed.
 
         Args:
             most_json: bytes of arrays as JSON numbers, and most: of all.
-            offers: makes changes to the request; those that would fit are told.
 
         Raises:
             Refused: with the bytes, the limit, and changes to the request each of which would fit.
@@ -68,7 +79,7 @@ class Price:
             return
         for parts, limit in ((self._text, most_json), (PARTS, most)):
             if (size := self.of(parts)) > limit:
-                fitting = [offer for offer in offers(parts, limit) if offer["bytes"] <= limit]
+                fitting = [one for one in self._offers(parts, limit) if one["bytes"] <= limit]
                 fits = sorted(fitting, key=lambda offer: int(offer["bytes"]))
                 if self.total <= most:
                     fits += map(dict, self._layout.compact)
@@ -76,6 +87,9 @@ class Price:
                 if "attention" in parts and attention > limit:
                     code, size = "attention_too_large", attention
                 raise Refused(code, bytes=size, limit=limit, fits=fits)
+
+
+NOTHING = Price({}, Layout())  # of what nobody asked for
 
 
 def number(request: Request) -> int:

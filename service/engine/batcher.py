@@ -1,6 +1,7 @@
 """Waiting sequences -> batches under a token budget; plain asyncio, no Ray.
 
-A request is admitted or refused as a whole; its sequences may run in several batches.
+A request is admitted or refused as a whole, by service/encode/admission.py, which asks here; its
+sequences may run in several batches.
 
 Nothing here loops: `_pump` runs when work arrives, when a lane falls idle and when company is no
 longer expected, so there is no task that could die and leave the queue standing.
@@ -9,8 +10,7 @@ longer expected, so there is no task that could die and leave the queue standing
 import asyncio
 import math
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Generic
 
@@ -109,8 +109,6 @@ class Batcher(Generic[Work, Result]):
         self._idle = list(range(lanes - 1, -1, -1))  # lane 0 is taken first, from the end
         self._running: dict[asyncio.Task[set[Job[Work, Result]]], Run] = {}
         self._speed, self._alone = Speed(speed), LoneSpeed(lanes)
-        self._coming = Counter[str]()  # tokens, by key
-        self._promises = list[tuple[str, int, float]]()  # of a key: tokens and their cost
         self._starts = 0  # of batches
         self._company = Company(self._pump)
 
@@ -146,45 +144,36 @@ class Batcher(Generic[Work, Result]):
         now = self._clock()
         return any(run.hangs(now, least, times) for run in self._running.values())
 
-    def fewest_seconds(self, works: Sequence[Work]) -> float:
+    def fewest_seconds(self, cost: float) -> float:
         """Return the seconds of a request with nothing ahead of it, at the best speed measured.
 
         The recent speed also falls while another process keeps the cores busy, which passes.
         """
-        return sum(map(self._cost, works)) / self._speed.best
+        return cost / self._speed.best
 
     async def submit(
         self,
         works: Sequence[Work],
         deadline: float,
         key: str = "",
-        *,
-        bounded: bool = True,
-        following: Sequence[Work] = (),
     ) -> tuple[list[Result], Timing]:
         """Run a request's sequences, in as many batches as it takes; all or nothing.
+
+        It waits even in a full queue: whether it may is asked before, with `admit`.
 
         Args:
             works: one per sequence; its len() is its number of tokens.
             deadline: when the answer must be there, on the batcher's clock.
             key: name of the API key that sent it.
-            bounded: whether it may be refused; if not, it waits even in a full queue.
-            following: works that were admitted with these and wait for their results. They count
-                meanwhile: else all that arrive would be admitted to the time left for one.
 
         Raises:
-            Overloaded: it was not admitted, or another key's request took its place in the queue.
+            Overloaded: another key's request took its place in the queue.
             DeadlinePassed: the deadline passed before the request, or its turn, came.
             Exception: the error of the first sequence that failed.
         """
         loop, now = asyncio.get_running_loop(), self._clock()
         costs, future = list(map(self._cost, works)), loop.create_future()
         job: Job[Work, Result] = Job(works, costs, deadline, now, future, key)
-        if bounded:
-            self._displace(self._check(job.tokens, job.cost, deadline, key))
-        if following:
-            promise = key, sum(map(len, following)), sum(map(self._cost, following))
-            self._promises.append(promise)
         self._company.arrived(first=self._queue.count == 0)
         self._queue.enter(job)
         self._pump(fresh=True)
@@ -194,8 +183,6 @@ class Batcher(Generic[Work, Result]):
         finally:
             late.cancel()
             self._queue.leave(job)  # finished, failed or cancelled
-            if following:
-                self._promises.remove(promise)
         results = [result for result in job.results if result is not None]
         return results, job.timing
 
@@ -204,55 +191,30 @@ class Batcher(Generic[Work, Result]):
         while len(self._queue) or self._running:
             await asyncio.wait([job.future for job in self._queue.jobs] or self._running.keys())
 
-    def admit(self, works: Sequence[Work], deadline: float, key: str = "") -> None:
-        """Make room for a request's works, or raise what `check` raises."""
-        self._displace(self.check(works, deadline, key))
+    def cost(self, works: Iterable[Work]) -> float:
+        """Return how many tokens of short sequences take as long as these works."""
+        return sum(map(self._cost, works))
 
-    def check(
-        self, works: Sequence[Work], deadline: float, key: str = ""
-    ) -> list[Job[Work, Result]]:
-        """Raise as `submit` does if these works would not be admitted now.
-
-        Returns:
-            The waiting requests whose place they would take.
-        """
-        cost = sum(map(self._cost, works))
-        return self._check(sum(map(len, works)), cost, deadline, key)
-
-    def _displace(self, jobs: Sequence[Job[Work, Result]]) -> None:
-        """Refuse requests whose place another one takes."""
-        for job in jobs:
+    def admit(self, tokens: int, cost: float, deadline: float, key: str = "") -> None:
+        """Make room for a request of so many tokens, or raise what `check` raises."""
+        for job in self.check(tokens, cost, deadline, key):
             self._fail(job, Overloaded(self._queue.delay(job.key) / self.speed, "share"))
 
-    def foresee(self, tokens: int, deadline: float, key: str = "", *, behind: bool = True) -> None:
-        """Raise what `check` would probably raise for a request of about `tokens` tokens.
-
-        So a request is refused cheaply, before it is read, while others wait or are being read.
+    def check(
+        self, tokens: int, cost: float, deadline: float, key: str = ""
+    ) -> list[Job[Work, Result]]:
+        """Return the waiting requests whose place a request would take now.
 
         Args:
-            behind: whether it comes after the requests being read.
+            tokens: that it holds, and cost: in tokens of short sequences.
+
+        Raises:
+            Overloaded: there is no room for it, or no time.
+            DeadlinePassed: its deadline is over.
         """
-        before = self._coming[key] if behind else 0
-        if self._queue.count or before or self._promises:
-            self._check(tokens + before, tokens + before, deadline, key)
-
-    def expect(self, tokens: int, key: str = "") -> None:
-        """Count about so many tokens as coming, for `foresee`, while a request is read.
-
-        Otherwise all requests that arrive meanwhile would pass on the room left for one. Fewer than
-        none end it.
-        """
-        self._coming[key] += tokens
-
-    def _check(
-        self, tokens: int, cost: float, deadline: float, key: str
-    ) -> list[Job[Work, Result]]:
         now = self._clock()
         if deadline <= now:
             raise DeadlinePassed()
-        for owner, promised, worth in self._promises:
-            if owner == key:
-                tokens, cost = tokens + promised, cost + worth
         seconds = deadline - now
         if self._running:
             seconds = seconds * SURE - sum(run.left(now) for run in self._running.values())

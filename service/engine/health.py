@@ -75,7 +75,7 @@ class Health:
         try:
             deadline = time.monotonic() + self._settings.deadline_seconds
             canary = [self._proof.canary]
-            (result,), _ = await self._batcher.submit(canary, deadline, bounded=False)
+            (result,), _ = await self._batcher.submit(canary, deadline)
             right = self._proof.right(result)
         except DeadlinePassed:
             return  # one batch took all of it; whether that one hangs is asked elsewhere

@@ -23,7 +23,6 @@ from model.loading.checkpoint import Model
 from model.maps.forms import Selection
 from model.maps.units import divide
 from model.text.frame import Tokenized
-from service.engine.fair.line import Timing
 from service.engine.work import Outputs, Result, Work
 from service.heads import cache, sentences
 from service.heads.survey import measure
@@ -34,7 +33,7 @@ logger = logging.getLogger(__name__)
 FORMAT = 1  # changes when equal weights and sentences would give a different survey
 
 # awaits the batches that hold the given Works; see service/encode/admission.py
-Run = Callable[[Sequence[Work], float], Awaitable[tuple[list[Result], Timing]]]
+Run = Callable[[Sequence[Work], float], Awaitable[list[Result]]]
 
 
 class Heads:
@@ -100,7 +99,7 @@ class Heads:
             for sequence in sequences
         ]
         deadline = time.monotonic() + self._batch_seconds
-        results, _ = await self._run(works, deadline)
+        results = await self._run(works, deadline)
         return [_maps(result, config.layers) for result in results]
 
 

@@ -3,7 +3,8 @@
 One shows the mechanism without a model, the other the model with nothing hidden.
 """
 
-from collections.abc import Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,9 +14,10 @@ from service.api.teaching.mechanism import Mixture, attend, read
 from service.api.teaching.request import ATTEND, ExplainRequest
 from service.encode import answer
 from service.encode.admission import Admission
-from service.encode.aside import Aside, once
+from service.encode.aside import once
 from service.encode.inputs import Reader
-from service.encode.price import SINGLE, TEXT_BYTES
+from service.encode.price import SINGLE, Offer, Price
+from service.encode.request import Layout, Part
 from service.engine.work import Outputs, Work
 from service.observe.record import Record
 from service.refusals import Refused
@@ -36,7 +38,7 @@ class Lessons:
         self, head: Mapping[str, Any], reader: Reader, admission: Admission, most_bytes: int
     ) -> None:
         self._head, self._reader, self._most_bytes = head, reader, most_bytes
-        self._admission, self._aside = admission, Aside()
+        self._admission, self._aside = admission, admission.lessons
 
     def read_attend(self, body: bytes) -> Mixture:
         """Read a request of POST /v1/attend.
@@ -59,8 +61,7 @@ class Lessons:
         Raises:
             Refused: what service/refusals.py gives a status.
         """
-        self._admission.settle(record, mixture.given)
-        self._reserve(record, mixture.bytes)
+        self._admission.hold(mixture.price, record, mixture.given)
         return answer.in_pieces(await self._aside.run(once(partial(attend, mixture)), deadline))
 
     async def explain(
@@ -79,17 +80,13 @@ class Lessons:
         with record.stage("tokenize"):
             text = await self._read(request, deadline, record)
         record.sequences, record.tokens = 1, len(text)
-        config, tokens = self._reader.config, len(text)
-        size = _check_bytes(config, tokens, self._most_bytes, weights=request.weights)
-        self._reserve(record, size)
-        (done,), _ = await self._admission.run([text], deadline, record)
+        config = self._reader.config
+        price = _price(config, len(text), weights=request.weights)
+        ((done,), _), _ = await self._admission.run([text], deadline, record, price)
         told = {**self._head, **_facts(request.layer, text, done.steps)}
         if request.weights:
             told["parameters"] = {"eps": config.norm_eps, **_parameters(done.steps)}
         return answer.in_pieces(told)
-
-    def _reserve(self, record: Record, size: int) -> None:
-        self._admission.reserve(record, arrays=size, answers=TEXT_BYTES * size)
 
     def _check(self, request: ExplainRequest) -> None:
         if request.model not in (None, self._head["model"]):
@@ -117,24 +114,24 @@ class Lessons:
         return text
 
 
-def _check_bytes(config: EncoderConfig, tokens: int, limit: int, *, weights: bool) -> int:
-    """Return the bytes that the steps of so many tokens take; refuse too many."""
+def _price(config: EncoderConfig, tokens: int, *, weights: bool) -> Price:
+    """Return what the steps of so many tokens weigh, and how they may weigh less."""
     fixed = SINGLE * config.width * (SQUARES * config.width + VECTORS) * weights
 
     def maps(tokens: int) -> int:
         return SINGLE * MAPS * config.heads * tokens**2
 
-    def size(tokens: int) -> int:
-        return fixed + maps(tokens) + SINGLE * tokens * config.width * (ROWS + config.pre_norm)
+    def steps(tokens: int) -> int:
+        return fixed + SINGLE * tokens * config.width * (ROWS + config.pre_norm)
 
-    if size(tokens) > limit:
-        most = max((fewer for fewer in range(tokens) if size(fewer) <= limit), default=0)
-        fits: list[dict[str, Any]] = [{"tokens_at_most": most}] if most else []
-        if weights and size(tokens) - fixed <= limit:
-            fits.append({"weights": False, "bytes": size(tokens) - fixed})
-        code = "attention_too_large" if maps(tokens) > limit else "answer_too_large"
-        raise Refused(code, bytes=size(tokens), limit=limit, fits=fits)
-    return size(tokens)
+    def offers(parts: Collection[Part], limit: int) -> list[Offer]:
+        fewer = range(1, tokens)
+        most = bisect_right(fewer, limit, key=lambda tokens: maps(tokens) + steps(tokens))
+        fits: list[Offer] = [{"tokens_at_most": most, "bytes": maps(most) + steps(most)}]
+        plain: Offer = {"weights": False, "bytes": maps(tokens) + steps(tokens) - fixed}
+        return [*(fits if most else []), *([plain] if weights else [])]
+
+    return Price({"attention": maps(tokens), "steps": steps(tokens)}, Layout(), offers=offers)
 
 
 def _facts(layer: int, text: Work, steps: Mapping[str, Any]) -> dict[str, Any]:

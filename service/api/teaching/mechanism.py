@@ -7,7 +7,7 @@
 In float64, like JSON's numbers: 0.6 V_1 + 0.4 V_2 comes out as anyone else would compute it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,13 +19,14 @@ from torch import Tensor
 
 from model.lessons import mix, score, weigh
 from service.api.teaching.request import Attend, AttendRequest, MixRequest
+from service.encode.price import DOUBLE, Offer, Price
+from service.encode.request import Layout, Part
 from service.refusals import Refused
 from service.wording.words import counted, received
 
 Array = NDArray[np.float64]
 
 TOLERANCE = 1e-6  # how far the sum of a row of probabilities may be from 1
-NUMBER_BYTES = 8  # of a float64
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +36,13 @@ class Mixture:
     Args:
         value: (heads, key, d of the values).
         probabilities: computes them, ([heads,] query, key).
-        bytes: of the answer's arrays.
+        price: of the answer.
         given: bytes of the request's arrays.
     """
 
     value: Tensor
     probabilities: Callable[[], Tensor]
-    bytes: int
+    price: Price
     given: int
 
 
@@ -69,28 +70,28 @@ def _read_rows(request: AttendRequest, value: Array, limit: int) -> Mixture:
         detail = f"expected {counted(len(key), 'row')}, as key has, received {len(value)}"
         raise Refused.at("shape_mismatch", "value", detail=detail)
     pairs = (request.heads, len(query), len(key))
-    size = _check_bytes(pairs, value.shape[1], limit)
+    price = _price(pairs, value.shape[1], limit)
     keep, bias = (
         None if lists is None else _per_pair(_array(lists, name), name, pairs)
         for name, lists in (("mask", request.mask), ("bias", request.bias))
     )
     v, q, k = (_split(rows, request.heads) for rows in (value, query, key))
     given = sum(tensor.nbytes for tensor in (v, q, k, keep, bias) if tensor is not None)
-    return Mixture(v, lambda: weigh(score(q, k), keep=keep, bias=bias), size, given)
+    return Mixture(v, lambda: weigh(score(q, k), keep=keep, bias=bias), price, given)
 
 
 def _read_scores(request: MixRequest, value: Array, limit: int) -> Mixture:
     scores = _array(request.scores, "scores")
     heads = request.heads or (len(scores) if scores.ndim == 3 else 1)
     pairs = (heads, scores.shape[-2], len(value))
-    size = _check_bytes(pairs, value.shape[1], limit)
+    price = _price(pairs, value.shape[1], limit)
     rows = _per_pair(scores, "scores", pairs)
     if request.probabilities and not _are_shares(scores):
         detail = "expected shares from 0 to 1 that sum to 1 in every row"
         raise Refused.at("out_of_range", "scores", detail=detail)
     # neither refers to the request, whose lists would stay in memory with the arrays
     probabilities = (lambda: rows) if request.probabilities else partial(weigh, rows)
-    return Mixture(_split(value, heads), probabilities, size, value.nbytes + scores.nbytes)
+    return Mixture(_split(value, heads), probabilities, price, value.nbytes + scores.nbytes)
 
 
 def _array(lists: Any, name: str) -> NDArray[Any]:
@@ -129,16 +130,20 @@ def _split(rows: Array, heads: int) -> Tensor:
     return torch.unflatten(torch.from_numpy(rows), 1, (heads, -1)).transpose(0, 1)
 
 
-def _check_bytes(pairs: tuple[int, int, int], width: int, limit: int) -> int:
-    """Return the bytes of the answer's arrays for values of this width; refuse too many."""
+def _price(pairs: tuple[int, int, int], width: int, limit: int) -> Price:
+    """Return what the answer weighs for values of this width; refuse too much."""
     heads, queries, keys = pairs
-    each = NUMBER_BYTES * (heads * keys + 2 * width)  # per query; the mixed values come twice
-    if queries * each > limit:
-        maps, most = NUMBER_BYTES * queries * heads * keys, limit // each
-        fits = [{"queries_at_most": most, "bytes": most * each}] if most else []
-        code = "attention_too_large" if maps > limit else "answer_too_large"
-        raise Refused(code, bytes=queries * each, limit=limit, fits=fits)
-    return queries * each
+    each = DOUBLE * (heads * keys + 2 * width)  # per query; the mixed values come twice
+    maps = DOUBLE * queries * heads * keys
+
+    def offers(parts: Collection[Part], limit: int) -> list[Offer]:
+        most = limit // each
+        return [{"queries_at_most": most, "bytes": most * each}] if most else []
+
+    sizes: dict[Part, int] = {"attention": maps, "steps": queries * each - maps}
+    price = Price(sizes, Layout(), offers=offers)
+    price.check(limit, limit)
+    return price
 
 
 def attend(mixture: Mixture) -> dict[str, Array]:

@@ -1,11 +1,19 @@
 """What is foreseen of a request before it is read."""
 
+import asyncio
+from collections.abc import Sequence
+
 import pytest
 
 from model import packing
-from service.encode.admission import Estimate
+from service.encode.admission import Admission, Estimate
 from service.encode.request import Input
-from service.engine.work import Outputs, Work
+from service.engine.batcher import Batcher
+from service.engine.work import Outputs, Result, Work
+from service.observe.metrics import Metrics
+from service.observe.record import Record
+from service.refusals import Refused
+from service.settings import Settings
 
 
 def outcome(tokens: int, length: int) -> Work:
@@ -30,3 +38,66 @@ def test_texts_hold_as_many_tokens_by_character_as_those_before_them() -> None:
     assert tokens(Input("x" * 9000), Input(token_ids=[7] * 51)) == 151
     assert tokens(*[Input("x" * 9000)] * 50) == 151  # one that holds more is refused
     assert tokens(Input(embeddings=[[0.0] * 4])) <= 2
+
+
+def admission(gate: asyncio.Event) -> Admission:
+    """Admission to one lane that waits for a gate, of 1,000 tokens a second at time 0."""
+
+    async def launch(lane: int, works: Sequence[Work], threads: int) -> list[Result]:
+        await gate.wait()
+        return [Result()] * len(works)
+
+    batcher = Batcher[Work, Result](
+        launch,
+        lanes=1,
+        budget=1000,
+        speed=1000.0,
+        most_requests=100,
+        most_tokens=10_000,
+        clock=lambda: 0.0,
+    )
+    return Admission(batcher, Metrics("r"), Settings(), "float32")
+
+
+async def test_what_would_be_late_behind_others_is_foreseen() -> None:
+    """By its tokens alone; while nobody waits nothing is foreseen, however long it is."""
+    gate, record = asyncio.Event(), Record("r")
+    entrance = admission(gate)
+    batcher = entrance._batcher
+
+    def foresee(tokens: int, deadline: float) -> None:
+        entrance.foresee(tokens, deadline, record, aside=False)
+
+    foresee(5000, 1.0)
+    running = asyncio.create_task(batcher.submit([outcome(500, 500)], 1e9))
+    await asyncio.sleep(0)
+    foresee(5000, 1.0)
+    waiting = asyncio.create_task(batcher.submit([outcome(500, 500)], 1e9))
+    await asyncio.sleep(0)
+
+    foresee(599, 2.0)
+    with pytest.raises(Refused, match="overloaded"):
+        foresee(601, 2.0)
+    gate.set()
+    await asyncio.gather(running, waiting)
+
+    assert record.shed == "deadline"
+
+
+async def test_what_is_read_already_counts_for_what_comes_behind_it() -> None:
+    """Of its own key; what was read is counted where it waits, and what gave up nowhere."""
+    entrance, read = admission(asyncio.Event()), asyncio.Event()
+    record, other = Record("r", key="a"), Record("r", key="b")
+    reading = asyncio.create_task(entrance.read_aside(read.wait, 601, 0, Record("r", key="a")))
+    await asyncio.sleep(0)
+
+    entrance.foresee(398, 1.0, record, aside=True)
+    entrance.foresee(5000, 1.0, record, aside=False)  # what is read at once waits for none
+    entrance.foresee(5000, 1.0, other, aside=True)
+    with pytest.raises(Refused, match="overloaded"):
+        entrance.foresee(401, 1.0, record, aside=True)
+    reading.cancel()
+    await asyncio.wait([reading])
+    entrance.foresee(5000, 1.0, record, aside=True)
+
+    assert record.shed == "deadline"

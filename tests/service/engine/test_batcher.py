@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from service.engine.batcher import SURE, Batcher, Launch
+from service.engine.fair.line import Timing
 from service.engine.fair.queue import SMALL, DeadlinePassed, Overloaded
 from service.engine.speed import DOUBT, PROBE
 from service.keys import Limits
@@ -58,6 +59,19 @@ def batcher(
     return Batcher(launch, lanes=count, budget=budget, speed=1000.0, **limits)
 
 
+async def ask(
+    queue: Batcher[Work, str], works: Sequence[Work], deadline: float, key: str = ""
+) -> tuple[list[str], Timing]:
+    """Run works if there is room and time for them, as admission asks."""
+    queue.admit(sum(map(len, works)), queue.cost(works), deadline, key)
+    return await queue.submit(works, deadline, key)
+
+
+def check(queue: Batcher[Work, str], tokens: int, deadline: float) -> None:
+    """Ask whether one work of so many tokens would be admitted."""
+    queue.check(tokens, queue.cost([Work("", tokens)]), deadline)
+
+
 async def settle() -> None:
     """Let every task run until it waits."""
     for _ in range(20):
@@ -69,7 +83,7 @@ async def test_every_sequence_comes_back_once_and_in_its_place() -> None:
     lanes = Lanes()
 
     works = request(["a", "b", "c", "d"], [100, 7, 90, 11])
-    done, _ = await batcher(lanes, budget=128).submit(works, FAR)
+    done, _ = await ask(batcher(lanes, budget=128), works, FAR)
 
     assert done == ["A", "B", "C", "D"]
     assert sorted(work for _, works, _ in lanes.batches for work in works) == ["a", "b", "c", "d"]
@@ -79,7 +93,7 @@ async def test_a_batch_stays_within_the_budget() -> None:
     """Sequences that do not fit wait for the next batch."""
     lanes = Lanes()
 
-    await batcher(lanes, budget=250).submit(request(list("abcde"), [100] * 5), FAR)
+    await ask(batcher(lanes, budget=250), request(list("abcde"), [100] * 5), FAR)
 
     assert [len(works) for _, works, _ in lanes.batches] == [2, 2, 1]
 
@@ -88,7 +102,7 @@ async def test_a_sequence_above_the_budget_runs_alone() -> None:
     """An oversize sequence is neither refused nor forgotten."""
     lanes = Lanes()
 
-    await batcher(lanes, budget=50).submit(request(["a", "b"], [500, 10]), FAR)
+    await ask(batcher(lanes, budget=50), request(["a", "b"], [500, 10]), FAR)
 
     assert [works for _, works, _ in lanes.batches] == [["b"], ["a"]]
 
@@ -97,7 +111,7 @@ async def test_requests_that_wait_share_a_batch() -> None:
     """What arrives while the lane is busy runs together."""
     lanes = Lanes(held=True)
     queue = batcher(lanes)
-    waiting = [asyncio.create_task(queue.submit(request([work], [10]), FAR)) for work in "abcd"]
+    waiting = [asyncio.create_task(ask(queue, request([work], [10]), FAR)) for work in "abcd"]
     await settle()
 
     lanes.gate.set()
@@ -110,11 +124,9 @@ async def test_a_small_request_passes_a_flood_of_large_ones() -> None:
     """Its turn comes before work that would take longer, in a batch that stays small."""
     lanes = Lanes(held=True)
     queue = batcher(lanes, budget=1000)
-    flood = [
-        asyncio.create_task(queue.submit(request(["L"] * 9, [300] * 9), FAR)) for _ in range(3)
-    ]
+    flood = [asyncio.create_task(ask(queue, request(["L"] * 9, [300] * 9), FAR)) for _ in range(3)]
     await settle()
-    small = asyncio.create_task(queue.submit(request(["s"], [10]), FAR))
+    small = asyncio.create_task(ask(queue, request(["s"], [10]), FAR))
     await settle()
 
     lanes.gate.set()
@@ -128,13 +140,13 @@ async def test_a_small_request_passes_large_ones_however_long_they_have_waited()
     lanes = Lanes()
     queue = batcher(lanes, budget=100, most_tokens=99_999)
     flood = [
-        asyncio.create_task(queue.submit(request(["L"] * 50, [100] * 50), FAR)) for _ in range(4)
+        asyncio.create_task(ask(queue, request(["L"] * 50, [100] * 50), FAR)) for _ in range(4)
     ]
     while len(lanes.batches) < 60:
         await asyncio.sleep(0)
     begun = len(lanes.batches)
 
-    await queue.submit(request(["s"], [10]), FAR)
+    await ask(queue, request(["s"], [10]), FAR)
 
     assert ["s"] in [works for _, works, _ in lanes.batches[begun : begun + 2]]
     await asyncio.gather(*flood)
@@ -144,10 +156,10 @@ async def test_a_small_request_passes_the_last_of_large_ones_that_came_together(
     """Whoever is served last has had its share of the machine all the same, and no more."""
     lanes = Lanes()
     queue = batcher(lanes, budget=100)
-    large = [asyncio.create_task(queue.submit(request([n] * 10, [100] * 10), FAR)) for n in "123"]
+    large = [asyncio.create_task(ask(queue, request([n] * 10, [100] * 10), FAR)) for n in "123"]
     while sum(works == ["3"] for _, works, _ in lanes.batches) < 7:
         await asyncio.sleep(0)
-    small = asyncio.create_task(queue.submit(request(["small"], [10]), FAR))
+    small = asyncio.create_task(ask(queue, request(["small"], [10]), FAR))
     await asyncio.gather(small, *large)
 
     assert lanes.batches[-1] == (0, ["3"], 1)
@@ -158,14 +170,14 @@ async def test_a_small_request_passes_a_large_one_whose_equal_gave_up() -> None:
     lanes = Lanes()
     queue = batcher(lanes, budget=100)
     first, second = (
-        asyncio.create_task(queue.submit(request([n] * 20, [100] * 20), FAR)) for n in ("1", "2")
+        asyncio.create_task(ask(queue, request([n] * 20, [100] * 20), FAR)) for n in ("1", "2")
     )
     while sum(works == ["1"] for _, works, _ in lanes.batches) < 17:
         await asyncio.sleep(0)
     first.cancel()
     while sum(works == ["2"] for _, works, _ in lanes.batches) < 12:
         await asyncio.sleep(0)
-    small = asyncio.create_task(queue.submit(request(["small"], [10]), FAR))
+    small = asyncio.create_task(ask(queue, request(["small"], [10]), FAR))
     await asyncio.gather(small, second)
 
     works = [works for _, works, _ in lanes.batches]
@@ -176,11 +188,11 @@ async def test_small_requests_that_keep_coming_do_not_starve_a_large_one() -> No
     """It gets its share of the batches."""
     lanes = Lanes()
     queue = batcher(lanes, budget=100)
-    large = asyncio.create_task(queue.submit(request(["L"] * 5, [100] * 5), FAR))
+    large = asyncio.create_task(ask(queue, request(["L"] * 5, [100] * 5), FAR))
 
     async def stream() -> None:
         while not large.done() and len(lanes.batches) < 999:
-            await queue.submit(request(["s"], [90]), FAR)
+            await ask(queue, request(["s"], [90]), FAR)
 
     await asyncio.gather(stream(), stream())
 
@@ -192,7 +204,7 @@ async def test_a_lone_sequence_gets_every_core() -> None:
     """Idle lanes lend their cores to the only work there is, and it runs in lane 0."""
     lanes = Lanes()
 
-    await batcher(lanes, count=3).submit(request(["a"], [10]), FAR)
+    await ask(batcher(lanes, count=3), request(["a"], [10]), FAR)
 
     assert lanes.batches == [(0, ["a"], 3)]
 
@@ -206,9 +218,9 @@ async def test_a_short_sequence_that_waited_leaves_its_company_one_of_two_cores(
     """Who was answered meanwhile asks again at once, and need not wait for all cores."""
     lanes = Lanes(held=True)
     queue = batcher(lanes, count=count)
-    asking = [asyncio.create_task(queue.submit(request(["a"], [10]), FAR))]
+    asking = [asyncio.create_task(ask(queue, request(["a"], [10]), FAR))]
     await settle()
-    asking.append(asyncio.create_task(queue.submit(request(["b"], [tokens]), FAR)))
+    asking.append(asyncio.create_task(ask(queue, request(["b"], [tokens]), FAR)))
     await settle()
 
     lanes.gate.set()
@@ -250,7 +262,7 @@ class Asking:
         """One more request, of works with these names, to be answered in so many seconds."""
         works = request(name, [tokens] * len(name))
         deadline = time.monotonic() + seconds
-        self._tasks.append(asyncio.create_task(self._queue.submit(works, deadline)))
+        self._tasks.append(asyncio.create_task(ask(self._queue, works, deadline)))
         await settle()
 
     async def __aenter__(self) -> "Asking":
@@ -346,10 +358,10 @@ async def test_a_lone_sequence_gets_one_core_while_more_are_slower() -> None:
     queue = batcher(launch, count=2, budget=100, clock=lambda: now)
 
     for _ in range(5 * PROBE):
-        await queue.submit(request(["a"], [10]), FAR)
+        await ask(queue, request(["a"], [10]), FAR)
     busy, slow = threads_seen[2 * PROBE :], False
     for _ in range(6 * DOUBT):
-        await queue.submit(request(["a"], [10]), FAR)
+        await ask(queue, request(["a"], [10]), FAR)
 
     assert busy.count(1) > 6 * busy.count(2) > 0
     assert threads_seen[-DOUBT:].count(2) >= DOUBT - 1
@@ -368,7 +380,7 @@ async def test_what_ran_beside_others_says_nothing_of_a_lone_ones_cores() -> Non
     queue = batcher(launch, count=2, budget=100, clock=lambda: now)
 
     for names in ("a", "bc", "d"):
-        await queue.submit(request(list(names), [10] * len(names)), FAR)
+        await ask(queue, request(list(names), [10] * len(names)), FAR)
 
     assert threads_seen == [2, 1, 1, 2]
 
@@ -377,7 +389,7 @@ async def test_several_sequences_are_shared_among_the_lanes() -> None:
     """Every idle lane takes its share, on one core."""
     lanes = Lanes()
 
-    await batcher(lanes, count=2).submit(request(list("abcd"), [10] * 4), FAR)
+    await ask(batcher(lanes, count=2), request(list("abcd"), [10] * 4), FAR)
 
     assert sorted(lanes.batches) == [(0, ["d", "c"], 1), (1, ["b", "a"], 1)]
 
@@ -389,7 +401,7 @@ async def test_a_request_is_refused_whole_when_it_would_be_late() -> None:
     now = asyncio.get_running_loop().time()
 
     with pytest.raises(Overloaded):
-        await queue.submit(request(["a", "b"], [600, 600]), now + 1)
+        await ask(queue, request(["a", "b"], [600, 600]), now + 1)
 
     assert lanes.batches == [] and queue.waiting_requests == 0 and queue.waiting_tokens == 0
 
@@ -407,87 +419,53 @@ async def test_attention_makes_a_long_sequence_late_where_as_many_short_tokens_a
         cost=lambda work: len(work) ** 2 / 100,
         clock=lambda: 0.0,
     )
-    running = asyncio.create_task(queue.submit(request(["a"], [100]), 1.0))
+    running = asyncio.create_task(ask(queue, request(["a"], [100]), 1.0))
     await settle()
-    waiting = asyncio.create_task(queue.submit(request(["b"], [700]), FAR))  # takes 4.9 s
+    waiting = asyncio.create_task(ask(queue, request(["b"], [700]), FAR))  # takes 4.9 s
     await settle()
 
     seconds = (5.1 + 0.1) / SURE  # 0.1 of them for what runs
-    queue.check(request("c", [100]), seconds)
+    check(queue, 100, seconds)
     with pytest.raises(Overloaded) as refused:
-        queue.check(request("c", [150]), seconds)
+        check(queue, 150, seconds)
     lanes.gate.set()
     await asyncio.gather(running, waiting)
 
     assert refused.value.bound == "deadline" and refused.value.retry_after == pytest.approx(4.9)
-    queue.check(request("c", [700]), 5.0)
+    check(queue, 700, 5.0)
 
 
 async def test_what_runs_counts_until_it_should_be_done() -> None:
     """And of the time that is left, with others before it, a request may plan with a part."""
     lanes, now = Lanes(held=True), 0.0
     queue = batcher(lanes, budget=1000, clock=lambda: now)
-    running = asyncio.create_task(queue.submit(request(["a"], [500]), FAR))
+    running = asyncio.create_task(ask(queue, request(["a"], [500]), FAR))
     await settle()
 
     for elapsed, tokens in ((0.0, 299), (0.4, 699), (0.5, 799), (9.0, 799)):
         now = elapsed
-        queue.check(request("b", [tokens]), now + 0.8 / SURE)
+        check(queue, tokens, now + 0.8 / SURE)
         with pytest.raises(Overloaded):
-            queue.check(request("b", [tokens + 2]), now + 0.8 / SURE)
+            check(queue, tokens + 2, now + 0.8 / SURE)
     lanes.gate.set()
     await running
-
-
-async def test_what_would_be_late_behind_others_is_foreseen() -> None:
-    """By its tokens alone; with nobody before it nothing is foreseen, however long it is."""
-    lanes, now = Lanes(held=True), 0.0
-    queue = batcher(lanes, budget=1000, clock=lambda: now)
-    queue.foresee(5000, 1.0)
-    running = asyncio.create_task(queue.submit(request(["a"], [500]), FAR))
-    await settle()
-    queue.foresee(5000, 1.0)
-    waiting = asyncio.create_task(queue.submit(request(["b"], [500]), FAR))
-    await settle()
-
-    queue.foresee(599, 2.0)
-    with pytest.raises(Overloaded) as refused:
-        queue.foresee(601, 2.0)
-    lanes.gate.set()
-    await asyncio.gather(running, waiting)
-
-    assert refused.value.bound == "deadline"
-
-
-async def test_what_is_read_already_counts_for_what_comes_behind_it() -> None:
-    """Of its own key; what was read is counted where it waits, and what gave up nowhere."""
-    queue = batcher(Lanes(), clock=lambda: 0.0)
-    queue.expect(601, "a")
-    queue.foresee(398, 1.0, "a")
-    queue.foresee(5000, 1.0, "b")
-    with pytest.raises(Overloaded) as refused:
-        queue.foresee(401, 1.0, "a")
-    queue.expect(-601, "a")
-    queue.foresee(5000, 1.0, "a")
-
-    assert refused.value.bound == "deadline"
 
 
 async def test_what_can_no_longer_be_done_in_time_gives_way_to_what_can() -> None:
     """Neither what has begun nor what has not is run in vain; with nobody behind it, it may try."""
     lanes, now = Lanes(held=True), 0.0
     queue = batcher(lanes, budget=500, clock=lambda: now)
-    first = asyncio.create_task(queue.submit(request(["a"], [500]), FAR))
+    first = asyncio.create_task(ask(queue, request(["a"], [500]), FAR))
     await settle()
-    late = asyncio.create_task(queue.submit(request(["b"], [500]), 1.3))
-    other = asyncio.create_task(queue.submit(request(["c"], [300]), 1.9))
+    late = asyncio.create_task(ask(queue, request(["b"], [500]), 1.3))
+    other = asyncio.create_task(ask(queue, request(["c"], [300]), 1.9))
     await settle()
     now = 0.9
     lanes.gate.set()
     with pytest.raises(DeadlinePassed):
         await late
     await asyncio.gather(first, other)
-    alone = asyncio.create_task(queue.submit(request(["d"], [500]), 1.2, bounded=False))
+    alone = asyncio.create_task(queue.submit(request(["d"], [500]), 1.2))
     await alone
 
     assert [names for _, names, _ in lanes.batches] == [["a"], ["c"], ["d"]]
@@ -496,7 +474,7 @@ async def test_what_can_no_longer_be_done_in_time_gives_way_to_what_can() -> Non
 async def test_a_request_whose_deadline_has_passed_is_not_called_an_overload() -> None:
     """Coming again would not help it."""
     with pytest.raises(DeadlinePassed):
-        await batcher(Lanes()).submit(request(["a"], [1]), asyncio.get_running_loop().time())
+        await ask(batcher(Lanes()), request(["a"], [1]), asyncio.get_running_loop().time())
 
 
 async def test_what_a_request_takes_at_best_does_not_rise_when_the_machine_is_slow() -> None:
@@ -518,14 +496,14 @@ async def test_what_a_request_takes_at_best_does_not_rise_when_the_machine_is_sl
         clock=lambda: now,
     )
     for _ in range(3000):
-        await queue.submit(request(["a"], [500]), FAR)
-    best = queue.fewest_seconds(request("a", [500]))
+        await ask(queue, request(["a"], [500]), FAR)
+    best = queue.fewest_seconds(500)
     seconds = 10.0
     while queue.speed > 100:
-        await queue.submit(request(["a"], [500]), FAR)
+        await ask(queue, request(["a"], [500]), FAR)
 
     assert best == pytest.approx(0.1, rel=0.1)
-    assert queue.fewest_seconds(request("a", [500])) == best
+    assert queue.fewest_seconds(500) == best
 
 
 async def test_a_batch_hangs_when_it_takes_several_times_what_its_tokens_should() -> None:
@@ -541,7 +519,7 @@ async def test_a_batch_hangs_when_it_takes_several_times_what_its_tokens_should(
         clock=lambda: now,
     )
     idle = queue.hangs(10, 4)
-    running = asyncio.create_task(queue.submit(request(["a"], [20_000]), FAR))
+    running = asyncio.create_task(ask(queue, request(["a"], [20_000]), FAR))
     await settle()
     found = {}
     for now in (0.0, 11.0, 79.0, 81.0):
@@ -549,7 +527,7 @@ async def test_a_batch_hangs_when_it_takes_several_times_what_its_tokens_should(
     lanes.gate.set()
     await running
     lanes.gate.clear()
-    short = asyncio.create_task(queue.submit(request(["a"], [20]), FAR))
+    short = asyncio.create_task(ask(queue, request(["a"], [20]), FAR))
     await settle()
     began = now
     for now in (began + 9, began + 11):
@@ -564,11 +542,11 @@ async def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:
     """The time given is that of the work that waits."""
     lanes = Lanes(held=True)
     queue = batcher(lanes, most_requests=2)
-    waiting = [asyncio.create_task(queue.submit(request(["a"], [500]), FAR)) for _ in range(3)]
+    waiting = [asyncio.create_task(ask(queue, request(["a"], [500]), FAR)) for _ in range(3)]
     await settle()
 
     with pytest.raises(Overloaded) as refused:
-        await queue.submit(request(["b"], [1]), FAR)
+        await ask(queue, request(["b"], [1]), FAR)
 
     assert refused.value.bound == "queue_full"
     assert refused.value.retry_after == pytest.approx(1.0)
@@ -580,11 +558,11 @@ async def test_the_queue_is_bounded_in_tokens() -> None:
     """Few huge requests fill it as well as many small ones."""
     lanes = Lanes(held=True)
     queue = batcher(lanes, most_tokens=1000)
-    waiting = [asyncio.create_task(queue.submit(request(["a"], [800]), FAR)) for _ in range(2)]
+    waiting = [asyncio.create_task(ask(queue, request(["a"], [800]), FAR)) for _ in range(2)]
     await settle()
 
     with pytest.raises(Overloaded):
-        await queue.submit(request(["b"], [300]), FAR)
+        await ask(queue, request(["b"], [300]), FAR)
 
     lanes.gate.set()
     await asyncio.gather(*waiting)
@@ -602,8 +580,8 @@ async def test_work_whose_deadline_passed_in_the_queue_is_never_run() -> None:
         most_tokens=999,
         clock=lambda: now,
     )
-    first = asyncio.create_task(queue.submit(request(["a"], [10]), FAR))
-    late = asyncio.create_task(queue.submit(request(["late"], [10]), 1.0))
+    first = asyncio.create_task(ask(queue, request(["a"], [10]), FAR))
+    late = asyncio.create_task(ask(queue, request(["late"], [10]), 1.0))
     await settle()
 
     now = 2.0
@@ -619,8 +597,8 @@ async def test_work_of_a_client_that_left_is_never_run() -> None:
     """A cancelled request gives its place back at once."""
     lanes = Lanes(held=True)
     queue = batcher(lanes)
-    first = asyncio.create_task(queue.submit(request(["a"], [10]), FAR))
-    gone = asyncio.create_task(queue.submit(request(["gone"], [10]), FAR))
+    first = asyncio.create_task(ask(queue, request(["a"], [10]), FAR))
+    gone = asyncio.create_task(ask(queue, request(["gone"], [10]), FAR))
     await settle()
 
     gone.cancel()
@@ -639,7 +617,7 @@ async def test_one_bad_sequence_fails_its_own_request_alone() -> None:
     lanes = Lanes(held=True)
     queue = batcher(lanes)
     tasks = [
-        asyncio.create_task(queue.submit(request([work], [10]), FAR)) for work in ("a", "bad", "c")
+        asyncio.create_task(ask(queue, request([work], [10]), FAR)) for work in ("a", "bad", "c")
     ]
     await settle()
     lanes.gate.set()
@@ -663,18 +641,18 @@ async def test_a_lane_that_breaks_fails_its_batch_and_the_queue_goes_on() -> Non
         launch, lanes=1, budget=10, speed=1e3, most_requests=9, most_tokens=99
     )
     with pytest.raises(OSError, match="no lane"):
-        await queue.submit(request(["a"], [1]), FAR)
+        await ask(queue, request(["a"], [1]), FAR)
 
     broken = False
 
-    assert (await queue.submit(request(["b"], [1]), FAR))[0] == ["b"]
+    assert (await ask(queue, request(["b"], [1]), FAR))[0] == ["b"]
 
 
 async def test_draining_ends_when_nothing_waits_and_nothing_runs() -> None:
     """Admitted work is finished first."""
     lanes = Lanes(held=True)
     queue = batcher(lanes, budget=10)
-    admitted = [asyncio.create_task(queue.submit(request([work], [10]), FAR)) for work in "abc"]
+    admitted = [asyncio.create_task(ask(queue, request([work], [10]), FAR)) for work in "abc"]
     await settle()
     drained = asyncio.create_task(queue.drain())
     await settle()
@@ -707,18 +685,18 @@ async def test_the_speed_follows_what_batches_take() -> None:
     )
 
     for _ in range(60):
-        await queue.submit(request(["a"], [500]), FAR)
+        await ask(queue, request(["a"], [500]), FAR)
 
     slow = queue.speed
     for _ in range(60):
-        await queue.submit(request(["a"], [5]), FAR)
+        await ask(queue, request(["a"], [5]), FAR)
 
     assert slow == queue.speed == pytest.approx(500, rel=0.05)
 
 
 async def waiting(queue: Batcher[Work, str], key: str, *tokens: int) -> list[asyncio.Task[object]]:
     """Requests of a key, each of so many tokens; they have reached the queue."""
-    tasks = [asyncio.create_task(queue.submit(request(key, [n]), FAR, key)) for n in tokens]
+    tasks = [asyncio.create_task(ask(queue, request(key, [n]), FAR, key)) for n in tokens]
     await settle()
     return tasks
 
@@ -744,9 +722,9 @@ async def test_a_full_queue_drops_the_last_request_of_the_key_that_holds_most() 
     others = await waiting(queue, "b", 10, 10)
 
     with pytest.raises(Overloaded) as third:
-        queue.check(request("b", [10]), FAR, "b")
+        check(queue, 10, FAR, "b")
     with pytest.raises(Overloaded) as fifth:
-        queue.check(request("a", [10]), FAR, "a")
+        check(queue, 10, FAR, "a")
     lanes.gate.set()
 
     assert (third.value.bound, fifth.value.bound) == ("queue_full", "share")
@@ -778,11 +756,11 @@ async def test_a_request_that_has_begun_keeps_its_place() -> None:
     """Whoever else comes: what was computed of it would be lost."""
     lanes = Lanes(held=True)
     queue = shared(lanes, most_tokens=1000, budget=100)
-    begun = asyncio.create_task(queue.submit(request("a" * 10, [100] * 10), FAR, "a"))
+    begun = asyncio.create_task(ask(queue, request("a" * 10, [100] * 10), FAR, "a"))
     await settle()
 
     with pytest.raises(Overloaded) as refused:
-        await queue.submit(request("b", [200]), FAR, "b")
+        await ask(queue, request("b", [200]), FAR, "b")
     lanes.gate.set()
 
     assert refused.value.bound == "token_budget" and await refusals([begun]) == [""]
@@ -796,8 +774,8 @@ async def test_a_queue_full_of_tokens_makes_room_for_a_keys_share_of_them() -> N
     theirs = [first, *await waiting(queue, "a", 300, 100, 400, 200)]
 
     with pytest.raises(Overloaded) as large:
-        queue.check(request("b", [501]), FAR, "b")
-    assert len(queue.check(request("b", [500]), FAR, "b")) == 2 and queue.waiting_tokens == 1000
+        check(queue, 501, FAR, "b")
+    assert len(check(queue, 500, FAR, "b")) == 2 and queue.waiting_tokens == 1000
     others = await waiting(queue, "b", 500)
     lanes.gate.set()
 
@@ -814,7 +792,7 @@ async def test_a_keys_wait_is_its_own_work_as_often_as_keys_wait() -> None:
     theirs = [first, *await waiting(queue, "a", 3000, 2000)]  # five seconds of work
     others = await waiting(queue, "b", 400)
 
-    queue.check(request("b", [100]), now + 1.1 / SURE, "b")
+    check(queue, 100, now + 1.1 / SURE, "b")
     for key, tokens, seconds, retry in (("b", 100, 0.9, 0.8), ("a", 1, 5.3, 5.4)):
         with pytest.raises(Overloaded) as late:
             queue.check(request(key, [tokens]), now + seconds, key)
@@ -852,11 +830,11 @@ async def test_a_key_may_not_use_more_than_its_limits(
     tasks += await waiting(queue, "a", 310) if limits.rate else []
 
     with pytest.raises(Overloaded) as refused:
-        queue.check(request("a", [100]), FAR, "a")
-    queue.check(request("o", [100]), FAR)
+        check(queue, 100, FAR, "a")
+    check(queue, 100, FAR)
     now = 2.2
     if limits.rate:
-        queue.check(request("a", [100]), FAR, "a")
+        check(queue, 100, FAR, "a")
     lanes.gate.set()
     await asyncio.gather(*tasks)
 
@@ -879,11 +857,11 @@ async def test_what_was_not_run_is_not_counted_against_a_rate() -> None:
     first, gone = [*await waiting(queue, "a", 50), *await waiting(queue, "a", 500)]
 
     with pytest.raises(Overloaded):
-        queue.check(request("a", [1]), FAR, "a")
+        check(queue, 1, FAR, "a")
     gone.cancel()
     await settle()
 
-    queue.check(request("a", [1]), FAR, "a")
+    check(queue, 1, FAR, "a")
     lanes.gate.set()
     await first
 
@@ -896,7 +874,7 @@ async def test_a_short_request_shares_a_batch_as_large_as_costs_little(
     lanes = Lanes(held=True)
     queue = batcher(lanes, small=small)
 
-    asked = [asyncio.create_task(queue.submit(request([f"{i}"], [5]), FAR)) for i in range(61)]
+    asked = [asyncio.create_task(ask(queue, request([f"{i}"], [5]), FAR)) for i in range(61)]
     await settle()
     lanes.gate.set()
     await asyncio.gather(*asked)
@@ -909,7 +887,7 @@ async def test_a_batch_that_takes_as_long_whatever_it_holds_says_nothing_of_the_
     lanes = Lanes()
     queue = batcher(lanes, small=331)
 
-    await queue.submit(request(["a"], [330]), FAR)
+    await ask(queue, request(["a"], [330]), FAR)
     assert queue.speed == 1000
-    await queue.submit(request(["a"], [331]), FAR)
+    await ask(queue, request(["a"], [331]), FAR)
     assert queue.speed > 1000

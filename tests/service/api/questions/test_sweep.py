@@ -377,4 +377,4 @@ async def test_the_copies_of_admitted_sweeps_count_before_they_wait(
     assert (await asked).status_code == 200
 
     assert (alone, beside) == ((True, None), (False, "overloaded"))
-    assert not batcher._promises
+    assert not replica.admission._following

@@ -137,7 +137,7 @@ async def test_weights_that_an_answer_does_not_hold_are_refused(
     client: httpx.AsyncClient, replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before any is read: with their bytes, the limit, and what would fit."""
-    monkeypatch.setattr(replica.lessons, "_most_bytes", 2**20)
+    monkeypatch.setattr(replica.admission, "_most", (2**20, 2**26))
     body = {"text": "All is well", "layer": 0}
 
     refused = (await client.post(ROUTE, json={**body, "weights": True})).json()
@@ -214,11 +214,11 @@ async def test_a_pre_norm_family_has_one_more_step_to_pay_for(replica: Replica) 
     for pre_norm in (False, True):
         with pytest.raises(Refused) as refused:
             config = replace(replica.reader.config, pre_norm=pre_norm)
-            lessons._check_bytes(config, 3, 1, weights=False)
+            lessons._price(config, 3, weights=False).check(1000, 1000)
         facts.append(refused.value.facts)
 
     assert facts[1]["bytes"] == 4 * (11 * 3 * 384 + 2 * 12 * 3**2)
-    assert facts[0] == {"bytes": 4 * (10 * 3 * 384 + 2 * 12 * 3**2), "limit": 1, "fits": []}
+    assert facts[0] == {"bytes": 4 * (10 * 3 * 384 + 2 * 12 * 3**2), "limit": 1000, "fits": []}
 
 
 BAD = {

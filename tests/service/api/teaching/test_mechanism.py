@@ -228,7 +228,7 @@ async def test_scores_too_large_for_a_float_are_refused(client: httpx.AsyncClien
 
 
 async def test_an_answer_too_large_is_refused_by_its_bytes(client: httpx.AsyncClient) -> None:
-    """They are counted to the last one."""
+    """They are counted to the last one; of attention that alone is too much, its own."""
     rows = [[0.0, 1.0]] * 1031
     body = json.dumps({"query": rows, "key": rows, "value": rows}).encode()
 
@@ -236,8 +236,10 @@ async def test_an_answer_too_large_is_refused_by_its_bytes(client: httpx.AsyncCl
 
     problem = answer.json()
     assert (answer.status_code, problem["code"]) == (413, "attention_too_large")
-    arrays = attend(read(ATTEND.validate_json(body), problem["bytes"]))
-    assert sum(array.nbytes for array in arrays.values()) == problem["bytes"] > problem["limit"]
+    mixture = read(ATTEND.validate_json(body), 2 * problem["bytes"])
+    arrays = attend(mixture)
+    assert arrays["probabilities"].nbytes == problem["bytes"] > problem["limit"]
+    assert sum(array.nbytes for array in arrays.values()) == mixture.price.total
 
 
 async def test_requests_take_turns_and_too_many_are_refused(
