@@ -218,7 +218,8 @@ def served(replica: Replica, prefix: str) -> Callable[..., httpx.AsyncClient]:
         other = copy.copy(replica)
         other.settings = replica.settings.model_copy(update=settings)
         other.gateway = copy.copy(replica.gateway)
-        other.gateway._settings = other.settings
+        other.gateway._admission = copy.copy(replica.admission)
+        other.gateway._admission._settings = other.settings
         other.gateway._planner = copy.copy(replica.gateway._planner)
         other.gateway._planner._settings = other.settings
         return connected(application(other, prefix), prefix)

@@ -310,7 +310,7 @@ NO_LIMITS = {
     "RAY_SERVE_HAPROXY_OBSERVE_ERROR_LIMIT", "RAY_SERVE_HAPROXY_METRICS_ENABLED",
     "api.body.MOST_CACHED", "api.body.LENGTH_BYTES", "api.open_inference.tensors.LENGTH_BYTES",
     "api.open_inference.tensors.MOST_UNSIGNED",
-    "api.teaching.mechanism.NUMBER_BYTES", "encode.request.MOST_WORD",
+    "encode.request.MOST_WORD",
     "api.native.heads.MOST_SCALE", "encode.interventions.NUMBER_BYTES",
     "encode.plan.MOST_KEYS", "encode.plan.MOST_BLOCKS", "encode.answer.PIECE_BYTES",
     "encode.likeness.MOST_PAIRS", "api.questions.MOST_K",

@@ -7,13 +7,12 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from sys import getsizeof
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from service.encode.aside import Aside
 from service.encode.interventions import Course, Outcome
-from service.encode.price import NOTHING, Price
 from service.encode.request import Base64, Input
 from service.engine.batcher import Batcher
 from service.engine.fair.line import Timing
@@ -109,6 +108,21 @@ def _held(item: Input) -> int:
     return size
 
 
+class Priced(Protocol):
+    """What an answer weighs; see service/encode/price.py."""
+
+    @property
+    def made(self) -> int:
+        """Return the bytes that are held while it is made, and until it is written."""
+
+    @property
+    def written(self) -> int:
+        """Return about how many bytes are written."""
+
+    def check(self, most_json: int, most: int, /) -> None:
+        """Refuse an answer that is too large."""
+
+
 class Admission:
     """The one way to the model, for requests and for what the service asks of itself.
 
@@ -135,7 +149,7 @@ class Admission:
         self, batcher: Batcher[Work, Result], metrics: Metrics, settings: Settings, dtype: str
     ) -> None:
         self._batcher, self._metrics, self._dtype = batcher, metrics, dtype
-        self._most = settings.max_answer_json_bytes, settings.max_answer_bytes
+        self._settings = settings
         self.texts = Aside(settings.max_waiting_characters)
         self.endings, self.lessons = Aside(settings.max_waiting_requests), Aside()
         self._coming = Counter[str]()  # tokens that are being read, by key
@@ -185,7 +199,7 @@ class Admission:
         finally:
             self._coming[record.key] -= tokens
 
-    def hold(self, price: Price, record: Record, asked: int | None = None) -> None:
+    def hold(self, price: Priced, record: Record, asked: int | None = None) -> None:
         """Hold the memory that an answer takes, until its request ends.
 
         Args:
@@ -194,11 +208,12 @@ class Admission:
         Raises:
             Refused: the answer is too large, or there is no room for it.
         """
-        price.check(*self._most)
+        settings = self._settings
+        price.check(settings.max_answer_json_bytes, settings.max_answer_bytes)
         bodies = 0 if asked is None else asked - record.hold.bytes["bodies"]
         self.reserve(record, bodies=bodies, arrays=price.made, answers=price.written)
 
-    def check(self, works: Sequence[Work], price: Price, deadline: float, record: Record) -> None:
+    def check(self, works: Sequence[Work], price: Priced, deadline: float, record: Record) -> None:
         """Refuse what `run` would refuse now; nothing waits or runs."""
         self.hold(price, record)
         try:
@@ -211,7 +226,7 @@ class Admission:
         works: Sequence[Work],
         deadline: float,
         record: Record,
-        price: Price = NOTHING,
+        price: Priced | None = None,
         *,
         course: Course | None = None,
         asked: int | None = None,
@@ -221,14 +236,15 @@ class Admission:
         Args:
             deadline: when the answer must be there, on time.monotonic's clock.
             record: of the request, which the works carry.
-            price: of the answer.
+            price: of the answer, if a client gets one.
             course: how the works follow from each other, where they do; all are admitted, or none.
             asked: bytes of what was made of the body; see `hold`.
 
         Raises:
             Refused: they are not admitted, not done in time, or not finite.
         """
-        self.hold(price, record, asked)
+        if price is not None:
+            self.hold(price, record, asked)
         every, key = works if course is None else course.every, record.key
         record.began, start = 0.0, time.monotonic()
         try:

@@ -89,9 +89,6 @@ class Price:
                 raise Refused(code, bytes=size, limit=limit, fits=fits)
 
 
-NOTHING = Price({}, Layout())  # of what nobody asked for
-
-
 def number(request: Request) -> int:
     """Return the bytes of a number outside attention, which has its own."""
     return HALF if request.dtype == "float16" else SINGLE

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from service.engine.batcher import SURE, Batcher, Launch
-from service.engine.fair.line import Timing
+from service.engine.fair.line import Job, Timing
 from service.engine.fair.queue import SMALL, DeadlinePassed, Overloaded
 from service.engine.speed import DOUBT, PROBE
 from service.keys import Limits
@@ -67,9 +67,11 @@ async def ask(
     return await queue.submit(works, deadline, key)
 
 
-def check(queue: Batcher[Work, str], tokens: int, deadline: float) -> None:
-    """Ask whether one work of so many tokens would be admitted."""
-    queue.check(tokens, queue.cost([Work("", tokens)]), deadline)
+def check(
+    queue: Batcher[Work, str], tokens: int, deadline: float, key: str = ""
+) -> list[Job[Work, str]]:
+    """Ask whether one work of so many tokens would be admitted, and in whose place."""
+    return queue.check(tokens, queue.cost([Work("", tokens)]), deadline, key)
 
 
 async def settle() -> None:
@@ -741,12 +743,12 @@ async def test_a_key_with_most_of_what_waits_is_refused_for_its_share() -> None:
     await waiting(slow, "a", 100, 30, 50)
 
     with pytest.raises(Overloaded) as queued:
-        full.check(request("a", [10]), FAR, "a")
+        check(full, 10, FAR, "a")
     soon = asyncio.get_running_loop().time() + 0.001
     with pytest.raises(Overloaded) as late:
-        slow.check(request("a", [10]), soon, "a")
+        check(slow, 10, soon, "a")
     with pytest.raises(Overloaded) as other:
-        slow.check(request("b", [10]), soon, "b")
+        check(slow, 10, soon, "b")
     lanes.gate.set()
 
     assert [one.value.bound for one in (queued, late, other)] == ["share", "share", "deadline"]
@@ -795,7 +797,7 @@ async def test_a_keys_wait_is_its_own_work_as_often_as_keys_wait() -> None:
     check(queue, 100, now + 1.1 / SURE, "b")
     for key, tokens, seconds, retry in (("b", 100, 0.9, 0.8), ("a", 1, 5.3, 5.4)):
         with pytest.raises(Overloaded) as late:
-            queue.check(request(key, [tokens]), now + seconds, key)
+            check(queue, tokens, now + seconds, key)
         assert late.value.bound == {"a": "share", "b": "deadline"}[key]
         assert late.value.retry_after == pytest.approx(retry)
     lanes.gate.set()

@@ -41,7 +41,8 @@ async def narrow(replica: Replica, **settings: Any) -> AsyncIterator[str]:
     other = copy.copy(replica)
     other.settings = replica.settings.model_copy(update=settings)
     other.gateway = copy.copy(replica.gateway)
-    other.gateway._settings = other.settings
+    other.gateway._admission = copy.copy(replica.admission)
+    other.gateway._admission._settings = other.settings
     async with listening(application(other)) as url:
         yield url
 

@@ -137,7 +137,8 @@ async def test_weights_that_an_answer_does_not_hold_are_refused(
     client: httpx.AsyncClient, replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before any is read: with their bytes, the limit, and what would fit."""
-    monkeypatch.setattr(replica.admission, "_most", (2**20, 2**26))
+    small = replica.settings.model_copy(update={"max_answer_json_bytes": 2**20})
+    monkeypatch.setattr(replica.admission, "_settings", small)
     body = {"text": "All is well", "layer": 0}
 
     refused = (await client.post(ROUTE, json={**body, "weights": True})).json()
