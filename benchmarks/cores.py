@@ -1,0 +1,243 @@
+"""How many replicas and threads suit so many cores, and a GPU: a simulation by measured costs.
+
+    python benchmarks/cores.py                the tables, by the costs of benchmarks/cores.json
+    python benchmarks/cores.py --measure      measure the costs here first, and write them there
+    python benchmarks/cores.py --publish      write the tables into docs/sizing.md
+
+What a step costs is measured: the event loop and HAProxy by a service under load, a pass by its
+tokens, on one core and on two, alone and beside another (served/costs.py). What a service of one
+and of two replicas, of one and of two threads, then does here is measured and simulated.
+
+Beyond two cores nothing is measured. The simulation (served/simulation.py) knows nothing of memory
+that many cores share, of several processors in one machine, or of a slower clock when all cores
+work; what three threads or more make of one sequence follows from one and two by Amdahl's law. A
+GPU is a number that you state: short texts a second.
+"""
+
+import argparse
+import json
+import math
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from publish import ROOT, put
+from served import machine
+from served.simulation import BULK, PROXY_THREADS, SHORT, Costs, Outcome, simulate
+
+from service.fleet.policy import HIGH
+
+COSTS, PAGE = Path(__file__).parent / "cores.json", ROOT / "docs" / "sizing.md"
+COMMAND = "benchmarks/cores.py"
+MACHINES = {  # cores -> replicas, and threads of each
+    4: ((1, 4), (2, 2), (4, 1)),
+    16: ((1, 16), (4, 4), (8, 2), (16, 1)),
+    64: ((4, 16), (8, 8), (16, 4), (32, 2), (64, 1)),
+}
+EACH = 16  # connections a core that keep it busy
+SHOWN = (16, 128, 512)  # tokens of passes
+GPU_RATES = (2_000, 10_000, 40_000)  # short texts a second
+GPU_PASS = 1e-6  # seconds: nothing, so that the front alone is left
+MIB = 1024**2
+WEIGHTS = {  # parameters; bfloat16 is what `auto` takes on a GPU
+    "MiniLM": 22_713_216,
+    "BERT base": 109_482_240,
+    "BERT large": 335_141_888,
+}
+
+
+def read(told: dict[str, Any]) -> Costs:
+    """Return the costs of a file's JSON."""
+    return Costs(**told)
+
+
+def saturated(costs: Costs, cores: int, replicas: int, threads: int) -> Outcome:
+    """Return what short texts come to when there are always enough of them."""
+    connections = EACH * cores
+    return simulate(costs, cores, replicas, threads, connections, requests=5 * connections)
+
+
+def full(one: Outcome) -> str:
+    """Return what there is least of: the busiest part."""
+    shares = {"cores": one.cores, "event loops": one.loop, "HAProxy": one.proxy}
+    return max(shares, key=lambda name: shares[name])
+
+
+def adds(costs: Costs, threads: int) -> float:
+    """Return the short texts a second at which the autoscaler wants a second replica."""
+    one = saturated(costs, 2 * threads + 2, 1, threads)  # cores enough
+    return HIGH * one.rate / max(one.lanes, one.loop)
+
+
+def plan(costs: Costs, cores: int) -> Iterator[str]:
+    """Yield a row for each way to divide a machine."""
+    for replicas, threads in MACHINES[cores]:
+        lone = simulate(costs, cores, replicas, threads, 1, requests=200)
+        many = saturated(costs, cores, replicas, threads)
+        bulk = simulate(costs, cores, replicas, threads, 2 * cores, BULK, requests=12 * cores)
+        yield (
+            f"| {cores} | {replicas} x {threads} | {lone.p50 * 1000:.1f} | {many.rate:,.0f}"
+            f" | {many.p99 * 1000:.0f} | {bulk.rate:,.0f} | {many.cores:.0%} | {many.loop:.0%}"
+            f" | {many.proxy:.0%} | {full(many)} | {adds(costs, threads):,.0f} |"
+        )
+
+
+PLAN_HEAD = (
+    "| cores | replicas x threads | lone text, ms | short texts/s | p99, ms | mixed texts/s"
+    " | cores busy | loops busy | HAProxy busy | fullest | one more from, texts/s |\n"
+    + "|---" * 11
+    + "|"
+)
+
+
+def front(costs: Costs, texts: Sequence[int] = SHORT) -> float:
+    """Return the texts a second that one replica's front carries to a model that is ready.
+
+    Args:
+        texts: of a request.
+    """
+    ready = [(1, GPU_PASS), (1_000_000, GPU_PASS)]
+    costs = replace(costs, alone=ready, beside=ready, pair=ready)
+    return simulate(costs, 8, 1, 1, 64, texts, requests=4000 // len(texts) + 300).rate
+
+
+def proxied(costs: Costs) -> float:
+    """Return the requests a second that one HAProxy carries."""
+    return PROXY_THREADS / costs.proxy[1]
+
+
+def gpu(costs: Costs) -> Iterator[str]:
+    """Yield a row for each GPU, by the short texts a second that it does."""
+    carried, bulk = front(costs), front(costs, BULK)
+    for rate in GPU_RATES:
+        replicas, scaled = math.ceil(rate / carried), math.ceil(rate / carried / HIGH)
+        copies = " | ".join(
+            f"{replicas * count * 2 / MIB / 1024:.1f}" for count in WEIGHTS.values()
+        )
+        proxies = math.ceil(rate / proxied(costs))
+        yield (
+            f"| {rate:,} | {carried:,.0f} | {bulk:,.0f} | {replicas} | {scaled} | {copies}"
+            f" | {replicas + proxies * PROXY_THREADS} | {proxies} |"
+        )
+
+
+GPU_HEAD = (
+    "| the GPU does, texts/s | one front carries | of 32 a request | replicas | with the autoscaler"
+    + "".join(f" | {name}, GiB" for name in WEIGHTS)
+    + " | cores | HAProxies |\n"
+    + "|---" * (7 + len(WEIGHTS))
+    + "|"
+)
+
+
+def check(costs: Costs, rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield what was measured beside what is simulated, and how far off the rates are.
+
+    The simulation has as much of the two cores as others left.
+    """
+    off = []
+    for row in rows:
+        texts = SHORT if row["texts"] == 1 else BULK
+        one = simulate(
+            costs,
+            2 * (1 - row["others"]),
+            row["replicas"],
+            row["threads"],
+            row["connections"],
+            texts,
+            requests=1500 if row["texts"] == 1 else 200,
+        )
+        off.append(one.rate / row["rate"] - 1)
+        yield (
+            f"| {row['replicas']} x {row['threads']} | {row['connections']} x {row['texts']}"
+            f" | {row['rate']:.0f} | {one.rate:.0f} | {off[-1]:+.0%}"
+            f" | {row['p50'] * 1000:.1f} | {one.p50 * 1000:.1f}"
+            f" | {row['p99'] * 1000:.1f} | {one.p99 * 1000:.1f} |"
+        )
+    sizes = sorted(map(abs, off))
+    yield f"\nOff by {statistics.median(sizes):.0%} in the middle, {sizes[-1]:.0%} at most."
+
+
+CHECK_HEAD = (
+    "| replicas x threads | connections x texts | texts/s measured | simulated | off"
+    " | p50 measured, ms | simulated | p99 measured, ms | simulated |\n" + "|---" * 9 + "|"
+)
+
+
+def prices(costs: Costs) -> Iterator[str]:
+    """Yield what the steps take, and how many lanes that makes for one event loop."""
+    lone, busy = (f"{1e6 * each:.0f}" for each in costs.loop)
+    first, later = (f"{1e6 * each:.0f}" for each in costs.proxy)
+    yield "| step | us |\n|---|---|"
+    yield f"| event loop, a request of one text: under load, alone | {busy}, {lone} |"
+    yield f"| event loop, a further text | {costs.text * 1e6:.0f} |"
+    yield f"| HAProxy, a request: under load, alone | {later}, {first} |"
+    for (tokens, one), (_, beside), (_, two) in zip(
+        costs.alone, costs.beside, costs.pair, strict=True
+    ):
+        if tokens in SHOWN:
+            took = ", ".join(f"{1e6 * each:,.0f}" for each in (one, beside, two))
+            yield f"| a pass of {tokens} tokens on one core, one beside another, two | {took} |"
+    yield f"\nOne event loop keeps {feeds(costs):.1f} lanes busy with short texts."
+
+
+def feeds(costs: Costs) -> float:
+    """Return how many lanes one event loop keeps busy with short texts, in batches of sixteen."""
+    tokens = SHORT[0]
+    return costs.computing(16 * tokens, 1, others=True) / 16 / costs.loop[1]
+
+
+def page(told: dict[str, Any]) -> str:
+    """Return everything that docs/sizing.md has of the costs that were measured."""
+    costs, cpu = read(told["costs"]), told["processor"]
+    facts = (
+        f"Measured {told['date']}, commit {told['commit']}, {cpu['cores']} cores of an"
+        f" {cpu['name']}; load averages at the start"
+        f" {', '.join(map(str, told['load_averages_at_the_start']))}."
+    )
+    others = max(row["others"] for row in told["measured"])
+    parts = [
+        [facts, f"Others took {others:.0%} of the machine at most while a service was measured."],
+        prices(costs),
+        [PLAN_HEAD, *(row for cores in MACHINES for row in plan(costs, cores))],
+        [GPU_HEAD, *gpu(costs)],
+        [CHECK_HEAD, *check(costs, told["measured"])],
+    ]
+    return "\n\n".join("\n".join(part) for part in parts)
+
+
+def main() -> None:
+    """Measure, if that is wanted; simulate and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--measure", action="store_true")
+    parser.add_argument("--publish", action="store_true")
+    parser.add_argument("--costs", type=Path, default=COSTS, help="of another machine")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that a service is ended
+    if options.measure:
+        from served import costs as here  # torch takes seconds
+
+        facts = {
+            "date": time.strftime("%Y-%m-%d"),
+            "commit": machine.commit(),
+            "processor": machine.processor(),
+            "versions": machine.versions(["headlight", "ray", "torch"]),
+            "load_averages_at_the_start": machine.busy(),
+        }
+        steps, rows = here.measured()
+        facts |= {"load_averages_at_the_end": machine.busy(), "costs": steps, "measured": rows}
+        options.costs.write_text(json.dumps(facts, indent=1) + "\n")
+    told = json.loads(options.costs.read_text())
+    tables = page(told)
+    print(tables)
+    if options.publish:
+        put(PAGE, tables, COMMAND)
+
+
+if __name__ == "__main__":
+    main()

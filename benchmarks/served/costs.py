@@ -1,0 +1,185 @@
+"""What each step of a request takes here: a pass in the lanes, and a service under load."""
+
+import asyncio
+import random
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from http.client import HTTPConnection
+from typing import Any
+
+import torch
+import uvloop
+from served.load import Answers, Closed, Failed, Request, prepared, written
+from served.machine import CORES
+from served.processes import busy_seconds, cpu_seconds, read
+from served.servers import OURS, Running, Server
+from served.table import quantile
+from served.texts import Texts, embed, sized, tokens_of
+
+from model.packing import Sequence
+from service.engine.lanes import Lanes
+from service.engine.loading import accelerate, load
+from service.engine.weights import BUNDLED, locate
+from service.engine.work import Outputs, Work
+
+TOKENS, SIZES = 16, (1, 2, 4, 8, 16, 32, 64)  # of a text, and texts in a batch
+ROUNDS, PASS_SECONDS = 3, 0.15
+LEAD_SECONDS, TURN_SECONDS = 0.5, 2.5
+WAYS = ("alone", "beside", "pair")  # on one core; the same while another lane does; on two cores
+LOADS = ((1, 1), (8, 1), (64, 1), (4, 32))  # connections, and texts of a request
+SETUPS = ((1, 1), (1, 2), (2, 1))  # replicas, and threads of each
+BULK_TOKENS = 28
+LOOP = "headlight_event_loop_seconds_total"
+
+
+def passes() -> dict[str, list[tuple[int, float]]]:
+    """Return by way the seconds of a pass of so many tokens.
+
+    On one core it is the median of the lane's own processor time, which waits for nobody; on two
+    the least time, as a neighbour on either holds up both.
+    """
+    return asyncio.run(_passes())
+
+
+async def _passes() -> dict[str, list[tuple[int, float]]]:
+    place, chance = locate(BUNDLED), random.Random(0)
+    lanes = await Lanes.start(partial(load, place, torch.device("cpu"), torch.float32), 2)
+    accelerate(lanes.model)
+    wanted = Outputs(pooling=lanes.model.pooling)
+
+    def batch(texts: int) -> list[Work]:
+        ids = [[chance.randrange(1000, 30_000) for _ in range(TOKENS)] for _ in range(texts)]
+        return [Work(Sequence(each), wanted) for each in ids]
+
+    async def timed(lane: int, texts: int, threads: int) -> float:
+        took, until = list[float](), time.perf_counter() + PASS_SECONDS
+        clock, which = (
+            (time.thread_time, statistics.median) if threads == 1 else (time.perf_counter, min)
+        )
+
+        def run() -> float:
+            begun = clock()
+            lanes.run(works, threads)
+            return clock() - begun
+
+        while time.perf_counter() < until or len(took) < 3:
+            works = batch(texts)
+            took.append(await lanes.call(lane, run))
+        return which(took)
+
+    async def one(way: str, texts: int) -> float:
+        if way == "beside":
+            return statistics.fmean(await asyncio.gather(*(timed(i, texts, 1) for i in (0, 1))))
+        return await timed(0, texts, 2 if way == "pair" else 1)
+
+    took: dict[str, dict[int, list[float]]] = {way: {size: [] for size in SIZES} for way in WAYS}
+    for number in range(ROUNDS + 1):
+        for size in SIZES:
+            for way in WAYS:
+                seconds = await one(way, size)
+                if number:  # the first makes kernels
+                    took[way][size].append(seconds)
+    lanes.close()
+    return {
+        way: [
+            (TOKENS * size, min(each) if way == "pair" else statistics.median(each))
+            for size, each in by_size.items()
+        ]
+        for way, by_size in took.items()
+    }
+
+
+def service(replicas: int, threads: int) -> list[dict[str, Any]]:
+    """Return what a service that is started here does under each load, and what steps took."""
+    options = ("--replicas", str(replicas), "--threads", str(threads), "--access-log", "false")
+    running = Running.start(Server(OURS, options=options))
+    try:
+        running.wait()
+        sizes, rows = sized(tokens_of(locate(BUNDLED).folder)), list[dict[str, Any]]()
+        warm(running, Texts(sizes, random.Random(0)))
+        for connections, texts in LOADS:
+            made = Texts(sizes, random.Random(connections))
+            before = spent(running)
+            everyone, own, wall = busy_seconds(), running.cpu_seconds(), time.perf_counter()
+            answers = asked(running.port, made, connections, texts)
+            wall = time.perf_counter() - wall
+            others = busy_seconds() - everyone - (running.cpu_seconds() - own)
+            loop, proxy = (b - a for a, b in zip(before, spent(running), strict=True))
+            count = answers.sentences // texts
+            rows.append(
+                {
+                    "replicas": replicas,
+                    "threads": threads,
+                    "connections": connections,
+                    "texts": texts,
+                    "rate": answers.rate,
+                    "p50": quantile(answers.milliseconds, 0.5) / 1000,
+                    "p99": quantile(answers.milliseconds, 0.99) / 1000,
+                    "loop": loop / count,
+                    "proxy": proxy / count,
+                    "others": max(
+                        0.0, others / wall / CORES - answers.generator_seconds / wall / CORES
+                    ),
+                }
+            )
+        return rows
+    finally:
+        running.stop()
+
+
+def warm(running: Running, made: Texts, tries: int = 3) -> None:
+    """Send a load that does not count; an HAProxy that is set up anew loses some of the first."""
+    running.settle()
+    try:
+        asked(running.port, made, 8, 1)
+    except Failed:
+        if tries == 1:
+            raise
+        warm(running, made, tries - 1)
+
+
+def asked(port: int, made: Texts, connections: int, texts: int) -> Answers:
+    """Send one load for a while; return its answers."""
+    length = TOKENS if texts == 1 else BULK_TOKENS
+
+    def request() -> tuple[int, bytes]:
+        return texts, written("/embed", embed([made.unseen(length) for _ in range(texts)]))
+
+    def requests() -> Iterator[Request]:
+        return prepared(request, int(800 / texts * (LEAD_SECONDS + TURN_SECONDS)))
+
+    async def send() -> Answers:
+        return await Closed(port, requests(), connections).run(TURN_SECONDS, LEAD_SECONDS)
+
+    return uvloop.run(send())
+
+
+def spent(running: Running) -> tuple[float, float]:
+    """Return processor seconds so far: of the replicas' event loops, and of HAProxy."""
+    connection = HTTPConnection("127.0.0.1", running.port, timeout=30)
+    connection.request("GET", "/metrics")
+    page = connection.getresponse().read().decode()
+    connection.close()
+    loop = sum(float(line.split()[-1]) for line in page.splitlines() if line.startswith(LOOP))
+    proxies = [pid for pid in running.pids() if read(pid, "comm").startswith(b"haproxy")]
+    return loop, sum(cpu_seconds(pid) for pid in proxies)
+
+
+def measured() -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return what each step costs, and what services of some replicas and threads did."""
+    if CORES < 2:
+        raise SystemExit("two cores are needed to measure what a second one gives")
+    ways = passes()
+    print(ways, file=sys.stderr, flush=True)
+    rows = [row for replicas, threads in SETUPS for row in service(replicas, threads)]
+    plain = {(r["connections"], r["texts"]): r for r in rows if r["threads"] == 2}
+    lone, many, bulk = plain[1, 1], plain[64, 1], plain[4, 32]
+    steps = {
+        "loop": (lone["loop"], many["loop"]),
+        "text": max(0.0, bulk["loop"] - many["loop"]) / 31,
+        "proxy": (lone["proxy"], many["proxy"]),
+    }
+    return {**steps, **ways}, rows
