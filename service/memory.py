@@ -50,12 +50,10 @@ class Hold:
         if more > 0 and sum(self.bytes.values()) + more > SMALL_BYTES:
             if sum(self._memory.bytes.values()) + more > self._limit:
                 raise NoRoom
-        if bodies:
-            self.keep("bodies", self.bytes["bodies"] + bodies)
-        if arrays:
-            self.keep("arrays", self.bytes["arrays"] + arrays)
-        if answers:
-            self.keep("answers", self.bytes["answers"] + answers)
+        for held in (self.bytes, self._memory.bytes):
+            held["bodies"] += bodies
+            held["arrays"] += arrays
+            held["answers"] += answers
 
     def keep(self, kind: Kind, size: int) -> None:
         """Hold so many bytes of a kind, whatever the budget says: they are there."""

@@ -220,15 +220,6 @@ class Replica:
         self.metrics.looped(self.loop_seconds())
         return self.metrics.render(exemplars=openmetrics)
 
-    def trust(self) -> None:
-        """Let a request pass, or its answer.
-
-        Raises:
-            Refused: this replica knows itself wrong; why stands in the log alone.
-        """
-        if self.health.fault:
-            raise Refused("not_ready", retry_after=1)
-
     def check_health(self) -> None:
         """Raise RuntimeError when Ray must replace this replica; why stands in the log."""
         try:

@@ -1,11 +1,12 @@
 """Every route that encodes, in whichever API: parse, run, write."""
 
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 
 import orjson
 
-from service.api import envelope
+from service.api import dialect
 from service.api.dialect import Served
 from service.api.operations import Operation
 from service.edge.asked import Asked, Reply, in_time
@@ -44,9 +45,10 @@ class Encoding:
 
         async def encode(asked: Asked) -> Reply:
             record, body = asked.record, asked.take_body()
-            with record.stage("parse"):
+            start = time.monotonic()
+            try:
                 if asked.media_type != JSON:
-                    envelope.check_type(asked.media_type, media_types)
+                    dialect.check_type(asked.media_type, media_types)
                 if len(body) <= LARGE_BYTES:
                     call = parse(body, asked, served)
                 else:
@@ -54,17 +56,22 @@ class Encoding:
                     call = await self._beside.run(len(body), work)
                     del work
                 del body
+            finally:
+                record.took("parse", start)
             if call.seconds < record.given_seconds:
                 record.given_seconds = call.seconds
             deadline = record.start + record.given_seconds
-            if priced and envelope.flag(asked.query, DRY_RUN):
+            if priced and asked.query and dialect.flag(asked.query, DRY_RUN):
                 price = await replica.gateway.dry_run(call.request, deadline, record)
                 return Reply(orjson.dumps(price), media_type=JSON)
             encoded = await replica.gateway.encode(call.request, deadline, record)
-            with record.stage("serialize"):
+            start = time.monotonic()
+            try:
                 answer = call.at_once(encoded)
                 if answer is None:
                     answer = await in_time(call.write(encoded, replica.writing), deadline)
+            finally:
+                record.took("serialize", start)
             return Reply(answer.pieces, 200, answer.headers, call.media_type)
 
         return encode

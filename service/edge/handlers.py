@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from importlib.metadata import version
@@ -9,7 +10,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from service.api import envelope, infinity, openai, tei
+from service.api import dialect, infinity, openai, tei
 from service.api.document import document
 from service.api.open_inference import call as open_inference
 from service.api.open_inference.inputs import describe_model
@@ -89,7 +90,7 @@ class Handlers:
         """Answer GET /metrics: every replica's metrics, or this one's."""
         openmetrics = _prefers_openmetrics(asked.headers.get("accept", ""))
         media_type = OPENMETRICS if openmetrics else TEXT
-        if envelope.choice(asked.query, "scope", SCOPES) == "replica":
+        if dialect.choice(asked.query, "scope", SCOPES) == "replica":
             page = join([self._replica.page(openmetrics)], False, openmetrics)
         else:
             page = await self._scrape(openmetrics)
@@ -199,19 +200,25 @@ class Handlers:
     ) -> Reply:
         """Return a lesson's answer as it is written."""
         deadline, record = self._deadline(asked), asked.record
-        with record.stage("parse"):
+        start = time.monotonic()
+        try:
             wanted = await self._parse(asked, parse)
+        finally:
+            record.took("parse", start)
         return await self._written(await lesson(wanted, deadline, record), deadline, record)
 
     async def _written(self, pieces: Iterator[bytes], deadline: float, record: Record) -> Reply:
         """Return an answer in pieces of JSON."""
-        with record.stage("serialize"):
+        start = time.monotonic()
+        try:
             body = await in_time(collect(pieces, self._replica.writing), deadline)
+        finally:
+            record.took("serialize", start)
         return Reply(body, media_type=JSON)
 
     async def _parse(self, asked: Asked, parse: Callable[[bytes], Wanted]) -> Wanted:
         """Return what a JSON body asks for."""
-        envelope.check_type(asked.media_type, (JSON,))
+        dialect.check_type(asked.media_type, (JSON,))
         body = asked.take_body()
         return await self._beside.run(len(body), partial(parse, body))
 

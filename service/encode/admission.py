@@ -169,7 +169,7 @@ class Admission:
             Refused: others wait, and with this there is no time or no room.
         """
         before = self._coming[record.key] if aside else 0
-        if not (self._batcher.waiting_requests or before or self._following):
+        if not (before or self._following or self._batcher.waiting_requests):
             return
         tokens, cost = self._with_following(tokens + before, tokens + before, record.key)
         try:
@@ -216,8 +216,10 @@ class Admission:
     def check(self, works: Sequence[Work], price: Priced, deadline: float, record: Record) -> None:
         """Refuse what `run` would refuse now; nothing waits or runs."""
         self.hold(price, record)
+        tokens, cost = sum(map(len, works)), self._batcher.cost(works)
         try:
-            self._batcher.check(*self._size(works, record.key), deadline, record.key)
+            tokens, cost = self._with_following(tokens, cost, record.key)
+            self._batcher.check(tokens, cost, deadline, record.key)
         except LATE as error:
             raise self._late(error, works, deadline, record) from None
 
@@ -247,8 +249,9 @@ class Admission:
             self.hold(price, record, asked)
         every, key = works if course is None else course.every, record.key
         record.began, start = 0.0, time.monotonic()
+        tokens, cost = sum(map(len, every)), self._batcher.cost(every)
         try:
-            self._batcher.admit(*self._size(every, key), deadline, key)
+            self._batcher.admit(*self._with_following(tokens, cost, key), deadline, key)
             if course is None:
                 results, timing = await self._batcher.submit(works, deadline, key)
                 outcome = Outcome(results, [])
@@ -265,7 +268,7 @@ class Admission:
             raise Refused("nonfinite_output", layer=error.layer, dtype=self._dtype) from None
         finally:
             record.waited(start)
-        self._metrics.encoded(sum(map(len, every)), key)
+        self._metrics.encoded(tokens, key)
         return outcome, timing
 
     async def run_own(self, works: Sequence[Work], deadline: float) -> list[Result]:
@@ -320,10 +323,6 @@ class Admission:
             except StopIteration as end:
                 queued, computed = (t.queued for t in timings), (t.computed for t in timings)
                 return end.value, Timing(sum(queued), sum(computed))
-
-    def _size(self, works: Sequence[Work], key: str) -> tuple[int, float]:
-        """Return the tokens and the cost of a key's works, with those that follow."""
-        return self._with_following(sum(map(len, works)), self._batcher.cost(works), key)
 
     def _with_following(self, tokens: int, cost: float, key: str) -> tuple[int, float]:
         """Add the works that were admitted and wait for the results of others."""

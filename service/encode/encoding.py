@@ -179,13 +179,16 @@ def _item(
     """Return one sequence's share of the answer."""
 
     def cast(array: Array, layer: int = -1) -> Array:
+        if request.dtype == "float32":
+            return array
         try:
             return answer.cast(array, request.dtype)
         except answer.NotFinite:
             raise Refused("nonfinite_output", layer=layer, dtype=request.dtype) from None
 
     source, selection = plan.works[index], plan.works[index].outputs.attention
-    facts = {**source.facts, "truncated": source.truncated, "length": source.length}
+    size = len(source)
+    facts = {**source.facts, "truncated": size < source.length, "length": source.length}
     if index in plan.spans:
         facts["spans"] = [span.facts() for span in plan.spans[index]]
     if sweep is not None:
@@ -195,7 +198,7 @@ def _item(
         made = {name: cast(array) if name in REAL else array for name, array in result.task.items()}
         task = plan.task.show(source.facts, made)
     item = Item(
-        len(source),
+        size,
         facts,
         pooled=None if result.pooled is None else cast(result.pooled),
         tokens=None if result.tokens is None else cast(result.tokens),

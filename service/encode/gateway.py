@@ -137,7 +137,9 @@ class Gateway:
 def _kind(request: Request) -> str:
     """Return the kind of a request's inputs, as the metrics' label."""
     inputs = request.inputs
-    kinds = {inputs[0].kind} if len(inputs) == 1 else {one.kind for one in inputs}
+    if len(inputs) == 1 and inputs[0].text is not None:
+        return "text"
+    kinds = {one.kind for one in inputs}
     return kinds.pop() if len(kinds) == 1 else "mixed" if kinds else "none"
 
 

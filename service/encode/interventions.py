@@ -175,8 +175,8 @@ class Interventions:
     scale: float = 0.0
 
     @classmethod
-    def of(cls, request: Request, outputs: Outputs, encoder: Encoder) -> "Interventions | None":
-        """Return those of a request, before any input is read; None where it changes nothing.
+    def of(cls, request: Request, outputs: Outputs, encoder: Encoder) -> "Interventions":
+        """Return those of a request, before any input is read.
 
         Args:
             outputs: of each of its inputs.
@@ -185,9 +185,6 @@ class Interventions:
             Refused: a head or an input that does not exist, more copies than may be, a sweep of
                 nothing, or one of a model whose vectors are made of states that copies skip.
         """
-        if not (request.gates or request.sweep):
-            if not any([one.gates or one.patch for one in request.inputs]):
-                return None
         config = encoder.config
         each = edits(request, config)
         if (sweep := request.sweep) is None:

@@ -1,5 +1,6 @@
 """A request -> what the model is to do for each of its sequences, or a refusal."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -123,18 +124,28 @@ class Planner:
     async def _plan(self, request: Request, deadline: float, record: Record) -> Plan:
         outputs = self._outputs(request)
         heads = self._heads(request.attention) if request.attention else {}
-        if task := tasks.find(request, self._model):
+        task, changes = None, None
+        if request.tasks:
+            task = tasks.find(request, self._model)
             outputs = replace(outputs, task_head=task.head)
-        changes = Interventions.of(request, outputs, self._model.encoder)
-        with record.stage("tokenize"):
+        edited: object = request.gates or request.sweep
+        spanned: object = None
+        for one in request.inputs:
+            edited, spanned = edited or one.gates or one.patch, spanned or one.spans
+        if edited:
+            changes = Interventions.of(request, outputs, self._model.encoder)
+        start = time.monotonic()
+        try:
             works = await self._read(request, outputs, deadline, record)
             if request.attention:
                 named = await self._named(request.attention.rows, request, works, deadline)
+        finally:
+            record.took("tokenize", start)
         if task:
             task.check(works)
         if changes:
             changes.check(works, self.check_tokens)
-        spans = self._spans(request, works)
+        spans = self._spans(request, works) if spanned else {}
         if request.attention:
             for index, work in enumerate(works):
                 places = named[index] if named else {}
@@ -146,7 +157,7 @@ class Planner:
         if task and task.fit:
             for work in works:
                 work.outputs = replace(work.outputs, task_head=task.fit(work))
-        units, course = _units_of(request, works), None
+        units, course = _units_of(request, works) if request.axes else (), None
         if changes:
             works = changes.applied(works)
             course = changes.course(works)
@@ -197,8 +208,6 @@ class Planner:
 
     def _spans(self, request: Request, inputs: Sequence[Work]) -> dict[int, list[Span]]:
         """Return the spans of each input that has some."""
-        if not any([item.spans for item in request.inputs]):
-            return {}
         pooling, found = self._pooling(request.pooled) or self._model.pooling, {}
         for index, (item, source) in enumerate(zip(request.inputs, inputs, strict=True)):
             if item.spans and item.text is not None:
@@ -257,7 +266,7 @@ class Planner:
                     record=record,
                     counted=request.counted,
                     prompt_name=prompt_name,
-                    role=tasks.role(request, side, self._model),
+                    role=tasks.role(request, side, self._model) if side or request.tasks else None,
                     documents=request.documents,
                 )
             except Refused as refused:

@@ -34,11 +34,16 @@ class Price:
     Args:
         parts: of the raw arrays of the whole answer.
         layout: how they are written.
-        held: beside them, until the answer is written or while it is made.
+        held: bytes beside them, until the answer is written or while it is made.
         offers: makes changes to the request by which some parts may fit into a limit.
+
+    Attributes:
+        total: bytes of the arrays.
+        made: bytes that are held while they are made, and until they are written.
+        written: about how many bytes they are as they are written.
     """
 
-    __slots__ = ("_layout", "_offers", "_text", "held", "parts", "total")
+    __slots__ = ("_layout", "_offers", "_text", "made", "parts", "total", "written")
 
     def __init__(
         self,
@@ -47,20 +52,15 @@ class Price:
         held: int = 0,
         offers: Offers = _none,
     ) -> None:
-        self.parts, self.held, self._layout, self._offers = parts, held, layout, offers
+        self.parts, self._layout, self._offers = parts, layout, offers
         self._text: Collection[Part] = TEXT.union(layout.numbers)
-        self.total = sum(parts.values())
-
-    @property
-    def made(self) -> int:
-        """Count the bytes of the arrays held while its answer is made, and until it is written."""
-        return self.total + self.held
-
-    @property
-    def written(self) -> int:
-        """Estimate how many bytes they are as they are written."""
-        text = self.of(self._text)
-        return TEXT_BYTES * text + (self.total - text) * 4 // 3
+        total = text = 0
+        for part, size in parts.items():
+            total += size
+            if part in self._text:
+                text += size
+        self.total, self.made = total, total + held
+        self.written = TEXT_BYTES * text + (total - text) * 4 // 3
 
     def of(self, parts: Collection[Part]) -> int:
         """Return the bytes of some parts."""

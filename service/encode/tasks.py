@@ -66,14 +66,12 @@ class Task:
                 raise Refused.at("nothing_left", "inputs", index, detail="it holds no token")
 
 
-def find(request: Request, model: Model) -> Task | None:
-    """Return what a request asks of a model's head; None where it asks nothing.
+def find(request: Request, model: Model) -> Task:
+    """Return what a request asks of a model's head.
 
     Raises:
         Refused: the checkpoint has no head for it.
     """
-    if not request.tasks:
-        return None
     for wanted in request.tasks:
         if wanted.name not in model.tasks:
             has = f"this model has {quoted(list(model.tasks), 'and')}"

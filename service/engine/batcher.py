@@ -118,7 +118,7 @@ class Batcher(Generic[Work, Result]):
 
     @property
     def waiting_requests(self) -> int:
-        return len(self._queue)
+        return self._queue.count
 
     @property
     def waiting_tokens(self) -> int:
@@ -218,7 +218,7 @@ class Batcher(Generic[Work, Result]):
         seconds = deadline - now
         if self._running:
             seconds = seconds * SURE - sum(run.left(now) for run in self._running.values())
-        return self._queue.check(tokens, cost, seconds, self.speed, key, now)
+        return self._queue.check(tokens, cost, seconds, self._speed.current, key, now)
 
     def _fail(self, job: Job[Work, Result], error: Exception) -> None:
         if not job.future.done():
@@ -233,7 +233,7 @@ class Batcher(Generic[Work, Result]):
                 soon back, and leaves it the other of two cores; what it does of more is not known.
         """
         queue = self._queue
-        if queue.count:
+        if queue.count > fresh:  # what has just come, alone, was asked about its deadline
             self._expire()
         while queue.count and self._idle and not self._lingers():
             greedy = fresh or self.lanes > PAIR or queue.tokens > self._small
@@ -271,7 +271,7 @@ class Batcher(Generic[Work, Result]):
         alone = self._starts if len(batch) == 1 and not self._running else None
         task = asyncio.get_running_loop().create_task(self._run(batch, lanes, alone))
         share = len(lanes) / self.lanes
-        self._running[task] = Run(self._clock(), batch.cost / share / self.speed, share)
+        self._running[task] = Run(self._clock(), batch.cost / share / self._speed.current, share)
         task.add_done_callback(partial(self._end, lanes))
 
     def _end(self, lanes: list[int], task: asyncio.Task[set[Job[Work, Result]]]) -> None:

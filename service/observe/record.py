@@ -3,7 +3,7 @@
 import math
 import time
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 from service.memory import UNBOUNDED, Hold, Memory
 
@@ -15,31 +15,9 @@ STAGES: tuple[Name, ...] = get_args(Name)  # in a request's order
 CLIENT_CLOSED = 499  # the client went away before its answer
 
 
-class Stage(NamedTuple):
-    """One stage of a request, with its start and end on time.monotonic's clock."""
-
-    name: Name
-    start: float
-    end: float
-
-    @property
-    def seconds(self) -> float:
-        return self.end - self.start
-
-
-class Stopwatch:
-    """A context that appends its stage to others; a generator would take more calls."""
-
-    __slots__ = ("_name", "_stages", "_start")
-
-    def __init__(self, stages: list[Stage], name: Name) -> None:
-        self._stages, self._name = stages, name
-
-    def __enter__(self) -> None:
-        self._start = time.monotonic()
-
-    def __exit__(self, *error: object) -> None:
-        self._stages.append(Stage(self._name, self._start, time.monotonic()))
+# One stage of a request, with its start and end on time.monotonic's clock; plain, since a request
+# has five
+Stage = tuple[Name, float, float]
 
 
 @dataclass(slots=True)
@@ -106,13 +84,13 @@ class Record:
 
     def wait(self, seconds: float) -> None:
         """Add the time it waited before anything was known of it."""
-        self.stages.append(Stage("queue", self.start - seconds, self.start))
+        self.stages.append(("queue", self.start - seconds, self.start))
         self.start -= seconds
         self.turn_seconds += seconds
 
-    def stage(self, name: Name) -> Stopwatch:
-        """Time one stage, however it ends."""
-        return Stopwatch(self.stages, name)
+    def took(self, name: Name, start: float) -> None:
+        """Take the time of a stage that ends now; called however it ends."""
+        self.stages.append((name, start, time.monotonic()))
 
     def waited(self, start: float) -> None:
         """Time the stages that the batcher decides on: queue until the first batch, then forward.
@@ -123,9 +101,9 @@ class Record:
             start: when it was given to the batcher; `began` was 0 then.
         """
         end = time.monotonic()
-        self.stages.append(Stage("queue", start, self.began or end))
+        self.stages.append(("queue", start, self.began or end))
         if self.began:
-            self.stages.append(Stage("forward", self.began, end))
+            self.stages.append(("forward", self.began, end))
 
     def end(self) -> None:
         """Take the end time."""

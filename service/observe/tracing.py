@@ -98,11 +98,11 @@ class Tracing:
             return
         span, since = record.trace.span, _epoch()
         inside = trace.set_span_in_context(span, Context())
-        for stage in record.stages:
-            links = [Link(batch) for batch in record.trace.batches if stage.name == "forward"]
-            start = since + _nanoseconds(stage.start)
-            child = self._tracer.start_span(stage.name, inside, links=links, start_time=start)
-            child.end(since + _nanoseconds(stage.end))
+        for name, start, end in record.stages:
+            links = [Link(batch) for batch in record.trace.batches if name == "forward"]
+            began = since + _nanoseconds(start)
+            child = self._tracer.start_span(name, inside, links=links, start_time=began)
+            child.end(since + _nanoseconds(end))
         if record.route != "other":  # which route takes it is known by now
             span.update_name(f"{record.method} {record.route}")
         span.set_attributes(_attributes(record))

@@ -23,8 +23,7 @@ from typing_extensions import TypeAliasType
 from model.config import Mode, Side
 from model.maps.choices import Level
 from model.text.tokenizer import Truncate
-from service.api.dialect import Answer, JSONCall, Problem, Sent, Served
-from service.api.envelope import answer_type
+from service.api.dialect import Answer, JSONCall, Problem, Sent, Served, answer_type
 from service.api.native import tensor_file
 from service.api.native.heads import Attention, Gates, Integers, Patches, SweepField, swept
 from service.encode import answer
@@ -265,11 +264,11 @@ class EncodeRequest(Wire):
     way."""
     tokens: bool = False
     """Whether to answer the last layer's vector of each token, special tokens included."""
-    layers: Integers = []
+    layers: Integers = ()  # type: ignore[assignment]  # pydantic copies a list for each request
     """Hidden states to answer: 0 is the embeddings, i the output of i layers, -1 the last."""
     attention: Attention | None = None
     """What to show of the attention; left out or null: nothing, and nothing is computed for it."""
-    gates: Gates = []
+    gates: Gates = ()  # type: ignore[assignment]  # pydantic copies a list for each request
     """Heads to scale or drop, in this request alone."""
     sweep: SweepField | None = None
     """Heads to scale one at a time, "heads" for all of them: how far each moves the vector, and

@@ -3,6 +3,7 @@
 One shows the mechanism without a model, the other the model with nothing hidden.
 """
 
+import time
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
@@ -77,8 +78,11 @@ class Lessons:
         """
         record.input = "text"
         self._check(request)
-        with record.stage("tokenize"):
+        start = time.monotonic()
+        try:
             text = await self._read(request, deadline, record)
+        finally:
+            record.took("tokenize", start)
         record.sequences, record.tokens = 1, len(text)
         config = self._reader.config
         price = _price(config, len(text), weights=request.weights)

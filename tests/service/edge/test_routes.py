@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load
 from starlette.types import ASGIApp
 
-from service.api import envelope
+from service.api import dialect
 from service.encode.answer import SAFETENSORS
 from service.refusals import REFUSALS
 from service.replica import Replica
@@ -249,7 +249,7 @@ async def test_headers_that_cannot_be_honoured_are_refused(
 )
 async def test_a_tie_between_media_types_is_json(accept: str, media_type: str) -> None:
     """The preferred one wins; of equals JSON."""
-    assert envelope.answer_type(accept) == media_type
+    assert dialect.answer_type(accept) == media_type
 
 
 async def test_every_answer_names_its_replica(client: httpx.AsyncClient) -> None:

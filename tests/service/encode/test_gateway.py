@@ -140,10 +140,27 @@ async def test_a_small_request_is_not_refused_for_a_large_one_that_is_read(
     assert (await reading).status_code == 413
 
 
+async def test_a_stage_that_fails_has_taken_its_time(
+    client: httpx.AsyncClient, replica: Replica
+) -> None:
+    """It is recorded whichever way it ends."""
+    parsed, read = stages(replica, "parse"), tokenized(replica)
+
+    await client.post("/v1/encode", json={"inputs": 7})
+    await client.post("/v1/encode", json={"inputs": [""]})
+
+    assert (stages(replica, "parse") - parsed, tokenized(replica) - read) == (2, 1)
+
+
 def tokenized(replica: Replica) -> int:
     """How many requests' inputs were read."""
+    return stages(replica, "tokenize")
+
+
+def stages(replica: Replica, name: str) -> int:
+    """How many stages of a name were recorded."""
     page = replica.page(openmetrics=False).decode()
-    found = re.search(r'stage_duration_seconds_count\{[^}]*"tokenize".* (\d+)', page)
+    found = re.search(rf'stage_duration_seconds_count\{{[^}}]*"{name}".* (\d+)', page)
     return int(found[1]) if found else 0
 
 
