@@ -208,7 +208,7 @@ class Replica:
         """Answer one request."""
         await self._step(len(texts))
         deadline = asyncio.get_running_loop().time() + DEADLINE_SECONDS
-        await self._batcher.submit([range(one) for one in texts], deadline, bounded=False)
+        await self._batcher.submit([range(one) for one in texts], deadline)
         await self._step(len(texts))
 
     async def _step(self, texts: int) -> None:
