@@ -4,11 +4,17 @@
 //
 // Statement for statement the loop of embeddings.py, attention.py, encoder.py, positions.py,
 // rotation.py and pooling.py, over the same kernels of ATen and oneDNN, called through torch's
-// dispatcher; only most products go past it (linear.h). Whoever changes the one changes the other:
-// agreement.py holds the two together, to the bit, at every start. torch calls these methods with
-// Python's lock released, so that other threads run.
+// dispatcher; attention, norms and most products (linear.h) go past it. Whoever changes the one
+// changes the other: agreement.py holds the two together, to the bit, at every start. torch calls
+// these methods with Python's lock released, so that other threads run.
 //
 // Shapes are written as there, outermost axis first; a packed weight is in oneDNN's own layout.
+
+// as torch's own wheel is built: its stubs have a kernel for each
+#if defined(__x86_64__)
+#define HAVE_AVX2_CPU_DEFINITION
+#define HAVE_AVX512_CPU_DEFINITION
+#endif
 
 #include <algorithm>
 #include <cmath>
@@ -20,13 +26,13 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
+#include <ATen/native/layer_norm.h>
+#include <ATen/native/transformers/attention.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/linalg_vector_norm.h>
-#include <ATen/ops/native_layer_norm.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/stack.h>
@@ -83,7 +89,11 @@ struct Shape {
 
 Tensor normalise(const Tensor& x, const Affine& norm, double eps) {
   if (!norm) return x;
-  return std::get<0>(at::native_layer_norm(x, {x.size(-1)}, norm.weight, norm.bias, eps));
+  const auto own = x.contiguous();
+  auto y = at::empty_like(own);  // what native_layer_norm calls, without means and deviations
+  at::native::LayerNormKernel(at::kCPU, own, *norm.weight, norm.bias.value_or(Tensor()), x.size(0),
+                              x.size(1), eps, &y, nullptr, nullptr);
+  return y;
 }
 
 Tensor activate(const Tensor& x, const Shape& shape) {
@@ -188,48 +198,45 @@ struct Layer {
       qkv[1] = rotate(qkv[1], positions);
     }
     trace = {qkv[0], qkv[1], qkv[2], {}, {}};
-    Tensors mixed;
-    int64_t rows = 0;
+    const auto rows = groups.back().start + groups.back().count * groups.back().length;
+    trace.z = at::empty({x.size(0), shape.heads * shape.head}, x.options());
+    if (rows < x.size(0)) trace.z.narrow(0, rows, x.size(0) - rows).zero_();  // fill mixes nothing
     for (const auto& group : groups) {
       const auto each = [&](const Tensor& part) {
         return part.narrow(0, group.start, group.count * group.length)
             .view({group.count, group.length, shape.heads, shape.head})
             .transpose(1, 2);
       };
-      auto [z, normaliser] = look(shape, each(qkv[0]), each(qkv[1]), each(qkv[2]), group.bias);
-      mixed.push_back(z.transpose(1, 2).reshape({-1, shape.heads * shape.head}));
-      rows += mixed.back().size(0);
-      trace.normalisers.push_back(std::move(normaliser));
+      const auto sums = at::empty({group.count, group.length, shape.heads}, at::kFloat);
+      trace.normalisers.push_back(sums.transpose(1, 2));
+      look(shape, each(qkv[0]), each(qkv[1]), each(qkv[2]), group.bias,
+           each(trace.z.view({x.size(0), shape.heads, shape.head})), trace.normalisers.back());
     }
-    if (rows < x.size(0)) {  // fill, which mixes nothing
-      mixed.push_back(at::zeros({x.size(0) - rows, mixed[0].size(1)}, mixed[0].options()));
-    }
-    trace.z = mixed.size() == 1 ? mixed[0] : at::cat(mixed);
     edit(shape, trace.z, edits);
     return output.add(trace.z, residual);
   }
 
-  // Attention of one group, (sequences, heads, tokens, head), and its normaliser.
-  std::tuple<Tensor, Tensor> look(const Shape& shape, const Tensor& q, const Tensor& k,
-                                  const Tensor& v, const Maybe& bias) const {
-    const auto flash = [&](const Tensor& q, const Tensor& k, const Tensor& v, const Maybe& mask) {
+  // Attention of one group, (sequences, heads, tokens, head), into `mixed`, and its normaliser,
+  // (sequences, heads, tokens), into `sums`.
+  void look(const Shape& shape, const Tensor& q, const Tensor& k, const Tensor& v,
+            const Maybe& bias, const Tensor& mixed, const Tensor& sums) const {
+    // what _scaled_dot_product_flash_attention_for_cpu calls, with axes of tokens before heads
+    const auto flash = [&](const Tensor& q, const Tensor& k, const Tensor& v, const Maybe& mask,
+                           const Tensor& mixed, const Tensor& sums) {
       const auto all = mask ? Maybe(mask->unsqueeze(0)) : Maybe();
-      return at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, false, all, shape.scale);
+      at::native::flash_attention_kernel(at::kCPU, mixed.transpose(1, 2), sums.transpose(1, 2), q,
+                                         k, v, 0.0, false, all, shape.scale);
     };
     const auto tokens = q.size(2);
-    if (window < 0 || tokens <= window + 1) return flash(q, k, v, bias);
-    Tensors mixed, normalisers;
+    if (window < 0 || tokens <= window + 1) return flash(q, k, v, bias, mixed, sums);
     for (int64_t first = 0; first < tokens; first += shape.tile) {
       const auto last = std::min(first + shape.tile, tokens);
       const auto from = std::max<int64_t>(0, first - window), to = std::min(tokens, last + window);
       auto mask = hide(first, last, from, to, window, q);
       if (bias) mask = mask + bias->slice(1, first, last).slice(2, from, to);
-      auto [z, normaliser] =
-          flash(q.slice(2, first, last), k.slice(2, from, to), v.slice(2, from, to), mask);
-      mixed.push_back(std::move(z));
-      normalisers.push_back(std::move(normaliser));
+      flash(q.slice(2, first, last), k.slice(2, from, to), v.slice(2, from, to), mask,
+            mixed.slice(2, first, last), sums.slice(2, first, last));
     }
-    return {at::cat(mixed, 2), at::cat(normalisers, 2)};
   }
 
   // x, (rows, heads, head), turned by each row's position; as rotation.Rotation.
