@@ -14,7 +14,7 @@ from setuptools.command.build_ext import build_ext
 HERE = Path(__file__).parent
 NAMING = runpy.run_path(str(HERE / "model" / "native" / "__init__.py"))
 
-SOURCES, HEADERS = ("forward", "statistics"), ("linear", "look")
+SOURCES, HEADERS = ("forward", "statistics"), ("linear", "look", "quantised")
 # what is compiled once for each kind of processor, and chosen when it runs; the lesser comes first,
 # so that an inline function of a header that both hold is the lesser's
 WALK = "model/native/walk.cpp"

@@ -122,11 +122,11 @@ def report(engines: dict[str, Engine]) -> None:
         print(f"| {name} | {' | '.join(cells)} |")
 
 
-def work() -> None:
+def work(dtype: str = "float32") -> None:
     """Be our engine."""
     from in_process import ours
 
-    encode = ours(CORES)
+    encode = ours(CORES, dtype)
     print("loaded", flush=True)
     for line in sys.stdin:
         seconds, vectors = [], []

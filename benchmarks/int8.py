@@ -1,115 +1,88 @@
-"""Would int8 weights with per-token activation scales pay? All linears of one MiniLM pass.
+"""Encodings per second in process, float32 and int8: Headlight's beside ONNX Runtime's.
 
-    python benchmarks/int8.py
+    python benchmarks/int8.py PYTHON FOLDER FOLDER8 [--rounds 7]
 
-For each number of rows: milliseconds of the 24 linears in float32 (oneDNN-packed, what serves) and
-in int8 (activations quantised per token, weights per output, products by torch._int_mm), in turn,
-the best of several rounds. Then the smallest cosine of a sentence's vector, int8 against float32,
-over texts of tests/model/texts.txt. docs/decisions says what follows.
+PYTHON has onnxruntime and tokenizers. FOLDER is laid out by peers/export.py; FOLDER8 is a copy
+whose onnx/model.onnx went through onnxruntime.quantization.quantize_dynamic(weight_type=QInt8),
+which also needs the package onnx. Rounds, batches and threads are those of beside_onnx.py. The
+cosines are to the vectors of Headlight's float32, over the first batch of every turn.
 """
 
-import time
-from collections.abc import Callable
-from pathlib import Path
+import argparse
+import random
+import statistics
+import sys
+from contextlib import ExitStack
 
-import torch
-from torch import Tensor
+import numpy as np
+from beside_onnx import WORKLOADS, Engine, started, work
+from served.servers import PEERS
+from served.texts import Texts, sized, tokens_of
 
-from model import kernels
-from model.config import Activation
-from model.kernels import ACTIVATIONS, PackedLinear
-from model.loading import checkpoint
-from model.packing import Sequence
-from model.pooling import pool
 from service.engine.weights import BUNDLED, locate
 
-CPU = torch.device("cpu")
-SHAPES = ((1152, 384), (384, 384), (1536, 384), (384, 1536))  # of one layer; there are six
-ROUNDS = 12
-TEXTS = Path(__file__).parent.parent / "tests" / "model" / "texts.txt"
+PLAIN, OURS = "float32", "int8"
+THEIRS = ("ONNX Runtime float32", "ONNX Runtime int8")
 
 
-class Int8Linear:
-    """x W^T + b with int8 operands: one scale per row of x, one per output."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self.scale = weight.abs().amax(1, keepdim=True) / 127
-        self.packed = (weight / self.scale).round().to(torch.int8).t().contiguous()
-        self.bias = bias
-
-    def __call__(self, x: Tensor) -> Tensor:
-        scale = x.abs().amax(1, keepdim=True).clamp_min(1e-12) / 127
-        rows = (x / scale).round().to(torch.int8)
-        done = torch._int_mm(rows, self.packed).float().mul_(scale).mul_(self.scale.t())
-        return done if self.bias is None else done.add_(self.bias)
-
-    def activated(self, x: Tensor, activation: Activation) -> Tensor:
-        return ACTIVATIONS[activation](self(x))
-
-    def add(self, x: Tensor, residual: Tensor) -> Tensor:
-        return self(x).add_(residual)
-
-    def weight(self) -> Tensor:
-        return self.packed.t() * self.scale
+def measure(engines: dict[str, Engine], rounds: int) -> dict[str, list[float]]:
+    """Return the cosines of each engine's vectors to PLAIN's, of the first batch of each turn."""
+    sizes = sized(tokens_of(locate(BUNDLED).folder))
+    cosines: dict[str, list[float]] = {name: [] for name in engines}
+    for number in range(1 + rounds):
+        for name, (count, make) in WORKLOADS.items():
+            texts = Texts(sizes, random.Random(f"{number} {name}"))
+            batches = [make(texts) for _ in range(count if number else 1)]
+            order = list(engines)
+            first, seen = number % len(order), {}
+            for which in order[first:] + order[:first]:
+                rate, vectors = engines[which].encode(batches)
+                seen[which] = np.array(vectors)
+                if number:
+                    engines[which].rates[name].append(rate)
+            for which, rows in seen.items():
+                lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(seen[PLAIN], axis=1)
+                cosines[which] += ((rows * seen[PLAIN]).sum(1) / lengths).tolist()
+    return cosines
 
 
-def milliseconds(call: Callable[[], object]) -> float:
-    """Return one call's time."""
-    begun = time.perf_counter()
-    call()
-    return (time.perf_counter() - begun) * 1000
+def report(engines: dict[str, Engine], cosines: dict[str, list[float]]) -> None:
+    """Print a table for benchmarks/results.md; a ratio is the median of the rounds' own."""
+    print(f"| texts/s, in process | {' | '.join(engines)} | int8 to float32 | to {THEIRS[1]} |")
+    print("|---" * (len(engines) + 3) + "|")
+    for name in WORKLOADS:
+        rates = {which: engine.rates[name] for which, engine in engines.items()}
+        cells = [f"{statistics.median(rate):.1f}" for rate in rates.values()]
+        for other in (PLAIN, THEIRS[1]):
+            ratios = [a / b for a, b in zip(rates[OURS], rates[other], strict=True)]
+            spread = f"({min(ratios):.2f} to {max(ratios):.2f})"
+            cells.append(f"{statistics.median(ratios):.2f} {spread}")
+        print(f"| {name} | {' | '.join(cells)} |")
+    for which, found in cosines.items():
+        print(f"{which}: cosine worst {min(found):.4f}, mean {np.mean(found):.5f}, n {len(found)}")
 
 
-def speeds() -> None:
-    """Milliseconds of all linears of a pass, side by side."""
-    random = torch.Generator().manual_seed(0)
-    weights = [torch.randn(shape, generator=random) for _ in range(6) for shape in SHAPES]
-    biases = [torch.randn(len(weight), generator=random) for weight in weights]
-    sides = {
-        kind.__name__: [kind(w, b) for w, b in zip(weights, biases, strict=True)]
-        for kind in (PackedLinear, Int8Linear)
+def main() -> None:
+    """Measure and print, or be one of our engines."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("onnx", nargs="*", metavar="PYTHON FOLDER FOLDER8")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--engine", choices=(PLAIN, OURS), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.engine:
+        work(arguments.engine)
+        return
+    python, *folders = arguments.onnx
+    graph = str(PEERS / "graph.py")
+    commands = {name: [sys.executable, __file__, "--engine", name] for name in (PLAIN, OURS)}
+    commands |= {
+        name: [python, graph, folder] for name, folder in zip(THEIRS, folders, strict=True)
     }
-    for rows in (32, 64, 256, 1024):
-        inputs = {size: torch.randn(rows, size, generator=random) for size in (384, 1536)}
-
-        def run(linears: list[kernels.Linear]) -> None:
-            for linear, weight in zip(linears, weights, strict=True):
-                linear(inputs[weight.shape[1]])  # noqa: B023 - called within the round
-
-        best = dict.fromkeys(sides, float("inf"))
-        for _ in range(ROUNDS):
-            for name, linears in sides.items():
-                best[name] = min(best[name], milliseconds(lambda: run(linears)))  # noqa: B023
-        ratio = best["PackedLinear"] / best["Int8Linear"]
-        print(
-            f"{rows:5d} rows  " + "  ".join(f"{n} {t:7.2f} ms" for n, t in best.items()),
-            f"{ratio:.2f}x",
-        )
-
-
-def agreement() -> None:
-    """The smallest cosine of any text's vector between the two."""
-    folder = locate(BUNDLED).folder
-    fast = kernels.choose(CPU, torch.float32)
-    int8 = kernels.Kernels("int8", Int8Linear, fast.attend)
-    models = [checkpoint.load(folder, CPU, torch.float32, way) for way in (fast, int8)]
-    cosines = []
-    sentences = [line for line in TEXTS.read_text("utf-8").splitlines() if line]
-    for line in sentences:
-        ids = models[0].tokenizer([(line,)], 256, "right")[0].token_ids
-        vectors = []
-        for model in models:
-            encoded = model.encoder(model.encoder.pack([Sequence(ids)]))
-            vectors.append(pool(encoded.last[encoded.packed.rows(0)], model.pooling))
-        cosines.append(float(vectors[0] @ vectors[1]))
-    mean = sum(cosines) / len(cosines)
-    print(f"cosine: smallest {min(cosines):.4f}, mean {mean:.4f}, n {len(cosines)}")
+    with ExitStack() as stack:
+        engines = {name: stack.enter_context(started(run)) for name, run in commands.items()}
+        cosines = measure(engines, arguments.rounds)
+        report(engines, cosines)
 
 
 if __name__ == "__main__":
-    with torch.inference_mode():
-        for threads in (1, 2):
-            torch.set_num_threads(threads)
-            print(f"{threads} thread(s), {torch.backends.cpu.get_cpu_capability()}")
-            speeds()
-        agreement()
+    main()

@@ -33,6 +33,7 @@ from service.engine.machine import Unservable
 from service.engine.proof import prove
 from service.engine.weights import locate
 from service.engine.work import Result, Work
+from service.heads.samples import halves
 from service.heads.sentences import some
 from service.heads.store import Heads
 from service.keys import STALE_SECONDS, follow_keys, tenants
@@ -94,10 +95,12 @@ class Replica:
         device, kind = machine.precision(settings)
         machine.same_bits(settings)
         count = machine.lanes(settings, device)
-        self.lanes = await Lanes.start(partial(load, self.source, device, kind), count)
+        scales, held = halves() if kind == torch.int8 else ([], [])
+        loading = partial(load, self.source, device, kind, texts=scales)
+        self.lanes = await Lanes.start(loading, count)
         proving = partial(prove, self.lanes, self.source, device, kind, settings.batch_tokens)
         texts = [] if settings.untrained else some()
-        proving = partial(proving, settings.require_same_bits, texts)
+        proving = partial(proving, settings.require_same_bits, texts, held)
         self.proof = await self.lanes.call(0, proving)
         self.device, self.dtype = str(device), str(kind).removeprefix("torch.")
         self._make_parts(time.perf_counter() - began)
@@ -137,6 +140,7 @@ class Replica:
             self.reader,
             admission,
             settings.max_answer_json_bytes,
+            plain=self.dtype != "int8",
         )
         self.vocabulary = Vocabulary(self.reader, admission, settings)
         self.heads = Heads(model, self.name, admission.run_own, settings.deadline_seconds)
@@ -192,6 +196,7 @@ class Replica:
     def info(self) -> dict[str, Any]:
         """Return what GET /info says of the model and the limits."""
         model, config = self.lanes.model, self.lanes.model.config
+        certificate = self.proof.certificate
         return {
             **self.identity.preamble(self.dtype),
             "revision": self.source.commit,
@@ -209,6 +214,7 @@ class Replica:
             "prompts": sorted(model.prompts.texts),
             "default_prompt_name": model.prompts.default,
             "device": self.device,
+            **({"certificate": certificate.told()} if certificate else {}),
             "limits": self._limits(),
             "versions": {"headlight": version("headlight"), "torch": torch.__version__},
         }

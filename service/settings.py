@@ -102,8 +102,10 @@ class Settings(BaseModel):
         "number of replicas; always 1 on cuda",
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="device to run the model on")
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="number format of the model; auto: float32 on cpu, bfloat16 on cuda"
+    dtype: Literal["auto", "float32", "bfloat16", "float16", "int8"] = Field(
+        "auto",
+        description="number format of the model; auto: float32 on cpu, bfloat16 on cuda; int8: on "
+        "processors with AVX512-VNNI, where its vectors stay near those of float32",
     )
     require_same_bits: bool = Field(
         False,

@@ -277,12 +277,16 @@ struct Stack : torch::CustomClassHolder {
     norm_ = {t[7], t[8]};
   }
 
-  // One more layer, in the order of Layer's fields.
+  // One more layer, in the order of Layer's fields; then of each linear, in int8, what makes codes.
   void add(const Maybes& t, int64_t window) {
-    const auto up = shape_.gated ? Linear(t[4], t[5])
-                                 : Linear(t[4], t[5], shape_.activation, shape_.algorithm);
-    layers_.push_back({{t[0], t[1]}, {t[2], t[3]}, up, {t[6], t[7]}, {t[8], t[9]}, {t[10], t[11]},
-                       t[12], t[13], window});
+    const auto linear = [&](size_t i, const std::string& activation = "none",
+                            const std::string& algorithm = "") {
+      const auto* codes = &t[14 + 3 * i];
+      return Linear(t[2 * i], t[2 * i + 1], activation, algorithm, {codes[0], codes[1], codes[2]});
+    };
+    const auto up = shape_.gated ? linear(2) : linear(2, shape_.activation, shape_.algorithm);
+    layers_.push_back({linear(0), linear(1), up, linear(3), {t[8], t[9]}, {t[10], t[11]}, t[12],
+                       t[13], window});
   }
 
   // Up to how many rows a batch may have any number of them: no linear minds.

@@ -22,6 +22,8 @@
 #include <ATen/ops/relu.h>
 #include <ATen/ops/zeros.h>
 
+#include "quantised.h"
+
 // what torch/csrc/inductor calls too; its own header is not among torch's
 namespace at::native {
 int64_t nbytes_from_mkldnn(const Tensor& packed);
@@ -37,14 +39,16 @@ using Maybe = std::optional<Tensor>;
 struct Linear {
   Maybe weight, bias;
   std::string activation = "none", algorithm;  // as oneDNN calls them
+  Quantised quantised;  // of int8, by which the weight then is
   const float* panels = nullptr;  // the weight's, (panels, inputs, PANEL); null is the long way
   int64_t depth = 0;  // inputs that oneDNN sums up before it adds them to those before
 
   Linear() = default;
   Linear(const Maybe& weight, const Maybe& bias, std::string activation = "none",
-         std::string algorithm = "")
-      : weight(weight), bias(bias), activation(activation), algorithm(algorithm) {
-    if (!weight || !(panels = panelled())) return;
+         std::string algorithm = "", const Quantised& quantised = {})
+      : weight(weight), bias(bias), activation(activation), algorithm(algorithm),
+        quantised(quantised) {
+    if (!weight || quantised || !(panels = panelled())) return;
     for (const int64_t inputs : {weight->size(1), int64_t{1024}, int64_t{512}}) {
       depth = inputs;
       if (proven()) return;
@@ -95,6 +99,7 @@ struct Linear {
   }
 
   Tensor whole(const Tensor& x) const {
+    if (quantised) return quantised(x, *weight, bias, activation, algorithm);
     using Run = Tensor(const Tensor&, const Tensor&, const Maybe&, std::string_view,
                        c10::List<std::optional<at::Scalar>>, std::optional<std::string_view>);
     static const auto run = c10::Dispatcher::singleton()
@@ -105,6 +110,7 @@ struct Linear {
   }
 
   Tensor whole(const Tensor& x, const Tensor& residual) const {
+    if (quantised) return quantised.add(x, *weight, bias, residual);
     using Run = Tensor(const Tensor&, const Tensor&, const Tensor&, const Maybe&, std::string_view);
     static const auto run = c10::Dispatcher::singleton()
                                 .findSchemaOrThrow("mkldnn::_linear_pointwise", "binary")

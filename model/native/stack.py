@@ -9,7 +9,8 @@ from torch import Tensor
 
 from model.attention import TILE, Biases, Trace
 from model.encoder import Encoded, Encoder, Layer
-from model.kernels import FUSED_NAMES, Affine, Kernels, PackedLinear, attend_fused
+from model.int8 import Int8Linear
+from model.kernels import FUSED_NAMES, Affine, Kernels, Linear, PackedLinear, attend_fused
 from model.packing import Packed
 from model.pooling import Pooling
 
@@ -97,15 +98,24 @@ class Stack:
 def _weights(layer: Layer) -> list[Tensor | None]:
     """Return a layer's tensors, in the order in which the operator takes them."""
     attention = layer.attention
-    linears = map(_linear, (attention.project, attention.output, layer.up, layer.down))
+    linears = (attention.project, attention.output, layer.up, layer.down)
     norms = map(_norm, (layer.attention_norm, layer.feed_forward_norm))
     rotation = attention.rotation
     turns = (None, None) if rotation is None else (rotation.cos, rotation.sin)
-    return [*chain(*linears, *norms), *turns]
+    return [*chain(*map(_linear, linears), *norms), *turns, *chain(*map(_codes, linears))]
 
 
 def _linear(linear: Any) -> Pair:
+    if isinstance(linear, Int8Linear):
+        return linear.packed, linear.folded
     return (None, None) if linear is None else (linear.packed, linear.bias)
+
+
+def _codes(linear: Linear) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Return what makes int8's codes of an input and numbers of their sums."""
+    if isinstance(linear, Int8Linear):
+        return linear.inverse, linear.shift, linear.scales
+    return None, None, None
 
 
 def _norm(norm: Affine | None) -> Pair:

@@ -15,11 +15,12 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from model import kernels, packing
+from model import int8, kernels, packing
 from model.loading.checkpoint import Model
 from model.pooling import pool
 from model.task_heads import Classifier, Splade, Tagger, Vectors
 from service.engine import machine, numerics
+from service.engine.certificate import Certificate, TooFar, certify
 from service.engine.fair.queue import SMALL
 from service.engine.lanes import Lanes, array
 from service.engine.loading import accelerate, load
@@ -58,6 +59,7 @@ class Proof:
         speed: tokens per second on all cores.
         small: tokens of a batch that takes as long whatever it holds.
         budget: tokens per batch.
+        certificate: of int8, how near it stays to float32.
     """
 
     dtype: torch.dtype
@@ -68,6 +70,7 @@ class Proof:
     speed: float
     small: int
     budget: int
+    certificate: Certificate | None = None
 
     def right(self, result: Result) -> bool:
         """Tell whether a canary came out as at the start: bit for bit, where bits are promised."""
@@ -88,6 +91,7 @@ def prove(
     batch_tokens: int | None,
     required: bool = False,
     texts: Sequence[str] = (),
+    held: Sequence[str] = (),
 ) -> Proof:
     """Check the answers of loaded lanes and measure their speed; called in lane 0.
 
@@ -100,14 +104,28 @@ def prove(
         batch_tokens: tokens per batch; None measures what is done in machine.BATCH_SECONDS.
         required: to promise bits or nothing.
         texts: that the model must tell apart.
+        held: by which int8 is certified.
 
     Raises:
         NotTrustworthy: its answers differ from another computation of the same by more than
             rounding; or by that, where bits are required; or it makes the same of every text.
     """
     accelerate(lanes.model)
-    check_exact(lanes.model, source, dtype, texts)
-    promised = device.type == "cpu" and dtype == torch.float32
+    certificate = check_exact(lanes.model, source, dtype, texts, held)
+    proof = _steady(lanes, source, device, dtype, batch_tokens, required)
+    return replace(proof, certificate=certificate)
+
+
+def _steady(
+    lanes: Lanes,
+    source: Source,
+    device: torch.device,
+    dtype: torch.dtype,
+    batch_tokens: int | None,
+    required: bool,
+) -> Proof:
+    """Return the proof of the fastest way whose bits stay in any company; see `prove`."""
+    promised = device.type == "cpu" and dtype in (torch.float32, torch.int8)
     fastest = _measured(lanes, device, dtype, batch_tokens, promised)
     if holds(lanes, fastest):
         return fastest
@@ -128,14 +146,15 @@ def prove(
 def slower(lanes: Lanes, source: Source) -> Iterator[None]:
     """Set the lanes to one way of computing after the other, at last to the fastest again.
 
-    The loop instead of the compiled pass, the plain kernels, the fastest for each sequence alone.
+    The loop instead of the compiled pass, the plain kernels (of float32), the fastest for each
+    sequence alone.
     """
     fast, native = lanes.model, lanes.model.encoder.native
     if native is not None:
         fast.encoder.native = None
         yield
         fast.encoder.native = native
-    if fast.encoder.kernels is not kernels.PLAIN:
+    if fast.encoder.kernels is not kernels.PLAIN and not int8.quantised(fast.encoder):
         lanes.model = load(source, fast.encoder.device, torch.float32, kernels.PLAIN)
         yield
         lanes.model = fast
@@ -174,16 +193,26 @@ def _measured(
 
 @torch.inference_mode()
 def check_exact(
-    model: Model, source: Source, dtype: torch.dtype, texts: Sequence[str] = ()
-) -> None:
+    model: Model,
+    source: Source,
+    dtype: torch.dtype,
+    texts: Sequence[str] = (),
+    held: Sequence[str] = (),
+) -> Certificate | None:
     """Check that the serving path agrees with the plain float32 one, and with another's.
 
     The plain one tells texts apart.
+
+    Returns:
+        How near int8 is to the plain one; None of other formats.
 
     Raises:
         NotTrustworthy: it does not.
     """
     plain = load(source, torch.device("cpu"), torch.float32, kernels.PLAIN)
+    if dtype == torch.int8:
+        check_trained(plain, texts)
+        return _certified(model, plain, held)
     sequences = [_sequence(model, CANARY)]
     if dtype != torch.float32 or model.encoder.device.type != "cpu":  # kernels of another's tiles
         sequences.append(_long(model))
@@ -200,6 +229,21 @@ def check_exact(
         ]
         if not torch.allclose(vector, torch.tensor(golden.pooled), atol=AGREEMENT):
             raise NotTrustworthy("the bundled model's vector differs from transformers'")
+    return None
+
+
+def _certified(model: Model, plain: Model, held: Sequence[str]) -> Certificate:
+    """Return how near an int8 model is to float32, and tell it.
+
+    Raises:
+        NotTrustworthy: it is too far.
+    """
+    try:
+        found = certify(model, plain, held)
+    except TooFar as error:
+        raise NotTrustworthy(str(error)) from error
+    logger.info("int8 certified", extra=found.told())
+    return found
 
 
 def check_trained(model: Model, texts: Sequence[str]) -> None:

@@ -181,7 +181,7 @@ def device(settings: Settings) -> Iterator[Finding]:
     from service.engine import machine
 
     try:
-        machine.lanes(settings, machine.device(settings))
+        machine.lanes(settings, machine.precision(settings)[0])
         machine.same_bits(settings)
     except machine.Unservable as error:
         yield Finding("", str(error))

@@ -24,6 +24,7 @@ from service.observe.record import Record
 from service.refusals import Refused
 
 ROWS, MAPS = 10, 2  # of an explained layer, (tokens, width) and (heads, query, key)
+INT8 = "the steps of a layer are float32's, and this model runs in int8"
 SQUARES, VECTORS = 4, 10  # of its weights, (width, width) and (width,), at most
 
 
@@ -33,12 +34,18 @@ class Lessons:
     Args:
         head: what every answer says about the model.
         most_bytes: of the arrays in an answer.
+        plain: whether the layers multiply as the steps say; those of int8 do not.
     """
 
     def __init__(
-        self, head: Mapping[str, Any], reader: Reader, admission: Admission, most_bytes: int
+        self,
+        head: Mapping[str, Any],
+        reader: Reader,
+        admission: Admission,
+        most_bytes: int,
+        plain: bool = True,
     ) -> None:
-        self._head, self._reader, self._most_bytes = head, reader, most_bytes
+        self._head, self._reader, self._most_bytes, self._plain = head, reader, most_bytes, plain
         self._admission, self._aside = admission, admission.lessons
 
     def read_attend(self, body: bytes) -> Mixture:
@@ -96,6 +103,8 @@ class Lessons:
         if request.model not in (None, self._head["model"]):
             detail = f'this service serves "{self._head["model"]}"'
             raise Refused.at("model_not_found", "model", detail=detail)
+        if not self._plain:
+            raise Refused.at("out_of_range", "layer", detail=INT8)
         layers = self._reader.config.layers
         if not 0 <= request.layer < layers:
             detail = f"expected a layer of this model, 0 to {layers - 1}"
