@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from model import int8, packing
+from model.errors import CheckpointError
 from model.loading.checkpoint import DIGEST_DIGITS, Model
 from model.pooling import pool
 
@@ -41,7 +42,7 @@ class Certificate:
         return {name: round(value, 6) for name, value in asdict(self).items()}
 
 
-class TooFar(Exception):
+class TooFar(CheckpointError):
     """The vectors of int8 are too far from those of float32."""
 
 
