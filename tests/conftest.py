@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import copy
 import io
 import json
 import logging
@@ -34,6 +33,7 @@ from service.observe.scrape import join
 from service.replica import Replica
 from service.settings import Settings
 from tests.mounted import mounted
+from tests.seams import under
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
@@ -48,6 +48,26 @@ PATIENCE_SECONDS = 30.0
 NO_CANARY = {"canary_seconds": 86_400.0}  # none joins the work that a test holds up
 BAD_INPUTS = Path(__file__).with_name("bad_inputs.py")
 STUMBLING = Path(__file__).with_name("stumbling.py")
+
+
+class Connected(httpx.AsyncClient):
+    """A client of an application in this process, which it knows.
+
+    Args:
+        prefix: below which the application is mounted.
+    """
+
+    def __init__(self, app: ASGIApp, prefix: str = "") -> None:
+        transport = httpx.ASGITransport(app, raise_app_exceptions=True)
+        super().__init__(transport=transport, base_url=f"http://headlight{prefix}")
+        self.app: Any = app
+
+
+def in_flight(replica: Replica) -> float:
+    """Return how many requests a replica has not yet answered, as its metrics say."""
+    replica.observer.tell()
+    series = f'\nheadlight_requests_in_flight{{replica="{replica.label}"}} '
+    return float(replica.page(False).decode().partition(series)[2].split()[0])
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -170,7 +190,7 @@ async def log(replica: Replica, traced: Replica) -> AsyncIterator[Callable[[], s
         return written.getvalue()
 
     async with asyncio.timeout(PATIENCE_SECONDS):  # for requests that earlier tests gave up
-        while any(observer._in_flight for observer in observers):
+        while any(map(in_flight, (replica, traced))):
             await asyncio.sleep(0)
     read()
     handler, level = logging.StreamHandler(written), ours.level
@@ -211,18 +231,11 @@ async def client(app: ASGIApp, prefix: str) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @pytest.fixture
-def served(replica: Replica, prefix: str) -> Callable[..., httpx.AsyncClient]:
+def served(replica: Replica, prefix: str) -> Callable[..., Connected]:
     """A client of the same replica under other settings."""
 
-    def serve(**settings: object) -> httpx.AsyncClient:
-        other = copy.copy(replica)
-        other.settings = replica.settings.model_copy(update=settings)
-        other.gateway = copy.copy(replica.gateway)
-        other.gateway._admission = copy.copy(replica.admission)
-        other.gateway._admission._settings = other.settings
-        other.gateway._planner = copy.copy(replica.gateway._planner)
-        other.gateway._planner._settings = other.settings
-        return connected(application(other, prefix), prefix)
+    def serve(**settings: object) -> Connected:
+        return connected(application(under(replica, **settings), prefix), prefix)
 
     return serve
 
@@ -291,13 +304,6 @@ def stumbling(app: ASGIApp) -> Callable[..., Any]:
     return lambda *stumbles, **how: layer(app, list(stumbles), **how)
 
 
-def altered(replica: Replica, **parts: Any) -> Replica:
-    """A replica with some of its parts replaced; it shares the others."""
-    other = copy.copy(replica)
-    vars(other).update(parts)
-    return other
-
-
 def application(replica: Replica, prefix: str = "") -> ASGIApp:
     """A replica as connections reach it; where there is a prefix, below it and past Ray's app."""
 
@@ -311,7 +317,6 @@ def application(replica: Replica, prefix: str = "") -> ASGIApp:
     return mounted(door, prefix) if prefix else door
 
 
-def connected(app: ASGIApp, prefix: str = "") -> httpx.AsyncClient:
+def connected(app: ASGIApp, prefix: str = "") -> Connected:
     """A client of an application in this process."""
-    transport = httpx.ASGITransport(app, raise_app_exceptions=True)
-    return httpx.AsyncClient(transport=transport, base_url=f"http://headlight{prefix}")
+    return Connected(app, prefix)

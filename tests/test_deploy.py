@@ -106,12 +106,17 @@ def unknown(given: Any, known: Any) -> list[str]:
     return lost + [key for k in given.keys() & known.keys() for key in unknown(given[k], known[k])]
 
 
+def described(app: ModuleType, settings: Settings) -> Any:
+    """Ray's deployment of the application that these settings describe."""
+    return app.describe(settings, tries=1)._bound_deployment
+
+
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_none_of_rays_dangerous_defaults_is_left(name: str, app: ModuleType) -> None:
     """Requests in and before a replica, the time one may take, and the bytes it may hold."""
     for application in applications(name):
         settings = application["settings"]
-        deployment = app.describe(settings, tries=1)._bound_deployment
+        deployment = described(app, settings)
         (listed,) = application["deployments"]
 
         assert deployment.name == listed["name"]
@@ -142,8 +147,7 @@ def test_who_stops_waits_longer_than_whom_it_stops(name: str, app: ModuleType) -
     for application in applications(name):
         settings = application["settings"]
         node = float(variables["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"])
-        replica = app.describe(settings, tries=1)._bound_deployment
-        leave = replica._deployment_config.graceful_shutdown_timeout_s
+        leave = described(app, settings)._deployment_config.graceful_shutdown_timeout_s
 
         assert (node, leave, settings.deadline_seconds) == (90, 60, 30)
 

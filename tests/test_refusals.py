@@ -4,7 +4,6 @@ A new refusal is a line of tests/refusals.py.
 """
 
 import asyncio
-import copy
 import json
 import math
 import os
@@ -29,6 +28,7 @@ from service.keys import Key
 from service.refusals import REFUSALS
 from service.replica import Replica
 from tests.refusals import JSON, ROWS, Row
+from tests.seams import under
 
 PAGE = Path(__file__).parent.parent / "docs" / "refusals.md"
 MARK = "<!-- refusals -->\n"
@@ -80,7 +80,7 @@ async def unending() -> AsyncIterator[bytes]:
 @contextmanager
 def state(replica: Replica, row: Row) -> Iterator[Replica]:
     """The replica as a row wants it; afterwards as it was."""
-    other, health, seconds = copy.copy(replica), replica.health, reading.BODY_SECONDS
+    health, seconds = replica.health, reading.BODY_SECONDS
     assert health is not None
     match row.under:
         case "with API keys":
@@ -91,17 +91,14 @@ def state(replica: Replica, row: Row) -> Iterator[Replica]:
             settings = {"max_held_bytes": 1}
         case _:
             settings = {}
-    other.settings = replica.settings.model_copy(update=settings)
     reader = replica.reader
     if row.under == "with prompts":
         reader = replace(reader, prompts=Prompts({"query": "search for: ", "passage": ""}))
     elif row.under == "without a bound on embeddings":
         reader = replace(reader, max_embedding=math.inf)
-    elif row.under == "broken":
+    other = under(replica, reader, **settings)
+    if row.under == "broken":
         other.info = broken  # type: ignore[method-assign]
-    other.gateway = copy.copy(replica.gateway)
-    other.gateway._planner = copy.copy(replica.gateway._planner)
-    other.gateway._planner._reader = reader
     if row.under == "pooled by the first token":
         own = Likenesses(Pooling(("cls",), normalize=True), 384, Aside(1))
         other.gateway.endings = {**other.gateway.endings, Likeness: own}

@@ -115,8 +115,8 @@ BATCH = (1, 2, 5, 9, 9, 23, MOST)
 def theirs(family: str, **choices: object) -> PreTrainedModel:
     """transformers' model with random weights, every bias and norm included."""
     made = FAMILIES[family]
-    config = getattr(transformers, made.config)(**made.sizes | choices)
-    config._attn_implementation = "eager"
+    sizes = made.sizes | choices
+    config = getattr(transformers, made.config)(**sizes, attn_implementation="eager")
     torch.manual_seed(0)
     model: PreTrainedModel = getattr(transformers, made.model)(config).eval()
     with torch.no_grad():

@@ -38,8 +38,8 @@ Made = Callable[..., tuple[PreTrainedModel, Model]]
 def theirs(family: str, kind: str, **choices: Any) -> PreTrainedModel:
     """transformers' model with a head and random weights."""
     made = FAMILIES[family]
-    config = getattr(transformers, made.config)(**made.sizes | choices)
-    config._attn_implementation = "eager"
+    sizes = made.sizes | choices
+    config = getattr(transformers, made.config)(**sizes, attn_implementation="eager")
     torch.manual_seed(0)
     name = made.model.removesuffix("Model") + kind
     model: PreTrainedModel = getattr(transformers, name)(config).eval()

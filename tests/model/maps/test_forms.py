@@ -70,8 +70,7 @@ class Seen(NamedTuple):
 def theirs(family: str) -> PreTrainedModel:
     """transformers' model with random weights."""
     config_class, model_class, more = RANDOM[family]
-    config = getattr(transformers, config_class)(**SIZES, **more)
-    config._attn_implementation = "eager"
+    config = getattr(transformers, config_class)(**SIZES, **more, attn_implementation="eager")
     torch.manual_seed(0)
     model: PreTrainedModel = getattr(transformers, model_class)(config).eval()
     with torch.no_grad():

@@ -158,6 +158,11 @@ def test_shards_become_shards(bert: tuple[Path, dict[str, Tensor]], folder: Path
     assert "names files that are not .bin files of the folder" in refused(folder)
 
 
+def sources(folder: Path) -> list[str]:
+    """The pickles of a folder that would be converted."""
+    return [job.source for job in convert._jobs(folder, convert._shards(folder))]
+
+
 def test_every_folder_of_a_model_is_looked_into(folder: Path) -> None:
     """An encoder's own, a Router's; what has safetensors already is not made again."""
     for name in ("0_Transformer", "2_Dense", "query_0_SparseStaticEmbedding", "onnx"):
@@ -166,10 +171,8 @@ def test_every_folder_of_a_model_is_looked_into(folder: Path) -> None:
     save_file({"a": torch.ones(2)}, folder / "2_Dense" / "model.safetensors")
     (folder / "3_Dense").symlink_to(folder / "onnx")  # which may lead anywhere
 
-    jobs = [job.source for job in convert._jobs(folder, convert._shards(folder))]
-
     found = ("0_Transformer", "query_0_SparseStaticEmbedding")
-    assert jobs == [f"{name}/pytorch_model.bin" for name in found]
+    assert sources(folder) == [f"{name}/pytorch_model.bin" for name in found]
 
 
 def test_one_pickle_goes_before_an_index_beside_it(folder: Path) -> None:
@@ -178,9 +181,7 @@ def test_one_pickle_goes_before_an_index_beside_it(folder: Path) -> None:
     index = {"weight_map": {"a": "pytorch_model-00001-of-00001.bin"}}
     (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index))
 
-    jobs = [job.source for job in convert._jobs(folder, convert._shards(folder))]
-
-    assert jobs == ["pytorch_model.bin"]
+    assert sources(folder) == ["pytorch_model.bin"]
 
 
 def test_where_nothing_can_be_written_is_said_in_one_line(folder: Path) -> None:
@@ -341,7 +342,7 @@ def test_a_signal_leaves_nothing_half_made(
 ) -> None:
     """Whichever ends the command while it reads."""
     torch.save({"a": torch.ones(2)}, folder / "pytorch_model.bin")
-    monkeypatch.setattr(convert, "_run", lambda *step: os.kill(os.getpid(), number))
+    monkeypatch.setattr(subprocess, "run", lambda *step, **how: os.kill(os.getpid(), number))
     before = sorted(folder.parent.iterdir())
 
     result = run(folder)

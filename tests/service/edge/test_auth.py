@@ -1,10 +1,14 @@
 """Who may ask, and that a key is seen nowhere."""
 
+import asyncio
 import hashlib
 import logging
+import math
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -13,13 +17,14 @@ from service import keys, launch
 from service.api.operations import OPERATIONS, PAGES, PART
 from service.edge.door import Door
 from service.engine.batcher import Batcher
+from service.engine.fair.queue import Overloaded
 from service.engine.work import Result, Work
-from service.keys import Limits
 from service.observe.metrics import Metrics
 from service.page import site
 from service.replica import Replica
 from service.settings import load
-from tests.conftest import altered, application, connected
+from tests.conftest import application, connected
+from tests.seams import altered, stalled
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -126,6 +131,23 @@ async def test_a_key_that_is_gone_is_refused_and_a_new_one_let_in(
         assert await codes(f"me:{KEY}\n") == [200, 401]
 
 
+async def most_waiting(queue: Batcher[Any, Any], key: str) -> int:
+    """How many requests of a key may wait before its own limit is met."""
+    asked = list[asyncio.Task[Any]]()
+    with stalled(queue):
+        try:
+            while True:
+                queue.check(1, 1.0, math.inf, key)
+                asked.append(asyncio.create_task(queue.submit(["a"], time.monotonic() + 60, key)))
+                await asyncio.sleep(0)
+        except Overloaded as overloaded:
+            assert overloaded.bound == "key_requests"
+        for task in asked:
+            task.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+    return len(asked)
+
+
 async def test_what_comes_is_shared_among_the_keys_that_let_in_now(
     replica: Replica, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,7 +169,7 @@ async def test_what_comes_is_shared_among_the_keys_that_let_in_now(
         await client.get("/live")
 
     assert isinstance(door, Door) and door.gate.lines.keys() == {"me", "team-b"}
-    assert queue._queue._lines["team-b"]._limits == Limits(requests=3)
+    assert await most_waiting(queue, "team-b") == 3
     assert b'headlight_tokens_total{key="team-b",replica="r"} 0.0' in metrics.render()
 
 

@@ -12,12 +12,14 @@ import pytest
 from starlette.types import ASGIApp
 
 from service.api.document import document
+from service.cluster import ingress
 from service.edge import door, reading
 from service.encode.answer import INFERENCE_HEADER, OCTETS, SAFETENSORS
 from service.keys import Key
 from service.memory import PROCESS
 from service.refusals import REFUSALS
 from service.replica import Replica
+from tests.conftest import application, connected
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -36,9 +38,9 @@ async def test_a_request_id_is_kept_when_harmless_and_replaced_when_not(
     assert all(len(answer.headers["x-request-id"]) == 32 for answer in replaced)
 
 
-async def test_many_headers_are_refused_in_no_time(client: httpx.AsyncClient) -> None:
+async def test_many_headers_are_refused_in_no_time(app: ASGIApp) -> None:
     """To look for names that stand twice takes no time that grows with their square."""
-    asking = Client(client)
+    asking = Client(app)
     asking.extra = [(b"x-%d" % (number // 2), b"") for number in range(20_000)]
     start = time.thread_time()
     status = await asking.ask("GET", "/live", {})
@@ -87,8 +89,8 @@ async def test_a_request_for_another_protocol_is_refused_and_the_last_of_its_con
 class Client:
     """Asks an application, message by message."""
 
-    def __init__(self, client: httpx.AsyncClient) -> None:
-        self.app = client._transport.app  # type: ignore[attr-defined]
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
         self.status, self.headers = 0, dict[bytes, bytes]()
         self.reads, self.held = 0, list[int]()
         self.extra = list[tuple[bytes, bytes]]()
@@ -123,7 +125,7 @@ async def test_a_length_of_thousands_of_digits_is_read_like_any(
     served: Callable[..., httpx.AsyncClient], length: str, status: int
 ) -> None:
     """Python itself reads no number of so many."""
-    client = Client(served(max_body_bytes=12))
+    client = Client(served(max_body_bytes=12).app)
 
     assert await client.ask("POST", "/v1/encode", {"content-length": length}, b"12345") == status
 
@@ -132,7 +134,7 @@ async def test_a_body_without_a_length_is_read_no_further_than_the_limit(
     served: Callable[..., httpx.AsyncClient],
 ) -> None:
     """A stream that goes on and on is refused after the first byte too many."""
-    client = Client(served(max_body_bytes=12))
+    client = Client(served(max_body_bytes=12).app)
 
     assert await client.ask("POST", "/v1/encode", {}, *[b"12345"] * 9, more=True) == 413
     assert client.reads == 3
@@ -152,7 +154,7 @@ async def test_only_bytes_may_take_more_than_json(
     served: Callable[..., httpx.AsyncClient], path: str, name: str, value: str, binary: bool
 ) -> None:
     """By media type; the header that announces bytes counts where it is read."""
-    client = Client(served(max_body_bytes=10, max_binary_body_bytes=12))
+    client = Client(served(max_body_bytes=10, max_binary_body_bytes=12).app)
 
     status = await client.ask("POST", path, {name: value}, bytes(11))
 
@@ -187,7 +189,7 @@ async def test_no_body_is_read_where_none_belongs_or_of_who_has_no_key(
     served: Callable[..., httpx.AsyncClient], method: str, headers: dict[str, str], status: int
 ) -> None:
     """Nor is it taken for the next request: where one was announced, the connection ends."""
-    client = Client(served(api_keys=(Key("me", "0" * 64),)))
+    client = Client(served(api_keys=(Key("me", "0" * 64),)).app)
 
     assert await client.ask(method, "/live", headers, b"12345") == status
 
@@ -213,12 +215,12 @@ async def test_a_body_that_comes_with_a_get_is_no_next_request(
 
 
 async def test_a_body_that_does_not_come_is_refused_in_time(
-    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    app: ASGIApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half of it, then silence."""
     monkeypatch.setattr(reading, "BODY_SECONDS", 0.05)
 
-    assert await Client(client).ask("POST", "/v1/encode", {}, b"{", more=True) == 408
+    assert await Client(app).ask("POST", "/v1/encode", {}, b"{", more=True) == 408
 
 
 @pytest.mark.parametrize("length", [None, "0", "1", "13"])
@@ -279,7 +281,7 @@ async def test_a_body_is_held_while_it_comes_and_until_it_is_answered(
     served: Callable[..., httpx.AsyncClient],
 ) -> None:
     """With as much again for what is made of it; what came of one that is refused is not."""
-    client = Client(served(max_body_bytes=20))
+    client = Client(served(max_body_bytes=20).app)
 
     assert await client.ask("POST", "/v1/encode", {}, b" " * 7, b" " * 7) == 400
     assert await client.ask("POST", "/v1/encode", {}, b" " * 17, b" " * 7) == 413
@@ -288,7 +290,6 @@ async def test_a_body_is_held_while_it_comes_and_until_it_is_answered(
 
 
 async def test_what_holds_a_request_up_for_ever_is_ended_and_logged(
-    client: httpx.AsyncClient,
     replica: Replica,
     monkeypatch: pytest.MonkeyPatch,
     log: Callable[[], str],
@@ -299,20 +300,20 @@ async def test_what_holds_a_request_up_for_ever_is_ended_and_logged(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(replica.heads, "answer", hang)
-    app = client._transport.app  # type: ignore[attr-defined]
-    monkeypatch.setattr(app, "_longest", 0.05)
-    answer = await client.get("/v1/heads")
+    monkeypatch.setattr(ingress, "request_seconds", lambda settings: 0.05)
+    async with connected(application(replica)) as client:
+        answer = await client.get("/v1/heads")
 
     assert (answer.status_code, answer.json()["code"]) == (500, "internal")
     assert [json.loads(line)["event"] for line in log().splitlines()][0] == "request failed"
 
 
 async def test_what_holds_an_answers_reader_up_is_not_for_the_door_to_end(
-    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its connection does, if it is too slow; here it takes longer than the work may."""
-    app, taken = client._transport.app, list[str]()  # type: ignore[attr-defined]
-    monkeypatch.setattr(app, "_longest", 0.0)
+    monkeypatch.setattr(ingress, "request_seconds", lambda settings: 0.0)
+    app, taken = application(replica), list[str]()
     monkeypatch.setattr(door, "LOOK_SECONDS", 0.01)
 
     async def slowly(message: Any) -> None:
@@ -328,22 +329,19 @@ async def test_what_holds_an_answers_reader_up_is_not_for_the_door_to_end(
 
 
 async def test_what_too_many_ask_at_once_is_refused(
-    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Work alone: who looks whether the service lives is answered."""
-    app = client._transport.app  # type: ignore[attr-defined]
-    monkeypatch.setattr(app, "_most", 0)
-
-    refused = await client.post("/v1/encode", json={"inputs": ["a"]})
-    live = await client.get("/live")
+    monkeypatch.setattr(door, "TIMES", 0)
+    async with connected(application(replica)) as client:
+        refused = await client.post("/v1/encode", json={"inputs": ["a"]})
+        live = await client.get("/live")
 
     assert (refused.status_code, refused.json()["code"]) == (429, "overloaded")
     assert refused.headers["retry-after"] == "1" and live.status_code == 200
 
 
-async def test_an_answers_last_piece_is_held_until_its_reader_takes_it(
-    client: httpx.AsyncClient,
-) -> None:
+async def test_an_answers_last_piece_is_held_until_its_reader_takes_it(app: ASGIApp) -> None:
     """It is counted before, so that whoever has it finds it counted."""
     held = list[int]()
     size = 200  # of queries and keys: some 400 KB
@@ -357,7 +355,7 @@ async def test_an_answers_last_piece_is_held_until_its_reader_takes_it(
             held.append(PROCESS.bytes["answers"] - len(message["body"]))
 
     scope = {"type": "http", "method": "POST", "path": "/v1/attend", "headers": []}
-    await client._transport.app(scope, receive, send)  # type: ignore[attr-defined]
+    await app(scope, receive, send)
 
     assert len(held) > 2 and min(held) == held[-1] == 0
     assert not any(PROCESS.bytes.values())

@@ -5,7 +5,7 @@ import contextlib
 import json
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, ExitStack
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,12 +15,15 @@ import pytest_asyncio
 from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from service.api import body
 from service.edge import entrance
 from service.edge.door import Door
 from service.edge.reading import Bodies
 from service.edge.transport import Protocol
 from service.replica import Replica
+from tests.conftest import in_flight
 from tests.mounted import Ray, mounted
+from tests.seams import stalled
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -100,7 +103,25 @@ async def test_where_no_replica_serves_all_but_the_probe_is_refused(
     assert (routes.status_code, probe.text) == (503, "success")
 
 
-async def test_a_place_that_ray_changes_is_learnt_before_long() -> None:
+class Clock:
+    """A clock that a test sets."""
+
+    now = 1.0
+
+    def monotonic(self) -> float:
+        """Return the seconds it was set to."""
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The entrance's clock."""
+    clock = Clock()
+    monkeypatch.setattr(entrance, "time", clock)
+    return clock
+
+
+async def test_a_place_that_ray_changes_is_learnt_before_long(clock: Clock) -> None:
     """Ray says so to nobody, and is asked again."""
     ray, told = Ray("/"), list[str]()
     app = mounted(Answering(), ray=ray)
@@ -108,14 +129,14 @@ async def test_a_place_that_ray_changes_is_learnt_before_long() -> None:
         told.append((await client.get("/info")).text)
         ray.place = "/minilm"
         told.append((await client.get("/info")).text)
-        app._until = 0.0
+        clock.now += entrance.PLACED_SECONDS
         told.append((await client.get("/minilm/info")).text)
 
     assert told == [" /info", " /info", "/minilm /minilm/info"]
 
 
 async def test_a_list_that_ray_cannot_give_leaves_what_is_known(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     """It refuses, has a bug or hangs, which is logged."""
     monkeypatch.setattr(entrance, "PLACED_SECONDS", 0.05)
@@ -129,10 +150,16 @@ async def test_a_list_that_ray_cannot_give_leaves_what_is_known(
     async def hanging(scope: Scope, receive: Receive, send: Send) -> None:
         await asyncio.Event().wait()
 
-    app, statuses = mounted(Answering()), list[int]()
-    async with asking(app) as client:
-        for ray in (unready, broken, Ray("/"), broken, PlainTextResponse("success"), hanging):
-            app._ray, app._until = ray, 0.0
+    now = list[ASGIApp]()
+
+    async def ray(scope: Scope, receive: Receive, send: Send) -> None:
+        await now[-1](scope, receive, send)
+
+    statuses = list[int]()
+    async with asking(mounted(Answering(), ray=ray)) as client:
+        for one in (unready, broken, Ray("/"), broken, PlainTextResponse("success"), hanging):
+            now.append(one)
+            clock.now += entrance.PLACED_SECONDS
             statuses.append((await client.get("/info")).status_code)
 
     assert statuses == [503, 503, 200, 200, 200, 200]
@@ -221,8 +248,9 @@ async def test_a_client_that_leaves_takes_its_waiting_work_along(
 ) -> None:
     """The client of another stays, and is answered."""
     await all_idle(replica)
-    queue, (idle, replica.batcher._idle) = replica.batcher, (replica.batcher._idle, [])
+    queue, stall = replica.batcher, ExitStack()
     async with httpx.AsyncClient(base_url=url) as staying:
+        stall.enter_context(stalled(queue))
         stays = asyncio.create_task(staying.post("/embed", json={"inputs": "a"}))
         async with httpx.AsyncClient(base_url=url) as leaving:
             leaves = asyncio.create_task(leaving.post("/embed", json={"inputs": "b"}))
@@ -234,7 +262,7 @@ async def test_a_client_that_leaves_takes_its_waiting_work_along(
             while queue.waiting_requests == 2:
                 await asyncio.sleep(0)
         waiting = queue.waiting_requests
-        replica.batcher._idle = idle
+        stall.close()
         async with httpx.AsyncClient(base_url=url) as third:
             await third.post("/embed", json={"inputs": "c"})
         answer = await stays
@@ -257,7 +285,6 @@ async def test_of_a_client_that_has_left_nothing_is_begun(
         return result
 
     monkeypatch.setattr(Bodies, "read", slowly)
-    monkeypatch.setattr(replica.batcher, "_idle", [])
     lost = Protocol.connection_lost
 
     def leave(self: Protocol, exc: Exception | None) -> None:
@@ -265,17 +292,18 @@ async def test_of_a_client_that_has_left_nothing_is_begun(
         asyncio.get_running_loop().call_soon(left.set)
 
     monkeypatch.setattr(Protocol, "connection_lost", leave)
-    async with httpx.AsyncClient(base_url=url) as client:
-        asked = asyncio.create_task(client.post("/embed", json={"inputs": "a"}))
-        await seen.wait()
-        asked.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await asked
-    await left.wait()
-    for _ in range(20):
-        await asyncio.sleep(0)
+    with stalled(replica.batcher):
+        async with httpx.AsyncClient(base_url=url) as client:
+            asked = asyncio.create_task(client.post("/embed", json={"inputs": "a"}))
+            await seen.wait()
+            asked.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asked
+        await left.wait()
+        for _ in range(20):
+            await asyncio.sleep(0)
 
-    assert replica.batcher.waiting_requests == 0 and not replica.observer._in_flight
+        assert replica.batcher.waiting_requests == 0 == in_flight(replica)
 
 
 async def open_post(url: str, length: int, *pieces: bytes) -> asyncio.StreamWriter:
@@ -291,20 +319,20 @@ async def open_post(url: str, length: int, *pieces: bytes) -> asyncio.StreamWrit
 
 
 async def test_a_client_that_leaves_is_noticed_however_large_its_body_was(
-    url: str, replica: Replica, monkeypatch: pytest.MonkeyPatch
+    url: str, replica: Replica
 ) -> None:
     """uvicorn reads no further once it holds 64 KiB, and so would not see its end."""
     await all_idle(replica)
     queue = replica.batcher
-    monkeypatch.setattr(queue, "_idle", [])
-    body = b'{"truncate": true, "inputs": "%s"}' % (b"well " * 20_000)
-    writer = await open_post(url, len(body), body[:10], body[10:])
-    async with asyncio.timeout(10):
-        while not queue.waiting_requests:
-            await asyncio.sleep(0)
-        writer.close()
-        while queue.waiting_requests:
-            await asyncio.sleep(0)
+    long = b'{"truncate": true, "inputs": "%s"}' % (b"well " * 20_000)
+    with stalled(queue):
+        writer = await open_post(url, len(long), long[:10], long[10:])
+        async with asyncio.timeout(10):
+            while not queue.waiting_requests:
+                await asyncio.sleep(0)
+            writer.close()
+            while queue.waiting_requests:
+                await asyncio.sleep(0)
 
 
 async def test_a_body_that_never_came_whole_is_not_parsed(
@@ -312,13 +340,12 @@ async def test_a_body_that_never_came_whole_is_not_parsed(
 ) -> None:
     """Nor looked through; its client has left, and so it is counted."""
     looked = list[Any]()
-    monkeypatch.setattr(Bodies, "_check", lambda *all_: looked.append(all_))
+    monkeypatch.setattr(body, "check", lambda *all_: looked.append(all_))
     writer = await open_post(url, 1000, b'{"inputs": ["a')
     writer.close()
     async with asyncio.timeout(10):
-        while not (replica.observer._ended or log()):
+        while not log():
             await asyncio.sleep(0)
-    replica.observer.tell()
 
     (line,) = map(json.loads, log().splitlines())
     assert (line["route"], line["code"], looked) == ("/embed", 499, [])

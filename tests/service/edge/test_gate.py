@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -25,6 +24,8 @@ from service.edge.gate import (
 )
 from service.observe.metrics import samples
 from service.replica import Replica
+from tests.conftest import Connected
+from tests.seams import occupied
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -299,7 +300,7 @@ async def sent(app: Any, key: str, coming: Coming, method: str = "POST") -> list
 
 
 async def test_the_body_of_a_parked_request_is_not_read_and_its_client_may_leave(
-    served: Callable[..., httpx.AsyncClient],
+    served: Callable[..., Connected],
 ) -> None:
     """At its turn it is told that it has left, and the next one's comes."""
     gates, reads = [asyncio.Event() for _ in range(MOST)], list[int]()
@@ -313,7 +314,7 @@ async def test_the_body_of_a_parked_request_is_not_read_and_its_client_may_leave
     async def left() -> dict[str, Any]:
         return {"type": "http.disconnect"}
 
-    app = served(api_keys=HELD)._transport.app  # type: ignore[attr-defined]
+    app = served(api_keys=HELD).app
     flood = [asyncio.create_task(sent(app, A, read)) for _ in range(MOST)]
     await settled()
     flood += [asyncio.create_task(sent(app, A, coming)) for coming in (left, left, read)]
@@ -331,11 +332,11 @@ async def test_the_body_of_a_parked_request_is_not_read_and_its_client_may_leave
 
 
 async def test_a_key_that_only_looks_at_metrics_takes_no_turns_from_another(
-    served: Callable[..., httpx.AsyncClient],
+    served: Callable[..., Connected],
 ) -> None:
     """A scrape every few seconds is no work: the other key has as many inside as ever."""
     async with served(api_keys=HELD) as client:
-        gate = client._transport.app.gate  # type: ignore[attr-defined]
+        gate = client.app.gate
         page = await client.get("/metrics", headers={"authorization": f"Bearer {B}"})
         waited = [await gate.wait(gate.take("a"), 0.01) for _ in range(MOST)]
 
@@ -344,10 +345,10 @@ async def test_a_key_that_only_looks_at_metrics_takes_no_turns_from_another(
 
 
 async def test_a_slow_reader_of_an_answer_holds_no_turn(
-    served: Callable[..., httpx.AsyncClient],
+    served: Callable[..., Connected],
 ) -> None:
     """The turn is over when the answer begins."""
-    begun, app = asyncio.Semaphore(0), served(api_keys=HELD)._transport.app  # type: ignore[attr-defined]
+    begun, app = asyncio.Semaphore(0), served(api_keys=HELD).app
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": b"{}"}
@@ -378,13 +379,13 @@ def turned_away(page: str) -> Counter[str]:
 
 
 async def test_whose_turn_comes_too_late_is_answered_so(
-    served: Callable[..., httpx.AsyncClient],
+    served: Callable[..., Connected],
 ) -> None:
     """By its own deadline, in the words of each API, and counted as its key's own."""
     bearer = {"authorization": f"Bearer {B}"}
     async with served(api_keys=HELD) as client:
         before = (await client.get("/metrics", headers=bearer)).text
-        gate = client._transport.app.gate  # type: ignore[attr-defined]
+        gate = client.app.gate
         for _ in range(MOST):
             await gate.wait(gate.take("a"), LONG)
         late = [
@@ -405,7 +406,7 @@ async def test_whose_turn_comes_too_late_is_answered_so(
 
 
 async def test_what_a_request_waited_is_of_its_duration_and_of_its_deadline(
-    served: Callable[..., httpx.AsyncClient],
+    served: Callable[..., Connected],
     log: Callable[[], str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -532,13 +533,13 @@ async def test_one_key_has_all_the_room() -> None:
 
 
 async def test_a_keys_flood_is_refused_before_others_are(
-    served: Callable[..., httpx.AsyncClient], monkeypatch: pytest.MonkeyPatch
+    served: Callable[..., Connected], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of 300 requests that there is room for, its own; those that leave give their places back."""
     monkeypatch.setattr(gate, "LONGEST_PAUSE_SECONDS", 0.0)
     statuses = Counter[tuple[str, int]]()
     opened = asyncio.Event()
-    app = served(api_keys=HELD, max_waiting_requests=44)._transport.app  # type: ignore[attr-defined]
+    app = served(api_keys=HELD, max_waiting_requests=44).app
 
     async def receive() -> dict[str, Any]:
         await opened.wait()
@@ -563,10 +564,10 @@ async def test_a_keys_flood_is_refused_before_others_are(
 
 
 async def test_a_flood_that_waits_for_its_refusals_leaves_others_their_room(
-    served: Callable[..., httpx.AsyncClient],
+    served: Callable[..., Connected],
 ) -> None:
     """However many wait to be turned away, one more of another key is let in."""
-    app = served(api_keys=HELD, max_waiting_requests=44)._transport.app  # type: ignore[attr-defined]
+    app = served(api_keys=HELD, max_waiting_requests=44).app
 
     async def never() -> dict[str, Any]:
         await asyncio.Event().wait()
@@ -586,12 +587,12 @@ async def test_a_flood_that_waits_for_its_refusals_leaves_others_their_room(
 
 
 async def test_a_refusal_of_one_too_many_says_when_to_come_again(
-    served: Callable[..., httpx.AsyncClient],
+    served: Callable[..., Connected],
 ) -> None:
     """In the words of each API, as any other overload."""
     bearer = {"authorization": f"Bearer {A}"}
     async with served(api_keys=HELD) as client:
-        client._transport.app.gate = Gate(["a", "b"], 0)  # type: ignore[attr-defined]
+        client.app.gate = Gate(["a", "b"], 0)
         answers = [
             await client.post(path, json={"inputs": ["a"]}, headers=bearer)
             for path in ("/v1/encode", "/embed", "/v1/embeddings", "/nothing")
@@ -603,28 +604,26 @@ async def test_a_refusal_of_one_too_many_says_when_to_come_again(
 
 
 async def test_what_serves_one_at_a_time_knows_whose_a_request_is(
-    served: Callable[..., httpx.AsyncClient], replica: Replica
+    served: Callable[..., Connected], replica: Replica
 ) -> None:
     """Of long texts to be tokenized another key's only one is done before the third of a flood."""
-    gate, order = threading.Event(), list[str]()
-    aside = replica.reader.aside
-    held = asyncio.create_task(aside._thread.run(gate.wait))
+    aside, order, text = replica.reader.aside, list[str](), "well " * 50_000
 
     async def ask(client: httpx.AsyncClient, key: str) -> None:
         answer = await client.post(
             "/tokenize",
-            json={"inputs": "well " * 50_000},
+            json={"inputs": text},
             headers={"authorization": f"Bearer {key}"},
         )
         assert answer.status_code == 200
         order.append(key)
 
     async with served(api_keys=HELD) as client:
-        asked = [asyncio.create_task(ask(client, key)) for key in (A, A, A, A, A, B)]
-        lines = aside._thread._turn._waiting._lines
-        while sum(map(len, lines.values())) < len(asked):
-            await asyncio.sleep(0)
-        gate.set()
-        await asyncio.gather(held, *asked)
+        async with occupied(aside):
+            asked = [asyncio.create_task(ask(client, key)) for key in (A, A, A, A, A, B)]
+            while aside.waiting < len(text) * len(asked):
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)  # the last one counted stands in its line
+        await asyncio.gather(*asked)
 
     assert order.index(B) < 2

@@ -16,6 +16,7 @@ from service.api import dialect
 from service.encode.answer import SAFETENSORS
 from service.refusals import REFUSALS
 from service.replica import Replica
+from tests.seams import slow_down
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -210,7 +211,7 @@ async def test_what_is_late_because_the_machine_is_slow_may_come_again(
     client: httpx.AsyncClient, replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """429 and when, as long as it was fast enough at any time."""
-    monkeypatch.setattr(replica.batcher._speed, "_seconds", 1e9)
+    slow_down(monkeypatch, replica.batcher)
 
     answer = await client.post("/v1/encode", json={"inputs": ["All is well"]})
 

@@ -21,10 +21,13 @@ from model.packing import Packed
 from service.encode.request import Input, Layout, Request
 from service.engine.lanes import Lanes
 from service.engine.machine import Unservable
+from service.engine.speed import LoneSpeed
 from service.engine.work import Result, Work
 from service.observe.record import Record
 from service.replica import Replica
 from service.settings import Settings
+from tests.conftest import application, connected
+from tests.seams import bound, under
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -50,14 +53,13 @@ def held(replica: Replica) -> Iterator[threading.Event]:
         return run(works, threads)
 
     runner.run = waiting  # type: ignore[method-assign]
-    alone = replica.batcher._alone
-    alone.cores = lambda tokens: 2  # type: ignore[method-assign]  # one sequence then holds both lanes
     try:
-        yield gate
+        with pytest.MonkeyPatch.context() as alone:  # one sequence holds both lanes
+            alone.setattr(LoneSpeed, "cores", lambda *asked: 2)
+            yield gate
     finally:
         gate.set()
         runner.run = run  # type: ignore[method-assign]
-        del alone.cores
 
 
 @contextmanager
@@ -92,7 +94,7 @@ async def test_a_full_queue_refuses_with_retry_after_and_the_probes_answer(
     client: httpx.AsyncClient, replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """429 at once for what finds no room; /live, /ready and /metrics do not wait."""
-    monkeypatch.setattr(replica.batcher._queue, "_most_requests", 2)
+    bound(monkeypatch, replica.batcher, requests=2)
     with held(replica):
         waiting = [asyncio.create_task(client.post("/v1/encode", json=DOG)) for _ in range(7)]
         await until(lambda: sum(task.done() for task in waiting) >= 3)
@@ -132,7 +134,7 @@ async def test_a_small_request_is_not_refused_for_a_large_one_that_is_read(
     headers = {"x-headlight-deadline-ms": str(max(100, int(seconds * 500)))}
 
     reading = asyncio.create_task(client.post("/v1/encode", json=large))
-    await until(lambda: sum(replica.admission._coming.values()) > 0)
+    await until(lambda: replica.reader.aside.waiting > 0)
     small = await client.post("/v1/encode", json=DOG, headers=headers)
     assert not reading.done()
 
@@ -223,10 +225,10 @@ async def test_output_that_is_not_finite_never_leaves(
 ) -> None:
     """Embeddings that overflow inside the model are a 500 with its own code, for them alone."""
     lenient = replace(replica.reader, max_embedding=math.inf)
-    monkeypatch.setattr(replica.gateway._planner, "_reader", lenient)
     huge = {"inputs": [{"embeddings": [[3e38, -3e38] * 192]}]}
 
-    answer = await client.post("/v1/encode", json=huge)
+    async with connected(application(under(replica, lenient))) as client:
+        answer = await client.post("/v1/encode", json=huge)
 
     told = answer.json()
     assert (answer.status_code, told["code"]) == (500, "nonfinite_output")
@@ -254,18 +256,22 @@ async def test_the_canary_runs_while_the_replica_is_busy() -> None:
 
 
 async def test_a_canary_that_comes_out_wrong_takes_the_replica_out_of_service(
-    client: httpx.AsyncClient, replica: Replica
+    client: httpx.AsyncClient, replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One changed bit is enough: /ready refuses and the failure is counted."""
-    health = replica.health
-    assert health is not None
-    proof = health._proof
-    health._proof = replace(proof, golden=np.nextafter(proof.golden, 9, dtype=np.float32))
+    health, run = replica.health, replica.lanes.run
 
+    def wrong(works: Sequence[Work], threads: int) -> list[Result | Exception]:
+        (result,) = run(works, threads)
+        assert isinstance(result, Result) and result.pooled is not None
+        result.pooled[7] = np.nextafter(result.pooled[7], np.float32(9))
+        return [result]
+
+    monkeypatch.setattr(replica.lanes, "run", wrong)
     await health.prove()
     ready = await client.get("/ready")
     metrics = (await client.get("/metrics")).text
-    health._proof, health.batches.fault = proof, None
+    health.batches.fault = None
 
     assert (ready.status_code, ready.json()["code"]) == (503, "not_ready")
     assert 'headlight_canary_failures_total{replica="replica-1"} 1.0' in metrics
@@ -274,19 +280,17 @@ async def test_a_canary_that_comes_out_wrong_takes_the_replica_out_of_service(
 
 
 @contextmanager
-def sticky(runner: Lanes) -> Iterator[list[int]]:
+def sticky() -> Iterator[list[int]]:
     """A device that fails for good; the sequences of each batch that was tried."""
-    encode, tried = runner._encode, []
+    tried = list[int]()
 
-    def fail(works: Sequence[Work]) -> list[Result | Exception]:
-        tried.append(len(works))
+    def fail(encoder: Encoder, sequences: Sequence[object]) -> None:
+        tried.append(len(sequences))
         raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
 
-    runner._encode = fail  # type: ignore[method-assign]
-    try:
+    with pytest.MonkeyPatch.context() as failing:
+        failing.setattr(Encoder, "pack", fail)
         yield tried
-    finally:
-        runner._encode = encode  # type: ignore[method-assign]
 
 
 async def test_a_replica_whose_accelerator_failed_answers_nothing_more(
@@ -295,7 +299,7 @@ async def test_a_replica_whose_accelerator_failed_answers_nothing_more(
     """Not 500: another replica can answer. What failed is not tried again, in halves or at all."""
     seven = {"inputs": [{"token_ids": [2035]}] * 7}
     batches = replica.health.batches
-    with sticky(replica.lanes) as tried:
+    with sticky() as tried:
         failed = await client.post("/v1/encode", json=seven)
         later = [
             await client.post("/v1/encode", json=seven),
@@ -333,7 +337,7 @@ async def test_the_canary_takes_its_turn_in_a_full_queue(
     client: httpx.AsyncClient, replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wrong bits under overload must not go unseen either."""
-    monkeypatch.setattr(replica.batcher._queue, "_most_requests", 0)
+    bound(monkeypatch, replica.batcher, requests=0)
     runs = b'headlight_canary_runs_total{replica="replica-1"} '
 
     def count() -> float:
@@ -355,8 +359,6 @@ async def test_a_batch_that_hangs_makes_the_replica_not_ready(
 ) -> None:
     """/ready answers from the age of the batch, without running anything; the log has why."""
     monkeypatch.setattr("service.engine.health.STUCK_SECONDS", 0.0)
-    hasty = replica.settings.model_copy(update={"deadline_seconds": 0.3})
-    monkeypatch.setattr(replica.health, "_settings", hasty)
     with held(replica):
         waiting = asyncio.create_task(client.post("/v1/encode", json=DOG))
         async with asyncio.timeout(60):

@@ -8,6 +8,7 @@ import base64
 import gc
 import tracemalloc
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from starlette.types import ASGIApp, Message
 from service.encode.answer import INFERENCE_HEADER, JSON, OCTETS, SAFETENSORS
 from service.memory import PROCESS
 from service.replica import Replica
+from tests.seams import stalled
 
 KIB = 1024
 PIECE_BYTES = 64 * KIB  # of a body that come at once
@@ -149,7 +151,8 @@ async def test_a_request_that_waits_keeps_what_is_counted_of_it(
     await ask(app, native(["All is well"]), codes)  # what is kept for good is made
     replica.observer.tell()  # else told meanwhile, on a busy machine
     sent = KINDS[kind]()
-    idle, replica.batcher._idle = replica.batcher._idle, []
+    stall = ExitStack()
+    stall.enter_context(stalled(replica.batcher))
     gc.collect()
     tracemalloc.start()
     try:
@@ -163,9 +166,9 @@ async def test_a_request_that_waits_keeps_what_is_counted_of_it(
         held = dict(PROCESS.bytes)
     finally:
         tracemalloc.stop()
-        replica.batcher._idle = idle
         task.cancel()
         await asyncio.wait([task])
+        stall.close()
     async with asyncio.timeout(PATIENCE_SECONDS):
         while replica.batcher.waiting_requests or replica.batcher.busy:  # it may just have begun
             await asyncio.sleep(0.01)

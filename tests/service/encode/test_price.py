@@ -22,9 +22,9 @@ from service.encode.encoding import Encodings
 from service.encode.plan import Plan
 from service.encode.price import SPAN_FLOPS, cost, costs, flops
 from service.encode.request import Request
-from service.engine.speed import Speed
 from service.engine.work import Outputs, Parts, Result, Work
 from service.replica import Replica
+from tests.seams import believe, slow_down
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -107,7 +107,7 @@ async def test_a_dry_run_says_why_a_request_would_be_refused(
     as_json = await priced(client, large)
     as_file = await priced(client, large, accept=SAFETENSORS)
     never = await priced(client, many, **{"x-headlight-deadline-ms": "1"})
-    monkeypatch.setattr(replica.batcher._speed, "_seconds", 1e9)  # a neighbour took the processor
+    slow_down(monkeypatch, replica.batcher)
     late = await priced(client, {"inputs": ["a"]})
 
     assert as_json["attention_bytes"] == as_file["attention_bytes"] == 72 * 200 * 200 * 4
@@ -436,7 +436,7 @@ async def test_what_is_shown_too_late_is_refused_before_any_work(
 ) -> None:
     """A text that is encoded in time, whose attention would not be."""
     config = replica.lanes.model.config
-    monkeypatch.setattr(replica.batcher, "_speed", Speed(cost(config, 256) / 10))  # in 10 s
+    believe(monkeypatch, replica.batcher, cost(config, 256) / 10)  # it takes 10 s
     text, headers = {"inputs": [{"token_ids": [7] * 256}]}, {"x-headlight-deadline-ms": "12000"}
 
     encoded = await priced(client, text, **headers)

@@ -12,11 +12,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import pytest
 
 from model.config import TRANSFORMER_BASE
 from service import launch
-from service.engine import weights
 from service.engine.weights import BUNDLED, ModelNotFound, Source, locate, pin
 from service.replica import Replica
 from service.settings import Settings
@@ -248,7 +248,7 @@ def test_an_encoder_in_a_folder_of_its_own_is_found(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Its weights are no pickle, though the repository's first folder holds none."""
-    monkeypatch.setattr(weights, "_fetch", lambda name, revision, files: tmp_path)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *asked, **how: str(tmp_path))
     (tmp_path / "0_Transformer").mkdir()
     (tmp_path / "0_Transformer" / "model.safetensors").touch()
 
@@ -320,7 +320,8 @@ async def test_a_checkpoint_is_shown_to_be_trained(replica: Replica) -> None:
 
 def test_every_replica_is_told_one_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     """What `main` is tomorrow is nothing to a service that runs."""
-    monkeypatch.setattr(weights, "_fetch", lambda name, revision, files: Path("snapshots") / NEW)
+    there = f"snapshots/{NEW}"
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *asked, **how: there)
 
     assert launch.pinned(Settings(model=NAME, address="auto")).model == f"{NAME}@{NEW}"
     assert launch.pinned(Settings()) == Settings()

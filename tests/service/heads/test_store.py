@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 from service.heads import sentences, store
 from service.heads.sentences import Corpus
-from service.heads.store import Heads
+from service.heads.store import Heads, Run
 from service.refusals import Refused
 from service.replica import Replica
 
@@ -40,18 +39,21 @@ def few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
 
 
 @pytest.fixture
-def batches(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+def batches(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sentences of each batch of a survey, as they go into the replica's own queue."""
     seen: list[int] = []
-    run = replica.heads._run
 
     async def watched(works: Any, deadline: float) -> Any:
         seen.append(len(works))
-        return await run(works, deadline)
+        return await replica.admission.run_own(works, deadline)
 
-    monkeypatch.setattr(replica.heads, "_run", watched)
-    yield seen
-    replica.heads._task = None
+    monkeypatch.setattr(replica, "heads", survey(replica, watched))
+    return seen
+
+
+def survey(replica: Replica, run: Run) -> Heads:
+    """A survey of the replica's model, which none has asked for yet."""
+    return Heads(replica.lanes.model, replica.name, run, replica.settings.deadline_seconds)
 
 
 def kept(path: Path) -> Any:
@@ -173,31 +175,31 @@ async def test_whoever_cannot_wait_is_refused_and_the_survey_goes_on(
     client: httpx.AsyncClient, replica: Replica, batches: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """504 for the one with a short deadline; the next finds the work done."""
-    run, free, started = replica.heads._run, asyncio.Event(), []
+    free = asyncio.Event()
 
     async def slow(works: Any, deadline: float) -> Any:
-        started.append(len(works))
+        batches.append(len(works))
         await free.wait()
-        return await run(works, deadline)
+        return await replica.admission.run_own(works, deadline)
 
-    monkeypatch.setattr(replica.heads, "_run", slow)
+    monkeypatch.setattr(replica, "heads", survey(replica, slow))
     late = await client.get("/v1/heads", headers={"x-headlight-deadline-ms": "100"})
     free.set()
     told = await ask(client)
 
     assert (late.status_code, late.json()["code"]) == (504, "deadline_exceeded")
-    assert len(told["heads"]) == 72 and started == batches == [1]
+    assert len(told["heads"]) == 72 and batches == [1]
 
 
 @pytest.mark.usefixtures("few")
 async def test_a_survey_that_was_refused_may_be_tried_again(replica: Replica) -> None:
     """A busy moment is not held against the model."""
-    run, refusals = replica.heads._run, [Refused("overloaded", retry_after=1)]
+    refusals = [Refused("overloaded", retry_after=1)]
 
     async def busy(works: Any, deadline: float) -> Any:
         if refusals:
             raise refusals.pop()
-        return await run(works, deadline)
+        return await replica.admission.run_own(works, deadline)
 
     survey = Heads(replica.lanes.model, "m", busy, 30.0)
     deadline = asyncio.get_running_loop().time() + 30

@@ -28,6 +28,7 @@ from service.observe.metrics import Metrics
 from service.observe.record import STAGES, Record
 from service.replica import Replica
 from service.settings import Settings
+from tests.seams import bound, slow_down, stalled
 
 Samples = Mapping[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -380,31 +381,37 @@ async def test_tokens_and_bytes_of_answers_are_exact(client: httpx.AsyncClient) 
 
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize(
-    ("part", "name", "value", "given_ms", "reason"),
+    ("given_ms", "reason"),
     [
-        ("_queue", "_most_requests", 0, "30000", "queue_full"),
-        ("_queue", "_most_tokens", 1, "30000", "token_budget"),
-        ("_speed", "_seconds", 1e9, "30000", "deadline"),
-        ("_speed", "_seconds", 1e9, "200", "client_deadline"),
+        ("30000", "queue_full"),
+        ("30000", "token_budget"),
+        ("30000", "deadline"),
+        ("200", "client_deadline"),
     ],
 )
 async def test_what_is_turned_away_is_counted_by_the_bound_it_met(
     client: httpx.AsyncClient,
     replica: Replica,
     monkeypatch: pytest.MonkeyPatch,
-    part: str,
-    name: str,
-    value: float,
     given_ms: str,
     reason: str,
 ) -> None:
     """One count for one 429."""
     before = counted(await page(client), "shed_total", "reason")
-    monkeypatch.setattr(getattr(replica.batcher, part), name, value)
-    if reason == "token_budget":  # met only where something waits already
-        monkeypatch.setattr(replica.batcher._queue, "count", 1)
-    headers = {"x-headlight-deadline-ms": given_ms}
-    answer = await client.post("/v1/encode", json={"inputs": ["a"]}, headers=headers)
+    asked = {"json": {"inputs": ["a"]}, "headers": {"x-headlight-deadline-ms": given_ms}}
+    match reason:
+        case "queue_full":
+            bound(monkeypatch, replica.batcher, requests=0)
+        case "token_budget":  # met only where something waits already
+            bound(monkeypatch, replica.batcher, tokens=5)
+        case _:
+            slow_down(monkeypatch, replica.batcher)
+    with stalled(replica.batcher):
+        first = asyncio.create_task(client.post("/v1/encode", **asked))
+        while not (first.done() or replica.batcher.waiting_requests):
+            await asyncio.sleep(0)
+        answer = await client.post("/v1/encode", **asked) if not first.done() else first.result()
+    assert (await first).status_code == (200 if reason == "token_budget" else 429)
     monkeypatch.undo()
 
     assert answer.status_code == 429
@@ -431,13 +438,12 @@ async def test_a_client_that_leaves_is_counted_where_its_request_was(
 ) -> None:
     """In the queue, while all lanes are taken; its code is 499."""
     before = await page(client)
-    idle, replica.batcher._idle = replica.batcher._idle, []
-    asked = asyncio.create_task(client.post("/v1/encode", json={"inputs": ["a"]}))
-    while not replica.batcher.waiting_requests:
-        await asyncio.sleep(0)
-    asked.cancel()
-    await asyncio.wait([asked])
-    replica.batcher._idle = idle
+    with stalled(replica.batcher):
+        asked = asyncio.create_task(client.post("/v1/encode", json={"inputs": ["a"]}))
+        while not replica.batcher.waiting_requests:
+            await asyncio.sleep(0)
+        asked.cancel()
+        await asyncio.wait([asked])
     after = await page(client)
 
     def grown(name: str, label: str) -> Counter[str]:

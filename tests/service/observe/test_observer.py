@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 
 from service.edge import rules
 from service.edge.door import Door
+from service.encode.plan import Planner
 from service.observe import logs
 from service.observe.metrics import Metrics
 from service.observe.observer import (
@@ -30,7 +31,8 @@ from service.observe.observer import (
 from service.observe.record import Record
 from service.replica import Replica
 from service.settings import Settings
-from tests.conftest import altered
+from tests.conftest import application, connected
+from tests.seams import altered
 
 Spans, Log = Callable[[], list[dict[str, Any]]], Callable[[], str]
 
@@ -75,20 +77,21 @@ async def test_each_request_is_a_line(client: httpx.AsyncClient, log: Log) -> No
 
 
 async def test_a_request_is_told_of_soon_also_when_nobody_asks(
-    client: httpx.AsyncClient, replica: Replica, monkeypatch: pytest.MonkeyPatch
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not only when the next one ends."""
-    replica.observer.tell()
-    told = asyncio.Queue[Record]()
-    monkeypatch.setattr(replica.observer, "_listeners", [told.put_nowait])
-    await client.get("/live")
+    told, metrics = asyncio.Queue[Record](), Metrics("r")
+    monkeypatch.setattr(metrics, "request", told.put_nowait)
+    observer = Observer(metrics, "sha256:0", None, lines=False)
+    async with connected(application(altered(replica, observer=observer))) as client:
+        await client.get("/live")
 
     seen = await asyncio.wait_for(told.get(), 60)
     assert seen.route == "/live" and told.empty()
 
 
 async def test_a_request_that_cannot_be_told_of_silences_no_other(
-    client: httpx.AsyncClient, replica: Replica, log: Log, monkeypatch: pytest.MonkeyPatch
+    replica: Replica, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log says so; the page of metrics is answered all the same."""
     told: list[str] = []
@@ -98,10 +101,13 @@ async def test_a_request_that_cannot_be_told_of_silences_no_other(
         if seen.route == "/live":
             raise KeyError("a bug")
 
-    monkeypatch.setattr(replica.observer, "_listeners", [once])
-    await client.get("/live")
-    await client.get("/info")
-    page = await client.get("/metrics")
+    metrics = Metrics("r")
+    monkeypatch.setattr(metrics, "request", once)
+    observer = Observer(metrics, "sha256:0", None, lines=False)
+    async with connected(application(altered(replica, observer=observer))) as client:
+        await client.get("/live")
+        await client.get("/info")
+        page = await client.get("/metrics")
 
     assert page.status_code == 200 and told[:2] == ["/live", "/info"]
     (line,) = map(json.loads, log().splitlines())
@@ -200,8 +206,9 @@ def observed(log: Log, records: list[Record], **how: Any) -> list[dict[str, Any]
     """The lines of requests that have ended."""
     observer = Observer(Metrics("r"), "sha256:0", None, lines=True, **how)
     for record in records:
-        record.end()
-        observer._log(record)
+        observer.begin(record, ())
+        observer.end(record)
+    observer.tell()
     observer.sum_up()
     return [json.loads(line) for line in log().splitlines()]
 
@@ -294,7 +301,7 @@ async def test_a_fault_is_a_line_with_its_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What broke, where, and for whom; then the request's own line."""
-    monkeypatch.delattr(replica.gateway, "_planner")
+    monkeypatch.delattr(Planner, "plan")
     answer = await client.post("/v1/encode", json=WELL)
 
     (request,) = requests(log)
@@ -342,9 +349,7 @@ async def test_nothing_that_a_client_sends_is_told(
     both = {"traceparent": traceparent, "tracestate": f"vendor={c}"}
     assert (await post("/v1/encode", json=WELL, headers=both)).status_code == 200
     # a fault whose text is the request's: "invalid literal for int(): ..."
-    monkeypatch.setattr(
-        traced.gateway._planner, "_outputs", lambda request: int(request.inputs[0].text)
-    )
+    monkeypatch.setattr(Planner, "plan", lambda self, request, *_: int(request.inputs[0].text))
     assert (await post("/v1/encode", json={"inputs": [c]})).status_code == 500
     monkeypatch.undo()
 

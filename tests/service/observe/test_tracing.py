@@ -9,12 +9,14 @@ from typing import Any
 import httpx
 import pytest
 
+from service.encode.plan import Planner
 from service.engine.machine import Unservable
 from service.observe import tracing
 from service.observe.record import STAGES, Record
 from service.observe.tracing import Tracing
 from service.replica import Replica
 from service.settings import Settings
+from tests.seams import stalled
 
 Spans = Callable[[], list[dict[str, Any]]]
 
@@ -95,12 +97,10 @@ async def test_a_batch_is_linked_to_all_its_members_and_they_to_it(
     traced_client: httpx.AsyncClient, traced: Replica, spans: Spans
 ) -> None:
     """Requests that share a batch are found from one another."""
-    idle, traced.batcher._idle = traced.batcher._idle, []
-    asked = [asyncio.create_task(traced_client.post("/v1/encode", json=WELL)) for _ in range(3)]
-    while traced.batcher.waiting_requests < len(asked):
-        await asyncio.sleep(0)
-    traced.batcher._idle = idle
-    traced.batcher._pump()
+    with stalled(traced.batcher):
+        asked = [asyncio.create_task(traced_client.post("/v1/encode", json=WELL)) for _ in range(3)]
+        while traced.batcher.waiting_requests < len(asked):
+            await asyncio.sleep(0)
     answers = await asyncio.gather(*asked)
 
     found, servers = spans(), {a.headers["traceparent"].split("-")[2] for a in answers}
@@ -127,7 +127,7 @@ async def test_a_fault_of_ours_is_an_error_and_a_callers_is_not(
 ) -> None:
     """Both name their refusal."""
     refused = await traced_client.post("/v1/encode", json={"inputs": []})
-    monkeypatch.delattr(traced.gateway, "_planner")
+    monkeypatch.delattr(Planner, "plan")
     broken = await traced_client.post("/v1/encode", json=WELL)
     monkeypatch.undo()
 

@@ -21,7 +21,8 @@ from service.encode.request import Likeness
 from service.engine.weights import BUNDLED, locate
 from service.replica import Replica
 from service.settings import Settings
-from tests.conftest import altered, application, listening
+from tests.conftest import application, listening
+from tests.seams import altered
 from tests.service.page.browser import KEYS, NEEDED, SHOWN, Page, ask, fresh, labelled
 from tests.task_heads import checkpoint
 

@@ -1,7 +1,6 @@
 """GET / where one part of what it asks for fails: all others are there, and each says why."""
 
 import asyncio
-import copy
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -12,6 +11,7 @@ import pytest
 from service.refusals import Refused
 from service.replica import Replica
 from tests.conftest import application, listening
+from tests.seams import under
 from tests.service.page.browser import NEEDED, SHOWN, Page, ask, fresh, labelled
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), NEEDED]
@@ -38,12 +38,7 @@ def heads(replica: Replica, answer: Any) -> Iterator[None]:
 @asynccontextmanager
 async def narrow(replica: Replica, **settings: Any) -> AsyncIterator[str]:
     """The same replica under other limits of an answer, over real HTTP."""
-    other = copy.copy(replica)
-    other.settings = replica.settings.model_copy(update=settings)
-    other.gateway = copy.copy(replica.gateway)
-    other.gateway._admission = copy.copy(replica.admission)
-    other.gateway._admission._settings = other.settings
-    async with listening(application(other)) as url:
+    async with listening(application(under(replica, **settings))) as url:
         yield url
 
 

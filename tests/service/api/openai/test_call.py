@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 
 from service.replica import Replica
 from service.settings import Settings
+from tests.seams import bound
 from tests.task_heads import checkpoint
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -182,7 +183,7 @@ async def test_overload_is_a_rate_limit(
     theirs: AsyncOpenAI, replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What finds no room is 429 at once, with Retry-After."""
-    monkeypatch.setattr(replica.batcher._queue, "_most_requests", 0)
+    bound(monkeypatch, replica.batcher, requests=0)
     with pytest.raises(openai.RateLimitError) as error:
         await theirs.embeddings.create(model=NAME, input="a")
 

@@ -20,6 +20,7 @@ from service.encode import aside, likeness
 from service.encode.answer import PIECE_BYTES, Encoded, Item
 from service.encode.likeness import Likenesses
 from service.encode.request import Likeness
+from service.engine.fair.rotation import Thread
 from service.memory import Hold, Memory
 from service.replica import Replica
 from tests.conftest import application, connected
@@ -245,13 +246,13 @@ async def test_a_large_matrix_is_made_in_steps_of_some_rows(
     """Which change nothing but the last bits of a sum, and let others in between."""
     left, right = {"token_ids": [7, 9, 11] * 67}, {"token_ids": [8, 10] * 101}
     whole = (await ask(client, left, right, form=form))["right"][0]
-    steps, step = [], aside._step
+    steps, run = [], Thread.run
 
-    def counted(work: Any) -> Any:
+    async def counted(self: Thread, work: Any) -> Any:
         steps.append(work)
-        return step(work)
+        return await run(self, work)
 
-    monkeypatch.setattr(aside, "_step", counted)
+    monkeypatch.setattr(Thread, "run", counted)
     monkeypatch.setattr(similarity, "BLOCK_CELLS", 5000, raising=False)
     monkeypatch.setattr(likeness, "STEP_CELLS", 4000)
     told = (await ask(client, left, right, form=form))["right"][0]
@@ -265,13 +266,13 @@ async def test_what_a_comparison_holds_is_reserved(
     client: httpx.AsyncClient, replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Token vectors, their float64 of the left text and twice of one on the right, a block."""
-    reserved, reserve = list[int](), replica.gateway._admission.reserve
+    reserved, reserve = list[int](), replica.admission.reserve
 
     def watched(record: Any, *, arrays: int = 0, **others: int) -> None:
         reserved.append(arrays)
         reserve(record, arrays=arrays, **others)
 
-    monkeypatch.setattr(replica.gateway._admission, "reserve", watched)
+    monkeypatch.setattr(replica.admission, "reserve", watched)
     left, short, long = ({"token_ids": [7] * tokens} for tokens in (101, 31, 211))
     told = await ask(client, left, short, long, form="top", k=1)
 

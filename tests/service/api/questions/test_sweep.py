@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
 from service.encode.price import cost
-from service.engine.speed import Speed
 from service.replica import Replica
 from service.settings import Settings
 from tests.conftest import application, connected
+from tests.seams import believe
 from tests.task_heads import checkpoint
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -330,14 +330,21 @@ async def test_a_sweeps_numbers_are_json_beside_base64_too(
 
 
 async def test_a_sweep_that_is_given_up_leaves_the_queue(
-    replica: Replica, client: httpx.AsyncClient
+    replica: Replica, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its next copies are never run, and what it held is free."""
+    batches, run = list[Any](), replica.lanes.run
+
+    def watched(*batch: Any) -> Any:
+        batches.append(batch)
+        return run(*batch)
+
+    monkeypatch.setattr(replica.lanes, "run", watched)
     body = {"inputs": ["well " * 240], "sweep": "heads"}
     asked = asyncio.create_task(client.post("/v1/encode", json=body))
     while not asked.done() and replica.batcher.waiting_tokens < 5000:
         await asyncio.sleep(0)
-    before = replica.batcher._starts
+    before = len(batches)
 
     asked.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -345,7 +352,7 @@ async def test_a_sweep_that_is_given_up_leaves_the_queue(
     await replica.batcher.drain()
 
     assert replica.batcher.waiting_tokens == 0
-    assert replica.batcher._starts - before < 4
+    assert len(batches) - before < 4
 
 
 async def test_the_copies_of_admitted_sweeps_count_before_they_wait(
@@ -353,15 +360,16 @@ async def test_the_copies_of_admitted_sweeps_count_before_they_wait(
 ) -> None:
     """While one's text runs, another is admitted only if the copies of both can be done in time."""
     config, batcher, go = replica.lanes.model.config, replica.batcher, asyncio.Event()
-    launch = batcher._launch
+    call = replica.lanes.call
 
     async def held(*batch: Any) -> Any:
         await go.wait()
-        return await launch(*batch)
+        return await call(*batch)
 
     every = [cost(config, 5, layer) for layer in range(LAYERS)]
-    monkeypatch.setattr(batcher, "_launch", held)
-    monkeypatch.setattr(batcher, "_speed", Speed((cost(config, 5) + HEADS * sum(every)) / 10))
+    speed = (cost(config, 5) + HEADS * sum(every)) / 10
+    monkeypatch.setattr(replica.lanes, "call", held)
+    believe(monkeypatch, batcher, speed)
     body, headers = {"inputs": [ALL], "sweep": "heads"}, {"x-headlight-deadline-ms": "15000"}
 
     async def admitted() -> tuple[bool, str | None]:
@@ -375,6 +383,7 @@ async def test_the_copies_of_admitted_sweeps_count_before_they_wait(
     beside = await admitted()
     go.set()
     assert (await asked).status_code == 200
+    believe(monkeypatch, batcher, speed)  # which it has measured anew
+    after = await admitted()
 
-    assert (alone, beside) == ((True, None), (False, "overloaded"))
-    assert not replica.admission._following
+    assert (alone, beside, after) == ((True, None), (False, "overloaded"), (True, None))

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from service.engine.weights import BUNDLED, locate
 from service.engine.work import Outputs, Result, Work
 from service.refusals import Refused
 from service.replica import Replica
+from tests.seams import bound
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -134,14 +136,13 @@ async def test_with_its_weights_an_answer_is_enough_to_recompute_it(
 
 
 async def test_weights_that_an_answer_does_not_hold_are_refused(
-    client: httpx.AsyncClient, replica: Replica, monkeypatch: pytest.MonkeyPatch
+    served: Callable[..., httpx.AsyncClient],
 ) -> None:
     """Before any is read: with their bytes, the limit, and what would fit."""
-    small = replica.settings.model_copy(update={"max_answer_json_bytes": 2**20})
-    monkeypatch.setattr(replica.admission, "_settings", small)
     body = {"text": "All is well", "layer": 0}
 
-    refused = (await client.post(ROUTE, json={**body, "weights": True})).json()
+    async with served(max_answer_json_bytes=2**20) as client:
+        refused = (await client.post(ROUTE, json={**body, "weights": True})).json()
 
     steps = 4 * (10 * 5 * 384 + 2 * 12 * 5**2)
     assert (refused["status"], refused["code"], refused["limit"]) == (
@@ -256,7 +257,7 @@ async def test_it_waits_and_is_counted_like_any_text(
     """No room, no place in the queue; its tokens and its route are in the metrics."""
     body = {"text": "All is well", "layer": 0}
     with monkeypatch.context() as full:
-        full.setattr(replica.batcher._queue, "_most_requests", 0)
+        bound(full, replica.batcher, requests=0)
         refused = await client.post(ROUTE, json=body)
 
     async def tokens() -> float:

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import threading
 from typing import Any
 
 import httpx
@@ -15,6 +14,7 @@ from service.api.teaching.mechanism import attend, read
 from service.api.teaching.request import ATTEND
 from service.encode import aside
 from service.replica import Replica
+from tests.seams import occupied
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -247,23 +247,19 @@ async def test_requests_take_turns_and_too_many_are_refused(
 ) -> None:
     """Who gives up is out of the way when the thread is, and not before."""
     soon = {"x-headlight-deadline-ms": "50"}
-    waits, gate = replica.lessons._aside, threading.Event()
-    held = asyncio.create_task(waits._thread.run(gate.wait))
-    late = await client.post(ROUTE, json=WELL, headers=soon)
-    waiting = [
-        asyncio.create_task(client.post(ROUTE, json=WELL)) for _ in range(aside.MOST_WAITING - 1)
-    ]
-    while waits.waiting < aside.MOST_WAITING:
-        await asyncio.sleep(0)
-    waiting[0].cancel()
-    await asyncio.wait([waiting[0]])
-    refused = await client.post(ROUTE, json=WELL)
-    gate.set()
+    waits, count = replica.admission.lessons, aside.MOST_WAITING
+    async with occupied(waits):
+        late = await client.post(ROUTE, json=WELL, headers=soon)
+        waiting = [asyncio.create_task(client.post(ROUTE, json=WELL)) for _ in range(count - 1)]
+        while waits.waiting < count:
+            await asyncio.sleep(0)
+        waiting[0].cancel()
+        await asyncio.wait([waiting[0]])
+        refused = await client.post(ROUTE, json=WELL)
     answers = await asyncio.gather(*waiting[1:])
     while waits.waiting:
         await asyncio.sleep(0.01)
 
-    assert await held
     assert (refused.status_code, refused.json()["code"]) == (429, "overloaded")
     assert refused.headers["retry-after"] == "1"
     assert (late.status_code, late.json()["code"]) == (504, "deadline_exceeded")

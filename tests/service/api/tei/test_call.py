@@ -13,7 +13,9 @@ from huggingface_hub import AsyncInferenceClient, InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
 from llama_index.embeddings.text_embeddings_inference import TextEmbeddingsInference
 
+from service.encode.plan import Planner
 from service.replica import Replica
+from tests.seams import bound
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -313,9 +315,9 @@ async def test_overload_and_a_failing_model_are_said_in_teis_words(
     http: httpx.AsyncClient, replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """429 with Retry-After; 424 for what the model did."""
-    monkeypatch.setattr(replica.batcher._queue, "_most_requests", 0)
+    bound(monkeypatch, replica.batcher, requests=0)
     late = await http.post("/embed", json={"inputs": "a"})
-    monkeypatch.setattr(replica.gateway, "_planner", None)  # whatever asks for the model now fails
+    monkeypatch.setattr(Planner, "plan", None)  # whatever asks for the model now fails
     failed = await http.post("/embed", json={"inputs": "a"})
 
     assert (late.status_code, late.json()["error_type"]) == (429, "Overloaded")

@@ -1,9 +1,9 @@
 """The tokenizer by itself; what it answers: tests/service/api/tei/test_call.py."""
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -11,35 +11,35 @@ import orjson
 import pytest
 
 from service.encode.answer import PIECE_BYTES
+from service.encode.aside import Aside
 from service.memory import PROCESS
 from service.observe.record import Record
 from service.replica import Replica
+from tests.conftest import application, connected
+from tests.seams import occupied, under
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 ASKED = {"ids": [101, 2035, 102]}
 
 
-async def test_many_who_want_tokens_wait_their_turn(
-    client: httpx.AsyncClient, replica: Replica, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_many_who_want_tokens_wait_their_turn(replica: Replica) -> None:
     """So many characters and ids may wait, and not beyond their deadline."""
     short = {"x-headlight-deadline-ms": "200"}
-    aside = replica.reader.aside
-    monkeypatch.setattr(aside, "_most", 5 * len(ASKED["ids"]))
-    gate = threading.Event()
-    held = asyncio.create_task(aside._thread.run(gate.wait))
-    asking = (client.post("/decode", json=ASKED, headers=short) for _ in range(6))
-    answers = await asyncio.gather(*asking)
-    late = await client.post("/decode", json=ASKED)
-    gate.set()
-    while aside.waiting:
-        await asyncio.sleep(0.01)
+    aside = Aside(5 * len(ASKED["ids"]))
+    reader = replace(replica.reader, aside=aside)
+    async with connected(application(under(replica, reader))) as client:
+        async with occupied(aside):
+            asking = (client.post("/decode", json=ASKED, headers=short) for _ in range(6))
+            answers = await asyncio.gather(*asking)
+            late = await client.post("/decode", json=ASKED)
+        while aside.waiting:
+            await asyncio.sleep(0.01)
+        again = await client.post("/decode", json=ASKED)
 
-    assert await held
     assert sorted(answer.status_code for answer in answers) == [429, *[504] * 5]
     assert late.status_code == 429, "their places are free once the thread is"
-    assert (await client.post("/decode", json=ASKED)).status_code == 200
+    assert again.status_code == 200
 
 
 async def test_a_text_longer_than_the_model_takes_is_tokenized(client: httpx.AsyncClient) -> None:

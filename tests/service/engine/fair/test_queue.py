@@ -207,9 +207,9 @@ async def test_other_limits_hold_what_comes_and_leave_what_waits() -> None:
 
     queue.follow({"a": Limits(requests=3, rate=20), "c": Limits(tokens=5)}, 0.0)
     assert bound(queue, "a") == "key_rate"  # 60 of 70 are owed, now paid 20 a second
-    assert queue._lines["a"].pause(1.0) == 2.0 and bound(queue, "c") is None
+    assert owed(queue, 1.0) == 2.0 and bound(queue, "c") is None
     queue.follow({"a": Limits(requests=3, rate=60), "c": Limits(tokens=5)}, 2.0)
-    assert queue._lines["a"].pause(2.0) == pytest.approx(20 / 60)  # of two seconds at 20
+    assert owed(queue, 2.0) == pytest.approx(20 / 60)  # of two seconds at 20
     queue.follow({"a": Limits(requests=2), "c": Limits(tokens=5)}, 2.0)
     assert bound(queue, "a") == "key_requests"
     queue.leave(waits[2])
@@ -240,11 +240,11 @@ async def test_leaving_gives_back_no_tokens_that_no_limit_has_taken() -> None:
     queue.enter(before)
     queue.follow({"a": Limits(rate=10), "b": Limits()}, 0.0)
     queue.enter(job("a", 20_000))
-    owed = queue._lines["a"].pause(0.0)
+    seconds = owed(queue, 0.0)
 
     queue.leave(before)
 
-    assert owed > 0 and queue._lines["a"].pause(0.0) == owed
+    assert seconds > 0 and owed(queue, 0.0) == seconds
 
 
 async def test_a_key_that_was_alone_keeps_what_waits_when_others_come() -> None:
@@ -267,3 +267,11 @@ def bound(queue: Queue[str, str], name: str) -> str | None:
     except Overloaded as error:
         return error.bound
     return None
+
+
+def owed(queue: Queue[str, str], now: float) -> float:
+    """Seconds until a key with a rate may ask again, as its refusal says."""
+    with pytest.raises(Overloaded) as refused:
+        queue.check(1, 1.0, 1e9, 1.0, "a", now)
+    assert refused.value.bound == "key_rate"
+    return refused.value.retry_after
