@@ -14,6 +14,7 @@ import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ray import serve
 from ray.serve.context import _get_global_client
@@ -71,11 +72,9 @@ def build(args: Settings) -> serve.Application:
     variables.hold(config, os.environ, cluster.here())
     require(run("build", cluster.CHECKS, config, cluster.joined(host())))
     config = config.model_copy(update={"model": weights.pin(config.model)})
-    application = describe(config, TRIES_ON_A_CLUSTER)
-    actor = application._bound_deployment.ray_actor_options
-    defaults = {"ray_actor_options": actor, "max_surge_percent": SURGE_PERCENT}
+    defaults = {"ray_actor_options": actor(config), "max_surge_percent": SURGE_PERCENT}
     cluster.prove(config, args, ingress.DEPLOYMENT, defaults)
-    return application
+    return describe(config, TRIES_ON_A_CLUSTER)
 
 
 def describe(settings: Settings, tries: int, lines: Path | None = None) -> serve.Application:
@@ -87,7 +86,7 @@ def describe(settings: Settings, tries: int, lines: Path | None = None) -> serve
     """
     return Encoder.options(  # type: ignore[attr-defined,no-any-return]  # made by a decorator
         **bounds.replicas(settings),
-        ray_actor_options={"num_cpus": 0, "num_gpus": gpus(settings), **ingress.DEMAND},
+        ray_actor_options=actor(settings),
         max_ongoing_requests=ingress.ongoing(settings),
         # Ray counts here what came in one turn of the loop, before it looks whether there is room
         max_queued_requests=ingress.ongoing(settings),
@@ -102,6 +101,11 @@ def describe(settings: Settings, tries: int, lines: Path | None = None) -> serve
         max_constructor_retry_count=tries,
         max_surge_percent=SURGE_PERCENT,
     ).bind(settings, lines)
+
+
+def actor(settings: Settings) -> dict[str, Any]:
+    """Return what a replica asks of its node, where a Serve configuration does not say it."""
+    return {"num_cpus": 0, "num_gpus": gpus(settings), **ingress.DEMAND}
 
 
 def gpus(settings: Settings) -> float:
@@ -147,7 +151,7 @@ class Encoder:
         variables.hold(counted, os.environ, cluster.here())
         require(run("replica", cluster.CHECKS, settings, cluster.joined(host())))
         network.raise_limit()
-        self.label = context.replica_id.unique_id
+        self.label = context.replica_tag
         self.pages = Pages(ingress.DEPLOYMENT, context.app_name, self.metrics)
         also = None
         if lines:

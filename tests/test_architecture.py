@@ -34,6 +34,8 @@ PUBLIC = {"os._exit"}  # documented, in spite of its name
 NAMEDTUPLE = {"_asdict", "_fields", "_make", "_replace"}  # documented as well
 
 UPSTREAM, STATE = "docs/upstream.md", "docs/state.md"  # names of others; what a process has once
+# Both may only fall: rows of private names, and places where tests reach into some
+MOST_ROWS, MOST_REACHES = 29, 43
 
 Graph = dict[str, set[str]]  # module -> the modules of ours that it imports; or room -> rooms
 
@@ -421,6 +423,65 @@ ABSENCES: dict[str, tuple[Callable[[str, ast.Module], bool], set[str]]] = {
 def test_the_picture_is_how_rooms_import_each_other_and_the_rules_hold() -> None:
     """ARCHITECTURE.md and its two lists say what the files do."""
     assert breaches(ROOT) == set()
+
+
+def reaches(tree: ast.Module) -> Iterator[str]:
+    """Yield each private name that a test uses of something else than itself."""
+    for node in nodes(tree):
+        match node:
+            case ast.Attribute(value=value, attr=name):
+                if ast.unparse(value) not in ("self", "cls") and ast.unparse(node) not in PUBLIC:
+                    yield name
+            case ast.ImportFrom(names=names):
+                yield from (alias.name for alias in names)
+            case ast.Call(func=ast.Attribute(attr=called) | ast.Name(id=called), args=args):
+                if called in ("setattr", "getattr", "delattr", "patch"):
+                    texts = (str(arg.value) for arg in args if isinstance(arg, ast.Constant))
+                    yield from (text.rpartition(".")[2] for text in texts)
+
+
+def reached(text: str) -> list[str]:
+    """List the private names that a test's text reaches into."""
+    return [
+        name
+        for name in reaches(parse(text))
+        if re.match(r"_[a-z]", name) and name not in NAMEDTUPLE
+    ]
+
+
+def test_ever_fewer_tests_reach_into_private_names() -> None:
+    """What a user of a class cannot see is seldom worth a test; the rest is in tests/seams.py."""
+    found = {
+        str(path.relative_to(ROOT)): names
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        if (names := reached(path.read_text()))
+    }
+
+    assert sum(map(len, found.values())) <= MOST_REACHES, found
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "replica.batcher._queue = 1",
+        "client._transport.app",
+        "monkeypatch.setattr(aside, '_most', 1)",
+        "monkeypatch.delattr('service.encode.plan._names')",
+        "from service.commands.convert import _jobs",
+        "super()._run_once()",
+    ],
+)
+def test_a_reach_is_seen_however_it_is_written(line: str) -> None:
+    """What a test keeps of its own, and what is documented, is none."""
+    assert len(reached(f"self._own = held._replace(a=1)\n{line}\nos._exit(1)")) == 1
+
+
+def test_ever_fewer_private_names_of_others_carry_a_promise() -> None:
+    """A name that is documented stands apart, at the end of Ray's."""
+    private_names, _, rest = (ROOT / UPSTREAM).read_text().partition("\n### Documented")
+    rows = re.findall(r"^\| `.+ \| `\S+`.* \|", private_names + rest.partition("\n## ")[2], re.M)
+
+    assert 20 < len(rows) <= MOST_ROWS
 
 
 PLANTED = {

@@ -56,6 +56,10 @@ DEPLOYMENT = "Encoder"  # of each application of ours
 PROGRAM, WRAPPER = "RAY_SERVE_HAPROXY_BINARY_PATH", "headlight-haproxy"
 FRONTED = "RAY_SERVE_ENABLE_HA_PROXY"  # whether HAProxy is in front of the replicas
 CONNECTIONS = "RAY_SERVE_HAPROXY_MAXCONN"  # of each node's HAProxy, for all that it serves
+SERVER_TIMEOUT = "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S"  # of a replica that answers nothing
+HARD_STOP = "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"  # of an HAProxy that another has replaced
+REPLICA_DRAIN = "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S"  # a replica's time to leave
+NODE_DRAIN = "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"  # a node's, which covers its replicas'
 
 # The label of a node that was started with our variables, which each replica demands
 LABEL = {"headlight": "serves"}
@@ -114,13 +118,13 @@ def promised(settings: Settings) -> dict[str, str]:
         # HAProxy accepts nothing when full, not even /live: it must not fill before our queues.
         CONNECTIONS: str(ongoing(settings) * settings.most + SPARE_REQUESTS),
         "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": str(CLIENT_SECONDS),
-        "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S": str(deadline + 5),
-        "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": str(max(RELOAD_SECONDS, deadline + 10)),
+        SERVER_TIMEOUT: str(deadline + 5),
+        HARD_STOP: str(max(RELOAD_SECONDS, deadline + 10)),
         "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",
         # HAProxy or its manager dead: three failed checks and it is replaced. Ray's 10 s is 30 s
         # without a port.
         "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
-        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": f"{settings.drain_seconds:g}",
+        REPLICA_DRAIN: f"{settings.drain_seconds:g}",
         PROGRAM: WRAPPER,
         # HAProxy's wrapper reads it; its own bound depends on the room that a cluster has
         **({} if source is None else {haproxy.PER_SOURCE: str(source)}),
@@ -137,7 +141,7 @@ def clustered(settings: Settings) -> dict[str, str]:
     return promised(settings) | {
         **EVERYWHERE,
         "RAY_gcs_rpc_server_reconnect_timeout_s": str(RECONNECT_SECONDS),
-        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": str(NODE_DRAIN_SECONDS),
+        NODE_DRAIN: str(NODE_DRAIN_SECONDS),
     }
 
 

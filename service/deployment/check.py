@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from service.cluster import ingress, network
+from service.cluster.ingress import NODE_DRAIN
 from service.preflight import schema, serve_file, variables
 from service.preflight.applications import Application
 from service.preflight.document import Document, Unreadable, documents, get
 from service.preflight.finding import Finding
-from service.preflight.variables import DRAIN, Variables
+from service.preflight.variables import Variables
 from service.wording.words import Loc, counted, listed, place
 
 YAML = (".yaml", ".yml", ".json")
@@ -194,10 +195,10 @@ def _grace(document: Document, group: Loc) -> Iterator[Finding]:
     loc: Loc = (*group, "template", "spec", "terminationGracePeriodSeconds")
     grace = _seconds(get(document.value, loc), GRACE)
     env = get(document.value, (*loc[:-1], "containers", 0, "env"), [])
-    drain = next((get(each, ("value",)) for each in env if get(each, ("name",)) == DRAIN), 0)
+    drain = next((get(each, ("value",)) for each in env if get(each, ("name",)) == NODE_DRAIN), 0)
     least = max(_seconds(drain, 0), ingress.NODE_DRAIN_SECONDS)
     if grace <= least:
-        text = f"{grace:g} s is not more than {DRAIN}, {least:g}"
+        text = f"{grace:g} s is not more than {NODE_DRAIN}, {least:g}"
         yield Finding(loc, text, f"write {least + 30:g}")
     outlives: Loc = ("spec", "rayClusterDeletionDelaySeconds")
     if _seconds(get(document.value, outlives), OUTLIVES) <= grace:

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from service import settings
 from service.cluster import ingress
+from service.cluster.ingress import NODE_DRAIN
 from service.cluster.progress import StartFailed
 from service.preflight import applications
 from service.preflight.applications import Application
@@ -23,14 +24,8 @@ from service.settings import PREFIX, Settings
 
 ASSIGNMENT = re.compile(r"^(?:export\s+)?([A-Za-z_]\w*)=(.*)$")
 WHERE_IT_LIES = re.compile(r"\$\(command -v ([\w./-]+)\)")  # a program by the shell's search
-# A node's own time to leave, which covers a replica's
-DRAIN = "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"
 # What follows from the settings of what is served, which an env file alone does not say
-FOLLOWS = {
-    "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S",
-    "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S",
-    "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S",
-}
+FOLLOWS = {ingress.SERVER_TIMEOUT, ingress.HARD_STOP, ingress.REPLICA_DRAIN}
 
 
 def hold(settings: Settings, actual: Mapping[str, str], node: str = "this cluster") -> None:
@@ -138,11 +133,11 @@ def _wrong(values: Mapping[str, str], ours: Sequence[Application]) -> Iterator[F
         del must[name]
     yield from differences(must, values)
     least = max(map(ingress.shutdown_seconds, served))
-    if not values.get(DRAIN, "").isdecimal() or int(values[DRAIN]) < least:
-        has = f"is {values.get(DRAIN, 'not set')}, but a replica may take {least:g} s to leave"
-        yield Finding(DRAIN, has, f"write {ingress.NODE_DRAIN_SECONDS:g}")
+    if not values.get(NODE_DRAIN, "").isdecimal() or int(values[NODE_DRAIN]) < least:
+        has = f"is {values.get(NODE_DRAIN, 'not set')}, but a replica may take {least:g} s to leave"
+        yield Finding(NODE_DRAIN, has, f"write {ingress.NODE_DRAIN_SECONDS:g}")
     every = ingress.clustered(served[0])
-    for name in sorted(every.keys() - promised(served[0]).keys() - values.keys() - {DRAIN}):
+    for name in sorted(every.keys() - promised(served[0]).keys() - values.keys() - {NODE_DRAIN}):
         mend = f"deploy/serve/ray.env has {every[name]}"
         yield Finding(name, "is not set", mend, "note")
 
