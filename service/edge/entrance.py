@@ -28,6 +28,7 @@ from service.refusals import MEDIA_TYPE, Refused
 logger = logging.getLogger(__name__)
 
 PROBE, ROUTES = "/-/healthz", "/-/routes"  # Ray's: the probe, and where applications are mounted
+UNREADY = refusals.REFUSALS["not_ready"].status
 PLACED_SECONDS = 2.0  # until Ray is asked again where we are mounted
 # A probe with any of these headers is more than a probe: it goes to the door, which refuses it
 BODIES = frozenset((b"content-length", b"transfer-encoding", b"upgrade"))
@@ -86,7 +87,7 @@ class Entrance:
 
     async def _said(self, send: Send, message: Message) -> None:
         """Pass on what Ray says to the probe, but not that a replica leaves while it stays."""
-        if message.get("status") == 503 and self._doorway.stays():
+        if message.get("status") == UNREADY and self._doorway.stays():
             message = {**message, "status": 200}
         await send(message)
 

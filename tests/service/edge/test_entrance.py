@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from service.api import body
 from service.edge import entrance
 from service.edge.door import Door
+from service.edge.entrance import Doorway, Entrance
 from service.edge.reading import Bodies
 from service.edge.transport import Protocol
 from service.replica import Replica
@@ -76,8 +77,9 @@ async def test_the_probe_of_a_replica_that_stays_passes_though_ray_takes_it_out(
     stays: bool, status: int
 ) -> None:
     """HAProxy may not know another one yet."""
-    app = mounted(Answering(), ray=PlainTextResponse("DRAINING", 503))
-    app._doorway.stays = lambda: stays
+    doorway = Doorway()
+    doorway.door, doorway.stays = Answering(), lambda: stays
+    app = Entrance(PlainTextResponse("DRAINING", 503), doorway)
     async with asking(app) as client:
         assert (await client.get("/-/healthz")).status_code == status
 
