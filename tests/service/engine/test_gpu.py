@@ -1,7 +1,7 @@
 """The CUDA path without a GPU: every family and every answer, and who waits for the device.
 
 Under torch's fake tensors the lanes run as on a GPU, without numbers: devices, dtypes and shapes
-must fit, and each copy to the host stands in the table of docs/decisions/0010-cuda.md.
+must fit, and each copy to the host stands in the table of docs/gpu.md.
 benchmarks/cuda_parity.py has the numbers, on a GPU.
 """
 
@@ -33,7 +33,7 @@ from service.engine.weights import BUNDLED, locate
 from service.engine.work import Outputs, Parts, Result, Work
 from tests.service.engine.watching import CUDA, ROOT, Waits, watched
 
-TABLE = ROOT / "docs" / "decisions" / "0010-cuda.md"
+TABLE = ROOT / "docs" / "gpu.md"
 LAYERS, HEADS, HEAD, WINDOW = 2, 3, 16, 5
 
 BERT = EncoderConfig(
