@@ -196,6 +196,7 @@ class Encoder:
         replica = self._started()
         if not replica.health.fault:
             replica.check_health()
+        self.leaving = math.inf  # Ray asks only a replica that it keeps
 
     def stays(self) -> bool:
         """Tell whether a replica that Ray takes out is still to be asked.

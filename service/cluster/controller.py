@@ -19,6 +19,9 @@ def remember() -> None:
     asked, known = ApplicationStateManager.get_ingress_deployment_name, dict[str, str]()
 
     def answer(self: ApplicationStateManager, name: str) -> str | None:
+        if name not in self._application_states:
+            known.pop(name, None)  # what comes by this name later is another application
+            return None
         now = asked(self, name)
         if now is not None:
             known[name] = now

@@ -169,7 +169,8 @@ class Admission:
             Refused: others wait, and with this there is no time or no room.
         """
         before = self._coming[record.key] if aside else 0
-        if not (before or self._following or self._batcher.waiting_requests):
+        following = any(more for _, more, _ in self._following)
+        if not (before or following or self._batcher.waiting_requests):
             return
         tokens, cost = self._with_following(tokens + before, tokens + before, record.key)
         try:

@@ -82,7 +82,9 @@ class Likenesses:
             return swept + _weigh(form, k, size, sizes, most)
 
         offers: list[Offer] = [
-            {**change, "bytes": weigh(change["form"], change.get("k"), size)} for change in CHEAPER
+            {**change, "bytes": weigh(change["form"], change.get("k"), size)}
+            for change in CHEAPER
+            if sizes  # a score alone has no table
         ]
         if size != HALF:
             offers.append({"dtype": "float16", "bytes": weigh(how.form, how.k, HALF)})

@@ -74,3 +74,26 @@ def test_a_replica_that_is_taken_out_stays_while_it_is_reachable_and_well(
     assert stays(encoder) is stay
     encoder.leaving -= 31 if encoder.leaving < float("inf") else 0
     assert stays(encoder) is False
+
+
+def test_a_replica_that_was_unwell_for_a_moment_stays_as_long_as_any_other() -> None:
+    """Ray's probe fails then, too, and Ray keeps it."""
+    well = [False, True, True]
+
+    def check() -> None:
+        if not well.pop(0):
+            raise RuntimeError("a batch hangs")
+
+    health = SimpleNamespace(check=check, fault=None)
+    replica = SimpleNamespace(health=health, check_health=check)
+    encoder = SimpleNamespace(
+        _started=lambda: replica,
+        settings=SimpleNamespace(drain_seconds=60),
+        leaving=float("inf"),
+    )
+    methods = app.Encoder.func_or_class
+
+    assert not methods.stays(encoder)
+    encoder.leaving -= 31
+    methods.check_health(encoder)
+    assert methods.stays(encoder)

@@ -77,8 +77,11 @@ class Vectors:
         self.rows += len(rows)
 
     def read(self) -> NDArray[Any]:
-        """Return the rows so far, (rows, width), as the disk has them."""
-        return np.memmap(self.partial, DTYPE, "r", self._start, (self.rows, self._width))
+        """Return the rows so far, (rows, width), as the disk has them.
+
+        They are of the open file: its lock lasts as long as they do.
+        """
+        return np.memmap(self._file, DTYPE, "r", self._start, (self.rows, self._width))
 
     def finish(self) -> None:
         """Give the file its name."""

@@ -36,6 +36,17 @@ def test_while_ray_builds_another_version_the_old_ones_deployment_is_known(
     assert named == ["Chat", "Chat", "Other", "Other"]
 
 
+def test_an_application_that_is_gone_is_known_no_more(manager: ApplicationStateManager) -> None:
+    """Nor is its deployment taken for that of another by its name."""
+    (name, state), named = manager._application_states.popitem(), []
+    named.append(manager.get_ingress_deployment_name(name))
+    state.ingress_deployment = None  # type: ignore[misc]
+    manager._application_states[name] = state
+    named.append(manager.get_ingress_deployment_name(name))
+
+    assert named == [None, "Encoder"]
+
+
 def test_a_controller_that_starts_meanwhile_takes_it_for_ours(
     manager: ApplicationStateManager,
 ) -> None:

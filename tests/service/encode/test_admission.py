@@ -7,6 +7,7 @@ import pytest
 
 from model import packing
 from service.encode.admission import Admission, Estimate
+from service.encode.interventions import Course, Edits
 from service.encode.request import Input
 from service.engine.batcher import Batcher
 from service.engine.work import Outputs, Result, Work
@@ -82,6 +83,21 @@ async def test_what_would_be_late_behind_others_is_foreseen() -> None:
     await asyncio.gather(running, waiting)
 
     assert record.shed == "deadline"
+
+
+async def test_a_request_in_its_last_step_keeps_none_from_being_alone() -> None:
+    """Nothing of it is to follow."""
+    gate = asyncio.Event()
+    entrance, works = admission(gate), [outcome(500, 500)]
+    course = Course(works, [Edits()], 1, {}, 0.0, [], 0)
+    running = asyncio.create_task(entrance.run(works, 1e9, Record("r"), course=course))
+    await asyncio.sleep(0)
+
+    entrance.foresee(5000, 1.0, Record("s"), aside=False)
+    gate.set()
+    (answered, _) = await running
+
+    assert len(answered.inputs) == 1
 
 
 async def test_what_is_read_already_counts_for_what_comes_behind_it() -> None:

@@ -2,6 +2,7 @@
 
 import base64
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +225,18 @@ async def test_an_answer_too_large_is_refused_with_what_fits(client: httpx.Async
             change["right"] = [long] * most
         dry = await client.post("/v1/similarity?dry_run=true", json={**body, **change})
         assert (dry.json()["answer_bytes"], dry.json()["admitted"]) == (fit["bytes"], True)
+
+
+async def test_a_score_whose_sweep_is_too_large_is_refused(
+    served: Callable[..., httpx.AsyncClient],
+) -> None:
+    """It has no matrix that could be given otherwise."""
+    body = {"left": DOG, "right": [CAT], "form": "score", "sweep": "heads"}
+    async with served(max_answer_bytes=100) as client:
+        refused = await client.post("/v1/similarity", json=body)
+
+    assert refused.json()["code"] == "answer_too_large"
+    assert [fit.keys() - {"bytes"} for fit in refused.json()["fits"]] == []
 
 
 async def test_a_dry_run_says_what_the_answer_weighs(client: httpx.AsyncClient) -> None:

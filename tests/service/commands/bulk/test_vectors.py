@@ -34,6 +34,21 @@ def test_a_finished_file_is_safetensors_with_its_origin(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["v.safetensors"]
 
 
+def test_rows_that_are_read_keep_the_file_from_another_run(tmp_path: Path) -> None:
+    """Also when the file is closed: its owner may be about to remove it."""
+    out = tmp_path / "v.npy"
+    with begun(out) as vectors:
+        vectors.append(ROWS)
+        rows = vectors.read()
+
+    with pytest.raises(Unusable, match="another process"):
+        begun(out)
+    np.testing.assert_array_equal(rows, ROWS)
+    del rows
+    with begun(out) as again:
+        assert again.rows == len(ROWS)
+
+
 def test_a_file_named_npy_is_numpys(tmp_path: Path) -> None:
     """For np.load, mapped to memory too; without an origin, for which its header has no place."""
     out = tmp_path / "v.npy"
