@@ -4,6 +4,7 @@ Where they are not, Headlight is installed without it, and its loop over layers 
 (docs/deploy.md). Everything else stands in pyproject.toml.
 """
 
+import platform
 import runpy
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,12 +17,14 @@ NAMING = runpy.run_path(str(HERE / "model" / "native" / "__init__.py"))
 
 SOURCES, HEADERS = ("forward", "statistics"), ("linear", "look", "quantised")
 # what is compiled once for each kind of processor, and chosen when it runs; the lesser comes first,
-# so that an inline function of a header that both hold is the lesser's
+# so that an inline function of a header that both hold is the lesser's; elsewhere its twin serves
 WALK = "model/native/walk.cpp"
-KINDS = {
+AVX = {
     "AVX2": ["-mavx2", "-mfma", "-mf16c"],
     "AVX512": ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mf16c"],
 }
+QUIET = ["-Wno-unknown-pragmas", "-Wno-maybe-uninitialized"]  # of torch's and g++'s own headers
+KINDS = AVX if platform.machine().lower() in ("x86_64", "amd64") else {}
 
 
 class Build(build_ext):
@@ -35,7 +38,7 @@ class Build(build_ext):
                 [WALK],
                 output_dir=str(Path(self.build_temp, kind)),
                 include_dirs=extension.include_dirs,
-                extra_postargs=[*extension.extra_compile_args, "-O3", *names, *flags],
+                extra_postargs=[*extension.extra_compile_args, *QUIET, "-O3", *names, *flags],
             )
         super().build_extension(extension)
 

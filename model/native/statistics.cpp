@@ -28,8 +28,12 @@ constexpr int64_t FIELDS = 11;
 
 // The walk for this processor, or null where there is none.
 Walk* chosen() {
+#if defined(__x86_64__)
   const auto capability = at::get_cpu_capability();
   return capability == "AVX512" ? AVX512::walk : capability == "AVX2" ? AVX2::walk : nullptr;
+#else
+  return nullptr;
+#endif
 }
 
 // The fields of a head from its sums, in the order of choices.FIELDS, but for the last.

@@ -111,8 +111,8 @@ float weigh(const Look& look, float* scores, int64_t query, int64_t from, int64_
     return scores[key / PANEL * BLOCK * PANEL + key % PANEL] / sum;
   };
   sums.self += at(query);
-  if (query) sums.previous += at(query - 1);
-  if (query + 1 < look.tokens) sums.next += at(query + 1);
+  if (query && look.window) sums.previous += at(query - 1);
+  if (query + 1 < look.tokens && look.window) sums.next += at(query + 1);
   sums.entropy += (std::log2(sum) - surprise.reduce_add() / sum) * LN2;
   sums.confidence += most.reduce_max() / sum;
   sums.distance += far.reduce_add() / sum;

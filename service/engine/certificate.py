@@ -54,11 +54,15 @@ def quantise(model: Model, texts: Sequence[str]) -> Model:
         texts: that give the scales.
 
     Raises:
-        TooFar: its answers are not vectors alone, so that nothing here would certify them.
+        TooFar: nothing here would certify it: its answers are not vectors alone, or its tokenizer
+            takes most of the texts for the same.
     """
     if model.task_head is not None:
         name = type(model.task_head).__name__
         raise TooFar(f"dtype int8: it is certified of vectors alone, and the model has a {name}")
+    cut = model.tokenizer([(text,) for text in texts], model.max_tokens, "right")
+    if 2 * len({tuple(one.token_ids) for one in cut}) < len(cut):
+        raise TooFar("dtype int8: the tokenizer tells few of the bundled English texts apart")
     int8.quantise(model.encoder, lambda: vectors(model, texts))
     digest = hashlib.sha256(model.digest.encode())
     for site in int8.sites(model.encoder):

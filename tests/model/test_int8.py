@@ -26,8 +26,6 @@ INPUTS, OUTPUTS, MOST_ROWS = 384, 80, 66
 ROWS = (1, 2, 15, 16, 17, 64, MOST_ROWS)
 LONG = [101, *range(2000, 2060), 102]
 
-able = pytest.mark.skipif(not int8.exact(), reason="no exact int8 products on this processor")
-
 
 def numbers(*shape: int, seed: int) -> Tensor:
     """Normally distributed numbers, the same in every run."""
@@ -54,7 +52,7 @@ def reference(made: Int8Linear, rows: Tensor) -> NDArray[np.float32]:
     return found
 
 
-@able
+@pytest.mark.vnni
 @pytest.mark.parametrize("bias", [BIAS, None], ids=["bias", "no bias"])
 @pytest.mark.parametrize("rows", ROWS)
 def test_a_product_is_that_of_integers_to_the_bit(rows: int, bias: Tensor | None) -> None:
@@ -67,7 +65,7 @@ def test_a_product_is_that_of_integers_to_the_bit(rows: int, bias: Tensor | None
     np.testing.assert_array_equal(made.add(x, residual).numpy(), expected + residual.numpy())
 
 
-@able
+@pytest.mark.vnni
 def test_the_largest_sums_are_exact() -> None:
     """No sum of any two or four products is cut to 16 bits."""
     made = Int8Linear(torch.ones(OUTPUTS, INPUTS), None, torch.zeros(INPUTS), torch.ones(INPUTS))
@@ -78,7 +76,7 @@ def test_the_largest_sums_are_exact() -> None:
     torch.testing.assert_close(made(top), torch.full((1, OUTPUTS), float(INPUTS)))
 
 
-@able
+@pytest.mark.vnni
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_an_activation_follows_in_float32(activation: Any) -> None:
     """Of the two GELUs the one that is named."""
@@ -89,7 +87,7 @@ def test_an_activation_follows_in_float32(activation: Any) -> None:
     torch.testing.assert_close(found, ACTIVATIONS[activation](made(X)), rtol=0, atol=1e-5)
 
 
-@able
+@pytest.mark.vnni
 @pytest.mark.parametrize("rows", ROWS)
 def test_bits_do_not_follow_from_the_batch(rows: int) -> None:
     """Of a product, with an activation, and with a residual."""
@@ -103,7 +101,7 @@ def test_bits_do_not_follow_from_the_batch(rows: int) -> None:
         assert torch.equal(way(X, RESIDUAL)[:rows], way(X[:rows], RESIDUAL[:rows]))
 
 
-@able
+@pytest.mark.vnni
 def test_an_outlying_channel_costs_the_others_little() -> None:
     """What it has more than they is moved into the weights; one scale for all would lose them."""
     x = X.clone()
@@ -120,7 +118,7 @@ def test_an_outlying_channel_costs_the_others_little() -> None:
     assert lost < 0.02 < 0.1 < without
 
 
-@able
+@pytest.mark.vnni
 def test_the_weight_that_codes_stand_for_is_near_the_real_one() -> None:
     """Within half a step."""
     made = linear()
@@ -141,7 +139,7 @@ def quantised(folder: Path) -> Model:
     return model
 
 
-@able
+@pytest.mark.vnni
 def test_every_linear_of_the_layers_is_int8s(quantised: Model) -> None:
     """Four of each layer, under names that differ."""
     found = list(int8.sites(quantised.encoder))
@@ -150,7 +148,7 @@ def test_every_linear_of_the_layers_is_int8s(quantised: Model) -> None:
     assert all(isinstance(site.linear, Int8Linear) for site in found)
 
 
-@able
+@pytest.mark.vnni
 def test_the_compiled_pass_has_the_bits_of_the_loop(quantised: Model) -> None:
     """And not if one of its scales differs."""
     try:
@@ -169,7 +167,7 @@ def test_the_compiled_pass_has_the_bits_of_the_loop(quantised: Model) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="of oneDNN on x86")
-@able
+@pytest.mark.vnni
 def test_a_processor_that_cuts_its_sums_is_found_out() -> None:
     """As one of AVX-512 without VNNI, to which oneDNN is held here."""
     tried = "import model.int8 as i; print(i.exact())"

@@ -51,6 +51,7 @@ FAMILIES = {
     "distances": replace(BERT, buckets=32, types=0),
     "rotary": replace(BERT, **ROTARY, gated=True, biases=False),
     "a window": replace(BERT, **ROTARY, pre_norm=True, windows=(None, WINDOW)),
+    "no neighbours": replace(BERT, **ROTARY, pre_norm=True, windows=(None, 0)),
     "a wide window": replace(BERT, windows=(100, 63)),
     "a window and distances": replace(BERT, windows=(WINDOW, None), buckets=32),
     "wide heads": replace(BERT, width=HEADS * 96, embedding_width=HEADS * 96),

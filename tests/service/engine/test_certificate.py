@@ -1,7 +1,9 @@
 """service/engine/certificate.py, and what an int8 replica says and refuses."""
 
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -14,7 +16,7 @@ from starlette.types import ASGIApp
 from model import int8, kernels
 from model.loading.checkpoint import Model
 from service.engine import certificate
-from service.engine.certificate import TooFar, certify, vectors
+from service.engine.certificate import TooFar, certify, quantise, vectors
 from service.engine.loading import load
 from service.engine.weights import BUNDLED, locate
 from service.heads.samples import halves
@@ -28,7 +30,7 @@ PLACES = 5e-7  # of a certificate's numbers, half of the last
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
-    pytest.mark.skipif(not int8.exact(), reason="no exact int8 products on this processor"),
+    pytest.mark.vnni,
 ]
 
 
@@ -172,3 +174,18 @@ async def test_a_model_with_a_task_head_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(TooFar, match="certified of vectors alone"):
         load(locate(str(tmp_path)), CPU, torch.int8)
+
+
+async def test_a_tokenizer_that_reads_no_english_is_refused() -> None:
+    """Scales and certificate would be those of [UNK] alone, and hold for no text of its own."""
+    model = load(locate(BUNDLED), CPU, torch.float32)
+
+    def unread(texts: Any, *cut: Any) -> Any:
+        return [
+            replace(one, token_ids=[101, *[100] * (len(one.token_ids) - 2), 102])
+            for one in model.tokenizer(texts, *cut)
+        ]
+
+    blind = replace(model, tokenizer=unread)  # type: ignore[arg-type]
+    with pytest.raises(TooFar, match="tells few of the bundled English texts apart"):
+        quantise(blind, halves()[0])
