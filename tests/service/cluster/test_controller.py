@@ -12,45 +12,55 @@ with warnings.catch_warnings():
     from service.cluster import controller
 
 
+States = dict[str, SimpleNamespace]
+
+
 @pytest.fixture
-def manager(monkeypatch: pytest.MonkeyPatch) -> ApplicationStateManager:
-    """A controller's manager with one application, which another one of Ray's would not know."""
+def states() -> States:
+    """One application, of which Ray knows which deployment takes its requests."""
+    return {"chat": SimpleNamespace(ingress_deployment="Chat")}
+
+
+@pytest.fixture
+def manager(states: States, monkeypatch: pytest.MonkeyPatch) -> ApplicationStateManager:
+    """A controller's manager of these."""
     asked = ApplicationStateManager.get_ingress_deployment_name
     monkeypatch.setattr(ApplicationStateManager, "get_ingress_deployment_name", asked)
     controller.remember()
     manager = ApplicationStateManager.__new__(ApplicationStateManager)
-    manager._application_states = {"chat": SimpleNamespace(ingress_deployment="Chat")}  # type: ignore[dict-item]
+    manager._application_states = states  # type: ignore[assignment]
     return manager
 
 
 def test_while_ray_builds_another_version_the_old_ones_deployment_is_known(
-    manager: ApplicationStateManager,
+    manager: ApplicationStateManager, states: States
 ) -> None:
     """Then Ray says None, also after the build failed."""
-    (state,) = manager._application_states.values()
     named = [manager.get_ingress_deployment_name("chat")]
     for ray in (None, "Other", None):
-        state.ingress_deployment = ray  # type: ignore[misc]
+        states["chat"].ingress_deployment = ray
         named.append(manager.get_ingress_deployment_name("chat"))
 
     assert named == ["Chat", "Chat", "Other", "Other"]
 
 
-def test_an_application_that_is_gone_is_known_no_more(manager: ApplicationStateManager) -> None:
+def test_an_application_that_is_gone_is_known_no_more(
+    manager: ApplicationStateManager, states: States
+) -> None:
     """Nor is its deployment taken for that of another by its name."""
-    (name, state), named = manager._application_states.popitem(), []
-    named.append(manager.get_ingress_deployment_name(name))
-    state.ingress_deployment = None  # type: ignore[misc]
-    manager._application_states[name] = state
-    named.append(manager.get_ingress_deployment_name(name))
+    named = [manager.get_ingress_deployment_name("chat")]
+    del states["chat"]
+    named.append(manager.get_ingress_deployment_name("chat"))
+    states["chat"] = SimpleNamespace(ingress_deployment=None)
+    named.append(manager.get_ingress_deployment_name("chat"))
 
-    assert named == [None, "Encoder"]
+    assert named == ["Chat", None, "Encoder"]
 
 
 def test_a_controller_that_starts_meanwhile_takes_it_for_ours(
-    manager: ApplicationStateManager,
+    manager: ApplicationStateManager, states: States
 ) -> None:
     """It asks for the running replicas of that deployment: another application has none."""
-    manager._application_states["headlight"] = SimpleNamespace(ingress_deployment=None)  # type: ignore[assignment]
+    states["headlight"] = SimpleNamespace(ingress_deployment=None)
 
     assert manager.get_ingress_deployment_name("headlight") == "Encoder"
