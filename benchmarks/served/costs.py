@@ -38,7 +38,7 @@ LOOP = "headlight_event_loop_seconds_total"
 def passes() -> dict[str, list[tuple[int, float]]]:
     """Return by way the seconds of a pass of so many tokens.
 
-    On one core it is the median of the lane's own processor time, which waits for nobody; on two
+    On one core it is the median of the lane's own processor time, which counts no waiting; on two
     the least time, as a neighbour on either holds up both.
     """
     return asyncio.run(_passes())

@@ -102,7 +102,7 @@ class Simulated(asyncio.SelectorEventLoop):
 
 
 class Cores:
-    """So many cores that whatever computes shares evenly."""
+    """Cores that all computing shares evenly."""
 
     def __init__(self, count: float) -> None:
         self._count, self._loop = count, asyncio.get_running_loop()

@@ -61,7 +61,7 @@ def admission(gate: asyncio.Event) -> Admission:
 
 
 async def test_what_would_be_late_behind_others_is_foreseen() -> None:
-    """By its tokens alone; while nobody waits nothing is foreseen, however long it is."""
+    """By its tokens alone; while nothing waits nothing is foreseen, however long it is."""
     gate, record = asyncio.Event(), Record("r")
     entrance = admission(gate)
     batcher = entrance._batcher
