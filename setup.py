@@ -15,10 +15,11 @@ from setuptools.command.build_ext import build_ext
 HERE = Path(__file__).parent
 NAMING = runpy.run_path(str(HERE / "model" / "native" / "__init__.py"))
 
-SOURCES, HEADERS = ("forward", "statistics"), ("linear", "look", "quantised")
+SOURCES = ("forward", "statistics")
+HEADERS = ("kinds", "linear", "look", "product", "quantised", "tile")
 # what is compiled once for each kind of processor, and chosen when it runs; the lesser comes first,
 # so that an inline function of a header that both hold is the lesser's; elsewhere its twin serves
-WALK = "model/native/walk.cpp"
+EACH = ("model/native/product.cpp", "model/native/walk.cpp")
 AVX = {
     "AVX2": ["-mavx2", "-mfma", "-mf16c"],
     "AVX512": ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mf16c"],
@@ -28,14 +29,14 @@ KINDS = AVX if platform.machine().lower() in ("x86_64", "amd64") else {}
 
 
 class Build(build_ext):
-    """Compiles WALK too, by each of KINDS."""
+    """Compiles EACH too, by each of KINDS."""
 
     def build_extension(self, extension: Extension) -> None:
         """Compile and link one extension."""
         for kind, flags in KINDS.items():
             names = [f"-DCPU_CAPABILITY={kind}", f"-DCPU_CAPABILITY_{kind}"]
             extension.extra_objects += self.compiler.compile(
-                [WALK],
+                list(EACH),
                 output_dir=str(Path(self.build_temp, kind)),
                 include_dirs=extension.include_dirs,
                 extra_postargs=[*extension.extra_compile_args, *QUIET, "-O3", *names, *flags],
@@ -53,7 +54,7 @@ def operator() -> list[Extension]:
     built = Extension(
         f"model.native.{NAMING['module'](release)}",
         [f"model/native/{name}.cpp" for name in SOURCES],
-        depends=[WALK, *(f"model/native/{name}.h" for name in HEADERS)],
+        depends=[*EACH, *(f"model/native/{name}.h" for name in HEADERS)],
         include_dirs=[str(folder / "include")],
         library_dirs=[str(folder / "lib")],
         libraries=["torch_cpu", "c10"],  # found when it is loaded: torch has opened them by then

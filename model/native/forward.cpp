@@ -287,6 +287,11 @@ struct Stack : torch::CustomClassHolder {
     const auto up = shape_.gated ? linear(2) : linear(2, shape_.activation, shape_.algorithm);
     layers_.push_back({linear(0), linear(1), up, linear(3), {t[8], t[9]}, {t[10], t[11]}, t[12],
                        t[13], window});
+    auto& layer = layers_.back();
+    layer.project.precede(layer.output);
+    layer.output.precede(layer.up);
+    layer.up.precede(layer.down);
+    if (layers_.size() > 1) layers_[layers_.size() - 2].down.precede(layer.project);
   }
 
   // Up to how many rows a batch may have any number of them: no linear minds.

@@ -1,8 +1,8 @@
 // A linear of packed weight, as kernels.PackedLinear, with a shorter way.
 //
 // oneDNN describes each product anew, which for few rows takes as long again as the product, and
-// makes a kernel for each number of rows. Its innermost kernel is called instead, for some rows and
-// a panel of the weight at a time, if that gives the same bits on this processor
+// makes a kernel for each number of rows. product.cpp multiplies instead, some rows by a panel of
+// oneDNN's own weight at a time, if that gives the same bits on this processor
 // (docs/decisions/0025-products-by-panels.md).
 
 #pragma once
@@ -13,15 +13,16 @@
 #include <string>
 
 #include <ATen/Parallel.h>
+#include <ATen/Version.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/native/CPUBlas.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/zeros.h>
 
+#include "product.h"
 #include "quantised.h"
 
 // what torch/csrc/inductor calls too; its own header is not among torch's
@@ -33,6 +34,7 @@ void* data_ptr_from_mkldnn(const Tensor& packed);
 namespace {
 
 using at::Tensor;
+using headlight::PANEL;
 using Maybe = std::optional<Tensor>;
 
 // x W^T + b, then an activation where one is named; without a weight there is none.
@@ -42,6 +44,10 @@ struct Linear {
   Quantised quantised;  // of int8, by which the weight then is
   const float* panels = nullptr;  // the weight's, (panels, inputs, PANEL); null is the long way
   int64_t depth = 0;  // inputs that oneDNN sums up before it adds them to those before
+  struct {
+    const float* panels = nullptr;
+    int64_t outputs, inputs;
+  } after;  // of the linear that comes next
 
   Linear() = default;
   Linear(const Maybe& weight, const Maybe& bias, std::string activation = "none",
@@ -57,6 +63,11 @@ struct Linear {
   }
 
   explicit operator bool() const { return weight.has_value(); }
+
+  // Fetch the first panels of the linear that comes next while the last ones are computed.
+  void precede(const Linear& next) {
+    if (next.panels) after = {next.panels, next.weight->size(0), next.weight->size(1)};
+  }
 
   // Whether no bit and no kernel of its own follows from a number of rows up to MOST.
   bool any_rows() const { return panels; }
@@ -85,8 +96,9 @@ struct Linear {
   static constexpr int64_t MOST = 1024;  // rows; beyond, both ways are as fast
 
  private:
-  static constexpr int64_t PANEL = 64;  // outputs whose weights lie together, as AVX-512 wants them
-  static constexpr int64_t PIECE = 64;  // most rows of one call of the kernel
+  static constexpr int64_t PIECE = 64;  // most rows at a time
+  static inline headlight::Product* const multiply = headlight::choose(
+      at::get_cpu_capability(), headlight::AVX2::product, headlight::AVX512::product);
 
   bool brief(const Tensor& x) const { return panels && x.size(0) <= MOST; }
 
@@ -121,52 +133,43 @@ struct Linear {
   // x W^T + b, and a residual where there is one, a panel and a piece of the rows at a time; in
   // the first rows of so many, of which the others are zero.
   Tensor product(const Tensor& x, int64_t held, const float* residual = nullptr) const {
-    const auto rows = x.size(0), outputs = weight->size(0);
+    const auto rows = x.size(0), outputs = weight->size(0), inputs = weight->size(1);
     TORCH_CHECK(x.dim() == 2 && x.size(1) == weight->size(1), "an input of other width");
-    const auto panels = divided(outputs, PANEL), pieces = divided(rows, PIECE);
+    const auto count = divided(outputs, PANEL), pieces = divided(rows, PIECE);
     auto y = at::empty({held, outputs}, x.options());
     if (held > rows) y.narrow(0, rows, held - rows).zero_();
     const auto own = x.contiguous();
     const auto* from = own.const_data_ptr<float>();
     auto* to = y.mutable_data_ptr<float>();
-    at::parallel_for(0, panels * pieces, 1, [&](int64_t first, int64_t last) {
+    at::parallel_for(0, count * pieces, 1, [&](int64_t first, int64_t last) {
       for (auto i = first; i < last; ++i) {  // all rows by a panel, then all by the next
-        const auto piece = i % pieces;
-        multiply(from, rows * piece / pieces, rows * (piece + 1) / pieces, i / pieces * PANEL, to,
-                 residual);
+        const auto piece = i % pieces, start = rows * piece / pieces, column = i / pieces * PANEL;
+        const auto* weights = panels + column * inputs;
+        const auto* next = i + 1 < last ? weights + PANEL * inputs : begins(pieces);
+        const headlight::Panel panel{weights, piece + 1 == pieces ? next : nullptr,
+                                     bias ? bias->const_data_ptr<float>() + column : nullptr,
+                                     inputs, std::min(PANEL, outputs - column), depth, outputs};
+        const auto place = start * outputs + column;
+        multiply(panel, from + start * inputs, rows * (piece + 1) / pieces - start,
+                 residual ? residual + place : nullptr, to + place);
       }
     });
     return y;
   }
 
-  // Some rows of the product, from one row up to another, and of these one panel's outputs.
-  void multiply(const float* x, int64_t from, int64_t to, int64_t column, float* y,
-                const float* residual) const {
-    const auto inputs = weight->size(1), outputs = weight->size(0);
-    const auto width = std::min(PANEL, outputs - column);
-    const auto* panel = panels + column * inputs;  // (inputs, PANEL)
-    for (int64_t input = 0; input < inputs; input += depth) {
-      at::native::cpublas::brgemm(to - from, width, std::min(depth, inputs - input), inputs, PANEL,
-                                  outputs, input > 0, x + from * inputs + input,
-                                  panel + input * PANEL, y + from * outputs + column);
-    }
-    for (auto row = from; row < to; ++row) {
-      const auto start = row * outputs + column;
-      if (bias) accumulate(y + start, bias->const_data_ptr<float>() + column, width);
-      if (residual) accumulate(y + start, residual + start, width);
-    }
-  }
-
-  static void accumulate(float* sums, const float* by, int64_t count) {
-#pragma omp simd
-    for (int64_t i = 0; i < count; ++i) sums[i] += by[i];
+  // The panel with which this thread begins in the linear that comes next, if it has any.
+  const float* begins(int64_t pieces) const {
+    if (!after.panels) return nullptr;
+    const auto all = divided(after.outputs, PANEL) * pieces;
+    const auto each = divided(all, std::min<int64_t>(at::get_num_threads(), all));
+    return after.panels + at::get_thread_num() * each / pieces * PANEL * after.inputs;
   }
 
   static int64_t divided(int64_t count, int64_t by) { return (count + by - 1) / by; }
 
   // The weight's own memory, where oneDNN keeps it in panels, the last filled up with zeros.
   const float* panelled() const {
-    if (!weight->is_mkldnn() || weight->scalar_type() != at::kFloat) return nullptr;
+    if (!multiply || !weight->is_mkldnn() || weight->scalar_type() != at::kFloat) return nullptr;
     const auto outputs = weight->size(0), inputs = weight->size(1);
     auto rows = at::zeros({divided(outputs, PANEL) * PANEL, inputs});
     rows.narrow(0, 0, outputs).copy_(weight->to_dense());

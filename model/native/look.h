@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include <cstdint>
+#include "kinds.h"
 
 namespace headlight {
 
@@ -23,7 +23,6 @@ struct Sums {
   float* received;
 };
 
-constexpr int64_t PANEL = 64;  // keys side by side, as AVX-512 wants them
 constexpr int64_t BLOCK = 16;  // queries at a time: so 512 keys' weights lie in the first cache
 
 constexpr int64_t filled(int64_t count) { return (count + PANEL - 1) / PANEL * PANEL; }
@@ -35,7 +34,8 @@ constexpr int64_t room(int64_t tokens, int64_t head) { return filled(tokens) * (
 // leaves out and 1 for the others.
 using Walk = void(const Look& look, const float* counted, float* room, Sums& sums);
 
-namespace AVX2 { Walk walk; }
-namespace AVX512 { Walk walk; }
+// null where setup.py compiles none
+namespace AVX2 { [[gnu::weak]] Walk walk; }
+namespace AVX512 { [[gnu::weak]] Walk walk; }
 
 }  // namespace headlight

@@ -25,16 +25,7 @@ using namespace headlight;
 using at::Tensor;
 
 constexpr int64_t FIELDS = 11;
-
-// The walk for this processor, or null where there is none.
-Walk* chosen() {
-#if defined(__x86_64__)
-  const auto capability = at::get_cpu_capability();
-  return capability == "AVX512" ? AVX512::walk : capability == "AVX2" ? AVX2::walk : nullptr;
-#else
-  return nullptr;
-#endif
-}
+Walk* const walk = choose(at::get_cpu_capability(), AVX2::walk, AVX512::walk);
 
 // The fields of a head from its sums, in the order of choices.FIELDS, but for the last.
 void fill(const Look& look, const Sums& sums, int64_t cls, const std::vector<int64_t>& separators,
@@ -111,7 +102,6 @@ struct Statistics : torch::CustomClassHolder {
   Tensor table(const std::vector<Tensor>& parts, const std::vector<int64_t>& windows,
                const std::vector<int64_t>& asked, double scale, int64_t cls,
                const std::vector<int64_t>& separators) const {
-    static const auto walk = chosen();
     std::vector<Layer> layers;
     std::vector<Tensor> shares;
     for (size_t i = 0; i < windows.size(); ++i) {
@@ -146,7 +136,7 @@ struct Statistics : torch::CustomClassHolder {
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(headlight, library) {
-  if (!chosen()) return;  // the twin serves
+  if (!walk) return;  // the twin serves
   library.class_<Statistics>("Statistics")
       .def(torch::init<>())
       .def("table", &Statistics::table);

@@ -1,22 +1,13 @@
 // The walk over one head's map, some rows at a time: their scores, then all sums of a row while it lies in the cache; as statistics._walk, which takes twelve operators.
-//
-// Compiled once for each kind of processor (setup.py), so it includes next to nothing: an inline
-// function of another header, made for AVX-512 here, could be linked where there is none.
 
 #include <algorithm>
 #include <cmath>
 
-#include <ATen/cpu/vec/vec.h>
-
 #include "look.h"
+#include "tile.h"
 
 namespace headlight::CPU_CAPABILITY {
 namespace {
-
-using Vec = at::vec::Vectorized<float>;
-
-constexpr int64_t SIZE = Vec::size();
-constexpr int64_t SIDE = SIZE == 16 ? 4 : 2;  // vectors at a time, as registers allow
 
 constexpr float LOG2E = 1.4426950408889634, LN2 = 0.6931471805599453;
 constexpr float NEVER = -1e30;  // the logarithm of no probability; as tiles.NEVER
@@ -32,38 +23,6 @@ void lay(const Look& look, float* keys) {
     auto* to = keys + first / PANEL * PANEL * look.head + first % PANEL;
     for (int64_t i = 0; i < look.head; ++i) {
       at::vec::gather<sizeof(float)>(look.k + i, places).store(to + i * PANEL);
-    }
-  }
-}
-
-// The scores of ROWS queries and a panel of keys, to rows of PANEL numbers.
-template <int64_t ROWS>
-void multiply(const Look& look, int64_t first, const float* keys, float* to) {
-  const auto* queries = look.q + first * look.q_apart;
-  for (int64_t start = 0; start < PANEL; start += SIDE * SIZE) {
-    Vec sums[ROWS][SIDE];
-#pragma GCC unroll 4
-    for (auto& row : sums) {
-#pragma GCC unroll 4
-      for (auto& sum : row) sum = Vec(0);
-    }
-    for (int64_t i = 0; i < look.head; ++i) {
-      Vec some[SIDE];
-#pragma GCC unroll 4
-      for (int64_t j = 0; j < SIDE; ++j) some[j] = Vec::loadu(keys + i * PANEL + start + j * SIZE);
-#pragma GCC unroll 4
-      for (int64_t row = 0; row < ROWS; ++row) {
-        const Vec query(queries[row * look.q_apart + i]);
-#pragma GCC unroll 4
-        for (int64_t j = 0; j < SIDE; ++j) {
-          sums[row][j] = at::vec::fmadd(query, some[j], sums[row][j]);
-        }
-      }
-    }
-#pragma GCC unroll 4
-    for (int64_t row = 0; row < ROWS; ++row) {
-#pragma GCC unroll 4
-      for (int64_t j = 0; j < SIDE; ++j) sums[row][j].store(to + row * PANEL + start + j * SIZE);
     }
   }
 }
@@ -147,9 +106,13 @@ void walk(const Look& look, const float* counted, float* room, Sums& sums) {
     for (auto panel = from; panel < to; ++panel) {
       const auto* some = keys + panel * PANEL * look.head;
       auto* part = map + panel * BLOCK * PANEL;
+      const auto scores = [&](int64_t row, auto multiply) {
+        multiply(look.q + (first + row) * look.q_apart, look.q_apart, some, look.head,
+                 part + row * PANEL, nullptr);
+      };
       int64_t row = 0;
-      for (; row + 4 <= rows; row += 4) multiply<4>(look, first + row, some, part + row * PANEL);
-      for (; row < rows; ++row) multiply<1>(look, first + row, some, part + row * PANEL);
+      for (; row + 4 <= rows; row += 4) scores(row, multiply<4>);
+      for (; row < rows; ++row) scores(row, multiply<1>);
     }
     float shares[BLOCK];
     for (int64_t row = 0; row < rows; ++row) {

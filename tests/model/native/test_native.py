@@ -309,6 +309,25 @@ def test_any_number_of_rows_has_the_same_bits(
 
 
 @pytest.mark.usefixtures("panels")
+@pytest.mark.parametrize(("width", "heads", "inner"), [(80, 5, 336), (96, 4, 3072)])
+@pytest.mark.parametrize("activation", ["gelu", "relu"])
+def test_a_panel_that_is_not_full_and_a_sum_in_parts_have_the_same_bits(
+    width: int, heads: int, inner: int, activation: Any, stacked: Callable[[Encoder], Stack]
+) -> None:
+    """With one block of rows, two, three and more, among which the next panel is shared out."""
+    sizes = {"width": width, "heads": heads, "feed_forward": inner, "embedding_width": width}
+    encoder = made(replace(BERT, activation=activation, **sizes))
+    native = stacked(encoder)
+
+    assert native.any_rows > 0
+    for length in (2, 5, 7, 13, 19, 37, 200):
+        batch = [Sequence([i % 97 for i in range(length)])]
+        found = native(pack(batch, CPU, any_rows=native.any_rows), NOTHING, NOTHING).last
+        expected = encoder.loop(pack(batch, CPU), NOTHING, NOTHING).last
+        assert torch.equal(found, expected[:length]), length
+
+
+@pytest.mark.usefixtures("panels")
 def test_a_width_that_is_laid_out_otherwise_is_filled_up_as_ever(
     stacked: Callable[[Encoder], Stack],
 ) -> None:
