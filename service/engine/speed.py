@@ -9,7 +9,7 @@ from dataclasses import dataclass
 STALL = 4.0
 MEMORY_SECONDS = 10.0  # how much working time the measured speed looks back on
 PROBE = 64  # every so many lone sequences run on the other number of cores, to compare
-DOUBT = 8  # the same while all cores are believed slower than one: most often that has passed
+DOUBT = 8  # the same while one core is believed faster, which most often passes, or is not known
 SMOOTH = 0.2  # share of a new measurement in what is believed of a lone sequence
 
 
@@ -76,7 +76,8 @@ class LoneSpeed:
         speeds = self._speeds[octave]
         self._runs[octave] += 1
         best = max(speeds, key=speeds.__getitem__)
-        if self._runs[octave] % (PROBE if best == self._lanes else DOUBT):
+        sure = best == self._lanes and speeds[1] > 0
+        if self._runs[octave] % (PROBE if sure else DOUBT):
             return best
         return min(speeds, key=speeds.__getitem__)
 
