@@ -47,7 +47,7 @@ def brief(told: dict[str, Any]) -> str:
     servers = [each.name for each in SERVERS.values() if not each.batches_only]
     processor = told["processor"]
     lines = [
-        "Over HTTP beside other servers in one run, in float32, texts that never repeat (the bare"
+        "Over HTTP next to other servers in one run, in float32, texts that never repeat (the bare"
         " server sorts 32 mixed ones by length).",
         f"Sentences per second, medians of {told['rounds']} rounds, {processor['cores']} cores of"
         f" an {processor['name']}, {told['date']}, commit {told['commit']}:\n",

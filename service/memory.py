@@ -12,7 +12,7 @@ from typing import Literal, get_args
 
 Kind = Literal["bodies", "arrays", "answers"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-UNBOUNDED = sys.maxsize  # of what nobody asked for
+UNBOUNDED = sys.maxsize  # of what no client asked for
 SMALL_BYTES = 64 * 1024  # of a request that is always let in: the queue bounds how many there are
 
 

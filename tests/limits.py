@@ -11,7 +11,7 @@ class Row(NamedTuple):
             a time-out of HAProxy's.
         then: the codes of the refusals, or what happens instead.
         bounds: what is bounded; a setting says it itself.
-        metric: what shows it, beside the refusals' own count.
+        metric: what shows it, next to the refusals' own count.
     """
 
     name: str
@@ -110,7 +110,7 @@ ROWS = (
     ),
     Row(
         "engine.batcher.HURRY_SECONDS",
-        "nobody waits for company",
+        "no request waits for company",
         "left until a waiting request's deadline",
     ),
     Row("observe.observer.TELL_SECONDS", "it is told then", "from a request's end to its line"),
@@ -134,7 +134,7 @@ ROWS = (
     Row(
         "encode.aside.MOST_WAITING",
         "overloaded",
-        "requests for work beside the model, of a kind",
+        "requests for work outside the model, of a kind",
         'shed_total{reason="queue_full"}',
     ),
     Row("batch_tokens", "the next batch takes the rest", metric="batch_tokens"),
@@ -264,7 +264,7 @@ ROWS = (
         "HAProxy ends when nothing is on its way",
         "the least drain of a node's HAProxy",
     ),
-    Row("cluster.haproxy.SHUT_SECONDS", "new ones find nobody", "of these, without connections"),
+    Row("cluster.haproxy.SHUT_SECONDS", "new ones are refused", "of these, without connections"),
     Row("cluster.ingress.RECONNECT_SECONDS", "the node ends", "a node without its head"),
     # logs
     Row("observe.logs.FILE_BYTES", "the log begins anew", "a replica's log; one more is kept"),

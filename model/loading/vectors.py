@@ -5,7 +5,7 @@ Those of sentence-transformers' own MultiVectorEncoder are read in pipeline/late
 PyLate     modules.json                       Transformer, Dense .., each token by itself
            config_sentence_transformers.json  markers, lengths, filling, skiplist
 Stanford   config.json                        architectures: HF_ColBERT
-           model.safetensors                  linear.weight beside the encoder's
+           model.safetensors                  linear.weight next to the encoder's
            artifact.metadata                  the same choices by other names
 
 Sources: PyLate 1.6, models/colbert.py and models/Dense.py; ColBERT 0.2, modeling/ and
@@ -31,7 +31,7 @@ from model.text.frame import Role, Token
 from model.text.tokenizer import Tokenizer
 
 METADATA = "artifact.metadata"
-LINEAR = "linear.weight"  # of Stanford's files, beside the encoder's tensors
+LINEAR = "linear.weight"  # of Stanford's files, next to the encoder's tensors
 QUERY_LENGTH, DOCUMENT_LENGTH = 32, 180  # where PyLate's file does not say
 STANFORD_LENGTH = 220  # of a document, where Stanford's does not
 SHORTEST = 4  # tokens: the special ones, the marker, and one of the text

@@ -1,8 +1,8 @@
 """What a form will weigh, hold and take, known before any of it is computed.
 
 Time is counted in floating-point operations, as that of a pass is. What a cell of a map takes
-beside its score is mostly reading and writing: it stands here as the operations that a core does in
-products meanwhile, measured on one thread of an AMD EPYC with AVX-512, where products run at 168
+besides its score is mostly reading and writing: it stands here as the operations that a core does
+in products meanwhile, measured on one thread of an AMD EPYC with AVX-512, where products run at 168
 GFLOP/s, at 8 to 1,536 tokens.
 """
 

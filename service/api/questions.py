@@ -72,7 +72,7 @@ class ComparisonRequest(Wire):
     right: Singles
     """What it is compared with: 1 to 256 of the same."""
     form: Literal["full", "top", "score"] = "full"
-    """What to answer beside the score: the matrix of all pairs, the strongest pairs, or nothing."""
+    """What to answer besides the score: the matrix of all pairs, the strongest, or nothing."""
     k: Annotated[int, Field(ge=1, le=MOST_K)] | None = None
     """Of the form top: how many pairs to show, at most 65,536; 16 where left out."""
     level: Level = "token"

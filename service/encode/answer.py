@@ -22,7 +22,7 @@ OCTETS = "application/octet-stream"
 INFERENCE_HEADER = "inference-header-content-length"  # bytes of JSON before those of arrays
 PIECE_ROWS = 2048  # of records, a millisecond
 PIECE_BYTES = 64 * 1024  # as numbers some 200 KiB, half a millisecond
-TOLD_BYTES = 64  # of what is said of a token beside its arrays
+TOLD_BYTES = 64  # of what is said of a token, without its arrays
 BASE64_BYTES = 3 * 16 * 1024  # of array in a piece of base64: whole threes, and whole numbers
 METADATA = "headlight"  # where a safetensors answer holds its JSON
 
@@ -222,7 +222,7 @@ async def collect(pieces: Iterator[bytes], turn: Lock) -> list[bytes]:
     It is never one string: that would take its bytes twice.
 
     Args:
-        turn: held by whoever writes a large answer. A loop lets all that are ready go once round:
+        turn: held while a large answer is written. A loop lets all that are ready go once round:
             with one writer, a round is one piece long however many answers wait.
     """
     whole, parts, since, held = list[bytes](), list[bytes](), 0, False

@@ -27,7 +27,7 @@ from service.engine.work import Array, Outputs, Result, Work
 from service.refusals import Refused
 
 NUMBER_BYTES = 4  # of a float32
-MOST_COPIES = 4096  # of a request, which take a lane some 50 us each beside their tokens
+MOST_COPIES = 4096  # of a request, which take a lane some 50 us each on top of their tokens
 
 NOTHING = (
     'a sweep answers how vectors or classes move, and this request has "pooled": false '
@@ -89,7 +89,7 @@ class Course:
         heads: that a sweep scales, one a copy; empty without a sweep.
         scale: by which.
         copies: those of each input in turn, by layer and head, still without what they enter.
-        held: bytes that are kept of all beside the answer.
+        held: bytes that are kept of all, without the answer.
     """
 
     works: Sequence[Work]

@@ -267,7 +267,7 @@ class Table:
 
 
 def _hold(width: int, sizes: Sequence[int], left: int, *rights: int) -> int:
-    """Return the bytes beside the answer: token vectors, and what a step makes of them in float64.
+    """Return the bytes without the answer: token vectors, and what a step makes of them in float64.
 
     That is those of the left text; of one on the right twice, as they are weighted; and a
     block of shares twice.

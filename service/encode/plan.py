@@ -72,7 +72,7 @@ class Plan:
 
     @property
     def held(self) -> int:
-        """Count the bytes that it keeps beside the answer."""
+        """Count the bytes that it keeps in addition to the answer."""
         return self.course.held if self.course else 0
 
     @property

@@ -34,7 +34,7 @@ class Price:
     Args:
         parts: of the raw arrays of the whole answer.
         layout: how they are written.
-        held: bytes beside them, until the answer is written or while it is made.
+        held: bytes in addition to them, until the answer is written or while it is made.
         offers: makes changes to the request by which some parts may fit into a limit.
 
     Attributes:

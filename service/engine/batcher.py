@@ -22,11 +22,11 @@ from service.keys import Limits
 # A request behind others is admitted if it fits into this share of its time: the speed varies,
 # the answer must be written too, and work that is done late is lost.
 SURE = 0.8
-# Of two lanes a short sequence leaves one to its company, and a few wait for theirs; nobody has
-# measured it with more lanes
+# Of two lanes a short sequence leaves one to its company, and a few wait for theirs; it has not
+# been measured with more lanes
 PAIR = 2
-HURRY_SECONDS = 0.1  # to its deadline: such a request waits for nobody
-# Most clients that ask again have by then: beside a pass, the event loop takes 1 to 4 ms for each
+HURRY_SECONDS = 0.1  # to its deadline: such a request waits for no other
+# Most clients that ask again have by then: during a pass, the event loop takes 1 to 4 ms for each
 PATIENCE_SECONDS = 0.01
 
 
@@ -52,10 +52,10 @@ class Company:
             self._wait()
 
     def arrived(self, *, first: bool) -> None:
-        """Take whoever has come for one of them.
+        """Take a request that has come for one of them.
 
         Args:
-            first: whether nobody waits yet. So nobody waits for longer than PATIENCE_SECONDS.
+            first: whether none waits yet. So none waits for longer than PATIENCE_SECONDS.
         """
         if self.expected:
             self.expected -= 1
@@ -247,8 +247,8 @@ class Batcher(Generic[Work, Result]):
     def _lingers(self) -> bool:
         """Tell whether a few short sequences wait for company, while one of two lanes runs.
 
-        Else whoever is back first starts alone, all others start together, and so it goes on; and a
-        batch of one takes almost half as long as a batch of four.
+        Else the first to come back starts alone, all others start together, and so on; and a batch
+        of one takes almost half as long as a batch of four.
         """
         if not self._running or not self._company.expected or self._queue.tokens > self._small:
             return False

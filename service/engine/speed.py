@@ -82,7 +82,7 @@ class LoneSpeed:
         return min(speeds, key=speeds.__getitem__)
 
     def record(self, cores: int, tokens: int, seconds: float) -> None:
-        """Fold one run of a lone sequence in, beside which nothing ran.
+        """Fold in one run of a lone sequence, during which nothing else ran.
 
         The first on so many cores also makes matrix kernels, so it says nothing. Other lengths of
         the octave make theirs later, which a few runs even out.

@@ -77,7 +77,7 @@ class Work:
     """One input as the model runs it, and what is wanted of it.
 
     Args:
-        record: the request it is of, for those who count and trace; None where nobody asked.
+        record: the request it is of, for those who count and trace; None where no client asked.
         entered: the layer in which its pass begins; None: at the embeddings.
         length: tokens before truncation; if they are not counted, at least so many.
         facts: its tokens as the answer shows them.

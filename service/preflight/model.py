@@ -15,7 +15,7 @@ from service.preflight.finding import Checks, Finding, require, run
 from service.preflight.machine import WITH_TORCH, free_memory, mib, most
 from service.settings import MIB, Settings
 
-# The least memory of a replica besides its weights: Python, torch and Ray
+# The least memory of a replica without its weights: Python, torch and Ray
 REPLICA_BYTES = 192 * MIB
 # Weights that a node reads whole, in seconds; of larger ones only a replica's start reads all
 PROBED_BYTES = 1024 * MIB

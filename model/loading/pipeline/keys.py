@@ -97,7 +97,7 @@ def check_modules(folder: Path) -> None:
     kinds = [kind for kind, _ in modules]
     for kind, path in modules:
         if kind in TRANSFORMERS and path not in (folder, home(folder)):
-            _refuse(MODULES, [f"a {kind} in {path.name}, beside the encoder"])
+            _refuse(MODULES, [f"a {kind} in {path.name}, next to the encoder"])
         if kind in TRANSFORMERS:
             config = read_sentence(path)
             check_keys(kind, config, SETTINGS)

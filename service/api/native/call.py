@@ -135,8 +135,8 @@ class Item(Wire):
     """Parts of `text`, each [start, end) in characters, in the order of their starts, that get a
     vector each: pooled as the whole is, over their own tokens, none of which is special."""
     gates: Gates | None = None
-    """Heads to scale or drop in this input: beside the request's, and in place of those of the
-    same heads."""
+    """Heads to scale or drop in this input, besides the request's and in place of those of the same
+    heads."""
     patch: Patches | None = None
     """Heads whose output is taken from another input of the request, in place of the request's
     gates of the same heads."""

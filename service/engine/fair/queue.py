@@ -52,7 +52,7 @@ class Queue(Generic[Work, Result]):
 
     Args:
         most_requests, most_tokens: how much may wait.
-        limits: of each key, by its name; a lone key without limits shares with nobody.
+        limits: of each key, by its name; a lone key without limits shares with no other.
         small: tokens up to which requests can share a batch at no cost.
     """
 
@@ -195,7 +195,7 @@ class Queue(Generic[Work, Result]):
         """Return the requests whose place a new one of `line` would take; None if it may take none.
 
         Each is the last one, not yet started, of the key that holds most at that point. A request
-        that brings its own key above an even share takes nobody's place.
+        that brings its own key above an even share takes no other's place.
         """
         requests, excess = self.count + 1 - self._most_requests, self._excess(tokens)
         keys = len(self._waiting(line))
@@ -221,7 +221,7 @@ class Queue(Generic[Work, Result]):
 
     def _most(self, line: Line[Work, Result]) -> bool:
         """Tell whether a key, where there are several, has more than half of what waits."""
-        several = len(self._lines) > 2  # beside the one without a name
+        several = len(self._lines) > 2  # not counting the one without a name
         return several and (2 * len(line.jobs) > self.count or 2 * line.tokens > self.tokens)
 
     def _excess(self, tokens: int) -> int:

@@ -1,6 +1,6 @@
 """Keys take turns at what serves one request at a time: a thread, or a lock.
 
-Whoever waits first in line would keep all others waiting for as long as its line is.
+The first in line would keep all others waiting for as long as its line is.
 """
 
 import asyncio
