@@ -44,7 +44,8 @@ def brief(told: dict[str, Any]) -> str:
     The bare server that runs a request's texts by length stands for both where it ran.
     """
     rates = {(row["workload"], row["server"]): row["sentences"] for row in told["rows"]}
-    servers = [each.name for each in SERVERS.values() if not each.batches_only]
+    ran = {server for _, server in rates}
+    servers = [each.name for each in SERVERS.values() if each.name in ran and not each.batches_only]
     processor = told["processor"]
     lines = [
         "Over HTTP next to other servers in one run, in float32, texts that never repeat (the bare"
