@@ -72,7 +72,7 @@ class Server:
 
 
 # What was stopped catches up first: an HAProxy that missed a check takes our replica for dead, and
-# for up to 4 s sends requests by Ray's Python proxy, which does a third as many
+# answers 503 for up to 4 s
 SERVERS = {
     "headlight": Server(OURS, warm_seconds=5.0),
     INT8: Server(f"{OURS}, int8", options=("--dtype", "int8"), warm_seconds=5.0),  # if asked for
