@@ -11,7 +11,7 @@ What a request says outside its body, media types and the query, is read alike i
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from starlette.datastructures import QueryParams
@@ -55,21 +55,35 @@ ENCODING = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """A refusal as sent."""
+class Reply:
+    """An answer or a refusal, as it is sent.
 
-    status: int
-    body: bytes
-    media_type: str
-    headers: dict[str, str] = field(default_factory=dict)
+    Args:
+        body: the whole, or its pieces, each freed once its reader has taken it.
+    """
 
+    __slots__ = ("headers", "length", "pieces", "status")
 
-class Answer(NamedTuple):
-    """An answer's body in pieces, and the headers that go with it."""
+    def __init__(
+        self,
+        body: bytes | Sequence[bytes] = b"",
+        status: int = 200,
+        headers: Mapping[str, str] | None = None,
+        media_type: str | None = None,
+    ) -> None:
+        self.status = status
+        self.pieces = [body] if isinstance(body, bytes) else list(body)
+        self.length = sum(map(len, self.pieces))
+        self.headers = [(b"content-length", b"%d" % self.length)]
+        if media_type:
+            text = media_type.startswith("text/") and "charset=" not in media_type
+            self.add("content-type", f"{media_type}; charset=utf-8" if text else media_type)
+        for name, value in (headers or {}).items():
+            self.add(name, value)
 
-    pieces: Sequence[bytes]
-    headers: Mapping[str, str] = {}
+    def add(self, name: str, value: str) -> None:
+        """Add a header."""
+        self.headers.append((name.lower().encode("latin-1"), value.encode("latin-1")))
 
 
 class Served(NamedTuple):
@@ -101,12 +115,16 @@ class Call(ABC):
     seconds: float = math.inf
     media_type: str = JSON
 
-    def at_once(self, encoded: Encoded) -> Answer | None:
+    def reply(self, body: bytes | Sequence[bytes]) -> Reply:
+        """Return what is sent, in the answer's media type."""
+        return Reply(body, media_type=self.media_type)
+
+    def at_once(self, encoded: Encoded) -> Reply | None:
         """Return the answer as sent if it is small; otherwise it has to be written."""
         return None
 
     @abstractmethod
-    async def write(self, encoded: Encoded, turn: Lock) -> Answer:
+    async def write(self, encoded: Encoded, turn: Lock) -> Reply:
         """Return the answer as sent.
 
         Args:
@@ -121,24 +139,24 @@ class JSONCall(Call):
     def tree(self, encoded: Encoded) -> Any:
         """Return the answer as nested JSON, with the arrays, Records and Each of answer.py."""
 
-    def at_once(self, encoded: Encoded) -> Answer | None:
+    def at_once(self, encoded: Encoded) -> Reply | None:
         if not encoded.small:
             return None
         made = Encoded(encoded.preamble, list(encoded.items), encoded.usage)  # may raise Refused
-        return Answer([answer.whole(self.tree(made), self.request.encoding)])
+        return self.reply(answer.whole(self.tree(made), self.request.encoding))
 
     def pieces(self, encoded: Encoded) -> Iterator[bytes]:
         """Return the answer in pieces, end to end."""
         return answer.in_pieces(self.tree(encoded), self.request.encoding)
 
-    async def write(self, encoded: Encoded, turn: Lock) -> Answer:
-        return Answer(await answer.collect(self.pieces(encoded), turn))
+    async def write(self, encoded: Encoded, turn: Lock) -> Reply:
+        return self.reply(await answer.collect(self.pieces(encoded), turn))
 
 
 class Wording(Protocol):
     """How a dialect words a refusal."""
 
-    def __call__(self, refused: Refused, request_id: str, /) -> Problem: ...
+    def __call__(self, refused: Refused, request_id: str, /) -> Reply: ...
 
 
 class Sent(Protocol):

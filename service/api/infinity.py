@@ -17,7 +17,7 @@ import orjson
 from pydantic import Field
 
 from service.api import openai
-from service.api.dialect import JSONCall, Problem, Sent, Served, sentence
+from service.api.dialect import JSONCall, Reply, Sent, Served, sentence
 from service.api.inputs import (
     Ranking,
     Strings,
@@ -189,20 +189,20 @@ def models(name: str, tasks: Sequence[str], stats: Mapping[str, float]) -> bytes
     return orjson.dumps({"object": "list", "data": [model | more]})
 
 
-def problem(refused: Refused, request_id: str) -> Problem:
+def problem(refused: Refused, request_id: str) -> Reply:
     """Return a refusal as Infinity words it."""
     return _problem(refused, {"inputs": "input", "pooled": "dimensions"})
 
 
-def rerank_problem(refused: Refused, request_id: str) -> Problem:
+def rerank_problem(refused: Refused, request_id: str) -> Reply:
     """Return a refusal of POST /rerank, with the places in its own request."""
     return _problem(relocate(refused, "documents"), {})
 
 
-def _problem(refused: Refused, names: Mapping[str, str]) -> Problem:
+def _problem(refused: Refused, names: Mapping[str, str]) -> Reply:
     status = INFINITY.get(refused.code, refused.status)
     fault = {"message": sentence(refused, names), "type": None, "param": None, "code": status}
-    return Problem(status, orjson.dumps({"error": fault}), JSON)
+    return Reply(orjson.dumps({"error": fault}), status, media_type=JSON)
 
 
 def _model(name: str | None) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import orjson
 
-from service.api.dialect import JSONCall, Problem, Sent, Served, sentence
+from service.api.dialect import JSONCall, Reply, Sent, Served, sentence
 from service.api.inputs import Dimensions, TextsOrIds, items
 from service.encode.answer import JSON, Array, Each, Encoded
 from service.encode.request import Layout, Pooled, Request
@@ -109,7 +109,7 @@ def model(name: str, id: str) -> bytes:
     return orjson.dumps(_model(name))
 
 
-def problem(refused: Refused, request_id: str) -> Problem:
+def problem(refused: Refused, request_id: str) -> Reply:
     """Return a refusal as OpenAI's API words it."""
     status = OPENAI.get(refused.code, refused.status)
     fault = {
@@ -118,7 +118,7 @@ def problem(refused: Refused, request_id: str) -> Problem:
         "param": _param(refused),
         "code": CODES.get(refused.code, refused.code),
     }
-    return Problem(status, orjson.dumps({"error": fault}), JSON)
+    return Reply(orjson.dumps({"error": fault}), status, media_type=JSON)
 
 
 def _model(name: str) -> dict[str, Any]:

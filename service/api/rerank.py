@@ -11,7 +11,7 @@ from pydantic import Discriminator, Field, Tag
 from pydantic.types import FailFast
 from typing_extensions import TypeAliasType
 
-from service.api.dialect import Problem, Sent, Served, sentence
+from service.api.dialect import Reply, Sent, Served, sentence
 from service.api.inputs import Ranking, ranking_request, relocate
 from service.encode.answer import JSON, Each, Encoded
 from service.refusals import Refused
@@ -123,8 +123,8 @@ def _parse(body: bytes, served: Served, *, documents: bool) -> Reranking:
     )
 
 
-def problem(refused: Refused, request_id: str) -> Problem:
+def problem(refused: Refused, request_id: str) -> Reply:
     """Return a refusal that the clients of both can read."""
     told = sentence(relocate(refused, "documents"), {})
     body = orjson.dumps({"message": told, "detail": told, "code": refused.code})
-    return Problem(refused.status, body, JSON)
+    return Reply(body, refused.status, media_type=JSON)

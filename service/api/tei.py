@@ -14,7 +14,7 @@ import orjson
 from pydantic import Discriminator
 
 from model.text import tokenizer
-from service.api.dialect import JSONCall, Problem, Sent, Served, sentence
+from service.api.dialect import JSONCall, Reply, Sent, Served, sentence
 from service.api.inputs import (
     Batch,
     Dimensions,
@@ -211,11 +211,11 @@ def _model_type(own: Mapping[str, Any], classes: Sequence[str]) -> dict[str, Any
     return {"reranker" if "rerank" in own["tasks"] else "classifier": names}
 
 
-def problem(refused: Refused, request_id: str) -> Problem:
+def problem(refused: Refused, request_id: str) -> Reply:
     """Return a refusal as TEI words it."""
     kind = ERROR_TYPES.get(refused.code, OTHER_ERROR)
     body = orjson.dumps({"error": sentence(refused, NAMES), "error_type": kind})
-    return Problem(TEI.get(refused.code, refused.status), body, JSON)
+    return Reply(body, TEI.get(refused.code, refused.status), media_type=JSON)
 
 
 def side(truncate: bool | None, direction: Side | None) -> tokenizer.Cut:

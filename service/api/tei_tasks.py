@@ -13,7 +13,7 @@ from pydantic.types import FailFast
 from typing_extensions import TypeAliasType
 
 from service.api import infinity, tei
-from service.api.dialect import Call, JSONCall, Problem, Sent, Served
+from service.api.dialect import Call, JSONCall, Reply, Sent, Served
 from service.api.inputs import (
     Ranking,
     Strings,
@@ -194,7 +194,7 @@ def embed_sparse(body: bytes, sent: Sent, served: Served) -> SparseVectors:
     return SparseVectors(request=native)
 
 
-def rerank_problem(refused: Refused, request_id: str) -> Problem:
+def rerank_problem(refused: Refused, request_id: str) -> Reply:
     """Return a refusal of POST /rerank as TEI words it, with the places in its own request."""
     return tei.problem(relocate(refused, "texts"), request_id)
 

@@ -1,9 +1,9 @@
-"""One request on its way through the door, the time it may take, and the reply it gets."""
+"""One request on its way through the door, and the time it may take."""
 
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from service.api.dialect import Wording
@@ -109,31 +109,3 @@ class Asked:
         """Return the body, which from then on belongs to the caller alone."""
         body, self.body = self.body, b""
         return body
-
-
-class Reply:
-    """An answer.
-
-    Args:
-        body: the whole, or its pieces, each freed once its reader has taken it.
-    """
-
-    __slots__ = ("headers", "length", "pieces", "status")
-
-    def __init__(
-        self,
-        body: bytes | Sequence[bytes] = b"",
-        status: int = 200,
-        headers: Mapping[str, str] | None = None,
-        media_type: str | None = None,
-    ) -> None:
-        self.status = status
-        self.pieces = [body] if isinstance(body, bytes) else list(body)
-        self.length = sum(map(len, self.pieces))
-        self.headers = [(b"content-length", b"%d" % self.length)]
-        if media_type:
-            text = media_type.startswith("text/") and "charset=" not in media_type
-            kind = f"{media_type}; charset=utf-8" if text else media_type
-            self.headers.append((b"content-type", kind.encode("latin-1")))
-        for name, value in (headers or {}).items():
-            self.headers.append((name.lower().encode("latin-1"), value.encode("latin-1")))

@@ -24,9 +24,10 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from service.api import dialect
+from service.api.dialect import Reply
 from service.cluster import ingress
 from service.edge import gate, reading, rules
-from service.edge.asked import DEADLINE, Asked, Reply, seconds
+from service.edge.asked import DEADLINE, Asked, seconds
 from service.edge.encoding import Encoding
 from service.edge.gate import Gate
 from service.edge.handlers import Handlers, Scrape, Targets
@@ -273,15 +274,14 @@ class Door:
         record.refused = refused.code
         if refused.code == "internal":
             logger.error("request failed", exc_info=error, extra=record.names())
-        problem = say(refused, asked.request_id)
-        headers = dict(problem.headers)
+        reply = say(refused, asked.request_id)
         if refused.retry_after is not None:
-            headers["retry-after"] = str(refused.retry_after)
+            reply.add("retry-after", str(refused.retry_after))
         if refused.code == "unauthorized":
-            headers["www-authenticate"] = "Bearer"
+            reply.add("www-authenticate", "Bearer")
         if refused.code == "method_not_allowed":
-            headers["allow"] = self._routes.methods(asked.path)
-        return Reply(problem.body, problem.status, headers, problem.media_type)
+            reply.add("allow", self._routes.methods(asked.path))
+        return reply
 
     async def _send(self, asked: Asked, reply: Reply, scope: Scope, send: Send) -> None:
         """Send an answer piece by piece, each once its reader has taken the one before.

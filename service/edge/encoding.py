@@ -7,9 +7,9 @@ from functools import partial
 import orjson
 
 from service.api import dialect
-from service.api.dialect import Served
+from service.api.dialect import Reply, Served
 from service.api.operations import Operation
-from service.edge.asked import Asked, Reply, in_time
+from service.edge.asked import Asked, in_time
 from service.edge.reading import LARGE_BYTES, Beside
 from service.encode.answer import JSON
 from service.replica import Replica
@@ -67,11 +67,11 @@ class Encoding:
             encoded = await replica.gateway.encode(call.request, deadline, record)
             start = time.monotonic()
             try:
-                answer = call.at_once(encoded)
-                if answer is None:
-                    answer = await in_time(call.write(encoded, replica.writing), deadline)
+                reply = call.at_once(encoded)
+                if reply is None:
+                    reply = await in_time(call.write(encoded, replica.writing), deadline)
             finally:
                 record.took("serialize", start)
-            return Reply(answer.pieces, 200, answer.headers, call.media_type)
+            return reply
 
         return encode

@@ -11,12 +11,13 @@ from typing import Any, TypeVar
 import orjson
 
 from service.api import dialect, infinity, openai, tei
+from service.api.dialect import Reply
 from service.api.document import document
 from service.api.open_inference import call as open_inference
 from service.api.open_inference.inputs import describe_model
 from service.api.operations import PART, Operation
 from service.api.tei import DecodeRequest, TokenizeRequest
-from service.edge.asked import Asked, Reply, in_time, seconds
+from service.edge.asked import Asked, in_time, seconds
 from service.edge.encoding import Handler
 from service.edge.reading import Beside
 from service.encode.answer import JSON, collect

@@ -23,7 +23,7 @@ from typing_extensions import TypeAliasType
 from model.config import Mode, Side
 from model.maps.choices import Level
 from model.text.tokenizer import Truncate
-from service.api.dialect import Answer, JSONCall, Problem, Sent, Served, answer_type
+from service.api.dialect import JSONCall, Reply, Sent, Served, answer_type
 from service.api.native import tensor_file
 from service.api.native.heads import Attention, Gates, Integers, Patches, SweepField, swept
 from service.encode import answer
@@ -347,7 +347,7 @@ class NativeCall(JSONCall):
     def file(self, encoded: Encoded) -> Iterator[bytes]:
         """Return the answer as a file, in pieces."""
 
-    def at_once(self, encoded: Encoded) -> Answer | None:
+    def at_once(self, encoded: Encoded) -> Reply | None:
         return None if self.media_type == SAFETENSORS else super().at_once(encoded)
 
     def pieces(self, encoded: Encoded) -> Iterator[bytes]:
@@ -392,7 +392,6 @@ def layout(encoding: str, accept: str) -> Layout:
     return NUMBERS if accept == JSON and encoding == "json" else BYTES
 
 
-def problem(refused: Refused, request_id: str) -> Problem:
+def problem(refused: Refused, request_id: str) -> Reply:
     """Return a refusal in the form of RFC 9457."""
-    body = problem_details(refused, request_id)
-    return Problem(refused.status, body, MEDIA_TYPE)
+    return Reply(problem_details(refused, request_id), refused.status, media_type=MEDIA_TYPE)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from service.api.dialect import Answer, Call, Problem, Sent, Served
+from service.api.dialect import Call, Reply, Sent, Served
 from service.api.open_inference.inputs import EMBEDS, IDS, TEXT, TYPES, read_inputs
 from service.api.open_inference.tensors import (
     ATTENTION,
@@ -53,15 +53,17 @@ class Inference(Call):
     outputs: Mapping[str, bool]
     id: str | None
 
-    async def write(self, encoded: Encoded, turn: Lock) -> Answer:
+    async def write(self, encoded: Encoded, turn: Lock) -> Reply:
         """Return the answer as sent: JSON, then the bytes of any tensors."""
         items = await _items(encoded)
         pieces, data = write_answer(self.outputs, self.id, encoded.preamble["model"], items)
         head = await collect(pieces, turn)
         if self.media_type != OCTETS:
-            return Answer(head)
+            return self.reply(head)
         length = str(sum(map(len, head)))
-        return Answer([*head, *await collect(data, turn)], {INFERENCE_HEADER: length})
+        reply = self.reply([*head, *await collect(data, turn)])
+        reply.add(INFERENCE_HEADER, length)
+        return reply
 
 
 def parse(body: bytes, sent: Sent, served: Served) -> Inference:
@@ -106,12 +108,13 @@ def check_model(params: Mapping[str, str], name: str) -> None:
         raise Refused.at("model_not_found", "model", detail=detail)
 
 
-def problem(refused: Refused, request_id: str) -> Problem:
+def problem(refused: Refused, request_id: str) -> Reply:
     """Return a refusal as the protocol words it: code, place and fault, with tensors by name."""
     told = explain(refused, refused.faults, _where)
     if refused.code in TITLES:
         told = f"inputs: {TITLES[refused.code]}"
-    return Problem(status(refused.code), orjson.dumps({"error": f"{refused.code}: {told}"}), JSON)
+    body = orjson.dumps({"error": f"{refused.code}: {told}"})
+    return Reply(body, status(refused.code), media_type=JSON)
 
 
 def status(code: str) -> int:

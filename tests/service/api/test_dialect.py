@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
 
-from service.api.dialect import Problem, Served
+from service.api.dialect import Reply, Served
 from service.api.native import call as native
 from service.api.open_inference import call as inference_protocol
 from service.edge.asked import Asked
@@ -215,10 +215,10 @@ async def check(replica: Replica, decode: Decode, body: bytes) -> None:
         assert_worded(inference_protocol.problem(refused, "id"))
 
 
-def assert_worded(problem: Problem) -> None:
+def assert_worded(worded: Reply) -> None:
     """A refusal is small, and JSON, in every dialect."""
-    assert len(problem.body) <= 4096 and isinstance(json.loads(problem.body), dict)
-    assert problem.status in FAULTS
+    assert worded.length <= 4096 and isinstance(json.loads(worded.pieces[0]), dict)
+    assert worded.status in FAULTS
 
 
 @EVERY

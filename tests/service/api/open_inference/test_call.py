@@ -579,4 +579,4 @@ async def test_a_refusal_never_repeats_the_input() -> None:
     with pytest.raises(Exception) as raised:
         inference_protocol.parse(json.dumps(body).encode(), asked, Served("m", (), 6, 999, 9))
 
-    assert secret.encode() not in inference_protocol.problem(refusal(raised.value), "id").body
+    assert secret.encode() not in inference_protocol.problem(refusal(raised.value), "id").pieces[0]
