@@ -31,7 +31,7 @@ from service.edge.asked import DEADLINE, Asked, seconds
 from service.edge.encoding import Encoding
 from service.edge.gate import Gate
 from service.edge.handlers import Handlers, Scrape, Targets
-from service.edge.reading import Beside, Bodies
+from service.edge.reading import Bodies, BodyWorker
 from service.edge.routes import UNKNOWN, Routes, expected
 from service.edge.rules import Keys, RawHeaders, Rules
 from service.edge.transport import CLIENT, NOBODY, Client
@@ -74,9 +74,9 @@ class Door:
         *,
         fronted: bool = False,
     ) -> None:
-        settings, beside = replica.settings, Beside()
+        settings, worker = replica.settings, BodyWorker()
         self._replica, self._observer, self._fronted = replica, replica.observer, fronted
-        own, encoding = Handlers(replica, scrape, targets, beside), Encoding(replica, beside)
+        own, encoding = Handlers(replica, scrape, targets, worker), Encoding(replica, worker)
         self._routes = Routes(lambda row: (encoding if row.parse else own).handler(row))
         replica.metrics.expect(expected())
         self._ring = follow_keys(settings.api_keys, settings.api_keys_file)
@@ -84,7 +84,7 @@ class Door:
         self._keys, self._rules = Keys(settings, self._shared), Rules(settings)
         most = ingress.ongoing(settings)
         self.gate = Gate(tenants(self._shared), most)
-        self._bodies, self._cors = Bodies(settings, beside), _cors(settings.cors_origins)
+        self._bodies, self._cors = Bodies(settings, worker), _cors(settings.cors_origins)
         self._deadline, self._most_held = settings.deadline_seconds, settings.max_held_bytes
         self._longest = ingress.request_seconds(settings)
         self._told, self._proxies = settings.access_log_client, settings.trusted_proxies

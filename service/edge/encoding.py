@@ -10,7 +10,7 @@ from service.api import dialect
 from service.api.dialect import Reply, Served
 from service.api.operations import Operation
 from service.edge.asked import Asked, in_time
-from service.edge.reading import LARGE_BYTES, Beside
+from service.edge.reading import LARGE_BYTES, BodyWorker
 from service.encode.answer import JSON
 from service.replica import Replica
 
@@ -22,11 +22,11 @@ class Encoding:
     """Makes the encoding handlers of one replica.
 
     Args:
-        beside: where large bodies are parsed.
+        worker: where large bodies are parsed.
     """
 
-    def __init__(self, replica: Replica, beside: Beside) -> None:
-        self._replica, self._beside = replica, beside
+    def __init__(self, replica: Replica, worker: BodyWorker) -> None:
+        self._replica, self._worker = replica, worker
         settings, model = replica.settings, replica.lanes.model
         self._served = Served(
             replica.name,
@@ -53,7 +53,7 @@ class Encoding:
                     call = parse(body, asked, served)
                 else:
                     work = partial(parse, body, asked, served)
-                    call = await self._beside.run(len(body), work)
+                    call = await self._worker.run(len(body), work)
                     del work
                 del body
             finally:

@@ -19,7 +19,7 @@ from service.api.operations import PART, Operation
 from service.api.tei import DecodeRequest, TokenizeRequest
 from service.edge.asked import Asked, in_time, seconds
 from service.edge.encoding import Handler
-from service.edge.reading import Beside
+from service.edge.reading import BodyWorker
 from service.encode.answer import JSON, collect
 from service.observe.metrics import OPENMETRICS, TEXT
 from service.observe.record import Record
@@ -42,14 +42,14 @@ class Handlers:
     Args:
         scrape: the metrics of all replicas, as Prometheus text or, if asked, as OpenMetrics.
         targets: host:port of each replica; None where none has an address of its own.
-        beside: where large bodies are parsed.
+        worker: where large bodies are parsed.
     """
 
     def __init__(
-        self, replica: Replica, scrape: Scrape, targets: Targets | None, beside: Beside
+        self, replica: Replica, scrape: Scrape, targets: Targets | None, worker: BodyWorker
     ) -> None:
         self._replica, self._scrape, self._targets = replica, scrape, targets
-        self._beside = beside
+        self._worker = worker
 
     def handler(self, operation: Operation) -> Handler:
         """Return the handler of an operation, by its name in the table."""
@@ -221,7 +221,7 @@ class Handlers:
         """Return what a JSON body asks for."""
         dialect.check_type(asked.media_type, (JSON,))
         body = asked.take_body()
-        return await self._beside.run(len(body), partial(parse, body))
+        return await self._worker.run(len(body), partial(parse, body))
 
     def _deadline(self, asked: Asked) -> float:
         """Return when the answer is due, on time.monotonic's clock."""

@@ -31,7 +31,7 @@ TOO_LATE = f"the limit is {BODY_SECONDS:g} s for the whole body"
 LARGE_BYTES = 16 * KIB  # whatever fewer bytes hold takes a few ms at most
 
 
-class Beside:
+class BodyWorker:
     """One thread, apart from the event loop, for work on large bodies.
 
     Parsing a body keeps other threads waiting until it is done: several at once would keep the
@@ -39,7 +39,7 @@ class Beside:
     """
 
     def __init__(self) -> None:
-        self._thread = Thread("beside")
+        self._thread = Thread("bodies")
 
     async def run(self, size: int, work: Callable[[], Result]) -> Result:
         """Return the result of work on a body of so many bytes."""
@@ -51,9 +51,9 @@ class Beside:
 class Bodies:
     """Reads the bodies of requests."""
 
-    def __init__(self, settings: Settings, beside: Beside) -> None:
+    def __init__(self, settings: Settings, worker: BodyWorker) -> None:
         self._json, self._binary = settings.max_body_bytes, settings.max_binary_body_bytes
-        self._bounds, self._beside = body.Bounds.of(settings), beside
+        self._bounds, self._worker = body.Bounds.of(settings), worker
 
     async def read(self, asked: Asked, receive: Receive) -> bytes:
         """Return the whole body; one that is too large is not read to its end.
@@ -76,7 +76,7 @@ class Bodies:
         if len(content) <= LARGE_BYTES:
             wrong = self._check(asked, content)
         else:
-            wrong = await self._beside.run(len(content), partial(self._check, asked, content))
+            wrong = await self._worker.run(len(content), partial(self._check, asked, content))
         if wrong:
             raise self._refused(wrong)
         return content
