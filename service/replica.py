@@ -14,7 +14,6 @@ from service.api.teaching.lessons import Lessons
 from service.api.vocabulary import Vocabulary
 from service.encode.admission import Admission
 from service.encode.answer import Identity
-from service.encode.aside import Aside
 from service.encode.encoding import Encodings
 from service.encode.gateway import Ending, Gateway
 from service.encode.inputs import Reader
@@ -23,6 +22,7 @@ from service.encode.maxsim import Maxsims
 from service.encode.plan import Planner
 from service.encode.price import cost, costs
 from service.encode.request import Encoding, Likeness, Maxsim
+from service.encode.worker import Worker
 from service.engine import machine, vitals
 from service.engine.batcher import Batcher
 from service.engine.fair.rotation import Lock
@@ -153,11 +153,11 @@ class Replica:
 
     def _gateway(self) -> Gateway:
         settings, model = self.settings, self.lanes.model
-        aside, config = self.admission.endings, model.config
+        worker, config = self.admission.endings, model.config
         endings: dict[type, Ending] = {
             Encoding: Encodings(config),
-            Likeness: Likenesses(model.pooling, config.width, aside),
-            Maxsim: Maxsims(aside),
+            Likeness: Likenesses(model.pooling, config.width, worker),
+            Maxsim: Maxsims(worker),
         }
         planner = Planner(self.name, model, self.reader, settings)
         known = planner, self.admission, settings, self.metrics
@@ -255,7 +255,7 @@ class Replica:
         }
 
 
-def _reader(settings: Settings, model: Model, aside: Aside) -> Reader:
+def _reader(settings: Settings, model: Model, worker: Worker) -> Reader:
     """Make what reads inputs, within the model's positions."""
     machine.positions(settings, model.config)
     machine.filled(settings, model.task_head)
@@ -266,7 +266,7 @@ def _reader(settings: Settings, model: Model, aside: Aside) -> Reader:
         settings.max_text_characters,
         settings.max_embedding,
         model.prompts,
-        aside,
+        worker,
     )
 
 

@@ -132,7 +132,7 @@ ROWS = (
         "readers_cut_off_total",
     ),
     Row(
-        "encode.aside.MOST_WAITING",
+        "encode.worker.MOST_WAITING",
         "overloaded",
         "requests for work outside the model, of a kind",
         'shed_total{reason="queue_full"}',

@@ -16,8 +16,8 @@ import pytest
 from service.api.teaching.lessons import Lessons
 from service.api.vocabulary import Vocabulary
 from service.encode.admission import Admission
-from service.encode.aside import Aside
 from service.encode.inputs import Reader
+from service.encode.worker import Worker
 from service.engine.batcher import Batcher
 from service.engine.fair.queue import Queue
 from service.engine.speed import Speed
@@ -86,10 +86,10 @@ def slow_down(monkeypatch: pytest.MonkeyPatch, batcher: Batcher[Any, Any]) -> No
 
 
 @asynccontextmanager
-async def occupied(aside: Aside) -> AsyncIterator[threading.Event]:
-    """Hold the thread of work aside until the event is set, or the block ends."""
+async def occupied(worker: Worker) -> AsyncIterator[threading.Event]:
+    """Hold the thread of a worker until the event is set, or the block ends."""
     gate = threading.Event()
-    held = asyncio.create_task(aside._thread.run(gate.wait))
+    held = asyncio.create_task(worker._thread.run(gate.wait))
     try:
         yield gate
     finally:

@@ -465,7 +465,7 @@ def test_ever_fewer_tests_reach_into_private_names() -> None:
     [
         "replica.batcher._queue = 1",
         "client._transport.app",
-        "monkeypatch.setattr(aside, '_most', 1)",
+        "monkeypatch.setattr(worker, '_most', 1)",
         "monkeypatch.delattr('service.encode.plan._names')",
         "from service.commands.convert import _jobs",
         "super()._run_once()",

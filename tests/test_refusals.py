@@ -21,9 +21,9 @@ from starlette.types import ASGIApp
 from model.loading.sentence_transformers import Prompts
 from model.pooling import Pooling
 from service.edge import reading
-from service.encode.aside import Aside
 from service.encode.likeness import Likenesses
 from service.encode.request import Likeness
+from service.encode.worker import Worker
 from service.keys import Key
 from service.refusals import REFUSALS
 from service.replica import Replica
@@ -100,7 +100,7 @@ def state(replica: Replica, row: Row) -> Iterator[Replica]:
     if row.under == "broken":
         other.info = broken  # type: ignore[method-assign]
     if row.under == "pooled by the first token":
-        own = Likenesses(Pooling(("cls",), normalize=True), 384, Aside(1))
+        own = Likenesses(Pooling(("cls",), normalize=True), 384, Worker(1))
         other.gateway.endings = {**other.gateway.endings, Likeness: own}
     health.batches.fault = "wrong" if row.under == "known to be wrong" else None
     if row.code == "request_timeout":

@@ -10,7 +10,7 @@ import orjson
 
 from model.errors import SequenceTooLong
 from model.text.frame import Tokenized
-from service.encode.aside import Steps
+from service.encode.worker import Steps
 from service.observe.record import Record
 from service.refusals import Refused
 from service.settings import Settings
@@ -75,7 +75,7 @@ class Vocabulary:
         whole = [prompt + text for text in texts]
         self._admission.settle(record, sum(map(getsizeof, whole)))
         steps, characters = self._tokenize(whole, special), sum(map(len, whole))
-        tokenized = await self._reader.aside.run(steps, deadline, characters)
+        tokenized = await self._reader.worker.run(steps, deadline, characters)
         tokens = sum(len(one.token_ids) for one in tokenized)
         written = WRITTEN_BYTES * tokens + characters
         self._admission.reserve(record, arrays=TOKEN_BYTES * tokens, answers=written)
@@ -100,7 +100,7 @@ class Vocabulary:
             self._check_ids(ids, index)
         steps, size = self._decode(sequences, special), sum(map(len, sequences))
         self._admission.settle(record, ID_BYTES * size)
-        texts = await self._reader.aside.run(steps, deadline, size)
+        texts = await self._reader.worker.run(steps, deadline, size)
         held = sum(map(getsizeof, texts))
         self._admission.reserve(record, arrays=held, answers=held)
         return _listed(map(orjson.dumps, texts))

@@ -11,9 +11,9 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from service.encode.aside import Aside
 from service.encode.interventions import Course, Outcome
 from service.encode.request import Base64, Input
+from service.encode.worker import Worker
 from service.engine.batcher import Batcher
 from service.engine.fair.line import Timing
 from service.engine.fair.queue import DeadlinePassed, Overloaded
@@ -126,11 +126,11 @@ class Priced(Protocol):
 class Admission:
     """The one way to the model, for requests and for what the service asks of itself.
 
-    foresee       before a request is read, by an estimate: no time, or no room
-    read_aside    while it is read, if that takes long: too many characters wait already
-    hold          once it is read, by its price: too large, or no memory
-    run           by its works: no time, or no room in the queue
-    check         the last two, for a dry run
+    foresee         before a request is read, by an estimate: no time, or no room
+    read_in_worker  while it is read, if that takes long: too many characters wait already
+    hold            once it is read, by its price: too large, or no memory
+    run             by its works: no time, or no room in the queue
+    check           the last two, for a dry run
 
     Three counts are taken here for a request, and end with what they count: memory with the
     request, tokens with its reading, works that follow from others with the last of them. What
@@ -150,25 +150,25 @@ class Admission:
     ) -> None:
         self._batcher, self._metrics, self._dtype = batcher, metrics, dtype
         self._settings = settings
-        self.texts = Aside(settings.max_waiting_characters)
-        self.endings, self.lessons = Aside(settings.max_waiting_requests), Aside()
+        self.texts = Worker(settings.max_waiting_characters)
+        self.endings, self.lessons = Worker(settings.max_waiting_requests), Worker()
         self._coming = Counter[str]()  # tokens that are being read, by key
         self._following = list[tuple[str, int, float]]()  # of a key: tokens and their cost
 
-    def foresee(self, tokens: int, deadline: float, record: Record, *, aside: bool) -> None:
+    def foresee(self, tokens: int, deadline: float, record: Record, *, queued: bool) -> None:
         """Refuse what would most likely not be admitted, before more is done for it.
 
         While nothing waits, nothing is foreseen: a request that is alone may be long.
 
         Args:
             tokens: about how many it holds.
-            aside: whether its texts wait to be tokenized: it is foreseen behind others that do, and
-                the next behind it. What is read at once is checked in a moment, and waits for none.
+            queued: whether its texts wait to be tokenized: it is foreseen behind others that do,
+                and the next behind it. What is read at once is checked soon, and waits for none.
 
         Raises:
             Refused: others wait, and with this there is no time or no room.
         """
-        before = self._coming[record.key] if aside else 0
+        before = self._coming[record.key] if queued else 0
         following = any(more for _, more, _ in self._following)
         if not (before or following or self._batcher.waiting_requests):
             return
@@ -180,10 +180,10 @@ class Admission:
         except DeadlinePassed:
             raise Refused("deadline_exceeded") from None
 
-    async def read_aside(
+    async def read_in_worker(
         self, read: Callable[[], Awaitable[T]], tokens: int, held: int, record: Record
     ) -> T:
-        """Wait for inputs to be read aside; meanwhile they count as coming.
+        """Wait for inputs to be read in a thread; meanwhile they count as coming.
 
         Otherwise all requests that arrive meanwhile would pass on the room left for one.
 

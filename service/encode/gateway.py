@@ -6,7 +6,7 @@ those before it:
 
     request                      what is wanted, as plain values
     shown  answer  maps          what is answered, and how it is written
-    aside                        work that no lane does
+    worker                       work that no lane does
     inputs                       inputs -> sequences
     indices                      what a request names -> numbers
     interventions  tasks
@@ -87,11 +87,11 @@ class Gateway:
         ending.check(request)
         inputs = request.inputs
         tokens, characters = self._estimate.tokens(inputs)
-        aside = characters >= THREAD_CHARACTERS
-        self._admission.foresee(tokens, deadline, record, aside=aside)
-        if aside:
+        queued = characters >= THREAD_CHARACTERS
+        self._admission.foresee(tokens, deadline, record, queued=queued)
+        if queued:
             read = partial(self._planner.plan, request, deadline, record)
-            plan = await self._admission.read_aside(read, tokens, held(inputs), record)
+            plan = await self._admission.read_in_worker(read, tokens, held(inputs), record)
         else:
             plan = await self._planner.plan(request, deadline, record)
         self._estimate.learn(inputs, plan.works)

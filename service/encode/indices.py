@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from model.maps.units import Units
-from service.encode.aside import Steps
 from service.encode.request import MOST_WORD, Attention, Gate, Input, Patch, Sweep
+from service.encode.worker import Steps
 from service.engine.work import Work
 from service.refusals import Refused
 

@@ -18,8 +18,8 @@ from model.loading.sentence_transformers import Prompts
 from model.text.frame import Role, Tokenized
 from model.text.pieces import exhaust
 from model.text.tokenizer import Cut, Tokenizer, Truncate
-from service.encode.aside import Aside
 from service.encode.request import Base64, Documents, Input
+from service.encode.worker import Worker
 from service.engine.work import Outputs, Work
 from service.observe.record import Record
 from service.refusals import Refused
@@ -47,7 +47,7 @@ class Reader:
         max_characters: longest text, before tokenizing.
         max_embedding: largest number in embeddings, either sign.
         prompts: the checkpoint's.
-        aside: where texts of more than a few characters are tokenized.
+        worker: where texts of more than a few characters are tokenized.
     """
 
     tokenizer: Tokenizer
@@ -56,7 +56,7 @@ class Reader:
     max_characters: int
     max_embedding: float
     prompts: Prompts
-    aside: Aside
+    worker: Worker
 
     async def read(
         self,
@@ -120,7 +120,7 @@ class Reader:
             if characters < THREAD_CHARACTERS:
                 tokenized = exhaust(reading)
             else:
-                tokenized = await self.aside.run(reading, deadline, characters)
+                tokenized = await self.worker.run(reading, deadline, characters)
         except SequenceTooLong as error:
             _refuse_length(error.length + added, limit, texts[error.index])
         rest = iter(tokenized)

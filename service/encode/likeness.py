@@ -14,11 +14,11 @@ from model.maps.units import Units
 from model.pooling import Pooling
 from model.similarity import BLOCK_CELLS, Linear, NotLinear, Side, Strongest
 from service.encode.answer import Array, Item
-from service.encode.aside import Aside, Steps
 from service.encode.interventions import Outcome, changed
 from service.encode.plan import Plan
 from service.encode.price import DOUBLE, HALF, SINGLE, Offer, Price, number
 from service.encode.request import Likeness, Part, Request
+from service.encode.worker import Steps, Worker
 from service.engine.work import Result
 from service.refusals import Refused
 
@@ -38,11 +38,11 @@ class Likenesses:
     Args:
         pooling: the checkpoint's own.
         width: of a token's vector.
-        aside: where the arithmetic is done.
+        worker: where the arithmetic is done.
     """
 
-    def __init__(self, pooling: Pooling, width: int, aside: Aside) -> None:
-        self._width, self._aside, self._reason = width, aside, ""
+    def __init__(self, pooling: Pooling, width: int, worker: Worker) -> None:
+        self._width, self._worker, self._reason = width, worker, ""
         self._linear: Linear | None = None
         try:
             self._linear = Linear(pooling)
@@ -108,7 +108,7 @@ class Likenesses:
             steps = _explained(self._linear, request, plan, results)
         else:
             raise RuntimeError("a comparison that was refused: this is a bug")
-        left, *right = await self._aside.run(steps, deadline)
+        left, *right = await self._worker.run(steps, deadline)
         if not copies or plan.course is None:
             return [left, *right]
         heads = plan.course.heads

@@ -10,11 +10,11 @@ import torch
 
 from model.task_heads import Vectors, match
 from service.encode.answer import Array, Item
-from service.encode.aside import Aside, Steps
 from service.encode.interventions import Outcome
 from service.encode.plan import Plan
 from service.encode.price import DOUBLE, SINGLE, Offer, Price
 from service.encode.request import Part, Request
+from service.encode.worker import Steps, Worker
 from service.engine.work import Result
 
 INDEX = 4  # bytes of the number of a token
@@ -26,11 +26,11 @@ class Maxsims:
     """Ends requests with the scores of documents.
 
     Args:
-        aside: where the arithmetic is done.
+        worker: where the arithmetic is done.
     """
 
-    def __init__(self, aside: Aside) -> None:
-        self._aside = aside
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
 
     def check(self, request: Request) -> None:
         """Let every request pass."""
@@ -63,7 +63,7 @@ class Maxsims:
         Raises:
             Refused: it is not done in time.
         """
-        return await self._aside.run(_scored(plan, outcome.inputs), deadline)
+        return await self._worker.run(_scored(plan, outcome.inputs), deadline)
 
 
 def _scored(plan: Plan, results: Sequence[Result]) -> Steps[list[Item]]:

@@ -291,7 +291,7 @@ class Planner:
         characters = sum(map(len, texts)) + sum(len(row) for row in rows if isinstance(row, str))
         if characters < THREAD_CHARACTERS:
             return exhaust(reading)
-        return await self._reader.aside.run(reading, deadline, characters)
+        return await self._reader.worker.run(reading, deadline, characters)
 
     def _selection(
         self, attention: Attention, heads: Heads, index: int, source: Work, named: Named

@@ -15,10 +15,10 @@ from service.api.teaching.mechanism import Mixture, attend, read
 from service.api.teaching.request import ATTEND, ExplainRequest
 from service.encode import answer
 from service.encode.admission import Admission
-from service.encode.aside import once
 from service.encode.inputs import Reader
 from service.encode.price import SINGLE, Offer, Price
 from service.encode.request import Layout, Part
+from service.encode.worker import once
 from service.engine.work import Outputs, Work
 from service.observe.record import Record
 from service.refusals import Refused
@@ -46,7 +46,7 @@ class Lessons:
         plain: bool = True,
     ) -> None:
         self._head, self._reader, self._most_bytes, self._plain = head, reader, most_bytes, plain
-        self._admission, self._aside = admission, admission.lessons
+        self._admission, self._worker = admission, admission.lessons
 
     def read_attend(self, body: bytes) -> Mixture:
         """Read a request of POST /v1/attend.
@@ -70,7 +70,7 @@ class Lessons:
             Refused: what service/refusals.py gives a status.
         """
         self._admission.hold(mixture.price, record, mixture.given)
-        return answer.in_pieces(await self._aside.run(once(partial(attend, mixture)), deadline))
+        return answer.in_pieces(await self._worker.run(once(partial(attend, mixture)), deadline))
 
     async def explain(
         self, request: ExplainRequest, deadline: float, record: Record

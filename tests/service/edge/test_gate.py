@@ -607,7 +607,7 @@ async def test_what_serves_one_at_a_time_knows_whose_a_request_is(
     served: Callable[..., Connected], replica: Replica
 ) -> None:
     """Of long texts to be tokenized another key's only one is done before the third of a flood."""
-    aside, order, text = replica.reader.aside, list[str](), "well " * 50_000
+    worker, order, text = replica.reader.worker, list[str](), "well " * 50_000
 
     async def ask(client: httpx.AsyncClient, key: str) -> None:
         answer = await client.post(
@@ -619,9 +619,9 @@ async def test_what_serves_one_at_a_time_knows_whose_a_request_is(
         order.append(key)
 
     async with served(api_keys=HELD) as client:
-        async with occupied(aside):
+        async with occupied(worker):
             asked = [asyncio.create_task(ask(client, key)) for key in (A, A, A, A, A, B)]
-            while aside.waiting < len(text) * len(asked):
+            while worker.waiting < len(text) * len(asked):
                 await asyncio.sleep(0)
             await asyncio.sleep(0)  # the last one counted stands in its line
         await asyncio.gather(*asked)

@@ -67,7 +67,7 @@ async def test_what_would_be_late_behind_others_is_foreseen() -> None:
     batcher = entrance._batcher
 
     def foresee(tokens: int, deadline: float) -> None:
-        entrance.foresee(tokens, deadline, record, aside=False)
+        entrance.foresee(tokens, deadline, record, queued=False)
 
     foresee(5000, 1.0)
     running = asyncio.create_task(batcher.submit([outcome(500, 500)], 1e9))
@@ -93,7 +93,7 @@ async def test_a_request_in_its_last_step_keeps_none_from_being_alone() -> None:
     running = asyncio.create_task(entrance.run(works, 1e9, Record("r"), course=course))
     await asyncio.sleep(0)
 
-    entrance.foresee(5000, 1.0, Record("s"), aside=False)
+    entrance.foresee(5000, 1.0, Record("s"), queued=False)
     gate.set()
     (answered, _) = await running
 
@@ -104,16 +104,16 @@ async def test_what_is_read_already_counts_for_what_comes_behind_it() -> None:
     """Of its own key; what was read is counted where it waits, and what gave up nowhere."""
     entrance, read = admission(asyncio.Event()), asyncio.Event()
     record, other = Record("r", key="a"), Record("r", key="b")
-    reading = asyncio.create_task(entrance.read_aside(read.wait, 601, 0, Record("r", key="a")))
+    reading = asyncio.create_task(entrance.read_in_worker(read.wait, 601, 0, Record("r", key="a")))
     await asyncio.sleep(0)
 
-    entrance.foresee(398, 1.0, record, aside=True)
-    entrance.foresee(5000, 1.0, record, aside=False)  # what is read at once waits for none
-    entrance.foresee(5000, 1.0, other, aside=True)
+    entrance.foresee(398, 1.0, record, queued=True)
+    entrance.foresee(5000, 1.0, record, queued=False)  # what is read at once waits for none
+    entrance.foresee(5000, 1.0, other, queued=True)
     with pytest.raises(Refused, match="overloaded"):
-        entrance.foresee(401, 1.0, record, aside=True)
+        entrance.foresee(401, 1.0, record, queued=True)
     reading.cancel()
     await asyncio.wait([reading])
-    entrance.foresee(5000, 1.0, record, aside=True)
+    entrance.foresee(5000, 1.0, record, queued=True)
 
     assert record.shed == "deadline"

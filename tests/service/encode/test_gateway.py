@@ -134,7 +134,7 @@ async def test_a_small_request_is_not_refused_for_a_large_one_that_is_read(
     headers = {"x-headlight-deadline-ms": str(max(100, int(seconds * 500)))}
 
     reading = asyncio.create_task(client.post("/v1/encode", json=large))
-    await until(lambda: replica.reader.aside.waiting > 0)
+    await until(lambda: replica.reader.worker.waiting > 0)
     small = await client.post("/v1/encode", json=DOG, headers=headers)
     assert not reading.done()
 

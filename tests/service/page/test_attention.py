@@ -15,9 +15,9 @@ from transformers import AutoTokenizer, BertConfig, BertModel
 
 from model.pooling import Pooling
 from service import keys
-from service.encode.aside import Aside
 from service.encode.likeness import Likenesses
 from service.encode.request import Likeness
+from service.encode.worker import Worker
 from service.engine.weights import BUNDLED, locate
 from service.replica import Replica
 from service.settings import Settings
@@ -364,7 +364,7 @@ async def test_a_score_that_is_no_sum_of_words_stands_alone(
 ) -> None:
     """With the service's reason in place of the matrix."""
     gateway, endings = replica.gateway, replica.gateway.endings
-    largest = Likenesses(Pooling(("max",), normalize=True), 384, Aside(1))
+    largest = Likenesses(Pooling(("max",), normalize=True), 384, Worker(1))
     gateway.endings = {**endings, Likeness: largest}
     try:
         await ask(browser, address, "All is well", "Well done")

@@ -17,7 +17,7 @@ from model.pooling import Pooling
 from service.api import questions
 from service.api.dialect import Served
 from service.edge.asked import Asked
-from service.encode import aside, likeness
+from service.encode import likeness, worker
 from service.encode.answer import PIECE_BYTES, Encoded, Item
 from service.encode.likeness import Likenesses
 from service.encode.request import Likeness
@@ -192,7 +192,7 @@ async def test_what_is_no_sum_is_refused_but_for_its_score(replica: Replica) -> 
     """With what is answered instead, before any work."""
     client, gateway = connected(application(replica)), replica.gateway
     endings = gateway.endings
-    largest = Likenesses(Pooling(("max",), normalize=True), 384, aside.Aside(1))
+    largest = Likenesses(Pooling(("max",), normalize=True), 384, worker.Worker(1))
     gateway.endings = {**endings, Likeness: largest}
     try:
         body = {"left": DOG, "right": [CAT]}

@@ -12,7 +12,7 @@ import torch
 from model.lessons import mix, score, weigh
 from service.api.teaching.mechanism import attend, read
 from service.api.teaching.request import ATTEND
-from service.encode import aside
+from service.encode import worker
 from service.replica import Replica
 from tests.seams import occupied
 
@@ -247,7 +247,7 @@ async def test_requests_take_turns_and_too_many_are_refused(
 ) -> None:
     """Who gives up is out of the way when the thread is, and not before."""
     soon = {"x-headlight-deadline-ms": "50"}
-    waits, count = replica.admission.lessons, aside.MOST_WAITING
+    waits, count = replica.admission.lessons, worker.MOST_WAITING
     async with occupied(waits):
         late = await client.post(ROUTE, json=WELL, headers=soon)
         waiting = [asyncio.create_task(client.post(ROUTE, json=WELL)) for _ in range(count - 1)]

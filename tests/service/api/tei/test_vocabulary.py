@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from service.encode.answer import PIECE_BYTES
-from service.encode.aside import Aside
+from service.encode.worker import Worker
 from service.memory import PROCESS
 from service.observe.record import Record
 from service.replica import Replica
@@ -26,14 +26,14 @@ ASKED = {"ids": [101, 2035, 102]}
 async def test_many_who_want_tokens_wait_their_turn(replica: Replica) -> None:
     """So many characters and ids may wait, and not beyond their deadline."""
     short = {"x-headlight-deadline-ms": "200"}
-    aside = Aside(5 * len(ASKED["ids"]))
-    reader = replace(replica.reader, aside=aside)
+    worker = Worker(5 * len(ASKED["ids"]))
+    reader = replace(replica.reader, worker=worker)
     async with connected(application(under(replica, reader))) as client:
-        async with occupied(aside):
+        async with occupied(worker):
             asking = (client.post("/decode", json=ASKED, headers=short) for _ in range(6))
             answers = await asyncio.gather(*asking)
             late = await client.post("/decode", json=ASKED)
-        while aside.waiting:
+        while worker.waiting:
             await asyncio.sleep(0.01)
         again = await client.post("/decode", json=ASKED)
 

@@ -17,7 +17,7 @@ SHARE = 2  # a key may have this many times the room that is left
 MOST_WAITING = 16  # requests at once, where they are counted; what they ask for waits in memory
 
 
-class Aside:
+class Worker:
     """One queue for work of one kind; who waits takes turns, a step each, and so do keys.
 
     Where there are several, one alone has two thirds of the room, so that another finds some; two
@@ -32,7 +32,7 @@ class Aside:
     def __init__(self, most: int = MOST_WAITING) -> None:
         self._most, self.waiting = most, 0
         self._own = Counter[str]()  # by key
-        self._thread = Thread("aside")
+        self._thread = Thread("worker")
 
     async def run(self, steps: Steps[Result], deadline: float, size: int = 1) -> Result:
         """Wait for all steps.

@@ -9,7 +9,7 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from service.encode.aside import Aside, once
+from service.encode.worker import Worker, once
 from service.engine.fair.rotation import OWNER
 from service.refusals import Refused
 from service.replica import Replica
@@ -32,14 +32,14 @@ def steps(name: str, count: int, taken: list[str]) -> Generator[None, None, str]
 
 async def test_who_waits_takes_turns_step_by_step() -> None:
     """So little work is done before much work that came first."""
-    aside, taken = Aside(), list[str]()
+    worker, taken = Worker(), list[str]()
     deadline = time.monotonic() + FAR
-    async with occupied(aside):
+    async with occupied(worker):
         both = asyncio.gather(
-            aside.run(steps("much", 7, taken), deadline),
-            aside.run(steps("little", 2, taken), deadline),
+            worker.run(steps("much", 7, taken), deadline),
+            worker.run(steps("little", 2, taken), deadline),
         )
-        while aside.waiting < 2:
+        while worker.waiting < 2:
             await asyncio.sleep(0)
 
     assert await both == ["much", "little"]
@@ -48,7 +48,7 @@ async def test_who_waits_takes_turns_step_by_step() -> None:
 
 async def test_who_gives_up_leaves_after_the_step_that_runs() -> None:
     """The thread cannot be stopped, so its place is taken until then; no later step is taken."""
-    aside, taken = Aside(1), list[str]()
+    worker, taken = Worker(1), list[str]()
     gate, began = threading.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -60,40 +60,41 @@ async def test_who_gives_up_leaves_after_the_step_that_runs() -> None:
         taken.append("second")
         return "done"
 
-    asking = asyncio.create_task(aside.run(slow(), time.monotonic() + FAR))
+    asking = asyncio.create_task(worker.run(slow(), time.monotonic() + FAR))
     await began.wait()
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
     with pytest.raises(Refused, match="overloaded"):
-        await aside.run(once(lambda: "other"), time.monotonic() + FAR)
+        await worker.run(once(lambda: "other"), time.monotonic() + FAR)
     gate.set()
-    while aside.waiting:
+    while worker.waiting:
         await asyncio.sleep(0)
 
-    assert await aside.run(once(lambda: "other"), time.monotonic() + FAR) == "other"
+    assert await worker.run(once(lambda: "other"), time.monotonic() + FAR) == "other"
     assert taken == ["first"]
 
 
 async def test_of_several_keys_none_takes_all_the_room() -> None:
     """One alone has two thirds of it, and the next finds some."""
-    aside = Aside(12)
+    worker = Worker(12)
     deadline, asked = time.monotonic() + FAR, list[asyncio.Task[str]]()
 
     async def come(owner: str, count: int) -> int:
         """How many of so many requests of a key find room."""
         OWNER.set(owner)
-        came = [asyncio.create_task(aside.run(once(lambda: owner), deadline)) for _ in range(count)]
+        runs = (worker.run(once(lambda: owner), deadline) for _ in range(count))
+        came = [asyncio.create_task(run) for run in runs]
         await asyncio.sleep(0)
         asked.extend(came)
         return sum(not task.done() for task in came)
 
     for _ in range(2):  # what is done takes no room from its key
-        async with occupied(aside):
+        async with occupied(worker):
             rooms = [await asyncio.create_task(come(owner, 12)) for owner in "ab"]
         await asyncio.gather(*asked, return_exceptions=True)
         assert rooms == [8, 3]
-        while aside.waiting:
+        while worker.waiting:
             await asyncio.sleep(0)
 
 
@@ -111,12 +112,12 @@ async def test_characters_that_wait_to_be_tokenized_are_bounded(
     replica: Replica, path: str, body: object
 ) -> None:
     """On every route; a short text is not held up."""
-    aside = Aside(10_000)
-    reader = replace(replica.reader, aside=aside)
+    worker = Worker(10_000)
+    reader = replace(replica.reader, worker=worker)
     async with connected(application(under(replica, reader))) as client:
-        async with occupied(aside):
+        async with occupied(worker):
             first = asyncio.create_task(client.post("/embed", json={"inputs": LONG["inputs"]}))
-            while not aside.waiting:
+            while not worker.waiting:
                 await asyncio.sleep(0)
             second = await client.post(path, json=body)
             short = await client.post("/v1/encode", json={"inputs": ["All is well"]})
