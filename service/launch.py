@@ -77,7 +77,7 @@ def running(settings: Settings, say: Say) -> Iterator[str]:
         stack.enter_context(deployed(settings, say, lines.path if lines else None))
         if frontend:
             stack.callback(frontend.refuse, ingress.shutdown_seconds(settings))
-        with progress.told(say, lambda: "/ready does not answer 200 yet"):
+        with progress.reported(say, lambda: "/ready does not answer 200 yet"):
             network.wait_until_ready(settings.host, settings.port)
         try:
             if lines:
@@ -128,7 +128,7 @@ def own_ray(settings: Settings, say: Say) -> Iterator[Path]:
         import ray
 
         try:
-            with our_sigterm(), progress.told(say, lambda: "Ray has not started yet"):
+            with our_sigterm(), progress.reported(say, lambda: "Ray has not started yet"):
                 start_ray(settings, run, cores)
             yield run
         finally:
@@ -174,7 +174,7 @@ def cluster(settings: Settings, say: Say) -> Iterator[None]:
 
     with workspace.quiet(Path(os.devnull)):
         try:
-            with our_sigterm(), progress.told(say, lambda: "the cluster has not answered yet"):
+            with our_sigterm(), progress.reported(say, lambda: "the cluster has not answered yet"):
                 warnings = join(settings)
             for warning in warnings:
                 say(warning)
@@ -218,11 +218,11 @@ def deployed(settings: Settings, say: Say, lines: Path | None) -> Iterator[None]
     from service.preflight.cluster import CHECKS, joined
 
     require(run("serve", CHECKS, settings, joined(settings.host)))
-    with progress.told(say, lambda: "Ray Serve has not started yet"):
+    with progress.reported(say, lambda: "Ray Serve has not started yet"):
         start_serve(settings)
     patience: float = GIVEN_UP_SECONDS
     try:
-        with progress.told(say, awaited):
+        with progress.reported(say, awaited):
             deploy(settings, lines)
         patience = ingress.shutdown_seconds(settings) + STOP_SECONDS
         yield

@@ -14,7 +14,7 @@ class StartFailed(Exception):
 
 
 @contextmanager
-def told(
+def reported(
     say: Callable[[str], None], cause: Callable[[], str], period: float = PERIOD_SECONDS
 ) -> Iterator[None]:
     """Say every `period` seconds what the block waits for, while it runs.

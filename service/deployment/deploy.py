@@ -46,7 +46,7 @@ def prepare(path: Path, address: str, wait: float, say: Callable[[str], None]) -
     """
     document, ours = _read(path)
     cluster = Dashboard(address)
-    with progress.told(say, lambda: f"Ray's dashboard at {address} does not answer yet"):
+    with progress.reported(say, lambda: f"Ray's dashboard at {address} does not answer yet"):
         before = _first(cluster, time.monotonic() + min(wait, START_SECONDS))
     if faults := _unfit(document, ours, cluster, before):
         raise Ended("refused", "\n".join(str(document.locate(fault)) for fault in faults))
@@ -103,7 +103,7 @@ class Prepared:
         removed, began = list(self.plan.removed), time.monotonic()
         try:
             self.cluster.deploy(self.body)
-            with progress.told(say, self._progress):
+            with progress.reported(say, self._progress):
                 text = self._done(removed, began + wait)
         except Unreachable as error:
             raise Ended("failed", f"{error}; the cluster may have taken the file") from error
