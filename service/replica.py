@@ -214,7 +214,7 @@ class Replica:
             "prompts": sorted(model.prompts.texts),
             "default_prompt_name": model.prompts.default,
             "device": self.device,
-            **({"certificate": certificate.told()} if certificate else {}),
+            **({"certificate": certificate.facts()} if certificate else {}),
             "limits": self._limits(),
             "versions": {"headlight": version("headlight"), "torch": torch.__version__},
         }

@@ -37,7 +37,7 @@ class Certificate:
     texts: int
     bound: float
 
-    def told(self) -> dict[str, float]:
+    def facts(self) -> dict[str, float]:
         """Return what GET /info says of it, to six places."""
         return {name: round(value, 6) for name, value in asdict(self).items()}
 

@@ -242,7 +242,7 @@ def _certified(model: Model, plain: Model, held: Sequence[str]) -> Certificate:
         found = certify(model, plain, held)
     except TooFar as error:
         raise NotTrustworthy(str(error)) from error
-    logger.info("int8 certified", extra=found.told())
+    logger.info("int8 certified", extra=found.facts())
     return found
 
 
