@@ -264,7 +264,7 @@ def explain(refused: Refused, faults: Sequence[Fault], where: Callable[[Loc], st
     """
     kind, facts = REFUSALS[refused.code], refused.facts
     numbers = refused.detail or (kind.detail.format(**facts) if facts else "")
-    each = [_told(where(f.loc), f.detail or numbers, f.code) for f in faults[:MOST_DETAILS]]
+    each = [_word_fault(where(f.loc), f.detail or numbers, f.code) for f in faults[:MOST_DETAILS]]
     told = [*dict.fromkeys(each)] or [kind.title, ended(capitalised(numbers))]
     if len(faults) > MOST_DETAILS:
         told.append(f"The errors name {len(faults) - MOST_DETAILS} more.")
@@ -275,7 +275,7 @@ def explain(refused: Refused, faults: Sequence[Fault], where: Callable[[Loc], st
     return " ".join(filter(None, told))
 
 
-def _told(where: str, detail: str, code: str) -> str:
+def _word_fault(where: str, detail: str, code: str) -> str:
     """Word one fault; if no detail is known, by the title of its kind."""
     title = REFUSALS[code].title
     if not detail:

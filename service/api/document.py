@@ -85,12 +85,12 @@ def _schemas() -> tuple[Schemas, dict[str, Any]]:
     schemas, definitions = TypeAdapter.json_schemas(
         [(kind, "validation", TypeAdapter(kind)) for kind in kinds], ref_template=REF + "{model}"
     )
-    answers = {name: _answer(name, told) for name, told in _told()["schemas"].items()}
+    answers = {name: _answer(name, told) for name, told in _load_answers()["schemas"].items()}
     return {kind: schema for (kind, _), schema in schemas.items()}, definitions["$defs"] | answers
 
 
 @cache
-def _told() -> dict[str, Any]:
+def _load_answers() -> dict[str, Any]:
     told: dict[str, Any] = yaml.safe_load(
         files("service.api").joinpath("answers.yaml").read_bytes()
     )
@@ -130,7 +130,7 @@ def _value(kind: str, sentence: str, *examples: Any) -> dict[str, Any]:
 
 def _kind(kind: str) -> dict[str, Any]:
     """Return the schema of a kind, written as the top of answers.yaml says."""
-    named = _told()["kinds"].get(kind, kind)
+    named = _load_answers()["kinds"].get(kind, kind)
     if isinstance(named, dict):
         return {**named}
     if kind in WORDS:

@@ -212,7 +212,7 @@ def _model(name: str | None) -> str | None:
 
 def _ended(encoded: Encoded) -> dict[str, Any]:
     """Return the fields that end an answer."""
-    return {"model": encoded.preamble["model"], "usage": openai.told(encoded), **_stamp()}
+    return {"model": encoded.preamble["model"], "usage": openai.count_usage(encoded), **_stamp()}
 
 
 def _stamp() -> dict[str, Any]:

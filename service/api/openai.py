@@ -49,7 +49,7 @@ class Embeddings(JSONCall):
             {"object": "embedding", "index": index, "embedding": self._written(item.pooled)}
             for index, item in enumerate(encoded.items)
         )
-        model, usage = encoded.preamble["model"], told(encoded)
+        model, usage = encoded.preamble["model"], count_usage(encoded)
         return {"object": "list", "data": data, "model": model, "usage": usage, **self.added()}
 
     def added(self) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def parse(body: bytes, sent: Sent, served: Served) -> Embeddings:
     return Embeddings(request=native)
 
 
-def told(encoded: Encoded) -> dict[str, int]:
+def count_usage(encoded: Encoded) -> dict[str, int]:
     """Return a request's usage."""
     tokens = encoded.usage["tokens"]
     return {"prompt_tokens": tokens, "total_tokens": tokens}

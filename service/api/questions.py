@@ -214,7 +214,7 @@ class Comparison(native.NativeCall):
 
     def tree(self, encoded: Encoded) -> dict[str, Any]:
         one, *others = encoded.items
-        return self._told(encoded, one, Each(map(self._tree, others)))
+        return self._with_facts(encoded, one, Each(map(self._tree, others)))
 
     def file(self, encoded: Encoded) -> Iterator[bytes]:
         one, *others = encoded.items
@@ -223,9 +223,11 @@ class Comparison(native.NativeCall):
             for place, item in enumerate(others)
             for name, array in item.arrays.items()
         }
-        return answer.as_file(self._told(encoded, one, [item.facts for item in others]), arrays)
+        return answer.as_file(
+            self._with_facts(encoded, one, [item.facts for item in others]), arrays
+        )
 
-    def _told(self, encoded: Encoded, one: Item, others: Any) -> dict[str, Any]:
+    def _with_facts(self, encoded: Encoded, one: Item, others: Any) -> dict[str, Any]:
         sides = {self.one: one.facts, self.others: others}
         return {**encoded.preamble, **sides, "usage": encoded.usage}
 

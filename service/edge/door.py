@@ -87,7 +87,7 @@ class Door:
         self._bodies, self._cors = Bodies(settings, worker), _cors(settings.cors_origins)
         self._deadline, self._most_held = settings.deadline_seconds, settings.max_held_bytes
         self._longest = ingress.request_seconds(settings)
-        self._told, self._proxies = settings.access_log_client, settings.trusted_proxies
+        self._logs_clients, self._proxies = settings.access_log_client, settings.trusted_proxies
         self._under_way, self._most = set[Asked](), TIMES * most
         self._looking: asyncio.TimerHandle | None = None
         self._names = [
@@ -152,7 +152,7 @@ class Door:
         asked.closing = rules.closes(method, headers)
         asked.route, asked.path_params = self._routes.find(method, path)
         asked.task = asyncio.current_task()  # type: ignore[assignment]  # a request is one
-        if self._told:
+        if self._logs_clients:
             peer = (scope.get("client") or [""])[0]
             forwarded = b",".join(v for name, v in raw if name == b"x-forwarded-for")
             nearest = given if given and self._fronted else peer
