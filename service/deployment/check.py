@@ -99,7 +99,7 @@ def _alone(document: Document, nodes: Sequence[Variables]) -> Looked:
         ours, findings = serve_file.read(document, here.values)
         if not any(finding.wrong for finding in findings):
             findings += variables.check(here, ours)
-    return [f"{document.file}: ok: {_said(ours)}"], findings
+    return [f"{document.file}: ok: {_describe(ours)}"], findings
 
 
 def _service(document: Document, maps: Mapping[str, Any]) -> Looked:
@@ -117,7 +117,7 @@ def _service(document: Document, maps: Mapping[str, Any]) -> Looked:
         around = _around(document, schema.plain(inside.value), ours)
         findings += map(document.locate, around)
         findings += [finding for here in pods for finding in variables.check(here, ours)]
-    return [f"{document.file}: ok: {_said(ours)}; its pods"], findings
+    return [f"{document.file}: ok: {_describe(ours)}; its pods"], findings
 
 
 def _env(here: Variables, wrong: list[Finding], alone: bool) -> Looked:
@@ -224,7 +224,7 @@ def _unread(file: str, error: Unreadable) -> Finding:
     return Finding("", error.text, file=file, line=error.line)
 
 
-def _said(ours: Sequence[Application]) -> str:
+def _describe(ours: Sequence[Application]) -> str:
     """Say what was checked in a Serve file, and what it needs from its nodes."""
     served = [f"{each.name} ({_replicas(each)} of {each.settings.model})" for each in ours]
     room = f"{ingress.CONNECTIONS} at least {variables.room(ours)}"

@@ -128,7 +128,7 @@ class Prepared:
         while not ends and time.monotonic() < until:
             time.sleep(POLL_SECONDS)
             ends = self._ended()
-        text = "; ".join([*map(self._said, self.ours), *self._gone(removed)])
+        text = "; ".join([*map(self._tell_outcome, self.ours), *self._gone(removed)])
         if all(status.runs(self._of(each)) for each in self.ours):
             return text
         raise Ended("failed", text if ends else f"{text}; the cluster goes on with it")
@@ -143,7 +143,7 @@ class Prepared:
             return all(status.ended(self._of(each)) for each in self.ours)
         return False
 
-    def _said(self, ours: Application) -> str:
+    def _tell_outcome(self, ours: Application) -> str:
         """Say what became of one application."""
         if status.runs(self._of(ours)):
             return status.running(ours, self._of(ours))

@@ -17,7 +17,7 @@ from service.commands.terminal import plain
 from service.deployment.dashboard import Dashboard
 from service.keys import STALE_SECONDS
 from service.preflight.applications import Application
-from service.preflight.cluster import Resources, said
+from service.preflight.cluster import Resources, in_words
 from service.wording.words import counted
 
 # Ray's sentence about a replica for which no node has room
@@ -95,8 +95,8 @@ def message(application: dict[str, Any]) -> str:
 
 def _no_room(wants: Resources, free: Resources, updating: bool) -> str:
     """Say why a replica waits, and how an update proceeds without room for one more."""
-    left = f"{said(free)} is free" if free else "nothing is free"
-    text = f"no node has room for a replica of {said(wants)}; {left}"
+    left = f"{in_words(free)} is free" if free else "nothing is free"
+    text = f"no node has room for a replica of {in_words(wants)}; {left}"
     how = "; max_surge_percent: 0 in its deployment stops an old one first"
     return text + how * updating
 

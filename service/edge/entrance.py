@@ -69,7 +69,7 @@ class Entrance:
         if scope["type"] == "websocket":  # we serve none, so no key and no host lets it in
             return await send({"type": "websocket.close"})
         if scope["type"] != "http" or self._probes(scope):
-            return await self._ray({**scope, "headers": []}, receive, partial(self._said, send))
+            return await self._ray({**scope, "headers": []}, receive, partial(self._pass_on, send))
         door = self._doorway.door
         if door and time.monotonic() >= self._until:
             await self._learn()
@@ -85,7 +85,7 @@ class Entrance:
         named = {name for name, _ in scope["headers"]}
         return scope["method"] in ("GET", "HEAD") and named.isdisjoint(BODIES)
 
-    async def _said(self, send: Send, message: Message) -> None:
+    async def _pass_on(self, send: Send, message: Message) -> None:
         """Pass on what Ray says to the probe, but not that a replica leaves while it stays."""
         if message.get("status") == UNREADY and self._doorway.stays():
             message = {**message, "status": 200}

@@ -217,13 +217,13 @@ def lacking(ours: Sequence[Application], nodes: Sequence[Resources]) -> Iterator
         bound = each.options.get("max_replicas_per_node") or replicas
         rooms = [min(fits(resources, node), bound) for node in nodes]
         if resources and sum(rooms) < replicas:
-            text = f"{counted(replicas, 'replica')} of {said(resources)} each"
+            text = f"{counted(replicas, 'replica')} of {in_words(resources)} each"
             has = f"the nodes have room for {sum(rooms)}"
             if not any(rooms):
                 most = {name: max(node.get(name, 0) for node in nodes) for name in resources}
                 short = {name: count for name, count in most.items() if count < resources[name]}
-                text = f"a replica takes {said(resources)}"
-                has = f"no node has {f'more than {said(short)}' if short else 'all of it'}"
+                text = f"a replica takes {in_words(resources)}"
+                has = f"no node has {f'more than {in_words(short)}' if short else 'all of it'}"
             yield Finding(each.at("ray_actor_options"), text, has)
 
 
@@ -241,7 +241,7 @@ def fits(resources: Resources, node: Resources) -> int:
     return min((int(node.get(name, 0) / one + MINOR) for name, one in resources.items()), default=0)
 
 
-def said(resources: Resources) -> str:
+def in_words(resources: Resources) -> str:
     """Return resources in words: CPU 2 and GPU 1."""
     return listed([f"{name} {value:g}" for name, value in sorted(resources.items())], "and")
 
