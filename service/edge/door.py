@@ -173,7 +173,7 @@ class Door:
         named = "" if "authorization" in twice else asked.headers.get("authorization", "")
         key = self._keys.admit(asked.method, asked.path, named)
         asked.key = key.name if key else ""
-        self._rules.check(asked, raw, twice, known=key is not None)
+        self._rules.check(asked, raw, twice, authorized=key is not None)
         if asked.method != "POST":
             if self.gate.several:
                 await self._take_place(asked)

@@ -131,13 +131,13 @@ class Rules:
     def __init__(self, settings: Settings) -> None:
         self._sites = Sites(settings)
 
-    def check(self, asked: Asked, raw: RawHeaders, twice: Set[str], *, known: bool) -> None:
+    def check(self, asked: Asked, raw: RawHeaders, twice: Set[str], *, authorized: bool) -> None:
         """Refuse a request that can be refused without its body.
 
         Args:
             raw: the headers as received, without HAProxy's own.
             twice: names that occur more than once.
-            known: whether it carries a valid key, where it needs one.
+            authorized: whether it carries a valid key, where it needs one.
 
         Raises:
             Refused: why.
@@ -154,7 +154,7 @@ class Rules:
             raise _refused("bad_request")
         if not self._sites.named(headers.get("host", "")):
             raise Refused("bad_host")
-        if not known:
+        if not authorized:
             raise Refused("unauthorized")
         if method == "POST" and self._sites.drives_by(asked.media_type, headers):
             raise Refused("forbidden_origin")

@@ -161,7 +161,7 @@ def whole(tree: Any, encoding: str = "json") -> bytes:
     """
     if encoding == "base64":
         return orjson.dumps(tree, _encoded)
-    return orjson.dumps(tree, _known, orjson.OPT_SERIALIZE_NUMPY)
+    return orjson.dumps(tree, _as_lists, orjson.OPT_SERIALIZE_NUMPY)
 
 
 def in_pieces(tree: Any, encoding: str = "json") -> Iterator[bytes]:
@@ -323,7 +323,7 @@ def _records(records: Records) -> Iterator[bytes]:
     yield b"[]" if opening == b"[" else b"]"
 
 
-def _known(value: Any) -> Any:
+def _as_lists(value: Any) -> Any:
     """Return as lists and arrays what orjson does not know."""
     if isinstance(value, Each):
         return list(value.entries)
@@ -337,7 +337,7 @@ def _known(value: Any) -> Any:
 def _encoded(value: Any) -> Any:
     """Return the same, and an array as {"shape", "dtype", "data"}, little-endian."""
     if not isinstance(value, np.ndarray):
-        return _known(value)
+        return _as_lists(value)
     data = b"".join(map(base64.b64encode, _pieces(value, BASE64_BYTES)))
     return {"shape": value.shape, "dtype": value.dtype.name, "data": data.decode()}
 
