@@ -152,7 +152,7 @@ class Admission:
         self._settings = settings
         self.texts = Worker(settings.max_waiting_characters)
         self.endings, self.lessons = Worker(settings.max_waiting_requests), Worker()
-        self._coming = Counter[str]()  # tokens that are being read, by key
+        self._being_read = Counter[str]()  # tokens that are being read, by key
         self._following = list[tuple[str, int, float]]()  # of a key: tokens and their cost
 
     def foresee(self, tokens: int, deadline: float, record: Record, *, queued: bool) -> None:
@@ -168,7 +168,7 @@ class Admission:
         Raises:
             Refused: others wait, and with this there is no time or no room.
         """
-        before = self._coming[record.key] if queued else 0
+        before = self._being_read[record.key] if queued else 0
         following = any(more for _, more, _ in self._following)
         if not (before or following or self._batcher.waiting_requests):
             return
@@ -183,7 +183,7 @@ class Admission:
     async def read_in_worker(
         self, read: Callable[[], Awaitable[T]], tokens: int, held: int, record: Record
     ) -> T:
-        """Wait for inputs to be read in a thread; meanwhile they count as coming.
+        """Wait for inputs to be read in a thread; meanwhile their tokens count.
 
         Otherwise all requests that arrive meanwhile would pass on the room left for one.
 
@@ -193,12 +193,12 @@ class Admission:
         Raises:
             Refused: there is no room for them, or what reading raises.
         """
-        self._coming[record.key] += tokens
+        self._being_read[record.key] += tokens
         try:
             self.settle(record, held)
             return await read()
         finally:
-            self._coming[record.key] -= tokens
+            self._being_read[record.key] -= tokens
 
     def hold(self, price: Priced, record: Record, asked: int | None = None) -> None:
         """Hold the memory that an answer takes, until its request ends.
