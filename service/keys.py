@@ -206,8 +206,8 @@ class Ring:
         late = self._clock() - self._sure > STALE_SECONDS
         return self._file is not None and (self.fault is not None or late)
 
-    def follow(self) -> NoReturn:
-        """Look for ever."""
+    def watch(self) -> NoReturn:
+        """Look at the file now and then, for ever."""
         while True:
             time.sleep(LOOK_SECONDS)
             self.look()
@@ -265,7 +265,7 @@ def follow_keys(held: tuple[Key, ...], file: Path | None) -> Ring:
     """
     ring = Ring(held, file)
     if file:
-        threading.Thread(target=ring.follow, name="keys", daemon=True).start()
+        threading.Thread(target=ring.watch, name="keys", daemon=True).start()
     return ring
 
 

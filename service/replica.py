@@ -168,8 +168,8 @@ class Replica:
         if self.shared is not self.ring.keys:
             self.shared = self.ring.keys
             limits = tenants(self.shared)
-            self.metrics.follow(limits)
-            self.batcher.follow(limits)
+            self.metrics.add_keys(limits)
+            self.batcher.set_limits(limits)
 
     async def close(self) -> None:
         """Let admitted work finish, stop the lanes."""

@@ -178,7 +178,7 @@ def _key_fault(strings: Sequence[bytes], gaps: Sequence[Gap], most: int) -> str 
         most: keys in one object.
     """
     objects: list[set[bytes]] = [set()]  # the keys of each open one
-    _follow(gaps[0].brackets, objects)
+    _track(gaps[0].brackets, objects)
     for text, (colon, brackets) in zip(strings, gaps[1:], strict=False):
         if colon:
             key = _plain(text) if b"\\" in text or b"\x01" in text else text
@@ -188,7 +188,7 @@ def _key_fault(strings: Sequence[bytes], gaps: Sequence[Gap], most: int) -> str 
             if len(objects[-1]) > most:
                 return "too_many_values"
         if brackets:
-            _follow(brackets, objects)
+            _track(brackets, objects)
     return None
 
 
@@ -198,7 +198,7 @@ def _name(key: bytes) -> str:
     return name if name in FIELDS else str(len(name))
 
 
-def _follow(brackets: bytes, objects: list[set[bytes]]) -> None:
+def _track(brackets: bytes, objects: list[set[bytes]]) -> None:
     """Enter and leave objects; lists have no keys."""
     for bracket in brackets:
         if bracket == ord("{"):

@@ -191,8 +191,8 @@ class Door:
     def _share(self) -> None:
         """Share the replica among the keys that let in now."""
         self._shared = self._ring.keys
-        self._keys.follow(self._shared)
-        self.gate.follow(tenants(self._shared))
+        self._keys.set_keys(self._shared)
+        self.gate.set_keys(tenants(self._shared))
         self._replica.share()
 
     async def _take_place(self, asked: Asked) -> None:

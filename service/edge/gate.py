@@ -105,9 +105,9 @@ class Gate:
     ) -> None:
         self._most, self._clock = most, clock
         self.lines, self.total, self.several = dict[str, Line](), 0, False
-        self.follow(names)
+        self.set_keys(names)
 
-    def follow(self, names: Collection[str]) -> None:
+    def set_keys(self, names: Collection[str]) -> None:
         """Share among these keys from now on; a key that stays keeps its line."""
         before, self.several = self.lines, len(names) > 1
         self.lines = {name: before.get(name) or Line() for name in names}

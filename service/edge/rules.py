@@ -66,10 +66,10 @@ class Keys:
     def __init__(self, settings: Settings, keys: tuple[Key, ...]) -> None:
         rows = (row for row in (*OPERATIONS, *PAGES) if _public(row, settings))
         self._public = {row.path for row in rows}
-        self.follow(keys)
+        self.set_keys(keys)
 
-    def follow(self, keys: tuple[Key, ...]) -> None:
-        """Let in the holders of these keys, and no others, from now on."""
+    def set_keys(self, keys: tuple[Key, ...]) -> None:
+        """Admit the holders of these keys, and no others, from now on."""
         self._keys = [(bytes.fromhex(key.digest), key) for key in keys]
 
     def admit(self, method: str, path: str, authorization: str) -> Key | None:

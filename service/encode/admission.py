@@ -257,7 +257,7 @@ class Admission:
                 results, timing = await self._batcher.submit(works, deadline, key)
                 outcome = Outcome(results, [])
             else:
-                outcome, timing = await self._follow(course, every, deadline, key)
+                outcome, timing = await self._run_course(course, every, deadline, key)
         except LATE as error:
             raise self._late(error, every, deadline, record) from None
         except asyncio.CancelledError:
@@ -301,7 +301,7 @@ class Admission:
             record.shed = "memory"
             raise Refused("overloaded", retry_after=1) from None
 
-    async def _follow(
+    async def _run_course(
         self, course: Course, works: Sequence[Work], deadline: float, key: str
     ) -> tuple[Outcome, Timing]:
         """Run one step after the other; while one runs, the next ones count.

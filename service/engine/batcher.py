@@ -112,9 +112,9 @@ class Batcher(Generic[Work, Result]):
         self._starts = 0  # of batches
         self._company = Company(self._pump)
 
-    def follow(self, limits: Mapping[str, Limits]) -> None:
-        """Hold what comes from now on to other limits of each key, by its name."""
-        self._queue.follow(limits, self._clock())
+    def set_limits(self, limits: Mapping[str, Limits]) -> None:
+        """Limit what arrives from now on by these limits of each key, by its name."""
+        self._queue.set_limits(limits, self._clock())
 
     @property
     def waiting_requests(self) -> int:

@@ -205,7 +205,7 @@ class Metrics:
             for kind in routes[route]:
                 self._expect(route, kind, "")
 
-    def follow(self, keys: Collection[str]) -> None:
+    def add_keys(self, keys: Collection[str]) -> None:
         """Count by these keys too; a removed key's usage stays.
 
         Where there were no keys at the start, nothing is counted by key.

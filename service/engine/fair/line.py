@@ -33,8 +33,8 @@ class Bucket:
     def __init__(self, rate: int) -> None:
         self._rate, self._left, self._since = float(rate), float(rate), -math.inf
 
-    def follow(self, rate: int, now: float) -> None:
-        """Let in another rate from now on; what is owed is still owed."""
+    def set_rate(self, rate: int, now: float) -> None:
+        """Admit at another rate from now on; what is owed is still owed."""
         self._fill(now)
         self._rate = float(rate)
 
@@ -189,13 +189,13 @@ class Line(Generic[Work, Result]):
         self.tokens, self.cost = 0, 0.0
         self.had = 0.0  # tokens, by the clock of the machine that all keys share
 
-    def follow(self, limits: Limits, now: float) -> None:
-        """Hold what comes from now on to other limits."""
+    def set_limits(self, limits: Limits, now: float) -> None:
+        """Limit what arrives from now on by other limits."""
         self._limits = limits
         if limits.rate is None or self._bucket is None:
             self._bucket = None if limits.rate is None else Bucket(limits.rate)
         else:
-            self._bucket.follow(limits.rate, now)
+            self._bucket.set_rate(limits.rate, now)
 
     @property
     def done(self) -> float:

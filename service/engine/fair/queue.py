@@ -65,12 +65,12 @@ class Queue(Generic[Work, Result]):
     ) -> None:
         self._most_requests, self._most_tokens, self._small = most_requests, most_tokens, small
         self._lines: dict[str, Line[Work, Result]] = {"": Line(Limits())}
-        self.follow(limits or {}, -math.inf)
+        self.set_limits(limits or {}, -math.inf)
         self.count, self.tokens, self.cost = 0, 0, 0.0  # of all lines together
         self._now = 0.0  # tokens that a key waiting since the start would have had
 
-    def follow(self, limits: Mapping[str, Limits], now: float) -> None:
-        """Hold what comes from now on to other limits; what waits keeps its place and its line.
+    def set_limits(self, limits: Mapping[str, Limits], now: float) -> None:
+        """Limit what arrives from now on by other limits; what waits keeps its place and line.
 
         A name that stays keeps what it has had, and what it owes.
         """
@@ -79,10 +79,10 @@ class Queue(Generic[Work, Result]):
         old = {name: line for name, line in self._lines.items() if name in limits or line.jobs}
         self._lines = {"": self._lines[""], **old}
         for name in old.keys() - limits.keys():  # it waits on, but no limit is its own any more
-            old[name].follow(Limits(), now)
+            old[name].set_limits(Limits(), now)
         for name, one in limits.items():
             if name in old:
-                old[name].follow(one, now)
+                old[name].set_limits(one, now)
             else:
                 self._lines[name] = Line(one)
 

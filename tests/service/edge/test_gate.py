@@ -140,11 +140,11 @@ async def test_other_keys_leave_those_that_stay_their_places() -> None:
     way = Way("a", "b")
     flood = await way.come("a", MOST + 2)
     small = await way.come("b", 1)
-    way.gate.follow(["a", "b", "c"])
+    way.gate.set_keys(["a", "b", "c"])
     await way.end(*flood[: MOST - 1])
     assert way.inside("a") == 1 and not flood[MOST].task.done()
 
-    way.gate.follow(["a", "c"])
+    way.gate.set_keys(["a", "c"])
     await settled()
     assert all(visit.task.done() for visit in flood) and small[0].task.done()
     await way.end(*small)
@@ -155,12 +155,12 @@ async def test_a_key_that_is_gone_lets_pass_what_it_had_waiting() -> None:
     """And one that comes shares from then on with the one that was alone."""
     way = Way("a", "b")
     flood = await way.come("a", MOST + 2)
-    way.gate.follow(["b"])
+    way.gate.set_keys(["b"])
     await way.end(flood[0])
     await way.end(flood[1])
     assert all(visit.task.done() for visit in flood)
 
-    way.gate.follow(["b", "c"])
+    way.gate.set_keys(["b", "c"])
     assert len([visit for visit in await way.come("b", MOST + 1) if visit.task.done()]) == MOST
 
 
@@ -515,9 +515,9 @@ async def test_what_a_key_has_under_way_counts_on_when_others_come_and_go() -> N
     """And gives its room back when it is done, whoever shares by then."""
     gate = Gate(["a", "b"], 9)
     held = taken(gate, "a", 5)
-    gate.follow(["a", "b", "c"])
+    gate.set_keys(["a", "b", "c"])
     held += taken(gate, "a", 9)
-    gate.follow(["a"])
+    gate.set_keys(["a"])
     alone = gate.take("a")
     assert len(held) == 6 and alone is None and gate.total == 6
 

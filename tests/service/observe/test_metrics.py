@@ -579,7 +579,7 @@ def test_keys_that_come_are_counted_and_what_a_key_has_used_stays() -> None:
     metrics.encoded(5, "a")
     metrics.computed(2.0, "a")
     samples(metrics)
-    metrics.follow(["b", "c"])
+    metrics.add_keys(["b", "c"])
     metrics.encoded(7, "c")
     metrics.encoded(1, "a")
     metrics.computed(3.0, "c")

@@ -205,12 +205,12 @@ async def test_other_limits_hold_what_comes_and_leave_what_waits() -> None:
         queue.enter(one)
     assert bound(queue, "a") == "key_requests"
 
-    queue.follow({"a": Limits(requests=3, rate=20), "c": Limits(tokens=5)}, 0.0)
+    queue.set_limits({"a": Limits(requests=3, rate=20), "c": Limits(tokens=5)}, 0.0)
     assert bound(queue, "a") == "key_rate"  # 60 of 70 are owed, now paid 20 a second
     assert owed(queue, 1.0) == 2.0 and bound(queue, "c") is None
-    queue.follow({"a": Limits(requests=3, rate=60), "c": Limits(tokens=5)}, 2.0)
+    queue.set_limits({"a": Limits(requests=3, rate=60), "c": Limits(tokens=5)}, 2.0)
     assert owed(queue, 2.0) == pytest.approx(20 / 60)  # of two seconds at 20
-    queue.follow({"a": Limits(requests=2), "c": Limits(tokens=5)}, 2.0)
+    queue.set_limits({"a": Limits(requests=2), "c": Limits(tokens=5)}, 2.0)
     assert bound(queue, "a") == "key_requests"
     queue.leave(waits[2])
     assert bound(queue, "a") is None
@@ -218,7 +218,7 @@ async def test_other_limits_hold_what_comes_and_leave_what_waits() -> None:
 
     assert batch == {id(one) for one in waits[:2]}
     assert len(queue) == 0 and queue.tokens == 0
-    queue.follow({"a": Limits(), "c": Limits()}, 0.0)
+    queue.set_limits({"a": Limits(), "c": Limits()}, 0.0)
     assert queue._lines.keys() == {"", "a", "c"}
 
 
@@ -228,7 +228,7 @@ async def test_a_key_that_is_left_alone_without_limits_has_none() -> None:
     queue.enter(job("a", 1_000))
     assert bound(queue, "a") == "key_requests"
 
-    queue.follow({"a": Limits()}, 1.0)
+    queue.set_limits({"a": Limits()}, 1.0)
 
     assert bound(queue, "a") is None
 
@@ -238,7 +238,7 @@ async def test_leaving_gives_back_no_tokens_that_no_limit_has_taken() -> None:
     queue = Queue[str, str](100, 100_000, {"a": Limits(), "b": Limits()})
     before = job("a", 10_000)
     queue.enter(before)
-    queue.follow({"a": Limits(rate=10), "b": Limits()}, 0.0)
+    queue.set_limits({"a": Limits(rate=10), "b": Limits()}, 0.0)
     queue.enter(job("a", 20_000))
     seconds = owed(queue, 0.0)
 
@@ -252,7 +252,7 @@ async def test_a_key_that_was_alone_keeps_what_waits_when_others_come() -> None:
     queue = Queue[str, str](100, 10_000, {"a": Limits()})
     first, second = job("a", 50), job("a", 20)
     queue.enter(first)
-    queue.follow({"a": Limits(), "b": Limits()}, 0.0)
+    queue.set_limits({"a": Limits(), "b": Limits()}, 0.0)
     queue.enter(second)
     assert len(queue) == 2
     queue.leave(first)
