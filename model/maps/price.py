@@ -98,13 +98,13 @@ def products(selection: Selection, config: EncoderConfig) -> int:
 def work(selection: Selection, config: EncoderConfig) -> int:
     """Return how many operations of products take a core as long as `forms.show`."""
     cell = CELL_FLOPS[selection.form] + (0 if _as_passed(selection) else UNITS_FLOPS)
-    beside = sum(
+    extra = sum(
         walk.heads * (cell * walk.cells + MASS_FLOPS * walk.before) + TILE_FLOPS * (1 + walk.tiles)
         for walk in _walks(selection, config)
     )
     if selection.form == "top":
-        beside += KEPT_FLOPS * sum(map(len, selection.heads.values())) * _kept(selection)
-    return products(selection, config) + beside
+        extra += KEPT_FLOPS * sum(map(len, selection.heads.values())) * _kept(selection)
+    return products(selection, config) + extra
 
 
 def _walks(selection: Selection, config: EncoderConfig) -> Iterator[Walk]:

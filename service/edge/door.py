@@ -34,7 +34,7 @@ from service.edge.handlers import Handlers, Scrape, Targets
 from service.edge.reading import Bodies, BodyWorker
 from service.edge.routes import UNKNOWN, Routes, expected
 from service.edge.rules import Keys, RawHeaders, Rules
-from service.edge.transport import CLIENT, NOBODY, Client
+from service.edge.transport import CLIENT, NO_CLIENT, Client
 from service.encode.answer import PIECE_BYTES
 from service.engine.fair.rotation import OWNER
 from service.keys import follow_keys, tenants
@@ -101,7 +101,7 @@ class Door:
         if scope["type"] != "http":
             return
         asked, raw, twice = self._read(scope)
-        client = CLIENT.get(NOBODY)
+        client = CLIENT.get(NO_CLIENT)
         self._under_way.add(asked)
         if self._looking is None:
             self._look()

@@ -123,7 +123,7 @@ class Client:
 
 
 CLIENT = ContextVar[Client]("client")  # the client whose request a task serves
-NOBODY = Client()  # the client of a connection that is not ours; it never leaves
+NO_CLIENT = Client()  # the client of a connection that is not ours; it never leaves
 
 
 class Flow(FlowControl):

@@ -154,16 +154,16 @@ def costs(
     token = flops(config, [SHORT_TOKENS], []) / SHORT_TOKENS
 
     def of(work: Work) -> float:
-        outputs, length, beside = work.outputs, len(work), 0.0
+        outputs, length, extra = work.outputs, len(work), 0.0
         if outputs.task_head:
-            beside += outputs.task_head.flops(length)
+            extra += outputs.task_head.flops(length)
         if outputs.parts:
-            beside += SPAN_FLOPS * len(outputs.parts.tokens)
+            extra += SPAN_FLOPS * len(outputs.parts.tokens)
         if outputs.attention:
-            beside += maps.work(outputs.attention, config)
+            extra += maps.work(outputs.attention, config)
         if outputs.explained is not None:
-            beside += explained_flops(config, length)
-        return encoding(length, work.entered) + beside / token
+            extra += explained_flops(config, length)
+        return encoding(length, work.entered) + extra / token
 
     return of
 

@@ -155,10 +155,10 @@ def prove(config: Settings, args: Settings, deployment: str, defaults: Mapping[s
         if not nodes:  # nodes may join later, as on Kubernetes
             logger.warning("no node to probe", extra={"reason": _wanted(actor)})
         # next to an old one, unless the file keeps it off their nodes or wants the old one gone
-        beside = not running or (
+        overlapping = not running or (
             options["max_surge_percent"] > 0 and not options.get("max_replicas_per_node")
         )
-        judge(dict(_ask(nodes, config)), beside=beside)
+        judge(dict(_ask(nodes, config)), overlapping=overlapping)
 
 
 def hosts(node: Mapping[str, Any], actor: Mapping[str, Any]) -> bool:
@@ -185,12 +185,12 @@ def taken(actor: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def judge(nodes: Mapping[str, Node], *, beside: bool) -> None:
+def judge(nodes: Mapping[str, Node], *, overlapping: bool) -> None:
     """Judge what the nodes said.
 
     Args:
         nodes: by address.
-        beside: whether a new replica needs memory while an old one has its own.
+        overlapping: whether a new replica needs memory while an old one has its own.
 
     Raises:
         StartFailed: names each node and why.
@@ -200,7 +200,7 @@ def judge(nodes: Mapping[str, Node], *, beside: bool) -> None:
     if len(digests) > 1:
         lie = "; ".join(f"{digest} on node {at}" for digest, at in digests.items())
         faults.append(f"the nodes' files of the model differ: {lie}")
-    if beside and nodes and all(node.short for node in nodes.values()):
+    if overlapping and nodes and all(node.short for node in nodes.values()):
         faults += [f"node {at}: {node.short}" for at, node in nodes.items()]
     if faults:
         raise StartFailed("; ".join(faults))

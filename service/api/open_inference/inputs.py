@@ -32,7 +32,7 @@ INPUTS: dict[str, tuple[Sequence[str], Sequence[int]]] = {
     MASK: (("INT64", "INT32", "BOOL"), (2,)),
 }
 COLUMN = ", and the last of two is 1"  # for texts
-BESIDE = {TYPES: (IDS,), MASK: (IDS, EMBEDS)}  # inputs that need one of these others
+NEEDS = {TYPES: (IDS,), MASK: (IDS, EMBEDS)}  # inputs that need one of these others
 
 
 def read_inputs(inputs: Sequence[InferInput], data: memoryview, most: int) -> list[Input]:
@@ -100,13 +100,13 @@ def _items(tensors: Mapping[str, Any]) -> list[Input]:
     """Return the inputs as encode/ knows them."""
     if sum(name in tensors for name in (TEXT, IDS, EMBEDS)) != 1:
         raise Refused.at("exactly_one_input", "inputs")
-    for name, others in BESIDE.items():
+    for name, others in NEEDS.items():
         if name in tensors and not any(other in tensors for other in others):
             raise Refused.at("out_of_range", name, detail=f"it goes with {listed(others)}")
     if TEXT in tensors:
         return list(map(Input, tensors[TEXT]))
     rows = tensors[IDS] if IDS in tensors else tensors[EMBEDS]
-    for name in BESIDE:
+    for name in NEEDS:
         if name in tensors and tensors[name].shape != rows.shape[:2]:
             shape = tuple(rows.shape[:2])
             detail = f"expected the shape of its tokens, {shape}, received {tensors[name].shape}"

@@ -127,7 +127,7 @@ def test_memory_is_counted_for_one_more_replica(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("nodes", "beside", "fault"),
+    ("nodes", "overlapping", "fault"),
     [
         ({"a": Node(), "b": Node(fault="no folder")}, True, "node b: no folder"),
         (
@@ -143,12 +143,12 @@ def test_memory_is_counted_for_one_more_replica(monkeypatch: pytest.MonkeyPatch)
     ids=["fault", "digests", "no memory", "memory on one", "the old one leaves first", "none yet"],
 )
 def test_one_line_names_each_node_that_fails_an_update(
-    nodes: dict[str, Node], beside: bool, fault: str
+    nodes: dict[str, Node], overlapping: bool, fault: str
 ) -> None:
     """One without memory fails nothing while another has it."""
     said = ""
     try:
-        cluster.judge(nodes, beside=beside)
+        cluster.judge(nodes, overlapping=overlapping)
     except StartFailed as error:
         said = str(error)
 
@@ -204,7 +204,7 @@ def test_a_head_without_the_variables_is_named() -> None:
 
 
 def test_a_loopback_that_several_share_is_refused_by_their_addresses() -> None:
-    """One node alone may listen there, whatever bare or dead node there is beside it."""
+    """One node alone may listen there, whatever bare or dead node there is as well."""
     (said,) = built(Cluster([node(HEAD), node(WORKER)], "127.0.0.1"))
 
     assert said.startswith(f"host 127.0.0.1: is each machine's own, and {HEAD}, {WORKER} serve")
