@@ -165,7 +165,7 @@ def _decoder(said: Mapping[str, Any]) -> dict[int, AddedToken]:
 
 
 def _legacy(folder: Path, said: Mapping[str, Any]) -> dict[int, AddedToken]:
-    """Read added_tokens.json: ids by token."""
+    """Read added_tokens.json: ids by token; as in transformers, the last token has a shared id."""
     # as it is written: transformers does not unwrap an object of tokenizer_config.json
     marks = [*(said[name] for name in MARKS if name in said), *(said.get(EXTRA) or ())]
     special = {str(mark) for mark in marks if isinstance(mark, Mark)}

@@ -146,6 +146,8 @@ ENT = {"__type": "AddedToken", "content": "<ent>", "lstrip": True, "rstrip": Fal
 ENT |= {"single_word": False, "normalized": True}
 SEP = {"__type": "AddedToken", "content": "[SEP]"}
 ADDED = {"added_tokens.json": {"[SEP]": 3, "[MASK]": 4}}
+TWICE = {"added_tokens.json": {"<ent>": 901, "Åse": 901}}  # the last one has it
+TAKEN = {"added_tokens.json": {"<ent>": 2, "Åse": 3}}  # which are </s> and another's
 
 # a family, what writes its vocabulary, tokenizer_config.json, other files
 CASES: dict[str, tuple[str, Callable[..., None], dict[str, Any], dict[str, Any]]] = {
@@ -164,6 +166,7 @@ CASES: dict[str, tuple[str, Callable[..., None], dict[str, Any], dict[str, Any]]
     "bert, by name": ("bert", wordpiece, {"extra_special_tokens": {"ent_token": "<ent>"}}, {}),
     "bert, special ones split": ("bert", wordpiece, {"split_special_tokens": True}, {}),
     "bert, an object in older files": ("bert", wordpiece, {"sep_token": SEP}, OLD | ADDED),
+    "bert, an id twice": ("bert", wordpiece, {}, TWICE),
     "electra": ("electra", wordpiece, {"tokenizer_class": "ElectraTokenizer"}, {}),
     "distilbert": ("distilbert", wordpiece, {"tokenizer_class": "DistilBertTokenizer"}, {}),
     "nomic": ("nomic_bert", wordpiece, {"cls_token": "[CLS]", "pad_token": "[PAD]"}, {}),
@@ -179,6 +182,7 @@ CASES: dict[str, tuple[str, Callable[..., None], dict[str, Any], dict[str, Any]]
     "xlm-roberta, by id": ("xlm-roberta", XLM, BY_ID, {}),
     "xlm-roberta, older files": ("xlm-roberta", XLM, {"cls_token": "<s>"}, MAP),
     "xlm-roberta, none": ("xlm-roberta", XLM, {"additional_special_tokens": []}, {}),
+    "xlm-roberta, an id of another": ("xlm-roberta", XLM, {}, TAKEN),
     "camembert": ("camembert", XLM, {}, {}),
     "camembert, a mask": (
         "camembert",
