@@ -5,7 +5,7 @@
     python benchmarks/cores.py --publish      write the tables into docs/sizing.md
 
 What a step costs is measured: the event loop and HAProxy by a service under load, a pass by its
-tokens, on one core and on two, alone and beside another (served/costs.py). What a service of one
+tokens, on one core and on two, alone and next to another (served/costs.py). What a service of one
 and of two replicas, of one and of two threads, then does here is measured and simulated.
 
 Beyond two cores nothing is measured. The simulation (served/simulation.py) knows nothing of memory
@@ -182,7 +182,8 @@ def prices(costs: Costs) -> Iterator[str]:
     ):
         if tokens in SHOWN:
             took = ", ".join(f"{1e6 * each:,.0f}" for each in (one, beside, two))
-            yield f"| a pass of {tokens} tokens on one core, one beside another, two | {took} |"
+            step = f"a pass of {tokens} tokens: alone on one core, next to another, on two cores"
+            yield f"| {step} | {took} |"
     yield f"\nOne event loop keeps {feeds(costs):.1f} lanes busy with short texts."
 
 
