@@ -48,12 +48,12 @@ class Site(NamedTuple):
 
     @property
     def linear(self) -> Linear:
-        """Return what multiplies there now."""
+        """Return the linear that is there."""
         found: Linear = getattr(self.owner, self.attribute)
         return found
 
     def put(self, linear: Linear) -> None:
-        """Let another linear multiply there."""
+        """Put another linear there."""
         setattr(self.owner, self.attribute, linear)
 
 

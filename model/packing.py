@@ -192,7 +192,7 @@ def _entry(entries: Many[Entry | None], fill: int) -> Entry | None:
 
 
 def filled(tokens: int, device: torch.device, any_rows: int = 0) -> int:
-    """Return the rows of a batch of so many tokens; as many, and at least two, up to `any_rows`.
+    """Return the rows of a batch of this many tokens; as many, and at least two, up to `any_rows`.
 
     Example:
         >>> [filled(tokens, torch.device("cpu")) for tokens in (3, 17, 41, 100, 130)]

@@ -117,7 +117,7 @@ class Yarn(Rope):
         return 1.0 / (self.factor * bases) * (1 - kept) + 1.0 / bases * kept
 
     def _place(self, turns: float, head_dim: int) -> float:
-        """Return the pair of channels that makes so many turns within `trained`."""
+        """Return the pair of channels that makes this many turns within `trained`."""
         ratio = math.log(self.trained / (turns * 2 * math.pi))
         return (head_dim * ratio) / (2 * math.log(self.theta))
 

@@ -159,7 +159,7 @@ class Strongest:
         self._places, self._shares = torch.empty(0, dtype=torch.int64), torch.empty(0).double()
 
     def add(self, block: Tensor) -> None:
-        """Look at further rows, (rows, columns) float64."""
+        """Add further rows, (rows, columns) float64."""
         flat = block.flatten()
         best = _largest(flat, self._k)
         places, shares = best + self._cells, flat[best]

@@ -199,7 +199,7 @@ class Encoder:
         self.leaving = math.inf  # Ray asks only a replica that it keeps
 
     def stays(self) -> bool:
-        """Tell whether a replica that Ray takes out is still to be asked.
+        """Tell whether a replica that Ray takes out should still be asked.
 
         Ray's probe fails at once, and may be all that HAProxy has for a moment: it is told of the
         successor later. So it passes for half the time that a stopping replica stays reachable.

@@ -322,7 +322,7 @@ def handled(handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
 
 @contextmanager
 def signals() -> Iterator[threading.Event]:
-    """Stop the service with care at the first signal, and at once at the second."""
+    """Stop the service gracefully at the first signal, at once at the second."""
     stopped = threading.Event()
 
     def stop(number: int, frame: FrameType | None) -> None:

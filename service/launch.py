@@ -39,7 +39,7 @@ Say = Callable[[str], None]
 
 @contextmanager
 def running(settings: Settings, say: Say) -> Iterator[str]:
-    """Run the service while the block runs; gives its address.
+    """Run the service while the block runs; yields its address.
 
     Raises:
         Unusable: the port is taken, or the host is not this machine's.
@@ -111,7 +111,7 @@ def pinned(settings: Settings) -> Settings:
 
 @contextmanager
 def own_ray(settings: Settings, say: Say) -> Iterator[Path]:
-    """Start a Ray of our own, which only this service uses; gives its directory."""
+    """Start a Ray of our own, which only this service uses; yields its directory."""
     kept = workspace.kept()
     with (
         workspace.directory(kept) as run,

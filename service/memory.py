@@ -41,7 +41,7 @@ class Hold:
         self.bytes = dict.fromkeys(KINDS, 0)
 
     def take(self, bodies: int = 0, arrays: int = 0, answers: int = 0) -> None:
-        """Hold so many bytes more, by kind; fewer, where they are negative.
+        """Hold this many more bytes, by kind; fewer if negative.
 
         Raises:
             NoRoom: the budget has no room for them; nothing is held of them.
@@ -56,12 +56,12 @@ class Hold:
             held["answers"] += answers
 
     def keep(self, kind: Kind, size: int) -> None:
-        """Hold so many bytes of a kind, whatever the budget says: they are there."""
+        """Hold this many bytes of a kind, whatever the budget says: they are there."""
         self._memory.bytes[kind] += size - self.bytes[kind]
         self.bytes[kind] = size
 
     def release(self) -> None:
-        """Hold nothing any more."""
+        """Release all bytes."""
         for kind, size in self.bytes.items():
             self._memory.bytes[kind] -= size
         self.bytes = dict.fromkeys(KINDS, 0)

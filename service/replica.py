@@ -164,7 +164,7 @@ class Replica:
         return Gateway(self.identity, config, *known, endings)
 
     def share(self) -> None:
-        """Share among the keys that let in now; a name that stays keeps what it has and has had."""
+        """Share among the keys valid now; a name that stays keeps what it has and has had."""
         if self.shared is not self.ring.keys:
             self.shared = self.ring.keys
             limits = tenants(self.shared)

@@ -239,7 +239,7 @@ class Settings(BaseModel):
 
     @property
     def keyed(self) -> bool:
-        """Say whether a request needs a key."""
+        """Tell whether a request needs a key."""
         return bool(self.api_keys or self.api_keys_file)
 
     @property
@@ -304,7 +304,7 @@ def fault(error: ErrorDetails) -> str:
 
 
 def _bounded(settings: Settings) -> None:
-    """Hold the settings of the number of replicas against each other."""
+    """Check the settings of the number of replicas against each other."""
     low, high, given = settings.min_replicas, settings.max_replicas, settings.model_fields_set
     if high is None:
         for name in sorted({"min_replicas", "downscale_delay_seconds"} & given):
@@ -316,7 +316,7 @@ def _bounded(settings: Settings) -> None:
 
 
 def _of_kubernetes(name: str, value: str) -> bool:
-    """Say whether Kubernetes put a variable there, for a Service whose name begins with ours."""
+    """Tell whether Kubernetes put a variable there, for a Service whose name begins with ours."""
     linked = name.endswith("_PORT") and ADDRESS.match(value)
     return bool(linked or SERVICE_VARIABLE.search(name))
 

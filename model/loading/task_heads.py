@@ -223,7 +223,7 @@ def _splade(parts: Parts, recipe: Recipe) -> Splade | None:
 
 
 def _project(parts: Parts, recipe: Recipe, outputs: int) -> Projection:
-    """Build the layers of a task head, with so many outputs."""
+    """Build the layers of a task head, with this many outputs."""
     shapes, tensors, linear = _shapes(parts, recipe, outputs), parts.tensors, parts.kernels.linear
     check({name: tensors[name] for name in shapes if name in tensors}, shapes, WEIGHTS)
 

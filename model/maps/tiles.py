@@ -195,7 +195,7 @@ class Look:
 
 
 def height(tokens: int) -> int:
-    """Return the rows in a tile for a sequence of so many tokens."""
+    """Return the rows in a tile for a sequence of this many tokens."""
     return max(1, min(TILE, CELLS // tokens))
 
 

@@ -213,7 +213,7 @@ class Role:
 
 
 def _with(text: Tokenized, token: Token, place: int, count: int = 1) -> Tokenized:
-    """Return a text with a special token, so many times, at a place."""
+    """Return a text with a special token, this many times, at a place."""
 
     def put(values: list[T], value: T) -> list[T]:
         # lists that were not asked for are empty, and stay so
@@ -232,7 +232,7 @@ def _with(text: Tokenized, token: Token, place: int, count: int = 1) -> Tokenize
 
 
 def _without(text: Tokenized, first: int, last: int) -> Tokenized:
-    """Return a text without so many tokens at its start and at its end."""
+    """Return a text without this many tokens at its start and at its end."""
 
     def cut(values: list[T]) -> list[T]:
         return values[first : len(values) - last]

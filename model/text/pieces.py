@@ -136,7 +136,7 @@ class Part:
     length: int = 0
 
     def add(self, piece: "_Piece", words: int) -> None:
-        """Add the tokens of the next piece, which so many words precede."""
+        """Add the tokens of the next piece, which this many words precede."""
         own, start, outside = piece.encoding, piece.start, piece.outside
         before = words - bool(outside)
         self.token_ids += own.ids[outside:]
@@ -145,7 +145,7 @@ class Part:
         self.words += [None if n is None else n + before for n in own.word_ids[outside:]]
 
     def cut(self, length: int, side: Side) -> None:
-        """Keep so many tokens: cut the others at the end, or at the start."""
+        """Keep this many tokens: cut the others at the end, or at the start."""
         cut = slice(length, None) if side == "right" else slice(max(len(self.tokens) - length, 0))
         del self.token_ids[cut], self.tokens[cut], self.offsets[cut], self.words[cut]
 

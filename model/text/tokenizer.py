@@ -140,7 +140,7 @@ class Tokenizer:
         return self.side if truncate == "own" else truncate
 
     def whole(self, texts: Many[str], *, special: bool, most: int) -> Reading[list[Tokenized]]:
-        """Tokenize texts longer than the model takes, but of no more than so many tokens together.
+        """Tokenize texts longer than the model takes, but of at most this many tokens together.
 
         Args:
             special: whether special tokens are added.

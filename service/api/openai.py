@@ -86,7 +86,7 @@ def count_usage(encoded: Encoded) -> dict[str, int]:
 
 
 def unit(dimensions: int | None) -> Pooled:
-    """Ask for vectors of length 1, with so many numbers or all."""
+    """Ask for vectors of length 1, with this many numbers or all."""
     return UNIT if dimensions is None else Pooled(normalize=True, dimensions=dimensions)
 
 

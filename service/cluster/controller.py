@@ -11,7 +11,7 @@ from service.cluster.ingress import DEPLOYMENT
 
 
 def remember() -> None:
-    """Have the controller remember which deployment takes an application's requests.
+    """Make the controller remember which deployment takes an application's requests.
 
     Ray calls this when a controller starts (RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH). One that
     replaces another while Ray does not know can only guess, and guesses ours.

@@ -49,7 +49,7 @@ class Frontend:
     port: int
 
     def refuse(self, seconds: float) -> None:
-        """Have new requests answered 503, and give those with a replica some seconds to finish."""
+        """Answer new requests with 503, and give those with a replica some seconds to finish."""
         with suppress(OSError):  # no HAProxy: it died, or the start failed before
             flag = self._node() / FLAG
             flag.write_text(FLAG)
@@ -112,7 +112,7 @@ class Frontend:
 
 
 def drop_syn(listener: socket.socket) -> None:
-    """Have the kernel let no further connection in."""
+    """Make the kernel drop further connections."""
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *row) for row in DROP_SYN))
     program = struct.pack("HP", len(DROP_SYN), ctypes.addressof(code))
     listener.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)

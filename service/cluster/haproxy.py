@@ -139,7 +139,7 @@ def rewrite(
     per_source: int | None = None,
     pause: float | None = None,
 ) -> str:
-    """Give Ray's configuration what it lacks; a second time changes nothing.
+    """Add what Ray's configuration lacks; a second time changes nothing.
 
     Args:
         config: as Ray wrote it.
@@ -269,7 +269,7 @@ def pause(config: str, since: Path) -> float | None:
 
 
 def die_with_parent() -> None:
-    """Have the kernel end this process when Ray's manager dies.
+    """Make the kernel end this process when Ray's manager dies.
 
     HAProxy without its manager keeps the port, and Ray starts it without SO_REUSEPORT: the
     manager's successor could not bind. The thread that starts haproxy runs the manager's

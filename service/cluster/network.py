@@ -26,7 +26,7 @@ READY_SECONDS = 60  # from deployed to ready: canary and HAProxy's own checks
 
 @contextmanager
 def block(without: int) -> Iterator[int]:
-    """Hold a block of ports that no other service on this machine holds.
+    """Reserve a block of ports that no other service on this machine has.
 
     A shared range would not do: while HAProxy still lists a replica that died, another
     service's replica could take its port, and its health check would pass.
@@ -132,7 +132,7 @@ def loopback(host: str) -> bool:
 
 
 def guarded(settings: Settings) -> Settings:
-    """Let only this machine's own names be asked for where only this machine is to ask.
+    """Accept only this machine's own names where only this machine may ask.
 
     A web page can have any other name point here, and read the answers. On a cluster the address
     is that of each node, by whatever name.

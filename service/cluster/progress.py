@@ -17,7 +17,7 @@ class StartFailed(Exception):
 def reported(
     say: Callable[[str], None], cause: Callable[[], str], period: float = PERIOD_SECONDS
 ) -> Iterator[None]:
-    """Say every `period` seconds what the block waits for, while it runs.
+    """Report every `period` seconds what the block waits for, while it runs.
 
     Args:
         cause: returns it; called in a thread of its own, since it may have to wait as well.

@@ -62,7 +62,7 @@ RANKING = (
 
 
 def of_ranking(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of a ranking, each None or False where it is left out."""
+    """Add the options of a ranking to a command, each None or False where it is left out."""
     for add in reversed(RANKING):
         command = add(command)
     return command
@@ -188,7 +188,7 @@ def option(name: str, field: FieldInfo) -> Callable[[Callable[..., None]], Calla
 
 
 def of_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command one option per setting, in the order of the settings, and MODEL by place."""
+    """Add one option per setting to a command, in the order of the settings, and MODEL by place."""
     for name, field in reversed(Settings.model_fields.items()):
         if not field.exclude:  # never on a command line, which others can read
             command = option(name, field)(command)

@@ -64,7 +64,7 @@ def main(action: str, source: Path, target: Path, seconds: int) -> None:
 
 
 def confine(folder: Path) -> dict[str, str | None]:
-    """Give up what reading a pickle does not take.
+    """Drop every right that reading a pickle does not need.
 
     Args:
         folder: that may be written to.
@@ -111,7 +111,7 @@ def landlock(libc: ctypes.CDLL, folder: Path) -> tuple[str | None, str | None]:
 
 
 def bound(size: int, seconds: int) -> None:
-    """Take no more memory than a file of this size explains, and so much processor time."""
+    """Bound memory and processor time by what a file of this size explains."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     most = pages * resource.getpagesize() + FILES_IN_MEMORY * size + SPARE_MEMORY
     limit(resource.RLIMIT_AS, most)

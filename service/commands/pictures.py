@@ -179,7 +179,7 @@ def _grid(
     ink: str = "black",
     transparent: bool = False,
 ) -> Iterator["Axes"]:
-    """Give axes of named cells, whose sides are 1, and write what is drawn there.
+    """Yield axes of named cells, whose sides are 1, and write what is drawn there.
 
     Args:
         side: of a cell, in inches.

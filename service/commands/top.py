@@ -130,7 +130,7 @@ class Interval:
 
 
 def intervals(url: str, key: str | None, period: float) -> Iterator[Interval | Failed]:
-    """Give what happened in each period from now; where no page comes, why.
+    """Yield what happened in each period from now; where no page comes, why.
 
     Raises:
         Failed: not even a first page came.
@@ -148,7 +148,7 @@ def intervals(url: str, key: str | None, period: float) -> Iterator[Interval | F
 
 
 def screens(url: str, key: str | None, period: float) -> Iterator[Group]:
-    """Give what to show every `period` seconds; while no page comes, the last screen and why.
+    """Yield what to show every `period` seconds; while no page comes, the last screen and why.
 
     Raises:
         Failed: not even a first page came.

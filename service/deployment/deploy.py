@@ -33,7 +33,7 @@ AGAIN = "run `RAY_AUTH_MODE=token serve shutdown`, then deploy again"
 
 
 def prepare(path: Path, address: str, wait: float, say: Callable[[str], None]) -> "Prepared":
-    """Check a Serve file and hold it against a cluster; send nothing.
+    """Check a Serve file and compare it with a cluster; send nothing.
 
     Args:
         address: of Ray's dashboard.

@@ -36,7 +36,7 @@ def runs(application: dict[str, Any]) -> bool:
 
 
 def running(ours: Application, application: dict[str, Any]) -> str:
-    """Say what runs of an application."""
+    """Say what an application runs."""
     count = list(_states(application).values()).count("RUNNING")
     verb = "runs" if count == 1 else "run"
     replicas, file = counted(count, "replica"), ours.settings.api_keys_file
@@ -108,7 +108,7 @@ def _states(application: dict[str, Any]) -> dict[str, str]:
 
 
 def _serving(before: set[str], serving: set[str]) -> str:
-    """Say what still serves of the previous version."""
+    """Say what of the previous version still serves."""
     if not before:
         return "nothing served before"
     if not serving:

@@ -162,7 +162,7 @@ class Door:
     async def _enter(
         self, asked: Asked, raw: RawHeaders, twice: Set[str], receive: Receive
     ) -> None:
-        """Let a request in and read its body.
+        """Admit a request and read its body.
 
         Raises:
             Refused: why it may not come in.
@@ -189,7 +189,7 @@ class Door:
         asked.body = await self._bodies.read(asked, receive)
 
     def _share(self) -> None:
-        """Share the replica among the keys that let in now."""
+        """Share the replica among the keys that are valid now."""
         self._shared = self._ring.keys
         self._keys.set_keys(self._shared)
         self.gate.set_keys(tenants(self._shared))
@@ -236,7 +236,7 @@ class Door:
         return record
 
     async def _answer(self, asked: Asked, scope: Scope) -> Reply:
-        """Do what a request asks for.
+        """Carry out a request.
 
         Raises:
             Exception: one to which service/refusals.py gives a status.

@@ -195,7 +195,7 @@ class Gate:
         self._pass(line)
 
     def _pass(self, line: Line) -> None:
-        """Let as many pass as may."""
+        """Let in all that may pass."""
         while line.parked and self._may_pass(line):
             future = line.parked.popleft()
             if not future.done():  # else it has just given up

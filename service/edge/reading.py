@@ -42,7 +42,7 @@ class BodyWorker:
         self._thread = Thread("bodies")
 
     async def run(self, size: int, work: Callable[[], Result]) -> Result:
-        """Return the result of work on a body of so many bytes."""
+        """Return the result of work on a body of this many bytes."""
         if size <= LARGE_BYTES:
             return work()
         return await self._thread.run(work)

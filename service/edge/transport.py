@@ -186,12 +186,12 @@ class Protocol(HttpToolsProtocol):
         self.cycle.keep_alive, self._last = False, True
 
     def pause_writing(self) -> None:
-        """Wait for the reader."""
+        """Pause until the reader catches up."""
         super().pause_writing()
         self._reader.falls_behind()
 
     def resume_writing(self) -> None:
-        """Go on."""
+        """Write on."""
         super().resume_writing()
         self._reader.catches_up()
 
@@ -203,5 +203,5 @@ class Protocol(HttpToolsProtocol):
 
 
 def install() -> None:
-    """Have every server that uvicorn starts in this process from now on use Protocol."""
+    """Make every server that uvicorn starts in this process from now on use Protocol."""
     config.HTTP_PROTOCOLS["auto"] = f"{__name__}:{Protocol.__name__}"

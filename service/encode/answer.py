@@ -208,7 +208,7 @@ def raw(array: Array) -> Iterator[bytes]:
 
 
 def _pieces(array: Array, most: int) -> Iterator[memoryview]:
-    """Yield the same in so many bytes each, without a copy where the array lies so already."""
+    """Yield the same in this many bytes each, without a copy where the array lies so already."""
     flat = np.ascontiguousarray(array).reshape(-1)
     step = most // flat.itemsize
     for first in range(0, flat.size, step):
@@ -241,7 +241,7 @@ async def collect(pieces: Iterator[bytes], turn: Lock) -> list[bytes]:
 
 
 def _facts(item: Item) -> dict[str, Any]:
-    """Return what of one sequence is no array."""
+    """Return what is answered of one sequence besides arrays."""
     facts = dict(item.facts) | (item.task.facts() if item.task else {})
     return {**facts, "attention": item.attention} if item.attention else facts
 

@@ -79,7 +79,7 @@ class Encodings:
     async def finish(
         self, request: Request, plan: Plan, outcome: Outcome, deadline: float
     ) -> Iterable[Item]:
-        """Return what is answered of each input, each made when the answer has come so far."""
+        """Return what is answered for each input, each made when the answer has come so far."""
         copies, heads = outcome.copies, plan.course.heads if plan.course else {}
         return (
             _item(request, plan, index, result, moved(heads, result, copies[index]))
@@ -121,7 +121,7 @@ class Encodings:
 
 
 def _of_task(head: TaskHead | None, tokens: int, number: int) -> int:
-    """Count the bytes of what a task head makes of so many tokens."""
+    """Count the bytes of what a task head makes of this many tokens."""
     if isinstance(head, Vectors):
         return head.bytes(tokens, number)
     return head.bytes(tokens) if head else 0

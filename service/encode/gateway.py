@@ -48,7 +48,7 @@ class Ending(Protocol):
     async def finish(
         self, request: Request, plan: Plan, outcome: Outcome, deadline: float
     ) -> Iterable[Item]:
-        """Return what is answered of each input, in the order of the answer."""
+        """Return what is answered for each input, in the order of the answer."""
 
 
 class Gateway:

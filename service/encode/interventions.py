@@ -262,7 +262,7 @@ class Interventions:
         return list(map(frozenset, kept))
 
     def _numbers(self, outputs: Outputs) -> int:
-        """Count the numbers answered of one input's copies."""
+        """Count the numbers answered for one input's copies."""
         copied = _swept(outputs) or Outputs()
         classes = len(copied.task_head.labels) if isinstance(copied.task_head, Classifier) else 0
         return sum(map(len, self.heads.values())) * (bool(copied.pooling) + classes)

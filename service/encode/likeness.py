@@ -96,7 +96,7 @@ class Likenesses:
     async def finish(
         self, request: Request, plan: Plan, outcome: Outcome, deadline: float
     ) -> Iterable[Item]:
-        """Return what is answered of the left text, and of each on the right.
+        """Return what is answered for the left text, and for each on the right.
 
         Raises:
             Refused: it is not done in time, or float16 cannot hold a share.
@@ -127,7 +127,7 @@ def _asked(request: Request) -> Likeness:
 
 
 def _with(item: Item, sweep: Mapping[str, Any]) -> Item:
-    """Return what is answered of one text with what its heads are worth."""
+    """Return what is answered for one text with what its heads are worth."""
     return replace(item, facts={**item.facts, "sweep": sweep})
 
 
@@ -200,7 +200,7 @@ def _cosine(left: Array, right: Array) -> float:
 def _item(
     plan: Plan, index: int, more: dict[str, Any], arrays: dict[str, Array] | None = None
 ) -> Item:
-    """Return what is answered of one text: its tokens, and what it has to do with the left one."""
+    """Return what is answered for one text: its tokens, and what it has to do with the left one."""
     source = plan.works[index]
     cut = {"truncated": source.truncated, "length": source.length}
     return Item(len(source), {**source.facts, **cut, **more}, arrays=arrays or {})
@@ -280,7 +280,7 @@ def _hold(width: int, sizes: Sequence[int], left: int, *rights: int) -> int:
 def _weigh(
     form: str, k: int | None, number: int, sizes: Sequence[int], most: int | None = None
 ) -> int:
-    """Return the bytes of the raw arrays, of the first so many texts on the right."""
+    """Return the bytes of the raw arrays, of at most this many texts on the right."""
     if form == "score":
         return 0
     left, *rights = sizes
@@ -288,7 +288,7 @@ def _weigh(
 
 
 def _bytes(left: int, right: int, form: str, k: int | None, number: int) -> int:
-    """Count the bytes of the arrays of two texts of so many units."""
+    """Count the bytes of the arrays of two texts of this many units."""
     cells = left * right * number
     if form == "top":
         cells = min(k or MOST_PAIRS, left * right) * (number + 2 * INDEX)

@@ -58,7 +58,7 @@ class Maxsims:
     async def finish(
         self, request: Request, plan: Plan, outcome: Outcome, deadline: float
     ) -> Iterable[Item]:
-        """Return what is answered of the query, and of each document, best first.
+        """Return what is answered for the query, and for each document, best first.
 
         Raises:
             Refused: it is not done in time.
@@ -94,14 +94,14 @@ def _vectors(result: Result) -> tuple[Array, Array]:
 
 
 def _item(plan: Plan, index: int, score: Mapping[str, Any], arrays: Mapping[str, Array]) -> Item:
-    """Return what is answered of one text: its score, its tokens, and what they match."""
+    """Return what is answered for one text: its score, its tokens, and what they match."""
     source = plan.works[index]
     cut = {"truncated": source.truncated, "length": source.length}
     return Item(len(source), {**score, **source.facts, **cut}, arrays=arrays)
 
 
 def _weigh(counts: Sequence[int], documents: int) -> int:
-    """Return the bytes of the matches of so many documents."""
+    """Return the bytes of the matches of this many documents."""
     return documents * counts[0] * MATCH
 
 

@@ -169,7 +169,7 @@ def costs(
 
 
 def cost(config: EncoderConfig, length: int, entered: int | None = None) -> float:
-    """Count the tokens of short sequences that take as long as a sequence of so many.
+    """Count the tokens of short sequences that take as long as a sequence of this many.
 
     More than its own: what attention takes grows with the square of a length.
 

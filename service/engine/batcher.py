@@ -46,7 +46,7 @@ class Company:
         self._patience: asyncio.TimerHandle | None = None
 
     def answered(self, count: int) -> None:
-        """Expect so many more."""
+        """Expect this many more."""
         if count:
             self.expected += count
             self._wait()
@@ -196,7 +196,7 @@ class Batcher(Generic[Work, Result]):
         return sum(map(self._cost, works))
 
     def admit(self, tokens: int, cost: float, deadline: float, key: str = "") -> None:
-        """Make room for a request of so many tokens, or raise what `check` raises."""
+        """Make room for a request of this many tokens, or raise what `check` raises."""
         for job in self.check(tokens, cost, deadline, key):
             self._fail(job, Overloaded(self._queue.delay(job.key) / self.speed, "share"))
 

@@ -77,7 +77,7 @@ class Lanes:
 
     @classmethod
     async def start(cls, load: Callable[[], Model], count: int) -> "Lanes":
-        """Start so many lanes, with the model that `load` makes in lane 0."""
+        """Start this many lanes, with the model that `load` makes in lane 0."""
         threads = [
             ThreadPoolExecutor(1, thread_name_prefix=f"lane-{i}", initializer=_prepare)
             for i in range(count)
@@ -366,7 +366,7 @@ class Batches:
                 self._tracing.batch(list(records), len(works), tokens, start)
 
     def distrust(self, reason: str) -> None:
-        """Let nothing out any more, for good: what runs or waits ends as Broken."""
+        """Return nothing any more: whatever runs or waits ends as Broken."""
         if self.fault is None:
             self.fault = reason
             logger.error(reason)

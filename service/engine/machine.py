@@ -46,7 +46,7 @@ def gpus() -> int:
 
 
 def filled(settings: Settings, head: TaskHead | None) -> None:
-    """Hold the longest sequence against the queries that a model of many vectors fills up.
+    """Check the longest sequence against queries that a model of many vectors fills up.
 
     Raises:
         Unservable: they are longer.
@@ -59,7 +59,7 @@ def filled(settings: Settings, head: TaskHead | None) -> None:
 
 
 def positions(settings: Settings, config: EncoderConfig) -> None:
-    """Hold the longest sequence against a model's table of positions.
+    """Check the longest sequence against a model's table of positions.
 
     Raises:
         Unservable: it has too few.
@@ -95,7 +95,7 @@ def precision(settings: Settings) -> tuple[torch.device, torch.dtype]:
 
 
 def same_bits(settings: Settings) -> None:
-    """Hold device, number format and the environment's own MKL_CBWR to what equal bits need.
+    """Check that device, number format and the environment's MKL_CBWR allow equal bits.
 
     Raises:
         Unservable: they are required, and not promised of these; or with that variable MKL's

@@ -144,7 +144,7 @@ def _steady(
 
 
 def slower(lanes: Lanes, source: Source) -> Iterator[None]:
-    """Set the lanes to one way of computing after the other, at last to the fastest again.
+    """Set the lanes to each way of computing in turn, finally to the fastest again.
 
     The loop instead of the compiled pass, the plain kernels (of float32), the fastest for each
     sequence alone.
@@ -233,7 +233,7 @@ def check_exact(
 
 
 def _certified(model: Model, plain: Model, held: Sequence[str]) -> Certificate:
-    """Return how near an int8 model is to float32, and tell it.
+    """Return how near an int8 model is to float32, and log it.
 
     Raises:
         NotTrustworthy: it is too far.
@@ -345,7 +345,7 @@ def pace(lanes: Lanes, full: int) -> tuple[float, int]:
 
 
 def _speed(lanes: Lanes, count: int) -> float:
-    """Return the tokens per second of a batch of so many middling sequences on all cores."""
+    """Return the tokens per second of a batch of this many middling sequences on all cores."""
     batch = [_filler(_middling(lanes.model))] * count
     return sum(map(len, batch)) / _seconds(lanes, batch)
 

@@ -35,7 +35,7 @@ class Pages:
         self._router: asyncio.Task[list[tuple[str, bytes]]] | None = None
 
     def warm(self) -> None:
-        """Have Ray make the handle's router, which at its first use takes a tenth of a second."""
+        """Make the handle's router now, which at its first use takes a tenth of a second."""
         self._router = asyncio.create_task(self._others(openmetrics=False))
 
     def close(self) -> None:

@@ -47,7 +47,7 @@ class Document:
         return self.above + line + 1
 
     def locate(self, found: Finding) -> Finding:
-        """Give a finding its line."""
+        """Return a finding with its line."""
         loc: Loc = found.place  # type: ignore[assignment]  # of a file they are keys
         return replace(found, place=(*self.base, *loc), file=self.file, line=self.line(loc))
 

@@ -41,7 +41,7 @@ GROUPS = (
 
 
 def verdict(right: bool, place: str, what: str, mend: str, grade: Grade = "FAIL") -> Finding:
-    """Give a finding that is right, or that says what to do."""
+    """Return a finding that is right, or that says what to do."""
     return Finding(place, what, grade="ok") if right else Finding(place, what, mend, grade)
 
 

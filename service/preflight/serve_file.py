@@ -46,7 +46,7 @@ SHARED = ("deadline_seconds", "drain_seconds")  # what one HAProxy does for all
 
 
 def read(document: Document, environ: dict[str, str]) -> tuple[list[Application], list[Finding]]:
-    """Check a Serve file by itself; gives its applications if Ray's schema takes it.
+    """Check a Serve file by itself; returns its applications if Ray's schema takes it.
 
     Args:
         environ: the variables of its nodes, as far as they are known.

@@ -83,7 +83,7 @@ class Variables:
     base: str = ""
 
     def locate(self, found: Finding) -> Finding:
-        """Give a finding of one variable its line."""
+        """Return a finding of a variable with its line."""
         line = self.lines.get(found.path, self.line)
         path = ".".join(filter(None, (self.base, found.path)))
         return replace(found, place=path, file=self.file, line=line)

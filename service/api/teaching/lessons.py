@@ -128,7 +128,7 @@ class Lessons:
 
 
 def _price(config: EncoderConfig, tokens: int, *, weights: bool) -> Price:
-    """Return what the steps of so many tokens weigh, and how they may weigh less."""
+    """Return what the steps of this many tokens weigh, and how they may weigh less."""
     fixed = SINGLE * config.width * (SQUARES * config.width + VECTORS) * weights
 
     def maps(tokens: int) -> int:

@@ -96,7 +96,7 @@ def collect(
 def connected(
     url: str, key: str | None, patience_seconds: float
 ) -> Iterator[tuple[Client, dict[str, Any]]]:
-    """Give a client with one request in flight at a time, and the answer of GET /info.
+    """Yield a client with one request in flight at a time, and the answer of GET /info.
 
     Raises:
         Unusable: the address is not valid.

@@ -93,7 +93,7 @@ class File:
 
     @contextmanager
     def lasting(self, folder: Path) -> Iterator["File"]:
-        """Give the file itself, or a copy of what can be read only once, such as a pipe.
+        """Yield the file itself, or a copy of what can be read only once, such as a pipe.
 
         The copy lies in `folder` without a name: nothing of it outlives this process.
         """
@@ -199,7 +199,7 @@ def check(file: File, info: Mapping[str, Any]) -> Source:
 
 
 def _blocks(path: Path) -> Iterator[tuple[list[bytes], bytes]]:
-    """Give the lines of a file, a block at a time, with the digest of all bytes so far."""
+    """Yield the lines of a file, a block at a time, with the digest of all bytes so far."""
     digest, block, size, number = hashlib.sha256(), list[bytes](), 0, 0
     with path.open("rb") as file:
         while raw := file.readline(LONGEST_BYTES):

@@ -84,7 +84,7 @@ class Vectors:
         return np.memmap(self._file, DTYPE, "r", self._start, (self.rows, self._width))
 
     def finish(self) -> None:
-        """Give the file its name."""
+        """Move the file to its name."""
         if self.rows != self.count:
             raise RuntimeError(f"{self.rows} rows of {self.count}: this is a bug")
         if self.out.suffix == NPY:

@@ -44,12 +44,12 @@ class Bucket:
         return max(0.0, -self._left / self._rate)
 
     def take(self, tokens: int, now: float) -> None:
-        """Note that a request uses so many."""
+        """Note that a request uses this many."""
         self._fill(now)
         self._left -= tokens
 
     def put_back(self, tokens: int) -> None:
-        """Note that it did not use so many of them."""
+        """Note that it did not use this many of them."""
         self._left += tokens
 
     def _fill(self, now: float) -> None:
@@ -203,7 +203,7 @@ class Line(Generic[Work, Result]):
         return self.had + self.jobs[0].tokens
 
     def bound(self, tokens: int) -> str | None:
-        """Return the limit that a request of so many tokens would break; None if it breaks none."""
+        """Return the limit that a request of this many tokens would break, if any."""
         limits = self._limits
         if limits.requests is not None and len(self.jobs) >= limits.requests:
             return "key_requests"

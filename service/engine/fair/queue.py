@@ -187,7 +187,7 @@ class Queue(Generic[Work, Result]):
         self.cost = self.cost - cost if self.tokens else 0.0
 
     def _advance(self, tokens: float) -> None:
-        """Move the shared machine on by so many tokens for each key that waits."""
+        """Move the shared machine on by this many tokens for each key that waits."""
         waiting = [line.had for line in self._waiting()]
         self._now = max(self._now + tokens, min(waiting, default=0.0))
 

@@ -27,7 +27,7 @@ class Rotation(Generic[Waiter]):
         return len(self._lines)
 
     def add(self, waiter: Waiter) -> None:
-        """Stand in the line of the request's key."""
+        """Join the line of the request's key."""
         self._lines.setdefault(OWNER.get(), deque()).append(waiter)
 
     def next(self) -> Waiter:
@@ -88,7 +88,7 @@ class Thread:
         self._thread, self._turn = ThreadPoolExecutor(1, name), Lock()
 
     async def run(self, work: Callable[[], Result]) -> Result:
-        """Have work done in turn."""
+        """Run work in turn."""
         await self._turn.acquire()
         done = asyncio.get_running_loop().run_in_executor(self._thread, work)
         done.add_done_callback(lambda _: self._turn.release())
