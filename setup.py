@@ -45,7 +45,7 @@ class Build(build_ext):
 
 
 def operator() -> list[Extension]:
-    """What is to be compiled for the torch that is installed; nothing where there is none."""
+    """Return what to compile for the torch that is installed; nothing without one."""
     torch = find_spec("torch")
     if torch is None or torch.origin is None:
         return []

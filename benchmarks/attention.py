@@ -233,7 +233,7 @@ def main() -> None:
 
 
 def table(names: list[str]) -> None:
-    """Some batches' rows."""
+    """Print the rows of some batches."""
     from service.engine.weights import BUNDLED, locate
 
     bundled = locate(BUNDLED).folder

@@ -139,7 +139,7 @@ class Server:
         return max(0.0, self.known - now)
 
     def report(self, now: float, every: float, keep: float) -> None:
-        """What Ray's controller gets: our three numbers, and Ray's own."""
+        """Return what Ray's controller gets: our three numbers, and Ray's own."""
         waiting = self.waiting(now)
         busy = self.computed - waiting
         loop = self.looped - max(0.0, self.loop_free - now)

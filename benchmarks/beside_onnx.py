@@ -1,4 +1,4 @@
-"""Encodings per second in process: Headlight beside ONNX Runtime, in the same run.
+"""Encodings per second in process: Headlight next to ONNX Runtime, in the same run.
 
     python benchmarks/beside_onnx.py [--rounds 7]
 
@@ -82,14 +82,14 @@ def started(command: list[str]) -> Iterator[Engine]:
 
 
 def compare(one: list[list[float]], other: list[list[float]]) -> None:
-    """Speed is compared only of engines that give the same vectors."""
+    """Refuse engines that give different vectors."""
     pairs = zip(sum(one, []), sum(other, []), strict=True)
     if (distance := max(abs(a - b) for a, b in pairs)) > CLOSE:
         raise SystemExit(f"the vectors differ by {distance}")
 
 
 def measure(engines: dict[str, Engine], rounds: int) -> None:
-    """All workloads in turns."""
+    """Measure all workloads in turns."""
     sizes = sized(tokens_of(locate(BUNDLED).folder))
     for number in range(1 + rounds):
         for name, (count, make) in WORKLOADS.items():
@@ -108,7 +108,7 @@ def measure(engines: dict[str, Engine], rounds: int) -> None:
 
 
 def report(engines: dict[str, Engine]) -> None:
-    """A table for benchmarks/results.md; a ratio is the median of the rounds' own."""
+    """Print a table for benchmarks/results.md; a ratio is the median of the rounds' own."""
     ours = engines[OURS].rates
     print(f"| texts/s, in process | {' | '.join(engines)} | to ONNX Runtime | to sorted |")
     print("|---" * (len(engines) + 3) + "|")

@@ -136,7 +136,7 @@ GPU_HEAD = (
 
 
 def check(costs: Costs, rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield what was measured beside what is simulated, and how far off the rates are.
+    """Yield what was measured next to what is simulated, and how far off the rates are.
 
     The simulation has as much of the two cores as others left.
     """

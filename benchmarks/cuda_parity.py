@@ -170,7 +170,7 @@ def measure(exact: Model, fast: Model, most: int) -> Row:
 
 @torch.inference_mode()
 def main() -> None:
-    """All rows."""
+    """Print all rows."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--most-tokens", type=int, default=16_384, help="of the largest batch")

@@ -60,7 +60,7 @@ class Balancer:
         raise AssertionError("every server is in a bucket")
 
     def give(self, server: int) -> None:
-        """One of its connections is free again."""
+        """Free one of its connections."""
         self._put(server, self._connections[server] - 1)
 
     def _put(self, server: int, count: int) -> None:
@@ -212,7 +212,7 @@ def scraped(url: str, scope: str) -> tuple[float, int]:
 
 
 def measure() -> None:
-    """Print measurements of 1 to 4 replicas on this machine, beside the simulation's prediction.
+    """Print measurements of 1 to 4 replicas on this machine, next to the simulation's prediction.
 
     All get the load that keeps one of them busy for 0.6 of its time, so that two cores suffice.
     """

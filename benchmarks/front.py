@@ -1,4 +1,4 @@
-"""What a short request costs the event loop of a replica, beside a bare app that answers the same.
+"""What a short request costs the event loop of a replica, next to a bare app that answers the same.
 
     python benchmarks/front.py [--beside TREE] [--rounds 5] [--seconds 2]
     python benchmarks/front.py --functions 40
@@ -48,7 +48,7 @@ ROUTES, CONNECTIONS = ("/embed", "/v1/encode"), (1, 64)
 WARM_SECONDS, COUNTED_SECONDS = 1.0, 0.5  # of load before all, and while calls are counted
 COLLECTED = 2000, 20, 20  # as a replica has it (service/app.py), for every server
 RARE = 0.5  # times a request: what happens less often is no request's
-BARE, FILES = "bare", "files"  # servers beside ours: the bare one, and ours with its model
+BARE, FILES = "bare", "files"  # servers next to ours: the bare one, and ours with its model
 
 Function = tuple[str, str]  # its file and name
 

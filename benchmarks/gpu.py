@@ -1,4 +1,4 @@
-"""Tokens per second on a GPU: Headlight beside transformers, and beside the products alone.
+"""Tokens per second on a GPU: Headlight next to transformers, and next to the products alone.
 
     python benchmarks/gpu.py
     python benchmarks/gpu.py --device cpu --quick      a rehearsal: its figures mean nothing
@@ -206,7 +206,7 @@ def figures(rates: dict[str, list[float]]) -> list[str]:
 def compare(
     size: Size, name: str, plan: Plan, device: torch.device, options: argparse.Namespace
 ) -> None:
-    """All rows of one size."""
+    """Print all rows of one size."""
     dtype = getattr(torch, options.dtype)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)

@@ -9,7 +9,7 @@ layer, from a fixed seed. The others' mixed values are multiplied by 0 before W^
 missing is what the others saw, not the size of their sum.
 
 Second table: the heads of one layer in a loop, each through its own W_i^Q, W_i^K, W_i^V and W_i^O,
-beside the layer as it serves, one projection for all of them: largest difference, time of each.
+next to the layer as it serves, one projection for all of them: largest difference, time of each.
 """
 
 import argparse
@@ -140,7 +140,7 @@ def microseconds(call: Callable[[], Tensor]) -> float:
 
 
 def loop(model: Model) -> None:
-    """Print what a loop over the heads of layer 0 takes beside the layer that serves."""
+    """Print what a loop over the heads of layer 0 takes next to the layer that serves."""
     print("| tokens | heads one by one | all at once | ratio | furthest apart |")
     print("|---|---|---|---|---|")
     for tokens in TOKENS:

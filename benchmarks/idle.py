@@ -1,4 +1,4 @@
-"""What a service costs that nobody asks: processes, memory, processor time, wake-ups.
+"""What a service costs without requests: processes, memory, processor time, wake-ups.
 
     python benchmarks/idle.py [CHECKOUT ...] [--seconds 60]
 
@@ -117,7 +117,7 @@ def idle(roots: list[int], seconds: float) -> list[dict[str, list[Cost]]]:
 
 
 def report(costs: dict[str, list[Cost]], seconds: float) -> None:
-    """A table for people, and for docs/operations.md."""
+    """Print a table for people, and for docs/operations.md."""
     print(
         "| process | resident, MiB | share, MiB | % of a core | wake-ups/s |\n|---|---|---|---|---|"
     )

@@ -1,4 +1,4 @@
-"""Encodings per second in process: Headlight beside sentence-transformers, in the same run.
+"""Encodings per second in process: Headlight next to sentence-transformers, in the same run.
 
 Text in, pooled vector out, tokenizing included; ours through the Lanes that serve. Each engine
 lives in a process of its own and waits on its pipe while the other works, so that neither's
@@ -119,7 +119,7 @@ def work(engine: str, threads: int) -> None:
 
 
 def say(value: object) -> None:
-    """One line of JSON to whoever started this process."""
+    """Print one line of JSON to the process that started this one."""
     print(json.dumps(value), flush=True)
 
 
@@ -195,7 +195,7 @@ def turns(turn: int) -> list[str]:
 
 
 def compare(one: dict[str, Any], other: dict[str, Any]) -> None:
-    """Speed is compared only of engines that give the same vectors."""
+    """Refuse engines that give different vectors."""
     for name, vectors in one.items():
         pairs = zip(sum(vectors, []), sum(other[name], []), strict=True)
         distance = max(abs(a - b) for a, b in pairs)
@@ -204,7 +204,7 @@ def compare(one: dict[str, Any], other: dict[str, Any]) -> None:
 
 
 def report(rates: dict[str, dict[str, list[float]]]) -> None:
-    """A table for people, and for benchmarks/results.md."""
+    """Print a table for people, and for benchmarks/results.md."""
     print(f"| texts/s, in process | headlight | {PEER} | ratio |\n|---|---|---|---|")
     for name, by_engine in rates.items():
         middle = [statistics.median(by_engine[engine]) for engine in ENGINES]

@@ -1,4 +1,4 @@
-"""Encodings per second in process, float32 and int8: Headlight's beside ONNX Runtime's.
+"""Encodings per second in process, float32 and int8: Headlight's next to ONNX Runtime's.
 
     python benchmarks/int8.py PYTHON FOLDER FOLDER8 [--rounds 7]
 

@@ -65,7 +65,7 @@ def measure(step: str, folder: Path) -> dict[str, float]:
 
 
 def write_large(folder: Path, tokenizer: Path) -> None:
-    """A checkpoint with random weights, by transformers; in a process of its own."""
+    """Save a checkpoint with random weights, by transformers; in a process of its own."""
     code = (
         "import sys, torch; from transformers import BertConfig, BertModel\n"
         f"BertModel(BertConfig(**{LARGE})).save_pretrained(sys.argv[1])"

@@ -41,7 +41,7 @@ class Workload:
     Args:
         lengths: draws one batch's, in tokens.
         threads: cores of each lane.
-        busy: whether a Python thread computes beside.
+        busy: whether another Python thread computes.
     """
 
     lengths: Callable[[random.Random], list[int]]
@@ -139,7 +139,7 @@ def measure(lanes: Lanes, pools: list[ThreadPoolExecutor]) -> dict[str, dict[str
 
 
 def report(rates: dict[str, dict[str, list[float]]]) -> None:
-    """A table for benchmarks/results.md; the ratio is the median of the rounds' own."""
+    """Print a table for benchmarks/results.md; the ratio is the median of the rounds' own."""
     print("| sentences/s | loop | compiled | ratio |\n|---|---|---|---|")
     for name, ways in rates.items():
         cells = [

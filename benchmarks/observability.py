@@ -1,4 +1,4 @@
-"""What counting, logging and tracing cost: a replica that does all three beside one that does none.
+"""What counting, logging and tracing cost: a replica that does all three, and one that does none.
 
     python benchmarks/observability.py [--pairs N] [--seconds S]
 
@@ -81,7 +81,7 @@ async def started(name: str, metrics: Metrics, **settings: Any) -> Side:
 
 
 async def ask(app: Any, body: bytes) -> None:
-    """One request that must be answered."""
+    """Send one request that must be answered."""
     statuses: list[int] = []
 
     async def receive() -> dict[str, Any]:
@@ -99,7 +99,7 @@ async def ask(app: Any, body: bytes) -> None:
 
 
 async def drive(replica: Replica, app: Any, workload: str, spent: Spent) -> None:
-    """One turn: so many clients ask, each so many times; the turn tells of its own requests."""
+    """Run one turn: several clients ask, each several times; it reports its own requests."""
     clients, times, text = WORKLOADS[workload]
     body = json.dumps({"inputs": [text]}).encode()
 
@@ -127,7 +127,7 @@ def middle(values: list[float]) -> tuple[float, float, float]:
 
 
 async def measure(pairs: int, seconds: float, folder: Path) -> None:
-    """Every workload, all rounds of it, and a row of a table for each side but the first."""
+    """Measure every workload in all rounds; print a row for each side but the first."""
     off = await started("off", Blind("off"), access_log=False)
     with mock.patch.object(Lanes, "start", AsyncMock(return_value=off[0].lanes)):
         control = await started("control", Blind("control"), access_log=False)
@@ -162,7 +162,7 @@ async def rounds(
 
 
 def report(workload: str, name: str, pairs: list[tuple[Spent, Spent]]) -> None:
-    """A row: medians of the first side, and of the pairs' ratios with their interval."""
+    """Print a row: medians of the first side, and of the pairs' ratios with their interval."""
     ratio, low, high = middle([off.wall / this.wall for off, this in pairs])
     cpu = [off.cpu / off.requests * 1e6 for off, _ in pairs]
     more = [(this.cpu - off.cpu) / this.requests * 1e6 for off, this in pairs]

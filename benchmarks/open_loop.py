@@ -7,7 +7,7 @@ wait for their answers, then offers multiples of that in an open loop: requests 
 moments (a Poisson process) whether or not earlier ones are answered, each with four seconds to its
 deadline. Prints for each multiple
 
-    goodput    answers in time, a second; beside it its ratio to the first row's
+    goodput    answers in time, a second; next to it its ratio to the first row's
     accepted   median and 99th percentile of the milliseconds an answer took
     refused    the same of 429 and 504, by status
     normal     seconds after the end until one small request takes no longer than before
@@ -63,7 +63,7 @@ class Offered:
 
     @property
     def goodput(self) -> float:
-        """Answers in time, a second."""
+        """Return the answers in time, a second."""
         return sum(each <= DEADLINE_MS for each in self.took.get(200, [])) / self.seconds
 
 
@@ -106,7 +106,7 @@ class Client:
 
 
 async def ask(client: Client, offered: Offered) -> None:
-    """One large request, and what became of it."""
+    """Send one large request and record its outcome."""
     offered.note(*await client.send(next(client.bodies)))
 
 
@@ -188,7 +188,7 @@ def row(times: float, offered: Offered, best: float, normal: float) -> str:
 
 
 async def measure(service: int, port: int, multiples: Sequence[float], seconds: float) -> None:
-    """All rows, one after the other."""
+    """Print all rows, one after the other."""
     client = Client(port)
     usual = statistics.median([await small(client) for _ in range(100)])
     able = await capacity(client)

@@ -1,4 +1,4 @@
-"""Encodings per second as a user gets them: Headlight over HTTP beside other servers, in one run.
+"""Encodings per second as a user gets them: Headlight over HTTP next to other servers, in one run.
 
     python benchmarks/over_http.py [--rounds 5] [--seconds 1.2] [--servers ..] [--workloads ..]
 
@@ -94,7 +94,7 @@ class Bench:
             print(f"{what}: {error}", file=sys.stderr)
 
     def warm(self, running: Running, tries: int = 3) -> None:
-        """A second of the mix; a proxy that is set up anew behind its first answer loses some."""
+        """Send a second of the mix; a proxy set up anew behind its first answer loses some."""
         running.settle()
         try:
             self.ask(running, CAPACITY, f"start {tries}", 1.0)

@@ -3,10 +3,10 @@
     python benchmarks/overload.py [--replicas N]
 
 Starts the service on the bundled model and prints, in milliseconds:
-    small, idle       one short text at a time, nobody else
-    small, flooded    the same beside connections that always have a large request under way
-    metrics, idle     GET /metrics, nobody else
-    metrics, flooded  the same beside the large requests
+    small, idle       one short text at a time, nothing else
+    small, flooded    the same next to connections that always have a large request under way
+    metrics, idle     GET /metrics, nothing else
+    metrics, flooded  the same next to the large requests
     probes, full      /live, /ready, /metrics while the queue refuses with 429
 """
 
@@ -82,14 +82,14 @@ def flooded(url: str, count: int) -> Iterator[None]:
 
 
 def report(name: str, milliseconds: list[float], codes: Counter[int]) -> None:
-    """One row: median, 99th percentile, worst, and the statuses seen."""
+    """Print one row: median, 99th percentile, worst, and the statuses seen."""
     cuts = statistics.quantiles(milliseconds, n=100)
     row = f"p50 {cuts[49]:8.1f}  p99 {cuts[98]:8.1f}  max {max(milliseconds):8.1f}"
     print(f"{name:16s} n {len(milliseconds):5d}  {row}  {dict(codes)}", flush=True)
 
 
 async def measure(url: str) -> None:
-    """All rows, one after the other."""
+    """Print all rows, one after the other."""
     async with httpx.AsyncClient(base_url=url, timeout=60) as client:
         small = partial(client.post, "/v1/encode", content=SMALL)
         metrics, *probes = (partial(client.get, path) for path in ("/metrics", "/live", "/ready"))
@@ -109,7 +109,7 @@ async def measure(url: str) -> None:
 async def beside(
     name: str, seconds: float, *sends: Callable[[], Awaitable[httpx.Response]]
 ) -> None:
-    """Requests of each kind, ten times a second at most, for so long."""
+    """Send requests of each kind, at most ten a second, for this long."""
     codes: Counter[int] = Counter()
     taken: list[float] = []
     until = time.monotonic() + seconds

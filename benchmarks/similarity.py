@@ -1,4 +1,4 @@
-"""What an explained similarity costs beside encoding the same texts.
+"""What an explained similarity costs compared with encoding the same texts.
 
     python benchmarks/similarity.py
 

@@ -1,11 +1,11 @@
-"""What a sweep of all heads costs beside the same by single requests, and who waits for it.
+"""What a sweep of all heads costs compared with single requests, and who waits for it.
 
     python benchmarks/sweep.py
 
 One replica in this process; `--url` asks a service over HTTP instead. In every round a sweep and
 one request with a gate for each head take turns, with a text that no earlier one had; the figure
 is the median of the rounds' own ratios. Afterwards short texts are encoded one by one, alone and
-beside sweeps of the longest text, and the latencies of both are shown.
+next to sweeps of the longest text, and the latencies of both are shown.
 
 Of the arithmetic, L layers, a sweep takes (L + 1) / 2L and less: each head's own layer begins
 behind the attention.
@@ -110,7 +110,7 @@ async def measure(client: httpx.AsyncClient, rounds: int) -> None:
         print(f"| {name} | {1000 * sweep:.0f} | {of_single:.2f} | {of_one:.2f} |", flush=True)
     longest = max(CASES.values())
     print(f"a short text alone: {percentiles(await lone(client))}")
-    print(f"beside sweeps of {longest} words: {percentiles(await beside(client, longest))}")
+    print(f"next to sweeps of {longest} words: {percentiles(await beside(client, longest))}")
 
 
 async def main(url: str | None, rounds: int) -> None:

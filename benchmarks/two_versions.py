@@ -1,4 +1,4 @@
-"""What a change costs a short request: this checkout's service beside another's, in one run.
+"""What a change costs a short request: this checkout's service next to another's, in one run.
 
     python benchmarks/two_versions.py OTHER [--rounds 60] [--requests 40]
 

@@ -35,7 +35,7 @@ class Embedder(nn.Module):
 
 
 def main() -> None:
-    """Copy, then export; the graph's name comes last, since whoever finds it relies on the rest."""
+    """Copy, then export; the graph's name comes last, since who finds it relies on the rest."""
     folder, target = Path(sys.argv[1]), Path(sys.argv[2])
     graph = target / "onnx" / "model.onnx"
     shutil.copytree(folder, target, dirs_exist_ok=True)

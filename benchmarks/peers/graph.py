@@ -34,11 +34,11 @@ class Graph:
         self.pieces = pieces
 
     def __call__(self, texts):
-        """Texts -> their vectors, (texts, width)."""
+        """Return the vectors of texts, (texts, width)."""
         return self.in_pieces(texts) if self.pieces else self.encode(texts)
 
     def encode(self, texts):
-        """All at once."""
+        """Encode all at once."""
         cut = self.tokenizer.encode_batch(texts)
         feeds = {
             "input_ids": np.array([each.ids for each in cut]),
@@ -48,7 +48,7 @@ class Graph:
         return self.session.run(["sentence_embedding"], feeds)[0]
 
     def in_pieces(self, texts):
-        """By length, so many at a time."""
+        """Encode by length, this many at a time."""
         order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
         vectors = np.empty((len(texts), 384), dtype=np.float32)
         for start in range(0, len(texts), self.pieces):

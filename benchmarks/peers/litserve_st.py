@@ -19,24 +19,24 @@ class Embed(litserve.LitAPI):
         self.model.max_seq_length = 512  # it would cut at 256
 
     def decode_request(self, request):
-        """The texts of one request."""
+        """Return the texts of one request."""
         return request["inputs"]
 
     def batch(self, inputs):
-        """Requests as they are: each may hold several texts."""
+        """Return requests as they are: each may hold several texts."""
         return inputs
 
     def predict(self, inputs):
-        """All requests' texts in one call, then each request's own vectors."""
+        """Encode all requests' texts in one call; return each request's own vectors."""
         vectors = iter(self.model.encode(list(chain(*inputs)), normalize_embeddings=True).tolist())
         return [[next(vectors) for _ in texts] for texts in inputs]
 
     def unbatch(self, output):
-        """One answer a request."""
+        """Return one answer a request."""
         return output
 
     def encode_response(self, output):
-        """What is sent."""
+        """Return what is sent."""
         return output
 
 

@@ -52,7 +52,7 @@ class Connection(asyncio.Protocol):
         self.lost = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ready to send."""
+        """Note that it may send."""
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
 
     def send(self, request: Request, due: float) -> None:
@@ -70,7 +70,7 @@ class Connection(asyncio.Protocol):
             self.answered(self, bytes(self.buffer[self.buffer.find(HEADS) + len(HEADS) :]))
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Nobody else would notice."""
+        """Note the loss, which nothing else would notice."""
         if not self.lost.done():
             self.lost.set_result(None)
 
@@ -107,12 +107,12 @@ class Load:
         return connection
 
     def fail(self, error: BaseException | None) -> None:
-        """Whoever waits for the end is told."""
+        """Report a failure to the waiting task."""
         if not self.finished.done():
             self.finished.set_exception(error or Failed("a connection was lost"))
 
     def dropped(self, connection: Connection) -> None:
-        """An idle connection may go; one with a request under way may not."""
+        """Forget an idle connection; fail for one with a request under way."""
         if connection in self.idle:
             self.idle.remove(connection)
         elif connection.request:
@@ -133,7 +133,7 @@ class Load:
         self.free(connection, now)
 
     def free(self, connection: Connection, now: float) -> None:
-        """What a connection does after an answer."""
+        """Choose what a connection does after an answer."""
         raise NotImplementedError
 
     async def run(self, seconds: float, lead: float = 0.0) -> Answers:
@@ -202,7 +202,7 @@ class Open(Load):
         self.idle.append(connection)
 
     async def send(self, due: float) -> None:
-        """One request, over a connection that rests or a new one."""
+        """Send one request, over a connection that rests or a new one."""
         if not self.idle and len(self.all) >= MOST_CONNECTIONS:
             self.answers.missing += 1
             return

@@ -56,7 +56,7 @@ def busy_seconds() -> float:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
+    """Return a port on which nothing listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -6,7 +6,7 @@ server's processes are found by a variable of their environment, so that none is
 its parent.
 
 While one server works the others are stopped (SIGSTOP): Ray's processes and some peers' poll, and
-would take their share of the cores from whoever is measured.
+would take their share of the cores from the one that is measured.
 """
 
 import hashlib
@@ -58,7 +58,7 @@ class Server:
         return BUILT / self.needs
 
     def takes(self, load: Workload) -> bool:
-        """Whether it is measured with a workload."""
+        """Tell whether it is measured with a workload."""
         return load is BATCHES or not self.batches_only and (self.paced or load.connections > 0)
 
     def command(self, port: int) -> list[str]:
@@ -166,7 +166,7 @@ class Running:
         return cls(server, port, process, mark.encode(), log)
 
     def wait(self) -> None:
-        """Until it answers a first text.
+        """Wait until it answers a first text.
 
         Raises:
             Absent: it ended, or did not come up in time.
@@ -200,7 +200,7 @@ class Running:
         return sum(cpu_seconds(pid) for pid in self.pids())
 
     def forget_peak(self) -> None:
-        """Let the peak of memory begin anew."""
+        """Reset the peak of memory."""
         for pid in self.pids():
             Path(f"/proc/{pid}/clear_refs").write_text("5")
 
@@ -215,7 +215,7 @@ class Running:
             tell(pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Continue it."""
         for pid in self.paused:
             tell(pid, signal.SIGCONT)
         self.paused = []

@@ -158,7 +158,7 @@ class Single:
 
     @property
     def rests(self) -> bool:
-        """Whether it has nothing to do."""
+        """Tell whether it has nothing to do."""
         return self._free > 0
 
     async def do(self, cores: Cores, seconds: float) -> None:

@@ -13,7 +13,7 @@ import helm_python
 
 
 def case(chart: helm_python.Chart, folder: str, values: dict[str, Any]) -> dict[str, Any]:
-    """What Helm makes of one set of values.
+    """Return what Helm makes of one set of values.
 
     Args:
         values: and among them, as `release` and `namespace`, those that are not headlight.

@@ -47,7 +47,7 @@ TABLE = "| value | default | |\n|---|---|---|\n"
 
 
 def variables() -> str:
-    """files/ray.yaml: the chart works out again what its values change."""
+    """Return files/ray.yaml: the chart works out again what its values change."""
     settings = Settings(drain_seconds=DRAIN_SECONDS)
     found = ingress.clustered(settings) | {ingress.PROGRAM: WRAPPER}
     # HAProxy's counts for Prometheus, which alone the network policies let there
@@ -70,13 +70,13 @@ def variables() -> str:
 
 
 def paths() -> list[str]:
-    """How each path of the API begins, without its metrics: what clients from outside may ask."""
+    """Return how each path of the API but its metrics begins: what outside clients may ask."""
     first = {row.path.split("/")[1] for row in (*OPERATIONS, *PAGES)}
     return sorted(first - {"", SCRAPE.strip("/")})
 
 
 def schema() -> str:
-    """values.schema.json with the settings and Kubernetes' objects as they are."""
+    """Return values.schema.json with the settings and Kubernetes' objects as they are."""
     path = CHART / "values.schema.json"
     whole = json.loads(path.read_text())
     own = dict(settings())
@@ -95,12 +95,12 @@ def schema() -> str:
 
 
 def closed(properties: dict[str, Any]) -> dict[str, Any]:
-    """An object with these properties and no other."""
+    """Return an object with these properties and no other."""
     return {"type": "object", "additionalProperties": False, "properties": properties}
 
 
 def kubernetes(text: str) -> dict[str, dict[str, Any]]:
-    """Kubernetes' definitions that a schema refers to, and those that they refer to."""
+    """Return Kubernetes' definitions that a schema refers to, and those that they refer to."""
     folder = resources.files("kubernetes_validate") / "kubernetes-json-schema"
     file = folder / f"v{KUBERNETES}.0-local-strict" / "_definitions.json"
     known = json.loads(file.read_text())["$defs"]
@@ -115,7 +115,7 @@ def kubernetes(text: str) -> dict[str, dict[str, Any]]:
 
 
 def plain(schema: dict[str, Any]) -> dict[str, Any]:
-    """What a value must be, without descriptions; null is no value, for Helm takes it out."""
+    """Return what a value must be, undescribed; null is no value, since Helm takes it out."""
     kept = {name: schema[name] for name in ("required", "enum") if name in schema}
     if "$ref" in schema:
         return {"$ref": schema["$ref"].replace("$defs", "definitions")}
@@ -134,7 +134,7 @@ def plain(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def settings() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each setting that values may have, and what it may be."""
+    """Yield each setting that values may have, and what it may be."""
     for name, field in Settings.model_json_schema()["properties"].items():
         if name in ELSEWHERE:
             continue
@@ -144,7 +144,7 @@ def settings() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def page() -> str:
-    """README.md with its table."""
+    """Return README.md with its table."""
     path = CHART / "README.md"
     before = path.read_text().partition(TABLE)[0]
     rows = "".join(
@@ -155,13 +155,13 @@ def page() -> str:
 
 
 def values() -> Iterator[tuple[str, Any, str]]:
-    """Each value of values.yaml: its name, default and comment."""
+    """Yield each value of values.yaml: its name, default and comment."""
     text = (CHART / "values.yaml").read_text()
     yield from leaves("", yaml.compose(text, yaml.SafeLoader), text.splitlines())
 
 
 def leaves(prefix: str, node: yaml.Node, lines: list[str]) -> Iterator[tuple[str, Any, str]]:
-    """The values below a mapping; a mapping with a comment is one value."""
+    """Yield the values below a mapping; a mapping with a comment is one value."""
     for key, value in node.value:
         comment = lines[key.start_mark.line].partition(" # ")[2]
         name = prefix + key.value
@@ -173,7 +173,7 @@ def leaves(prefix: str, node: yaml.Node, lines: list[str]) -> Iterator[tuple[str
 
 
 def rendered(chart: Path = CHART, **cases: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """What Helm makes of each set of values."""
+    """Return what Helm makes of each set of values."""
     asked = json.dumps({"chart": str(chart), "cases": cases})
     command = [sys.executable, ENGINE]
     done = subprocess.run(command, input=asked, stdout=subprocess.PIPE, text=True, check=True)
