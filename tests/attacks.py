@@ -175,7 +175,7 @@ def wide() -> Iterator[Attack]:
 
 
 def answers() -> Iterator[Attack]:
-    """Requests that are small beside what they ask for."""
+    """Requests that are small compared with what they ask for."""
     ids: dict[str, Any] = {"inputs": [{"token_ids": [7] * 256}] * 100}
     shown: dict[str, dict[str, Any]] = {
         "tokens": {"tokens": True},

@@ -768,7 +768,7 @@ def announced(path: str, body: str, *lengths: str, status: int, code: str | None
 
 TWICE = '{"inputs":["a"],"inputs":["b"]}'
 INFER = "/v2/models/all-MiniLM-L6-v2/infer"
-# where the header is not read, it changes nothing; where it is, nothing beside it is
+# where the header is not read, it changes nothing; where it is, nothing else is
 ANNOUNCED = [
     *announced(
         "/v1/encode",

@@ -48,7 +48,7 @@ def wait(file: Path) -> None:
 
 
 def sticky(file: Path) -> bool:
-    """Whether this process has that fault; whoever moves the file away has it."""
+    """Tell whether this process has that fault: the one that moves the file away has it."""
     mine = file.with_suffix(f".{os.getpid()}")
     if fault(file) == "sticky":
         with suppress(FileNotFoundError):

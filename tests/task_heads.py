@@ -108,7 +108,7 @@ def classifier(folder: Path) -> None:
 
 
 def sparse(folder: Path) -> None:
-    """The modules of a SparseEncoder beside a masked language model."""
+    """The modules of a SparseEncoder next to a masked language model."""
     rows = [
         {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.{module}"}
         for i, (path, module) in enumerate(zip(("", "1_SpladePooling"), MODULES, strict=True))

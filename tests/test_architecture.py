@@ -135,7 +135,7 @@ def graph(trees: dict[str, ast.Module]) -> Graph:
 
 
 def part(module: str) -> str:
-    """Name the part of a room that a file lies in: a folder, or a file beside the folders."""
+    """Name the part of a room that a file lies in: a folder, or a file next to the folders."""
     package, first, *inner = module.split(".")
     if package == "headlight_client":
         return "client"

@@ -299,7 +299,7 @@ def test_a_result_names_its_processor_and_what_the_peers_were() -> None:
 
 
 def test_the_pages_have_the_figures_of_the_last_run_that_was_kept() -> None:
-    """Nobody types them."""
+    """They are not typed by hand."""
     told = json.loads(publish.KEPT.read_text())
 
     assert publish.between(publish.RESULTS.read_text("utf-8")) == publish.section(told)

@@ -63,7 +63,7 @@ def test_every_client_is_pinned_and_has_a_row() -> None:
 
 
 def test_a_mark_is_read_where_it_stands(tmp_path: Path) -> None:
-    """Beside others, more than once, of both kinds of function."""
+    """Among others, more than once, of both kinds of function."""
     (tmp_path / "test_x.py").write_text(
         "@pytest.mark.client('b', 'two')\n@pytest.mark.client('b', 'one')\n"
         "@pytest.mark.slow\ndef test_a(): ...\n\n"

@@ -28,7 +28,7 @@ LEFT_OUT = [
     "**/build",
     "**/*.so",
 ]  # of what builds leave here
-# Python as the system has it: one in somebody's home is nobody else's to run
+# Python as the system has it: one in a user's home is not for others to run
 SYSTEM = {**os.environ, "PATH": "/usr/bin:/bin"}
 
 
@@ -112,7 +112,7 @@ def test_compose_binds_to_the_loopback_and_checks_the_health_of_each() -> None:
 
 
 def test_each_container_of_compose_restarts_by_itself_and_keeps_its_data() -> None:
-    """Whoever borrows another's network is cut off when that one is made anew."""
+    """A container on another's network is cut off when that one is recreated."""
     compose = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())
     services = compose["services"]
 

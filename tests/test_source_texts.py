@@ -145,7 +145,7 @@ async def test_dividing_by_the_root_of_d_makes_no_probabilities(client: httpx.As
 
 
 async def explained(client: httpx.AsyncClient, layer: int) -> dict[str, Any]:
-    """The steps of one layer as arrays, and what stands beside them."""
+    """The steps of one layer as arrays, and what stands next to them."""
     told: dict[str, Any] = await posted(client, "/v1/explain", {"text": DOG, "layer": layer})
     return told | {name: np.array(told[name], np.float32) for name in told["shapes"]}
 

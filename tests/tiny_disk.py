@@ -11,7 +11,7 @@ CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x00020000, 1 << 14, 1 << 18  # <sched.h>, <sy
 
 
 def main() -> None:
-    """Put a tmpfs over /tmp that nobody else sees, then serve."""
+    """Put a tmpfs over /tmp that no other process sees, then serve."""
     libc = ctypes.CDLL(None, use_errno=True)
     for failed in (
         libc.unshare(CLONE_NEWNS),

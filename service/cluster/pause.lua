@@ -1,5 +1,5 @@
--- Run inside the HAProxy of a node that drains: after so many seconds nobody is let in any more. Who
--- was let in before is answered.
+-- Run inside the HAProxy of a node that drains: after so many seconds no client is let in any more.
+-- Those let in before are answered.
 local seconds = tonumber(...)
 core.register_task(function()
   core.msleep(math.floor(seconds * 1000))

@@ -21,7 +21,7 @@ from pathlib import Path
 from tests.ray.conftest import command, title
 
 UNSHARE = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
-# bash as first process: reaps whoever is left behind, and ends with the pipe to its maker
+# bash as first process: reaps what is left behind, and ends with the pipe to its maker
 ROOT = shlex.quote(str(Path(__file__).parent.parent.parent))  # which may itself lie in /tmp
 FIRST = (
     f"mount --bind {ROOT} /mnt && mount -t tmpfs none /tmp && mount -t tmpfs none /dev/shm"

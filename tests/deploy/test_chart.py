@@ -1,4 +1,4 @@
-"""The chart deploy/helm/headlight is whole: Helm renders it, and whoever reads what it renders.
+"""The chart deploy/helm/headlight is whole: Helm renders it, and its readers accept the result.
 
 deploy/helm/render.py writes what follows from it. What others' operators accept stands in schemas/,
 which crds.py writes.

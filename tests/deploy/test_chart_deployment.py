@@ -40,7 +40,7 @@ def read(pod: dict[str, Any]) -> Settings:
 
 @every_deployment
 def test_a_pod_serves_with_the_settings_of_the_values(case: str, pod: dict[str, Any]) -> None:
-    """One replica with a Ray of its own, for whoever reaches the pod."""
+    """One replica with a Ray of its own, for all that reach the pod."""
     asked = {"model": {}, "settings": {}} | DEPLOYMENTS[case]
     found = read(pod)
     (container, *_) = pod["spec"]["containers"]

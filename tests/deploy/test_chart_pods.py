@@ -216,7 +216,7 @@ def test_kubernetes_serves_what_the_files_of_a_cluster_say(
 
 @pytest.mark.parametrize("case", ["autoscaling"])
 def test_replicas_follow_the_load_between_their_bounds(service: dict[str, Any]) -> None:
-    """Of the settings; a fixed number beside them would win."""
+    """Of the settings; a fixed number next to them would win."""
     (application,) = config(service)["applications"]
     (group,) = service["rayClusterConfig"]["workerGroupSpecs"]
 
@@ -356,7 +356,7 @@ def test_each_of_several_models_follows_its_own_load(service: dict[str, Any]) ->
 
 @pytest.mark.parametrize("case", ["steps"])
 def test_kuberay_brings_in_a_cluster_by_steps(service: dict[str, Any]) -> None:
-    """Which it does only beside Ray's autoscaler."""
+    """Which it does only together with Ray's autoscaler."""
     options = {"gatewayClassName": "istio", "maxSurgePercent": 20, "stepSizePercent": 10}
     options["intervalSeconds"] = 60
 

@@ -83,7 +83,7 @@ def test_every_alert_fires_and_stays_silent_as_its_cases_say(file: Path) -> None
 def test_every_alert_has_a_case_that_fires_it_and_one_that_does_not(
     alert: tuple[str, str],
 ) -> None:
-    """An alert that nobody has seen fire, or seen silent, is a guess."""
+    """An alert that was never seen firing, or silent, is a guess."""
     fired = [alert in fired for name, fired in checked() if name == alert[0]]
 
     assert set(fired) == {True, False}
@@ -113,7 +113,7 @@ def test_every_alert_says_what_how_bad_and_where_to_read_on(rule: dict[str, Any]
 
 
 def test_no_runbook_is_without_its_alert_and_every_link_leads_to_one() -> None:
-    """Nobody reads a page to which no alert leads."""
+    """A page to which no alert leads is never read."""
     names = {path.name for path in RUNBOOKS.iterdir()}
     links = {
         to for path in RUNBOOKS.iterdir() for to in re.findall(r"\]\((.+?)\)", path.read_text())

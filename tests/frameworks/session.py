@@ -1,4 +1,4 @@
-"""One example of docs/frameworks.md, run beside the client that it is of.
+"""One example of docs/frameworks.md, run with the client that it is of.
 
     python session.py CODE NAMES
 

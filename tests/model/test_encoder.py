@@ -75,7 +75,7 @@ def test_alone_every_hidden_state_is_that_of_transformers(
 def test_in_any_batch_every_hidden_state_is_that_of_transformers(
     model: Model, sequences: Ids, reference: Reference
 ) -> None:
-    """Whatever lies beside a sequence, its numbers are those of transformers alone."""
+    """Whatever lies next to a sequence, its numbers are those of transformers alone."""
     for batch in shuffled(sequences, seed=2):
         encoded = encode(model, batch, hidden=STATES)
         for i, ids in enumerate(batch):

@@ -115,7 +115,7 @@ def test_a_word_has_the_share_of_its_tokens_and_what_is_dropped_is_told() -> Non
 
 @pytest.mark.parametrize("mode", ["cls", "last", "max"])
 def test_a_pooling_that_is_no_sum_is_refused_by_name(mode: Mode) -> None:
-    """Also beside one that is."""
+    """Also next to one that is."""
     with pytest.raises(NotLinear, match=f'pooling "{mode}"'):
         Linear(Pooling(("mean", mode), normalize=True))
 

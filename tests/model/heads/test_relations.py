@@ -122,7 +122,7 @@ def test_without_controls_there_is_no_label() -> None:
 
 
 def test_a_head_that_always_names_the_subject_is_no_coreference_head() -> None:
-    """It beats every fixed offset, but of swapped pairs whoever is blind to the swap gets half."""
+    """It beats every fixed offset, but a head blind to the swap gets half of swapped pairs."""
     found = judge(pairs(*[(True, False)] * 20))
 
     assert (found.head, found.reason) == (None, NOT_BETTER)

@@ -189,7 +189,7 @@ def test_a_faulty_tensor_is_named(
 
 
 def test_all_faulty_tensors_are_named_at_once(small: Path) -> None:
-    """Nobody has to load a folder five times to learn five faults."""
+    """One load of a folder reports all five faults."""
 
     def edit(found: dict[str, Tensor]) -> None:
         FAULTS["missing"][0](found)
@@ -399,7 +399,7 @@ def test_code_that_a_folder_brings_is_never_run(small: Path) -> None:
 
 
 def test_nothing_of_a_linear_is_held_but_what_the_kernels_made_of_it(small: Path) -> None:
-    """A plain copy beside the packed one would double the memory of a large model."""
+    """A plain copy next to the packed one would double the memory of a large model."""
     held = weakref.WeakSet[Tensor]()
 
     class Watched(kernels.PackedLinear):

@@ -23,7 +23,7 @@ from tests.model.loading.test_families import FAMILIES, MOST, VOCABULARY
 
 Keys = dict[str, Any]  # key of config.json -> a value that is not its own
 
-# what a config's class takes beside its fields, and what its model's code asks it for by name
+# what a config's class takes besides its fields, and what its model's code asks it for by name
 TAKEN = re.compile(r'kwargs\.(?:pop|get)\(\s*"([a-z]\w*)"')
 ASKED = re.compile(r'getattr\((?:self\.)?config, "([a-z]\w*)"')
 HEADED = ("AutoModelForSequenceClassification", "AutoModelForMaskedLM")

@@ -71,7 +71,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 def splade(folder: Path, **choices: Any) -> None:
-    """The modules of a SparseEncoder beside a masked language model."""
+    """The modules of a SparseEncoder next to a masked language model."""
     modules = ["sparse_encoder.modules.mlm_transformer.MLMTransformer"]
     modules += ["sparse_encoder.modules.splade_pooling.SpladePooling"]
     rows = [
@@ -286,7 +286,7 @@ def test_scores_are_those_of_cross_encoder_and_of_the_pipeline(
 
 
 def cross_encoder(folder: Path) -> None:
-    """The modules of a CrossEncoder beside a classifier."""
+    """The modules of a CrossEncoder next to a classifier."""
     kind = "sentence_transformers.base.modules.transformer.Transformer"
     row = {"idx": 0, "name": "0", "path": "", "type": kind}
     (folder / "modules.json").write_text(json.dumps([row]))

@@ -101,7 +101,7 @@ def test_sentence_transformers_reads_the_same_files_alike(name: str, tmp_path: P
 
 
 def test_a_batch_changes_no_bit_of_many_vectors(tmp_path: Path) -> None:
-    """A query whose filling is unseen, beside documents of its own length and others."""
+    """A query whose filling is unseen, with documents of its own length and others."""
     model = (pylate(tmp_path), load(tmp_path))[1]
     document = "one two three four five six seven eight nine ten"  # with its frame as long as QUERY
     assert len(framed(model, document, "document")) == QUERY

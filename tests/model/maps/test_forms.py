@@ -204,7 +204,7 @@ Prepare = Callable[..., list[Cell]]
 
 @pytest.fixture(params=CELLS)
 def cell(request: pytest.FixtureRequest, pair: Callable[..., Pair]) -> Prepare:
-    """Sequences of several lengths in one batch; of each, a form beside transformers' maps."""
+    """Sequences of several lengths in one batch; each form compared with transformers' maps."""
     name, level, specials, lengths = request.param
     model, ours = pair(name)
     dice = random.Random(5)

@@ -86,7 +86,7 @@ def test_texts_are_read_as_by_transformers(
 def test_pairs_are_read_as_by_transformers(
     tokenizer: Tokenizer, peer: Any, texts: list[str]
 ) -> None:
-    """Each sentence with its neighbour, and texts with nothing beside them."""
+    """Each sentence with its neighbour, and texts alone."""
     short = texts[:46] + ODD
     pairs: list[Texts] = list(zip(short, short[1:] + short[:1], strict=True))
 

@@ -71,7 +71,7 @@ async def ask(
 
 
 async def test_what_is_shown_is_described() -> None:
-    """By the schemas that stand beside it."""
+    """By the schemas next to it."""
     for path, methods in document()["paths"].items():
         for method, operation in methods.items():
             bodies = [*operation["responses"].values()]

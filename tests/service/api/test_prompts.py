@@ -47,7 +47,7 @@ async def test_offsets_and_words_count_in_the_given_text(prompted_http: httpx.As
 
 
 async def test_attention_of_words_shows_a_prompt_as_one(prompted_http: httpx.AsyncClient) -> None:
-    """Beside the text's own words; every row still sums to 1."""
+    """Next to the text's own words; every row still sums to 1."""
     asked = {"level": "word", "layers": [0], "heads": [5]}
 
     told = await encode(prompted_http, inputs=[WELL], prompt_name="query", attention=asked)
@@ -60,7 +60,7 @@ async def test_attention_of_words_shows_a_prompt_as_one(prompted_http: httpx.Asy
 
 
 async def test_the_default_is_for_texts_alone(prompted_http: httpx.AsyncClient) -> None:
-    """Token ids are used as given, beside a text that has it."""
+    """Token ids are used as given, next to a text that has it."""
     ids = {"token_ids": [101, 2035, 102]}
 
     answer = await prompted_http.post("/v1/encode", json={"inputs": [ids, WELL], "tokens": True})

@@ -15,7 +15,7 @@ SENT = {"content-type": "application/json"}
 async def test_a_parameter_that_a_route_does_not_know_is_refused(
     client: httpx.AsyncClient, row: Operation
 ) -> None:
-    """Whoever sends it expects it to do something; its name is not repeated."""
+    """Its sender expects it to do something; its name is not repeated."""
     path = row.path.format(model=NAME, id=NAME, version="1")
 
     answer = await client.request(row.method, f"{path}?canary=true", content=b"", headers=SENT)

@@ -212,7 +212,7 @@ def test_one_client_leaves_room_for_others(front: Front, idle: Callable[[int, st
 def test_a_full_front_answers_probes_and_refuses_the_rest(
     front: Front, idle: Callable[[int, str], None]
 ) -> None:
-    """Whoever's the connections are; who was there before is served."""
+    """Whatever clients connect, those connected before are served."""
     old = HTTPConnection("127.0.0.1", front.port, 30)
     old.connect()
     for number in range(MOST):
@@ -256,14 +256,14 @@ def test_what_no_replica_saw_is_counted_by_haproxy(
 
 
 def test_a_replica_that_hangs_is_left_for_another(front: Front) -> None:
-    """By whoever waits for it, when its checks come to nothing."""
+    """The waiting task sees it when its checks fail."""
     front.one.may.clear()
     answers = list[tuple[int, bytes]]()
     waiting = threading.Thread(target=lambda: answers.append(front.ask("/v1/encode")))
     waiting.start()
     assert front.one.asked.wait(30)
 
-    front.one.server.shutdown()  # accepts nobody, as the kernel does for a stopped process
+    front.one.server.shutdown()  # accepts no connection, as the kernel does for a stopped process
     waiting.join(30)
 
     assert answers == [(200, b"two")]

@@ -166,7 +166,7 @@ def test_a_node_that_drains_sends_its_clients_elsewhere_and_then_lets_nobody_in(
 
 
 def refused(port: int) -> bool:
-    """Whether nobody accepts a connection."""
+    """Tell whether nothing accepts a connection."""
     with socket.socket() as client:
         return client.connect_ex(("127.0.0.1", port)) != 0
 

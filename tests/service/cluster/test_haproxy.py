@@ -162,7 +162,7 @@ def test_no_request_is_sent_to_rays_own_proxy() -> None:
 
 
 def test_a_path_is_unknown_only_where_an_application_is_known() -> None:
-    """Beside another application it is our 404; without any, it may be there in a moment."""
+    """With another application it is our 404; without any, it may be there in a moment."""
     alone = "\n".join(line for line in CONFIG.splitlines() if "http-minilm" not in line)
 
     assert haproxy.REFUSAL + STOPPING in rewrite(CONFIG).splitlines()
@@ -173,7 +173,7 @@ def test_a_path_is_unknown_only_where_an_application_is_known() -> None:
 
 
 def test_only_a_node_that_drains_closes_its_connections() -> None:
-    """And lets nobody in after a time; undone, nothing of it is left."""
+    """And refuses all clients after a time; undone, it leaves no trace."""
     drains = haproxy.rewrite(CONFIG, FLAG, 20_000, pause=4.25)
 
     assert haproxy.CLOSE in drains.splitlines() and f"{haproxy.PAUSE} 4.2" in drains.splitlines()
@@ -211,7 +211,7 @@ def test_a_variable_shows_the_counts_to_prometheus_and_nothing_else(
 
 
 def test_the_admin_socket_is_its_owners() -> None:
-    """Whoever may write there may redirect the service."""
+    """Write access there would allow redirecting the service."""
     assert " mode 600 level admin" in rewrite(CONFIG)
 
 
@@ -230,7 +230,7 @@ def test_a_replica_is_told_whom_haproxy_has_accepted() -> None:
 
 
 def test_requests_are_not_logged_one_by_one() -> None:
-    """Nobody rotates the file."""
+    """The file is not rotated."""
     assert "log stderr local0 notice\n" in rewrite(CONFIG)
 
 

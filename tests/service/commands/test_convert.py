@@ -59,7 +59,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(folder: Path) -> Result:
-    """Convert a folder into "new" beside it."""
+    """Convert a folder into "new" next to it."""
     return CliRunner().invoke(main, ["convert", str(folder), str(folder.parent / "new")])
 
 
@@ -83,7 +83,7 @@ def pooled(folder: Path) -> Tensor:
 def test_a_converted_checkpoint_gives_the_bits_of_the_one_saved_as_safetensors(
     bert: tuple[Path, dict[str, Tensor]], folder: Path, tmp_path: Path
 ) -> None:
-    """With a Dense module in a pickle as before 2020, and bge-m3's extra files beside it."""
+    """With a Dense module in a pickle as before 2020, and bge-m3's extra files next to it."""
     safe, tensors = bert
     (safe / "1_Pooling").mkdir()
     (safe / "2_Dense").mkdir()
@@ -238,7 +238,7 @@ class Call:
 
 
 def code(path: Path) -> None:
-    """A pickle that would make a file named "harm" beside its folder."""
+    """A pickle that would make a file named "harm" next to its folder."""
     harm = str(path.parent.parent / "harm")
     torch.save({"weight": torch.ones(2), "harm": Call(open, (harm, "w"))}, path)
 

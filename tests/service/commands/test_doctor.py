@@ -25,7 +25,7 @@ WHAT += ["shared memory", "disk", "torch", "compiled pass", "GPUs", "settings"]
 
 @pytest.fixture
 def examined() -> Callable[..., Result]:
-    """Run it with options, on a port that nobody holds."""
+    """Run it with options, on a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])

@@ -134,7 +134,7 @@ ROOT = Path(__file__).parents[3]
 TEXT = "A dog ate the </script> food"
 LAYERS, HEADS = 6, 12  # of the bundled model
 PACKAGES = ("bertviz==1.4.1", "circuitsvis==1.43.3")
-THEIRS = ("ipython==9.18.1", "importlib-metadata==10.2.0")  # what the two import, beside torch
+THEIRS = ("ipython==9.18.1", "importlib-metadata==10.2.0")  # what the two import, besides torch
 # what a user of theirs writes
 SCRIPT = """
 import sys
@@ -172,7 +172,7 @@ async def maps(client: Any) -> tuple[list[str], Any]:
 async def test_arrays_are_shaped_as_bertviz_and_circuitsvis_take_them(
     address: str, client: Any, tmp_path: Path
 ) -> None:
-    """By layer (1, heads, query, key), to the bit, beside the tokens and what made them."""
+    """By layer (1, heads, query, key), to the bit, with the tokens and what made them."""
     out = tmp_path / "maps.npz"
 
     result = await run(address, "--export", "arrays", "--out", str(out))

@@ -173,7 +173,7 @@ def test_a_replica_without_room_names_the_resource() -> None:
 
 
 def test_an_update_without_room_for_one_more_says_how_it_goes() -> None:
-    """A new replica starts beside the old."""
+    """A new replica starts next to the old."""
     found = deployed("DEPLOYING", STUCK, kind="UPDATING", a="RUNNING", b="STARTING")
 
     assert "max_surge_percent: 0 in its deployment stops" in status.progress(OURS, found, set())

@@ -342,7 +342,7 @@ async def test_what_too_many_ask_at_once_is_refused(
 
 
 async def test_an_answers_last_piece_is_held_until_its_reader_takes_it(app: ASGIApp) -> None:
-    """It is counted before, so that whoever has it finds it counted."""
+    """It is counted before, so that its reader finds it counted."""
     held = list[int]()
     size = 200  # of queries and keys: some 400 KB
     body = {"query": [[1]] * size, "key": [[1]] * size, "value": [[1]] * size}

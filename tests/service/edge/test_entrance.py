@@ -124,7 +124,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 async def test_a_place_that_ray_changes_is_learnt_before_long(clock: Clock) -> None:
-    """Ray says so to nobody, and is asked again."""
+    """Ray does not announce it, and is asked again."""
     ray, told = Ray("/"), list[str]()
     app = mounted(Answering(), ray=ray)
     async with asking(app) as client:
@@ -232,7 +232,7 @@ async def all_idle(replica: Replica) -> None:
 
 
 async def no_metrics(openmetrics: bool) -> bytes:
-    """Nobody reads them here."""
+    """They are not read here."""
     return b""
 
 

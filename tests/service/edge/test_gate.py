@@ -114,7 +114,7 @@ async def test_a_key_alone_has_most_inside_and_the_others_wait_in_order() -> Non
 
 
 async def test_of_a_single_key_all_pass() -> None:
-    """It has nobody to wait for, nor has what is no key's."""
+    """It waits for no other, nor does a request without a key."""
     lone, several = Way("a"), Way("a", "b")
     await lone.come("a", 3 * MOST)
     await several.come("", 3 * MOST)
@@ -191,7 +191,7 @@ async def test_a_key_that_asks_no_more_soon_counts_no_more() -> None:
 
 
 async def test_beside_a_key_that_asked_lately_one_passes_in_a_round() -> None:
-    """So whoever comes meanwhile finds a round short, and not all of a batch's clients in it."""
+    """So a request that comes meanwhile finds a short round, without all of a batch's clients."""
     way = Way("a", "b")
     await way.end(*await way.come("b"))
     way.now += LATELY_SECONDS - 1
@@ -512,7 +512,7 @@ def taken(gate: Gate, name: str, most: int) -> list[Place | None]:
 
 
 async def test_what_a_key_has_under_way_counts_on_when_others_come_and_go() -> None:
-    """And gives its room back when it is done, whoever shares by then."""
+    """And gives its room back when it is done, whichever keys share by then."""
     gate = Gate(["a", "b"], 9)
     held = taken(gate, "a", 5)
     gate.set_keys(["a", "b", "c"])

@@ -87,7 +87,7 @@ async def test_hidden_states_are_counted_as_hugging_face_counts(client: httpx.As
 
 
 async def test_base64_holds_the_numbers_of_json_exactly(client: httpx.AsyncClient) -> None:
-    """Little-endian float32 with its shape beside it."""
+    """Little-endian float32 with its shape next to it."""
     numbers = (await encode(client, WELL))["data"][0]
     packed = (await encode(client, {**WELL, "encoding": "base64"}))["data"][0]
 
@@ -188,7 +188,7 @@ TENSOR = {"name": "text", "shape": [1], "datatype": "BYTES", "data": ["All is we
 async def test_what_could_never_be_done_in_time_is_refused_for_good(
     client: httpx.AsyncClient, replica: Replica, path: str, asked: Any, status: int
 ) -> None:
-    """With what it would take, in each API's words; nobody is told to come again."""
+    """With what it would take, in each API's words, and without advice to retry."""
     unreachable = re.compile(
         r'^headlight_invalid_inputs_total{code="deadline_unreachable",.* (.+)$'
     )
@@ -307,7 +307,7 @@ async def test_the_api_describes_itself_without_an_outside_address(
 
 @pytest.mark.parametrize("prefix", ["/minilm"])
 async def test_below_a_prefix_every_route_is_where_the_cluster_put_it(app: ASGIApp) -> None:
-    """Answers, counts, the API's own address and its page, with another model beside it."""
+    """Answers, counts, the API's own address and its page, with another model next to it."""
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://cluster") as client:
         answer = await client.post("/minilm/v1/encode", json={"inputs": ["All is well"]})
@@ -318,7 +318,7 @@ async def test_below_a_prefix_every_route_is_where_the_cluster_put_it(app: ASGIA
 
     assert answer.json()["usage"]["tokens"] == 5
     assert document["servers"] == [{"url": "/minilm"}] and "/v1/encode" in document["paths"]
-    assert 'href="openapi.json"' in page and 'src="page/docs.js"' in page  # beside the page
+    assert 'href="openapi.json"' in page and 'src="page/docs.js"' in page  # next to the page
     assert 'route="/v1/encode"' in counted and "/minilm" not in counted
     assert outside.status_code == 404
 

@@ -1,4 +1,4 @@
-"""Who does not take an answer is cut off; who takes it slowly holds nobody else."""
+"""A reader that takes no answer is cut off; a slow one holds up no other."""
 
 import asyncio
 import json

@@ -109,7 +109,7 @@ def test_the_safetensors_library_reads_what_is_written() -> None:
 
 
 def test_an_item_is_made_when_its_turn_has_come() -> None:
-    """So that whoever joins the pieces can let others in between."""
+    """So that the loop can serve others while the pieces are joined."""
     made: list[int] = []
 
     def items() -> Iterator[Item]:

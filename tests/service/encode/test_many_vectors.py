@@ -185,7 +185,7 @@ async def test_scores_are_brute_force_in_float64(served: Served) -> None:
 
 
 async def test_a_score_is_the_sum_of_the_vectors_answered(served: Served) -> None:
-    """To the bit those of POST /v1/encode, whatever stands beside; gates move both."""
+    """To the bit those of POST /v1/encode, whatever else is asked; gates move both."""
     for gates in ([], [{"layer": 0, "head": 1, "scale": 0.0}]):
         told = await served.post("/v1/maxsim", query=ASKED, documents=TEXTS, gates=gates)
         (query,) = await served.vectors("query", ASKED, gates=gates)

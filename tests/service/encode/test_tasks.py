@@ -139,7 +139,7 @@ async def test_classes_come_in_the_checkpoints_order(served: Served) -> None:
 
 
 async def test_a_class_has_the_same_bits_in_any_company(served: Served) -> None:
-    """Alone, among others of a request, and beside other requests."""
+    """Alone, among others of a request, and next to other requests."""
     pairs = [{"text": QUERY, "pair": text} for text in TEXTS]
     alone = [(await served.encode("reranker", pair, classify=True))[0] for pair in pairs]
     together = await served.encode("reranker", *pairs, classify=True)

@@ -15,7 +15,7 @@ from service.engine.fair.queue import SMALL, DeadlinePassed, Overloaded
 from service.engine.speed import DOUBT, PROBE
 from service.keys import Limits
 
-FAR = 1e9  # a deadline nobody meets late
+FAR = 1e9  # a deadline that no request misses
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ async def test_a_small_request_passes_large_ones_however_long_they_have_waited()
 
 
 async def test_a_small_request_passes_the_last_of_large_ones_that_came_together() -> None:
-    """Whoever is served last has had its share of the machine all the same, and no more."""
+    """The one served last has had its share of the machine all the same, and no more."""
     lanes = Lanes()
     queue = batcher(lanes, budget=100)
     large = [asyncio.create_task(ask(queue, request([n] * 10, [100] * 10), FAR)) for n in "123"]
@@ -304,7 +304,7 @@ async def test_a_few_short_ones_wait_for_company(held: Held) -> None:
 async def test_company_that_does_not_come_is_not_waited_for(
     held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever came meanwhile starts without it."""
+    """Those that came meanwhile start without it."""
     monkeypatch.setattr("service.engine.batcher.PATIENCE_SECONDS", 0.001)
     async with Asking(held, 2) as asking:
         await asking.ask("d")
@@ -328,7 +328,7 @@ async def test_nobody_waits_for_company_where_nothing_runs(held: Held) -> None:
 async def test_neither_more_lanes_nor_long_ones_wait_for_company(
     count: int, tokens: int, held: Held
 ) -> None:
-    """What it does there nobody has measured; a long one fills a batch by itself."""
+    """Its effect there was not measured; a long one fills a batch by itself."""
     async with Asking(held, count) as asking:
         await asking.ask("d", tokens)
 
@@ -338,7 +338,7 @@ async def test_neither_more_lanes_nor_long_ones_wait_for_company(
 async def test_whoever_is_in_a_hurry_waits_for_no_company(
     held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those who waited beside it start with it."""
+    """Those that waited with it start with it."""
     monkeypatch.setattr("service.engine.batcher.HURRY_SECONDS", 100)
     async with Asking(held, 2) as asking:
         await asking.ask("d")
@@ -454,7 +454,7 @@ async def test_what_runs_counts_until_it_should_be_done() -> None:
 
 
 async def test_what_can_no_longer_be_done_in_time_gives_way_to_what_can() -> None:
-    """Neither what has begun nor what has not is run in vain; with nobody behind it, it may try."""
+    """Neither what has begun nor what has not is run in vain; with none behind it, it may try."""
     lanes, now = Lanes(held=True), 0.0
     queue = batcher(lanes, budget=500, clock=lambda: now)
     first = asyncio.create_task(ask(queue, request(["a"], [500]), FAR))
@@ -755,7 +755,7 @@ async def test_a_key_with_most_of_what_waits_is_refused_for_its_share() -> None:
 
 
 async def test_a_request_that_has_begun_keeps_its_place() -> None:
-    """Whoever else comes: what was computed of it would be lost."""
+    """Whatever else comes: its computed part would be lost."""
     lanes = Lanes(held=True)
     queue = shared(lanes, most_tokens=1000, budget=100)
     begun = asyncio.create_task(ask(queue, request("a" * 10, [100] * 10), FAR, "a"))
@@ -787,7 +787,7 @@ async def test_a_queue_full_of_tokens_makes_room_for_a_keys_share_of_them() -> N
 
 
 async def test_a_keys_wait_is_its_own_work_as_often_as_keys_wait() -> None:
-    """Of a flood beside it a key feels no more than that somebody else is there."""
+    """A flood costs a key no more than any other company."""
     lanes, now = Lanes(held=True), asyncio.get_running_loop().time()
     queue = shared(lanes)
     (first,) = await waiting(queue, "a", 10)

@@ -180,7 +180,7 @@ async def test_who_says_how_vectors_are_pooled_is_told(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Of a plain checkpoint nobody does: GET /info says so, and so does a warning at the start."""
+    """A plain checkpoint says none: GET /info reports that, and so does a warning at the start."""
     bert(tmp_path, tokenizer)
 
     async with served(tmp_path) as http:

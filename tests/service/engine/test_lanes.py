@@ -1,4 +1,4 @@
-"""The lanes: what comes out for each sequence, whatever runs beside it."""
+"""The lanes: what comes out for each sequence, whatever runs with it."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -88,7 +88,7 @@ async def test_rows_that_leave_a_gpu_together_are_those_of_each_sequence(
 
 
 async def test_each_sequence_gets_its_own_rows_of_its_own_states(replica: Replica) -> None:
-    """Beside others that want more or less."""
+    """Next to others that want more or less."""
     wishes = [Outputs(tokens=True), Outputs(), Outputs(hidden=frozenset({2, 0}), tokens=True)]
     works = [
         Work(Sequence(list(range(1000, 1000 + length))), wish)

@@ -138,7 +138,7 @@ async def test_without_a_right_compiled_pass_the_loop_serves_and_a_line_says_so(
 async def test_the_compiled_pass_names_the_same_first_wrong_state(
     small: Model, built: None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """NaN that comes in, and NaN that arises in each layer; who is right beside it is answered."""
+    """NaN that comes in, and NaN that arises in each layer; what is right near it is answered."""
     works = [
         Work(Sequence([101, 102]), Outputs(tokens=True, pooling=small.pooling)),
         Work(Sequence(embeddings=torch.full((3, 37), torch.nan)), Outputs()),

@@ -117,7 +117,7 @@ def adding(differs: Callable[[torch.Tensor], bool], by: float = 1e-5) -> type[ke
     """A linear that adds its inputs up in another order for some matrices, as kernels may.
 
     Args:
-        by: how much larger half of the sum is then; more than rounding, which 20 beside it hides.
+        by: how much larger half of the sum is then; more than rounding, which 20 next to it hides.
     """
 
     class Adding(kernels.PlainLinear):
@@ -132,7 +132,7 @@ def adding(differs: Callable[[torch.Tensor], bool], by: float = 1e-5) -> type[ke
 
 
 def crowded(x: torch.Tensor) -> bool:
-    """More rows than the canary has alone, or beside few."""
+    """More rows than the canary has alone, or next to few."""
     return len(x) > 64
 
 

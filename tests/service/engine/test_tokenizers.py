@@ -1,4 +1,4 @@
-"""A checkpoint's tokenizer_config.json and tokenizer_args, over HTTP beside the library."""
+"""A checkpoint's tokenizer_config.json and tokenizer_args, over HTTP and by the library."""
 
 import json
 import os

@@ -168,7 +168,7 @@ def test_the_corpus_of_the_guide_is_one(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_the_messages_of_the_guide_are_those_given(tmp_path: Path) -> None:
-    """Each for the line beside it."""
+    """Each for the line next to it."""
     rows = re.findall(r"^\| `(\{.*\})` \| `(.*)` \|$", PAGE.read_text("utf-8"), re.MULTILINE)
     path = tmp_path / "bad.jsonl"
 

@@ -90,7 +90,7 @@ async def test_the_bundled_models_heads_are_answered_from_the_package(
 async def test_what_was_never_measured_is_measured_once_and_kept(
     client: httpx.AsyncClient, batches: list[int], cache: Path, few: Corpus
 ) -> None:
-    """Two that ask at once wait for the same survey; later ones find it beside the digest."""
+    """Two that ask at once wait for the same survey; later ones find it next to the digest."""
     first, second = await asyncio.gather(ask(client), ask(client))
     later = await ask(client)
 

@@ -162,7 +162,7 @@ def tell(writer: logs.Writer, message: str) -> None:
 def test_a_full_file_gives_way_to_an_empty_one(
     tmp_path: Path, write: Callable[..., logs.Writer]
 ) -> None:
-    """The last two files are kept, every line whole, whoever else has the descriptor."""
+    """The last two files are kept, every line whole, even if others hold the descriptor."""
     writer = write(most=30)
     for number in range(7):
         tell(writer, f"line {number:04}")  # 10 bytes
@@ -234,7 +234,7 @@ def test_a_pipe_that_is_not_read_costs_lines_and_no_time(
 
 
 def test_a_pipe_is_written_to_as_it_is() -> None:
-    """It has no size, and nobody could take its place."""
+    """It has no size, and nothing could take its place."""
     reading, writing = os.pipe()
     writer = logs.Writer(writing, most=5)
     tell(writer, "line one")

@@ -592,7 +592,7 @@ def test_keys_that_come_are_counted_and_what_a_key_has_used_stays() -> None:
 
 @pytest.mark.asyncio(loop_scope="session")
 async def test_a_batch_is_shared_out_among_the_keys_that_it_ran_for() -> None:
-    """By their tokens; what nobody asked for is no key's, and all together is what lanes spent."""
+    """By their tokens; unrequested work is no key's, and the sum is what lanes spent."""
     metrics = Metrics("r", ["a", "b"])
 
     async def launch(lane: int, works: Sequence[Work], threads: int) -> Sequence[Result]:

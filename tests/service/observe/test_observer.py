@@ -287,7 +287,7 @@ async def test_the_lines_of_requests_can_be_switched_off(
     log: Log,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whoever logs at the load balancer need not log twice."""
+    """A service that logs at the load balancer need not log twice."""
     monkeypatch.setattr(replica, "observer", Observer(Metrics("r"), "", None, lines=False))
     await client.get("/live")
 

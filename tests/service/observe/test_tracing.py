@@ -1,4 +1,4 @@
-"""Spans: whose trace they are in, what they say, and what they cost when nobody asks."""
+"""Spans: whose trace they are in, what they say, and what they cost when unused."""
 
 import asyncio
 import subprocess
@@ -168,7 +168,7 @@ async def test_a_trusted_caller_decides_what_is_sampled_before_the_ratio_does(
 @pytest.mark.parametrize("ratio", [0.0, 1.0])
 @pytest.mark.parametrize("flags", ["00", "01"])
 async def test_a_flag_from_outside_decides_nothing(tmp_path: Any, ratio: float, flags: str) -> None:
-    """Whoever sends it would have every request kept, or none; its trace is joined all the same."""
+    """Its sender could have every request kept, or none; its trace is joined all the same."""
     tracing = Tracing(f"file:{tmp_path / 'spans'}", ratio, "r", trusting=False)
     seen = Record("/live", "GET")
     seen.trace = tracing.begin(seen, [GIVEN[:-2] + flags])

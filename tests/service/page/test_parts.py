@@ -277,7 +277,7 @@ async def test_a_worth_that_fails_asks_for_nothing_more(browser: Page, address: 
 
 
 async def test_a_scale_that_fails_claims_no_cosine(browser: Page, address: str) -> None:
-    """The number of another place of the slider does not stand beside it."""
+    """The number of another place of the slider does not stand next to it."""
     await ask(browser, address, WELL)
     await browser.run(f"{labelled('L0H5')}.click()")
     await browser.wait("return document.querySelector('.head .equation')")

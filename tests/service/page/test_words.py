@@ -110,7 +110,7 @@ COLUMN = """return [...document.querySelectorAll(".lines ol:first-child button")
 
 
 async def test_what_is_no_word_of_the_text_keeps_its_name(browser: Page, address: str) -> None:
-    """Special tokens; beside a word that the vocabulary does not have, and one that it cuts."""
+    """Special tokens; next to a word that the vocabulary does not have, and one that it cuts."""
     await ask(browser, address, "Unbelievable 🦔")
     await browser.run(f"{labelled('L0H1')}.click()")
     await browser.wait("return document.querySelector('.head .equation')")

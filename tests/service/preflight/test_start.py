@@ -38,7 +38,7 @@ def taken() -> Iterator[int]:
 
 @pytest.fixture
 def free() -> int:
-    """A port on which nobody does."""
+    """A port on which nothing does."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

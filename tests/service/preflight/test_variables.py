@@ -42,7 +42,7 @@ def test_each_difference_of_a_cluster_is_named() -> None:
 
 @pytest.mark.parametrize("mode", ["disabled", None])
 def test_a_cluster_that_lets_everybody_in_is_refused(mode: str | None) -> None:
-    """Whoever reaches it runs code; a setting says that this is known."""
+    """Access to it means running code; a setting says that this is known."""
     actual = ingress.clustered(Settings()) | {"RAY_AUTH_MODE": mode or ""}
     if mode is None:
         del actual["RAY_AUTH_MODE"]
@@ -53,7 +53,7 @@ def test_a_cluster_that_lets_everybody_in_is_refused(mode: str | None) -> None:
 
 
 def test_the_bound_of_a_clients_connections_is_the_clusters() -> None:
-    """One HAProxy holds it for every model; where nobody says it, any is right."""
+    """One HAProxy holds it for every model; where it is not stated, any is right."""
     bound = Settings(max_source_connections=7)
 
     variables.hold(bound, ingress.clustered(bound))

@@ -1,4 +1,4 @@
-"""Infinity's routes without a prefix, beside the libraries that Infinity itself runs."""
+"""Infinity's routes without a prefix, compared with the libraries that Infinity itself runs."""
 
 import asyncio
 import base64

@@ -50,7 +50,7 @@ async def test_embeddings_come_as_a_tensor(client: httpx.AsyncClient, kind: type
 
 @pytest.mark.parametrize("kind", [np.int64, np.int32])
 async def test_token_ids_and_types_come_as_tensors(client: httpx.AsyncClient, kind: type) -> None:
-    """Beside inputs that need no tensor, in the order given."""
+    """Next to inputs that need no tensor, in the order given."""
     types = np.array([0, 0, 0, 1, 1])
     named = {"token_ids": {"tensor": "ids"}, "token_type_ids": {"tensor": "types"}}
     same = {"token_ids": IDS.tolist(), "token_type_ids": types.tolist()}

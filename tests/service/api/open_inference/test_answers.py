@@ -53,7 +53,7 @@ async def test_the_examples_are_answered_as_described(client: httpx.AsyncClient,
 
 
 async def test_a_refusal_is_as_described(client: httpx.AsyncClient) -> None:
-    """Its code stands beside its status in the document."""
+    """Its code stands next to its status in the document."""
     for model, asked in (("all-MiniLM-L6-v2", {"inputs": []}), ("another", {})):
         answer = await client.post(f"{MODEL}/infer".format(model=model), json=asked)
 

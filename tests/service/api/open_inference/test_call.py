@@ -105,7 +105,7 @@ def check(found: Array, told: list[dict[str, Any]]) -> None:
 async def test_texts_are_encoded_bit_for_bit_as_our_own_wire_does(
     client: httpx.AsyncClient, triton: Triton[InferResult], binary: bool, shape: tuple[int, ...]
 ) -> None:
-    """Both ways in and out; without outputs it is pooled, with nothing beside it."""
+    """Both ways in and out; without outputs it is pooled, with nothing else."""
     given = tensor("text", texts(*shape), binary=binary)
 
     answer = await triton(infer([given]))

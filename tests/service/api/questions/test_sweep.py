@@ -129,7 +129,7 @@ async def test_a_sweep_says_what_single_requests_with_gates_say(
 
 
 async def test_a_sweep_of_some_heads_holds_those_alone(client: httpx.AsyncClient) -> None:
-    """Heads and layers as attention names them, another scale, beside all other outputs."""
+    """Heads and layers as attention names them, another scale, with all other outputs."""
     body = {"tokens": True, "layers": [2], "attention": {"layers": [1], "form": "stats"}}
     plain, swept = [
         await ask(client, DOG, CAT, **body, **more, encoding="base64")

@@ -1,4 +1,4 @@
-"""Rerank as the clients of Jina, Cohere and TEI ask, beside sentence-transformers' CrossEncoder."""
+"""Rerank as Jina's, Cohere's and TEI's clients ask, held to sentence-transformers' CrossEncoder."""
 
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path

@@ -62,7 +62,7 @@ async def test_a_decoded_special_token_in_the_middle_is_left_out_on_demand(
 
 
 async def test_tokens_are_written_in_pieces_of_what_is_held(replica: Replica) -> None:
-    """One string of all would take megabytes that nobody counts, and hold up every thread."""
+    """One string of all would take uncounted megabytes, and hold up every thread."""
     record, text = Record("/tokenize"), "well, " * 20_000
     deadline = time.monotonic() + 30
 

@@ -136,7 +136,7 @@ async def test_what_was_done_before_an_interruption_is_not_done_again(
 async def test_a_stop_and_start_of_the_service_in_between_change_no_byte(
     folder: Folder, stumbling: Any, listen: Any
 ) -> None:
-    """Nobody listens, then Ray answers 404 until it has the routes; the job waits both out."""
+    """Nothing listens, then Ray answers 404 until it has the routes; the job waits both out."""
     layer, tries, tired = stumbling(seconds=0.1, limits=LITTLE), [], asyncio.Event()
 
     async def without_routes(scope: Any, receive: Any, send: Any) -> None:

@@ -150,7 +150,7 @@ async def test_each_text_comes_with_its_strongest_pairs_of_words(
 async def test_what_was_measured_before_a_kill_is_not_measured_again(
     folder: Folder, stumbling: Any, listen: Any
 ) -> None:
-    """At most the request in flight; the answer is that of a job that nobody killed."""
+    """At most the request in flight; the answer is that of a job that was not killed."""
     lines = [*TEXTS[:3], " ", *TEXTS[4:]]  # one without a word
     folder.fill(lines)
     layer, killed = stumbling(limits=LITTLE), asyncio.Event()
@@ -217,7 +217,7 @@ async def test_texts_cut_elsewhere_are_another_job(
 async def test_a_text_without_a_word_is_counted_and_not_ranked(
     folder: Folder, address: str
 ) -> None:
-    """Of its special tokens alone nobody can say what the head does with words."""
+    """Special tokens alone do not show what the head does with words."""
     folder.fill(["All is well", " ", "a dog"])
 
     said = await folder.run(address, "--statistic", "sep")

@@ -1,4 +1,4 @@
-"""The evenly shared machine, beside one that is simulated a token at a time."""
+"""The evenly shared machine, compared with one that is simulated a token at a time."""
 
 import asyncio
 import math
@@ -21,7 +21,7 @@ def waiting(shares: Shares) -> float:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_requests_would_be_done_when_a_machine_that_serves_each_in_turn_is_done(seed: int) -> None:
-    """In the same order, whoever comes when; work is done here in whatever order."""
+    """In the same order, whenever each arrives; work is done here in any order."""
     chance, shares = random.Random(seed), Shares()
     turns: dict[int, float] = {}
     left: dict[int, float] = {}
@@ -155,7 +155,7 @@ async def test_no_key_makes_anothers_requests_late(seed: int, cancelled: float) 
 
 @pytest.mark.parametrize("seed", range(5))
 async def test_keys_that_always_wait_have_had_the_same(seed: int) -> None:
-    """However many requests each has, of whatever size, and whoever gives up."""
+    """However many requests each has, of whatever size, and whichever gives up."""
     chance, had = random.Random(seed), Counter[str]()
     queue = Queue[str, str](10**6, 10**9, dict.fromkeys(SIZES, Limits()))
     for _ in range(500):

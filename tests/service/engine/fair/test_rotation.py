@@ -28,7 +28,7 @@ async def settled() -> None:
 
 
 async def test_keys_take_turns_at_a_thread() -> None:
-    """However many one has waiting: each line in its order, and whoever gives up is left out."""
+    """However many one has waiting: each line in its order, without those that give up."""
     thread, gate, done = Thread("one"), threading.Event(), list[str]()
     first = asyncio.create_task(thread.run(gate.wait))
     await settled()
@@ -45,7 +45,7 @@ async def test_keys_take_turns_at_a_thread() -> None:
 
 
 async def test_between_two_works_the_event_loop_goes_round() -> None:
-    """Whoever else is ready has a turn, however many works wait."""
+    """Every other that is ready has a turn, however many works wait."""
     thread, rounds, seen, over = Thread("one"), 0, list[int](), asyncio.Event()
 
     async def others() -> None:
@@ -91,7 +91,7 @@ async def test_what_work_raises_is_raised_to_whoever_asked() -> None:
 
 
 async def test_keys_take_turns_at_a_lock() -> None:
-    """Whoever gives up, waiting or as its turn comes, holds up no other."""
+    """One that gives up, waiting or as its turn comes, holds up no other."""
     lock, had = Lock(), list[str]()
 
     async def hold(name: str) -> None:
