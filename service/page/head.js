@@ -82,7 +82,7 @@ export class Head {
     }
   }
 
-  /** Shows what an exact map gives, or hides what is left of the head before. */
+  /** Shows what an exact map gives, or hides what the last head left. */
   reveal(yes) {
     for (const part of [this.columns.box, this.mark, this.mixture, this.exact]) part.hidden = !yes;
     this.region.ariaBusy = "false";

@@ -95,7 +95,7 @@ class File:
     def lasting(self, folder: Path) -> Iterator["File"]:
         """Yield the file itself, or a copy of what can be read only once, such as a pipe.
 
-        The copy lies in `folder` without a name: nothing of it outlives this process.
+        The copy lies in `folder` without a name: it does not outlive this process.
         """
         if self.path.is_file():
             yield self
