@@ -159,6 +159,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def users_own() -> dict[str, str]:
+    """The environment that a service has from a user: without ours, and threads wait as ever."""
+    ours = re.compile("HEADLIGHT|OMP_WAIT_POLICY")
+    return {name: value for name, value in os.environ.items() if not ours.search(name)}
+
+
 def serve(
     *arguments: str, errors: Path, program: Sequence[str] = ("service.cli",)
 ) -> subprocess.Popen[str]:
@@ -167,8 +173,7 @@ def serve(
         return subprocess.Popen(
             [sys.executable, "-m", *program, "serve", *arguments],
             cwd=ROOT,
-            env={name: value for name, value in os.environ.items() if "HEADLIGHT" not in name}
-            | {"XDG_STATE_HOME": str(errors.parent / "state")},
+            env=users_own() | {"XDG_STATE_HOME": str(errors.parent / "state")},
             stdout=subprocess.PIPE,
             stderr=file,
             text=True,

@@ -26,6 +26,7 @@ from service.cluster import ingress, network, workspace
 from service.settings import Settings
 from tests.manifests import manifests
 from tests.ray import drill
+from tests.ray.conftest import users_own
 
 pytestmark = pytest.mark.prove
 
@@ -162,7 +163,7 @@ def cluster(variables: str, *flags: str) -> Iterator[Cluster]:
         # what two clusters of one machine cannot share: ports, paths and tokens
         placed = ingress.placed(Settings(), block, directory, cores=2)
         environment = {
-            **{name: value for name, value in os.environ.items() if "HEADLIGHT" not in name},
+            **users_own(),
             **placed,
             "HOME": str(directory),  # where the token goes
             "PATH": f"{BIN}:{Path(placed[ingress.PROGRAM]).parent}:{os.environ['PATH']}",
