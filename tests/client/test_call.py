@@ -237,11 +237,12 @@ async def test_numbers_that_help_come_with_a_refusal(encode: Any, address: str) 
 
 
 async def test_a_request_too_large_as_a_whole_is_sent_in_halves(
-    alone: Any, stumbling: Any, listen: Any
+    alone: Any, stumbling: Any, served: Any, listen: Any
 ) -> None:
-    """The maps of one text fit, of eight they do not; callers need not know how many do."""
+    """The maps of two texts fit, of four they do not; callers need not know how many do."""
     layer = stumbling()
-    texts = [f"{i} " + "well " * 240 for i in range(8)]
+    layer.app = served(max_answer_bytes=3 << 20).app
+    texts = [f"{i} " + "well " * 60 for i in range(8)]
 
     async with listen(layer) as url, AsyncClient(url) as client:
         told = await client.encode(texts, attention={})

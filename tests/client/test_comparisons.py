@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from headlight_client import AsyncClient, Client, Compared, RequestRefused
+from service.encode import interventions
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -66,20 +67,21 @@ async def test_a_comparison_comes_typed(
 
 
 async def test_a_comparison_too_large_as_a_whole_is_sent_in_halves(
-    compare: Compare, address: str
+    compare: Compare, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Joined in order; a fault keeps the caller's count."""
+    monkeypatch.setattr(interventions, "MOST_COPIES", 4 * 72)  # of four texts
     sweep = {"heads": "all"}
-    texts = [f"{i}" for i in range(61)]
+    texts = [f"{i}" for i in range(5)]
 
     whole = await compare(address, DOG, texts, form="score", sweep=sweep)
 
-    one = await compare(address, DOG, texts[40:41], form="score", sweep=sweep)
-    assert len(whole.right) == 61 and whole.right[40] == one.right[0]
+    one = await compare(address, DOG, texts[3:4], form="score", sweep=sweep)
+    assert len(whole.right) == 5 and whole.right[3] == one.right[0]
     with pytest.raises(RequestRefused) as refused:
         await compare(address, DOG, [*texts, ""], form="score", sweep=sweep)
-    assert refused.value.errors[0].loc == ("right", 61, "text")
-    assert refused.value.detail.startswith("right[61].text: ")
+    assert refused.value.errors[0].loc == ("right", 5, "text")
+    assert refused.value.detail.startswith("right[5].text: ")
 
 
 async def test_an_option_of_another_call_is_refused(compare: Compare, address: str) -> None:
