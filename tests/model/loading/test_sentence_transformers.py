@@ -67,16 +67,31 @@ def small(tmp_path: Path, bert: Path) -> Path:
 Saved = Callable[..., tuple[SentenceTransformer, Path]]
 
 
+@pytest.fixture(scope="module")
+def made(bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Saved:
+    """Put modules behind the small model, the same ones once; gives theirs, and what it saved."""
+    known: dict[str, tuple[SentenceTransformer, Path]] = {}
+
+    def make(*parts: nn.Module) -> tuple[SentenceTransformer, Path]:
+        if (name := repr(parts)) not in known:
+            torch.manual_seed(3)
+            peer = SentenceTransformer(modules=[Transformer(str(bert)), *parts], device="cpu")
+            peer.max_seq_length = 7
+            folder = tmp_path_factory.mktemp("made")
+            peer.save_pretrained(str(folder), create_model_card=False)
+            known[name] = peer, folder
+        return known[name]
+
+    return make
+
+
 @pytest.fixture
-def saved(bert: Path, tmp_path: Path) -> Saved:
-    """Put modules behind the small model; gives theirs, and the folder it saved."""
+def saved(made: Saved, tmp_path: Path) -> Saved:
+    """Put modules behind the small model; gives theirs, and a folder of it to change."""
 
     def save(*parts: nn.Module) -> tuple[SentenceTransformer, Path]:
-        torch.manual_seed(3)
-        peer = SentenceTransformer(modules=[Transformer(str(bert)), *parts], device="cpu")
-        peer.max_seq_length = 7
-        peer.save_pretrained(str(tmp_path / "saved"), create_model_card=False)
-        return peer, tmp_path / "saved"
+        peer, folder = made(*parts)
+        return peer, Path(shutil.copytree(folder, tmp_path / "saved"))
 
     return save
 

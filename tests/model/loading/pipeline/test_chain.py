@@ -1,5 +1,6 @@
 """A CrossEncoder that scores by layers behind a Pooling is sentence-transformers' own."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -38,18 +39,36 @@ CHAINS: dict[str, Callable[[], list[nn.Module]]] = {
 }
 
 
+Saved = Callable[..., tuple[CrossEncoder, Path]]
+
+
+@pytest.fixture(scope="module")
+def made(bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Saved:
+    """Put modules behind the small model, the same ones once; gives theirs as it loads again."""
+    known: dict[str, tuple[CrossEncoder, Path]] = {}
+
+    def make(*parts: nn.Module) -> tuple[CrossEncoder, Path]:
+        if (name := repr(parts)) not in known:
+            torch.manual_seed(3)
+            for part in parts:
+                for weight in part.parameters():
+                    nn.init.normal_(weight)
+            peer = CrossEncoder(modules=[Transformer(str(bert)), *parts], device="cpu")
+            folder = tmp_path_factory.mktemp("made")
+            peer.save_pretrained(str(folder), create_model_card=False)
+            known[name] = CrossEncoder(str(folder), device="cpu"), folder
+        return known[name]
+
+    return make
+
+
 @pytest.fixture
-def save(bert: Path, tmp_path: Path) -> Callable[..., tuple[CrossEncoder, Path]]:
-    """Put modules behind the small model; gives theirs as it loads again, and the folder."""
+def save(made: Saved, tmp_path: Path) -> Saved:
+    """Put modules behind the small model; gives theirs, and a folder of it to change."""
 
     def save(*parts: nn.Module) -> tuple[CrossEncoder, Path]:
-        torch.manual_seed(3)
-        for part in parts:
-            for weight in part.parameters():
-                nn.init.normal_(weight)
-        peer = CrossEncoder(modules=[Transformer(str(bert)), *parts], device="cpu")
-        peer.save_pretrained(str(tmp_path / "saved"), create_model_card=False)
-        return CrossEncoder(str(tmp_path / "saved"), device="cpu"), tmp_path / "saved"
+        peer, folder = made(*parts)
+        return peer, Path(shutil.copytree(folder, tmp_path / "saved"))
 
     return save
 
@@ -69,7 +88,7 @@ def scores(model: Model) -> torch.Tensor:
 @pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS.keys())
 @pytest.mark.parametrize("stored", [True, False], ids=["stored", "default"])
 def test_scores_are_sentence_transformers(
-    save: Callable[..., tuple[CrossEncoder, Path]],
+    save: Saved,
     chain: Callable[[], list[nn.Module]],
     stored: bool,
 ) -> None:
@@ -88,7 +107,7 @@ def test_scores_are_sentence_transformers(
 
 
 def test_the_layers_and_the_pooling_are_in_the_digest(
-    save: Callable[..., tuple[CrossEncoder, Path]],
+    save: Saved,
 ) -> None:
     """Of the same weights: the first token's vector instead of the mean."""
     _, folder = save(Pooling(WIDTH), last(WIDTH))
@@ -99,7 +118,7 @@ def test_the_layers_and_the_pooling_are_in_the_digest(
 
 
 def test_a_chain_without_scores_is_refused_by_name(
-    save: Callable[..., tuple[CrossEncoder, Path]],
+    save: Saved,
 ) -> None:
     """Its last Dense hands on a vector."""
     _, folder = save(Pooling(WIDTH), last(WIDTH))

@@ -1,5 +1,6 @@
 """A folder of sentence-transformers' MultiVectorEncoder answers as that library does."""
 
+import shutil
 import string
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,25 +31,40 @@ MORE = (*TEXTS, "one two three four five six seven eight nine ten, eleven and tw
 Save = Callable[..., tuple[MultiVectorEncoder, Path]]
 
 
-@pytest.fixture
-def save(bert: Path, tmp_path: Path) -> Save:
-    """Save a model; gives theirs as it loads again, and the folder."""
+@pytest.fixture(scope="module")
+def made(bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Save:
+    """Save a model, of the same choices once; gives theirs as it loads again, and the folder."""
+    known: dict[str, tuple[MultiVectorEncoder, Path]] = {}
 
-    def save(
+    def make(
         prompts: dict[str, str] | None = None,
         mask: dict[str, Any] | None = MASKED,
         dense: tuple[int, ...] = (SIZE,),
         **lengths: Any,
     ) -> tuple[MultiVectorEncoder, Path]:
-        torch.manual_seed(3)
-        sizes = zip((WIDTH, *dense), dense, strict=False)
-        parts: list[nn.Module] = [Transformer(str(bert), **lengths)]
-        parts += [Dense(*size, module_input_name="token_embeddings") for size in sizes]
-        parts += [] if mask is None else [MultiVectorMask(**mask)]
-        parts += [Normalize("token_embeddings")]
-        peer = MultiVectorEncoder(modules=parts, prompts=prompts, device="cpu")
-        peer.save_pretrained(str(tmp_path / "late"), create_model_card=False)
-        return MultiVectorEncoder(str(tmp_path / "late"), device="cpu"), tmp_path / "late"
+        if (name := repr((prompts, mask, dense, lengths))) not in known:
+            torch.manual_seed(3)
+            sizes = zip((WIDTH, *dense), dense, strict=False)
+            parts: list[nn.Module] = [Transformer(str(bert), **lengths)]
+            parts += [Dense(*size, module_input_name="token_embeddings") for size in sizes]
+            parts += [] if mask is None else [MultiVectorMask(**mask)]
+            parts += [Normalize("token_embeddings")]
+            peer = MultiVectorEncoder(modules=parts, prompts=prompts, device="cpu")
+            folder = tmp_path_factory.mktemp("made")
+            peer.save_pretrained(str(folder), create_model_card=False)
+            known[name] = MultiVectorEncoder(str(folder), device="cpu"), folder
+        return known[name]
+
+    return make
+
+
+@pytest.fixture
+def save(made: Save, tmp_path: Path) -> Save:
+    """Save a model; gives theirs, and a folder of it to change."""
+
+    def save(**choices: Any) -> tuple[MultiVectorEncoder, Path]:
+        peer, folder = made(**choices)
+        return peer, Path(shutil.copytree(folder, tmp_path / "late"))
 
     return save
 
