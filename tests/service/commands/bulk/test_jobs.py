@@ -1,4 +1,4 @@
-"""`headlight encode --file`, as a process of its own, against the real replica."""
+"""`headlight encode --file` against the real replica; in a process of its own where it is ended."""
 
 import asyncio
 import os
@@ -40,21 +40,23 @@ class Folder:
         """Write the source."""
         self.source.write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
 
+    def command(self, url: str, *more: str) -> list[str]:
+        """`headlight encode --file`."""
+        return ["encode", "--file", str(self.source), "--out", str(self.out), "--url", url, *more]
+
     async def start(self, url: str, *more: str) -> Process:
-        """Run `headlight encode --file`."""
-        command = ["encode", "--file", str(self.source), "--out", str(self.out), "--url", url]
+        """Run it in a process of its own."""
         return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "service.cli", *command, *more),
+            *(sys.executable, "-m", "service.cli", *self.command(url, *more)),
             cwd=ROOT,
             stdout=PIPE,
             stderr=PIPE,
         )
 
-    async def run(self, url: str, *more: str) -> tuple[int | None, str, str]:
-        """Run it to its end: status, what it printed, the last line of its errors."""
-        process = await self.start(url, *more)
-        out, errors = await process.communicate()
-        return process.returncode, out.decode(), (errors.decode().splitlines() or [""])[-1]
+    async def run(self, url: str, *more: str) -> tuple[int, str, str]:
+        """Run it here to its end: status, what it printed, the last line of its errors."""
+        done = await asyncio.to_thread(CliRunner().invoke, main, self.command(url, *more))
+        return done.exit_code, done.stdout, (done.stderr.splitlines() or [""])[-1]
 
     async def some_rows(self) -> None:
         """Wait until a few requests are done."""
@@ -350,11 +352,9 @@ async def test_a_service_that_is_not_there_is_said_soon(
 
     async with listen(silent) as url:
         pass
-    names = ["--file", str(folder.source), "--out", str(folder.out)]
-    result = CliRunner().invoke(main, ["encode", *names, "--url", url])
+    status, _, line = await folder.run(url)
 
-    assert result.exit_code == 1
-    assert result.stderr.splitlines()[-1].startswith(f"headlight: no answer from {url}")
+    assert status == 1 and line.startswith(f"headlight: no answer from {url}")
 
 
 async def test_a_key_is_read_from_its_file(
@@ -374,10 +374,8 @@ async def test_a_reader_who_leaves_hears_nothing_more(folder: Folder, address: s
     """`headlight encode ... | true` ends as other commands do; the file is whole."""
     reader, writer = os.pipe()
     os.close(reader)
-    command = ["encode", "--file", folder.source, "--out", folder.out, "--url", address]
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "service.cli", *command), cwd=ROOT, stdout=writer, stderr=PIPE
-    )
+    command = [sys.executable, "-m", "service.cli", *folder.command(address)]
+    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=writer, stderr=PIPE)
     os.close(writer)
     _, errors = await process.communicate()
 
