@@ -7,7 +7,7 @@ import asyncio
 import base64
 import gc
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -137,6 +137,15 @@ async def ask(app: ASGIApp, sent: Sent, codes: list[int]) -> None:
 # one of each way that a body is read; the others by `make prove`
 SOME = {"a short text", "many short texts", "a wide sign", "shown texts", "zeros", "base64"}
 SOME |= {"file of F16", "file of I64", "infer ids", "infer halves as bytes", "openai ids"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def settled() -> Iterator[None]:
+    """What other tests have left, a million objects, is looked through once."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.mark.asyncio(loop_scope="session")

@@ -51,7 +51,7 @@ def plain() -> Model:
 def cosines(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     """Of every row with every other."""
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    return np.array([[float(np.dot(one, other)) for other in unit] for one in unit])
+    return unit @ unit.T
 
 
 def ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
