@@ -42,7 +42,7 @@ serve: $(ENV) ## start on the bundled model, answer one request, stay up
 	$(BIN)/headlight serve --example
 
 test: check ## format, lint, types and every test but the long drills
-	$(BIN)/pytest -m "ray and not prove"
+	$(BIN)/pytest tests/cluster tests/ray -m "ray and not prove"
 
 check: style ## format, lint, types and the tests that start no Ray, two at a time
 	$(BIN)/pytest -m "not ray and not prove" --numprocesses 2 --dist loadfile

@@ -52,6 +52,7 @@ PATIENCE_SECONDS = 30.0
 NO_CANARY = {"canary_seconds": 86_400.0}  # none joins the work that a test holds up
 BAD_INPUTS = Path(__file__).with_name("bad_inputs.py")
 STUMBLING = Path(__file__).with_name("stumbling.py")
+RAY_FOLDERS = [Path(__file__).with_name(name) for name in ("cluster", "ray")]  # as the Makefile has
 
 
 class Connected(httpx.AsyncClient):
@@ -94,10 +95,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Run what needs Ray last, so that no idle service takes a core from all other tests.
 
     Leave out what this processor cannot do: no package mends that, as it would a skip.
+
+    Raises:
+        UsageError: a test that starts Ray lies where `make test` does not look for such tests.
     """
     if unable := [] if int8.exact() else [i for i in items if i.get_closest_marker("vnni")]:
         config.hook.pytest_deselected(items=unable)
         items[:] = [item for item in items if item not in unable]
+    with_ray = [item for item in items if item.get_closest_marker("ray")]
+    if stray := [item.nodeid for item in with_ray if item.path.parent not in RAY_FOLDERS]:
+        raise pytest.UsageError(f"tests that start Ray, outside of their folders: {stray}")
     items.sort(key=lambda item: item.get_closest_marker("ray") is not None)
 
 

@@ -39,9 +39,9 @@ def test_a_loopback_on_several_nodes_is_refused_by_their_addresses(three: nodes.
 def crowded(three: nodes.Cluster) -> nodes.Cluster:
     """More replicas than the workers have room for, and a bare node that has room."""
     bare = three.start(JOINED_BARE, variables="export RAY_AUTH_MODE=token")
-    drill.wait(lambda: bare.address in three.alive(), "the bare node")
     three.deploy("laptop.yaml", nodes.replicated(3))
     three.ready()
+    drill.wait(lambda: bare.address in three.alive(), "the bare node")
     return three
 
 

@@ -137,9 +137,10 @@ def test_a_taken_port_is_refused_in_one_line(running: "Service", refused: Refuse
 
 
 def test_a_model_that_cannot_be_loaded_ends_the_start_in_one_line(
-    running: "Service", refused: Refused, tmp_path: Path
+    running: "Service", refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the replica said, without its stack; the service beside it does not notice."""
+    monkeypatch.setenv("RAY_SERVE_MAX_PER_REPLICA_RETRY_COUNT", "1")  # Ray tries it thrice
     source = weights.locate(weights.BUNDLED).folder
     for name in ("config.json", "tokenizer.json"):
         shutil.copy(source / name, tmp_path)
