@@ -122,8 +122,9 @@ export class Head {
   draw() {
     const here = this.here();
     this.columns.show(this.name, this.row(), here, this.view.direction === "to" ? "attends to" : "is attended by", this.labels[here]);
-    const whole = this.map.size <= MOST_IN_TABLE;
-    if (!whole || !this.numbers) this.numbers = this.twin(whole ? () => this.whole() : () => this.single(here), whole);
+    const { map } = this, whole = map.size <= MOST_IN_TABLE;
+    const fill = () => (this.map !== map ? "" : whole ? this.whole() : this.single(here)); // "": the head was left meanwhile
+    if (!whole || !this.numbers) this.numbers = this.twin(fill, whole);
     this.mixture.replaceChildren(this.equation(here), this.slider);
     this.exact.replaceChildren(this.numbers);
     this.outline(here);

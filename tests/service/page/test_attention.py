@@ -535,6 +535,21 @@ async def test_a_head_whose_map_does_not_come_shows_nothing_of_another(
     await browser.wait("return document.querySelector('.head').innerText.includes('Z_All =')")
 
 
+async def test_a_head_that_is_left_at_once_leaves_no_table_to_fill(
+    browser: Page, address: str
+) -> None:
+    """A browser tells that a table is open only later; by then another head's map is loading."""
+    await ask(browser, address, "All is well")
+    for name in ("L0H0", "L0H1"):
+        await browser.run(f"{labelled(name)}.click()")
+        await browser.wait("return document.querySelector('.head .equation')?.checkVisibility()")
+
+    await browser.run(f"{labelled('L0H0')}.click(); {labelled('L0H2')}.click()")
+    await browser.wait("return document.querySelector('.head tbody')?.checkVisibility()")
+
+    assert await browser.complaints() == []
+
+
 async def test_opening_a_permalink_sends_no_text(browser: Page, address: str) -> None:
     """It fills the boxes, and waits until the reader agrees."""
     await fresh(browser, address, "#text=A+secret+text&heads=L5H11&level=word")
