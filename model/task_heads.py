@@ -3,6 +3,7 @@
     Classifier  a logit for each class of a text or pair; with one class it ranks
     Tagger      a logit for each label of each token
     Splade      a weight for each token of the vocabulary (Formal et al. 2021, "SPLADE v2")
+    Lexical     a weight for each of the text's own tokens (Chen et al. 2024, "M3-Embedding")
     Vectors     a vector for each token that is kept (Khattab and Zaharia 2020, "ColBERT: Efficient
                 and Effective Passage Search via Contextualized Late Interaction over BERT")
 
@@ -193,11 +194,7 @@ class Splade:
     def __call__(self, tokens: Tensor) -> dict[str, Tensor]:
         """Weigh (tokens, width) -> the ids with a weight, ascending, and weights, (ids,) each."""
         weights = self.weights(tokens)
-        indices = (~(weights <= self.threshold)).nonzero()[:, 0]  # NaN stays, to be detected
-        if self.k is not None and len(indices) > self.k:
-            # of equal weights the lower id is kept, on any machine
-            order = weights[indices].sort(descending=True, stable=True).indices[: self.k]
-            indices = indices[order].sort().values
+        indices = _chosen(weights, self.k, self.threshold)
         return {"indices": indices.int(), "values": weights[indices]}
 
     def weights(self, tokens: Tensor) -> Tensor:
@@ -227,18 +224,74 @@ class Splade:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Lexical:
+    """Weights of a text's own tokens: of each id the largest relu(w x + b) of its tokens.
+
+    Args:
+        project: one number for each token.
+        unused: ids without a weight, those of special tokens.
+        k: how many of the largest weights; None: all.
+        threshold: only weights above it.
+        token_ids: of the sequence at hand.
+    """
+
+    project: Projection
+    unused: frozenset[int]
+    k: int | None = None
+    threshold: float = 0.0
+    token_ids: Sequence[int] = ()
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """Return its tasks."""
+        return ("sparse",)
+
+    def __call__(self, tokens: Tensor) -> dict[str, Tensor]:
+        """Weigh (tokens, width) -> the ids with a weight, ascending, and weights, (ids,) each."""
+        used = [place for place, id in enumerate(self.token_ids) if id not in self.unused]
+        own = sorted({self.token_ids[place] for place in used})
+        number = {id: n for n, id in enumerate(own)}
+        of = [number[self.token_ids[place]] for place in used]
+        # counted on the host, where the ids are: no wait for the device
+        ids, groups, places = (
+            torch.tensor(numbers, dtype=torch.long, device=tokens.device)
+            for numbers in (own, of, used)
+        )
+        weights = tokens.new_zeros(len(own), dtype=torch.float32)  # none is below 0
+        weights = weights.scatter_reduce(0, groups, self.weigh(tokens)[places], "amax")
+        chosen = _chosen(weights, self.k, self.threshold)
+        return {"indices": ids[chosen].int(), "values": weights[chosen]}
+
+    def weigh(self, tokens: Tensor) -> Tensor:
+        """Return the weight of each token, special or not, (tokens,)."""
+        return self.project(tokens)[:, 0].relu()
+
+    def bytes(self, tokens: int) -> int:
+        """Count what the answer holds at most for so many tokens: an id and a weight each."""
+        return 2 * NUMBER * min(self.k or tokens, tokens)
+
+    def flops(self, tokens: int) -> int:
+        """Count the floating-point operations for so many tokens."""
+        return self.project.flops(tokens)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Vectors:
     """A vector of length 1 for each token kept.
 
     Args:
         layers: what makes it of a token's vector; float32, whatever the encoder's dtype.
         roles: how the texts of either side are read.
-        kept: the places that get one, of the sequence at hand; None: all.
+        kept: the places that get one, of the sequence at hand; None: all from the first on.
+        first: the place of the first token that gets one.
+        mean: whether a score is the mean over the query's vectors, and not the sum.
     """
 
     layers: tuple[Dense, ...]
     roles: Mapping[Side, Role]
     kept: Sequence[int] | None = None
+    first: int = 0
+    mean: bool = False
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -257,7 +310,8 @@ class Vectors:
 
     def __call__(self, tokens: Tensor) -> dict[str, Tensor]:
         """Map (tokens, width) -> vectors, (kept, size), and the places of their tokens, (kept,)."""
-        kept = torch.arange(len(tokens)) if self.kept is None else torch.tensor(self.kept)
+        every = torch.arange(min(self.first, len(tokens)), len(tokens))
+        kept = every if self.kept is None else torch.tensor(self.kept)
         places = kept.to(tokens.device, torch.int32)
         if not len(kept):
             return {"vectors": tokens.new_zeros(0, self.size).float(), "kept": places}
@@ -268,7 +322,7 @@ class Vectors:
 
     def count(self, tokens: int) -> int:
         """Count the vectors of a sequence of so many tokens."""
-        return tokens if self.kept is None else len(self.kept)
+        return max(0, tokens - self.first) if self.kept is None else len(self.kept)
 
     def bytes(self, tokens: int, number: int = NUMBER) -> int:
         """Count what the answer holds for so many tokens, in numbers of so many bytes."""
@@ -279,7 +333,17 @@ class Vectors:
         return 2 * self.count(tokens) * sum(layer.weights for layer in self.layers)
 
 
-TaskHead = Classifier | Tagger | Splade | Vectors
+TaskHead = Classifier | Tagger | Splade | Lexical | Vectors
+
+
+def _chosen(weights: Tensor, k: int | None, threshold: float) -> Tensor:
+    """Return the places of the largest weights above a threshold, ascending, (chosen,)."""
+    places = (~(weights <= threshold)).nonzero()[:, 0]  # NaN stays, to be detected
+    if k is None or len(places) <= k:
+        return places
+    # of equal weights the one of the lower id is kept, on any machine
+    order = weights[places].sort(descending=True, stable=True).indices[:k]
+    return places[order].sort().values
 
 
 def _tiles(tokens: Tensor) -> Iterator[Tensor]:
@@ -298,7 +362,7 @@ class Matches(NamedTuple):
     """How a document answers a query.
 
     Args:
-        score: the sum of the values.
+        score: the sum of the values, or their mean.
         places: of the document's vectors, the first of those that match best, (query,).
         values: their products with the query's vectors, (query,) float64.
     """
@@ -308,10 +372,13 @@ class Matches(NamedTuple):
     values: Tensor
 
 
-def match(query: Tensor, document: Tensor) -> Matches:
+def match(query: Tensor, document: Tensor, mean: bool = False) -> Matches:
     """Match a query's vectors, (query, size), with a document's one or more, (document, size).
 
     The score is MaxSim, summed in float64.
+
+    Args:
+        mean: whether it is divided by the number of the query's vectors.
     """
     values, places = (query.double() @ document.double().T).max(1)
-    return Matches(float(values.sum()), places, values)
+    return Matches(float(values.mean() if mean else values.sum()), places, values)

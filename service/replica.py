@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from model.loading.checkpoint import Model
+from model.loading.linears import unread
 from service.api.teaching.lessons import Lessons
 from service.api.vocabulary import Vocabulary
 from service.encode.admission import Admission
@@ -57,6 +58,7 @@ PLAIN = (
     "the checkpoint does not say how token vectors become one: they are pooled by the mean and not"
     " normalised, unless a request asks otherwise"
 )
+UNREAD = "the checkpoint's pickles are not read; `headlight convert` makes them safetensors: %s"
 
 
 class Replica:
@@ -133,6 +135,8 @@ class Replica:
         vitals.publish(metrics, settings, self.batcher, preamble, self.device, loading)
         if model.trained and not model.own_pooling:
             logger.warning(PLAIN)
+        if left := unread(self.source.folder):
+            logger.warning(UNREAD, ", ".join(left))
         logger.info("started", extra={"weights": model.digest})
         self.gateway = self._gateway()
         self.lessons = Lessons(
@@ -258,7 +262,7 @@ class Replica:
 def _reader(settings: Settings, model: Model, worker: Worker) -> Reader:
     """Make what reads inputs, within the model's positions."""
     machine.positions(settings, model.config)
-    machine.filled(settings, model.task_head)
+    machine.filled(settings, model.task_heads)
     return Reader(
         model.tokenizer,
         model.config,

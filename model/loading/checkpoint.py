@@ -8,7 +8,7 @@ sizes and tensors), tensors.py, assembly.py, vocabulary.py and sentence_transfor
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,12 @@ from model.config import EncoderConfig, Task
 from model.encoder import Encoder
 from model.errors import CheckpointError
 from model.kernels import Kernels
-from model.loading import sentence_transformers, vectors
+from model.loading import linears, sentence_transformers, vectors
 from model.loading.assembly import build, draw, expected
 from model.loading.families import read_config
 from model.loading.files import CONFIG, TOKENIZER, find_weights
-from model.loading.modules import home, read_arguments, read_raw, weighed_files
+from model.loading.linears import Reading
+from model.loading.modules import home, read_arguments, read_modules, read_raw, weighed_files
 from model.loading.pipeline import router
 from model.loading.pipeline.keys import check_modules
 from model.loading.pipeline.layers import read_blend
@@ -51,7 +52,7 @@ class Model:
         trained: False for weights drawn at random.
         own_pooling: False where the checkpoint does not say how it is pooled, and PLAIN is used.
         prompts: what goes before a text, by name.
-        task_head: what follows the encoder, where the checkpoint has one.
+        task_heads: what follows the encoder, where the checkpoint has some; no two have a task.
     """
 
     config: EncoderConfig
@@ -63,17 +64,17 @@ class Model:
     trained: bool = True
     own_pooling: bool = True
     prompts: Prompts = field(default_factory=Prompts)
-    task_head: TaskHead | None = None
+    task_heads: tuple[TaskHead, ...] = ()
 
     @property
     def tasks(self) -> tuple[Task, ...]:
         """Return what requests may ask of it."""
-        return ("encode", *(self.task_head.tasks if self.task_head else ()))
+        return ("encode", *(task for head in self.task_heads for task in head.tasks))
 
     @property
     def classes(self) -> tuple[str, ...]:
         """Return the names of its classes; none for a model that does not classify."""
-        return self.task_head.labels if isinstance(self.task_head, Classifier) else ()
+        return next((one.labels for one in self.task_heads if isinstance(one, Classifier)), ())
 
 
 def read(folder: Path) -> EncoderConfig:
@@ -84,6 +85,7 @@ def read(folder: Path) -> EncoderConfig:
     """
     router.check_routes(folder)
     find_weights(home(folder), folder)
+    linears.find_linears(folder)
     return read_config(read_raw(folder))[0]
 
 
@@ -108,29 +110,31 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, kernels: Kernel
     if roles and kernels.spread and roles["query"].filling and not roles["query"].attended:
         kernels = replace(kernels, name="grouped", spread=None)  # spread hides no tokens
     blend = read_blend(folder, raw, config)
+    pooling = sentence_transformers.read_pooling(folder, config.width, device, kernels)
+    max_tokens = sentence_transformers.read_max_tokens(folder, config.max_tokens)
+    prompts = sentence_transformers.read_prompts(folder)
+    linear_files = linears.find_linears(folder)
+    if linear_files and not read_modules(folder):
+        pooling = linears.POOLING
     with open_tensors({path.name: path for path in files}) as tensors:
         weights = translate(vectors.encoders(raw, tensors), expected(config), family)
         encoder = build(config, weights, device, dtype, kernels, blend)
         parts = Parts(folder, raw, config, by_plain_name(tensors, family), device, kernels)
-        task_head = vectors.read_vectors(parts, roles) if roles else read_task_head(parts)
-    if blend and task_head:
+        reading = Reading(said, tokenizer, max_tokens, prompts)
+        heads = _read_heads(parts, reading, roles, linear_files)
+    if blend and heads:
         raise CheckpointError("WeightedLayerPooling: not supported: of a model with a task head")
-    pooling = sentence_transformers.read_pooling(folder, config.width, device, kernels)
-    max_tokens = sentence_transformers.read_max_tokens(folder, config.max_tokens)
-    if isinstance(task_head, Vectors):  # whatever PyLate left in that file, it takes these
-        max_tokens = task_head.longest
-    prompts = sentence_transformers.read_prompts(folder)
-    if isinstance(task_head, Splade):
-        task_head = router.read_sides(
-            folder, task_head, tokenizer, max_tokens, prompts.texts, device
-        )
+    # whatever PyLate left in the file of the longest sequence, it takes these
+    longest = (head.longest for head in heads if isinstance(head, Vectors))
+    max_tokens = next(longest, max_tokens)
     paths = [
         *files,
         own / CONFIG,
         *source.files,
         *weighed_files(folder),
+        *linear_files,
     ]
-    choices = read_choices(folder, task_head)
+    choices = [choice for head in heads for choice in read_choices(folder, head)]
     more = {"head": choices, "tokenizer": tokenizer.choices, "vocabulary": source.choices}
     more["config"] = read_arguments(folder).config
     more["blend"] = list(map(str, blend.shares)) if blend else ()  # whose file says the rest
@@ -144,7 +148,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, kernels: Kernel
         digest,
         own_pooling=pooling is not sentence_transformers.PLAIN,
         prompts=prompts,
-        task_head=task_head,
+        task_heads=heads,
     )
 
 
@@ -180,6 +184,26 @@ def preset(
         trained=False,
         own_pooling=False,
     )
+
+
+def _read_heads(
+    parts: Parts, reading: Reading, roles: vectors.Roles | None, linear_files: Sequence[Path]
+) -> tuple[TaskHead, ...]:
+    """Read what follows the encoder: a task head, both linears of BGE-M3, or nothing.
+
+    Args:
+        roles: of a late interaction.
+    """
+    head = vectors.read_vectors(parts, roles) if roles else read_task_head(parts)
+    if linear_files and head:
+        names = " and ".join(path.name for path in linear_files)
+        raise CheckpointError(f"{names}: not supported: next to another task head")
+    if linear_files:
+        return linears.read_linears(parts, reading)
+    if isinstance(head, Splade):
+        tokenizer, longest, texts = reading.tokenizer, reading.max_tokens, reading.prompts.texts
+        head = router.read_sides(parts.folder, head, tokenizer, longest, texts, parts.device)
+    return () if head is None else (head,)
 
 
 def _tokenizer(

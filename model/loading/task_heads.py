@@ -4,8 +4,9 @@ config.json                         architectures, id2label, problem_type
 config_sentence_transformers.json   a CrossEncoder's activation
 1_SpladePooling/config.json         how logits over the vocabulary become weights
 
-A checkpoint has one task head. Its config.json names it under "architectures", behind the family's
-name, as in BertForSequenceClassification. A recipe says where a family has it and how it computes.
+A checkpoint has one task head, except for BGE-M3's two (linears.py). Its config.json names it under
+"architectures", behind the family's name, as in BertForSequenceClassification. A recipe says where
+a family has it and how it computes.
 """
 
 import math
@@ -30,6 +31,7 @@ from model.pooling import Dense, Pooling
 from model.task_heads import (
     Activation,
     Classifier,
+    Lexical,
     Projection,
     Splade,
     Stack,
@@ -176,7 +178,7 @@ def read_task_head(parts: Parts) -> TaskHead | None:
     return Classifier(labels, how, project, *_activations(parts, outputs))
 
 
-def read_choices(folder: Path, head: TaskHead | None) -> list[str]:
+def read_choices(folder: Path, head: TaskHead) -> list[str]:
     """List, for the digest, what a task head takes from files but config.json and weights."""
     if isinstance(head, Classifier) and isinstance(head.project, Stack):
         steps = [type(layer).__name__ for layer in head.project.layers]
@@ -185,6 +187,8 @@ def read_choices(folder: Path, head: TaskHead | None) -> list[str]:
         return list(dict.fromkeys((head.activation, head.ranking)))
     if isinstance(head, Vectors):
         return [f"{side} {role.choices()}" for side, role in sorted(head.roles.items())]
+    if isinstance(head, Lexical):
+        return [f"unused {sorted(head.unused)}"]
     if isinstance(head, Splade):
         own = [head.pooling, str(head.twice)]
         return own if head.table is None else [*own, head.default, head.roles["query"].choices()]

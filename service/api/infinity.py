@@ -115,7 +115,7 @@ class Classification(JSONCall):
     raw: bool
 
     def tree(self, encoded: Encoded) -> dict[str, Any]:
-        every = (of_kind(item.task, Classes) for item in encoded.items)
+        every = (of_kind(item.tasks, Classes) for item in encoded.items)
         best = (best_classes(one, one.logits if self.raw else one.scores) for one in every)
         return {"object": "classify", "data": Each(best, plain=True), **_ended(encoded)}
 

@@ -105,7 +105,7 @@ class Ranking(JSONCall):
 
     def best(self, encoded: Encoded) -> Iterator[tuple[int, float, str | None]]:
         """Yield each text's place, its score and the text, best first; ties keep their order."""
-        classes = [of_kind(item.task, Classes) for item in encoded.items]
+        classes = [of_kind(item.tasks, Classes) for item in encoded.items]
         logits = np.array([one.logits[0] for one in classes], dtype=np.float32)
         order = np.argsort(-logits, kind="stable")[: self.most]
         scores = logits if self.scored == "logits" else sigmoid(logits)

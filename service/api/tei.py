@@ -6,7 +6,7 @@ text-embeddings-inference 1.9, router/src/http/types.rs; what TEI leaves to its 
 their defaults.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -200,10 +200,16 @@ def info(own: Mapping[str, Any], classes: Sequence[str], workers: int) -> dict[s
     }
 
 
+def only_sparse(tasks: Collection[str]) -> bool:
+    """Tell whether a model with these tasks was made for sparse vectors, and not for dense ones."""
+    return {*tasks} == {"encode", "sparse"}
+
+
 def _model_type(own: Mapping[str, Any], classes: Sequence[str]) -> dict[str, Any]:
     """Return the type that TEI would give the model."""
     if "classify" not in own["tasks"]:
-        return {"embedding": {"pooling": "splade" if "sparse" in own["tasks"] else own["pooling"]}}
+        pooling = "splade" if only_sparse(own["tasks"]) else own["pooling"]
+        return {"embedding": {"pooling": pooling}}
     names = {
         "id2label": {str(place): label for place, label in enumerate(classes)},
         "label2id": {label: place for place, label in enumerate(classes)},

@@ -106,7 +106,7 @@ class Prediction(JSONCall):
         return next(predicted) if self.single else Each(predicted, plain=True)
 
     def _predicted(self, item: Item) -> list[dict[str, Any]]:
-        classes = of_kind(item.task, Classes)
+        classes = of_kind(item.tasks, Classes)
         return best_classes(classes, _scores(classes.logits, self.function), self.most)
 
 
@@ -128,7 +128,7 @@ class SparseVectors(JSONCall):
         return Each(map(self._weights, encoded.items), plain=True)
 
     def _weights(self, item: Item) -> list[dict[str, Any]]:
-        weights = of_kind(item.task, Weights)
+        weights = of_kind(item.tasks, Weights)
         entries = zip(weights.indices.tolist(), numbers(weights.values), strict=True)
         return [{"index": index, "value": value} for index, value in entries]
 
@@ -167,7 +167,7 @@ def main(body: bytes, sent: Sent, served: Served) -> Call:
         return _rerank(body, served)
     if "classify" in served.tasks:
         return predict(body, sent, served)
-    return (embed_sparse if "sparse" in served.tasks else tei.embed)(body, sent, served)
+    return (embed_sparse if tei.only_sparse(served.tasks) else tei.embed)(body, sent, served)
 
 
 def rerank(body: bytes, sent: Sent, served: Served) -> Call:

@@ -2,7 +2,7 @@
 
 pytorch_model.bin, or its shards            model.safetensors, or as many shards
 1_Pooling/ .., 0_Transformer/, a Router's    theirs too: model.safetensors next to each
-colbert_linear.pt, sparse_linear.pt         safetensors of that name, which nothing reads yet
+colbert_linear.pt, sparse_linear.pt         safetensors of that name
 .json, .txt, .model, .safetensors, .metadata   as they are; nothing else is copied
 
 Each pickle is read in a process of its own (`pickles`), and a second process compares what was

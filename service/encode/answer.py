@@ -6,7 +6,7 @@ turn between them; a small one is written at once.
 
 import asyncio
 import base64
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -65,7 +65,7 @@ class Item:
         layers: (tokens, width) by hidden state.
         attention: what it says of itself, as it goes into JSON; None where none was asked for.
         maps: its arrays as JSON nests them, and arrays: as safetensors names them.
-        task: what the checkpoint's head made of it.
+        tasks: what the checkpoint's task heads made of it.
         parts: (spans, width), of the spans that the facts name.
     """
 
@@ -77,7 +77,7 @@ class Item:
     attention: Mapping[str, Any] | None = None
     maps: Mapping[str, Any] = field(default_factory=dict)
     arrays: Mapping[str, Array] = field(default_factory=dict)
-    task: Shown | None = None
+    tasks: Sequence[Shown] = ()
     parts: Array | None = None
 
 
@@ -242,7 +242,9 @@ async def collect(pieces: Iterator[bytes], turn: Lock) -> list[bytes]:
 
 def _facts(item: Item) -> dict[str, Any]:
     """Return what is answered of one sequence besides arrays."""
-    facts = dict(item.facts) | (item.task.facts() if item.task else {})
+    facts = dict(item.facts)
+    for task in item.tasks:
+        facts |= task.facts()
     return {**facts, "attention": item.attention} if item.attention else facts
 
 
@@ -254,8 +256,8 @@ def _arrays(item: Item) -> Iterator[tuple[str, Array]]:
         yield "tokens", item.tokens
     for layer, vectors in item.layers.items():
         yield f"layers.{layer}", vectors
-    if item.task is not None:
-        yield from item.task.arrays()
+    for task in item.tasks:
+        yield from task.arrays()
     if item.parts is not None:
         yield "spans", item.parts
     yield from item.arrays.items()
@@ -270,8 +272,8 @@ def _tree(item: Item) -> dict[str, Any]:
         tree["token_vectors"] = item.tokens
     if item.layers:
         tree["layers"] = {str(layer): vectors for layer, vectors in item.layers.items()}
-    if item.task is not None:
-        tree |= item.task.tree()
+    for task in item.tasks:
+        tree |= task.tree()
     if item.parts is not None:
         spans = zip(item.facts["spans"], item.parts, strict=True)
         tree["spans"] = Each([{**span, "pooled": vector} for span, vector in spans])

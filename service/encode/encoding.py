@@ -17,6 +17,7 @@ from service.encode.interventions import Outcome, moved
 from service.encode.plan import Plan
 from service.encode.price import DOUBLE, HALF, Offer, Price, number
 from service.encode.request import Part, Request
+from service.encode.shown import Shown
 from service.engine.work import Result, Work
 from service.refusals import Refused
 
@@ -29,7 +30,7 @@ CHEAPER: tuple[Mapping[str, Any], ...] = (
 )
 LEFT_OUT = frozenset({"weight", "rows"})
 NUMBERS = {"top": "k", "blocks": "size"}  # what one form alone reads, and others refuse
-REAL = ("values", "vectors")  # of a head's arrays, those in the format of the request
+REAL = ("values", "vectors")  # of task heads' arrays, those in the format of the request
 
 
 class Encodings:
@@ -111,7 +112,9 @@ class Encodings:
             "tokens": rows * outputs.tokens,
             "layers": rows * len(outputs.hidden),
             "attention": _attention_bytes(_selections(works)),
-            "task": sum(_of_task(work.outputs.task_head, len(work), number) for work in works),
+            "task": sum(
+                [_of_task(head, len(w), number) for w in works for head in w.outputs.task_heads]
+            ),
             "sweep": DOUBLE * sum(work.outputs.swept for work in works),
         }
 
@@ -120,11 +123,9 @@ class Encodings:
         return [max(works, key=len)] * len(works) if request.layout.padded else works
 
 
-def _of_task(head: TaskHead | None, tokens: int, number: int) -> int:
+def _of_task(head: TaskHead, tokens: int, number: int) -> int:
     """Count the bytes of what a task head makes of this many tokens."""
-    if isinstance(head, Vectors):
-        return head.bytes(tokens, number)
-    return head.bytes(tokens) if head else 0
+    return head.bytes(tokens, number) if isinstance(head, Vectors) else head.bytes(tokens)
 
 
 def _numbers(pooling: Pooling | None, width: int) -> int:
@@ -193,17 +194,17 @@ def _item(
         facts["spans"] = [span.facts() for span in plan.spans[index]]
     if sweep is not None:
         facts["sweep"] = sweep
-    task = None
-    if plan.task:
+    tasks: Sequence[Shown] = ()
+    if plan.tasks:
         made = {name: cast(array) if name in REAL else array for name, array in result.task.items()}
-        task = plan.task.show(source.facts, made)
+        tasks = [task.show(source.facts, made) for task in plan.tasks]
     item = Item(
         size,
         facts,
         pooled=None if result.pooled is None else cast(result.pooled),
         tokens=None if result.tokens is None else cast(result.tokens),
         layers={layer: cast(array, layer) for layer, array in result.hidden.items()},
-        task=task,
+        tasks=tasks,
         parts=None if result.parts is None else cast(result.parts),
     )
     if selection is None or result.attention is None:

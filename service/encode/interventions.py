@@ -264,14 +264,15 @@ class Interventions:
     def _numbers(self, outputs: Outputs) -> int:
         """Count the numbers answered for one input's copies."""
         copied = _swept(outputs) or Outputs()
-        classes = len(copied.task_head.labels) if isinstance(copied.task_head, Classifier) else 0
+        heads = [head for head in copied.task_heads if isinstance(head, Classifier)]
+        classes = sum(len(head.labels) for head in heads)
         return sum(map(len, self.heads.values())) * (bool(copied.pooling) + classes)
 
 
 def _swept(outputs: Outputs) -> Outputs | None:
     """Return what of an input's outputs a sweep is about; None: nothing."""
-    head = outputs.task_head if isinstance(outputs.task_head, Classifier) else None
-    return Outputs(outputs.pooling, task_head=head) if outputs.pooling or head else None
+    heads = tuple(head for head in outputs.task_heads if isinstance(head, Classifier))
+    return Outputs(outputs.pooling, task_heads=heads) if outputs.pooling or heads else None
 
 
 def edits(request: Request, config: EncoderConfig) -> list[Edits]:

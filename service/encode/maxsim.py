@@ -15,7 +15,7 @@ from service.encode.plan import Plan
 from service.encode.price import DOUBLE, SINGLE, Offer, Price
 from service.encode.request import Part, Request
 from service.encode.worker import Steps, Worker
-from service.engine.work import Result
+from service.engine.work import Result, Work
 
 INDEX = 4  # bytes of the number of a token
 STEP_PRODUCTS = 1 << 21  # between two pauses, of single numbers: some milliseconds
@@ -38,22 +38,14 @@ class Maxsims:
     def price(self, request: Request, plan: Plan) -> Price:
         """Return what the answer will weigh."""
         counts = _counts(plan)
-        query, *documents = counts
-        held = sum(
-            work.outputs.task_head.bytes(len(work)) for work in plan.works if work.outputs.task_head
-        )
-        heads = [work.outputs.task_head for work in plan.works]
-        sizes = [head.size for head in heads if isinstance(head, Vectors)]
-        # of the query and one document in float64, and their products
-        held += DOUBLE * (max(sizes) * (query + max(documents)) + query * max(documents))
-        matches = _weigh(counts, len(documents))
+        matches = _weigh(counts, len(counts) - 1)
 
         def offers(parts: Collection[Part], limit: int) -> list[Offer]:
             weigh = partial(_weigh, counts)
             most = bisect_right(range(1, len(counts)), limit, key=weigh)
             return [{"documents_at_most": most, "bytes": weigh(most)}] if most else []
 
-        return Price({"matches": matches}, request.layout, plan.held + held, offers)
+        return Price({"matches": matches}, request.layout, plan.held + hold(plan), offers)
 
     async def finish(
         self, request: Request, plan: Plan, outcome: Outcome, deadline: float
@@ -70,10 +62,11 @@ def _scored(plan: Plan, results: Sequence[Result]) -> Steps[list[Item]]:
     """Return the query, and the documents by their scores, in steps of some documents."""
     torch.set_num_threads(1)  # of this thread, so that it opens no OpenMP region; see lanes.py
     (query, places), items = _vectors(results[0]), list[Item]()
+    mean = head_of(plan.works[0]).mean
     products = 0  # since the last pause
     for index, result in enumerate(results[1:]):
         vectors, kept = _vectors(result)
-        found = match(torch.from_numpy(query), torch.from_numpy(vectors))
+        found = match(torch.from_numpy(query), torch.from_numpy(vectors), mean)
         arrays = {
             "matches.query": places,
             "matches.document": kept[found.places.numpy()],
@@ -105,9 +98,20 @@ def _weigh(counts: Sequence[int], documents: int) -> int:
     return documents * counts[0] * MATCH
 
 
+def hold(plan: Plan) -> int:
+    """Return the bytes of what task heads make, and of the products of two texts' vectors."""
+    held = sum(head.bytes(len(work)) for work in plan.works for head in work.outputs.task_heads)
+    query, *documents = _counts(plan)
+    # of the query and one document in float64, and their products
+    size, longest = head_of(plan.works[0]).size, max(documents)
+    return held + DOUBLE * (size * (query + longest) + query * longest)
+
+
 def _counts(plan: Plan) -> list[int]:
     """Return how many vectors each sequence has."""
-    return [
-        head.count(len(work)) if isinstance(head := work.outputs.task_head, Vectors) else 0
-        for work in plan.works
-    ]
+    return [head_of(work).count(len(work)) for work in plan.works]
+
+
+def head_of(work: Work) -> Vectors:
+    """Return the task head that makes a work's many vectors."""
+    return next(head for head in work.outputs.task_heads if isinstance(head, Vectors))

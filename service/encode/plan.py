@@ -67,7 +67,7 @@ class Plan:
     alone: bool = False
     units: Sequence[Units] = ()
     spans: Mapping[int, Sequence[Span]] = field(default_factory=dict)
-    task: Task | None = None
+    tasks: Sequence[Task] = ()
     course: Course | None = None
 
     @property
@@ -124,10 +124,11 @@ class Planner:
     async def _plan(self, request: Request, deadline: float, record: Record) -> Plan:
         outputs = self._outputs(request)
         heads = self._heads(request.attention) if request.attention else {}
-        task, changes = None, None
+        wanted: Sequence[Task] = ()
+        changes = None
         if request.tasks:
-            task = tasks.find(request, self._model)
-            outputs = replace(outputs, task_head=task.head)
+            wanted = tasks.find(request, self._model)
+            outputs = replace(outputs, task_heads=tuple([task.head for task in wanted]))
         edited: object = request.gates or request.sweep
         spanned: object = None
         for one in request.inputs:
@@ -141,7 +142,7 @@ class Planner:
                 named = await self._named(request.attention.rows, request, works, deadline)
         finally:
             record.took("tokenize", start)
-        if task:
+        for task in wanted:
             task.check(works)
         if changes:
             changes.check(works, self.check_tokens)
@@ -154,16 +155,17 @@ class Planner:
         for index, located in spans.items():
             parts = self._parts(request.pooled, located)
             works[index].outputs = replace(works[index].outputs, parts=parts)
-        if task and task.fit:
+        if wanted and any([task.fit for task in wanted]):
             for work in works:
-                work.outputs = replace(work.outputs, task_head=task.fit(work))
+                fitted = tuple([task.fitted(work) for task in wanted])
+                work.outputs = replace(work.outputs, task_heads=fitted)
         units, course = _units_of(request, works) if request.axes else (), None
         if changes:
             works = changes.applied(works)
             course = changes.course(works)
         tokens, own = sum(map(len, works)), (request.tokens, request.layers, request.attention)
-        alone = not (task or spans or changes or any(own))
-        plan = Plan(works, tokens, alone, units, spans, task, course)
+        alone = not (wanted or spans or changes or any(own))
+        plan = Plan(works, tokens, alone, units, spans, wanted, course)
         record.sequences, record.tokens = len(works), tokens
         if course:
             record.sequences, record.tokens = len(plan.every), sum(map(len, plan.every))

@@ -135,8 +135,8 @@ def _weights(config: EncoderConfig) -> int:
 
 
 def head_flops(works: Sequence[Work]) -> int:
-    """Count the floating-point operations of the checkpoint's task head, where it is asked."""
-    return sum(work.outputs.task_head.flops(len(work)) for work in works if work.outputs.task_head)
+    """Count the floating-point operations of the checkpoint's task heads, where they are asked."""
+    return sum(head.flops(len(work)) for work in works for head in work.outputs.task_heads)
 
 
 def costs(
@@ -155,8 +155,8 @@ def costs(
 
     def of(work: Work) -> float:
         outputs, length, extra = work.outputs, len(work), 0.0
-        if outputs.task_head:
-            extra += outputs.task_head.flops(length)
+        for head in outputs.task_heads:
+            extra += head.flops(length)
         if outputs.parts:
             extra += SPAN_FLOPS * len(outputs.parts.tokens)
         if outputs.attention:

@@ -28,11 +28,12 @@ class Shown(Protocol):
 Made = TypeVar("Made", bound=Shown)
 
 
-def of_kind(shown: Shown | None, kind: type[Made]) -> Made:
-    """Return what a head made, which is what was asked for."""
-    if not isinstance(shown, kind):
-        raise RuntimeError("what a head makes was not asked for: this is a bug")
-    return shown
+def of_kind(tasks: Sequence[Shown], kind: type[Made]) -> Made:
+    """Return what a task head made, which is what was asked for."""
+    for shown in tasks:
+        if isinstance(shown, kind):
+            return shown
+    raise RuntimeError("what a head makes was not asked for: this is a bug")
 
 
 @dataclass(frozen=True, slots=True)

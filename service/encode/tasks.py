@@ -1,4 +1,4 @@
-"""A request -> what is wanted of the checkpoint's own head, or a refusal."""
+"""A request -> what is wanted of the checkpoint's own task heads, or a refusal."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,7 +7,7 @@ from typing import Any
 
 from model.config import Side
 from model.loading.checkpoint import Model
-from model.task_heads import Activation, Classifier, Splade, Tagger, TaskHead, Vectors
+from model.task_heads import Activation, Classifier, Lexical, Splade, Tagger, TaskHead, Vectors
 from model.text.frame import Role
 from model.text.tokenizer import Tokenizer
 from service.encode import shown
@@ -28,7 +28,9 @@ from service.wording.words import quoted
 Arrays = Mapping[str, Array]
 
 SKIPPED = "it keeps no token: all of them are in the checkpoint's skiplist"
+FIRST = "it keeps no token: the first one of a sequence has no vector"
 LOOKED = "this model looks queries up by their tokens; expected a text or token ids"
+LEXICAL = "this model's sparse weights are those of tokens; expected a text or token ids"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +43,19 @@ class Task:
         words: whether it takes words.
         fit: the head for one input, where it depends on its tokens.
         filled: whether each input must have a token that is kept.
-        looked: whether what it makes is looked up by a text's tokens.
+        named: what is wrong with an input without token ids, where it takes them; "": nothing.
     """
 
     head: TaskHead
     show: Callable[[Mapping[str, Any], Arrays], Shown]
     words: bool = False
-    fit: Callable[[Work], Vectors | Splade] | None = None
+    fit: Callable[[Work], TaskHead] | None = None
     filled: bool = False
-    looked: bool = False
+    named: str = ""
+
+    def fitted(self, source: Work) -> TaskHead:
+        """Return the head for one input."""
+        return self.fit(source) if self.fit else self.head
 
     def check(self, inputs: Sequence[Work]) -> None:
         """Refuse inputs that do not have what it takes."""
@@ -57,55 +63,64 @@ class Task:
             if self.words and source.facts["words"] is None:
                 detail = '"level": "word" needs a text, and this input is not one'
                 raise Refused.at("words_unknown", "inputs", index, detail=detail)
-            fitted = self.fit(source) if self.filled and self.fit else None
-            if isinstance(fitted, Vectors) and fitted.kept == []:
-                raise Refused.at("nothing_left", "inputs", index, detail=SKIPPED)
-            if self.looked and source.sequence.token_ids is None:
-                raise Refused.at("shape_mismatch", "inputs", index, detail=LOOKED)
-            if self.looked and not len(source):
+            fitted = self.fitted(source) if self.filled else None
+            if isinstance(fitted, Vectors) and not fitted.count(len(source)):
+                detail = FIRST if fitted.first else SKIPPED
+                raise Refused.at("nothing_left", "inputs", index, detail=detail)
+            if self.named and source.sequence.token_ids is None:
+                raise Refused.at("shape_mismatch", "inputs", index, detail=self.named)
+            if self.named and not len(source):
                 raise Refused.at("nothing_left", "inputs", index, detail="it holds no token")
 
 
-def find(request: Request, model: Model) -> Task:
-    """Return what a request asks of a model's head.
+def find(request: Request, model: Model) -> list[Task]:
+    """Return what a request asks of a model's task heads.
 
     Raises:
-        Refused: the checkpoint has no head for it.
+        Refused: the checkpoint has no head for one.
     """
     for wanted in request.tasks:
         if wanted.name not in model.tasks:
             has = f"this model has {quoted(list(model.tasks), 'and')}"
             detail = f'"{wanted.name}" was requested, and {has}'
             raise Refused("task_not_found", detail=detail, tasks=list(model.tasks))
-    return _task(request.tasks[-1], request.role, model)
+    return [
+        _task(wanted, head, request.role, model.tokenizer)
+        for wanted in request.tasks
+        for head in model.task_heads
+        if wanted.name in head.tasks
+    ]
 
 
-def _task(wanted: Wanted, side: Side | None, model: Model) -> Task:
+def _task(wanted: Wanted, head: TaskHead, side: Side | None, tokenizer: Tokenizer) -> Task:
     """Return what is wanted of a head that can do it."""
-    match wanted, model.task_head:
-        case Classify(activation), Classifier() as head:
+    match wanted, head:
+        case Classify(activation), Classifier():
             return _classify(head, head.activation if activation == "default" else activation)
-        case Rerank(), Classifier() as head:
+        case Rerank(), Classifier():
             return _classify(head, head.ranking)
-        case LabelTokens(level), Tagger() as head:
+        case LabelTokens(level), Tagger():
             show = partial(shown.labels, head.labels, level=level)
             return Task(head, show, words=level == "word")
-        case Sparse(k, threshold), Splade() as head:
-            return _sparse(replace(head, k=k, threshold=threshold), side, model.tokenizer)
-        case MultiVector(filled), Vectors() as head:
+        case Sparse(k, threshold), Splade():
+            return _splade(replace(head, k=k, threshold=threshold), side, tokenizer)
+        case Sparse(k, threshold), Lexical():
+            return _lexical(replace(head, k=k, threshold=threshold), tokenizer)
+        case MultiVector(filled), Vectors():
             return _vectors(head, filled)
     raise RuntimeError("a task without a head: this is a bug")
 
 
 def role(request: Request, side: Side | None, model: Model) -> Role | None:
     """Return how inputs of one side are read; None where both sides are read alike."""
-    head = model.task_head
-    if isinstance(head, Vectors) and side:
-        return head.roles[side]
-    if not isinstance(head, Splade) or not any(isinstance(one, Sparse) for one in request.tasks):
-        return None
-    # without a name the checkpoint's default prompt goes before a text, on whichever side
-    return head.roles[side] if side else replace(head.roles[head.default], prompt=None)
+    sparse = any(isinstance(one, Sparse) for one in request.tasks)
+    for head in model.task_heads:
+        if isinstance(head, Vectors) and side:
+            return head.roles[side]
+        if isinstance(head, Splade) and sparse:
+            # without a name the checkpoint's default prompt goes before a text, on either side
+            return head.roles[side] if side else replace(head.roles[head.default], prompt=None)
+    return None
 
 
 def _vectors(head: Vectors, filled: bool) -> Task:
@@ -114,7 +129,9 @@ def _vectors(head: Vectors, filled: bool) -> Task:
 
     def fit(source: Work) -> Vectors:
         side, ids = source.role, source.sequence.token_ids
-        return head if side is None or ids is None else replace(head, kept=side.kept(ids))
+        if side is None or ids is None:
+            return head
+        return replace(head, kept=[place for place in side.kept(ids) if place >= head.first])
 
     return Task(head, show, fit=fit, filled=filled)
 
@@ -126,13 +143,22 @@ def _classify(head: Classifier, activation: Activation) -> Task:
     return Task(replace(head, activation=activation), show)
 
 
-def _sparse(head: Splade, side: Side | None, tokenizer: Tokenizer) -> Task:
-    def show(facts: Mapping[str, Any], arrays: Arrays) -> Weights:
-        tokens = [tokenizer.token(index) for index in arrays["indices"].tolist()]
-        return Weights(arrays["indices"], arrays["values"], tokens)
-
+def _splade(head: Splade, side: Side | None, tokenizer: Tokenizer) -> Task:
     def fit(source: Work) -> Splade:
         return replace(head, looked=source.sequence.token_ids)
 
+    show = partial(_weights, tokenizer)
     looked = head.table is not None and (side or head.default) == "query"
-    return Task(head, show, fit=fit if looked else None, looked=looked)
+    return Task(head, show, fit=fit, named=LOOKED) if looked else Task(head, show)
+
+
+def _lexical(head: Lexical, tokenizer: Tokenizer) -> Task:
+    def fit(source: Work) -> Lexical:
+        return replace(head, token_ids=source.sequence.token_ids or ())
+
+    return Task(head, partial(_weights, tokenizer), fit=fit, named=LEXICAL)
+
+
+def _weights(tokenizer: Tokenizer, facts: Mapping[str, Any], arrays: Arrays) -> Weights:
+    tokens = [tokenizer.token(index) for index in arrays["indices"].tolist()]
+    return Weights(arrays["indices"], arrays["values"], tokens)

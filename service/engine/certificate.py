@@ -57,9 +57,9 @@ def quantise(model: Model, texts: Sequence[str]) -> Model:
         TooFar: nothing here would certify it: its answers are not vectors alone, or its tokenizer
             takes most of the texts for the same.
     """
-    if model.task_head is not None:
-        name = type(model.task_head).__name__
-        raise TooFar(f"dtype int8: it is certified of vectors alone, and the model has a {name}")
+    if model.task_heads:
+        names = " and a ".join(type(head).__name__ for head in model.task_heads)
+        raise TooFar(f"dtype int8: it is certified of vectors alone, and the model has a {names}")
     cut = model.tokenizer([(text,) for text in texts], model.max_tokens, "right")
     if 2 * len({tuple(one.token_ids) for one in cut}) < len(cut):
         raise TooFar("dtype int8: the tokenizer tells few of the bundled English texts apart")

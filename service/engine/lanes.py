@@ -214,7 +214,7 @@ class Lanes:
             hidden={layer: states[layer][index] for layer in sorted(outputs.hidden)},
             attention=self._maps(encoded, rows, outputs.attention),
             steps=self._explain(encoded, rows, outputs),
-            task=self._task(encoded.last[rows], outputs) if outputs.task_head else {},
+            task=self._task(encoded.last[rows], outputs) if outputs.task_heads else {},
             parts=self._parts(encoded, rows, outputs.parts),
             kept={layer: _entry(encoded, rows, layer) for layer in outputs.kept},
         )
@@ -235,12 +235,14 @@ class Lanes:
         return Maps(self.model.encoder.kernels.path, heads, _arrays(shown.whole))
 
     def _task(self, tokens: torch.Tensor, outputs: Outputs) -> dict[str, Array]:
-        """Return what the head makes of one sequence.
+        """Return what the task heads make of one sequence.
 
         Raises:
             NonFiniteOutput: NaN or infinity, of which no hidden state is to blame.
         """
-        parts = outputs.task_head(tokens) if outputs.task_head else {}
+        parts: dict[str, torch.Tensor] = {}
+        for head in outputs.task_heads:
+            parts |= head(tokens)
         if not all(bool(part.isfinite().all()) for part in parts.values()):
             raise NonFiniteOutput(self.model.encoder.config.layers)
         return {name: array(part) for name, part in parts.items()}

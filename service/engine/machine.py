@@ -3,6 +3,7 @@
 import logging
 import math
 import os
+from collections.abc import Sequence
 
 import torch
 
@@ -45,13 +46,14 @@ def gpus() -> int:
     return torch.cuda.device_count()
 
 
-def filled(settings: Settings, head: TaskHead | None) -> None:
+def filled(settings: Settings, heads: Sequence[TaskHead]) -> None:
     """Check the longest sequence against queries that a model of many vectors fills up.
 
     Raises:
         Unservable: they are longer.
     """
-    query = head.roles["query"] if isinstance(head, Vectors) else None
+    queries = (head.roles["query"] for head in heads if isinstance(head, Vectors))
+    query = next(queries, None)
     if query and query.filling and (settings.max_tokens or query.filled) < query.filled:
         raise Unservable(
             f"max_tokens {settings.max_tokens} is less than the {query.filled} tokens of each query"

@@ -18,7 +18,7 @@ import torch
 from model import int8, kernels, packing
 from model.loading.checkpoint import Model
 from model.pooling import pool
-from model.task_heads import Classifier, Splade, Tagger, Vectors
+from model.task_heads import Classifier, Lexical, Splade, Tagger, Vectors
 from service.engine import machine, numerics
 from service.engine.certificate import Certificate, TooFar, certify
 from service.engine.fair.queue import SMALL
@@ -280,15 +280,18 @@ def _as_long(model: Model, texts: Sequence[str]) -> list[packing.Sequence]:
 def _made(model: Model, tokens: Sequence[torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield what comes of sequences' token vectors, (tokens, width) each, as rows by its name."""
     yield "vectors", torch.stack([pool(each, model.pooling) for each in tokens])
-    match model.task_head:
-        case Classifier() as head:
-            yield "logits", torch.stack([head(each)["logits"] for each in tokens])
-        case Tagger() as head:
-            yield "logits", head.project(torch.cat(list(tokens)))
-        case Splade() as head:
-            yield "sparse vectors", torch.stack([head.weights(each) for each in tokens])
-        case Vectors() as head:
-            yield "token vectors", head(torch.cat(list(tokens)))["vectors"]
+    for head in model.task_heads:
+        match head:
+            case Classifier():
+                yield "logits", torch.stack([head(each)["logits"] for each in tokens])
+            case Tagger():
+                yield "logits", head.project(torch.cat(list(tokens)))
+            case Splade():
+                yield "sparse vectors", torch.stack([head.weights(each) for each in tokens])
+            case Lexical():
+                yield "weights of tokens", torch.stack([head.weigh(each) for each in tokens])
+            case Vectors():
+                yield "token vectors", head(torch.cat(list(tokens)))["vectors"]
 
 
 def holds(lanes: Lanes, proof: Proof) -> bool:

@@ -32,6 +32,8 @@ FILES = (
     "model.safetensors",
     "model.safetensors.index.json",
     "model-*.safetensors",
+    "colbert_linear.safetensors",
+    "sparse_linear.safetensors",
     "modules.json",
     "sentence_*_config.json",
     "config_sentence_transformers.json",

@@ -38,7 +38,7 @@ class Outputs:
         explained: the layer to return every step of.
         weights: whether with the weights that make them.
         parts: parts to pool by themselves.
-        task_head: the checkpoint's own, as the request wants it, where it is asked.
+        task_heads: the checkpoint's own, as the request wants them, where they are asked.
         kept: layers that other works are to enter or to take values from.
         swept: numbers that the answer has of its copies.
     """
@@ -50,15 +50,17 @@ class Outputs:
     explained: int | None = None
     weights: bool = False
     parts: Parts | None = None
-    task_head: TaskHead | None = None
+    task_heads: tuple[TaskHead, ...] = ()
     kept: frozenset[int] = frozenset()
     swept: int = 0
 
     @property
     def looked(self) -> bool:
         """Tell whether it takes no pass: a task head looks it up, and nothing else is wanted."""
-        alone = isinstance(self.task_head, Splade) and self.task_head.looked is not None
-        return alone and self == Outputs(task_head=self.task_head)
+        heads = self.task_heads
+        if len(heads) != 1 or not isinstance(heads[0], Splade) or heads[0].looked is None:
+            return False
+        return self == Outputs(task_heads=heads)
 
     @property
     def states(self) -> frozenset[int]:
@@ -125,7 +127,7 @@ class Result:
         hidden: (tokens, width) by hidden state.
         steps: the explained layer's and its weights, by name; see model/lessons.py.
         parts: (parts, width or dimensions).
-        task: what the head made of it, by name; see model/task_heads.py.
+        task: what the task heads made of it, by name; see model/task_heads.py.
         kept: where other passes may begin, by layer.
     """
 

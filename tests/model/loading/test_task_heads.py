@@ -94,9 +94,8 @@ def drawn(lengths: tuple[int, ...] = LENGTHS) -> list[list[int]]:
 @torch.inference_mode()
 def ours(model: Model, batch: list[list[int]]) -> list[dict[str, Tensor]]:
     """What the head makes of each sequence of a batch."""
-    assert model.task_head is not None
     encoded = model.encoder(model.encoder.pack([Sequence(ids) for ids in batch]))
-    return [model.task_head(encoded.last[encoded.packed.rows(i)]) for i in range(len(batch))]
+    return [model.task_heads[0](encoded.last[encoded.packed.rows(i)]) for i in range(len(batch))]
 
 
 def logits(model: PreTrainedModel, ids: list[int]) -> Tensor:
@@ -113,7 +112,7 @@ def test_classes_are_transformers(made: Made, family: str) -> None:
     reference, model = made(family, KINDS[0], id2label=LABELS)
 
     assert model.tasks == ("encode", "classify")
-    assert isinstance(model.task_head, Classifier) and model.task_head.labels == tuple(
+    assert isinstance(model.task_heads[0], Classifier) and model.task_heads[0].labels == tuple(
         LABELS.values()
     )
     for ids, found in zip(drawn(), ours(model, drawn()), strict=True):
@@ -137,7 +136,7 @@ def test_labels_of_tokens_are_transformers(made: Made, family: str) -> None:
     """The best label of every token, and its probability."""
     reference, model = made(family, KINDS[1], id2label=LABELS)
 
-    assert model.tasks == ("encode", "label_tokens") and isinstance(model.task_head, Tagger)
+    assert model.tasks == ("encode", "label_tokens") and isinstance(model.task_heads[0], Tagger)
     for ids, found in zip(drawn(), ours(model, drawn()), strict=True):
         expected = logits(reference, ids).softmax(-1).max(-1)
         assert found["labels"].tolist() == expected.indices.tolist()
@@ -149,7 +148,7 @@ def test_weights_of_the_vocabulary_are_sentence_transformers(made: Made, family:
     """Those that are not 0, by SpladePooling of transformers' logits."""
     reference, model = made(family, KINDS[2])
 
-    assert model.tasks == ("encode", "sparse") and isinstance(model.task_head, Splade)
+    assert model.tasks == ("encode", "sparse") and isinstance(model.task_heads[0], Splade)
     for ids, found in zip(drawn(), ours(model, drawn()), strict=True):
         expected = pooled(SpladePooling("max"), logits(reference, ids))
         assert found["indices"].tolist() == expected.nonzero()[:, 0].tolist()
@@ -185,7 +184,7 @@ def test_weights_are_the_same_over_tiles(tmp_path: Path, pooling: Any, activatio
 def test_the_largest_weights_above_a_threshold_stay(made: Made) -> None:
     """By id again; of equal ones the lower id."""
     _, model = made("bert", KINDS[2])
-    assert isinstance(model.task_head, Splade)
+    assert isinstance(model.task_heads[0], Splade)
     (ids,) = drawn((7,))
     (whole,) = ours(model, [ids])
     order = whole["values"].argsort(descending=True)
@@ -198,8 +197,9 @@ def test_the_largest_weights_above_a_threshold_stay(made: Made) -> None:
 
 def found(model: Model, ids: list[int], **choices: Any) -> dict[str, Tensor]:
     """What the head makes of a sequence under a request's choices."""
-    assert model.task_head is not None
-    other = dataclasses.replace(model, task_head=dataclasses.replace(model.task_head, **choices))
+    other = dataclasses.replace(
+        model, task_heads=(dataclasses.replace(model.task_heads[0], **choices),)
+    )
     return ours(other, [ids])[0]
 
 
@@ -265,11 +265,11 @@ def test_scores_are_those_of_cross_encoder_and_of_the_pipeline(
     text = "A dog ate the food"
     (tokenized,) = model.tokenizer([(text,)], model.max_tokens)
 
-    assert isinstance(model.task_head, Classifier)
-    ranking = dataclasses.replace(model.task_head, activation=model.task_head.ranking)
+    assert isinstance(model.task_heads[0], Classifier)
+    ranking = dataclasses.replace(model.task_heads[0], activation=model.task_heads[0].ranking)
     own, ranked = (
-        ours(dataclasses.replace(model, task_head=head), [tokenized.token_ids])[0]["scores"]
-        for head in (model.task_head, ranking)
+        ours(dataclasses.replace(model, task_heads=(head,)), [tokenized.token_ids])[0]["scores"]
+        for head in (model.task_heads[0], ranking)
     )
 
     reference = CrossEncoder(str(tmp_path), device="cpu")
@@ -280,7 +280,7 @@ def test_scores_are_those_of_cross_encoder_and_of_the_pipeline(
     if not marked and not {*LEGACY, *SIGMOID} & {*choices}:
         piped = transformers.pipeline("text-classification", str(tmp_path), device="cpu")
         by_label = {one["label"]: one["score"] for one in piped(text, top_k=None)}
-        expected = torch.tensor([by_label[label] for label in model.task_head.labels])
+        expected = torch.tensor([by_label[label] for label in model.task_heads[0].labels])
     torch.testing.assert_close(own, expected, rtol=0, atol=CLOSE)
     assert ("rerank" in model.tasks) == (labels == 1)
 
@@ -313,11 +313,11 @@ def test_a_cross_encoder_is_read_as_it_was_saved(
     sequences = [Sequence(one.token_ids, one.types) for one in tokenized]
     with torch.inference_mode():
         encoded = model.encoder(model.encoder.pack(sequences))
-        assert isinstance(model.task_head, Classifier)
+        assert isinstance(model.task_heads[0], Classifier)
         rows = [encoded.last[encoded.packed.rows(i)] for i in range(2)]
-        scores = [float(model.task_head(each)["scores"]) for each in rows]
+        scores = [float(model.task_heads[0](each)["scores"]) for each in rows]
 
-    assert (model.task_head.activation, model.max_tokens, len(tokenized[1].token_ids)) == (
+    assert (model.task_heads[0].activation, model.max_tokens, len(tokenized[1].token_ids)) == (
         name,
         19,
         19,
@@ -401,7 +401,7 @@ def test_a_model_without_a_head_of_ours_encodes_alone(
 
     model = loaded(tmp_path)
 
-    assert (model.task_head, model.tasks) == (None, ("encode",))
+    assert (model.task_heads, model.tasks) == ((), ("encode",))
 
 
 def test_what_a_head_takes_of_other_files_names_the_weights(tmp_path: Path) -> None:

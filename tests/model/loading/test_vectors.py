@@ -49,8 +49,8 @@ def load(folder: Path) -> Model:
 
 def framed(model: Model, text: str, side: Side) -> Sequence:
     """A text as the model reads it on one side."""
-    assert isinstance(model.task_head, Vectors)
-    role = model.task_head.roles[side]
+    assert isinstance(model.task_heads[0], Vectors)
+    role = model.task_heads[0].roles[side]
     (one,) = model.tokenizer([(text,)], role.length - role.added, "right")
     whole = role.frame(one)
     return Sequence(whole.token_ids, whole.types, unseen=role.unseen(one))
@@ -59,13 +59,13 @@ def framed(model: Model, text: str, side: Side) -> Sequence:
 @torch.inference_mode()
 def ours(model: Model, batch: list[tuple[str, Side]]) -> list[tuple[Tensor, list[int]]]:
     """The vectors and the tokens kept of each text of a batch."""
-    assert isinstance(model.task_head, Vectors)
+    assert isinstance(model.task_heads[0], Vectors)
     sequences = [framed(model, text, side) for text, side in batch]
     encoded = model.encoder(model.encoder.pack(sequences))
     made = []
     for index, (sequence, (_, side)) in enumerate(zip(sequences, batch, strict=True)):
-        kept = model.task_head.roles[side].kept(list(sequence.token_ids or ()))
-        head = Vectors(model.task_head.layers, model.task_head.roles, kept)
+        kept = model.task_heads[0].roles[side].kept(list(sequence.token_ids or ()))
+        head = Vectors(model.task_heads[0].layers, model.task_heads[0].roles, kept)
         found = head(encoded.last[encoded.packed.rows(index)])
         made.append((found["vectors"], found["kept"].tolist()))
     return made
@@ -120,8 +120,8 @@ def test_the_longest_sequence_is_that_of_either_side(tmp_path: Path) -> None:
     pylate(tmp_path, document_length=POSITIONS + 5)
     model = load(tmp_path)
 
-    assert isinstance(model.task_head, Vectors)
-    assert model.max_tokens == model.task_head.roles["document"].length == POSITIONS
+    assert isinstance(model.task_heads[0], Vectors)
+    assert model.max_tokens == model.task_heads[0].roles["document"].length == POSITIONS
     assert model.tasks == ("encode", "multi_vector")
 
 

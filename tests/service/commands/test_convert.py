@@ -99,7 +99,9 @@ def test_a_converted_checkpoint_gives_the_bits_of_the_one_saved_as_safetensors(
     torch.save(tensors, folder / "pytorch_model.bin")
     old = {"_use_new_zipfile_serialization": False}
     torch.save(dense, folder / "2_Dense" / "pytorch_model.bin", **old)
-    torch.save({"weight": torch.ones(1, 15)}, folder / "sparse_linear.pt")
+    for name, outputs in (("sparse_linear", 1), ("colbert_linear", 7)):
+        linear = {"weight": torch.ones(outputs, 15), "bias": torch.zeros(outputs)}
+        torch.save(linear, folder / f"{name}.pt")
     (folder / "modeling_own.py").write_text("raise SystemExit")
     (folder / "onnx.onnx").write_bytes(b"no")
     (folder / "onnx").mkdir()
@@ -117,6 +119,7 @@ def test_a_converted_checkpoint_gives_the_bits_of_the_one_saved_as_safetensors(
         "1_Pooling/config.json",
         "2_Dense/config.json",
         "2_Dense/model.safetensors",
+        "colbert_linear.safetensors",
         "config.json",
         "model.safetensors",
         "modules.json",
@@ -125,6 +128,8 @@ def test_a_converted_checkpoint_gives_the_bits_of_the_one_saved_as_safetensors(
         "tokenizer_config.json",
     }
     assert load_file(new / "sparse_linear.safetensors")["weight"].tolist() == [[1.0] * 15]
+    model = checkpoint.load(new, CPU, torch.float32, kernels.PLAIN)
+    assert model.tasks == ("encode", "sparse", "multi_vector")
     assert "not copied: onnx/, modeling_own.py, onnx.onnx" in result.stderr
     assert "network" in result.stderr and "memory and time bounded" in result.stderr
 

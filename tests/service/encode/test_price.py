@@ -376,7 +376,7 @@ async def test_a_vocabulary_counts_in_what_a_sequence_costs() -> None:
     """Admission plans with the time that it takes besides the layers'."""
     linear = kernels.PLAIN.linear(torch.zeros(7, 5), None)
     head = Splade(Projection(None, linear, outputs=7, weights=11_000_003), "max", twice=False)
-    plain, sparse = (Work(Tokens([1] * 64), Outputs(task_head=one)) for one in (None, head))
+    plain, sparse = (Work(Tokens([1] * 64), Outputs(task_heads=one)) for one in ((), (head,)))
 
     of = costs(TRANSFORMER_BASE, partial(cost, TRANSFORMER_BASE))
 

@@ -27,7 +27,15 @@ from model.maps.units import Units, divide
 from model.packing import Sequence
 from model.pooling import Pooling, Unit
 from model.positions import Rope
-from model.task_heads import Classifier, Projection, Splade, Tagger, TaskHead, Vectors
+from model.task_heads import (
+    Classifier,
+    Lexical,
+    Projection,
+    Splade,
+    Tagger,
+    TaskHead,
+    Vectors,
+)
 from service.engine.lanes import Lanes
 from service.engine.weights import BUNDLED, locate
 from service.engine.work import Outputs, Parts, Result, Work
@@ -106,12 +114,14 @@ def heads(width: int) -> list[TaskHead]:
     """One of every kind that follows an encoder."""
     weight, bias = torch.zeros(5, width, device=CUDA), torch.zeros(5, device=CUDA)
     project = Projection(None, PlainLinear(weight, bias), 5, 5 * width)
+    one = Projection(None, PlainLinear(weight[:1], bias[:1]), 1, width)
     names, first = tuple("abcde"), Pooling(("cls",), normalize=False)
     return [
         Classifier(names, first, project, "softmax", "sigmoid"),
         Tagger(names, project),
         Splade(project, "max", twice=True, k=2),
         Splade(project, "sum", twice=False),
+        Lexical(one, frozenset({3}), token_ids=[5] * 7),
         Vectors((Unit(width),), {}, kept=(0, 2, 3)),
     ]
 
@@ -131,7 +141,7 @@ def works(config: EncoderConfig) -> list[Work]:
         (Sequence([5] * 7), Outputs(parts=Parts([(0, 2), (3, 7)], mean))),
     ]
     asked += [(Sequence([5] * 40), Outputs(attention=one)) for one in selections(40)]
-    asked += [(Sequence([5] * 7), Outputs(task_head=head)) for head in heads(config.width)]
+    asked += [(Sequence([5] * 7), Outputs(task_heads=(head,))) for head in heads(config.width)]
     return [Work(*one) for one in asked]
 
 

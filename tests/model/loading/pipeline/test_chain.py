@@ -76,12 +76,12 @@ def save(made: Saved, tmp_path: Path) -> Saved:
 @torch.inference_mode()
 def scores(model: Model) -> torch.Tensor:
     """What ours makes of PAIRS, in one batch."""
-    assert isinstance(model.task_head, Classifier)
+    assert isinstance(model.task_heads[0], Classifier)
     cut = model.tokenizer(PAIRS, model.max_tokens, "right")
     packed = pack([Sequence(pair.token_ids, pair.types) for pair in cut], CPU)
     tokens = model.encoder(packed).last
     return torch.stack(
-        [model.task_head(tokens[packed.rows(i)])["scores"] for i in range(len(PAIRS))]
+        [model.task_heads[0](tokens[packed.rows(i)])["scores"] for i in range(len(PAIRS))]
     )
 
 

@@ -42,11 +42,11 @@ def save(write: Callable[..., Path], tmp_path: Path) -> Save:
 @torch.inference_mode()
 def ours(model: Model, text: str, side: Side) -> Tensor:
     """The weights of a text, cut as the library cuts it, over the vocabulary."""
-    assert isinstance(model.task_head, Splade)
-    role = model.task_head.roles[side]
+    assert isinstance(model.task_heads[0], Splade)
+    role = model.task_heads[0].roles[side]
     (one,) = model.tokenizer([(text,)], role.length - role.added, "right", role.prompt or "")
     ids = role.frame(one).token_ids
-    head = replace(model.task_head, looked=ids) if side == "query" else model.task_head
+    head = replace(model.task_heads[0], looked=ids) if side == "query" else model.task_heads[0]
     encoded = model.encoder(model.encoder.pack([Sequence(ids)]))
     found = head(encoded.last[encoded.packed.rows(0)])
     weights = torch.zeros(model.config.vocabulary)
@@ -63,8 +63,8 @@ def test_either_side_is_sentence_transformers(save: Save, choices: dict[str, Any
     peer, folder = save(**choices)
     model = load(folder)
 
-    assert model.tasks == ("encode", "sparse") and isinstance(model.task_head, Splade)
-    assert model.task_head.default == choices.get("default_route", "document")
+    assert model.tasks == ("encode", "sparse") and isinstance(model.task_heads[0], Splade)
+    assert model.task_heads[0].default == choices.get("default_route", "document")
     for text in QUERIES:
         expected = peer.encode_query(text, convert_to_sparse_tensor=False)
         torch.testing.assert_close(ours(model, text, "query"), expected, rtol=0, atol=1e-5)

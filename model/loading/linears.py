@@ -1,0 +1,116 @@
+"""The two linears that BGE-M3 has next to its encoder: sparse weights, and many vectors.
+
+sparse_linear.safetensors    a number for each token: the weight of its id
+colbert_linear.safetensors   a vector for each token except the first
+
+FlagEmbedding saves them as .pt files, which `headlight convert` turns into these. Of a text whose
+last hidden states are h_0 .. h_n, h_0 of <s> and h_n of </s>, it computes
+
+    dense     h_0 / |h_0|, where modules.json does not say otherwise
+    sparse    of each id the largest relu(w h_i + b) of its tokens; none of cls, eos, pad and unk
+    vectors   of every token from h_1 on, </s> included, W h_i + b, scaled to length 1
+
+and scores a query and a document by the product of the dense vectors, the sum of the products of
+the weights that they share, and the mean over the query's vectors of the largest product with one
+of the document's.
+
+Source: FlagEmbedding 1.4, finetune/embedder/encoder_only/m3/modeling.py (`_dense_embedding`,
+`_sparse_embedding`, `_colbert_embedding`, `compute_colbert_score`) and
+inference/embedder/encoder_only/m3.py (`_process_token_weights`, `_process_colbert_vecs`).
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from model.config import Side
+from model.errors import CheckpointError, advice
+from model.kernels import Affine
+from model.loading.sentence_transformers import Prompts
+from model.loading.task_heads import Parts
+from model.loading.tensors import Shape, check, open_tensors
+from model.pooling import Dense, Pooling, identity
+from model.task_heads import Lexical, Projection, Vectors
+from model.text.frame import Role
+from model.text.rules import OWN, Rules
+from model.text.tokenizer import Tokenizer
+
+SPARSE, COLBERT = "sparse_linear.safetensors", "colbert_linear.safetensors"
+UNUSED = ("cls_token", "eos_token", "pad_token", "unk_token")  # without a weight
+FIRST = 1  # place of the first token with a vector
+POOLING = Pooling(("cls",), normalize=True)  # of a folder without modules
+SIDES: tuple[Side, ...] = ("query", "document")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a checkpoint's texts are read.
+
+    Args:
+        said: what is said about the tokenizer, special tokens included.
+        max_tokens: of a text.
+    """
+
+    said: Rules
+    tokenizer: Tokenizer
+    max_tokens: int
+    prompts: Prompts
+
+
+def find_linears(folder: Path) -> list[Path]:
+    """Find the files of both linears, in a fixed order; none in a folder without them.
+
+    Raises:
+        CheckpointError: it has one of them alone.
+    """
+    paths = [folder / SPARSE, folder / COLBERT]
+    there = [path for path in paths if path.is_file()]
+    if len(there) == 1:
+        lacking = next(path for path in paths if path not in there)
+        pickle = lacking.with_suffix(".pt")
+        told = f"; {pickle.name} is a pickle: {advice(str(folder))}" if pickle.is_file() else ""
+        raise CheckpointError(f"{folder} has {there[0].name} and lacks {lacking.name}{told}")
+    return there
+
+
+def unread(folder: Path) -> list[str]:
+    """List the .pt files of linears that a folder has without their safetensors."""
+    names = [Path(name).with_suffix(".pt") for name in (SPARSE, COLBERT)]
+    there = [name.name for name in names if (folder / name).is_file()]
+    return [] if find_linears(folder) else there
+
+
+def read_linears(parts: Parts, reading: Reading) -> tuple[Lexical, Vectors]:
+    """Read both linears as task heads.
+
+    Raises:
+        CheckpointError: a tensor is missing, extra, misshapen or not finite; names it.
+    """
+    width = parts.config.width
+    unused = _unused(reading.said, reading.tokenizer)
+    weigh = Projection(None, parts.kernels.linear(*_affine(parts, SPARSE, 1)), 1, width)
+    affine = _affine(parts, COLBERT)
+    size = len(affine[0])
+    turn = Dense(parts.kernels.linear(*affine), identity, size, size * width)
+    texts = reading.prompts.texts
+    roles = {side: Role(reading.max_tokens, prompt=texts.get(side)) for side in SIDES}
+    return Lexical(weigh, unused), Vectors((turn,), roles, first=FIRST, mean=True)
+
+
+def _unused(said: Rules, tokenizer: Tokenizer) -> frozenset[int]:
+    """Return the ids of the special tokens that get no weight."""
+    # as named by the tokenizer's files, else by its class
+    marks = {**OWN[said.kind], **said.special}
+    named = (str(mark) for name in UNUSED if (mark := marks.get(name)) is not None)
+    ids = map(tokenizer.find, named)
+    return frozenset(id for id in ids if id is not None)
+
+
+def _affine(parts: Parts, name: str, outputs: int | None = None) -> Affine:
+    """Read a linear's weight, (outputs, width), and bias, (outputs,); None: of any size."""
+    with open_tensors({name: parts.folder / name}) as tensors:
+        stored = tensors["weight"].shape if "weight" in tensors else ()
+        rows = outputs or max((1, *stored[:1]))
+        shapes: dict[str, Shape] = {"weight": (rows, parts.config.width), "bias": (rows,)}
+        check(tensors, shapes, name)
+        weight, bias = (tensors[one].read().float().to(parts.device) for one in shapes)
+    return weight, bias
