@@ -17,12 +17,13 @@ from service.encode.admission import Admission
 from service.encode.answer import Identity
 from service.encode.encoding import Encodings
 from service.encode.gateway import Ending, Gateway
+from service.encode.hybrid import Hybrids
 from service.encode.inputs import Reader
 from service.encode.likeness import Likenesses
 from service.encode.maxsim import Maxsims
 from service.encode.plan import Planner
 from service.encode.price import cost, costs
-from service.encode.request import Encoding, Likeness, Maxsim
+from service.encode.request import Encoding, Hybrid, Likeness, Maxsim
 from service.encode.worker import Worker
 from service.engine import machine, vitals
 from service.engine.batcher import Batcher
@@ -162,6 +163,7 @@ class Replica:
             Encoding: Encodings(config),
             Likeness: Likenesses(model.pooling, config.width, worker),
             Maxsim: Maxsims(worker),
+            Hybrid: Hybrids(self.pooled_width, worker),
         }
         planner = Planner(self.name, model, self.reader, settings)
         known = planner, self.admission, settings, self.metrics

@@ -100,7 +100,7 @@ class Tokenizer:
         *,
         counted: bool = True,
         facts: bool = True,
-        second: int | None = None,
+        last: int | None = None,
     ) -> Reading[list[Tokenized]]:
         """Tokenize as `__call__` does, with a pause after each bounded piece of work.
 
@@ -110,8 +110,8 @@ class Tokenizer:
                 the words of a text cut at its start count from there.
             facts: whether more is wanted than ids, types and length; else the lists of a text that
                 is not cut may be empty, which takes half the time.
-            second: how many tokens of a pair's second text are read; then it is cut as any, but
-                not at the start.
+            last: how many tokens of a lone text, or of a pair's second one, are read; then it is
+                cut as any, but not at the start.
         """
         truncate = self.where(truncate)
         texts = [(prompt + text[0], *text[1:]) for text in texts] if prompt else texts
@@ -124,11 +124,11 @@ class Tokenizer:
                     if (
                         whole
                         and (len(whole) <= limit or truncate == "refuse")
-                        and (second is None or len(whole) <= second)
+                        and (last is None or len(whole) <= last)
                     ):
                         tokenized.append(uncut(whole, limit, facts, typed=not self._untyped))
                     else:
-                        cut = self._cut(text, limit, truncate, len(prompt), counted, second)
+                        cut = self._cut(text, limit, truncate, len(prompt), counted, last)
                         tokenized.append((yield from cut))
                 except SequenceTooLong as error:
                     raise SequenceTooLong(error.length, limit, len(tokenized)) from None
@@ -215,11 +215,12 @@ class Tokenizer:
         truncate: Truncate,
         prompt: int,
         counted: bool,
-        second: int | None,
+        last: int | None,
     ) -> Reading[Tokenized]:
         """Tokenize once a text that may be longer than the limit; see `reading`."""
         added = self._library.num_special_tokens_to_add(len(text) == 2)
-        side: Side = "left" if truncate == "left" else "right"
+        first_ones = last is not None and len(text) == 1
+        side: Side = "left" if truncate == "left" and not first_ones else "right"
         room = limit - added
         counted = counted or truncate == "refuse" or len(text) == 2 or room < 1
         parts = []
@@ -229,8 +230,8 @@ class Tokenizer:
             parts.append((yield from self._read(one, max(room, 1), side, **how)))
         lengths = [part.length for part in parts]
         whole = sum(lengths) + added
-        if second is not None:
-            lengths[1:] = [min(length, second) for length in lengths[1:]]
+        if last is not None:
+            lengths[-1] = min(lengths[-1], last)
         length = sum(lengths) + added
         if length > limit and (truncate == "refuse" or room < len(parts)):
             raise SequenceTooLong(length, limit)

@@ -146,5 +146,7 @@ def _place(loc: Loc, name: str) -> Loc:
             return ("query",)
         case ("inputs", index, *_):
             return (name, index)
+        case (str(own), *index, "text") if own in ("query", name):  # of inputs of their own
+            return (own, *index)
         case _:
             return loc

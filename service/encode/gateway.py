@@ -13,7 +13,8 @@ those before it:
     plan                         a request -> works
     price                        what it costs
     admission                    whether it may pass
-    encoding  likeness  maxsim   how requests end
+    encoding  likeness           how requests end
+    maxsim  hybrid
     gateway
 """
 

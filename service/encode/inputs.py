@@ -82,7 +82,7 @@ class Reader:
             counted: whether it shows how long texts are that are cut; see Tokenizer.reading.
             prompt_name: of what goes before each text; None: the checkpoint's default.
             role: the side of a late interaction that they are read for.
-            documents: how the second texts of pairs are read, where they are documents.
+            documents: how the last text of each input is read, where it is a document.
 
         Raises:
             Refused: too much waits to be tokenized, or an input cannot be read; `loc` says which.
@@ -114,7 +114,7 @@ class Reader:
             prompt,
             counted=counted or facts,
             facts=facts,
-            second=documents.most if documents else None,
+            last=documents.most if documents else None,
         )
         try:
             if characters < THREAD_CHARACTERS:
@@ -148,8 +148,9 @@ class Reader:
             ) from None
 
     def _check_text(self, item: Input, index: int, documents: bool, role: Role | None) -> None:
+        last = "text" if item.pair is None else "pair"
         for name, text in (("text", item.text), ("pair", item.pair)):
-            if text == "" and not (documents and name == "pair"):
+            if text == "" and not (documents and name == last):
                 raise Refused.at("sequence_empty", "inputs", index, name, detail=EMPTY)
             if text is not None and len(text) > self.max_characters:
                 most = self.max_characters

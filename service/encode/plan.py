@@ -26,6 +26,7 @@ from service.encode.interventions import Course, Interventions
 from service.encode.request import (
     MOST_SPANS,
     Attention,
+    Hybrid,
     Input,
     LabelTokens,
     MultiVector,
@@ -255,7 +256,8 @@ class Planner:
             detail = f"they hold {spans:,} spans, and the limit is {MOST_SPANS:,}"
             raise Refused.at("out_of_range", "inputs", detail=detail, limit=MOST_SPANS)
         facts = bool(spans or request.tokens or request.layers or request.attention)
-        facts = facts or any([isinstance(one, SHOWING) for one in request.tasks])
+        if not isinstance(request.ending, Hybrid):  # which shows scores alone
+            facts = facts or any([isinstance(one, SHOWING) for one in request.tasks])
         works: list[Work] = []
         for start, some, prompt_name, side in _sides(request):
             try:
@@ -269,7 +271,7 @@ class Planner:
                     counted=request.counted,
                     prompt_name=prompt_name,
                     role=tasks.role(request, side, self._model) if side or request.tasks else None,
-                    documents=request.documents,
+                    documents=request.documents if start or not request.first else None,
                 )
             except Refused as refused:
                 if start:

@@ -167,7 +167,7 @@ class First(NamedTuple):
 
 
 class Documents(NamedTuple):
-    """How the second texts of pairs are read that are documents to rank; they may be empty.
+    """How documents to rank are read, which may be empty: second texts of pairs, or lone ones.
 
     Args:
         most: tokens of each, the first ones; None: all.
@@ -219,6 +219,18 @@ class Maxsim(NamedTuple):
     """How well each other input answers the first one, token by token."""
 
 
+class Hybrid(NamedTuple):
+    """How well each other input answers the first one: the weighted mean of three scores.
+
+    Args:
+        dense, sparse, multi_vector: how much each counts; their sum is above 0.
+    """
+
+    dense: float
+    sparse: float
+    multi_vector: float
+
+
 class Axes(NamedTuple):
     """What the rows and columns of a table of tokens are."""
 
@@ -236,7 +248,8 @@ class Request:
         prompt_name: of what goes before each text; None: the checkpoint's default.
         role: the side of a late interaction or of a search that inputs are read for.
         first: how the first input is read, where that is another side.
-        documents: how second texts are read, where they are documents.
+        documents: how texts are read that are documents, if some are; not the first input where it
+            is another side.
         pooled: whether there is one vector for each input, and how it is made.
         tokens: whether there are the last layer's vectors of tokens.
         layers: hidden states: 0 is the embeddings, i the output of i layers, -1 the last.
@@ -264,7 +277,7 @@ class Request:
     gates: Sequence[Gate] = ()
     sweep: Sweep | None = None
     tasks: Sequence[Wanted] = ()
-    ending: Encoding | Likeness | Maxsim = Encoding()
+    ending: Encoding | Likeness | Maxsim | Hybrid = Encoding()
     dtype: Floats = "float32"
     encoding: Literal["json", "base64"] = "json"
     layout: Layout = Layout()
