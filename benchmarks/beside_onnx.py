@@ -10,11 +10,9 @@ environment and its graph are those of `make bench-http`; they are made where th
 """
 
 import argparse
-import json
 import os
 import random
 import statistics
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 
+import piped
+from piped import Batches, Piped
 from served.processes import busy_seconds, cpu_seconds
 from served.servers import BUILT, MODEL, PEERS, SERVERS, export, install
 from served.texts import Texts, sized, tokens_of
@@ -45,24 +45,21 @@ WORKLOADS: dict[str, tuple[int, Callable[[Texts], list[str]]]] = {
     "8 x 512 tokens": (1, lambda texts: [texts.long() for _ in range(8)]),
 }
 
-Batches = list[list[str]]
-
 
 @dataclass
 class Engine:
-    """A process that encodes, with its rates by workload and what others took meanwhile."""
+    """An encoder with its rates by workload, and what others took meanwhile."""
 
-    process: "subprocess.Popen[str]"
+    piped: Piped
     rates: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in WORKLOADS})
     noise: list[float] = field(default_factory=list)
 
     def encode(self, batches: Batches) -> tuple[float, list[list[float]]]:
         """Return texts per second over some batches, and the first one's vectors."""
-        assert self.process.stdin and self.process.stdout
-        wall, everyone, own = perf_counter(), busy_seconds(), cpu_seconds(self.process.pid)
-        print(json.dumps(batches), file=self.process.stdin, flush=True)
-        seconds, vectors = json.loads(self.process.stdout.readline())
-        others = busy_seconds() - everyone - (cpu_seconds(self.process.pid) - own)
+        pid = self.piped.process.pid
+        wall, everyone, own = perf_counter(), busy_seconds(), cpu_seconds(pid)
+        seconds, vectors = self.piped.encode(batches)
+        others = busy_seconds() - everyone - (cpu_seconds(pid) - own)
         self.noise.append(max(0.0, others / CORES / (perf_counter() - wall)))
         return sum(map(len, batches)) / sum(seconds), vectors
 
@@ -70,15 +67,8 @@ class Engine:
 @contextmanager
 def started(command: list[str]) -> Iterator[Engine]:
     """Yield an engine that has loaded its model; it ends with the block."""
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
-    try:
-        if process.stdout is None or not process.stdout.readline():
-            raise SystemExit(f"{command} ended; run it by itself to see why")
+    with piped.started(command) as process:
         yield Engine(process)
-    finally:
-        process.kill()
-        process.wait()
 
 
 def compare(one: list[list[float]], other: list[list[float]]) -> None:
@@ -126,15 +116,7 @@ def work(dtype: str = "float32") -> None:
     """Be our engine."""
     from in_process import ours
 
-    encode = ours(CORES, dtype)
-    print("loaded", flush=True)
-    for line in sys.stdin:
-        seconds, vectors = [], []
-        for texts in json.loads(line):
-            begun = perf_counter()
-            vectors.append(encode(texts))
-            seconds.append(perf_counter() - begun)
-        print(json.dumps([seconds, vectors[0].tolist()]), flush=True)
+    piped.answer(ours(CORES, dtype))
 
 
 def main() -> None:

@@ -9,55 +9,38 @@ this checkout to the other: the median over the rounds, and the second lowest an
 """
 
 import argparse
-import json
 import os
 import random
 import statistics
-import subprocess
 import sys
-import time
+from contextlib import ExitStack
 from pathlib import Path
+
+from piped import Batches, Piped, answer, started
 
 HERE = Path(__file__).parent.parent
 CASES = ((1, 9), (1, 14), (1, 24), (4, 14), (10, 14), (32, 14), (8, 100))  # texts, words of each
 WORDS = "the of fox house river green old small light north paper wind".split()
 WORK = 250  # some ms of one case a round
 
-Batches = list[list[str]]
-
 
 def work(threads: int) -> None:
-    """Be the process: time each batch of each line, and print the median of all but the first."""
+    """Be the process."""
     from in_process import ours
 
-    encode = ours(threads)
-    print("ready", flush=True)
-    for line in sys.stdin:
-        took = []
-        for batch in json.loads(line):
-            start = time.perf_counter()
-            encode(batch)
-            took.append(time.perf_counter() - start)
-        print(statistics.median(took[1:]) * 1000, flush=True)
+    answer(ours(threads))
 
 
-def started(checkout: Path, threads: int) -> "subprocess.Popen[str]":
-    """Start a checkout's own encoder, with this file's loop around it."""
-    path = os.pathsep.join([str(checkout), str(checkout / "benchmarks")])
-    command = [str(checkout / ".venv/bin/python"), __file__, "--work", str(threads)]
-    environment = {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
-    if not process.stdout or not process.stdout.readline():
-        raise SystemExit(f"{checkout}: the encoder did not load")
-    return process
+def command(checkout: Path, threads: int) -> tuple[list[str], dict[str, str]]:
+    """Return what starts a checkout's own encoder, and its environment; piped.py is this one's."""
+    path = os.pathsep.join(map(str, (checkout, checkout / "benchmarks", HERE / "benchmarks")))
+    line = [str(checkout / ".venv/bin/python"), __file__, "--work", str(threads)]
+    return line, {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
 
 
-def timed(process: "subprocess.Popen[str]", batches: Batches) -> float:
-    """Return the milliseconds of a batch."""
-    assert process.stdin and process.stdout
-    print(json.dumps(batches), file=process.stdin, flush=True)
-    return float(process.stdout.readline())
+def timed(process: Piped, batches: Batches) -> float:
+    """Return the milliseconds of a batch, the median of all but the first."""
+    return statistics.median(process.encode(batches)[0][1:]) * 1000
 
 
 def drawn(count: int, words: int, seed: int) -> Batches:
@@ -71,8 +54,10 @@ def drawn(count: int, words: int, seed: int) -> Batches:
 
 def compare(checkouts: list[Path], threads: int, rounds: int) -> None:
     """Print a row for each case."""
-    processes = [started(checkout, threads) for checkout in checkouts]
-    try:
+    with ExitStack() as stack:
+        processes = [
+            stack.enter_context(started(*command(checkout, threads))) for checkout in checkouts
+        ]
         for case in CASES:
             turns: list[list[float]] = [[], []]
             for number in range(rounds + 1):
@@ -84,10 +69,6 @@ def compare(checkouts: list[Path], threads: int, rounds: int) -> None:
             spread = f"{ratios[1]:.2f} to {ratios[-2]:.2f}"
             ratio = f"{statistics.median(ratios):.2f} ({spread})"
             print(f"| {threads} | {case[0]} x {case[1]} words | {times} | {ratio} |", flush=True)
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
 
 
 def main() -> None:
