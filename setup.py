@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 NAMING = runpy.run_path(str(HERE / "model" / "native" / "__init__.py"))
 
 SOURCES = ("forward", "statistics")
-HEADERS = ("kinds", "linear", "look", "product", "quantised", "tile")
+HEADERS = ("gelu", "kinds", "linear", "look", "product", "quantised", "tile")
 # what is compiled once for each kind of processor, and chosen when it runs; the lesser comes first,
 # so that an inline function of a header that both hold is the lesser's; elsewhere its twin serves
 EACH = ("model/native/product.cpp", "model/native/walk.cpp")
@@ -24,7 +24,12 @@ AVX = {
     "AVX2": ["-mavx2", "-mfma", "-mf16c"],
     "AVX512": ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mf16c"],
 }
-QUIET = ["-Wno-unknown-pragmas", "-Wno-maybe-uninitialized"]  # of torch's and g++'s own headers
+FLAGS = [
+    "-O3",
+    "-ffp-contract=off",  # a product and a sum are two roundings where they stand so
+    "-Wno-unknown-pragmas",  # of torch's and g++'s own headers, as the next
+    "-Wno-maybe-uninitialized",
+]
 KINDS = AVX if platform.machine().lower() in ("x86_64", "amd64") else {}
 
 
@@ -39,7 +44,7 @@ class Build(build_ext):
                 list(EACH),
                 output_dir=str(Path(self.build_temp, kind)),
                 include_dirs=extension.include_dirs,
-                extra_postargs=[*extension.extra_compile_args, *QUIET, "-O3", *names, *flags],
+                extra_postargs=[*extension.extra_compile_args, *FLAGS, *names, *flags],
             )
         super().build_extension(extension)
 

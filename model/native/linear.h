@@ -44,6 +44,7 @@ struct Linear {
   Quantised quantised;  // of int8, by which the weight then is
   const float* panels = nullptr;  // the weight's, (panels, inputs, PANEL); null is the long way
   int64_t depth = 0;  // inputs that oneDNN sums up before it adds them to those before
+  bool gelu = false;  // at the end of a panel; else torch's follows
   struct {
     const float* panels = nullptr;
     int64_t outputs, inputs;
@@ -55,6 +56,7 @@ struct Linear {
       : weight(weight), bias(bias), activation(activation), algorithm(algorithm),
         quantised(quantised) {
     if (!weight || quantised || !(panels = panelled())) return;
+    gelu = activation == "gelu" && algorithm == "none" && same_gelu();
     for (const int64_t inputs : {weight->size(1), int64_t{1024}, int64_t{512}}) {
       depth = inputs;
       if (proven()) return;
@@ -75,7 +77,7 @@ struct Linear {
   Tensor operator()(const Tensor& x) const {
     if (!brief(x)) return whole(x);
     const auto rows = x.size(0);
-    if (activation == "gelu") {  // torch's is oneDNN's, which keeps one for each number of rows
+    if (activation == "gelu" && !gelu) {  // oneDNN keeps a kernel for each number of rows
       auto y = product(x, few(rows));
       return at::gelu_(y, algorithm).narrow(0, 0, rows);
     }
@@ -99,6 +101,8 @@ struct Linear {
   static constexpr int64_t PIECE = 64;  // most rows at a time
   static inline headlight::Product* const multiply = headlight::choose(
       at::get_cpu_capability(), headlight::AVX2::product, headlight::AVX512::product);
+  static inline headlight::Gelu* const own_gelu = headlight::choose(
+      at::get_cpu_capability(), headlight::AVX2::gelu, headlight::AVX512::gelu);
 
   bool brief(const Tensor& x) const { return panels && x.size(0) <= MOST; }
 
@@ -148,7 +152,7 @@ struct Linear {
         const auto* next = i + 1 < last ? weights + PANEL * inputs : begins(pieces);
         const headlight::Panel panel{weights, piece + 1 == pieces ? next : nullptr,
                                      bias ? bias->const_data_ptr<float>() + column : nullptr,
-                                     inputs, std::min(PANEL, outputs - column), depth, outputs};
+                                     inputs, std::min(PANEL, outputs - column), depth, outputs, gelu};
         const auto place = start * outputs + column;
         multiply(panel, from + start * inputs, rows * (piece + 1) / pieces - start,
                  residual ? residual + place : nullptr, to + place);
@@ -166,6 +170,21 @@ struct Linear {
   }
 
   static int64_t divided(int64_t count, int64_t by) { return (count + by - 1) / by; }
+
+  // Whether our GELU gives the bits of torch's on this processor, of a million numbers from all over.
+  static bool same_gelu() {
+    static const bool same = [] {
+      constexpr int64_t APART = 4093;  // from the bits of one number to those of the next
+      if (!own_gelu) return false;
+      auto x = at::arange(0, int64_t{1} << 32, APART, at::kLong).to(at::kInt).view(at::kFloat);
+      const auto expected = at::gelu(x), undefined = expected.isnan();
+      own_gelu(x.mutable_data_ptr<float>(), x.numel());
+      return x.isnan().equal(undefined) &&
+             x.masked_fill_(undefined, 0).view(at::kInt).equal(
+                 expected.masked_fill(undefined, 0).view(at::kInt));
+    }();
+    return same;
+  }
 
   // The weight's own memory, where oneDNN keeps it in panels, the last filled up with zeros.
   const float* panelled() const {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "gelu.h"
 #include "product.h"
 #include "tile.h"
 
@@ -31,11 +32,12 @@ void some(int64_t rows, const float* x, int64_t apart, const float* w, int64_t d
 using Some = decltype(some<0>);
 
 // Shares the lines of the next panel out among `blocks` blocks of rows; the first take the most.
+// An even share comes too late: the last of three blocks would fetch half.
 int64_t share(int64_t block, int64_t blocks) {
   return blocks == 1 ? 4 : blocks == 2 ? 2 : block < 4 ? blocks == 3 && block == 0 ? 2 : 1 : 0;
 }
 
-// Write the sums over some inputs of one row to y, or add them; behind the last, bias and residual.
+// Write the sums over some inputs of one row to y, or add them; behind the last, all that follows.
 void add(const Panel& panel, int64_t input, int64_t depth, const float* sums,
          const float* residual, float* y) {
   const auto width = panel.width;
@@ -47,9 +49,17 @@ void add(const Panel& panel, int64_t input, int64_t depth, const float* sums,
   if (residual) {
     for (int64_t i = 0; i < width; ++i) y[i] += residual[i];
   }
+  if (panel.gelu) gelu(y, width);
 }
 
 }  // namespace
+
+void gelu(float* x, int64_t count) {
+  for (int64_t i = 0; i < count; i += SIZE) {
+    const auto width = std::min(SIZE, count - i);
+    erf_gelu(Vec::loadu(x + i, width)).store(x + i, width);
+  }
+}
 
 void product(const Panel& panel, const float* x, int64_t rows, const float* residual, float* y) {
   static constexpr Some* BY_LINES[] = {some<0>, some<1>, some<2>, nullptr, some<4>};

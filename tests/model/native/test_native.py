@@ -1,7 +1,10 @@
 """model/native/: the compiled operator gives the loop's bits, for every family, or does not run."""
 
 import math
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +28,7 @@ from model.pooling import Pooling, pool_each
 from model.positions import Rope
 
 CPU = torch.device("cpu")
+ROOT = Path(__file__).parents[3]
 NOTHING: frozenset[int] = frozenset()
 LAYERS, HEADS, HEAD = 2, 3, 14  # an even head, which rotation turns in halves
 WINDOW = 5
@@ -70,14 +74,14 @@ FAMILIES = {
     for activation in get_args(Activation)
     for gated in (False, True)
 }
-# The same with widths that oneDNN lays in panels without a rest, and a product that it sums up in
-# two parts
+# The same with widths that oneDNN lays in panels, for AVX2 too (not 48), and a product that it sums
+# up in two parts
 FAMILIES |= {
     f"{name}, in panels": replace(
         config,
-        width=HEADS * 16,
+        width=HEADS * 32,
         feed_forward=1024 + 48,
-        embedding_width=HEADS * 16 if config.embedding_width == config.width else 32,
+        embedding_width=HEADS * 32 if config.embedding_width == config.width else 32,
     )
     for name, config in FAMILIES.items()
 }
@@ -269,10 +273,11 @@ def test_the_operator_runs_the_loops_kernels_and_no_other(
 
 
 @pytest.fixture(scope="module")
-def panels(stacked: Callable[[Encoder], Stack]) -> None:
-    """What lays weights out in panels; elsewhere every linear takes the long way."""
-    if not stacked(made(FAMILIES["post-norm, in panels"])).any_rows:
-        pytest.skip("oneDNN packs weights otherwise for this processor")
+def panels(model: Model, stacked: Callable[[Encoder], Stack]) -> None:
+    """What lays weights out in panels; without AVX2 every linear takes the long way."""
+    if torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"):
+        pytest.skip("there is no kernel for this processor")
+    assert stacked(model.encoder).any_rows
 
 
 @pytest.mark.usefixtures("panels")
@@ -338,6 +343,44 @@ def test_a_panel_that_is_not_full_and_a_sum_in_parts_have_the_same_bits(
         assert torch.equal(found, expected[:length]), length
 
 
+# Of any processor with AVX-512: the kernels of both, and a oneDNN that has another GELU than ours
+PROCESSORS = {
+    "as it is": ({}, False),
+    "AVX2": ({"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}, False),
+    "oneDNN for AVX2 alone": ({"ONEDNN_MAX_CPU_ISA": "AVX2"}, True),
+}
+CHECK = """
+import torch
+from tests.model.native.test_native import FAMILIES, agreement, library, made, passed, Sequence
+from model.native.stack import Stack
+encoder = made(FAMILIES["post-norm, in panels"])
+stack = Stack(encoder, library.load())
+assert agreement.agrees(encoder, stack)
+names = passed(stack, encoder.pack([Sequence([1, 2, 3])]))
+print(stack.any_rows > 0, any("gelu" in name for name in names))
+"""
+
+
+@pytest.mark.usefixtures("panels")
+@pytest.mark.parametrize("processor", PROCESSORS)
+def test_gelu_is_ours_where_it_has_torchs_bits_and_torchs_elsewhere(processor: str) -> None:
+    """Proven over all exponents; either way the pass has the loop's bits."""
+    variables, torchs = PROCESSORS[processor]
+    if processor != "as it is" and torch.backends.cpu.get_cpu_capability() != "AVX512":
+        pytest.skip("this processor cannot be taken for a lesser one")
+
+    found = subprocess.run(
+        [sys.executable, "-c", CHECK],
+        env={**os.environ, **variables},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert found.stdout.split() == ["True", str(torchs)]
+
+
 @pytest.mark.usefixtures("panels")
 def test_a_width_that_is_laid_out_otherwise_is_filled_up_as_ever(
     stacked: Callable[[Encoder], Stack],
@@ -350,9 +393,14 @@ def test_a_width_that_is_laid_out_otherwise_is_filled_up_as_ever(
 
 def ran(run: Callable[..., Encoded], packed: Packed) -> list[str]:
     """The large operators of a pass, in order."""
+    return [name for name in passed(run, packed) if name.endswith((LINEAR, *OTHERS))]
+
+
+def passed(run: Callable[..., Encoded], packed: Packed) -> list[str]:
+    """All operators of a pass, in order."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
         run(packed, NOTHING, NOTHING)
-    return [event.name for event in seen.events() if event.name.endswith((LINEAR, *OTHERS))]
+    return [event.name for event in seen.events()]
 
 
 def test_plain_kernels_keep_the_loop(plain: Model) -> None:
