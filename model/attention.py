@@ -22,6 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from model.disentangled import EVERY, Distances
 from model.kernels import Affine, Kernels
 from model.packing import Group, Packed
 from model.positions import Rotation, hidden
@@ -79,8 +80,15 @@ class Trace:
         return self.normalisers[place][(rows.start - group.start) // group.length]
 
     def bias(self, rows: slice) -> Tensor | None:
-        """Return what was added to the scores of one sequence, (1 or heads, query, key)."""
+        """Return what its group added to the scores of one sequence, (1 or heads, query, key)."""
         return self.biases[self._place(rows)]
+
+    def added(
+        self, rows: slice, heads: slice | list[int], queries: slice | Tensor, keys: slice
+    ) -> Tensor | None:
+        """Return all that was added to some scores of one sequence, (1 or heads, queries, keys)."""
+        q, k = (part[rows].transpose(0, 1) for part in (self.q, self.k))
+        return self.attention.added(q, k, self.bias(rows), queries, keys, heads)
 
     def _place(self, rows: slice) -> int:
         """Return the number of a sequence's group."""
@@ -99,6 +107,7 @@ class MultiHeadAttention:
         output: weight (width, width) of W^O and bias (width,) or None.
         rotation: turns queries and keys by their position.
         window: how far a query looks to either side; None: everywhere.
+        distances: what distance adds to scores by content; None: nothing.
     """
 
     def __init__(
@@ -110,12 +119,14 @@ class MultiHeadAttention:
         *,
         rotation: Rotation | None = None,
         window: int | None = None,
+        distances: Distances | None = None,
     ) -> None:
         self.project, self.output = kernels.linear(*qkv), kernels.linear(*output)
         self.kernels = kernels
         self.heads, self.head_dim = heads, output[0].shape[1] // heads
-        self.scale = 1 / math.sqrt(self.head_dim)
-        self.rotation, self.window = rotation, window
+        terms = 1 if distances is None else 1 + distances.terms
+        self.scale = 1 / math.sqrt(self.head_dim * terms)
+        self.rotation, self.window, self.distances = rotation, window, distances
 
     def __call__(
         self,
@@ -140,7 +151,8 @@ class MultiHeadAttention:
         q, k, v = self.project(x).view(len(x), 3, self.heads, self.head_dim).unbind(1)
         if self.rotation is not None:
             q, k = self.rotation(q, packed.positions), self.rotation(k, packed.positions)
-        if self.kernels.spread is not None and all(bias is None for bias in biases):
+        alike = self.distances is None and all(bias is None for bias in biases)
+        if self.kernels.spread is not None and alike:
             mixed, spread = self.kernels.spread(q, k, v, packed, self.scale, self.window)
             z, normalisers = mixed.flatten(1), list[Tensor]()
         else:
@@ -185,17 +197,52 @@ class MultiHeadAttention:
         self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Attend in one group, (sequences, heads, tokens, head_dim); return its normaliser too."""
-        tokens = q.shape[2]
-        if self.window is None or tokens <= self.window + 1:
+        if self.distances is not None:  # which add to each sequence's scores something of its own
+            singles = zip(q.split(1), k.split(1), v.split(1), strict=True)
+            each = [self._attend_in_tiles(*single, bias) for single in singles]
+            mixed, normalisers = zip(*each, strict=True)
+            return torch.cat(mixed), torch.cat(normalisers)
+        if self.window is None or q.shape[2] <= self.window + 1:
             return self.kernels.attend(q, k, v, self.scale, bias)
+        return self._attend_in_tiles(q, k, v, bias)
+
+    def _attend_in_tiles(
+        self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Attend as `_attend`, some queries at a time; where distances add, to one sequence."""
         tiles = []
-        for query, key in near(tokens, self.window):
-            mask = hidden(query, key, self.window, q)
-            mask = mask if bias is None else mask + bias[:, query, key]
+        for query, key in near(q.shape[2], self.window):
+            mask = self.added(q[0], k[0], bias, query, key)
+            if self.window is not None:
+                far = hidden(query, key, self.window, q)
+                mask = far if mask is None else far + mask
             tile = (q[:, :, query], k[:, :, key], v[:, :, key])
             tiles.append(self.kernels.attend(*tile, self.scale, mask))
         mixed, normalisers = zip(*tiles, strict=True)
         return torch.cat(mixed, 2), torch.cat(normalisers, 2)
+
+    def added(
+        self,
+        q: Tensor,
+        k: Tensor,
+        bias: Tensor | None,
+        queries: slice | Tensor,
+        keys: slice,
+        heads: slice | list[int] = EVERY,
+    ) -> Tensor | None:
+        """Return all that is added to some scores of one sequence, (1 or heads, queries, keys).
+
+        Args:
+            q, k: of its tokens and all heads, (heads, tokens, head_dim).
+            bias: what its group adds, (1 or all heads, query, key).
+            heads: which heads; all by default.
+        """
+        if bias is not None:
+            bias = (bias if len(bias) == 1 else bias[heads])[:, queries][:, :, keys]
+        if self.distances is None:
+            return bias
+        added = self.distances(q, k, queries, keys, heads)
+        return added if bias is None else added.add_(bias)
 
     @cached_property
     def triangles(self) -> Tensor:

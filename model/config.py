@@ -12,12 +12,47 @@ if TYPE_CHECKING:
     from model.positions import Rope  # needs torch; this file does not
 
 
-Positions = Literal["learned", "sinusoidal", "rotary"]
+Positions = Literal["learned", "sinusoidal", "rotary", "relative"]
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 Mode = Literal["mean", "cls", "max", "last", "mean_sqrt_len", "weightedmean"]  # of pooling
 Task = Literal["encode", "classify", "rerank", "label_tokens", "sparse", "multi_vector"]
 Side = Literal["query", "document"]  # of a search, or of a late interaction
 _SIZES = ("vocabulary", "width", "layers", "heads", "feed_forward", "max_tokens", "embedding_width")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Relative:
+    """How distance meets content in scores, as disentangled.py says; by default not at all.
+
+    Args:
+        reach: distances to either side that have a row of the table, or share one.
+        furthest: the distance that shares the last row; None: each within reach has its own.
+        by_query: whether queries are multiplied by what a distance is as a key.
+        by_key: whether keys are multiplied by what a distance is as a query.
+        shared: whether the projections of tokens make both from the table; else two of their own.
+        norm: LayerNorm over the table.
+    """
+
+    reach: int = 0
+    furthest: int | None = None
+    by_query: bool = False
+    by_key: bool = False
+    shared: bool = True
+    norm: bool = False
+
+    @property
+    def terms(self) -> int:
+        """Return how many terms are added to a score."""
+        return self.by_query + self.by_key
+
+    def products(self, queries: int, tokens: int) -> float:
+        """Return the products that a score takes besides its own, on average, each as long.
+
+        Args:
+            queries: at a time, of a sequence of so many tokens.
+        """
+        rows = min(2 * tokens - 1, 2 * self.reach)
+        return rows * (self.by_query / tokens + self.by_key / min(queries, tokens))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +67,7 @@ class EncoderConfig:
         max_tokens: longest sequence that has positions.
         norm_eps: added to the variance in every LayerNorm.
         embedding_width: of the embedding tables; projected to width where it differs.
-        positions: learned table, sinusoids, or rotation of queries and keys.
+        positions: learned table, sinusoids, rotation of queries and keys, or none but distances.
         position_offset: row of the learned table that the first token reads.
         pad: token id that gets the row before the first and does not advance the others.
         types: rows of the token-type (segment) table; 0 is none.
@@ -46,6 +81,7 @@ class EncoderConfig:
         ropes: the rotary angles, by layer.
         windows: how far a token looks to either side, by layer; None is everywhere.
         buckets: of relative distance, each with a learned bias per head; 0 is none.
+        relative: what distance adds to scores by content.
 
     Raises:
         ValueError: a size is not a positive whole number, heads do not divide width, or a choice
@@ -74,6 +110,7 @@ class EncoderConfig:
     ropes: "tuple[Rope, ...]" = ()
     windows: tuple[int | None, ...] = ()
     buckets: int = 0
+    relative: Relative = Relative()
 
     def __post_init__(self) -> None:
         for name in _SIZES:

@@ -32,6 +32,7 @@ What some families do differently:
                      output = x + projected + feed_forward, of the last layer LayerNorm of that
     rotary           q and k are shown turned by their position, as they are multiplied
     biased           to the scores the bias of each distance is added
+    disentangled     and so are products of content and distance; then sqrt(terms head_dim) divides
     windowed         scores beyond the window are -inf
     gated            feed_forward = (activation(normed W_g + b_g) * (normed W_1 + b_1)) W_2 + b_2
 """
@@ -190,12 +191,15 @@ def _attend(encoder: Encoder, attention: MultiHeadAttention, x: Tensor) -> dict[
         positions = torch.arange(len(x), device=x.device)
         q, k = attention.rotation(q, positions), attention.rotation(k, positions)
     q, k, v = (part.transpose(0, 1) for part in (q, k, v))  # (heads, tokens, head_dim)
-    scores = score(q, k)  # (heads, query, key)
+    scores, every = score(q, k, scale=attention.scale), slice(0, len(x))  # (heads, query, key)
+    bias = None
     if encoder.distances is not None:
         table = encoder.distances.float()  # (buckets, heads)
-        scores = scores + table[buckets(len(x), len(table), x.device)].permute(2, 0, 1)
+        bias = table[buckets(len(x), len(table), x.device)].permute(2, 0, 1)
+    added = attention.added(q, k, bias, every, every)
+    if added is not None:
+        scores = scores + added
     if attention.window is not None:
-        every = slice(0, len(x))
         scores = scores + hidden(every, every, attention.window, scores)
     probabilities = weigh(scores)
     z = mix(probabilities, v)

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from model.attention import MultiHeadAttention
-from model.config import EncoderConfig
+from model.config import EncoderConfig, Relative
+from model.disentangled import Distances, project, rows
 from model.encoder import Blend, Embeddings, Encoder, Layer
-from model.kernels import Affine, Kernels
+from model.kernels import Affine, Kernels, normalise
 from model.positions import Rope, Rotation, sinusoids
 
 SEED = 0  # of weights drawn at random
@@ -28,14 +29,18 @@ def expected(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
         shapes["types.weight"] = (config.types, narrow)
     if config.buckets:
         shapes["distances.weight"] = (config.buckets, config.heads)
+    if config.relative.terms:
+        shapes["relative.weight"] = (2 * config.relative.reach, width)
     linears: dict[str, tuple[int, int]] = {}
     norms = {"norm": narrow} if config.embedding_norm else {}
+    norms |= {"relative_norm": width} if config.relative.norm else {}
     norms |= {"final_norm": width} if config.pre_norm else {}
     for i in range(config.layers):
         linears |= {f"layers.{i}.{name}": (width, width) for name in ("query", "key", "value")}
         linears |= {f"layers.{i}.output": (width, width), f"layers.{i}.up": (inner, width)}
         linears |= {f"layers.{i}.gate": (inner, width)} if config.gated else {}
         linears |= {f"layers.{i}.down": (width, inner)}
+        linears |= {f"layers.{i}.{name}": (width, width) for name in _of_distances(config.relative)}
         norms |= {f"layers.{i}.feed_forward_norm": width}
         if i or not config.pre_norm:
             norms |= {f"layers.{i}.attention_norm": width}
@@ -45,6 +50,12 @@ def expected(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
         shapes |= {"project.weight": (width, narrow), "project.bias": (width,)}
     shapes |= {f"{name}.weight": (size,) for name, size in norms.items()}
     return shapes | {f"{name}.bias": (size,) for name, size in norms.items() if config.norm_bias}
+
+
+def _of_distances(relative: Relative) -> list[str]:
+    """Return the names of the projections that a layer has of distances alone."""
+    names = {"relative_key": relative.by_query, "relative_query": relative.by_key}
+    return [name for name, there in names.items() if there and not relative.shared]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +93,13 @@ def build(
     kernels: Kernels,
     blend: Blend | None = None,
 ) -> Encoder:
-    """Build an encoder from its weights, by our names; every tensor is asked for once."""
+    """Build an encoder from its weights, by our names.
+
+    Every tensor is asked for once, those that also project distances twice.
+    """
     source = _Source(config, weights, device, dtype)
     embeddings = _embeddings(source, kernels)
+    distances = _distances(source) if config.relative.terms else None
     rotations = {
         rope: Rotation(rope, config.head_dim, config.max_tokens, device)
         for rope in set(config.ropes)
@@ -92,7 +107,7 @@ def build(
     return Encoder(
         config,
         embeddings,
-        [_layer(source, i, kernels, rotations) for i in range(config.layers)],
+        [_layer(source, i, kernels, rotations, distances) for i in range(config.layers)],
         norm=source.norm("final_norm") if config.pre_norm else None,
         distances=source.tensor("distances.weight") if config.buckets else None,
         blend=blend,
@@ -116,7 +131,34 @@ def _embeddings(source: _Source, kernels: Kernels) -> Embeddings:
     )
 
 
-def _layer(source: _Source, i: int, kernels: Kernels, rotations: Mapping[Rope, Rotation]) -> Layer:
+def _distances(source: _Source) -> Callable[[str], Distances]:
+    """Return what makes the distances of a layer, by its name."""
+    config, relative = source.config, source.config.relative
+    table, places = source.tensor("relative.weight").float(), rows(relative, config.max_tokens)
+    if relative.norm:
+        weight, bias = source.norm("relative_norm")
+        norm = weight.float(), None if bias is None else bias.float()
+        table = normalise(table, norm, config.norm_eps)
+    scale = 1 / math.sqrt(config.head_dim * (1 + relative.terms))
+    key, query = ("key", "query") if relative.shared else ("relative_key", "relative_query")
+
+    def of(own: str) -> Distances:
+        keys, queries = (
+            project(table, source.linear(f"{own}.{name}"), config.heads, scale) if there else None
+            for name, there in ((key, relative.by_query), (query, relative.by_key))
+        )
+        return Distances(keys, queries, places)
+
+    return of
+
+
+def _layer(
+    source: _Source,
+    i: int,
+    kernels: Kernels,
+    rotations: Mapping[Rope, Rotation],
+    distances: Callable[[str], Distances] | None,
+) -> Layer:
     config, own = source.config, f"layers.{i}"
     attention = MultiHeadAttention(
         source.linear(f"{own}.query", f"{own}.key", f"{own}.value"),
@@ -125,6 +167,7 @@ def _layer(source: _Source, i: int, kernels: Kernels, rotations: Mapping[Rope, R
         kernels,
         rotation=rotations[config.ropes[i]] if config.ropes else None,
         window=config.windows[i] if config.windows else None,
+        distances=distances(own) if distances else None,
     )
     up = (f"{own}.gate", f"{own}.up") if config.gated else (f"{own}.up",)
     first = config.pre_norm and i == 0

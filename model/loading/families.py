@@ -9,7 +9,7 @@ from typing import Any
 
 from model.config import EncoderConfig
 from model.errors import CheckpointError
-from model.loading import configs
+from model.loading import configs, deberta
 from model.loading.configs import Config
 
 Names = Mapping[str, str]
@@ -51,6 +51,16 @@ MPNET = {
     "layers.{i}.value": "encoder.layer.{i}.attention.attn.v",
     "layers.{i}.output": "encoder.layer.{i}.attention.attn.o",
     "layers.{i}.attention_norm": "encoder.layer.{i}.attention.LayerNorm",
+}
+DEBERTA = {
+    **BERT,
+    "relative": "encoder.rel_embeddings",
+    "relative_norm": "encoder.LayerNorm",
+    "layers.{i}.query": "encoder.layer.{i}.attention.self.query_proj",
+    "layers.{i}.key": "encoder.layer.{i}.attention.self.key_proj",
+    "layers.{i}.value": "encoder.layer.{i}.attention.self.value_proj",
+    "layers.{i}.relative_key": "encoder.layer.{i}.attention.self.pos_key_proj",
+    "layers.{i}.relative_query": "encoder.layer.{i}.attention.self.pos_query_proj",
 }
 NOMIC_HUB = {
     **_TABLES,
@@ -95,11 +105,13 @@ class Family:
     Args:
         names: a table for each layout of its files, the newest last.
         prefixes: that a checkpoint with a task head puts before every name.
+        spare: how names begin that many files have, read or not.
     """
 
     read: Callable[[Config], EncoderConfig]
     names: tuple[Names, ...]
     prefixes: tuple[str, ...]
+    spare: tuple[str, ...] = ()
 
 
 FAMILIES = {
@@ -110,6 +122,7 @@ FAMILIES = {
     "camembert": Family(configs.roberta, (BERT,), ("roberta.",)),
     "distilbert": Family(configs.distilbert, (DISTILBERT,), ("distilbert.",)),
     "mpnet": Family(configs.mpnet, (MPNET,), ("mpnet.",)),
+    "deberta-v2": Family(deberta.read, (DEBERTA,), ("deberta.",), ("embeddings.position_",)),
     "nomic_bert": Family(configs.nomic, (NOMIC_HUB, NOMIC), ("nomic_bert.", "bert.")),
     "modernbert": Family(configs.modernbert, (MODERNBERT,), ("model.",)),
 }

@@ -82,19 +82,22 @@ CLASSIFIERS = {
     "bert": Recipe("classifier", dense="pooler.dense", activation="tanh"),
     "electra": Recipe("classifier.out_proj", dense="classifier.dense"),
     "distilbert": Recipe("classifier", dense="pre_classifier", activation="relu"),
+    "deberta-v2": Recipe("classifier", dense="pooler.dense", key="pooler_hidden_act"),
     "modernbert": MODERNBERT,
 } | dict.fromkeys(
     ROBERTAS, Recipe("classifier.out_proj", dense="classifier.dense", activation="tanh")
 )
-TAGGERS = {"modernbert": MODERNBERT} | dict.fromkeys(BERTS, Recipe("classifier"))
+TAGGERS = {"modernbert": MODERNBERT} | dict.fromkeys((*BERTS, "deberta-v2"), Recipe("classifier"))
+OF_BERT = Recipe(
+    "cls.predictions.decoder",
+    "cls.predictions.bias",
+    dense="cls.predictions.transform.dense",
+    norm="cls.predictions.transform.LayerNorm",
+    key="hidden_act",
+)
 VOCABULARIES = {
-    "bert": Recipe(
-        "cls.predictions.decoder",
-        "cls.predictions.bias",
-        dense="cls.predictions.transform.dense",
-        norm="cls.predictions.transform.LayerNorm",
-        key="hidden_act",
-    ),
+    "bert": OF_BERT,
+    "deberta-v2": OF_BERT,
     "electra": Recipe(
         "generator_lm_head",
         dense="generator_predictions.dense",
@@ -217,6 +220,8 @@ def _splade(parts: Parts, recipe: Recipe) -> Splade | None:
     folders = [path for kind, path in read_modules(parts.folder) if kind == "SpladePooling"]
     if not folders:
         return None
+    if not parts.raw.get("legacy", True):  # DeBERTa's other head over its vocabulary
+        raise CheckpointError("not supported: legacy False, with a SpladePooling")
     config = read_object(folders[0] / CONFIG)
     pooling, activation = config.get("pooling_strategy"), config.get("activation_function", "relu")
     if pooling not in ("max", "sum") or activation not in ("relu", "log1p_relu"):

@@ -18,6 +18,8 @@ SPARE = (
     "pooler.",
     "cls.",
     "lm_head.",
+    "lm_predictions.",
+    "mask_predictions.",
     "classifier.",
     "pre_classifier.",
     "qa_outputs.",
@@ -107,7 +109,9 @@ def translate(
         (_places(shapes, names) for names in family.names),
         key=lambda places: len({name for name, _ in places.values()} - plain.keys()),
     )
-    check(plain, _whole(places, shapes), WEIGHTS)
+    whole = _whole(places, shapes)
+    found = {n: one for n, one in plain.items() if n in whole or not n.startswith(family.spare)}
+    check(found, whole, WEIGHTS)
 
     def weights(ours: str) -> Tensor:
         name, part = places[ours]

@@ -3,7 +3,7 @@
 The forward pass never holds a (query, key) matrix, and neither does what looks at it afterwards:
 queries, keys and the log of each softmax row's sum give any row exactly,
 
-    P = exp(scale q k^T + bias - normaliser)
+    P = exp(scale q k^T + added - normaliser)
 
 and every form of answer is made of tiles of such rows, of bounded memory whatever the length.
 Logarithms are to base 2: exp2 takes a third of exp's time (benchmarks/results.md).
@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -74,7 +75,7 @@ class Look:
         self.k = trace.k[rows, self.index].float().permute(1, 2, 0)
         self.shift = trace.normaliser(rows)[self.index].unsqueeze(-1).mul(-LOG2E)
         self.scale, self.window = attention.scale * LOG2E, attention.window
-        self.bias = trace.bias(rows)
+        self.added = partial(trace.added, rows, self.index)
         self.norms: Tensor | None = None
         if weight == "value_norm":
             values = trace.v[rows].float().transpose(0, 1)
@@ -91,9 +92,9 @@ class Look:
         shift, q, k = self.shift[:, queries], self.q[:, queries], self.k[:, :, keys]
         out = _shaped(scratch, len(q), q.shape[1], k.shape[2])
         logs = torch.baddbmm(shift, q, k, alpha=self.scale, out=out)
-        if self.bias is not None:
-            bias = self.bias[:, queries][:, :, keys].float() * LOG2E
-            logs += bias[self.index] if len(bias) > 1 else bias
+        added = self.added(queries, keys)
+        if added is not None:
+            logs += added.float() * LOG2E
         if self.window is not None:
             logs.masked_fill_(self._far(queries, keys), NEVER)
         return logs

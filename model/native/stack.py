@@ -28,11 +28,16 @@ class Stack:
     Args:
         encoder: one whose kernels fit.
         operator: what library.load gives.
+
+    Raises:
+        NotImplementedError: the operator does not compute such an encoder.
     """
 
     def __init__(self, encoder: Encoder, operator: Any) -> None:
         self._encoder, self._nothing = encoder, torch.empty(0)
         config, attention = encoder.config, encoder.layers[0].attention
+        if attention.distances is not None:
+            raise NotImplementedError("it has no scores by content and distance")
         self._stack = operator(
             attention.heads,
             attention.head_dim,

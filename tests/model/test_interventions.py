@@ -27,7 +27,8 @@ OUTPUTS = {
     "modernbert": "layers.{}.attn.Wo",
 }
 BERTS = "encoder.layer.{}.attention.output.dense"
-SOME = ("bert", "roberta", "distilbert", "mpnet", "modernbert", "electra")
+LOOPED = ("deberta-v2",)  # which the compiled operator does not compute
+SOME = ("bert", "roberta", "distilbert", "mpnet", "modernbert", "electra", *LOOPED)
 Edit = Callable[[Tensor], object]  # of one layer's mixed values, (tokens, width)
 
 
@@ -68,8 +69,10 @@ def both(
 
 
 def ways(model: Model) -> list[Encoder]:
-    """The loop, and the compiled operator where it is built."""
+    """The loop, and the compiled operator where it is built and has such an encoder."""
     loop = model.encoder
+    if loop.config.family in LOOPED:
+        return [loop]
     try:
         operator = library.load()
     except library.Missing as reason:

@@ -1,7 +1,7 @@
 """Every family over HTTP, from a folder that transformers saved: what transformers computes.
 
 Some families answer from a replica in this process; `prove` starts `headlight serve` on each of
-the nine.
+the ten.
 """
 
 import base64
@@ -43,7 +43,8 @@ CLOSE = 2e-5  # to transformers, whatever the dialect
 # transformers' own float32 is within 3e-6 of its float64
 SPREAD = 0.15
 VOCABULARY, SPARE = 300, 7  # tokens, and rows of the table that no token has
-QUICK = ("electra", "roberta", "distilbert", "mpnet", "modernbert")  # one without types among them
+# one without types among them
+QUICK = ("electra", "roberta", "distilbert", "mpnet", "deberta-v2", "modernbert")
 
 TEXT = "A dog ate the food because it was hungry"
 OTHER = "Why?"
@@ -163,6 +164,24 @@ FAMILIES = {
         "pieces of words",
         ROBERTA,
         sizes(5, 3, 19, 61, 89, hidden_act="gelu_pytorch_tanh", layer_norm_eps=7e-5),
+    ),
+    "deberta-v2": Family(
+        "DebertaV2",
+        "pieces of sentences",
+        BERT,
+        sizes(
+            *(3, 5, 11, 43, 59),
+            hidden_act="gelu",
+            layer_norm_eps=3e-7,
+            type_vocab_size=0,
+            relative_attention=True,
+            position_buckets=10,
+            max_relative_positions=53,
+            pos_att_type=["p2c", "c2p"],
+            norm_rel_ebd="layer_norm",
+            share_att_key=True,
+            position_biased_input=False,
+        ),
     ),
     "nomic_bert": Family(
         "NomicBert",

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from model import kernels
-from model.config import EncoderConfig
+from model.config import EncoderConfig, Relative
 from model.encoder import Encoder
 from model.lessons import explain
 from model.loading import assembly
@@ -47,6 +47,11 @@ KINDS = {
         BERT, positions="sinusoidal", embedding_norm=False, activation="relu", types=0
     ),
     "mpnet": replace(BERT, buckets=32, types=0),
+    "deberta-v2": replace(
+        BERT,
+        positions="relative",
+        relative=Relative(reach=8, furthest=29, by_query=True, by_key=True, norm=True),
+    ),
     "nomic_bert": ROTARY,
     "modernbert": replace(
         ROTARY,

@@ -42,6 +42,15 @@ BERT: dict[str, Any] = {
     "max_position_embeddings": MOST,
     "type_vocab_size": TYPES,
 }
+DEBERTA = {  # more distances than buckets, so that some share them
+    **BERT,
+    "relative_attention": True,
+    "position_buckets": 12,
+    "pos_att_type": "p2c|c2p",
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True,
+    "position_biased_input": False,
+}
 ROBERTA = {**BERT, "max_position_embeddings": MOST + 2, "pad_token_id": 1, "type_vocab_size": 1}
 
 
@@ -79,6 +88,7 @@ FAMILIES = {
         "MPNetModel",
         {k: v for k, v in ROBERTA.items() if k != "type_vocab_size"},
     ),
+    "deberta-v2": Made("DebertaV2Config", "DebertaV2Model", DEBERTA),
     "nomic_bert": Made("NomicBertConfig", "NomicBertModel", BERT),
     "modernbert": Made(
         "ModernBertConfig",
@@ -358,6 +368,7 @@ def special(config: EncoderConfig) -> str:
         "no token types": not config.types,
         "embedding projection": config.embedding_width != config.width,
         f"{config.buckets} learned biases of distance": bool(config.buckets),
+        "scores by content and distance": bool(config.relative.terms),
         "rotary positions": config.positions == "rotary",
         "two rotary bases": len(set(config.ropes)) == 2,
         "local windows": any(config.windows),

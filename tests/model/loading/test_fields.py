@@ -28,7 +28,7 @@ TAKEN = re.compile(r'kwargs\.(?:pop|get)\(\s*"([a-z]\w*)"')
 ASKED = re.compile(r'getattr\((?:self\.)?config, "([a-z]\w*)"')
 HEADED = ("AutoModelForSequenceClassification", "AutoModelForMaskedLM")
 # these repeat what other keys say, so that the others' values would not count
-DERIVED = ("rope_parameters", "layer_types", "head_dim")
+DERIVED = ("rope_parameters", "layer_types", "head_dim", "pooler_hidden_size")
 ROTARY_BASE = {"rope_type": "default", "rope_theta": 77.0}
 
 SIZES: Keys = {
@@ -60,6 +60,15 @@ READ: dict[str, Keys] = {
         **{key: value for key, value in OF_BERT.items() if key != "type_vocab_size"},
         "relative_attention_num_buckets": 16,
     },
+    "deberta-v2": {
+        **OF_BERT,
+        "position_buckets": 6,
+        "max_relative_positions": 21,
+        "pos_att_type": "c2p",
+        "norm_rel_ebd": "none",
+        "share_att_key": False,
+        "position_biased_input": True,
+    },
     "nomic_bert": {
         **OF_BERT,
         "rope_parameters": ROTARY_BASE,
@@ -85,6 +94,7 @@ OF_ITS_HEADS = {
     family: {"tie_word_embeddings"} for family in FAMILIES if family not in ("nomic_bert",)
 } | {
     "nomic_bert": set[str](),
+    "deberta-v2": {"tie_word_embeddings", "pooler_hidden_act", "legacy"},
     "modernbert": {
         "tie_word_embeddings",
         "classifier_pooling",
@@ -99,6 +109,13 @@ REFUSED: dict[str, Keys] = {
     **dict.fromkeys(("bert", "electra", "roberta", "xlm-roberta", "camembert"), DECODER),
     "distilbert": {"hidden_size": 96, "num_attention_heads": 2, "num_hidden_layers": 3},
     "mpnet": {},
+    "deberta-v2": {
+        "relative_attention": False,
+        "conv_kernel_size": 3,
+        "attention_head_size": 8,
+        "embedding_size": 24,
+        "pooler_hidden_size": 24,
+    },
     "nomic_bert": {"head_dim": 8, "partial_rotary_factor": 0.5},
     "modernbert": {
         "head_dim": 8,
@@ -163,6 +180,13 @@ IDLE_OF: dict[str, Keys] = {
         "sinusoidal_pos_embds": True,  # how the table begins that the weights then hold
     },
     "mpnet": {key: DROPPED[key] for key in DROPPED if key != "classifier_dropout"},
+    "deberta-v2": {
+        **{key: DROPPED[key] for key in DROPPED if key != "classifier_dropout"},
+        "pooler_dropout": 0.9,
+        "cls_dropout": 0.9,
+        "conv_groups": 3,  # of the convolution, which there is none of here
+        "conv_act": "relu",
+    },
     "nomic_bert": DROPPED,
     "modernbert": {
         "attention_dropout": 0.9,

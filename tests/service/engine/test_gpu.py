@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from model import cuda, encoder, kernels
-from model.config import Activation, EncoderConfig
+from model.config import Activation, EncoderConfig, Relative
 from model.kernels import PLAIN, Kernels, PlainLinear
 from model.loading import checkpoint
 from model.loading.assembly import build, expected
@@ -63,6 +63,11 @@ FAMILIES = {
     "roberta": replace(BERT, family="roberta", position_offset=2, pad=1, types=1),
     "distilbert": replace(BERT, family="distilbert", types=0),
     "mpnet": replace(BERT, family="mpnet", buckets=32, types=0),
+    "deberta-v2": replace(
+        BERT,
+        positions="relative",
+        relative=Relative(reach=8, furthest=64, by_query=True, by_key=True, norm=True),
+    ),
     "nomic": replace(BERT, **ROTARY, gated=True, biases=False, activation="silu"),
     "modernbert": replace(
         BERT,

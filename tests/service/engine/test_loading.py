@@ -135,6 +135,20 @@ async def test_without_a_right_compiled_pass_the_loop_serves_and_a_line_says_so(
     assert small.encoder.statistics is None
 
 
+async def test_scores_by_content_and_distance_are_left_to_the_loop(
+    small: Model, built: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The operator has none; the line says so, and statistics are walked too."""
+    monkeypatch.setattr(small.encoder.layers[0].attention, "distances", object())
+
+    with caplog.at_level(logging.WARNING):
+        accelerate(small)
+
+    (line,) = caplog.records
+    assert vars(line)["reason"] == "it has no scores by content and distance"
+    assert (small.encoder.native, small.encoder.statistics) == (None, None)
+
+
 async def test_the_compiled_pass_names_the_same_first_wrong_state(
     small: Model, built: None, caplog: pytest.LogCaptureFixture
 ) -> None:

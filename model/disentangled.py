@@ -1,0 +1,94 @@
+"""Scores to which distance adds by content: disentangled attention.
+
+    score_ij = (q_i k_j + q_i K_d + Q_d k_j) / sqrt(terms head_dim)     d the row of distance i - j
+
+K and Q are what a layer's projections make of one learned table of distances, and do not change
+with the text. A distance up to a quarter of the table's rows has its own; further ones share rows
+by logarithm. One of the two terms may be absent; `terms` counts those that are there.
+
+Sources: He et al. 2020, "DeBERTa", section 3.1; He et al. 2021, "DeBERTaV3". The rows are
+transformers' own, operation for operation: distance 511 of 512 lies on the edge between two.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from model.config import Relative
+from model.kernels import Affine
+
+EVERY = slice(None)
+
+
+def rows(relative: Relative, tokens: int) -> Tensor:
+    """Return the row of every distance, (2 tokens - 1,) int64; key - query from 1 - tokens on."""
+    distance = torch.arange(tokens - 1, -tokens, -1)  # query - key
+    if relative.furthest is not None:
+        half = relative.reach // 2
+        most = torch.tensor((relative.furthest - 1) / half).log()
+        share = (distance.abs().clamp_min(half) / half).log() / most
+        far = (share * (half - 1)).ceil().long() + half
+        distance = torch.where(distance.abs() <= half, distance, far * distance.sign())
+    return (distance + relative.reach).clamp(0, 2 * relative.reach - 1)
+
+
+def project(table: Tensor, linear: Affine, heads: int, scale: float) -> Tensor:
+    """Return what a projection makes of a table, (heads, rows, head_dim), times `scale`.
+
+    Args:
+        table: (rows, width) float32.
+        linear: whose dtype the answer has.
+    """
+    weight, bias = linear
+    made = F.linear(table, weight.float(), None if bias is None else bias.float()) * scale
+    return made.view(len(table), heads, -1).transpose(0, 1).to(weight.dtype).contiguous()
+
+
+class Distances:
+    """What distance adds to the scores of one layer.
+
+    Args:
+        keys: K, scaled, (heads, rows, head_dim), or None.
+        queries: Q, likewise; at least one of the two is there.
+        rows: of every distance, as `rows` gives them, for the longest sequence; on the host.
+    """
+
+    def __init__(self, keys: Tensor | None, queries: Tensor | None, rows: Tensor) -> None:
+        self.keys, self.queries = keys, queries
+        made = [table for table in (keys, queries) if table is not None]
+        self.terms, self._rows = len(made), rows.to(made[0].device)
+        self._listed: list[int] = rows.tolist()  # on the host, for the ends of a slice
+
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        queries: slice | Tensor,
+        keys: slice,
+        heads: slice | list[int] = EVERY,
+    ) -> Tensor:
+        """Return what is added to some scores of one sequence, (heads, queries, keys).
+
+        Args:
+            q, k: of all its tokens and all heads, (heads, tokens, head_dim).
+            heads: which heads; all by default.
+        """
+        q, k = q[heads][:, queries], k[heads]
+        tokens, middle = k.shape[1], len(self._rows) // 2
+        # the rows that so many tokens read; later keys are at smaller distances
+        first, last = self._listed[middle + tokens - 1], self._listed[middle + 1 - tokens]
+        # a row of this view is a token's distances to all keys, the last token's first
+        views = self._rows.unfold(0, middle + 1, 1)[:, keys]
+        place = middle - torch.arange(tokens, device=q.device)[queries]
+        index = views[place].sub_(first).expand(len(q), -1, -1)
+        added = None
+        if self.keys is not None:
+            table = self.keys[heads, first : last + 1].to(q.dtype)
+            added = (q @ table.mT).gather(2, index)
+        if self.queries is not None:
+            table = self.queries[heads, first : last + 1].to(q.dtype)
+            by_key = (table @ k[:, keys].mT).gather(1, index)
+            added = by_key if added is None else added.add_(by_key)
+        if added is None:
+            raise RuntimeError("distances without a term: this is a bug")
+        return added

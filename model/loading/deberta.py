@@ -1,0 +1,58 @@
+"""What a config.json of DeBERTa-v2 means, that of DeBERTa-v3 too.
+
+As in configs.py: what the encoder would not compute exactly is refused by name.
+"""
+
+from dataclasses import replace
+
+from model.config import EncoderConfig, Relative
+from model.errors import CheckpointError
+from model.loading import configs
+from model.loading.configs import Config
+from model.loading.files import differences
+
+TERMS = {"c2p": "by_query", "p2c": "by_key"}  # content to position, and position to content
+
+
+def read(config: Config) -> EncoderConfig:
+    """Read DeBERTa-v2: BERT with distances in its scores, mostly instead of positions."""
+    base, learned = configs.bert(config), config.get("position_biased_input", True)
+    supported = {
+        "relative_attention": True,
+        "attention_head_size": base.head_dim,
+        "conv_kernel_size": 0,
+        "pooler_hidden_size": base.width,
+    }
+    if wrong := differences({"relative_attention": False, **config}, supported):
+        raise CheckpointError(f"not supported: {', '.join(wrong)}")
+    return replace(base, positions="learned" if learned else "relative", relative=_relative(config))
+
+
+def _relative(config: Config) -> Relative:
+    """Read what distance adds to scores."""
+    furthest = config.get("max_relative_positions", -1)
+    furthest = config["max_position_embeddings"] if furthest < 1 else furthest
+    buckets = max(0, config.get("position_buckets", -1))
+    if buckets and not 1 <= buckets // 2 < furthest - 1:  # no logarithm makes rows of these
+        raise CheckpointError(
+            f"not supported: position_buckets {buckets!r} with max_relative_positions {furthest!r}"
+        )
+    return Relative(
+        reach=buckets or furthest,
+        furthest=furthest if buckets else None,
+        shared=config.get("share_att_key", False),
+        norm="layer_norm" in _names(config.get("norm_rel_ebd", "none")),
+        **{TERMS[name]: True for name in _terms(config.get("pos_att_type"))},
+    )
+
+
+def _terms(said: object) -> list[str]:
+    """Read the terms beside that of content alone, as a list or with bars between them."""
+    names = _names(said) if isinstance(said, str) else said
+    if not isinstance(names, list) or not names or not set(names) <= TERMS.keys():
+        raise CheckpointError(f"not supported: pos_att_type {said!r}")
+    return names
+
+
+def _names(said: str) -> list[str]:
+    return [name.strip() for name in said.lower().split("|")]
