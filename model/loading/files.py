@@ -9,7 +9,7 @@ from model.errors import CheckpointError, advice
 
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-VOCABULARIES = ("vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model")
+VOCABULARIES = ("vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model", "spm.model")
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.bin")
 
 

@@ -62,10 +62,11 @@ def read_rules(folder: Path, family: str, config: Mapping[str, Any]) -> Rules:
         said[EXTRA] = said.pop(OLDER)
     return Rules(
         kind=KINDS[name],
-        lower_case=_switch(said, "do_lower_case", own=True),
+        lower_case=_switch(said, "do_lower_case", own=KINDS[name] != "deberta-v2"),
         strip_accents=_optional_switch(said, "strip_accents"),
         chinese=_switch(said, "tokenize_chinese_chars", own=True),
         keep_accents=_switch(said, "keep_accents", own=False),
+        split_marks=_switch(said, "split_by_punct", own=False),
         prefix_space=_optional_switch(said, "add_prefix_space"),
         trim_offsets=_switch(said, "trim_offsets", own=True),
         special=_marks(said, named),
@@ -230,6 +231,7 @@ BY_FAMILY = {  # the default class; a family that is not here has none
     "xlm-roberta": "XLMRobertaTokenizer",
     "camembert": "CamembertTokenizer",
     "mpnet": "MPNetTokenizer",
+    "deberta-v2": "DebertaV2Tokenizer",
 }
 KINDS: dict[str, Kind] = {
     "BertTokenizer": "bert",
@@ -241,11 +243,12 @@ KINDS: dict[str, Kind] = {
     "CamembertTokenizer": "camembert",
     "MPNetTokenizer": "mpnet",
     "AlbertTokenizer": "albert",
+    "DebertaV2Tokenizer": "deberta-v2",
     **dict.fromkeys(GENERIC, "file"),
 }
 MADE = "AlbertTokenizer"  # of a vocabulary only: none of it rebuilds a tokenizer.json here
-SENTENCEPIECE = ("xlm-roberta", "camembert", "albert")  # kinds
-TYPED = ("BertTokenizer", "ElectraTokenizer")  # give token types by default
+SENTENCEPIECE = ("xlm-roberta", "camembert", "albert", "deberta-v2")  # kinds
+TYPED = ("BertTokenizer", "ElectraTokenizer", "DebertaV2Tokenizer")  # give token types by default
 
 
 def read_class(

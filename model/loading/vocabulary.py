@@ -63,13 +63,14 @@ def _choices(library: Library, said: Rules) -> list[str]:
     order = [name for name in dict.fromkeys((*OWN[said.kind], *MARKS)) if name in special]
     roles = {name.removesuffix("_token"): str(special[name]) for name in order}
     switches: dict[str, bool | None] = {}
-    if said.kind in ("bert", "mpnet", "albert"):
+    if said.kind in ("bert", "mpnet", "albert", "deberta-v2"):
         switches["do_lower_case"] = said.lower_case
     if said.kind in ("bert", "mpnet"):
         switches["tokenize_chinese_chars"] = said.chinese
         switches["strip_accents"] = said.strip_accents
     else:
         switches |= {"keep_accents": said.keep_accents} if said.kind == "albert" else {}
+        switches |= {"split_by_punct": said.split_marks} if said.kind == "deberta-v2" else {}
         switches["add_prefix_space"] = said.begins_with_space
         switches |= {"trim_offsets": said.trim_offsets} if said.kind == "roberta" else {}
     tokens = sorted(library.get_added_tokens_decoder().items())
@@ -112,6 +113,8 @@ def _unigram(paths: list[Path], said: Rules) -> Bare:
         before = [(text, 0.0) for text in ("<s>NOTUSED", pad, "</s>NOTUSED", unk)]
         pieces = [*before, ("<unk>NOTUSED", -100.0), *pieces[1:], (mask, 0.0)]
         unknown = next(i for i, (text, _) in enumerate(pieces) if text == unk)
+    if said.kind == "deberta-v2":
+        unknown = places[0] if places else 0  # text/rules.py looks for it by its name
     library = Library(Unigram(pieces, unk_id=unknown, byte_fallback=False))
     if model.charsmap:
         library.normalizer = normalizers.Precompiled(model.charsmap)
@@ -132,4 +135,5 @@ VOCABULARIES: dict[Kind, tuple[tuple[str, ...], Callable[[list[Path], Rules], Ba
     "xlm-roberta": SENTENCEPIECE,
     "camembert": SENTENCEPIECE,
     "albert": (("spiece.model",), _unigram),
+    "deberta-v2": (("spm.model",), _unigram),
 }

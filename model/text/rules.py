@@ -10,20 +10,23 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Library
 from tokenizers.normalizers import Precompiled
 
 from model.errors import CheckpointError
 from model.text.pieces import Side, state
 
-Kind = Literal["file", "bert", "mpnet", "roberta", "xlm-roberta", "camembert", "albert"]
+Kind = Literal[
+    "file", "bert", "mpnet", "roberta", "xlm-roberta", "camembert", "albert", "deberta-v2"
+]
 Mark = str | AddedToken  # a special token, or one and how it is found in texts
 Special = Mapping[str, Mark]  # the special tokens that a tokenizer has, by name
 
 MARKS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _BERT: tuple[Mark, ...] = ("[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]")
 _ROBERTA: tuple[Mark, ...] = ("<s>", "</s>", "<unk>", "</s>", "<pad>", "<s>", "<mask>")
+_DEBERTA: tuple[Mark, ...] = ("[CLS]", "[SEP]", "[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]")
 _ALBERT: tuple[Mark, ...] = ("[CLS]", "[SEP]", "<unk>", "[SEP]", "<pad>", "[CLS]", "[MASK]")
 OWN: dict[Kind, dict[str, Mark]] = {  # special tokens by default
     "file": {},
@@ -33,6 +36,7 @@ OWN: dict[Kind, dict[str, Mark]] = {  # special tokens by default
     "xlm-roberta": dict(zip(MARKS, _ROBERTA, strict=True)),
     "camembert": dict(zip(MARKS, _ROBERTA, strict=True)),
     "albert": dict(zip(MARKS, _ALBERT, strict=True)),
+    "deberta-v2": dict(zip(MARKS, _DEBERTA, strict=True)),
 }
 SPACE = "\u2581"  # how SentencePiece writes a space
 CAMEMBERT = ("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED")
@@ -43,6 +47,7 @@ READS: dict[Kind, type[models.Model]] = {  # the model that a tokenizer.json mus
     "xlm-roberta": models.Unigram,
     "camembert": models.Unigram,
     "albert": models.Unigram,
+    "deberta-v2": models.Unigram,
 }
 
 
@@ -54,6 +59,7 @@ class Rules:
         kind: whose steps it has; "file": those of tokenizer.json.
         lower_case, strip_accents, chinese: of BERT's normaliser; None: accents go with the case.
         keep_accents: of ALBERT's.
+        split_marks: whether DeBERTa's punctuation is split from words before anything else.
         prefix_space: whether a text begins as if behind a space; None: as its kind does by itself.
         trim_offsets: whether the space before a word is left out of its place.
         special: what is said of special tokens, by name; None where one is taken away.
@@ -70,6 +76,7 @@ class Rules:
     strip_accents: bool | None = None
     chinese: bool = True
     keep_accents: bool = False
+    split_marks: bool = False
     prefix_space: bool | None = None
     trim_offsets: bool = True
     special: Mapping[str, Mark | None] = field(default_factory=dict)
@@ -241,6 +248,29 @@ def _quotes_and_letters(rules: Rules) -> Iterator[normalizers.Normalizer]:
         yield normalizers.Lowercase()
 
 
+def _deberta(file: Library, rules: Rules, special: Special) -> Library:
+    vocabulary = [tuple(row) for row in json.loads(file.model.__getstate__())["vocab"]]
+    name = needed(special, "unk_token")
+    if (name, 0.0) not in vocabulary:
+        raise CheckpointError(f"unk_token {name!r} is not in the vocabulary of the tokenizer")
+    unknown = vocabulary.index((name, 0.0))
+    library = Library(models.Unigram(vocabulary, unknown, byte_fallback=False))
+    library.normalizer = normalizers.Sequence(
+        [
+            *([normalizers.Lowercase()] if rules.lower_case else []),
+            normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " "),
+            normalizers.NFC(),
+            normalizers.Strip(left=False, right=True),
+        ]
+    )
+    scheme = "always" if rules.begins_with_space else "first"
+    marks = [pre_tokenizers.Punctuation(behavior="isolated")] if rules.split_marks else []
+    spaces = pre_tokenizers.Metaspace(SPACE, scheme)
+    library.pre_tokenizer = pre_tokenizers.Sequence([*marks, spaces])
+    library.decoder = decoders.Metaspace(SPACE, scheme)
+    return library
+
+
 def steps(normalizer: Any) -> list[normalizers.Normalizer]:
     """Return the steps of a normaliser, which may be one, several or none."""
     if isinstance(normalizer, normalizers.Sequence):
@@ -336,6 +366,7 @@ MAKERS: dict[Kind, Callable[[Library, Rules, Special], Library]] = {
     "xlm-roberta": _unigram,
     "camembert": _unigram,
     "albert": _unigram,
+    "deberta-v2": _deberta,
 }
 FRAMES: dict[Kind, Callable[[Library, Rules, Special], None]] = {
     "file": _frame_of_file,
@@ -345,4 +376,5 @@ FRAMES: dict[Kind, Callable[[Library, Rules, Special], None]] = {
     "xlm-roberta": _frame_of_unigram,
     "camembert": _frame_of_unigram,
     "albert": _frame_of_albert,
+    "deberta-v2": _frame_of_bert,
 }

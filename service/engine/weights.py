@@ -28,6 +28,7 @@ FILES = (
     "merges.txt",
     "sentencepiece.bpe.model",
     "spiece.model",
+    "spm.model",
     "artifact.metadata",
     "model.safetensors",
     "model.safetensors.index.json",

@@ -50,13 +50,13 @@ def byte_level() -> Library:
     return library
 
 
-def unigram() -> Library:
+def unigram(special: list[str] = MARKED) -> Library:
     """One of SentencePiece, with other steps than its class makes."""
     library = Library(models.Unigram())
     library.normalizer = normalizers.NFKC()
     library.pre_tokenizer = pre_tokenizers.Metaspace()
     trainer = trainers.UnigramTrainer(
-        vocab_size=80, special_tokens=MARKED, unk_token="<unk>", show_progress=False
+        vocab_size=80, special_tokens=special, unk_token=special[3], show_progress=False
     )
     library.train_from_iterator(TEXTS, trainer)
     return library
@@ -67,6 +67,7 @@ KINDS: dict[str, Callable[[], Library]] = {
     "mpnet": lambda: wordpiece([*MARKED, "[UNK]"]),
     **dict.fromkeys(("roberta", "modernbert"), byte_level),
     **dict.fromkeys(("xlm-roberta", "camembert"), unigram),
+    "deberta-v2": lambda: unigram(["[PAD]", "[CLS]", "[SEP]", "[UNK]"]),
 }
 FRAMED = {"bert": ("[CLS]", "[SEP]"), "modernbert": ("<s>", "</s>")}
 
@@ -148,6 +149,9 @@ CASES: list[tuple[str, dict[str, Any] | None, dict[str, Any]]] = [
     ("xlm-roberta", {"add_prefix_space": False, "bos_token": "[X]", "cls_token": "the"}, {}),
     ("camembert", {"additional_special_tokens": ["[X]"], "unk_token": "<pad>"}, {}),
     ("camembert", {"extra_special_tokens": []}, {}),
+    ("deberta-v2", {"do_lower_case": True, "split_by_punct": True}, {}),
+    ("deberta-v2", {"add_prefix_space": False, "cls_token": "[X]", "sep_token": "the"}, {}),
+    ("deberta-v2", {"tokenizer_class": "DebertaV2TokenizerFast", "unk_token": "[UNK]"}, {}),
     ("mpnet", {"do_lower_case": False, "bos_token": "[X]", "sep_token": "<mask>"}, {}),
 ]
 

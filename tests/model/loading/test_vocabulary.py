@@ -123,6 +123,8 @@ def unigram(name: str, first: list[tuple[str, int]], **rule: Any) -> Callable[..
 
 FAIRSEQ = [("<unk>", 2), ("<s>", 3), ("</s>", 3)]
 OF_ALBERT = [("<pad>", 3), ("<unk>", 2), ("[CLS]", 3), ("[SEP]", 3), ("[MASK]", 4)]
+OF_DEBERTA = [("[PAD]", 3), ("[CLS]", 3), ("[SEP]", 3), ("[UNK]", 2)]
+DEBERTA = unigram("spm.model", OF_DEBERTA)
 XLM = unigram("sentencepiece.bpe.model", FAIRSEQ)
 OLD = {
     "special_tokens_map.json": {
@@ -190,6 +192,20 @@ CASES: dict[str, tuple[str, Callable[..., None], dict[str, Any], dict[str, Any]]
         {"mask_token": {**ENT, "content": "<mask>", "normalized": False}},
         {},
     ),
+    "deberta": ("deberta-v2", DEBERTA, {}, {}),
+    "deberta, in lower case": (
+        "deberta-v2",
+        DEBERTA,
+        {"do_lower_case": True, "tokenizer_class": "DebertaV2Tokenizer"},
+        {},
+    ),
+    "deberta, punctuation split": (
+        "deberta-v2",
+        DEBERTA,
+        {"split_by_punct": True, "add_prefix_space": False, "sp_model_kwargs": {}},
+        {},
+    ),
+    "deberta, older files": ("deberta-v2", DEBERTA, {"vocab_type": "spm"}, OLD),
     "albert's pieces in a bert": (
         "bert",
         unigram("spiece.model", OF_ALBERT),
