@@ -22,7 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from model.disentangled import EVERY, Distances
+from model.disentangled import EVERY, Distances, height
 from model.kernels import Affine, Kernels
 from model.packing import Group, Packed
 from model.positions import Rotation, hidden
@@ -198,7 +198,7 @@ class MultiHeadAttention:
     ) -> tuple[Tensor, Tensor]:
         """Attend in one group, (sequences, heads, tokens, head_dim); return its normaliser too."""
         if self.distances is not None:  # which add to each sequence's scores something of its own
-            singles = zip(q.split(1), k.split(1), v.split(1), strict=True)
+            singles = zip(*(torch.split(part, 1) for part in (q, k, v)), strict=True)
             each = [self._attend_in_tiles(*single, bias) for single in singles]
             mixed, normalisers = zip(*each, strict=True)
             return torch.cat(mixed), torch.cat(normalisers)
@@ -210,8 +210,9 @@ class MultiHeadAttention:
         self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Attend as `_attend`, some queries at a time; where distances add, to one sequence."""
-        tiles = []
-        for query, key in near(q.shape[2], self.window):
+        tiles, tokens = [], q.shape[2]
+        step = TILE if self.distances is None else height(tokens)
+        for query, key in near(tokens, self.window, step):
             mask = self.added(q[0], k[0], bias, query, key)
             if self.window is not None:
                 far = hidden(query, key, self.window, q)

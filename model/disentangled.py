@@ -18,6 +18,7 @@ from model.config import Relative
 from model.kernels import Affine
 
 EVERY = slice(None)
+CELLS = 512 * 512  # most scores of one head at a time
 
 
 def rows(relative: Relative, tokens: int) -> Tensor:
@@ -80,15 +81,35 @@ class Distances:
         # a row of this view is a token's distances to all keys, the last token's first
         views = self._rows.unfold(0, middle + 1, 1)[:, keys]
         place = middle - torch.arange(tokens, device=q.device)[queries]
-        index = views[place].sub_(first).expand(len(q), -1, -1)
+        index = views[place].sub_(first)  # (queries, keys)
         added = None
         if self.keys is not None:
             table = self.keys[heads, first : last + 1].to(q.dtype)
-            added = (q @ table.mT).gather(2, index)
+            line = torch.arange(len(index), device=q.device)[:, None]
+            added = _look_up(q @ table.mT, line * table.shape[1] + index)
         if self.queries is not None:
-            table = self.queries[heads, first : last + 1].to(q.dtype)
-            by_key = (table @ k[:, keys].mT).gather(1, index)
+            table, k = self.queries[heads, first : last + 1].to(q.dtype), k[:, keys]
+            column = torch.arange(k.shape[1], device=q.device)
+            by_key = _look_up(table @ k.mT, index * k.shape[1] + column)
             added = by_key if added is None else added.add_(by_key)
         if added is None:
             raise RuntimeError("distances without a term: this is a bug")
         return added
+
+
+def _look_up(products: Tensor, places: Tensor) -> Tensor:
+    """Return some cells of each head's products, (heads, queries, keys).
+
+    A gather along one axis takes two to three times as long.
+
+    Args:
+        products: (heads, rows, columns).
+        places: in rows * columns, (queries, keys).
+    """
+    chosen = products.flatten(1).index_select(1, places.flatten())
+    return chosen.view(len(products), *places.shape)
+
+
+def height(tokens: int) -> int:
+    """Return how many queries are taken at a time in a pass over a sequence of so many tokens."""
+    return max(1, min(tokens, CELLS // tokens))

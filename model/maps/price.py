@@ -28,6 +28,7 @@ CELL_FLOPS: Mapping[Form, int] = {
 }
 KEPT_FLOPS = 4000  # of a key that `top` keeps: it is put in order and looked up
 UNITS_FLOPS = 300  # of a cell, where tokens become words, are left out or are weighed by values
+TERM_FLOPS = 700  # of a cell, for each term that distance adds by content: it is looked up
 MASS_FLOPS = 700  # of a cell that is looked at once before, so that its row can be scaled up
 TILE_FLOPS = 20_000_000  # of a tile, and of a layer before its first: calls, some 120 us
 
@@ -89,17 +90,20 @@ def held(selection: Selection) -> int:
 
 def products(selection: Selection, config: EncoderConfig) -> int:
     """Count floating-point operations of matrix products: for scores, and a rollout's layers."""
-    walks = list(_walks(selection, config))
+    walks, tokens = list(_walks(selection, config)), selection.units.tokens
     scores = sum(walk.heads * (walk.cells + walk.before) for walk in walks)
+    scores += round(scores * config.relative.products(height(tokens), tokens))
     rolled = sum(walk.cells for walk in walks[1:]) if selection.form == "rollout" else 0
     return 2 * config.head_dim * scores + 2 * len(selection.units.axis) * rolled
 
 
 def work(selection: Selection, config: EncoderConfig) -> int:
     """Return how many operations of products take a core as long as `forms.show`."""
-    cell = CELL_FLOPS[selection.form] + (0 if _as_passed(selection) else UNITS_FLOPS)
+    terms = TERM_FLOPS * config.relative.terms
+    cell = CELL_FLOPS[selection.form] + (0 if _as_passed(selection) else UNITS_FLOPS) + terms
+    mass = MASS_FLOPS + terms
     extra = sum(
-        walk.heads * (cell * walk.cells + MASS_FLOPS * walk.before) + TILE_FLOPS * (1 + walk.tiles)
+        walk.heads * (cell * walk.cells + mass * walk.before) + TILE_FLOPS * (1 + walk.tiles)
         for walk in _walks(selection, config)
     )
     if selection.form == "top":

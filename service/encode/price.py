@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from model import disentangled
 from model.config import EncoderConfig
 from model.maps import price as maps
 from model.maps.forms import Selection
@@ -106,19 +107,19 @@ def flops(config: EncoderConfig, lengths: Sequence[int], selections: Sequence[Se
     Linears and attention of the forward pass, and of the attention that is shown the scores and a
     rollout's products; norms, activations and softmax are left out, as they usually are.
     """
-    width, windows = config.width, config.windows or (None,) * config.layers
+    windows = config.windows or (None,) * config.layers
     linear = 2 * _weights(config) * config.layers * sum(lengths)
-    cells = [_cells(length, window) for length in lengths for window in windows]
+    attended = sum(_attended(config, length, window) for length in lengths for window in windows)
     shown = sum(maps.products(one, config) for one in selections)
-    return linear + 4 * width * sum(cells) + shown
+    return linear + attended + shown
 
 
 def entered_flops(config: EncoderConfig, length: int, layer: int) -> int:
     """Count the floating-point operations of a pass that begins in a layer, before its W^O."""
     width, windows = config.width, config.windows or (None,) * config.layers
     weights = _weights(config) * (config.layers - layer) - 3 * width**2
-    cells = sum(_cells(length, window) for window in windows[layer + 1 :])
-    return 2 * weights * length + 4 * width * cells
+    attended = sum(_attended(config, length, window) for window in windows[layer + 1 :])
+    return 2 * weights * length + attended
 
 
 def copy_flops(config: EncoderConfig, copies: Sequence[Work]) -> int:
@@ -176,15 +177,30 @@ def cost(config: EncoderConfig, length: int, entered: int | None = None) -> floa
     Args:
         entered: the layer in which its pass begins; None: at the embeddings.
     """
-    whole = flops(config, [length], [])
+    whole, layers = flops(config, [length], []), config.layers
     own = whole if entered is None else entered_flops(config, length, entered)
-    return SHORT_TOKENS * own / flops(config, [SHORT_TOKENS], [])
+    layers -= 0 if entered is None else entered + 1
+    own += _looked_up(config, length, layers)
+    short = flops(config, [SHORT_TOKENS], []) + _looked_up(config, SHORT_TOKENS, config.layers)
+    return SHORT_TOKENS * own / short
 
 
 def explained_flops(config: EncoderConfig, length: int) -> float:
     """Return what takes a core as long as every step of one layer, from plain weights."""
     passed = flops(config, [max(length, SHORT_TOKENS)], []) / config.layers
     return EXPLAINED * passed + EXPLAINED_FLOPS * config.heads * length**2
+
+
+def _attended(config: EncoderConfig, length: int, window: int | None) -> int:
+    """Count the floating-point operations of one layer's attention over a sequence."""
+    # for scores, and of values
+    products = 2 + config.relative.products(disentangled.height(length), length)
+    return round(2 * config.width * products * _cells(length, window))
+
+
+def _looked_up(config: EncoderConfig, length: int, layers: int) -> int:
+    """Return what takes a core as long as looking up what distance adds by content."""
+    return maps.TERM_FLOPS * config.relative.terms * config.heads * length**2 * layers
 
 
 def _cells(length: int, window: int | None) -> int:

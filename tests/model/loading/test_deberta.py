@@ -10,9 +10,8 @@ from safetensors.torch import load_file, save_file
 from transformers.models.deberta_v2.modeling_deberta_v2 import build_relative_position
 
 from model import kernels
-from model.attention import TILE
 from model.config import Relative
-from model.disentangled import rows
+from model.disentangled import height, rows
 from model.errors import CheckpointError
 from model.loading import checkpoint, families
 from tests.model.loading.test_families import (
@@ -53,8 +52,9 @@ def test_every_form_of_the_scores_is_theirs(tmp_path: Path, form: dict[str, Any]
 
 
 def test_a_sequence_of_several_tiles_is_theirs(tmp_path: Path) -> None:
-    """One short of a tile, all of it, one more, and three of them; most distances share a row."""
-    lengths = (TILE - 1, TILE, TILE + 1, 3 * TILE + 5)
+    """All of a tile, one token more, and two tiles; most distances share a row."""
+    lengths = (512, 513, 700)
+    assert [height(n) < n for n in lengths] == [False, True, True]
     reference = theirs(FAMILY, max_position_embeddings=lengths[-1], position_buckets=64)
     ours = saved(reference, tmp_path)
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from model import kernels
-from model.config import TRANSFORMER_BASE
+from model.config import TRANSFORMER_BASE, Relative
 from model.maps import price as maps
 from model.maps.forms import Selection
 from model.maps.units import Units, divide
@@ -458,3 +459,20 @@ async def test_spans_count_in_what_a_sequence_costs() -> None:
 
     beside = 11 * SPAN_FLOPS / flops(TRANSFORMER_BASE, [64], [])
     assert of(work) == pytest.approx(64 * (1 + beside))
+
+
+async def test_scores_by_content_and_distance_are_priced() -> None:
+    """The longer the text the more, and most where a pass begins at its start; in maps too."""
+    plain = replace(TRANSFORMER_BASE, positions="learned")
+    relative = Relative(reach=256, furthest=512, by_query=True, by_key=True)
+    more = replace(plain, positions="relative", relative=relative)
+
+    ratios = [cost(more, n) / cost(plain, n) for n in (64, 128, 256, 512)]
+    assert ratios[0] == 1 and ratios == sorted(ratios) and ratios[-1] > 1.3
+    assert flops(more, [512], []) > flops(plain, [512], [])
+    whole = cost(more, 512)
+    entered = [cost(more, 512, layer) for layer in range(more.layers)]
+    assert [whole, *entered] == sorted([whole, *entered], reverse=True)
+    shown = Selection({0: (0, 1)}, divide(300))
+    assert maps.work(shown, more) > maps.work(shown, plain)
+    assert maps.products(shown, more) > 3 * maps.products(shown, plain)
