@@ -198,7 +198,7 @@ class MultiHeadAttention:
     ) -> tuple[Tensor, Tensor]:
         """Attend in one group, (sequences, heads, tokens, head_dim); return its normaliser too."""
         if self.distances is not None:  # which add to each sequence's scores something of its own
-            singles = zip(*(torch.split(part, 1) for part in (q, k, v)), strict=True)
+            singles = zip(torch.split(q, 1), torch.split(k, 1), torch.split(v, 1), strict=True)
             each = [self._attend_in_tiles(*single, bias) for single in singles]
             mixed, normalisers = zip(*each, strict=True)
             return torch.cat(mixed), torch.cat(normalisers)

@@ -131,6 +131,25 @@ def test_modernbert_classifies_the_mean_where_its_config_says_so(made: Made, bia
         torch.testing.assert_close(found["logits"], logits(reference, ids), rtol=0, atol=CLOSE)
 
 
+@pytest.mark.parametrize("activation", ["gelu", "tanh", "relu"])
+def test_a_deberta_that_ranks_has_its_poolers_activation(made: Made, activation: str) -> None:
+    """A reranker's one logit, under its sigmoid."""
+    choices = {"num_labels": 1, "pooler_hidden_act": activation}
+    reference, model = made("deberta-v2", KINDS[0], **choices)
+
+    assert model.tasks == ("encode", "classify", "rerank")
+    for ids, found in zip(drawn(), ours(model, drawn()), strict=True):
+        expected = logits(reference, ids)
+        torch.testing.assert_close(found["logits"], expected, rtol=0, atol=CLOSE)
+        torch.testing.assert_close(found["scores"], expected.sigmoid(), rtol=0, atol=CLOSE)
+
+
+def test_a_debertas_other_head_over_words_is_refused(made: Made) -> None:
+    """By its key; without a SpladePooling it is not read."""
+    with pytest.raises(CheckpointError, match="not supported: legacy False"):
+        made("deberta-v2", KINDS[2], legacy=False)
+
+
 @pytest.mark.parametrize("family", NAMES)
 def test_labels_of_tokens_are_transformers(made: Made, family: str) -> None:
     """The best label of every token, and its probability."""
