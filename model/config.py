@@ -17,6 +17,7 @@ Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 Mode = Literal["mean", "cls", "max", "last", "mean_sqrt_len", "weightedmean"]  # of pooling
 Task = Literal["encode", "classify", "rerank", "label_tokens", "sparse", "multi_vector"]
 Side = Literal["query", "document"]  # of a search, or of a late interaction
+LINEARS = ("project", "query", "key", "value", "output", "gate", "up", "down")
 _SIZES = ("vocabulary", "width", "layers", "heads", "feed_forward", "max_tokens", "embedding_width")
 
 
@@ -74,7 +75,8 @@ class EncoderConfig:
         embedding_norm: LayerNorm over the embeddings.
         pre_norm: normalise before each block and once at the end, rather than after each;
             the first block reads the embeddings as they are.
-        biases: of the linears.
+        biases: the linears that have one, of LINEARS; query, key and value are alike in this, as
+            gate and up are.
         norm_bias: of the LayerNorms.
         activation: in the feed-forward block.
         gated: feed-forward is down(activation(gate x) * up x).
@@ -103,7 +105,7 @@ class EncoderConfig:
     types: int = 0
     embedding_norm: bool = True
     pre_norm: bool = False
-    biases: bool = True
+    biases: tuple[str, ...] = LINEARS
     norm_bias: bool = True
     activation: Activation = "gelu"
     gated: bool = False
@@ -129,6 +131,8 @@ class EncoderConfig:
             count = len(getattr(self, name))
             if count not in (0, self.layers):
                 raise ValueError(f"{name} ({count}) must be one a layer ({self.layers})")
+        if unknown := set(self.biases) - set(LINEARS):
+            raise ValueError(f"biases of unknown linears: {sorted(unknown)}")
         if (self.positions == "rotary") != bool(self.ropes):
             raise ValueError("rotary positions and ropes go together")
 

@@ -32,6 +32,7 @@ def expected(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
     if config.relative.terms:
         shapes["relative.weight"] = (2 * config.relative.reach, width)
     linears: dict[str, tuple[int, int]] = {}
+    linears |= {"project": (width, narrow)} if narrow != width else {}
     norms = {"norm": narrow} if config.embedding_norm else {}
     norms |= {"relative_norm": width} if config.relative.norm else {}
     norms |= {"final_norm": width} if config.pre_norm else {}
@@ -45,9 +46,7 @@ def expected(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
         if i or not config.pre_norm:
             norms |= {f"layers.{i}.attention_norm": width}
     shapes |= {f"{name}.weight": shape for name, shape in linears.items()}
-    shapes |= {f"{name}.bias": shape[:1] for name, shape in linears.items() if config.biases}
-    if narrow != width:  # ELECTRA's projection has a bias whatever the layers have
-        shapes |= {"project.weight": (width, narrow), "project.bias": (width,)}
+    shapes |= {f"{name}.bias": (s[0],) for name, s in linears.items() if _biased(config, name)}
     shapes |= {f"{name}.weight": (size,) for name, size in norms.items()}
     return shapes | {f"{name}.bias": (size,) for name, size in norms.items() if config.norm_bias}
 
@@ -73,7 +72,7 @@ class _Source:
 
     def linear(self, *names: str) -> Affine:
         """Return one linear made of the rows of several."""
-        bias = self._rows(names, "bias") if self.config.biases else None
+        bias = self._rows(names, "bias") if _biased(self.config, names[0]) else None
         return self._rows(names, "weight"), bias
 
     def norm(self, name: str) -> Affine:
@@ -83,6 +82,11 @@ class _Source:
     def _rows(self, names: Iterable[str], kind: str) -> Tensor:
         rows = torch.cat([self.weights(f"{name}.{kind}") for name in names])
         return rows.to(self.device, self.dtype)
+
+
+def _biased(config: EncoderConfig, name: str) -> bool:
+    """Tell whether a linear, by our name for it, has a bias."""
+    return name.rpartition(".")[2] in config.biases
 
 
 def build(

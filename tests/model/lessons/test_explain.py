@@ -37,7 +37,7 @@ ROTARY = replace(
     BERT,
     positions="rotary",
     ropes=tuple(Rope(theta=theta) for theta in (9.0, 99.0, 99.0)),
-    biases=False,
+    biases=(),
     gated=True,
     activation="silu",
 )
