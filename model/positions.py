@@ -5,8 +5,9 @@
 
 Sources: Vaswani et al. 2017, section 3.5 (sinusoids); Raffel et al. 2020, T5, section 2.1 (buckets
 of distance, as MPNet has them); Su et al. 2021, "RoFormer"; Chen et al. 2023, "Positional
-Interpolation" (linear); Peng et al. 2023, "YaRN". The rates are transformers' own, operation for
-operation: the last bit of one is worth 5e-4 radians at position 8191.
+Interpolation" (linear); Peng et al. 2023, "YaRN"; Su 2023, https://kexue.fm/archives/9706 (NTK).
+The rates are transformers' own, NTK's those of GTE's code, operation for operation: the last bit of
+one is worth 5e-4 radians at position 8191.
 """
 
 import math
@@ -86,6 +87,21 @@ class Linear(Rope):
     def rates(self, head_dim: int) -> Tensor:
         """Return rates as Rope.rates does."""
         return 1.0 / self.bases(head_dim) / self.factor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ntk(Rope):
+    """The slowest pair of channels divided by a factor, the faster ones by less.
+
+    rate(c) = (theta factor)^(-2c / head_dim) / factor^(2 / head_dim)
+    """
+
+    factor: float
+
+    def rates(self, head_dim: int) -> Tensor:
+        """Return rates as Rope.rates does."""
+        bases = Rope(theta=self.theta * self.factor).bases(head_dim)
+        return (1.0 / bases).div(self.factor ** (2 / head_dim))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

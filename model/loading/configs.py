@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from model.config import Activation, EncoderConfig
+from model.config import LINEARS, Activation, EncoderConfig
 from model.errors import CheckpointError
 from model.loading.files import differences
-from model.positions import Linear, Llama3, Proportional, Rope, Yarn
+from model.positions import Linear, Llama3, Ntk, Proportional, Rope, Yarn
 
 Config = Mapping[str, Any]  # what a config.json holds
 
@@ -41,7 +41,9 @@ PAD_OF_MPNET = 1  # likewise
 EVERYWHERE, LOCAL = "full_attention", "sliding_attention"  # ModernBERT's kinds of layer
 LOCAL_EVERY = 3  # of ModernBERT's layers, every third one looks everywhere
 THETA_EVERYWHERE, THETA_LOCAL = 160_000.0, 10_000.0  # ModernBERT's, where its config is silent
-THETA_OF_NOMIC = 1000.0
+THETA_OF_NOMIC, THETA_OF_GTE = 1000.0, 160_000.0
+GTE_OF_HUB = "new"  # model_type of GTE's own code, which transformers' "gte" does not read
+OF_NTK = {"type", "factor"}
 EMBEDDING_OF_ELECTRA = 128  # ELECTRA's, likewise
 MOST = sys.float_info.max
 # what every kind of rotary angles may hold, and what else each kind reads
@@ -148,7 +150,7 @@ def nomic(config: Config) -> EncoderConfig:
         **({"hidden_act": "silu"} if hub else {}),  # its code reads only activation_function
     )
     sizes = _sizes(config, **(KEYS_OF_NOMIC_HUB if hub else {}))
-    rope = _nomic_hub_rope(config) if hub else _nomic_rope(config)
+    rope = _nomic_hub_rope(config) if hub else _single_rope(config, THETA_OF_NOMIC)
     return EncoderConfig(
         **sizes,
         embedding_width=sizes["width"],
@@ -158,6 +160,28 @@ def nomic(config: Config) -> EncoderConfig:
         activation=_activation(config, "hidden_act", "silu"),
         gated=True,
         ropes=(rope,) * sizes["layers"],
+    )
+
+
+def gte(config: Config) -> EncoderConfig:
+    """Read GTE, in transformers' spelling ("gte") or the hub's ("new"): gates without biases."""
+    _only(
+        config,
+        position_embedding_type="rope",
+        layer_norm_type="layer_norm",
+        logn_attention_scale=False,
+        pack_qkv=True,
+    )
+    sizes = _sizes(config)
+    return EncoderConfig(
+        **sizes,
+        embedding_width=sizes["width"],
+        positions="rotary",
+        types=config["type_vocab_size"],
+        biases=tuple(name for name in LINEARS if name not in ("gate", "up")),
+        activation=_activation(config, "hidden_act"),
+        gated=True,
+        ropes=(_gte_rope(config),) * sizes["layers"],
     )
 
 
@@ -218,10 +242,24 @@ def _nomic_hub_rope(config: Config) -> Rope:
     return Rope(theta=_number(config, "rotary_emb_base", above=1))
 
 
-def _nomic_rope(config: Config) -> Rope:
-    """Read NomicBERT's rotary angles in transformers' spelling: the older name wins."""
+def _single_rope(config: Config, theta: float) -> Rope:
+    """Read the rotary angles of all layers in transformers' spelling: the older name wins."""
     stated = _stated(config, "rope_scaling") or _stated(config, "rope_parameters") or {}
-    return _rope(config, stated, config.get("rope_theta", THETA_OF_NOMIC))
+    return _rope(config, stated, config.get("rope_theta", theta))
+
+
+def _gte_rope(config: Config) -> Rope:
+    """Read GTE's rotary angles; "ntk" is its own code's, which transformers does not know."""
+    stated = _stated(config, "rope_scaling") or {}
+    if stated.get("type") == "ntk":
+        _only(config, rope_parameters=None)
+        _only(stated, **dict.fromkeys(stated.keys() - OF_NTK))
+        theta = _number(config, "rope_theta", above=1)
+        return Ntk(theta=theta, factor=_number(stated, "factor", above=1))
+    if config["model_type"] == GTE_OF_HUB:
+        _only(config, rope_parameters=None, rope_scaling=None)
+        return Rope(theta=_number(config, "rope_theta", above=1))
+    return _single_rope(config, THETA_OF_GTE)
 
 
 def _modernbert_ropes(config: Config) -> dict[str, Rope]:

@@ -85,6 +85,16 @@ NOMIC = {
     "layers.{i}.down": "layers.{i}.mlp.down_proj",
     "layers.{i}.feed_forward_norm": "layers.{i}.post_mlp_layernorm",
 }
+GTE_HUB = {
+    **_TABLES,
+    "layers.{i}.qkv": "encoder.layer.{i}.attention.qkv_proj",
+    "layers.{i}.output": "encoder.layer.{i}.attention.o_proj",
+    "layers.{i}.attention_norm": "encoder.layer.{i}.attn_ln",
+    "layers.{i}.up_gate": "encoder.layer.{i}.mlp.up_gate_proj",
+    "layers.{i}.down": "encoder.layer.{i}.mlp.down_proj",
+    "layers.{i}.feed_forward_norm": "encoder.layer.{i}.mlp_ln",
+}
+GTE = NOMIC
 MODERNBERT = {
     "word": "embeddings.tok_embeddings",
     "norm": "embeddings.norm",
@@ -124,6 +134,8 @@ FAMILIES = {
     "mpnet": Family(configs.mpnet, (MPNET,), ("mpnet.",)),
     "deberta-v2": Family(deberta.read, (DEBERTA,), ("deberta.",), ("embeddings.position_",)),
     "nomic_bert": Family(configs.nomic, (NOMIC_HUB, NOMIC), ("nomic_bert.", "bert.")),
+    # the hub's name, of Alibaba-NLP/new-impl, and transformers'
+    **dict.fromkeys(("new", "gte"), Family(configs.gte, (GTE_HUB, GTE), ("new.", "gte."))),
     "modernbert": Family(configs.modernbert, (MODERNBERT,), ("model.",)),
 }
 

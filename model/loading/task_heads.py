@@ -11,7 +11,7 @@ a family has it and how it computes.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,7 @@ class Recipe:
 
 WORDS = "word_embeddings.weight", "tok_embeddings.weight"  # the look-up's table, by families
 BERTS = ("bert", "electra", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet")
+GTES = ("gte", "new")
 ROBERTAS = ("roberta", "xlm-roberta", "camembert", "mpnet")
 MODERNBERT = Recipe(
     "classifier",
@@ -79,7 +80,7 @@ MODERNBERT = Recipe(
     },
 )
 CLASSIFIERS = {
-    "bert": Recipe("classifier", dense="pooler.dense", activation="tanh"),
+    **dict.fromkeys(("bert", *GTES), Recipe("classifier", dense="pooler.dense", activation="tanh")),
     "electra": Recipe("classifier.out_proj", dense="classifier.dense"),
     "distilbert": Recipe("classifier", dense="pre_classifier", activation="relu"),
     "deberta-v2": Recipe("classifier", dense="pooler.dense", key="pooler_hidden_act"),
@@ -87,7 +88,9 @@ CLASSIFIERS = {
 } | dict.fromkeys(
     ROBERTAS, Recipe("classifier.out_proj", dense="classifier.dense", activation="tanh")
 )
-TAGGERS = {"modernbert": MODERNBERT} | dict.fromkeys((*BERTS, "deberta-v2"), Recipe("classifier"))
+TAGGERS = {"modernbert": MODERNBERT} | dict.fromkeys(
+    (*BERTS, *GTES, "deberta-v2"), Recipe("classifier")
+)
 OF_BERT = Recipe(
     "cls.predictions.decoder",
     "cls.predictions.bias",
@@ -95,7 +98,10 @@ OF_BERT = Recipe(
     norm="cls.predictions.transform.LayerNorm",
     key="hidden_act",
 )
+OF_GTE = Recipe("lm_head.decoder", dense="lm_head.dense", norm="lm_head.layer_norm")
 VOCABULARIES = {
+    "gte": OF_GTE,
+    "new": replace(OF_GTE, key="hidden_act"),
     "bert": OF_BERT,
     "deberta-v2": OF_BERT,
     "electra": Recipe(

@@ -32,6 +32,9 @@ SPARE = (
 )
 SPARE_ENDS = ("inv_freq", "original_inv_freq")
 OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}  # LayerNorm's, in files made before 2019
+OLD_BEGINNINGS = {"lm_head.norm.": "lm_head.layer_norm."}  # GTE's, in the hub's spelling
+# what a checkpoint may store as one, and its parts in their order
+FUSED = {"qkv": ("query", "key", "value"), "gate_up": ("gate", "up"), "up_gate": ("up", "gate")}
 
 Shape = tuple[int, ...]
 
@@ -132,8 +135,6 @@ Places = dict[str, tuple[str, tuple[int, int] | None]]
 
 def _places(shapes: Iterable[str], names: Names) -> Places:
     """Tell where each tensor the encoder needs stands in a checkpoint of this layout."""
-    fused = {"query": ("qkv", 0, 3), "key": ("qkv", 1, 3), "value": ("qkv", 2, 3)}
-    fused |= {"gate": ("gate_up", 0, 2), "up": ("gate_up", 1, 2)}
     places: Places = {}
     for ours in shapes:
         base, _, kind = ours.rpartition(".")
@@ -143,9 +144,10 @@ def _places(shapes: Iterable[str], names: Names) -> Places:
         if key in names:
             places[ours] = (f"{names[key].format(i=layer)}.{kind}", None)
             continue
-        whole, part, parts = fused[short]
-        name = names[f"layers.{{i}}.{whole}"].format(i=layer)
-        places[ours] = (f"{name}.{kind}", (part, parts))
+        for whole, parts in FUSED.items():
+            if short in parts and f"layers.{{i}}.{whole}" in names:
+                name = names[f"layers.{{i}}.{whole}"].format(i=layer)
+                places[ours] = (f"{name}.{kind}", (parts.index(short), len(parts)))
     return places
 
 
@@ -161,6 +163,8 @@ def _plain(name: str, prefixes: tuple[str, ...]) -> str:
     """Return a tensor's name without the prefix of a task head's model, in today's spelling."""
     for prefix in prefixes:
         name = name.removeprefix(prefix)
+    for old, new in OLD_BEGINNINGS.items():
+        name = new + name.removeprefix(old) if name.startswith(old) else name
     for old, new in OLD_NAMES.items():
         name = name.removesuffix(old) + new if name.endswith(old) else name
     return name

@@ -232,6 +232,8 @@ BY_FAMILY = {  # the default class; a family that is not here has none
     "camembert": "CamembertTokenizer",
     "mpnet": "MPNetTokenizer",
     "deberta-v2": "DebertaV2Tokenizer",
+    "gte": "XLMRobertaTokenizer",
+    "new": "XLMRobertaTokenizer",
 }
 KINDS: dict[str, Kind] = {
     "BertTokenizer": "bert",

@@ -24,11 +24,12 @@ LAYERS, HEADS, HEAD = 4, 3, 16
 OUTPUTS = {
     "distilbert": "transformer.layer.{}.attention.out_lin",
     "mpnet": "encoder.layer.{}.attention.attn.o",
+    "gte": "layers.{}.self_attn.o_proj",
     "modernbert": "layers.{}.attn.Wo",
 }
 BERTS = "encoder.layer.{}.attention.output.dense"
 LOOPED = ("deberta-v2",)  # which the compiled operator does not compute
-SOME = ("bert", "roberta", "distilbert", "mpnet", "modernbert", "electra", *LOOPED)
+SOME = ("bert", "roberta", "distilbert", "mpnet", "gte", "modernbert", "electra", *LOOPED)
 Edit = Callable[[Tensor], object]  # of one layer's mixed values, (tokens, width)
 
 

@@ -1,7 +1,6 @@
 """Every family over HTTP, from a folder that transformers saved: what transformers computes.
 
-Some families answer from a replica in this process; `prove` starts `headlight serve` on each of
-the ten.
+Some families answer from a replica in this process; `prove` starts `headlight serve` on every one.
 """
 
 import base64
@@ -188,6 +187,12 @@ FAMILIES = {
         "pieces of words",
         BERT,
         sizes(3, 5, 6, 47, 97, hidden_act="relu", layer_norm_eps=3e-6, type_vocab_size=7),
+    ),
+    "gte": Family(
+        "Gte",
+        "pieces of sentences",
+        ROBERTA_OF_TWO_TYPES,
+        sizes(3, 5, 10, 49, 103, hidden_act="gelu", layer_norm_eps=3e-6, type_vocab_size=2),
     ),
     "modernbert": Family(
         "ModernBert",

@@ -53,6 +53,7 @@ KINDS = {
         relative=Relative(reach=8, furthest=29, by_query=True, by_key=True, norm=True),
     ),
     "nomic_bert": ROTARY,
+    "gte": replace(ROTARY, biases=("query", "key", "value", "output", "down"), activation="gelu"),
     "modernbert": replace(
         ROTARY,
         pre_norm=True,

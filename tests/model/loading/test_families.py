@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from model import kernels
 from model.attention import TILE
-from model.config import EncoderConfig
+from model.config import LINEARS, EncoderConfig
 from model.errors import CheckpointError
 from model.loading import checkpoint, configs, families
 from model.loading.checkpoint import Model
@@ -90,6 +90,7 @@ FAMILIES = {
     ),
     "deberta-v2": Made("DebertaV2Config", "DebertaV2Model", DEBERTA),
     "nomic_bert": Made("NomicBertConfig", "NomicBertModel", BERT),
+    "gte": Made("GteConfig", "GteModel", BERT),
     "modernbert": Made(
         "ModernBertConfig",
         "ModernBertModel",
@@ -375,6 +376,7 @@ def special(config: EncoderConfig) -> str:
         "pre-norm": config.pre_norm,
         f"gated feed-forward ({config.activation})": config.gated,
         "no biases": not config.biases,
+        "no biases of gate and up": {"gate", "up"} == {*LINEARS} - {*config.biases},
     }
     return ", ".join(fact for fact, holds in facts.items() if holds) or "the reference"
 
@@ -405,8 +407,9 @@ def write_page() -> None:
         kinds = [cell.values[1:] for cell in cells() if cell.values[0] == family]
         furthest_ = max(furthest(model, ours, family, kind, length) for kind, length in kinds)
         rows.append(f"{row(family, ours)} {furthest_:.1e} |")
-    head = PAGE.read_text("utf-8").split("\n| family |")[0].rstrip()
-    PAGE.write_text(head + "\n\n" + "\n".join(rows) + "\n", "utf-8")
+    page = PAGE.read_text("utf-8")
+    start = page.index(rows[0])
+    PAGE.write_text(page[:start] + "\n".join(rows) + page[page.index("\n\n", start) :], "utf-8")
 
 
 if __name__ == "__main__":

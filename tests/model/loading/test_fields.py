@@ -75,6 +75,12 @@ READ: dict[str, Keys] = {
         "rope_scaling": ROTARY_BASE,
         "rope_theta": 77.0,
     },
+    "gte": {
+        **OF_BERT,
+        "rope_parameters": ROTARY_BASE,
+        "rope_scaling": ROTARY_BASE,
+        "rope_theta": 77.0,
+    },
     "modernbert": {
         **SIZES,
         "hidden_activation": "relu",
@@ -116,7 +122,7 @@ REFUSED: dict[str, Keys] = {
         "embedding_size": 24,
         "pooler_hidden_size": 24,
     },
-    "nomic_bert": {"head_dim": 8, "partial_rotary_factor": 0.5},
+    **dict.fromkeys(("nomic_bert", "gte"), {"head_dim": 8, "partial_rotary_factor": 0.5}),
     "modernbert": {
         "head_dim": 8,
         "partial_rotary_factor": 0.5,
@@ -132,6 +138,12 @@ REFUSED_BESIDE: dict[str, Keys] = {
         ("bert", "roberta", "xlm-roberta", "camembert", "mpnet"), {"embedding_size": 24}
     ),
     "electra": {"position_embedding_type": "relative_key"},
+    "gte": {
+        "layer_norm_type": "rms_norm",
+        "logn_attention_scale": True,
+        "pack_qkv": False,
+        "position_embedding_type": "absolute",
+    },
 }
 IDLE: Keys = {  # in every family, but where it is read or refused
     "transformers_version": "4.0.0",
@@ -187,7 +199,7 @@ IDLE_OF: dict[str, Keys] = {
         "conv_groups": 3,  # of the convolution, which there is none of here
         "conv_act": "relu",
     },
-    "nomic_bert": DROPPED,
+    **dict.fromkeys(("nomic_bert", "gte"), DROPPED),
     "modernbert": {
         "attention_dropout": 0.9,
         "embedding_dropout": 0.9,

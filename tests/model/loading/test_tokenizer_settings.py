@@ -66,7 +66,7 @@ KINDS: dict[str, Callable[[], Library]] = {
     **dict.fromkeys(("bert", "electra", "distilbert", "nomic_bert"), wordpiece),
     "mpnet": lambda: wordpiece([*MARKED, "[UNK]"]),
     **dict.fromkeys(("roberta", "modernbert"), byte_level),
-    **dict.fromkeys(("xlm-roberta", "camembert"), unigram),
+    **dict.fromkeys(("xlm-roberta", "camembert", "gte"), unigram),
     "deberta-v2": lambda: unigram(["[PAD]", "[CLS]", "[SEP]", "[UNK]"]),
 }
 FRAMED = {"bert": ("[CLS]", "[SEP]"), "modernbert": ("<s>", "</s>")}

@@ -185,6 +185,10 @@ CASES: dict[str, tuple[str, Callable[..., None], dict[str, Any], dict[str, Any]]
     "xlm-roberta, older files": ("xlm-roberta", XLM, {"cls_token": "<s>"}, MAP),
     "xlm-roberta, none": ("xlm-roberta", XLM, {"additional_special_tokens": []}, {}),
     "xlm-roberta, an id of another": ("xlm-roberta", XLM, {}, TAKEN),
+    "gte": ("gte", XLM, {}, {}),
+    "gte, of English": ("gte", wordpiece, {"tokenizer_class": "BertTokenizer"}, {}),
+    "new": ("new", XLM, {"tokenizer_class": "XLMRobertaTokenizerFast"}, {}),
+    "new, of English": ("new", wordpiece, {"tokenizer_class": "BertTokenizer"}, {}),
     "camembert": ("camembert", XLM, {}, {}),
     "camembert, a mask": (
         "camembert",

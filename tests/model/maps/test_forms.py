@@ -63,6 +63,7 @@ RANDOM = {
     "roberta": ("RobertaConfig", "RobertaModel", {"type_vocab_size": 1}),
     "mpnet": ("MPNetConfig", "MPNetModel", {}),
     "deberta-v2": ("DebertaV2Config", "DebertaV2Model", DEBERTA),
+    "gte": ("GteConfig", "GteModel", {}),
     "modernbert": ("ModernBertConfig", "ModernBertModel", MODERN),
 }
 MODELS = ["MiniLM", *RANDOM]
@@ -185,6 +186,7 @@ FAST = [
     ("roberta", *SCALED),
     ("mpnet", *TOKENS),
     ("deberta-v2", *SCALED),
+    ("gte", *SCALED),
 ]
 EVERY = [(name, *how) for name in MODELS for how in (TOKENS, WORDS, DROPPED, SCALED)]
 CELLS = [

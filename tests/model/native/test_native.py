@@ -55,6 +55,9 @@ FAMILIES = {
     "distances": replace(BERT, buckets=32, types=0),
     "sinusoids": replace(BERT, positions="sinusoidal", embedding_norm=False, types=0),
     "post-norm, gated, rotary": replace(BERT, **ROTARY, gated=True, biases=()),
+    "post-norm, gates without biases": replace(
+        BERT, **ROTARY, gated=True, biases=("query", "key", "value", "output", "down")
+    ),
     "pre-norm": replace(BERT, pre_norm=True),
     "pre-norm, gated, rotary, windows": replace(
         BERT,

@@ -69,6 +69,7 @@ FAMILIES = {
         relative=Relative(reach=8, furthest=64, by_query=True, by_key=True, norm=True),
     ),
     "nomic": replace(BERT, **ROTARY, gated=True, biases=(), activation="silu"),
+    "gte": replace(BERT, **ROTARY, gated=True, biases=("query", "key", "value", "output", "down")),
     "modernbert": replace(
         BERT,
         **ROTARY,
