@@ -72,6 +72,7 @@ class EncoderConfig:
         position_offset: row of the learned table that the first token reads.
         pad: token id that gets the row before the first and does not advance the others.
         types: rows of the token-type (segment) table; 0 is none.
+        kinds: rows of ERNIE's table of pretraining tasks, whose first every token gets; 0 is none.
         embedding_norm: LayerNorm over the embeddings.
         pre_norm: normalise before each block and once at the end, rather than after each;
             the first block reads the embeddings as they are.
@@ -103,6 +104,7 @@ class EncoderConfig:
     position_offset: int = 0
     pad: int | None = None
     types: int = 0
+    kinds: int = 0
     embedding_norm: bool = True
     pre_norm: bool = False
     biases: tuple[str, ...] = LINEARS
@@ -119,7 +121,7 @@ class EncoderConfig:
             size = getattr(self, name)
             if type(size) is not int or size < 1:
                 raise ValueError(f"{name} must be a positive whole number, not {size!r}")
-        for name in ("types", "buckets"):
+        for name in ("types", "kinds", "buckets"):
             size = getattr(self, name)
             if type(size) is not int or size < 0:
                 raise ValueError(f"{name} must be a whole number, not {size!r}")

@@ -27,6 +27,8 @@ def expected(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
         shapes["position.weight"] = (config.max_tokens + config.position_offset, narrow)
     if config.types:
         shapes["types.weight"] = (config.types, narrow)
+    if config.kinds:
+        shapes["kinds.weight"] = (config.kinds, narrow)
     if config.buckets:
         shapes["distances.weight"] = (config.buckets, config.heads)
     if config.relative.terms:
@@ -121,6 +123,8 @@ def build(
 def _embeddings(source: _Source, kernels: Kernels) -> Embeddings:
     config, word = source.config, source.tensor("word.weight")
     position = source.tensor("position.weight") if config.positions == "learned" else None
+    if config.kinds and position is not None:  # one row for every token, whatever its place
+        position += source.tensor("kinds.weight")[0]
     if config.positions == "sinusoidal":
         position = sinusoids(config.max_tokens, config.width).to(word)
     narrow = config.embedding_width != config.width

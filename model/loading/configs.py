@@ -102,6 +102,12 @@ def electra(config: Config) -> EncoderConfig:
     )
 
 
+def ernie(config: Config) -> EncoderConfig:
+    """Read ERNIE: BERT with a table of pretraining tasks, of which texts have the first."""
+    kinds = config["task_type_vocab_size"] if config.get("use_task_id", False) else 0
+    return replace(bert(config), kinds=kinds)
+
+
 def roberta(config: Config) -> EncoderConfig:
     """Read RoBERTa: BERT whose positions begin after the padding token's row."""
     return _behind_pad(bert(config), config["pad_token_id"])

@@ -31,6 +31,7 @@ BERT = {
     "layers.{i}.down": "encoder.layer.{i}.output.dense",
     "layers.{i}.feed_forward_norm": "encoder.layer.{i}.output.LayerNorm",
 }
+ERNIE = {**BERT, "kinds": "embeddings.task_type_embeddings"}
 ELECTRA = {**BERT, "project": "embeddings_project"}
 DISTILBERT = {
     **_TABLES,
@@ -126,6 +127,7 @@ class Family:
 
 FAMILIES = {
     "bert": Family(configs.bert, (BERT,), ("bert.",)),
+    "ernie": Family(configs.ernie, (ERNIE,), ("ernie.",)),
     "electra": Family(configs.electra, (ELECTRA,), ("electra.",)),
     "roberta": Family(configs.roberta, (BERT,), ("roberta.",)),
     "xlm-roberta": Family(configs.roberta, (BERT,), ("roberta.",)),

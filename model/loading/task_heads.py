@@ -65,7 +65,7 @@ class Recipe:
 
 
 WORDS = "word_embeddings.weight", "tok_embeddings.weight"  # the look-up's table, by families
-BERTS = ("bert", "electra", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet")
+BERTS = ("bert", "ernie", "electra", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet")
 GTES = ("gte", "new")
 ROBERTAS = ("roberta", "xlm-roberta", "camembert", "mpnet")
 MODERNBERT = Recipe(
@@ -80,7 +80,9 @@ MODERNBERT = Recipe(
     },
 )
 CLASSIFIERS = {
-    **dict.fromkeys(("bert", *GTES), Recipe("classifier", dense="pooler.dense", activation="tanh")),
+    **dict.fromkeys(
+        ("bert", "ernie", *GTES), Recipe("classifier", dense="pooler.dense", activation="tanh")
+    ),
     "electra": Recipe("classifier.out_proj", dense="classifier.dense"),
     "distilbert": Recipe("classifier", dense="pre_classifier", activation="relu"),
     "deberta-v2": Recipe("classifier", dense="pooler.dense", key="pooler_hidden_act"),
@@ -102,8 +104,7 @@ OF_GTE = Recipe("lm_head.decoder", dense="lm_head.dense", norm="lm_head.layer_no
 VOCABULARIES = {
     "gte": OF_GTE,
     "new": replace(OF_GTE, key="hidden_act"),
-    "bert": OF_BERT,
-    "deberta-v2": OF_BERT,
+    **dict.fromkeys(("bert", "ernie", "deberta-v2"), OF_BERT),
     "electra": Recipe(
         "generator_lm_head",
         dense="generator_predictions.dense",

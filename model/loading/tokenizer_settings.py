@@ -224,6 +224,7 @@ GENERIC = (
 )
 BY_FAMILY = {  # the default class; a family that is not here has none
     "bert": "BertTokenizer",
+    "ernie": "BertTokenizer",
     "electra": "BertTokenizer",
     "distilbert": "BertTokenizer",
     "nomic_bert": "BertTokenizer",

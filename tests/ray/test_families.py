@@ -115,6 +115,18 @@ FAMILIES = {
         BERT,
         sizes(3, 5, 7, 53, 61, hidden_act="relu", layer_norm_eps=3e-6, type_vocab_size=6),
     ),
+    "ernie": Family(
+        "Ernie",
+        "pieces of words",
+        BERT,
+        sizes(
+            *(3, 5, 11, 43, 59),
+            hidden_act="relu",
+            layer_norm_eps=7e-6,
+            type_vocab_size=4,
+            use_task_id=True,
+        ),
+    ),
     "electra": Family(
         "Electra",
         "pieces of words",

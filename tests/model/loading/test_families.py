@@ -66,6 +66,7 @@ class Made:
 
 FAMILIES = {
     "bert": Made("BertConfig", "BertModel", BERT),
+    "ernie": Made("ErnieConfig", "ErnieModel", {**BERT, "use_task_id": True}),
     "electra": Made("ElectraConfig", "ElectraModel", {**BERT, "embedding_size": 24}),
     "roberta": Made("RobertaConfig", "RobertaModel", ROBERTA),
     "xlm-roberta": Made("XLMRobertaConfig", "XLMRobertaModel", ROBERTA),
@@ -367,6 +368,7 @@ def special(config: EncoderConfig) -> str:
     facts = {
         "positions from the padding id on": config.pad is not None,
         "no token types": not config.types,
+        "the first of several task types": bool(config.kinds),
         "embedding projection": config.embedding_width != config.width,
         f"{config.buckets} learned biases of distance": bool(config.buckets),
         "scores by content and distance": bool(config.relative.terms),

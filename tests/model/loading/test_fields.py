@@ -43,6 +43,7 @@ OF_BERT: Keys = {**SIZES, "hidden_act": "relu", "layer_norm_eps": 0.1, "type_voc
 OF_ROBERTA: Keys = {**OF_BERT, "pad_token_id": 2}
 READ: dict[str, Keys] = {
     "bert": OF_BERT,
+    "ernie": {**OF_BERT, "use_task_id": False, "task_type_vocab_size": 4},
     "electra": {**OF_BERT, "embedding_size": 12},
     "roberta": OF_ROBERTA,
     "xlm-roberta": OF_ROBERTA,
@@ -112,7 +113,7 @@ OF_ITS_HEADS = {
 LAYERS_OF_THEIR_OWN: Keys = {"per_layer_config": {"1": {"num_attention_heads": 1}}}
 DECODER: Keys = {"is_decoder": True, "add_cross_attention": True}
 REFUSED: dict[str, Keys] = {
-    **dict.fromkeys(("bert", "electra", "roberta", "xlm-roberta", "camembert"), DECODER),
+    **dict.fromkeys(("bert", "ernie", "electra", "roberta", "xlm-roberta", "camembert"), DECODER),
     "distilbert": {"hidden_size": 96, "num_attention_heads": 2, "num_hidden_layers": 3},
     "mpnet": {},
     "deberta-v2": {
@@ -135,7 +136,7 @@ REFUSED: dict[str, Keys] = {
 # keys that no class of the family knows, which its older code, or another family's, reads
 REFUSED_BESIDE: dict[str, Keys] = {
     **dict.fromkeys(
-        ("bert", "roberta", "xlm-roberta", "camembert", "mpnet"), {"embedding_size": 24}
+        ("bert", "ernie", "roberta", "xlm-roberta", "camembert", "mpnet"), {"embedding_size": 24}
     ),
     "electra": {"position_embedding_type": "relative_key"},
     "gte": {
@@ -176,7 +177,7 @@ DROPPED: Keys = {
 }
 ENCODER: Keys = {**DROPPED, "use_cache": False}
 IDLE_OF: dict[str, Keys] = {
-    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "camembert"), ENCODER),
+    **dict.fromkeys(("bert", "ernie", "roberta", "xlm-roberta", "camembert"), ENCODER),
     "electra": {
         **ENCODER,
         "summary_type": "last",  # of its head for multiple choice, which there is none of here

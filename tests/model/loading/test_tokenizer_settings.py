@@ -63,7 +63,7 @@ def unigram(special: list[str] = MARKED) -> Library:
 
 
 KINDS: dict[str, Callable[[], Library]] = {
-    **dict.fromkeys(("bert", "electra", "distilbert", "nomic_bert"), wordpiece),
+    **dict.fromkeys(("bert", "ernie", "electra", "distilbert", "nomic_bert"), wordpiece),
     "mpnet": lambda: wordpiece([*MARKED, "[UNK]"]),
     **dict.fromkeys(("roberta", "modernbert"), byte_level),
     **dict.fromkeys(("xlm-roberta", "camembert", "gte"), unigram),

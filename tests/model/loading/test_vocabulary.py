@@ -169,6 +169,7 @@ CASES: dict[str, tuple[str, Callable[..., None], dict[str, Any], dict[str, Any]]
     "bert, special ones split": ("bert", wordpiece, {"split_special_tokens": True}, {}),
     "bert, an object in older files": ("bert", wordpiece, {"sep_token": SEP}, OLD | ADDED),
     "bert, an id twice": ("bert", wordpiece, {}, TWICE),
+    "ernie": ("ernie", wordpiece, {}, {}),
     "electra": ("electra", wordpiece, {"tokenizer_class": "ElectraTokenizer"}, {}),
     "distilbert": ("distilbert", wordpiece, {"tokenizer_class": "DistilBertTokenizer"}, {}),
     "nomic": ("nomic_bert", wordpiece, {"cls_token": "[CLS]", "pad_token": "[PAD]"}, {}),
