@@ -73,6 +73,7 @@ class EncoderConfig:
         pad: token id that gets the row before the first and does not advance the others.
         types: rows of the token-type (segment) table; 0 is none.
         kinds: rows of ERNIE's table of pretraining tasks, whose first every token gets; 0 is none.
+        shared: all layers have the weights of the first.
         embedding_norm: LayerNorm over the embeddings.
         pre_norm: normalise before each block and once at the end, rather than after each;
             the first block reads the embeddings as they are.
@@ -105,6 +106,7 @@ class EncoderConfig:
     pad: int | None = None
     types: int = 0
     kinds: int = 0
+    shared: bool = False
     embedding_norm: bool = True
     pre_norm: bool = False
     biases: tuple[str, ...] = LINEARS
@@ -137,6 +139,11 @@ class EncoderConfig:
             raise ValueError(f"biases of unknown linears: {sorted(unknown)}")
         if (self.positions == "rotary") != bool(self.ropes):
             raise ValueError("rotary positions and ropes go together")
+
+    @property
+    def own_layers(self) -> int:
+        """Return the layers that have weights of their own, the first ones."""
+        return 1 if self.shared else self.layers
 
     @property
     def head_dim(self) -> int:

@@ -58,8 +58,8 @@ class Site(NamedTuple):
 
 
 def sites(encoder: Encoder) -> Iterator[Site]:
-    """Yield every linear of the layers, in the order in which a pass meets them."""
-    for index, layer in enumerate(encoder.layers):
+    """Yield every linear of the layers, in the order in which a pass first meets them."""
+    for index, layer in enumerate(dict.fromkeys(encoder.layers)):  # ALBERT's are all one
         yield Site(f"layer {index}, queries, keys and values", layer.attention, "project")
         yield Site(f"layer {index}, attention output", layer.attention, "output", ROOM)
         yield Site(f"layer {index}, feed-forward up", layer, "up")

@@ -38,7 +38,7 @@ def expected(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
     norms = {"norm": narrow} if config.embedding_norm else {}
     norms |= {"relative_norm": width} if config.relative.norm else {}
     norms |= {"final_norm": width} if config.pre_norm else {}
-    for i in range(config.layers):
+    for i in range(config.own_layers):
         linears |= {f"layers.{i}.{name}": (width, width) for name in ("query", "key", "value")}
         linears |= {f"layers.{i}.output": (width, width), f"layers.{i}.up": (inner, width)}
         linears |= {f"layers.{i}.gate": (inner, width)} if config.gated else {}
@@ -110,10 +110,12 @@ def build(
         rope: Rotation(rope, config.head_dim, config.max_tokens, device)
         for rope in set(config.ropes)
     }
+    own = range(config.own_layers)
+    layers = [_layer(source, i, kernels, rotations, distances) for i in own]
     return Encoder(
         config,
         embeddings,
-        [_layer(source, i, kernels, rotations, distances) for i in range(config.layers)],
+        layers * (config.layers // config.own_layers),
         norm=source.norm("final_norm") if config.pre_norm else None,
         distances=source.tensor("distances.weight") if config.buckets else None,
         blend=blend,

@@ -108,6 +108,14 @@ def ernie(config: Config) -> EncoderConfig:
     return replace(bert(config), kinds=kinds)
 
 
+def albert(config: Config) -> EncoderConfig:
+    """Read ALBERT: ELECTRA all of whose layers are one."""
+    _only(config, num_hidden_groups=1, inner_group_num=1)
+    if config["embedding_size"] == config["hidden_size"]:  # it projects all the same
+        raise CheckpointError(f"not supported: embedding_size {config['embedding_size']} as width")
+    return replace(electra(config), shared=True)
+
+
 def roberta(config: Config) -> EncoderConfig:
     """Read RoBERTa: BERT whose positions begin after the padding token's row."""
     return _behind_pad(bert(config), config["pad_token_id"])

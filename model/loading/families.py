@@ -33,6 +33,19 @@ BERT = {
 }
 ERNIE = {**BERT, "kinds": "embeddings.task_type_embeddings"}
 ELECTRA = {**BERT, "project": "embeddings_project"}
+_ALBERT = "encoder.albert_layer_groups.{i}.albert_layers.0"
+ALBERT = {
+    **_TABLES,
+    "project": "encoder.embedding_hidden_mapping_in",
+    "layers.{i}.query": f"{_ALBERT}.attention.query",
+    "layers.{i}.key": f"{_ALBERT}.attention.key",
+    "layers.{i}.value": f"{_ALBERT}.attention.value",
+    "layers.{i}.output": f"{_ALBERT}.attention.dense",
+    "layers.{i}.attention_norm": f"{_ALBERT}.attention.LayerNorm",
+    "layers.{i}.up": f"{_ALBERT}.ffn",
+    "layers.{i}.down": f"{_ALBERT}.ffn_output",
+    "layers.{i}.feed_forward_norm": f"{_ALBERT}.full_layer_layer_norm",
+}
 DISTILBERT = {
     **_TABLES,
     "layers.{i}.query": "transformer.layer.{i}.attention.q_lin",
@@ -129,6 +142,7 @@ FAMILIES = {
     "bert": Family(configs.bert, (BERT,), ("bert.",)),
     "ernie": Family(configs.ernie, (ERNIE,), ("ernie.",)),
     "electra": Family(configs.electra, (ELECTRA,), ("electra.",)),
+    "albert": Family(configs.albert, (ALBERT,), ("albert.",)),
     "roberta": Family(configs.roberta, (BERT,), ("roberta.",)),
     "xlm-roberta": Family(configs.roberta, (BERT,), ("roberta.",)),
     "camembert": Family(configs.roberta, (BERT,), ("roberta.",)),

@@ -65,7 +65,8 @@ class Recipe:
 
 
 WORDS = "word_embeddings.weight", "tok_embeddings.weight"  # the look-up's table, by families
-BERTS = ("bert", "ernie", "electra", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet")
+BERTS = ("bert", "ernie", "electra", "albert", "roberta", "xlm-roberta", "camembert")
+BERTS += ("distilbert", "mpnet")
 GTES = ("gte", "new")
 ROBERTAS = ("roberta", "xlm-roberta", "camembert", "mpnet")
 MODERNBERT = Recipe(
@@ -84,6 +85,7 @@ CLASSIFIERS = {
         ("bert", "ernie", *GTES), Recipe("classifier", dense="pooler.dense", activation="tanh")
     ),
     "electra": Recipe("classifier.out_proj", dense="classifier.dense"),
+    "albert": Recipe("classifier", dense="pooler", activation="tanh"),
     "distilbert": Recipe("classifier", dense="pre_classifier", activation="relu"),
     "deberta-v2": Recipe("classifier", dense="pooler.dense", key="pooler_hidden_act"),
     "modernbert": MODERNBERT,
@@ -109,6 +111,13 @@ VOCABULARIES = {
         "generator_lm_head",
         dense="generator_predictions.dense",
         norm="generator_predictions.LayerNorm",
+    ),
+    "albert": Recipe(
+        "predictions.decoder",
+        "predictions.bias",
+        dense="predictions.dense",
+        norm="predictions.LayerNorm",
+        key="hidden_act",
     ),
     "distilbert": Recipe(
         "vocab_projector", dense="vocab_transform", norm="vocab_layer_norm", key="activation"

@@ -26,6 +26,8 @@ SPARE = (
     "vocab_",
     "discriminator_predictions.",
     "generator_",
+    "predictions.",
+    "sop_classifier.",
     "head.",
     "decoder.",
     "embeddings.position_ids",

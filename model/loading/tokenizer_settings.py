@@ -233,6 +233,7 @@ BY_FAMILY = {  # the default class; a family that is not here has none
     "camembert": "CamembertTokenizer",
     "mpnet": "MPNetTokenizer",
     "deberta-v2": "DebertaV2Tokenizer",
+    "albert": "AlbertTokenizer",
     "gte": "XLMRobertaTokenizer",
     "new": "XLMRobertaTokenizer",
 }
@@ -249,7 +250,6 @@ KINDS: dict[str, Kind] = {
     "DebertaV2Tokenizer": "deberta-v2",
     **dict.fromkeys(GENERIC, "file"),
 }
-MADE = "AlbertTokenizer"  # of a vocabulary only: none of it rebuilds a tokenizer.json here
 SENTENCEPIECE = ("xlm-roberta", "camembert", "albert", "deberta-v2")  # kinds
 TYPED = ("BertTokenizer", "ElectraTokenizer", "DebertaV2Tokenizer")  # give token types by default
 
@@ -275,7 +275,7 @@ def read_class(
             raise CheckpointError(f"{lacking}; {MEND}")
         return GENERIC[0]  # a family without a class has its file read as it is, whatever is named
     name = named.removesuffix("Fast") if isinstance(named, str) else named
-    if not isinstance(name, str) or name not in KINDS or (name == MADE and not made):
-        known = ", ".join(sorted({*KINDS} - {*GENERIC[1:], MADE}))
+    if not isinstance(name, str) or name not in KINDS:
+        known = ", ".join(sorted({*KINDS} - {*GENERIC[1:]}))
         raise CheckpointError(f"tokenizer_class {named!r} is not supported; these are: {known}")
     return name

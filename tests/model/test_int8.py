@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from model.loading import checkpoint
 from model.loading.checkpoint import Model
 from model.native import agreement, library, stack
 from model.packing import Sequence
+from tests.model.native.test_native import BERT, made
 
 CPU = torch.device("cpu")
 INPUTS, OUTPUTS, MOST_ROWS = 384, 80, 66
@@ -50,6 +52,20 @@ def reference(made: Int8Linear, rows: Tensor) -> NDArray[np.float32]:
     found: NDArray[np.float32] = sums.astype(np.float32) * made.scales.numpy()
     found += made.folded.numpy()
     return found
+
+
+@pytest.mark.vnni
+def test_a_layer_that_stands_for_all_is_quantised_once() -> None:
+    """On what enters it at every depth; ALBERT's."""
+    encoder = made(replace(BERT, shared=True))
+    packed = encoder.pack([Sequence(list(range(40))), Sequence([7, 3, 9])])
+    before = encoder(packed).last
+
+    int8.quantise(encoder, lambda: encoder(packed))
+
+    assert len(encoder.layers) == BERT.layers > 1
+    assert [type(site.linear) for site in int8.sites(encoder)] == [Int8Linear] * 4
+    assert torch.cosine_similarity(before, encoder(packed).last).min() > 0.99
 
 
 @pytest.mark.vnni

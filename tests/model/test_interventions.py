@@ -24,6 +24,7 @@ LAYERS, HEADS, HEAD = 4, 3, 16
 OUTPUTS = {
     "distilbert": "transformer.layer.{}.attention.out_lin",
     "mpnet": "encoder.layer.{}.attention.attn.o",
+    "albert": "encoder.albert_layer_groups.0.albert_layers.0.attention.dense",
     "gte": "layers.{}.self_attn.o_proj",
     "modernbert": "layers.{}.attn.Wo",
 }

@@ -69,6 +69,7 @@ class Frame:
 
 BERT = Frame(("[PAD]", "[UNK]", "[CLS]", "[SEP]"), "[CLS] $A [SEP] $B:1 [SEP]:1")
 ROBERTA = Frame(("<s>", "<pad>", "</s>", "<unk>"), "<s> $A </s> </s> $B </s>")
+ALBERT = Frame(("<pad>", "<unk>", "[CLS]", "[SEP]"), BERT.pair)
 ROBERTA_OF_TWO_TYPES = Frame(ROBERTA.marks, "<s> $A </s> </s> $B:1 </s>:1")
 
 
@@ -137,6 +138,18 @@ FAMILIES = {
             layer_norm_eps=7e-7,
             type_vocab_size=7,
             embedding_size=23,
+        ),
+    ),
+    "albert": Family(
+        "Albert",
+        "pieces of sentences",
+        ALBERT,
+        sizes(
+            *(3, 5, 13, 61, 71),
+            hidden_act="gelu_new",
+            layer_norm_eps=3e-5,
+            type_vocab_size=3,
+            embedding_size=19,
         ),
     ),
     "roberta": Family(

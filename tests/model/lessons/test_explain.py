@@ -46,6 +46,7 @@ KINDS = {
     "transformer-base": replace(
         BERT, positions="sinusoidal", embedding_norm=False, activation="relu", types=0
     ),
+    "albert": replace(BERT, shared=True, embedding_width=19),
     "mpnet": replace(BERT, buckets=32, types=0),
     "deberta-v2": replace(
         BERT,

@@ -68,6 +68,7 @@ FAMILIES = {
     "bert": Made("BertConfig", "BertModel", BERT),
     "ernie": Made("ErnieConfig", "ErnieModel", {**BERT, "use_task_id": True}),
     "electra": Made("ElectraConfig", "ElectraModel", {**BERT, "embedding_size": 24}),
+    "albert": Made("AlbertConfig", "AlbertModel", {**BERT, "embedding_size": 24}),
     "roberta": Made("RobertaConfig", "RobertaModel", ROBERTA),
     "xlm-roberta": Made("XLMRobertaConfig", "XLMRobertaModel", ROBERTA),
     "camembert": Made("CamembertConfig", "CamembertModel", ROBERTA),
@@ -334,6 +335,13 @@ def test_half_precision_gives_the_same_bits_in_any_batch(
     assert moved(half, [inputs(family, "ids", n, reference)[0] for n in BATCH]) == 0
 
 
+def test_alberts_layers_are_one_in_memory(loaded: Loaded) -> None:
+    """Four passes through one layer's weights."""
+    layers = loaded("albert")[1].encoder.layers
+
+    assert len(layers) == 4 and len({*map(id, layers)}) == 1
+
+
 def test_a_window_is_exactly_as_wide_as_they_say(loaded: Loaded) -> None:
     """In a local layer a token sees WINDOW to either side, and not one more."""
     reference, ours = loaded("modernbert")
@@ -372,6 +380,7 @@ def special(config: EncoderConfig) -> str:
         "embedding projection": config.embedding_width != config.width,
         f"{config.buckets} learned biases of distance": bool(config.buckets),
         "scores by content and distance": bool(config.relative.terms),
+        "one layer for all": config.shared,
         "rotary positions": config.positions == "rotary",
         "two rotary bases": len(set(config.ropes)) == 2,
         "local windows": any(config.windows),

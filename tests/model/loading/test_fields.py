@@ -45,6 +45,7 @@ READ: dict[str, Keys] = {
     "bert": OF_BERT,
     "ernie": {**OF_BERT, "use_task_id": False, "task_type_vocab_size": 4},
     "electra": {**OF_BERT, "embedding_size": 12},
+    "albert": {**OF_BERT, "embedding_size": 12},
     "roberta": OF_ROBERTA,
     "xlm-roberta": OF_ROBERTA,
     "camembert": OF_ROBERTA,
@@ -114,6 +115,7 @@ LAYERS_OF_THEIR_OWN: Keys = {"per_layer_config": {"1": {"num_attention_heads": 1
 DECODER: Keys = {"is_decoder": True, "add_cross_attention": True}
 REFUSED: dict[str, Keys] = {
     **dict.fromkeys(("bert", "ernie", "electra", "roberta", "xlm-roberta", "camembert"), DECODER),
+    "albert": {"num_hidden_groups": 2, "inner_group_num": 2, "embedding_size": 48},
     "distilbert": {"hidden_size": 96, "num_attention_heads": 2, "num_hidden_layers": 3},
     "mpnet": {},
     "deberta-v2": {
@@ -184,6 +186,10 @@ IDLE_OF: dict[str, Keys] = {
         "summary_use_proj": False,
         "summary_activation": "relu",
         "summary_last_dropout": 0.9,
+    },
+    "albert": {
+        **{key: DROPPED[key] for key in DROPPED if key != "classifier_dropout"},
+        "classifier_dropout_prob": 0.9,
     },
     "distilbert": {
         "dropout": 0.9,

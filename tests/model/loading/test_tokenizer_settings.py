@@ -21,6 +21,7 @@ TEXTS = [
     "don't stop stra\u00dfe 12,5 \ufb01n \u0130",
 ]
 BERT = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+ALBERT = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
 MARKED = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 PAIRS = [*zip(TEXTS, TEXTS[1:] + TEXTS[:1], strict=True)]
 NAMES = ["input_ids", "token_type_ids", "attention_mask"]
@@ -55,8 +56,9 @@ def unigram(special: list[str] = MARKED) -> Library:
     library = Library(models.Unigram())
     library.normalizer = normalizers.NFKC()
     library.pre_tokenizer = pre_tokenizers.Metaspace()
+    unknown = "[UNK]" if "[UNK]" in special else "<unk>"
     trainer = trainers.UnigramTrainer(
-        vocab_size=80, special_tokens=special, unk_token=special[3], show_progress=False
+        vocab_size=80, special_tokens=special, unk_token=unknown, show_progress=False
     )
     library.train_from_iterator(TEXTS, trainer)
     return library
@@ -68,6 +70,7 @@ KINDS: dict[str, Callable[[], Library]] = {
     **dict.fromkeys(("roberta", "modernbert"), byte_level),
     **dict.fromkeys(("xlm-roberta", "camembert", "gte"), unigram),
     "deberta-v2": lambda: unigram(["[PAD]", "[CLS]", "[SEP]", "[UNK]"]),
+    "albert": lambda: unigram(ALBERT),
 }
 FRAMED = {"bert": ("[CLS]", "[SEP]"), "modernbert": ("<s>", "</s>")}
 
@@ -152,6 +155,8 @@ CASES: list[tuple[str, dict[str, Any] | None, dict[str, Any]]] = [
     ("deberta-v2", {"do_lower_case": True, "split_by_punct": True}, {}),
     ("deberta-v2", {"add_prefix_space": False, "cls_token": "[X]", "sep_token": "the"}, {}),
     ("deberta-v2", {"tokenizer_class": "DebertaV2TokenizerFast", "unk_token": "[UNK]"}, {}),
+    ("albert", {"do_lower_case": False, "keep_accents": True, "add_prefix_space": False}, {}),
+    ("albert", {"cls_token": "[MASK]", "model_input_names": NAMES}, {}),
     ("mpnet", {"do_lower_case": False, "bos_token": "[X]", "sep_token": "<mask>"}, {}),
 ]
 

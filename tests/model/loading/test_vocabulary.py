@@ -21,6 +21,7 @@ from model.loading import checkpoint
 from model.loading.tokenizer_settings import read_rules
 from model.loading.vocabulary import find_tokenizer
 from model.text.tokenizer import Tokenizer
+from tests.model.loading.test_tokenizer_settings import steps
 
 LIMIT = 512
 TRICKY = [
@@ -211,6 +212,7 @@ CASES: dict[str, tuple[str, Callable[..., None], dict[str, Any], dict[str, Any]]
         {},
     ),
     "deberta, older files": ("deberta-v2", DEBERTA, {"vocab_type": "spm"}, OLD),
+    "albert": ("albert", unigram("spiece.model", OF_ALBERT), {}, {}),
     "albert's pieces in a bert": (
         "bert",
         unigram("spiece.model", OF_ALBERT),
@@ -321,9 +323,25 @@ def test_a_checkpoint_loads_with_the_vocabulary_of_an_albert(
     expected = peer("A dog ate", "the food", return_token_type_ids=True)["input_ids"]
     assert found.token_ids == expected
     assert set(found.types) == {0} and "token_type_ids" not in peer("a", "b")
-    peer.backend_tokenizer.save(str(folder / "tokenizer.json"))
-    with pytest.raises(CheckpointError, match="tokenizer_class 'AlbertTokenizer' is not supported"):
-        load(folder)
+
+
+@pytest.mark.parametrize("case", [name for name in CASES if name.startswith("albert")])
+def test_an_alberts_tokenizer_json_is_read_as_transformers_reads_it(
+    case: str, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every step, with SentencePiece's table or without; and what it makes of texts and pairs."""
+    folder = write(*CASES[case])
+    by_transformers(folder, monkeypatch).backend_tokenizer.save(str(folder / "tokenizer.json"))
+    config = json.loads((folder / "config.json").read_text())
+    peer = by_transformers(folder, monkeypatch)
+    rules = read_rules(folder, config["model_type"], config)
+    made = Tokenizer(folder / "tokenizer.json", rules)
+
+    assert steps(made._library) == steps(peer.backend_tokenizer)
+    pairs = zip(TRICKY[:-1], [*TRICKY[3:-1], *TRICKY[:3]], strict=True)
+    every = [*((text,) for text in TRICKY), *pairs]
+    for text, found in zip(every, made(every, 4096), strict=True):
+        assert found.token_ids == peer(*text)["input_ids"]
 
 
 def test_a_vocabulary_without_its_unknown_token_is_refused(write: Write) -> None:

@@ -52,6 +52,7 @@ FAMILIES = {
     "post-norm": BERT,
     "narrow tables": replace(BERT, embedding_width=19),
     "task types": replace(BERT, kinds=3),
+    "one layer for all": replace(BERT, shared=True),
     "offset positions": replace(BERT, position_offset=2, pad=1, types=1),
     "distances": replace(BERT, buckets=32, types=0),
     "sinusoids": replace(BERT, positions="sinusoidal", embedding_norm=False, types=0),
