@@ -41,7 +41,7 @@ PAD_OF_MPNET = 1  # likewise
 EVERYWHERE, LOCAL = "full_attention", "sliding_attention"  # ModernBERT's kinds of layer
 LOCAL_EVERY = 3  # of ModernBERT's layers, every third one looks everywhere
 THETA_EVERYWHERE, THETA_LOCAL = 160_000.0, 10_000.0  # ModernBERT's, where its config is silent
-THETA_OF_NOMIC, THETA_OF_GTE = 1000.0, 160_000.0
+THETA_OF_NOMIC, THETA_OF_GTE, THETA_OF_JINA = 1000.0, 160_000.0, 20_000.0
 GTE_OF_HUB = "new"  # model_type of GTE's own code, which transformers' "gte" does not read
 OF_NTK = {"type", "factor"}
 EMBEDDING_OF_ELECTRA = 128  # ELECTRA's, likewise
@@ -196,6 +196,20 @@ def gte(config: Config) -> EncoderConfig:
         activation=_activation(config, "hidden_act"),
         gated=True,
         ropes=(_gte_rope(config),) * sizes["layers"],
+    )
+
+
+def jina(config: Config) -> EncoderConfig:
+    """Read Jina Embeddings v3: BERT with rotary positions."""
+    _only(config, position_embedding_type="rotary", lora_adaptations=None)
+    sizes = _sizes(config)
+    return EncoderConfig(
+        **sizes,
+        embedding_width=sizes["width"],
+        positions="rotary",
+        types=config["type_vocab_size"],
+        activation=_activation(config, "hidden_act"),
+        ropes=(_single_rope(config, THETA_OF_JINA),) * sizes["layers"],
     )
 
 

@@ -109,6 +109,17 @@ GTE_HUB = {
     "layers.{i}.feed_forward_norm": "encoder.layer.{i}.mlp_ln",
 }
 GTE = NOMIC
+JINA_HUB = {
+    **_TABLES,
+    "norm": "emb_ln",
+    "layers.{i}.qkv": "encoder.layers.{i}.mixer.Wqkv",
+    "layers.{i}.output": "encoder.layers.{i}.mixer.out_proj",
+    "layers.{i}.attention_norm": "encoder.layers.{i}.norm1",
+    "layers.{i}.up": "encoder.layers.{i}.mlp.fc1",
+    "layers.{i}.down": "encoder.layers.{i}.mlp.fc2",
+    "layers.{i}.feed_forward_norm": "encoder.layers.{i}.norm2",
+}
+JINA = {**NOMIC, "layers.{i}.up": "layers.{i}.mlp.fc1", "layers.{i}.down": "layers.{i}.mlp.fc2"}
 MODERNBERT = {
     "word": "embeddings.tok_embeddings",
     "norm": "embeddings.norm",
@@ -152,6 +163,7 @@ FAMILIES = {
     "nomic_bert": Family(configs.nomic, (NOMIC_HUB, NOMIC), ("nomic_bert.", "bert.")),
     # the hub's name, of Alibaba-NLP/new-impl, and transformers'
     **dict.fromkeys(("new", "gte"), Family(configs.gte, (GTE_HUB, GTE), ("new.", "gte."))),
+    "jina_embeddings_v3": Family(configs.jina, (JINA_HUB, JINA), ("roberta.",)),
     "modernbert": Family(configs.modernbert, (MODERNBERT,), ("model.",)),
 }
 

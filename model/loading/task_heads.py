@@ -65,10 +65,9 @@ class Recipe:
 
 
 WORDS = "word_embeddings.weight", "tok_embeddings.weight"  # the look-up's table, by families
-BERTS = ("bert", "ernie", "electra", "albert", "roberta", "xlm-roberta", "camembert")
-BERTS += ("distilbert", "mpnet")
 GTES = ("gte", "new")
-ROBERTAS = ("roberta", "xlm-roberta", "camembert", "mpnet")
+ROBERTAS = ("roberta", "xlm-roberta", "camembert", "mpnet", "jina_embeddings_v3")
+OTHERS = ("bert", "ernie", "electra", "albert", "distilbert", "deberta-v2", *GTES)
 MODERNBERT = Recipe(
     "classifier",
     dense="head.dense",
@@ -92,9 +91,7 @@ CLASSIFIERS = {
 } | dict.fromkeys(
     ROBERTAS, Recipe("classifier.out_proj", dense="classifier.dense", activation="tanh")
 )
-TAGGERS = {"modernbert": MODERNBERT} | dict.fromkeys(
-    (*BERTS, *GTES, "deberta-v2"), Recipe("classifier")
-)
+TAGGERS = {"modernbert": MODERNBERT} | dict.fromkeys((*ROBERTAS, *OTHERS), Recipe("classifier"))
 OF_BERT = Recipe(
     "cls.predictions.decoder",
     "cls.predictions.bias",

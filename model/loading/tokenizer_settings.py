@@ -234,6 +234,7 @@ BY_FAMILY = {  # the default class; a family that is not here has none
     "mpnet": "MPNetTokenizer",
     "deberta-v2": "DebertaV2Tokenizer",
     "albert": "AlbertTokenizer",
+    "jina_embeddings_v3": "XLMRobertaTokenizer",
     "gte": "XLMRobertaTokenizer",
     "new": "XLMRobertaTokenizer",
 }

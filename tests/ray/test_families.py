@@ -219,6 +219,12 @@ FAMILIES = {
         ROBERTA_OF_TWO_TYPES,
         sizes(3, 5, 10, 49, 103, hidden_act="gelu", layer_norm_eps=3e-6, type_vocab_size=2),
     ),
+    "jina_embeddings_v3": Family(
+        "JinaEmbeddingsV3",
+        "pieces of sentences",
+        ROBERTA,
+        sizes(3, 5, 12, 67, 107, hidden_act="gelu", layer_norm_eps=7e-7, type_vocab_size=1),
+    ),
     "modernbert": Family(
         "ModernBert",
         "bytes",

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from model import kernels
-from model.config import EncoderConfig, Relative
+from model.config import LINEARS, EncoderConfig, Relative
 from model.encoder import Encoder
 from model.lessons import explain
 from model.loading import assembly
@@ -54,6 +54,7 @@ KINDS = {
         relative=Relative(reach=8, furthest=29, by_query=True, by_key=True, norm=True),
     ),
     "nomic_bert": ROTARY,
+    "jina_embeddings_v3": replace(ROTARY, biases=LINEARS, gated=False, activation="gelu"),
     "gte": replace(ROTARY, biases=("query", "key", "value", "output", "down"), activation="gelu"),
     "modernbert": replace(
         ROTARY,

@@ -93,6 +93,7 @@ FAMILIES = {
     "deberta-v2": Made("DebertaV2Config", "DebertaV2Model", DEBERTA),
     "nomic_bert": Made("NomicBertConfig", "NomicBertModel", BERT),
     "gte": Made("GteConfig", "GteModel", BERT),
+    "jina_embeddings_v3": Made("JinaEmbeddingsV3Config", "JinaEmbeddingsV3Model", BERT),
     "modernbert": Made(
         "ModernBertConfig",
         "ModernBertModel",

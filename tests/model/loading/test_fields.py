@@ -77,12 +77,15 @@ READ: dict[str, Keys] = {
         "rope_scaling": ROTARY_BASE,
         "rope_theta": 77.0,
     },
-    "gte": {
-        **OF_BERT,
-        "rope_parameters": ROTARY_BASE,
-        "rope_scaling": ROTARY_BASE,
-        "rope_theta": 77.0,
-    },
+    **dict.fromkeys(
+        ("gte", "jina_embeddings_v3"),
+        {
+            **OF_BERT,
+            "rope_parameters": ROTARY_BASE,
+            "rope_scaling": ROTARY_BASE,
+            "rope_theta": 77.0,
+        },
+    ),
     "modernbert": {
         **SIZES,
         "hidden_activation": "relu",
@@ -125,7 +128,9 @@ REFUSED: dict[str, Keys] = {
         "embedding_size": 24,
         "pooler_hidden_size": 24,
     },
-    **dict.fromkeys(("nomic_bert", "gte"), {"head_dim": 8, "partial_rotary_factor": 0.5}),
+    **dict.fromkeys(
+        ("nomic_bert", "gte", "jina_embeddings_v3"), {"head_dim": 8, "partial_rotary_factor": 0.5}
+    ),
     "modernbert": {
         "head_dim": 8,
         "partial_rotary_factor": 0.5,
@@ -141,6 +146,10 @@ REFUSED_BESIDE: dict[str, Keys] = {
         ("bert", "ernie", "roberta", "xlm-roberta", "camembert", "mpnet"), {"embedding_size": 24}
     ),
     "electra": {"position_embedding_type": "relative_key"},
+    "jina_embeddings_v3": {
+        "position_embedding_type": "absolute",
+        "lora_adaptations": ["separation"],
+    },
     "gte": {
         "layer_norm_type": "rms_norm",
         "logn_attention_scale": True,
@@ -207,6 +216,7 @@ IDLE_OF: dict[str, Keys] = {
         "conv_act": "relu",
     },
     **dict.fromkeys(("nomic_bert", "gte"), DROPPED),
+    "jina_embeddings_v3": ENCODER,
     "modernbert": {
         "attention_dropout": 0.9,
         "embedding_dropout": 0.9,

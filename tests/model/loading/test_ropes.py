@@ -32,7 +32,7 @@ from tests.model.loading.test_families import saved as reread
 
 CPU = torch.device("cpu")
 KERNELS = kernels.choose(CPU, torch.float32)
-ROTARY = ("nomic_bert", "gte", "modernbert")
+ROTARY = ("nomic_bert", "gte", "jina_embeddings_v3", "modernbert")
 ORIGINAL = "original_max_position_embeddings"
 KINDS: dict[str, dict[str, Any]] = {
     "linear": {"rope_type": "linear", "factor": 2.5},

@@ -68,7 +68,7 @@ KINDS: dict[str, Callable[[], Library]] = {
     **dict.fromkeys(("bert", "ernie", "electra", "distilbert", "nomic_bert"), wordpiece),
     "mpnet": lambda: wordpiece([*MARKED, "[UNK]"]),
     **dict.fromkeys(("roberta", "modernbert"), byte_level),
-    **dict.fromkeys(("xlm-roberta", "camembert", "gte"), unigram),
+    **dict.fromkeys(("xlm-roberta", "camembert", "gte", "jina_embeddings_v3"), unigram),
     "deberta-v2": lambda: unigram(["[PAD]", "[CLS]", "[SEP]", "[UNK]"]),
     "albert": lambda: unigram(ALBERT),
 }

@@ -60,6 +60,7 @@ FAMILIES = {
     "post-norm, gates without biases": replace(
         BERT, **ROTARY, gated=True, biases=("query", "key", "value", "output", "down")
     ),
+    "post-norm, rotary": replace(BERT, **ROTARY),
     "pre-norm": replace(BERT, pre_norm=True),
     "pre-norm, gated, rotary, windows": replace(
         BERT,

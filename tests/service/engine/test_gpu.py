@@ -60,6 +60,8 @@ ROTARY: dict[str, Any] = {"positions": "rotary", "ropes": (Rope(theta=1e4),) * L
 FAMILIES = {
     "bert": BERT,
     "electra": replace(BERT, family="electra", embedding_width=19),
+    "albert": replace(BERT, family="albert", embedding_width=19, shared=True),
+    "ernie": replace(BERT, family="ernie", kinds=3),
     "roberta": replace(BERT, family="roberta", position_offset=2, pad=1, types=1),
     "distilbert": replace(BERT, family="distilbert", types=0),
     "mpnet": replace(BERT, family="mpnet", buckets=32, types=0),
@@ -70,6 +72,7 @@ FAMILIES = {
     ),
     "nomic": replace(BERT, **ROTARY, gated=True, biases=(), activation="silu"),
     "gte": replace(BERT, **ROTARY, gated=True, biases=("query", "key", "value", "output", "down")),
+    "jina": replace(BERT, **ROTARY),
     "modernbert": replace(
         BERT,
         **ROTARY,
