@@ -17,7 +17,10 @@ Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 Mode = Literal["mean", "cls", "max", "last", "mean_sqrt_len", "weightedmean"]  # of pooling
 Task = Literal["encode", "classify", "rerank", "label_tokens", "sparse", "multi_vector"]
 Side = Literal["query", "document"]  # of a search, or of a late interaction
-LINEARS = ("project", "query", "key", "value", "output", "gate", "up", "down")
+LINEARS = (
+    *("project", "query", "key", "value", "output", "gate", "up", "down"),
+    *("relative_key", "relative_query"),
+)
 _SIZES = ("vocabulary", "width", "layers", "heads", "feed_forward", "max_tokens", "embedding_width")
 
 
