@@ -258,7 +258,7 @@ def test_a_reranker_of_the_hub_scores_as_transformers(tmp_path: Path) -> None:
     model = load(written(tmp_path, reference, "new.", **keys))
 
     assert model.tasks == ("encode", "classify", "rerank")
-    assert isinstance(model.task_head, Classifier)
+    assert isinstance(model.task_heads[0], Classifier)
     for ids, found in zip(drawn(), ours(model, drawn()), strict=True):
         torch.testing.assert_close(found["logits"], logits(reference, ids), rtol=0, atol=CLOSE)
 
@@ -270,7 +270,7 @@ def test_a_sparse_model_of_the_hub_weighs_as_transformers(tmp_path: Path) -> Non
     splade(tmp_path, activation_function="log1p_relu")
     model = load(tmp_path)
 
-    assert model.tasks == ("encode", "sparse") and isinstance(model.task_head, Splade)
+    assert model.tasks == ("encode", "sparse") and isinstance(model.task_heads[0], Splade)
     for ids, found in zip(drawn(), ours(model, drawn()), strict=True):
         expected = pooled(SpladePooling("max", "log1p_relu"), logits(reference, ids))
         assert found["indices"].tolist() == expected.nonzero()[:, 0].tolist()

@@ -49,7 +49,7 @@ ROTARY: dict[str, Any] = {"positions": "rotary", "ropes": (Rope(theta=1e4),) * L
 FAMILIES = {
     "learned positions": BERT,
     "distances": replace(BERT, buckets=32, types=0),
-    "rotary": replace(BERT, **ROTARY, gated=True, biases=False),
+    "rotary": replace(BERT, **ROTARY, gated=True, biases=()),
     "a window": replace(BERT, **ROTARY, pre_norm=True, windows=(None, WINDOW)),
     "no neighbours": replace(BERT, **ROTARY, pre_norm=True, windows=(None, 0)),
     "a wide window": replace(BERT, windows=(100, 63)),
