@@ -474,5 +474,6 @@ async def test_scores_by_content_and_distance_are_priced() -> None:
     entered = [cost(more, 512, layer) for layer in range(more.layers)]
     assert [whole, *entered] == sorted([whole, *entered], reverse=True)
     shown = Selection({0: (0, 1)}, divide(300))
-    assert maps.work(shown, more) > maps.work(shown, plain)
     assert maps.products(shown, more) > 3 * maps.products(shown, plain)
+    looked = [maps.work(shown, each) - maps.products(shown, each) for each in (plain, more)]
+    assert looked[1] - looked[0] == maps.TERM_FLOPS * 2 * 2 * 300**2  # terms, heads, cells
