@@ -212,7 +212,7 @@ def test_one_client_leaves_room_for_others(front: Front, idle: Callable[[int, st
 def test_a_full_front_answers_probes_and_refuses_the_rest(
     front: Front, idle: Callable[[int, str], None]
 ) -> None:
-    """Whatever clients connect, those connected before are served."""
+    """However many clients connect, those connected before are served."""
     old = HTTPConnection("127.0.0.1", front.port, 30)
     old.connect()
     for number in range(MOST):

@@ -204,7 +204,7 @@ def test_a_head_without_the_variables_is_named() -> None:
 
 
 def test_a_loopback_that_several_share_is_refused_by_their_addresses() -> None:
-    """One node alone may listen there, whatever bare or dead node there is as well."""
+    """One node alone may listen there, even next to bare or dead ones."""
     (said,) = built(Cluster([node(HEAD), node(WORKER)], "127.0.0.1"))
 
     assert said.startswith(f"host 127.0.0.1: is each machine's own, and {HEAD}, {WORKER} serve")
