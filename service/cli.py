@@ -45,7 +45,7 @@ from service.commands.terminal import (
     refuse,
     tell,
 )
-from service.commands.texts import encode, heads
+from service.commands.texts import encode, heads, space
 from service.keys import Ring
 from service.settings import Settings, fault
 from service.settings import load as settle
@@ -288,7 +288,7 @@ def status(address: str, as_json: bool) -> None:
 
 
 main.section("Serve", serve, doctor, top)
-main.section("Ask a model about texts", encode, heads)
+main.section("Ask a model about texts", encode, heads, space)
 main.section("Run on a cluster", config, deploy, status)
 main.section("Prepare a model", convert)
 

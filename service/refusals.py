@@ -51,6 +51,9 @@ REFUSALS: dict[str, Kind] = {
     "not_found": Kind(404, "There is nothing at this path."),
     "task_not_found": Kind(404, "The model's checkpoint has no head for this task."),
     "model_not_found": Kind(404, "This service serves another model."),
+    "space_changed": Kind(
+        409, "The vectors would be of another space than the one that the request expects."
+    ),
     "request_timeout": Kind(408, "The body did not arrive in time."),
     "method_not_allowed": Kind(405, "This path does not support this method."),
     "not_acceptable": Kind(

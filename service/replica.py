@@ -24,6 +24,7 @@ from service.encode.maxsim import Maxsims
 from service.encode.plan import Planner
 from service.encode.price import cost, costs
 from service.encode.request import Encoding, Hybrid, Likeness, Maxsim
+from service.encode.space import Spaces
 from service.encode.worker import Worker
 from service.engine import machine, vitals
 from service.engine.batcher import Batcher
@@ -32,6 +33,7 @@ from service.engine.health import Health
 from service.engine.lanes import Batches, Lanes
 from service.engine.loading import load
 from service.engine.machine import Unservable
+from service.engine.numerics import CLOSE
 from service.engine.proof import prove
 from service.engine.weights import locate
 from service.engine.work import Result, Work
@@ -167,7 +169,10 @@ class Replica:
         }
         planner = Planner(self.name, model, self.reader, settings)
         known = planner, self.admission, settings, self.metrics
-        return Gateway(self.identity, config, *known, endings)
+        self.spaces = Spaces(
+            model, planner, self.dtype, self.reader.max_tokens, CLOSE[getattr(torch, self.dtype)]
+        )
+        return Gateway(self.identity, config, *known, endings, self.spaces)
 
     def share(self) -> None:
         """Share among the keys valid now; a name that stays keeps what it has and has had."""
@@ -209,6 +214,7 @@ class Replica:
             "family": config.family,
             "trained": model.trained,
             "tasks": model.tasks,
+            **self.spaces.facts(),
             "layers": config.layers,
             "heads": config.heads,
             "width": config.width,

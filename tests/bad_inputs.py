@@ -572,10 +572,16 @@ HEADERS = [
         "bad_request",
         ("two types", [(b"content-type", b"application/json")] * 2),
         ("two encodings", [(b"content-encoding", b"identity")] * 2),
+        ("two spaces", [(b"x-headlight-expect", b"s1-0123456789abcdef")] * 2),
         ("two deadlines", [(b"x-headlight-deadline-ms", b"9000")] * 2),
         ("an underscore twin of the id", [(b"x_request_id", b"a")]),
         ("an underscore twin of the length", [(b"content_length", b"3")]),
         ("an underscore twin of the transfer", [(b"transfer_encoding", b"chunked")]),
+    ),
+    *with_headers(
+        409,
+        "space_changed",
+        ("another space", [(b"x-headlight-expect", b"s1-0123456789abcdef")]),
     ),
     *with_headers(
         431,

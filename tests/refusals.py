@@ -185,6 +185,7 @@ ROWS = (
     ),
     Row("prompt_not_found", {**TEXT, "prompt_name": "querry"}, under="with prompts"),
     Row("prompt_without_text", {"inputs": [IDS], "prompt_name": "query"}, under="with prompts"),
+    Row("space_changed", TEXT, headers=(("X-Headlight-Expect", "s1-0123456789abcdef"),)),
     Row("deadline_unreachable", TEXT, headers=(("X-Headlight-Deadline-Ms", "0"),)),
     Row(
         "overloaded",

@@ -21,10 +21,12 @@ from headlight_client.answers import (
 from headlight_client.call import AsyncClient, Client
 from headlight_client.errors import HeadlightError, ModelChanged, NoAnswer, RequestRefused
 from headlight_client.inputs import ComparisonOptions, Input, Options, ScoreOptions
+from headlight_client.spaces import Checked, Space
 
 __all__ = [
     "AsyncClient",
     "Attention",
+    "Checked",
     "Client",
     "Compared",
     "ComparisonOptions",
@@ -43,6 +45,7 @@ __all__ = [
     "ScoreOptions",
     "Scored",
     "Similar",
+    "Space",
     "Span",
     "Usage",
     "Vectors",

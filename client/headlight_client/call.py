@@ -2,7 +2,7 @@
 
 AsyncClient   encode     all at once; every request of a job, joined
               stream     request by request, at a memory that does not grow with the job
-              maxsim, similarity, info, ask
+              maxsim, similarity, space, check_space, check_vectors, info, ask
 Client        the same for code that waits: an AsyncClient on an event loop in a thread of its own,
               so that it also works in notebooks, and Ctrl-C ends a call at once
 """
@@ -30,7 +30,7 @@ import httpx
 
 from headlight_client.answers import Compared, Encoded, Kind, Scored, read
 from headlight_client.errors import NoAnswer, RequestRefused, pause
-from headlight_client.formats import dumps, loads
+from headlight_client.formats import Array, dumps, loads
 from headlight_client.inputs import (
     ComparisonOptions,
     Input,
@@ -43,6 +43,7 @@ from headlight_client.inputs import (
     requests,
     scoring,
 )
+from headlight_client.spaces import FACTS, TEXTS, Checked, Space, compare, differences
 
 JSON, SAFETENSORS = "application/json", "application/vnd.safetensors"
 CONNECT_SECONDS = 5.0
@@ -230,6 +231,49 @@ class AsyncClient:
         request = comparison(left, right, options)
         return await self._answer(Compared, "/v1/similarity", request, until)
 
+    async def space(self, texts: Sequence[str] = TEXTS) -> Space:
+        """Return the space of the service's vectors, with canaries to check it by later.
+
+        Raises:
+            HeadlightError: no answer came, or the service has no spaces.
+        """
+        info = await self.info()
+        if not info.keys() >= {*FACTS}:
+            raise NoAnswer(f"{self.url} does not say what space its vectors are of")
+        return Space({name: info[name] for name in FACTS}, texts, await self._vectors(texts))
+
+    async def check_space(self, saved: Space) -> Checked:
+        """Compute the canaries of a saved space again, and compare.
+
+        Raises:
+            HeadlightError: as `space`.
+        """
+        now = await self.space(saved.texts)
+        changed = differences(saved.facts["space_parts"], now.facts["space_parts"])
+        bound = now.facts["space_bound"]
+        return compare(saved.texts, saved.vectors, now.vectors, bound, changed)
+
+    async def check_vectors(self, texts: Sequence[str], vectors: Array) -> Checked:
+        """Tell whether vectors that were stored are those that this service makes of their texts.
+
+        Args:
+            vectors: (texts, size).
+
+        Raises:
+            HeadlightError: as `space`.
+            ValueError: there is not a vector for each text.
+        """
+        if vectors.ndim != 2 or len(vectors) != len(texts) or not len(texts):
+            raise ValueError(f"{len(texts)} texts and vectors of shape {vectors.shape}")
+        now = await self.space(texts)
+        return compare(texts, vectors, now.vectors, now.facts["space_bound"])
+
+    async def _vectors(self, texts: Sequence[str]) -> Array:
+        encoded = await self.encode(texts)
+        if encoded.pooled is None:
+            raise NoAnswer(f"{self.url} returned no vectors")
+        return encoded.pooled
+
     def _by(self, deadline: float | None) -> float:
         """Return when a request that begins now must have ended."""
         return time.monotonic() + (self._patience if deadline is None else deadline)
@@ -348,6 +392,9 @@ class Client:
     encode = _waiting(AsyncClient.encode)
     maxsim = _waiting(AsyncClient.maxsim)
     similarity = _waiting(AsyncClient.similarity)
+    space = _waiting(AsyncClient.space)
+    check_space = _waiting(AsyncClient.check_space)
+    check_vectors = _waiting(AsyncClient.check_vectors)
 
     def stream(
         self, inputs: Iterable[Input], *, deadline: float | None = None, **options: Unpack[Options]

@@ -49,6 +49,7 @@ class Model:
         pooling: the checkpoint's own way to one vector.
         max_tokens: its own longest sequence, special tokens included.
         digest: `sha256:` and 12 hex digits over everything that decides an answer.
+        made_of: digests of what decides a vector: its weights, tokenizer and dense layers.
         trained: False for weights drawn at random.
         own_pooling: False where the checkpoint does not say how it is pooled, and PLAIN is used.
         prompts: what goes before a text, by name.
@@ -61,6 +62,7 @@ class Model:
     pooling: Pooling
     max_tokens: int
     digest: str
+    made_of: Mapping[str, str]
     trained: bool = True
     own_pooling: bool = True
     prompts: Prompts = field(default_factory=Prompts)
@@ -138,7 +140,9 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, kernels: Kernel
     more = {"head": choices, "tokenizer": tokenizer.choices, "vocabulary": source.choices}
     more["config"] = read_arguments(folder).config
     more["blend"] = list(map(str, blend.shares)) if blend else ()  # whose file says the rest
-    digest = _digest(paths, pooling, max_tokens, tokenizer.lower_case, prompts, more)
+    sums = {path: _sha256(path) for path in {*paths}}
+    counted = [sums[path] for path in paths]
+    digest = _digest(counted, pooling, max_tokens, tokenizer.lower_case, prompts, more)
     return Model(
         config,
         encoder,
@@ -146,6 +150,15 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, kernels: Kernel
         pooling,
         max_tokens,
         digest,
+        {
+            "weights": _sum(
+                [sums[path] for path in (*files, own / CONFIG)], more["config"], more["blend"]
+            ),
+            "tokenizer": _sum(
+                [sums[path] for path in source.files], tokenizer.choices, source.choices
+            ),
+            "dense": _sum([sums[path] for path in weighed_files(folder)], _steps(pooling)),
+        },
         own_pooling=pooling is not sentence_transformers.PLAIN,
         prompts=prompts,
         task_heads=heads,
@@ -174,13 +187,15 @@ def preset(
     for name in sorted(weights):
         total.update(name.encode() + weights[name].numpy().tobytes())
     total.update(repr(config).encode() + (folder / TOKENIZER).read_bytes())
+    digest = _short(total)
     return Model(
         config,
         encoder,
         tokenizer,
         sentence_transformers.PLAIN,
         config.max_tokens,
-        _short(total),
+        digest,
+        {"weights": digest, "tokenizer": _sum(_sha256(folder / TOKENIZER)), "dense": ""},
         trained=False,
         own_pooling=False,
     )
@@ -227,7 +242,7 @@ def _tokenizer(
 
 
 def _digest(
-    paths: list[Path],
+    sums: Sequence[str],
     pooling: Pooling,
     max_tokens: int,
     lower_case: bool,
@@ -237,13 +252,13 @@ def _digest(
     """Return a checkpoint's digest: over some files' bytes and what is read from the others.
 
     Args:
-        paths: the files that count to the byte, in a fixed order.
+        sums: of the files that count to the byte, in a fixed order.
         more: other choices, if any: the task head's, what makes the tokenizer differ from its
             file's or its vocabulary's, what is laid over config.json.
     """
-    steps = [type(layer).__name__ for layer in pooling.layers]  # the files of Dense say the rest
+    steps = _steps(pooling)
     facts = {
-        "files": [_sha256(path) for path in paths],
+        "files": sums,
         "pooling": pooling.modes,
         "normalize": pooling.normalize,
         **({"layers": steps} if {"Norm", "Unit"} & {*steps} else {}),
@@ -253,7 +268,17 @@ def _digest(
         "prompt": prompts.find(None),
         **{name: chosen for name, chosen in more.items() if chosen},
     }
-    return _short(hashlib.sha256(json.dumps(facts, sort_keys=True).encode()))
+    return _sum(facts)
+
+
+def _steps(pooling: Pooling) -> list[str]:
+    """List the kinds of a pooling's layers; the files of Dense say the rest."""
+    return [type(layer).__name__ for layer in pooling.layers]
+
+
+def _sum(*facts: Any) -> str:
+    written = json.dumps(facts[0] if len(facts) == 1 else facts, sort_keys=True)
+    return _short(hashlib.sha256(written.encode()))
 
 
 def _sha256(path: Path) -> str:

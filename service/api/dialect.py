@@ -51,6 +51,7 @@ ENCODING = (
     "deadline_unreachable",
     "sequence_too_long",
     "prompt_without_text",
+    "space_changed",
     "nonfinite_output",
 )
 

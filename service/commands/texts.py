@@ -1,4 +1,4 @@
-"""`headlight encode` and `headlight heads`: the commands that ask a model about texts.
+"""`headlight encode`, `heads` and `space`: the commands that ask a model about texts.
 
 What they need is imported once they run, so that --help is quick.
 """
@@ -14,13 +14,15 @@ from service.commands.options import (
     FILE,
     FORMAT,
     HERE,
+    JSON,
     KEY_FILE,
+    PRESENT,
     TRUNCATE,
     URL,
     of_ranking,
     read_key,
 )
-from service.commands.terminal import Unusable, one_line_ends, tell
+from service.commands.terminal import FAILED, Unusable, one_line_ends, tell
 from service.settings import Settings
 
 RESUMED = "stopped; run the same command again to resume"
@@ -172,3 +174,49 @@ def rank_texts(
     )
     with one_line_ends(RESUMED):
         ranking.rank(url or HERE, read_key(key_file), texts, question, saved)
+
+
+@click.command()
+@click.argument("url", default=HERE)
+@click.option("--save", type=FILE, help="save the space with 32 canary vectors")
+@click.option("--check", "saved", type=PRESENT, help="compute the canaries of a saved space again")
+@click.option(
+    "--sample",
+    nargs=2,
+    type=PRESENT,
+    metavar="VECTORS TEXTS",
+    help="check stored vectors, .npy, by their texts, a file as of encode --file",
+)
+@FORMAT
+@COLUMN
+@KEY_FILE
+@JSON
+@one_line_ends()
+def space(url: str, key_file: Path | None, as_json: bool, **flags: Any) -> None:
+    """Show what the vectors of a service at URL may stand in one index with.
+
+    With --check and --sample, the exit status is 1 if they are not those of an earlier day.
+    """
+    from rich.console import Console
+
+    from service.commands import space as view
+    from service.commands.bulk import jobs, source
+
+    saved, sample, save = flags["saved"], flags["sample"], flags["save"]
+    if sum(map(bool, (saved, sample, save))) > 1:
+        raise Unusable("--save, --check and --sample exclude each other")
+    if not sample and (flags["format"] or flags["column"]):
+        raise Unusable("--format and --column are for the texts of --sample")
+    with jobs.connected(url, read_key(key_file), jobs.PATIENCE_SECONDS) as (client, info):
+        if save:
+            return tell(sys.stdout, f"{view.save(client, save)} in {save}")
+        if not (saved or sample):
+            return view.show(info, Console(), as_json=as_json)
+        if sample:
+            texts = source.File.of(sample[1], flags["format"], flags["column"])
+            checked = view.sample(client, sample[0], texts)
+        else:
+            checked = view.recheck(client, saved)
+    view.report(checked, Console(), as_json=as_json)
+    if not checked.same:
+        raise SystemExit(FAILED)

@@ -36,6 +36,8 @@ from service.edge.routes import UNKNOWN, Routes, expected
 from service.edge.rules import Keys, RawHeaders, Rules
 from service.edge.transport import CLIENT, NO_CLIENT, Client
 from service.encode.answer import PIECE_BYTES
+from service.encode.space import EXPECT
+from service.encode.space import HEADER as SPACE
 from service.engine.fair.rotation import OWNER
 from service.keys import follow_keys, tenants
 from service.memory import PROCESS, Hold
@@ -376,8 +378,8 @@ def _cors(origins: Sequence[str]) -> CORSMiddleware | None:
         _nothing,
         allow_origins=origins,
         allow_methods=("GET", "POST"),
-        allow_headers=("Authorization", REQUEST_ID, DEADLINE),
-        expose_headers=(REQUEST_ID, REPLICA, WEIGHTS, "Retry-After"),
+        allow_headers=("Authorization", REQUEST_ID, DEADLINE, EXPECT),
+        expose_headers=(REQUEST_ID, REPLICA, WEIGHTS, SPACE, "Retry-After"),
     )
 
 

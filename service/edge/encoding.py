@@ -12,6 +12,8 @@ from service.api.operations import Operation
 from service.edge.asked import Asked, in_time
 from service.edge.reading import LARGE_BYTES, BodyWorker
 from service.encode.answer import JSON
+from service.encode.space import EXPECT
+from service.encode.space import HEADER as SPACE
 from service.replica import Replica
 
 Handler = Callable[[Asked], Awaitable[Reply]]
@@ -60,6 +62,8 @@ class Encoding:
                 record.took("parse", start)
             if call.seconds < record.given_seconds:
                 record.given_seconds = call.seconds
+            if EXPECT in asked.headers:
+                replica.spaces.check(call.request, asked.headers[EXPECT])
             deadline = record.start + record.given_seconds
             if priced and asked.query and dialect.flag(asked.query, DRY_RUN):
                 price = await replica.gateway.dry_run(call.request, deadline, record)
@@ -72,6 +76,8 @@ class Encoding:
                     reply = await in_time(call.write(encoded, replica.writing), deadline)
             finally:
                 record.took("serialize", start)
+            if "space" in encoded.preamble:
+                reply.add(SPACE, encoded.preamble["space"])
             return reply
 
         return encode

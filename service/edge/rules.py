@@ -39,6 +39,7 @@ SINGLE = (
     "content-encoding",
     "transfer-encoding",
     "x-headlight-deadline-ms",
+    "x-headlight-expect",
     INFERENCE_HEADER,
 )
 TWINS = frozenset(name.replace("-", "_") for name in (*SINGLE, REQUEST_ID) if "-" in name)

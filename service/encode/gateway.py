@@ -15,6 +15,7 @@ those before it:
     admission                    whether it may pass
     encoding  likeness           how requests end
     maxsim  hybrid
+    space                        which vectors may stand in one index
     gateway
 """
 
@@ -30,6 +31,7 @@ from service.encode.interventions import Outcome
 from service.encode.plan import Plan, Planner
 from service.encode.price import Price, copy_flops, flops, head_flops
 from service.encode.request import Request
+from service.encode.space import Spaces
 from service.engine.fair.line import Timing
 from service.observe.metrics import Metrics
 from service.observe.record import Record
@@ -58,6 +60,7 @@ class Gateway:
     Args:
         identity: what every answer says about the model.
         endings: by how requests say that they end.
+        spaces: of the vectors that are answered.
     """
 
     def __init__(
@@ -69,10 +72,11 @@ class Gateway:
         settings: Settings,
         metrics: Metrics,
         endings: Mapping[type, Ending],
+        spaces: Spaces,
     ) -> None:
         self._identity, self._config = identity, config
         self._planner, self._admission, self._metrics = planner, admission, metrics
-        self.endings = endings
+        self.endings, self.spaces = endings, spaces
         self._estimate = Estimate(planner.longest, settings.max_request_tokens)
 
     async def encode(self, request: Request, deadline: float, record: Record) -> Encoded:
@@ -107,7 +111,10 @@ class Gateway:
             heads = sum(len(h) for one in plan.attention() for h in one.heads.values())
             self._metrics.shown(request.attention.form, heads, price.parts["attention"])
         items = await ending.finish(request, plan, outcome, deadline)
-        return Encoded(self._identity.preamble(request.dtype), items, _usage(plan, price, timing))
+        preamble, space = self._identity.preamble(request.dtype), self.spaces.of(request)
+        if space is not None:
+            preamble["space"] = space
+        return Encoded(preamble, items, _usage(plan, price, timing))
 
     async def dry_run(self, request: Request, deadline: float, record: Record) -> dict[str, Any]:
         """Return what a request would cost and whether it would be admitted now; compute nothing.

@@ -107,6 +107,10 @@ class Planner:
         """Return the tokens of a sequence, at most."""
         return self._reader.max_tokens
 
+    def prompt(self, name: str | None) -> str:
+        """Return what goes before a text; raises as Reader.prompt."""
+        return self._reader.prompt(name)
+
     async def plan(self, request: Request, deadline: float, record: Record) -> Plan:
         """Read the inputs, and resolve what is asked of each.
 
@@ -184,7 +188,7 @@ class Planner:
         if request.model is not None and request.model != self._name:
             detail = f'this service serves "{self._name}"'
             raise Refused.at("model_not_found", "model", detail=detail)
-        layers, pooling = self._model.config.layers, self._pooling(request.pooled)
+        layers, pooling = self._model.config.layers, self.pooling(request.pooled)
         if not (request.tokens or request.layers):
             return self._own if pooling is self._own.pooling else Outputs(pooling)
         try:
@@ -194,7 +198,12 @@ class Planner:
             raise Refused.at("index_out_of_range", "layers", detail=detail, limit=layers) from None
         return Outputs(pooling, request.tokens, hidden)
 
-    def _pooling(self, pooled: bool | Pooled) -> Pooling | None:
+    def pooling(self, pooled: bool | Pooled) -> Pooling | None:
+        """Return how one vector is made of a sequence; None where there is none.
+
+        Raises:
+            Refused: the model's vectors have fewer numbers.
+        """
         own = self._model.pooling
         if isinstance(pooled, bool):
             return own if pooled else None
@@ -211,7 +220,7 @@ class Planner:
 
     def _spans(self, request: Request, inputs: Sequence[Work]) -> dict[int, list[Span]]:
         """Return the spans of each input that has some."""
-        pooling, found = self._pooling(request.pooled) or self._model.pooling, {}
+        pooling, found = self.pooling(request.pooled) or self._model.pooling, {}
         for index, (item, source) in enumerate(zip(request.inputs, inputs, strict=True)):
             if item.spans and item.text is not None:
                 if "cls" in pooling.modes:
@@ -225,7 +234,7 @@ class Planner:
         return found
 
     def _parts(self, pooled: bool | Pooled, spans: Sequence[Span]) -> Parts:
-        pooling = self._pooling(pooled) or self._model.pooling
+        pooling = self.pooling(pooled) or self._model.pooling
         return Parts(_places(spans), pooling)
 
     def _heads(self, attention: Attention) -> Heads:

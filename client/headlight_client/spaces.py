@@ -1,0 +1,174 @@
+"""Vectors under contract: canaries that are saved once and computed again later.
+
+A saved space is a JSON file: the space's name and parts as GET /info has them, 32 texts, and their
+vectors as base64 of little-endian float32.
+"""
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+
+from headlight_client.formats import Array, dumps, loads
+
+FORMAT = 1  # of the file
+DTYPE = np.dtype("<f4")
+FACTS = ("model", "weights", "numerics", "space", "space_parts", "space_bound")
+# of few and of many words, of names, numbers and other scripts, so that a tokenizer shows
+TEXTS = (
+    "All is well.",
+    "The cat sat on the mat.",
+    "A dog ate the food because it was hungry.",
+    "How do I reset my password?",
+    "Invoice 2026-0417 is due within 30 days.",
+    "Water boils at 100 degrees Celsius at sea level.",
+    "The court dismissed the appeal on procedural grounds.",
+    "Take two tablets a day, after meals.",
+    "def add(a, b): return a + b",
+    "SELECT name FROM users WHERE id = 7;",
+    "Paris is the capital of France.",
+    "London, Berlin and Madrid are capitals too.",
+    "The quick brown fox jumps over the lazy dog.",
+    "No, the meeting was not cancelled.",
+    "Yes, the meeting was cancelled.",
+    "She said that he had said that she would come.",
+    "Photosynthesis turns light into chemical energy.",
+    "Shares fell by 3.2% after the announcement.",
+    "Please find the attached report.",
+    "It was the best of times, it was the worst of times.",
+    "To be, or not to be, that is the question.",
+    "THE SAME WORDS IN CAPITALS",
+    "the same words in capitals",
+    "naïve café, coöperation, Ångström",
+    "Der Hund schläft unter dem Tisch.",
+    "El tren sale a las ocho y media.",
+    "Быстрая лиса прыгает через собаку.",
+    "今日は天気がいいですね。",
+    "مرحبا بالعالم",
+    "e-mail: someone@example.com, tel. +1 555 0100",
+    "supercalifragilisticexpialidocious",
+    "?!",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """What a service's vectors may stand in one index with.
+
+    Args:
+        facts: of GET /info: model, weights, numerics, space, space_parts and space_bound.
+        texts: the canaries.
+        vectors: (texts, size) float32.
+    """
+
+    facts: Mapping[str, Any]
+    texts: Sequence[str]
+    vectors: Array
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a saved space.
+
+        Raises:
+            ValueError: the file is none.
+            OSError: it cannot be read.
+        """
+        try:
+            saved = loads(path.read_bytes())
+            if saved["headlight_space"] != FORMAT:
+                raise ValueError("of another format")
+            facts, texts = {name: saved[name] for name in FACTS}, list(saved["texts"])
+            data = base64.b64decode(saved["vectors"]["data"], validate=True)
+            vectors = np.frombuffer(data, DTYPE).reshape(saved["vectors"]["shape"])
+            if len(vectors) != len(texts) or vectors.ndim != 2 or not texts:
+                raise ValueError("a vector for each text is missing")
+            return cls(facts, texts, vectors)
+        except (LookupError, TypeError, ValueError) as error:
+            raise ValueError(f"{path} is not a saved space") from error
+
+    def write(self, path: Path) -> None:
+        """Save it.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        vectors = np.ascontiguousarray(self.vectors, DTYPE)
+        data = base64.b64encode(vectors.data).decode()
+        kept = {"shape": vectors.shape, "dtype": "float32", "data": data}
+        saved = {"headlight_space": FORMAT, **self.facts, "texts": self.texts, "vectors": kept}
+        path.write_bytes(dumps(saved) + b"\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """How vectors computed now compare with those of an earlier day.
+
+    Args:
+        texts: of both.
+        distances: how far each vector moved, of its length, (texts,); infinity where its size is
+            another one.
+        bound: up to which they are of one space.
+        bits: whether all are equal to the bit.
+        changed: by name, the parts of the space that differ: what was saved, and what is now.
+    """
+
+    texts: Sequence[str]
+    distances: Array
+    bound: float
+    bits: bool
+    changed: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> Literal["same bits", "same space", "changed", "moved"]:
+        """Say it in two words: "moved" is of vectors beyond the bound, "changed" of the space."""
+        if self.moved:
+            return "moved"
+        return "changed" if self.changed else "same bits" if self.bits else "same space"
+
+    @property
+    def same(self) -> bool:
+        """Tell whether the vectors may still stand in one index."""
+        return self.verdict.startswith("same")
+
+    @property
+    def moved(self) -> list[tuple[str, float]]:
+        """List the texts beyond the bound, the furthest first, and how far each moved."""
+        beyond = [
+            pair
+            for pair in zip(self.texts, self.distances, strict=True)
+            if not pair[1] <= self.bound
+        ]
+        return sorted(((text, float(far)) for text, far in beyond), key=lambda pair: -pair[1])
+
+
+def compare(
+    texts: Sequence[str],
+    expected: Array,
+    found: Array,
+    bound: float,
+    changed: Mapping[str, tuple[Any, Any]] | None = None,
+) -> Checked:
+    """Compare two vectors of each text, (texts, size) twice."""
+    bits = (
+        expected.shape == found.shape
+        and expected.astype(DTYPE).tobytes() == found.astype(DTYPE).tobytes()
+    )
+    if expected.shape != found.shape:
+        distances: Array = np.full(len(texts), np.inf)
+    else:
+        before, now = expected.astype(np.float64), found.astype(np.float64)
+        lengths = np.linalg.norm(before, axis=1).clip(min=np.finfo(np.float32).tiny)
+        apart = np.linalg.norm(now - before, axis=1) / lengths
+        distances = np.where(np.isfinite(apart), apart, np.inf)
+    return Checked(texts, distances, bound, bits, changed or {})
+
+
+def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """List the parts of two spaces that differ; of GET /info's space_parts."""
+    names = [*saved, *(name for name in now if name not in saved)]
+    return {
+        name: (saved.get(name), now.get(name)) for name in names if saved.get(name) != now.get(name)
+    }

@@ -1,0 +1,103 @@
+"""A running service's space: shown, saved, and checked against an earlier day or a sample."""
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from headlight_client import Checked, Client, Space
+from headlight_client.formats import Array
+from headlight_client.spaces import FACTS
+from service.commands.bulk.source import File, check
+from service.commands.terminal import Unusable, plain, tell
+
+SHOWN = 10  # texts that moved
+
+
+def show(info: Mapping[str, Any], console: Console, *, as_json: bool) -> None:
+    """Print the name of the space, and what decides it."""
+    if as_json:
+        return tell(sys.stdout, json.dumps({name: info[name] for name in FACTS}))
+    console.print(info["space"], soft_wrap=True)
+    for name, value in info["space_parts"].items():
+        console.print(plain(f"  {name:12} {value!r}"), soft_wrap=True)
+
+
+def save(client: Client, path: Path) -> str:
+    """Save the space with its canaries; return its name.
+
+    Raises:
+        Unusable: the file is there already.
+    """
+    if path.exists():
+        raise Unusable(f"{path} already exists; remove it or choose another file")
+    space = client.space()
+    space.write(path)
+    return str(space.facts["space"])
+
+
+def recheck(client: Client, path: Path) -> Checked:
+    """Compute the canaries of a saved space again.
+
+    Raises:
+        Unusable: the file is no saved space.
+    """
+    try:
+        return client.check_space(Space.read(path))
+    except ValueError as error:
+        raise Unusable(str(error)) from error
+
+
+def sample(client: Client, vectors: Path, file: File) -> Checked:
+    """Compare stored vectors with those of their texts.
+
+    Raises:
+        Unusable: there is not a vector for each text, or a file cannot be read as one of them.
+    """
+    stored = _stored(vectors)
+    with file.lasting(vectors.parent) as kept:
+        source = check(kept, client.info())
+        if source.lines != len(stored):
+            raise Unusable(
+                f"{vectors} has {len(stored)} rows, and {file.name} {source.lines} texts"
+            )
+        texts = [text for text in source.texts(0) if isinstance(text, str)]
+    if len(texts) != len(stored):
+        raise Unusable(f"{file.name} holds pairs of texts, which have no vector of their own")
+    return client.check_vectors(texts, stored)
+
+
+def _stored(path: Path) -> Array:
+    try:
+        stored: Array = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise Unusable(f"{path} is not an .npy file of numbers") from error
+    if stored.ndim != 2 or stored.dtype.kind != "f" or not len(stored):
+        raise Unusable(
+            f"{path} holds {stored.dtype} of shape {stored.shape}; expected rows of floats"
+        )
+    return stored
+
+
+def report(checked: Checked, console: Console, *, as_json: bool) -> None:
+    """Print what was found."""
+    if as_json:
+        moved = [{"text": text, "distance": far} for text, far in checked.moved]
+        facts = {"verdict": checked.verdict, "texts": len(checked.texts), "bound": checked.bound}
+        return tell(sys.stdout, json.dumps({**facts, "changed": checked.changed, "moved": moved}))
+    count, furthest = len(checked.texts), float(np.max(checked.distances))
+    for name, (saved, now) in checked.changed.items():
+        console.print(plain(f"{name}: {saved!r} was saved, and it is {now!r} now"), soft_wrap=True)
+    if checked.bits:
+        console.print(f"{count} vectors: the same bits")
+    elif not checked.moved:
+        console.print(f"{count} vectors: the same, within {furthest:.1e} of their length")
+    else:
+        beyond, bound = len(checked.moved), checked.bound
+        console.print(f"{beyond} of {count} vectors moved beyond {bound:g} of their length:")
+        for text, far in checked.moved[:SHOWN]:
+            console.print(plain(f"  {far:.4f}  {text}"), soft_wrap=True)

@@ -1,0 +1,143 @@
+"""Names for vectors that may stand in one index.
+
+A space's name is a digest of all that decides what a vector means, and of nothing that moves its
+last bits: not the processor, not the kernels, not the batch, not the replica. How far two answers
+of one space may lie apart is `bound`.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any, get_args
+
+from model.config import Mode
+from model.loading.checkpoint import Model
+from model.pooling import Pooling
+from service.encode.plan import Planner
+from service.encode.request import Encoding, Pooled, Request
+from service.refusals import Refused
+
+HEADER, EXPECT = "x-headlight-space", "x-headlight-expect"
+NAME = re.compile(r"s1-[0-9a-f]{16}")  # 1 is the digest's own version
+DTYPES = ("float32", "bfloat16", "float16", "int8")
+KEPT = 1024  # names of requests that come again
+UNKNOWN = (
+    "which part differs is not known: the weights, the tokenizer, a dense layer, or several parts"
+)
+
+Parts = Mapping[str, Any]
+
+
+class Spaces:
+    """The spaces that one model's requests lead to.
+
+    Args:
+        dtype: in which the model computes.
+        max_tokens: of a sequence.
+        bound: how far two vectors of one text may lie apart, of their length.
+    """
+
+    def __init__(
+        self, model: Model, planner: Planner, dtype: str, max_tokens: int, bound: float
+    ) -> None:
+        self._bound = bound
+        self._model, self._planner = model, planner
+        self._fixed = {
+            **model.made_of,
+            "lower_case": model.tokenizer.lower_case,
+            "max_tokens": max_tokens,
+            "dtype": dtype,
+        }
+        self._name = lru_cache(KEPT)(lambda pooled, prompt: name(self._of(pooled, prompt)))
+
+    def facts(self) -> dict[str, Any]:
+        """Return what GET /info says of the space of a request that chooses nothing."""
+        parts = self._of(True, self._planner.prompt(None))
+        return {"space": name(parts), "space_parts": parts, "space_bound": self._bound}
+
+    def parts(self, request: Request) -> Parts:
+        """Return what decides the meaning of a request's vectors.
+
+        Raises:
+            Refused: the model has no such prompt, or no such vectors.
+        """
+        return self._of(request.pooled, self._planner.prompt(request.prompt_name))
+
+    def of(self, request: Request) -> str | None:
+        """Name the space of the vectors that a request is answered; None where it gets none.
+
+        Raises:
+            Refused: as `parts`.
+        """
+        if not isinstance(request.ending, Encoding):
+            return None
+        if not (request.pooled or request.tokens or request.layers):
+            return None
+        found: str = self._name(request.pooled, self._planner.prompt(request.prompt_name))
+        return found
+
+    def check(self, request: Request, expected: str) -> None:
+        """Refuse a request whose vectors would be of another space.
+
+        Raises:
+            Refused: says which part differs, where one alone explains it; or as `parts`.
+        """
+        if not NAME.fullmatch(expected):
+            detail = "expected a space such as s1-0123456789abcdef, as answers have it"
+            raise Refused.at("out_of_range", EXPECT, detail=detail)
+        parts = self.parts(request)
+        actual = name(parts)
+        if actual == expected:
+            return
+        changed = [
+            part for part, value in self._others(parts) if expected == name({**parts, part: value})
+        ]
+        which = f"another {changed[0]}" if changed else UNKNOWN
+        detail = f"expected {expected}, and these would be of {actual}: {which}"
+        facts: dict[str, Any] = {"expected": expected, "actual": actual, "changed": changed}
+        raise Refused("space_changed", detail=detail, **facts)
+
+    def _of(self, pooled: bool | Pooled, prompt: str) -> Parts:
+        pooling = self._planner.pooling(pooled)
+        return {**self._fixed, **self._pooled(pooling), "prompt": prompt}
+
+    def _pooled(self, pooling: Pooling | None) -> Parts:
+        """Return what a pooling adds; vectors of tokens have none."""
+        width = self._model.config.width
+        if pooling is None:
+            return {"pooling": "tokens", "dense": "", "normalize": False, "dimensions": width}
+        return {
+            "pooling": "+".join(pooling.modes),
+            "dense": self._model.made_of["dense"] if pooling.layers else "",
+            "normalize": pooling.normalize,
+            "dimensions": pooling.dimensions or pooling.size(width),
+        }
+
+    def _others(self, parts: Parts) -> Iterator[tuple[str, Any]]:
+        """Yield other values that a part could have had, where they are known."""
+        own, longest = self._model, self._model.config.max_tokens
+        most = own.pooling.size(own.config.width)
+        choices: dict[str, list[Any]] = {
+            "pooling": [*get_args(Mode), "+".join(own.pooling.modes), "tokens"],
+            "normalize": [True, False],
+            "dimensions": [*range(64, most, 64), *_powers(most), most],
+            "prompt": ["", *own.prompts.texts.values()],
+            "dtype": [*DTYPES],
+            "lower_case": [True, False],
+            "max_tokens": [*_powers(longest), longest, own.max_tokens],
+        }
+        for part, values in choices.items():
+            yield from ((part, value) for value in {*values} - {parts[part]})
+
+
+def name(parts: Parts) -> str:
+    """Name the space that these parts decide."""
+    written = json.dumps(parts, sort_keys=True, ensure_ascii=False).encode()
+    return f"s1-{hashlib.sha256(written).hexdigest()[:16]}"
+
+
+def _powers(most: int) -> Iterator[int]:
+    """Yield the powers of two below a number."""
+    return (2**i for i in range(3, (most - 1).bit_length()))

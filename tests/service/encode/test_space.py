@@ -1,0 +1,241 @@
+"""The name of a space: what changes it, what does not, and what a client may expect of it."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import (
+    Dense,
+    Normalize,
+    Pooling,
+    Transformer,
+)
+from transformers import AutoTokenizer, BertConfig, BertModel
+
+from model import kernels
+from model.loading import checkpoint
+from service.encode.inputs import Reader
+from service.encode.plan import Planner
+from service.encode.request import Input, Pooled, Request
+from service.encode.space import NAME, Spaces
+from service.encode.worker import Worker
+from service.engine.weights import BUNDLED, locate
+from service.replica import Replica
+from service.settings import Settings
+
+CPU = torch.device("cpu")
+WIDTH = 32
+ASKED = Request(inputs=[Input("All is well")])
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What sentence-transformers saves of a small model with a Dense layer and prompts."""
+    base = tmp_path_factory.mktemp("bert")
+    tokenizer = AutoTokenizer.from_pretrained(locate(BUNDLED).folder)
+    sizes: dict[str, Any] = {"hidden_size": WIDTH, "num_hidden_layers": 1, "intermediate_size": 37}
+    config = BertConfig(vocab_size=len(tokenizer), num_attention_heads=2, **sizes)
+    torch.manual_seed(1)
+    BertModel(config).save_pretrained(base)
+    tokenizer.save_pretrained(base)
+    parts = [Transformer(str(base)), Pooling(WIDTH), Dense(WIDTH, WIDTH), Normalize()]
+    made = SentenceTransformer(modules=parts, prompts={"query": "query: "}, device="cpu")
+    out = tmp_path_factory.mktemp("saved") / "model"
+    made.save(str(out))
+    return out
+
+
+@pytest.fixture
+def copy(saved: Path, tmp_path: Path) -> Path:
+    """One of it to change."""
+    return Path(shutil.copytree(saved, tmp_path / "copy"))
+
+
+def spaces(folder: Path, dtype: str = "float32", max_tokens: int | None = None) -> Spaces:
+    """The spaces of a folder's model."""
+    ways = kernels.choose(CPU, torch.float32)
+    model = checkpoint.load(folder, CPU, torch.float32, ways)
+    longest = max_tokens or model.max_tokens
+    worker = cast(Worker, None)  # nothing is read
+    reader = Reader(model.tokenizer, model.config, longest, 100, 100, model.prompts, worker)
+    planner = Planner("name", model, reader, Settings())
+    return Spaces(model, planner, dtype, longest, 1e-4)
+
+
+def name(folder: Path, request: Request = ASKED, **more: Any) -> str:
+    """The name of a request's space."""
+    found = spaces(folder, **more).of(request)
+    assert found is not None and NAME.fullmatch(found)
+    return found
+
+
+def rewrite(path: Path, **values: Any) -> None:
+    """Change some keys of a JSON file."""
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def other_weights(folder: Path) -> None:
+    """Move one number."""
+    path = next(folder.rglob("model.safetensors"))
+    tensors = load_file(path)
+    tensors["encoder.layer.0.output.dense.bias"][0] += 1
+    save_file(tensors, path, {"format": "pt"})
+
+
+def other_dense(folder: Path) -> None:
+    """Move one number of the Dense layer."""
+    path = folder / "2_Dense" / "model.safetensors"
+    tensors = load_file(path)
+    tensors["linear.bias"][0] += 1
+    save_file(tensors, path)
+
+
+def other_tokenizer(folder: Path) -> None:
+    """Keep accents, where texts lost them."""
+    path = next(folder.rglob("tokenizer.json"))
+    steps = json.loads(path.read_text())["normalizer"]
+    rewrite(path, normalizer=steps | {"strip_accents": False})
+
+
+def lower_cased(folder: Path) -> None:
+    """Lower-case texts before they are read."""
+    path = next(folder.rglob("sentence_bert_config.json"))
+    rewrite(path, do_lower_case=True)
+
+
+def other_pooling(folder: Path) -> None:
+    """Take the first token."""
+    path = folder / "1_Pooling" / "config.json"
+    sizes = {"word_embedding_dimension": WIDTH, "pooling_mode_cls_token": True}
+    path.write_text(json.dumps(sizes | {"pooling_mode_mean_tokens": False}))
+
+
+def nothing(folder: Path) -> None:
+    """Leave the folder as it is."""
+
+
+# of a folder, of the service, and of the request
+CHANGES: dict[str, tuple[Callable[[Path], None], dict[str, Any], Request]] = {
+    "weights": (other_weights, {}, ASKED),
+    "pooling": (other_pooling, {}, ASKED),
+    "prompt": (nothing, {}, replace(ASKED, prompt_name="query")),
+    "max_tokens": (nothing, {"max_tokens": 128}, ASKED),
+    "lower_case": (lower_cased, {}, ASKED),
+    "tokenizer": (other_tokenizer, {}, ASKED),
+    "dense": (other_dense, {}, ASKED),
+    "dtype": (nothing, {"dtype": "bfloat16"}, ASKED),
+    "dimensions": (nothing, {}, replace(ASKED, pooled=Pooled(dimensions=8))),
+}
+
+
+@pytest.mark.parametrize("part", CHANGES)
+def test_each_change_makes_another_space(part: str, saved: Path, copy: Path) -> None:
+    """And that part alone is another one."""
+    change, more, request = CHANGES[part]
+    change(copy)
+
+    before, after = spaces(saved).parts(ASKED), spaces(copy, **more).parts(request)
+
+    assert name(copy, request, **more) != name(saved)
+    assert [each for each in before if before[each] != after[each]] == [part]
+
+
+def test_what_asks_for_the_same_is_one_space(saved: Path, copy: Path) -> None:
+    """A copy elsewhere, the model's own pooling by name, and all of its dimensions."""
+    pooled = Pooled(mode="model", normalize=True, dimensions=WIDTH)
+    same = Request(inputs=[Input("Other words")], pooled=pooled)
+
+    assert name(copy) == name(saved, same) == name(saved)
+
+
+def test_another_reduction_leaves_the_dense_layer_out(saved: Path) -> None:
+    """So its weights are no part of that space."""
+    parts = spaces(saved).parts(Request(inputs=ASKED.inputs, pooled=Pooled(mode="cls")))
+
+    assert (parts["pooling"], parts["dense"]) == ("cls", "")
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_answers_with_vectors_name_their_space(client: httpx.AsyncClient) -> None:
+    """The native one in its body too; GET /info has that of a request that chooses nothing."""
+    info = (await client.get("/info")).json()
+    native = await client.post("/v1/encode", json={"inputs": ["All is well"]})
+    openai = await client.post(
+        "/v1/embeddings", json={"input": "All is well", "model": info["model"]}
+    )
+    short = await client.post(
+        "/v1/encode", json={"inputs": ["All is well"], "pooled": {"dimensions": 64}}
+    )
+    scores = await client.post("/v1/similarity", json={"left": "a", "right": ["b"]})
+
+    assert native.headers["x-headlight-space"] == native.json()["space"] == info["space"]
+    assert openai.headers["x-headlight-space"] == info["space"]
+    assert short.headers["x-headlight-space"] not in ("", info["space"])
+    assert "x-headlight-space" not in scores.headers and "space" not in scores.json()
+
+
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/encode", {"inputs": ["a"], "pooled": {"dimensions": 64}}),
+        ("/v1/embeddings", {"input": "a", "model": "all-MiniLM-L6-v2", "dimensions": 64}),
+        ("/embed", {"inputs": "a", "dimensions": 64}),
+    ],
+)
+async def test_a_space_that_is_not_the_expected_one_is_refused(
+    client: httpx.AsyncClient, path: str, body: dict[str, Any]
+) -> None:
+    """In every API with 409, saying which part differs; the expected one is answered."""
+    own = (await client.get("/info")).json()["space"]
+
+    refused = await client.post(path, json=body, headers={"X-Headlight-Expect": own})
+    passed = {key: value for key, value in body.items() if key not in ("pooled", "dimensions")}
+    answered = await client.post(path, json=passed, headers={"X-Headlight-Expect": own})
+
+    assert refused.status_code == 409 and "another dimensions" in refused.text
+    assert answered.status_code == 200
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_refused_space_names_both_and_what_changed(client: httpx.AsyncClient) -> None:
+    """As far as one part explains it; of another model's it says that it does not know."""
+    expected = "s1-" + "0" * 16
+    asked = {"X-Headlight-Expect": expected}
+
+    told = (await client.post("/v1/encode", json={"inputs": ["a"]}, headers=asked)).json()
+
+    assert (told["code"], told["expected"], told["changed"]) == ("space_changed", expected, [])
+    assert NAME.fullmatch(told["actual"]) and "not known" in told["detail"]
+
+
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.parametrize("wrong", ["", "s1-0", "s2-" + "0" * 16, "s1-" + "F" * 16, "x" * 999])
+async def test_what_is_no_space_is_not_expected(client: httpx.AsyncClient, wrong: str) -> None:
+    """Rather than never found."""
+    asked = {"X-Headlight-Expect": wrong}
+    answer = await client.post("/v1/encode", json={"inputs": ["a"]}, headers=asked)
+
+    assert answer.status_code == 422
+    assert answer.json()["errors"] == [{"loc": ["x-headlight-expect"], "code": "out_of_range"}]
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_space_is_refused_before_any_work(
+    client: httpx.AsyncClient, replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No text is read for it."""
+    monkeypatch.setattr(replica.gateway, "encode", None)
+    asked = {"X-Headlight-Expect": "s1-" + "0" * 16}
+
+    answer = await client.post("/v1/encode", json={"inputs": ["a b c"] * 500}, headers=asked)
+
+    assert answer.status_code == 409
