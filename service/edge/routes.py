@@ -4,9 +4,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from service.api import elsewhere
 from service.api.dialect import Wording
-from service.api.native import call as native
-from service.api.open_inference import call as open_inference
 from service.api.operations import (
     NATIVE,
     OPERATIONS,
@@ -14,10 +13,8 @@ from service.api.operations import (
     Operation,
 )
 from service.edge.encoding import Handler
-from service.edge.reading import INFERENCE
 from service.observe.families import NO_INPUT
 from service.refusals import Refused
-from service.wording.words import meant
 
 UNKNOWN = "other"  # the name in metrics of requests that no route takes
 # A model's name may hold slashes, but not the verb at the end of the path
@@ -80,10 +77,7 @@ class Routes:
             any_ = next(iter(ways.values()))
             detail = f"it takes {', '.join(sorted(ways))}"
             return any_.label, any_.say, Refused("method_not_allowed", detail=detail)
-        near = meant(path, [row.path for row in OPERATIONS]).removeprefix("; ")
-        detail = near or "GET /docs lists the paths"
-        infers = f"{path}/".startswith(INFERENCE)
-        say: Wording = open_inference.problem if infers else native.problem
+        say, detail = elsewhere.refuse(path)
         return UNKNOWN, say, Refused("not_found", detail=detail)
 
     def methods(self, path: str) -> str:

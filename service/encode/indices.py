@@ -59,7 +59,7 @@ def heads_by_layer(
         numbers = _from_last(attention.layers, layers, "layers[{}]", "layer")
     if isinstance(attention.heads, Mapping):
         keys = list(map(_index, attention.heads))
-        own = _from_last(keys, layers, "key {} of heads", "layer")
+        own = _from_last(keys, layers, "layer {index} of heads", "layer")
         if attention.layers != "all" and set(own) != set(numbers):
             raise IndexError("layers and the keys of heads name different layers")
         by_layer = dict(zip(own, attention.heads.values(), strict=True))
@@ -240,7 +240,7 @@ def _index(key: str) -> int:
 
 def _from_last(indices: Sequence[int], count: int, place: str, noun: str) -> list[int]:
     """Return the indices asked for, as they stand; negative ones count from the last."""
-    known = f"{noun} of this model: 0 to {count - 1}, or -1 to -{count} from the last"
+    known = f"{noun} of this model: {noun}s are 0 to {count - 1}, or -1 to -{count} from the last"
     _check(indices, range(-count, count), place, known)
     resolved = [index % count for index in indices]
     _check(resolved, range(count), place, known)
@@ -249,7 +249,7 @@ def _from_last(indices: Sequence[int], count: int, place: str, noun: str) -> lis
 
 def _ordered(indices: Sequence[int], count: int, place: str, noun: str) -> list[int]:
     """Return the indices asked for, in order."""
-    _check(indices, range(count), place, f"{noun} of this model: 0 to {count - 1}")
+    _check(indices, range(count), place, f"{noun} of this model: {noun}s are 0 to {count - 1}")
     return sorted(indices)
 
 
@@ -257,7 +257,7 @@ def _check(indices: Sequence[int], known: range, place: str, noun: str) -> None:
     """Refuse an index that does not exist, or stands twice.
 
     Args:
-        place: of an index, for its number.
+        place: of an index, by its number and itself.
         noun: what an index is one of.
     """
     if all(index in known for index in indices) and len(set(indices)) == len(indices):
@@ -265,7 +265,7 @@ def _check(indices: Sequence[int], known: range, place: str, noun: str) -> None:
     seen: set[int] = set()
     for number, index in enumerate(indices):
         if index not in known:
-            raise IndexError(f"{place.format(number)} is not a {noun}")
+            raise IndexError(f"{place.format(number, index=index)} is not a {noun}")
         if index in seen:
-            raise IndexError(f"{place.format(number)} stands twice")
+            raise IndexError(f"{place.format(number, index=index)} stands twice")
         seen.add(index)

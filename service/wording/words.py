@@ -88,6 +88,12 @@ def change(fields: Mapping[str, Any]) -> str:
 
 def meant(name: object, names: Collection[str]) -> str:
     """Ask whether the nearest of our names was meant; empty if none is near."""
+    near = nearest(name, names)
+    return f'; did you mean "{near}"?' if near else ""
+
+
+def nearest(name: object, names: Collection[str]) -> str:
+    """Find the one of our names that is near; empty if none is, or several are."""
     if not isinstance(name, str) or len(name) > LONGEST_NAME:
         return ""
     matcher = difflib.SequenceMatcher(b=name.casefold())
@@ -96,7 +102,7 @@ def meant(name: object, names: Collection[str]) -> str:
         matcher.set_seq1(one.casefold())
         near.append((matcher.ratio(), one))
     (most, best), (next_most, _) = sorted([*near, (0, ""), (0, "")], reverse=True)[:2]
-    return f'; did you mean "{best}"?' if most >= SIMILAR and most - next_most >= CLEAR else ""
+    return best if most >= SIMILAR and most - next_most >= CLEAR else ""
 
 
 def place(loc: Loc) -> str:

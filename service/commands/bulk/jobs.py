@@ -28,6 +28,7 @@ from service.commands.bulk.source import File, Source, check
 from service.commands.bulk.vectors import SUFFIXES, Vectors
 from service.commands.terminal import Failed, Unusable
 
+START = "start a service with `headlight serve` (make serve in a checkout), or name one with --url"
 INFO_SECONDS = 5.0  # to find the service at all
 PATIENCE_SECONDS = 300.0  # for a request of a job, to outlast a restart of the service
 
@@ -108,7 +109,11 @@ def connected(
         raise Unusable(str(error)) from error
     try:
         with client:
-            yield client, client.info(deadline=INFO_SECONDS)
+            try:
+                info = client.info(deadline=INFO_SECONDS)
+            except NoAnswer as error:
+                raise Failed(f"{error}; {START}") from error
+            yield client, info
     except HeadlightError as error:
         raise Failed(str(error)) from error
 

@@ -23,6 +23,7 @@ from service.commands.terminal import Failed, Unusable
 
 BLOCK_BYTES = 1024 * 1024  # of lines that are held to their digest before one is used
 LONGEST_BYTES = 16 * 1024 * 1024  # of a line; one without an end must not fill the memory
+MOST_NAMES, LONGEST_NAME = 20, 40  # of columns in a message; characters of each
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 
 Format = Literal["jsonl", "txt", "csv", "tsv"]
@@ -252,11 +253,21 @@ def _index(first: list[str], column: str) -> int:
     """Find a column by its number from 1, or by its name in the first record."""
     if column.isdecimal():
         if int(column) > len(first):
-            raise BadLine(1, f"there is no column {column}, only {len(first)}")
+            raise BadLine(1, f"there is no column {column}, only {_columns(first)}")
         return int(column) - 1
     if first.count(column) != 1:
-        raise BadLine(1, f"{first.count(column)} of {len(first)} columns have the name {column!r}")
+        found = first.count(column)
+        raise BadLine(1, f"{found} columns have the name {column!r}; there are {_columns(first)}")
     return first.index(column)
+
+
+def _columns(first: list[str]) -> str:
+    """List the cells of a first row, which may be texts."""
+    names = [
+        repr(name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}..") for name in first
+    ]
+    more = [f"{len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else []
+    return f"{len(names)}: {', '.join([*names[:MOST_NAMES], *more])}"
 
 
 def _json(number: int, line: str) -> Texts:

@@ -61,7 +61,7 @@ async def test_the_example_is_a_command_and_its_real_answer(address: str, client
 @pytest.mark.asyncio(loop_scope="session")
 async def test_a_refusal_says_what_the_service_says(address: str) -> None:
     """Also how many layers and heads there are."""
-    with pytest.raises(Failed, match="422 .*: .* is not a layer of this model: 0 to 5"):
+    with pytest.raises(Failed, match="422 .*: .* is not a layer of this model: layers are 0 to 5"):
         await asyncio.to_thread(encode.table, address, None, "All is well", "L9H99", None)
 
 

@@ -74,6 +74,16 @@ async def test_the_synchronous_client_is_answered(address: str, http: httpx.Asyn
     np.testing.assert_array_equal(exact(answer), await pooled(http, TEXTS[:1]))
 
 
+@pytest.mark.client("openai", "paths that are not there")
+async def test_a_path_that_is_not_there_is_said_in_the_clients_words(address: str) -> None:
+    """It prints what to ask, not the number of an error alone."""
+    async with AsyncOpenAI(base_url=address, api_key="none", max_retries=0) as bare:
+        with pytest.raises(openai.NotFoundError, match="GET /v1/models"):
+            await bare.models.retrieve(NAME)
+        with pytest.raises(openai.NotFoundError, match="generates nothing"):
+            await bare.completions.create(model=NAME, prompt="All is")
+
+
 @pytest.mark.client("openai", "float")
 async def test_numbers_are_those_of_base64(theirs: AsyncOpenAI, http: httpx.AsyncClient) -> None:
     """JSON numbers lose nothing of a float32."""
