@@ -81,6 +81,8 @@ def serve(config: Path | None, example: bool, **flags: Any) -> None:
         tell(out, greeting(settings, address))
         if example and settings.keyed:
             tell(err, "no example: this service needs an API key")
+        elif example and settings.tls_cert:
+            tell(err, "no example: the certificate is for another name than this machine's")
         elif example:
             from service.commands import encode
 
@@ -144,6 +146,7 @@ def top(url: str, interval: float, key_file: Path | None, once: bool, as_json: b
     from service.commands import top as view
 
     key, console = read_key(key_file), Console()
+    once = once or not (as_json or console.is_terminal)  # a file or a pipe gets one screen
     with suppress(KeyboardInterrupt):
         if not (once or as_json):
             with Live(console=console, screen=True, auto_refresh=False) as live:

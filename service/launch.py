@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from service.cluster import drain, ingress, network, progress, relay, workspace
+from service.cluster import drain, ingress, network, progress, relay, tls, workspace
 from service.cluster.progress import StartFailed, last_line
 from service.commands.terminal import Failed, Unusable
 from service.engine import weights
@@ -51,15 +51,21 @@ def running(settings: Settings, say: Say) -> Iterator[str]:
     except OSError as error:
         place = f"{settings.host} port {settings.port}"
         raise Unusable(f"cannot listen on {place}: {error.strerror}") from error
+    try:
+        pem = tls.read(settings)
+    except tls.Wrong as error:
+        raise Unusable(str(error)) from error
     if settings.address is None:
         require(run("serve", machine.CHECKS | machine.WITH_TORCH, settings))
+    elif pem:
+        raise StartFailed("tls_cert: on a cluster, end TLS in front of it; see docs/tls.md")
     elif settings.log_to_stderr:
         raise StartFailed(
             "log_to_stderr: on a cluster, replicas log to logs/worker-*.out of each node"
         )
     settings = pinned(network.guarded(settings))
-    if warning := network.exposed(settings):
-        say(warning)
+    for warning in network.exposed(settings):
+        say(f"warning: {warning}")
     with ExitStack() as stack:
         frontend = lines = None  # of a Ray of our own alone; it passes on warnings and errors
 
@@ -67,7 +73,7 @@ def running(settings: Settings, say: Say) -> Iterator[str]:
             say(logs.line(settings.log_format, name, "replica ended").decode().rstrip())
 
         if settings.address is None:
-            folder = stack.enter_context(own_ray(settings, say))
+            folder = stack.enter_context(own_ray(settings, say, pem))
             lines = stack.enter_context(relay.Relay(folder / "lines", say, ended))
             frontend = drain.Frontend(folder / "haproxy", settings.port)
             stack.callback(frontend.shut)
@@ -78,11 +84,14 @@ def running(settings: Settings, say: Say) -> Iterator[str]:
         if frontend:
             stack.callback(frontend.refuse, ingress.shutdown_seconds(settings))
         with progress.reported(say, lambda: "/ready does not answer 200 yet"):
-            network.wait_until_ready(settings.host, settings.port)
+            network.wait_until_ready(settings.host, settings.port, tls=bool(pem))
+        if pem and frontend:
+            stack.enter_context(tls.followed(settings, folder, frontend, say))
         try:
             if lines:
                 lines.watches = True
-            yield f"http://{network.reachable(settings.host)}:{settings.port}"
+            scheme = "https" if pem else "http"
+            yield f"{scheme}://{network.reachable(settings.host)}:{settings.port}"
         finally:
             if lines:
                 lines.watches = False
@@ -110,8 +119,12 @@ def pinned(settings: Settings) -> Settings:
 
 
 @contextmanager
-def own_ray(settings: Settings, say: Say) -> Iterator[Path]:
-    """Start a Ray of our own, which only this service uses; yields its directory."""
+def own_ray(settings: Settings, say: Say, pem: bytes = b"") -> Iterator[Path]:
+    """Start a Ray of our own, which only this service uses; yields its directory.
+
+    Args:
+        pem: certificate and key of HAProxy, if clients speak TLS.
+    """
     kept = workspace.kept()
     with (
         workspace.directory(kept) as run,
@@ -119,9 +132,11 @@ def own_ray(settings: Settings, say: Say) -> Iterator[Path]:
         workspace.quiet(run / "driver.log"),
     ):
         cores = os.cpu_count() or 1
+        forget_settings()  # before ours: HAProxy's wrapper reads two
         os.environ.update(ingress.promised(settings))
         os.environ.update(ingress.placed(settings, block, run, cores))
-        forget_settings()
+        if pem:
+            tls.place(pem, run)
         stay = f"in {kept / run.name}" if kept else "lost: no folder for them can be made"
         say(f"logs: {run / workspace.LOGS}; after the service stops: {stay}")
         say("starting Ray")

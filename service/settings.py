@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import ErrorDetails
 
 from service import keys
@@ -25,6 +25,8 @@ KIB, MIB = 1024, 1024 * 1024
 
 # What Kubernetes tells a pod of each Service in its namespace, and of one named headlight* in
 # variables that begin as ours do: HEADLIGHT_PORT=tcp://10.0.0.1:8000, HEADLIGHT_SERVICE_HOST
+# what a browser sends: without the port that its scheme has, and without a path
+ORIGIN = re.compile(r"(?!https://[^/]*:443$|http://[^/]*:80$)[a-z][a-z0-9.+-]*://[a-z0-9._\[\]:-]+")
 ADDRESS = re.compile(r"(tcp|udp|sctp)://")
 SERVICE_VARIABLE = re.compile(
     r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$"
@@ -53,6 +55,17 @@ def _listed(value: object) -> object:
 
 
 Names = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_listed)]
+
+
+def _origins(origins: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse what no browser sends as the origin of a page."""
+    for origin in origins:
+        if origin != "*" and not ORIGIN.fullmatch(origin):
+            raise ValueError(
+                "an origin begins with https:// or http://, and has a host in lower case, a port "
+                "that is not the usual one, and nothing behind"
+            )
+    return origins
 
 
 class Settings(BaseModel):
@@ -145,11 +158,19 @@ class Settings(BaseModel):
         exclude=True,
         description="API keys, only as the variable HEADLIGHT_API_KEYS; kept as SHA-256",
     )
+    tls_cert: Path | None = Field(
+        None,
+        description="PEM file of a certificate and those that lead to its root: clients then speak "
+        "HTTPS; followed as it is renewed; not on a cluster; default: none",
+    )
+    tls_key: Path | None = Field(
+        None, description="PEM file of the certificate's key, not encrypted; goes with tls_cert"
+    )
     public_metrics: bool = Field(False, description="serve GET /metrics without an API key")
     public_docs: bool = Field(
         False, description="serve GET /docs and /openapi.json without an API key"
     )
-    cors_origins: Names = Field(
+    cors_origins: Annotated[Names, AfterValidator(_origins)] = Field(
         (),
         description="comma-separated origins of web pages that may send requests; *: all; "
         "default: none",
@@ -277,8 +298,9 @@ def load(
     flags = {name: value for name, value in flags.items() if value is not None}
     values = {**document, **variables, **flags, "api_keys": _keys(document, variables)}
     settings = Settings.model_validate(values)
-    if file := settings.api_keys_file:  # replicas have other working directories
-        settings = settings.model_copy(update={"api_keys_file": file.absolute()})
+    # replicas have other working directories
+    files = {name: getattr(settings, name) for name in ("api_keys_file", "tls_cert", "tls_key")}
+    settings = settings.model_copy(update={n: file.absolute() for n, file in files.items() if file})
     return _within(settings)
 
 
@@ -290,6 +312,9 @@ def _within(settings: Settings) -> Settings:
             bound = bound if times == 1 else f"half of {bound}"
             raise ValueError(f"{name} {value} must not be more than {bound}, which is {most}")
     _bounded(settings)
+    if (settings.tls_cert is None) != (settings.tls_key is None):
+        missing = "tls_key" if settings.tls_cert else "tls_cert"
+        raise ValueError(f"{missing}: tls_cert and tls_key go together")
     return settings
 
 

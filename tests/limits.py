@@ -315,6 +315,7 @@ NO_LIMITS = {
     "encode.plan.MOST_KEYS", "encode.plan.MOST_BLOCKS", "encode.answer.PIECE_BYTES",
     "encode.likeness.MOST_PAIRS", "api.questions.MOST_K",
     "access_log_ratio", "trusted_proxies", "keys.LOOK_SECONDS", "keys.SETTLED_SECONDS",
+    "cluster.tls.LOOK_SECONDS", "api.elsewhere.MOST_VARIANTS",
     "edge.gate.JUST_SECONDS",
     "edge.gate.LATELY_SECONDS", "edge.gate.LONG_SECONDS",
     "edge.gate.LONGEST_PAUSE_SECONDS",

@@ -62,6 +62,20 @@ class Frontend:
             drop_syn(listener)
             wait(lambda: not (backlog(listener) or self._busy()), SECONDS)
 
+    def renew(self, path: Path, pem: bytes) -> None:
+        """Let new connections have another certificate.
+
+        Args:
+            path: the file that HAProxy read at its start.
+
+        Raises:
+            OSError: HAProxy is not there, or does not take it.
+        """
+        for command in (f"set ssl cert {path} <<\n{pem.decode()}", f"commit ssl cert {path}"):
+            answer = self._tell(command)
+        if "Success" not in answer:
+            raise OSError(f"HAProxy did not take the certificate: {' '.join(answer.split())}")
+
     def _busy(self) -> set[str]:
         """Return the backends that hold requests."""
         rows = (line.split(",") for line in self._tell("show stat").splitlines())

@@ -100,6 +100,9 @@ PROBES = "path_end /live /ready /health /metrics /-/healthz"
 OTHERS, GRACE = 256, 64
 FEW = 8  # a client with so few connections alone may use the last half of the reserve
 PER_SOURCE = "HEADLIGHT_MAX_SOURCE_CONNECTIONS"
+# The file of certificate and key, where clients speak TLS
+TLS = "HEADLIGHT_TLS"
+BIND, SPOKEN = "    bind ", "ssl crt {} alpn http/1.1 ssl-min-ver TLSv1.2"
 # What HAProxy opens besides two descriptors a connection: one to the client, one to the replica
 OWN_DESCRIPTORS = 256
 # Makes HAProxy leave a replica that hangs
@@ -138,6 +141,7 @@ def rewrite(
     descriptors: int,
     per_source: int | None = None,
     pause: float | None = None,
+    tls: str | None = None,
 ) -> str:
     """Add what Ray's configuration lacks; a second time changes nothing.
 
@@ -147,6 +151,7 @@ def rewrite(
         descriptors: the most that HAProxy may have open.
         per_source: the most connections of one client; None: all but OTHERS.
         pause: seconds until no client is let in any more; None: the node does not drain.
+        tls: the file of certificate and key; None: clients speak in clear text.
 
     Raises:
         ValueError: a section is missing, so this is not Ray's configuration.
@@ -178,7 +183,8 @@ def rewrite(
         if line.startswith(CHOICES) and choice not in lines:
             lines.append(choice)
         if not line.strip().startswith("errorfile "):  # a 500 of 502-504, which no client retries
-            lines.append(bounded(closed(line, section), section, most))
+            line = spoken(closed(line, section), section, tls)
+            lines.append(bounded(line, section, most))
         if line == section:
             lines.extend(headed.pop(section, ()))
     if headed or choice not in lines:
@@ -213,6 +219,14 @@ def bounded(line: str, section: str, most: int) -> str:
         for pattern, changed in SERVERS.items():
             line = re.sub(pattern, changed, line)
     return line
+
+
+def spoken(line: str, section: str, tls: str | None) -> str:
+    """Let clients speak TLS where there is a certificate; HTTP/2 stays off."""
+    if section != "frontend http_frontend" or not line.startswith(BIND):
+        return line
+    bound = " ".join(line.split()[:2])
+    return f"    {bound} {SPOKEN.format(tls)}" if tls else f"    {bound}"
 
 
 def closed(line: str, section: str) -> str:
@@ -292,7 +306,8 @@ def main() -> None:
         per_source = int(os.environ.get(PER_SOURCE) or 0) or None
         config = path.read_text()
         shut = pause(config, path.with_name(SINCE))
-        path.write_text(rewrite(config, flag, descriptors(), per_source, shut))
+        tls = os.environ.get(TLS) or None
+        path.write_text(rewrite(config, flag, descriptors(), per_source, shut, tls))
         die_with_parent()
     haproxy = binary()
     os.execv(haproxy, [haproxy, *arguments])

@@ -6,9 +6,11 @@ import os
 import random
 import resource
 import socket
+import ssl
+import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from service.settings import Settings
 
@@ -93,8 +95,11 @@ def connect(address: str) -> None:
         raise OSError("something listens there, but it is not Ray")
 
 
-def wait_until_ready(host: str, port: int) -> None:
+def wait_until_ready(host: str, port: int, *, tls: bool = False) -> None:
     """Ask /ready until it answers 200.
+
+    Args:
+        tls: whether it speaks HTTPS; whose certificate it has does not matter here.
 
     Raises:
         TimeoutError: it did not in time; says what it answered last.
@@ -102,7 +107,7 @@ def wait_until_ready(host: str, port: int) -> None:
     deadline = time.monotonic() + READY_SECONDS
     reason = "no answer"
     while time.monotonic() < deadline:
-        connection = http.client.HTTPConnection(reachable(host).strip("[]"), port, timeout=5)
+        connection = _connection(reachable(host).strip("[]"), port, tls)
         try:
             connection.request("GET", "/ready")
             answer = connection.getresponse()
@@ -115,6 +120,14 @@ def wait_until_ready(host: str, port: int) -> None:
             connection.close()
         time.sleep(0.1)
     raise TimeoutError(f"the service is not ready after {READY_SECONDS} s: /ready says {reason}")
+
+
+def _connection(host: str, port: int, tls: bool) -> http.client.HTTPConnection:
+    if not tls:
+        return http.client.HTTPConnection(host, port, timeout=5)
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # our own port
+    return http.client.HTTPSConnection(host, port, timeout=5, context=context)
 
 
 def reachable(host: str) -> str:
@@ -143,8 +156,16 @@ def guarded(settings: Settings) -> Settings:
     return settings.model_copy(update={"allowed_hosts": tuple(hosts)})
 
 
-def exposed(settings: Settings) -> str | None:
-    """Return the warning that anyone may ask, where that is so."""
-    if settings.keyed or loopback(settings.host):
-        return None
-    return f"warning: no API key is set, so anyone who reaches {settings.host} can use the service"
+def exposed(settings: Settings) -> Iterator[str]:
+    """Yield what lets others in: no key, keys in clear text, a file of keys that they can read."""
+    host, file = settings.host, settings.api_keys_file
+    if not loopback(host) and not settings.keyed:
+        yield f"no API key is set, so anyone who reaches {host} can use the service"
+    elif not loopback(host) and not settings.tls_cert:
+        yield (
+            f"API keys come to {host} in clear text, and can be read on the way: set tls_cert and "
+            "tls_key, or see docs/tls.md"
+        )
+    with suppress(OSError):  # the start says what is wrong with it
+        if file and file.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
+            yield f"other users of this machine can read {file}: chmod 600 {file}"

@@ -22,6 +22,8 @@ ELSEWHERE = {
     "replicas": "num_replicas of the deployment, or max_replicas here",
     "address": "the cluster that reads this file",
     "log_to_stderr": "logs/worker-*.out of each node",
+    "tls_cert": "what ends TLS in front of the cluster",
+    "tls_key": "what ends TLS in front of the cluster",
     "api_keys": "a file on the nodes that api_keys_file names",
 }
 

@@ -448,3 +448,13 @@ def test_haproxy_ends_with_the_process_that_started_it_also_after_a_reload(tmp_p
                 return
         time.sleep(0.05)
     raise AssertionError(f"haproxy {pid} still listens")
+
+
+def test_clients_speak_tls_where_there_is_a_certificate_and_http_1_alone() -> None:
+    """However often Ray rewrites its file; without one as before."""
+    once = haproxy.rewrite(CONFIG, FLAG, 20_000, tls="/run/tls.pem")
+
+    assert "    bind *:8000 ssl crt /run/tls.pem alpn http/1.1 ssl-min-ver TLSv1.2\n" in once
+    assert haproxy.rewrite(once, FLAG, 20_000, tls="/run/tls.pem") == once
+    assert haproxy.rewrite(once, FLAG, 20_000) == rewrite(CONFIG)
+    assert "bind 127.0.0.1:9101\n" in once

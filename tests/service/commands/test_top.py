@@ -237,6 +237,14 @@ def test_json_of_a_service_is_a_line_an_interval() -> None:
     assert result.exit_code == 0 and json.loads(line)["replicas"].keys() == {"a", "b"}
 
 
+def test_without_a_terminal_one_interval_is_shown() -> None:
+    """A pipe or a file would get control sequences without end."""
+    with serving(BEFORE, AFTER) as url:
+        told = CliRunner().invoke(main, ["top", "--url", url, "--interval", "0.5"])
+
+    assert told.exit_code == 0 and "answers/s" in told.output
+
+
 @pytest.mark.parametrize("flags", [[], ["--once"], ["--json"]], ids=["live", "once", "json"])
 def test_the_command_refuses_a_service_that_is_not_there(flags: list[str]) -> None:
     """In one line, with status 1."""

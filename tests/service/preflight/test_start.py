@@ -131,6 +131,20 @@ ROWS = {
         {},
         "log_to_stderr: on a cluster, replicas log to logs/worker-*.out of each node",
     ),
+    **{
+        f"the origin {origin}": (
+            f"--cors-origins {origin}",
+            {},
+            "cors_origins: Value error, an origin begins with https://",
+        )
+        for origin in (
+            "example.com",
+            "https://example.com/",
+            "https://example.com:443",
+            "http://Example.com",
+            "https://a.example,b.example",
+        )
+    },
     "out of bounds": ("--replicas 257", {}, "replicas: Input should be less than or equal to 256"),
     "no model": ("--model nowhere", {}, "no folder nowhere"),
     "a folder that is no model": ("--model {folder}", {}, "{folder}"),

@@ -1,0 +1,102 @@
+"""TLS at a service's own HAProxy: one file of certificate and key, followed as it is renewed.
+
+HAProxy reads the file when it starts and at every reload of Ray's; a renewed certificate is handed
+to it through its admin socket, so that no connection is lost (HAProxy's management guide, "set ssl
+cert").
+"""
+
+import os
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from service.cluster.drain import Frontend
+from service.settings import Settings
+
+LOOK_SECONDS = 5.0
+NAME = "tls.pem"
+
+
+class Wrong(Exception):
+    """The certificate or its key cannot be used; the message is one line."""
+
+
+def read(settings: Settings) -> bytes:
+    """Read a certificate, with those that lead to its root, and its key as one text; b"" of none.
+
+    Raises:
+        Wrong: one cannot be read, the key is another's or is encrypted.
+    """
+    cert, key = settings.tls_cert, settings.tls_key
+    if cert is None or key is None:
+        return b""
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(cert, key, password=_refuse)
+        texts = [path.read_text("ascii").strip() for path in (cert, key)]
+    except _Encrypted:
+        raise Wrong(
+            f"tls_key {key}: it is encrypted; expected one that needs no password"
+        ) from None
+    except ssl.SSLError as error:
+        why = error.reason.lower().replace("_", " ") if error.reason else "not PEM"
+        raise Wrong(f"tls_cert {cert} and tls_key {key}: {why}") from error
+    except (OSError, ValueError) as error:
+        raise Wrong(f"tls_cert {cert} and tls_key {key}: {error}") from error
+    lines = (line for text in texts for line in text.splitlines() if line.strip())
+    return ("\n".join(lines) + "\n").encode()
+
+
+class _Encrypted(Exception):
+    """A key needs a password."""
+
+
+def _refuse() -> str:
+    raise _Encrypted
+
+
+def place(pem: bytes, folder: Path) -> Path:
+    """Write certificate and key where HAProxy reads them; whole or not at all, and to us alone."""
+    path, part = folder / NAME, folder / f"{NAME}.part"
+    part.unlink(missing_ok=True)
+    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(pem)
+    part.replace(path)
+    return path
+
+
+@contextmanager
+def followed(
+    settings: Settings, folder: Path, frontend: Frontend, say: Callable[[str], None]
+) -> Iterator[None]:
+    """Hand each renewed certificate to HAProxy while the block runs.
+
+    One that cannot be used is said once, and the last good one stays.
+    """
+    ended = threading.Event()
+
+    def follow() -> None:
+        held, wrong = (folder / NAME).read_bytes(), ""
+        while not ended.wait(LOOK_SECONDS):
+            try:
+                pem = read(settings)
+                if pem == held:
+                    continue
+                frontend.renew(place(pem, folder), pem)
+            except (Wrong, OSError) as error:
+                if str(error) != wrong:
+                    wrong = str(error)
+                    say(f"warning: the last good certificate stays: {wrong}")
+            else:
+                held, wrong = pem, ""
+                say("the certificate was renewed")
+
+    thread = threading.Thread(target=follow, name="certificate", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
