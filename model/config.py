@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 Positions = Literal["learned", "sinusoidal", "rotary", "relative"]
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 Mode = Literal["mean", "cls", "max", "last", "mean_sqrt_len", "weightedmean"]  # of pooling
-Task = Literal["encode", "classify", "rerank", "label_tokens", "sparse", "multi_vector"]
+Task = Literal[
+    "encode", "classify", "zero_shot", "rerank", "label_tokens", "sparse", "multi_vector"
+]
 Side = Literal["query", "document"]  # of a search, or of a late interaction
 LINEARS = (
     *("project", "query", "key", "value", "output", "gate", "up", "down"),

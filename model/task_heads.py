@@ -103,6 +103,7 @@ class Classifier:
         pooling: which vector is classified, such as the first token's, or the mean of all.
         activation: what makes scores of logits.
         ranking: what makes them of a pair that is ranked, as a CrossEncoder does.
+        entailment: the class of a pair whose first text entails the second; None: there is none.
     """
 
     labels: tuple[str, ...]
@@ -110,11 +111,14 @@ class Classifier:
     project: Projection | Stack
     activation: Activation
     ranking: Activation
+    entailment: int | None = None
 
     @property
     def tasks(self) -> tuple[Task, ...]:
         """Return its tasks; with one class it says how well two texts go together."""
-        return ("classify", "rerank") if len(self.labels) == 1 else ("classify",)
+        if len(self.labels) == 1:
+            return ("classify", "rerank")
+        return ("classify",) if self.entailment is None else ("classify", "zero_shot")
 
     def __call__(self, tokens: Tensor) -> dict[str, Tensor]:
         """Classify (tokens, width) -> logits and scores, (classes,) each."""

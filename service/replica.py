@@ -23,9 +23,10 @@ from service.encode.likeness import Likenesses
 from service.encode.maxsim import Maxsims
 from service.encode.plan import Planner
 from service.encode.price import cost, costs
-from service.encode.request import Encoding, Hybrid, Likeness, Maxsim
+from service.encode.request import Encoding, Hybrid, Likeness, Maxsim, ZeroShot
 from service.encode.space import Spaces
 from service.encode.worker import Worker
+from service.encode.zero_shot import ZeroShots
 from service.engine import machine, vitals
 from service.engine.batcher import Batcher
 from service.engine.fair.rotation import Lock
@@ -166,6 +167,7 @@ class Replica:
             Likeness: Likenesses(model.pooling, config.width, worker),
             Maxsim: Maxsims(worker),
             Hybrid: Hybrids(self.pooled_width, worker),
+            ZeroShot: ZeroShots(),
         }
         planner = Planner(self.name, model, self.reader, settings)
         known = planner, self.admission, settings, self.metrics

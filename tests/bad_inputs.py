@@ -814,11 +814,57 @@ def scored(status: int, code: str, *rows: tuple[str, str]) -> Iterable[Row]:
         yield Row(f"a score: {name}", f"{{{fields}}}".encode, status, code, path="/v1/maxsim")
 
 
+def labelled(status: int, code: str, *rows: tuple[str, str]) -> Iterable[Row]:
+    """Rows of POST /v1/classify that differ in their body alone."""
+    for name, body in rows:
+        yield Row(f"labels: {name}", body.encode, status, code, path="/v1/classify")
+
+
+def labels(**body: Any) -> str:
+    """A request for labels."""
+    return json.dumps({"inputs": ["a"], "labels": ["b"], **body})
+
+
 def spans(given: str) -> str:
     """A text of 11 characters with spans."""
     return item(f'{{"text":"All is well","spans":{given}}}')
 
 
+MANY = [str(number) for number in range(1000)]
+LABELS = [
+    *labelled(404, "task_not_found", ("a task of others", labels())),
+    *labelled(422, "batch_empty", ("no text", labels(inputs=[]))),
+    *labelled(
+        422,
+        "out_of_range",
+        ("no label", labels(labels=[])),
+        ("an empty label", labels(labels=["b", ""])),
+        ("a label twice", labels(labels=["b", "b"])),
+        ("no place for a label", labels(hypothesis_template="it is")),
+        ("two places for a label", labels(hypothesis_template="{} {}")),
+        ("a place with a format", labels(hypothesis_template="{} {0.real}")),
+    ),
+    *labelled(
+        422,
+        "invalid_type",
+        ("labels in one string", labels(labels="b, c")),
+        ("a label of another kind", labels(labels=["b", 7])),
+        ("a text of another kind", labels(inputs=[{"text": "a"}])),
+        ("several by word", labels(multi_label="yes")),
+    ),
+    *labelled(422, "missing_field", ("no labels", '{"inputs":["a"]}')),
+    *labelled(422, "unknown_field", ("labels of others", labels(candidate_labels=["b"]))),
+    *labelled(422, "batch_too_large", ("too many pairs", labels(inputs=MANY, labels=MANY))),
+    *labelled(
+        422,
+        "text_too_long",
+        ("a text too often", labels(inputs=["a" * 20_000], labels=MANY)),
+        (
+            "a template too often",
+            labels(labels=MANY, hypothesis_template="{}" + "a" * 20_000),
+        ),
+    ),
+]
 SPANS = [
     *bodies(
         422,
@@ -1112,6 +1158,7 @@ ROWS: dict[str, list[Row]] = {
     "headers": HEADERS,
     "similarities": SIMILARITIES,
     "scores": SCORES,
+    "labels": LABELS,
     "spans": SPANS,
     "interventions": INTERVENTIONS,
     "paths": PATHS,

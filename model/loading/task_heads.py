@@ -10,7 +10,7 @@ a family has it and how it computes.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -137,6 +137,7 @@ TABLES = {
     "ForTokenClassification": TAGGERS,
     "ForMaskedLM": VOCABULARIES,
 }
+ENTAILS = "entail"  # what the name of the class begins with, in any case
 # what a CrossEncoder stores, by its class in torch.nn
 STORED: dict[str, Activation] = {"Sigmoid": "sigmoid", "Identity": "none", "Softmax": "softmax"}
 BY_PROBLEM: dict[str, Activation] = {
@@ -191,7 +192,8 @@ def read_task_head(parts: Parts) -> TaskHead | None:
     if pooling not in ("cls", "mean"):
         raise CheckpointError(f"not supported: classifier_pooling {pooling!r}")
     how = Pooling((pooling,), normalize=False)
-    return Classifier(labels, how, project, *_activations(parts, outputs))
+    activations = _activations(parts, outputs)
+    return Classifier(labels, how, project, *activations, _entailment(parts.raw, labels))
 
 
 def read_choices(folder: Path, head: TaskHead) -> list[str]:
@@ -306,6 +308,19 @@ def _labels(raw: Mapping[str, Any], outputs: int) -> tuple[str, ...]:
             f"config.json: id2label does not name the task head's {outputs} outputs"
         )
     return tuple(str(stored[str(i)]) for i in range(outputs))
+
+
+def _entailment(raw: Mapping[str, Any], labels: Sequence[str]) -> int | None:
+    """Return the class that transformers' pipeline for zero-shot classification reads.
+
+    It goes by label2id alone; without one, by the labels.
+    """
+    stored = raw.get("label2id")
+    places = stored if isinstance(stored, Mapping) else {b: a for a, b in enumerate(labels)}
+    found = next(
+        (place for name, place in places.items() if name.lower().startswith(ENTAILS)), None
+    )
+    return found if type(found) is int and len(labels) > 1 and found in range(len(labels)) else None
 
 
 def _activations(parts: Parts, classes: int) -> tuple[Activation, Activation]:

@@ -101,6 +101,7 @@ class Tokenizer:
         counted: bool = True,
         facts: bool = True,
         last: int | None = None,
+        second_whole: bool = False,
     ) -> Reading[list[Tokenized]]:
         """Tokenize as `__call__` does, with a pause after each bounded piece of work.
 
@@ -112,6 +113,7 @@ class Tokenizer:
                 is not cut may be empty, which takes half the time.
             last: how many tokens of a lone text, or of a pair's second one, are read; then it is
                 cut as any, but not at the start.
+            second_whole: whether a pair's second text is not cut; the first keeps a token or more.
         """
         truncate = self.where(truncate)
         texts = [(prompt + text[0], *text[1:]) for text in texts] if prompt else texts
@@ -128,7 +130,9 @@ class Tokenizer:
                     ):
                         tokenized.append(uncut(whole, limit, facts, typed=not self._untyped))
                     else:
-                        cut = self._cut(text, limit, truncate, len(prompt), counted, last)
+                        cut = self._cut(
+                            text, limit, truncate, len(prompt), counted, last, second_whole
+                        )
                         tokenized.append((yield from cut))
                 except SequenceTooLong as error:
                     raise SequenceTooLong(error.length, limit, len(tokenized)) from None
@@ -216,6 +220,7 @@ class Tokenizer:
         prompt: int,
         counted: bool,
         last: int | None,
+        second_whole: bool,
     ) -> Reading[Tokenized]:
         """Tokenize once a text that may be longer than the limit; see `reading`."""
         added = self._library.num_special_tokens_to_add(len(text) == 2)
@@ -233,9 +238,11 @@ class Tokenizer:
         if last is not None:
             lengths[-1] = min(lengths[-1], last)
         length = sum(lengths) + added
-        if length > limit and (truncate == "refuse" or room < len(parts)):
+        least = lengths[-1] + 1 if second_whole else len(parts)  # tokens that are not cut
+        if length > limit and (truncate == "refuse" or room < least):
             raise SequenceTooLong(length, limit)
-        for part, most in zip(parts, share(lengths, room), strict=True):
+        shares = [room - lengths[-1], lengths[-1]] if second_whole else share(lengths, room)
+        for part, most in zip(parts, shares, strict=True):
             part.cut(most, side)
         return replace(framed(parts, self._frames[len(parts)]), length=whole)
 

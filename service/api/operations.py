@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import yaml
 
 from service import refusals
-from service.api import infinity, openai, questions, rerank, tei, tei_tasks
+from service.api import infinity, openai, questions, rerank, tei, tei_tasks, zero_shot
 from service.api.dialect import ALWAYS, ENCODING, TAKING, Parse, Wording
 from service.api.native import call as native
 from service.api.open_inference import call as open_inference
@@ -164,6 +164,14 @@ OPERATIONS = (
     _asks("/v1/encode", "Answer | Priced", native.EncodeRequest, native.parse),
     _asks("/v1/similarity", "Compared | Priced", COMPARED, questions.similarity),
     _asks("/v1/maxsim", "Matched | Priced", MATCHED, questions.maxsim),
+    _post(
+        NATIVE,
+        "/v1/classify",
+        "Classified | Priced",
+        zero_shot.ZeroShotRequest,
+        zero_shot.parse,
+        OF_TEXT,
+    ),
     _post(NATIVE, "/v1/attend", "Attended", AttendBody, handler="attend"),
     _post(NATIVE, "/v1/explain", "Explained", ExplainRequest, None, OF_TEXT, handler="explain"),
     _get(NATIVE, "/v1/heads", "Heads", codes=(*READING, *LATE), handler="heads"),

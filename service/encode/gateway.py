@@ -14,7 +14,7 @@ those before it:
     price                        what it costs
     admission                    whether it may pass
     encoding  likeness           how requests end
-    maxsim  hybrid
+    maxsim  hybrid  zero_shot
     space                        which vectors may stand in one index
     gateway
 """

@@ -115,6 +115,7 @@ class Reader:
             counted=counted or facts,
             facts=facts,
             last=documents.most if documents else None,
+            second_whole=documents is not None and documents.whole,
         )
         try:
             if characters < THREAD_CHARACTERS:

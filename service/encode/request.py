@@ -115,6 +115,13 @@ class Classify:
 
 
 @dataclass(frozen=True, slots=True)
+class Entailment:
+    """The logits of each pair, by which its first text entails the second or does not."""
+
+    name: ClassVar[Task] = "zero_shot"
+
+
+@dataclass(frozen=True, slots=True)
 class Rerank:
     """How well the two texts of each pair go together."""
 
@@ -150,7 +157,7 @@ class MultiVector:
     filled: bool = False
 
 
-Wanted = Classify | Rerank | LabelTokens | Sparse | MultiVector
+Wanted = Classify | Entailment | Rerank | LabelTokens | Sparse | MultiVector
 
 
 class First(NamedTuple):
@@ -171,9 +178,11 @@ class Documents(NamedTuple):
 
     Args:
         most: tokens of each, the first ones; None: all.
+        whole: whether of a pair that is too long the first text alone is cut.
     """
 
     most: int | None = None
+    whole: bool = False
 
 
 # Of an answer, made of arrays or of as many numbers
@@ -231,6 +240,23 @@ class Hybrid(NamedTuple):
     multi_vector: float
 
 
+class ZeroShot(NamedTuple):
+    """How well each label fits each text. The inputs are pairs of text and label, text by text.
+
+    Args:
+        labels: of every text.
+        multi_label: whether each is scored by itself.
+    """
+
+    labels: Sequence[str]
+    multi_label: bool
+
+    def place(self, loc: Loc) -> Loc:
+        """Return where in the request as it was sent stands what has this place among the pairs."""
+        text, label = divmod(int(loc[1]), len(self.labels))
+        return ("labels", label) if loc[2:] == ("pair",) else ("inputs", text)
+
+
 class Axes(NamedTuple):
     """What the rows and columns of a table of tokens are."""
 
@@ -277,14 +303,18 @@ class Request:
     gates: Sequence[Gate] = ()
     sweep: Sweep | None = None
     tasks: Sequence[Wanted] = ()
-    ending: Encoding | Likeness | Maxsim | Hybrid = Encoding()
+    ending: Encoding | Likeness | Maxsim | Hybrid | ZeroShot = Encoding()
     dtype: Floats = "float32"
     encoding: Literal["json", "base64"] = "json"
     layout: Layout = Layout()
 
     def place(self, loc: Loc) -> Loc:
         """Return where in the request as it was sent stands what has this place here."""
-        if self.first is None or len(loc) < 2 or loc[0] != "inputs":
+        if len(loc) < 2 or loc[0] != "inputs":
+            return loc
+        if isinstance(self.ending, ZeroShot):
+            return self.ending.place(loc)
+        if self.first is None:
             return loc
         (first, others), index = self.first.names, int(loc[1])
         return (others, index - 1, *loc[2:]) if index else (first, *loc[2:])

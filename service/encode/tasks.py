@@ -13,6 +13,7 @@ from model.text.tokenizer import Tokenizer
 from service.encode import shown
 from service.encode.request import (
     Classify,
+    Entailment,
     LabelTokens,
     MultiVector,
     Request,
@@ -97,6 +98,8 @@ def _task(wanted: Wanted, head: TaskHead, side: Side | None, tokenizer: Tokenize
     match wanted, head:
         case Classify(activation), Classifier():
             return _classify(head, head.activation if activation == "default" else activation)
+        case Entailment(), Classifier():
+            return _classify(head, "none")
         case Rerank(), Classifier():
             return _classify(head, head.ranking)
         case LabelTokens(level), Tagger():

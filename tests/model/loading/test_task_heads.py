@@ -304,6 +304,36 @@ def test_scores_are_those_of_cross_encoder_and_of_the_pipeline(
     assert ("rerank" in model.tasks) == (labels == 1)
 
 
+ENTAILMENTS: dict[str, tuple[dict[str, Any], int | None]] = {
+    "the last class": ({"label2id": {"contradiction": 0, "neutral": 1, "entailment": 2}}, 2),
+    "the first, in capitals": ({"label2id": {"ENTAILMENT": 0, "NEUTRAL": 1, "NOT": 2}}, 0),
+    "of two the first named": ({"label2id": {"entails": 1, "entailment": 2, "no": 0}}, 1),
+    "not entailment": ({"label2id": {"not_entailment": 0, "neutral": 1, "other": 2}}, None),
+    "other names than the labels'": ({"label2id": {"a": 0, "b": 1, "entailment": 2}}, 2),
+    "no label2id": ({"label2id": None, "id2label": {0: "no", 1: "entailment", 2: "x"}}, 1),
+    "no class of that number": ({"label2id": {"entailment": 3}}, None),
+    "a number below 0": ({"label2id": {"entailment": -1}}, None),
+    "a number in words": ({"label2id": {"entailment": "2"}}, None),
+    "no whole number": ({"label2id": {"entailment": 2.0}}, None),
+    "a list": ({"label2id": ["entailment"]}, None),
+}
+
+
+@pytest.mark.parametrize(("names", "place"), ENTAILMENTS.values(), ids=ENTAILMENTS)
+def test_entailment_is_the_class_that_label2id_names(
+    tmp_path: Path, names: dict[str, Any], place: int | None
+) -> None:
+    """As transformers' pipeline finds it; where it finds none, there is no such task."""
+    theirs("bert", KINDS[0], num_labels=3).save_pretrained(tmp_path)
+    stored = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(stored | names))
+    model = loaded(tmp_path)
+
+    (head,) = model.task_heads
+    assert isinstance(head, Classifier) and head.entailment == place
+    assert ("zero_shot" in model.tasks) == (place is not None)
+
+
 def cross_encoder(folder: Path) -> None:
     """The modules of a CrossEncoder next to a classifier."""
     kind = "sentence_transformers.base.modules.transformer.Transformer"

@@ -437,6 +437,24 @@ def test_every_kind_is_cut_as_transformers_does(kind: Kind, side: Truncate, limi
         assert same(found, peer, text, truncation="longest_first", max_length=limit)
 
 
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_of_a_pair_the_first_text_alone_is_cut_as_by_transformers(
+    kind: Kind, side: Truncate
+) -> None:
+    """Down to one token, where that is asked; if none is left of it, the pair is refused."""
+    ours, peer = kind
+    peer.truncation_side = side
+    pair = (TRICKY[0], "It is")
+    first, second = (len(peer(text, add_special_tokens=False).input_ids) for text in pair)
+    fixed = second + peer.num_special_tokens_to_add(pair=True)
+
+    for limit in range(fixed + 1, fixed + first + 2):
+        (found,) = exhaust(ours.reading([pair], limit, side, second_whole=True))
+        assert same(found, peer, pair, truncation="only_first", max_length=limit)
+    with pytest.raises(SequenceTooLong):
+        exhaust(ours.reading([pair], fixed, side, second_whole=True))
+
+
 def test_offsets_of_every_kind_are_characters_of_the_given_text(kind: Kind) -> None:
     """In order, within the text, together all of it but space; not bytes, and not of a normal form.
 

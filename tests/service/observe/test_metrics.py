@@ -79,6 +79,7 @@ EVERYTHING: dict[str, list[Any]] = {
         {"query": one, "documents": [other]}
         for one, other in (("a", "b"), (IDS, IDS), (ROW, ROW), ("a", IDS))
     ],
+    "/v1/classify": [{"inputs": ["a"], "labels": ["b"]}],
     "/v1/attend": [{"scores": [[1.0]], "value": [[1.0]]}],
     "/v1/explain": [{"text": "a", "layer": 0}],
     "/v1/embeddings": [
