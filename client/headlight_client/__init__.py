@@ -20,26 +20,41 @@ from headlight_client.answers import (
 )
 from headlight_client.call import AsyncClient, Client
 from headlight_client.errors import HeadlightError, ModelChanged, NoAnswer, RequestRefused
-from headlight_client.inputs import ComparisonOptions, Input, Options, ScoreOptions
+from headlight_client.inputs import (
+    ComparisonOptions,
+    Input,
+    LabelOptions,
+    Options,
+    RankOptions,
+    ScoreOptions,
+)
+from headlight_client.judged import Classified, Fit, Judged, Rank, Ranked
 from headlight_client.spaces import Checked, Space
 
 __all__ = [
     "AsyncClient",
     "Attention",
     "Checked",
+    "Classified",
     "Client",
     "Compared",
     "ComparisonOptions",
     "Dominance",
     "Edges",
     "Encoded",
+    "Fit",
     "HeadlightError",
     "Input",
     "Item",
+    "Judged",
+    "LabelOptions",
     "ModelChanged",
     "NoAnswer",
     "Options",
     "Pairs",
+    "Rank",
+    "RankOptions",
+    "Ranked",
     "RequestRefused",
     "Score",
     "ScoreOptions",

@@ -2,7 +2,7 @@
 
 AsyncClient   encode     all at once; every request of a job, joined
               stream     request by request, at a memory that does not grow with the job
-              maxsim, similarity, space, check_space, check_vectors, info, ask
+              maxsim, similarity, rerank, classify, space, check_space, check_vectors, info, ask
 Client        the same for code that waits: an AsyncClient on an event loop in a thread of its own,
               so that it also works in notebooks, and Ctrl-C ends a call at once
 """
@@ -34,8 +34,10 @@ from headlight_client.formats import Array, dumps, loads
 from headlight_client.inputs import (
     ComparisonOptions,
     Input,
+    LabelOptions,
     Limits,
     Options,
+    RankOptions,
     Request,
     ScoreOptions,
     comparison,
@@ -43,6 +45,7 @@ from headlight_client.inputs import (
     requests,
     scoring,
 )
+from headlight_client.judged import Classified, Ranked, classified, ranked
 from headlight_client.spaces import FACTS, TEXTS, Checked, Space, compare, differences
 
 JSON, SAFETENSORS = "application/json", "application/vnd.safetensors"
@@ -205,7 +208,7 @@ class AsyncClient:
             NoAnswer: no answer came in time.
             TypeError: an input of another type, or an unknown option.
         """
-        _check(documents, options, ScoreOptions)
+        _check(documents, options, ScoreOptions, "documents")
         body = scoring(query, documents, options)
         return read(Scored, await self._send("/v1/maxsim", body, self._by(deadline)))
 
@@ -273,6 +276,49 @@ class AsyncClient:
         if encoded.pooled is None:
             raise NoAnswer(f"{self.url} returned no vectors")
         return encoded.pooled
+
+    async def rerank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        deadline: float | None = None,
+        **options: Unpack[RankOptions],
+    ) -> Ranked:
+        """Rank documents by how well they answer a query, in one request.
+
+        Args:
+            deadline: seconds for the call; default: patience_seconds.
+
+        Raises:
+            RequestRefused, NoAnswer: as `encode`.
+            TypeError: documents that are no list, or an unknown option.
+        """
+        _check(documents, options, RankOptions, "documents")
+        asked = {"query": query, "documents": [*documents], "return_documents": False}
+        return ranked(await self.ask("/v1/rerank", {**options, **asked}, deadline=deadline))
+
+    async def classify(
+        self,
+        inputs: Sequence[str],
+        labels: Sequence[str],
+        *,
+        deadline: float | None = None,
+        **options: Unpack[LabelOptions],
+    ) -> Classified:
+        """Tell which labels fit texts, by a model of natural language inference, in one request.
+
+        Args:
+            deadline: seconds for the call; default: patience_seconds.
+
+        Raises:
+            RequestRefused, NoAnswer: as `encode`.
+            TypeError: inputs or labels that are no list, or an unknown option.
+        """
+        _check(inputs, options, LabelOptions)
+        _check(labels, {}, LabelOptions, "labels")
+        asked = {"inputs": [*inputs], "labels": [*labels]}
+        return classified(await self.ask("/v1/classify", {**options, **asked}, deadline=deadline))
 
     def _by(self, deadline: float | None) -> float:
         """Return when a request that begins now must have ended."""
@@ -395,6 +441,8 @@ class Client:
     space = _waiting(AsyncClient.space)
     check_space = _waiting(AsyncClient.check_space)
     check_vectors = _waiting(AsyncClient.check_vectors)
+    rerank = _waiting(AsyncClient.rerank)
+    classify = _waiting(AsyncClient.classify)
 
     def stream(
         self, inputs: Iterable[Input], *, deadline: float | None = None, **options: Unpack[Options]
@@ -465,10 +513,12 @@ def authorization(key: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"}
 
 
-def _check(inputs: Iterable[Input], options: Mapping[str, Any], known: type) -> None:
+def _check(
+    inputs: Iterable[Input], options: Mapping[str, Any], known: type, name: str = "inputs"
+) -> None:
     """Refuse a lone input and unknown options, which would be misread or ignored."""
     if isinstance(inputs, str | Mapping):
-        raise TypeError("inputs must be a list, even if there is only one")
+        raise TypeError(f"{name} must be a list, even if there is only one")
     unknown = options.keys() - known.__annotations__.keys()
     if unknown:
         raise TypeError(f"unknown option: {', '.join(sorted(unknown))}")

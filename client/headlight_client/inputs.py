@@ -48,6 +48,26 @@ class ScoreOptions(TypedDict, total=False):
     prompt_name: str | Mapping[str, str]
 
 
+class RankOptions(TypedDict, total=False):
+    """Options of ranks; the names and defaults of POST /v1/rerank."""
+
+    model: str
+    top_n: int
+    max_tokens_per_doc: int
+    truncate: bool
+    weights: Mapping[str, float]
+
+
+class LabelOptions(TypedDict, total=False):
+    """Options of labels; the names and defaults of POST /v1/classify."""
+
+    model: str
+    hypothesis_template: str
+    multi_label: bool
+    truncate: Literal["refuse", "right", "left"]
+    gates: Sequence[Mapping[str, Any]]
+
+
 class ComparisonOptions(TypedDict, total=False):
     """Options of a comparison; the names and defaults of POST /v1/similarity."""
 

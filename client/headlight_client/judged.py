@@ -1,0 +1,101 @@
+"""JSON answers of task heads -> typed values.
+
+POST /v1/rerank      Ranked, with a Rank for each document
+POST /v1/classify    Classified, with a Judged for each text
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from headlight_client.answers import ORIGIN, Answer, Usage
+from headlight_client.errors import NoAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """How well one document answers a query.
+
+    Args:
+        index: its place among the documents.
+        parts: of a model of three scores, each by its name; of others empty.
+    """
+
+    index: int
+    score: float
+    parts: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """The documents by their scores, best first.
+
+    Args:
+        tokens: that were computed.
+    """
+
+    model: str
+    results: list[Rank]
+    tokens: int
+
+
+class Fit(NamedTuple):
+    """How well one label fits a text, 0 to 1."""
+
+    label: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The labels of one text.
+
+    Args:
+        classes: all of them, best first.
+        truncated: whether the text was cut for any label.
+        length: tokens before that, with the longest label and the template.
+    """
+
+    classes: list[Fit]
+    truncated: bool
+    length: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Classified(Answer):
+    """The labels of some texts, in the order of the texts."""
+
+    texts: list[Judged]
+
+
+def ranked(told: Any) -> Ranked:
+    """Read an answer of POST /v1/rerank.
+
+    Raises:
+        NoAnswer: it is none.
+    """
+    try:
+        results = [
+            Rank(one["index"], one["relevance_score"], one.get("parts", {}))
+            for one in told["results"]
+        ]
+        return Ranked(told["model"], results, told["usage"]["total_tokens"])
+    except (LookupError, TypeError) as error:
+        raise NoAnswer("the answer is not in Headlight's format") from error
+
+
+def classified(told: Any) -> Classified:
+    """Read an answer of POST /v1/classify.
+
+    Raises:
+        NoAnswer: it is none.
+    """
+    try:
+        texts = [
+            Judged([Fit(**one) for one in text["classes"]], text["truncated"], text["length"])
+            for text in told["data"]
+        ]
+        made = {name: told[name] for name in ORIGIN}
+        return Classified(**made, usage=Usage(**told["usage"]), texts=texts)
+    except (LookupError, TypeError) as error:
+        raise NoAnswer("the answer is not in Headlight's format") from error
