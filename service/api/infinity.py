@@ -23,6 +23,7 @@ from service.api.inputs import (
     Strings,
     TextsOrIds,
     best_classes,
+    by_three,
     items,
     ranking_request,
     relocate,
@@ -98,8 +99,8 @@ class Ranks(Ranking):
 
     def tree(self, encoded: Encoded) -> dict[str, Any]:
         results = (
-            {"relevance_score": score, "index": place, "document": text}
-            for place, score, text in self.best(encoded)
+            {"relevance_score": best.score, "index": best.place, "document": best.text}
+            for best in self.best(encoded)
         )
         return {"object": "rerank", "results": Each(results, plain=True), **_ended(encoded)}
 
@@ -152,7 +153,7 @@ def rerank(body: bytes, sent: Sent, served: Served) -> Ranks:
     request = InfinityRerankRequest.model_validate_json(body)
     model, texts = _model(request.model), request.documents
     native = ranking_request(
-        request.query, texts, "documents", served.most_json, truncate="right", model=model
+        request.query, texts, "documents", served, truncate="right", model=model
     )
     return Ranks(
         request=native,
@@ -184,6 +185,8 @@ def models(name: str, tasks: Sequence[str], stats: Mapping[str, float]) -> bytes
         stats: what is queued.
     """
     capabilities = ["embed", *(task for task in ("rerank", "classify") if task in tasks)]
+    if by_three(tasks):
+        capabilities.append("rerank")
     model = {"id": name, "object": "model", "owned_by": "infinity", "created": 0}
     more = {"backend": "torch", "capabilities": capabilities, "stats": stats}
     return orjson.dumps({"object": "list", "data": [model | more]})

@@ -1,9 +1,9 @@
 """The inputs of other APIs: texts or token ids, or a query and texts to rank."""
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Discriminator, Field, Tag
@@ -11,10 +11,20 @@ from pydantic.types import FailFast
 from typing_extensions import TypeAliasType
 
 from model.text.tokenizer import Cut
-from service.api.dialect import JSONCall
+from service.api.dialect import JSONCall, Served
 from service.api.native.heads import Integers
 from service.encode.answer import Array, Encoded
-from service.encode.request import Documents, Input, Request, Rerank
+from service.encode.request import (
+    Documents,
+    First,
+    Hybrid,
+    Input,
+    MultiVector,
+    Pooled,
+    Request,
+    Rerank,
+    Sparse,
+)
 from service.encode.shown import Classes, numbers, of_kind
 from service.refusals import Refused
 from service.wording.words import Loc
@@ -57,24 +67,39 @@ def ranking_request(
     query: str,
     texts: Sequence[str],
     name: str,
-    most: int,
+    served: Served,
     *,
     truncate: Cut,
     model: str | None = None,
     most_tokens: int | None = None,
+    weights: Hybrid | None = None,
 ) -> Request:
     """Return the request to rank texts by how well each answers a query.
 
     Args:
         name: of the texts, in the request as sent.
         most_tokens: how many of a text's first tokens are read; None: all.
-        most: characters of the query times the number of texts: each is tokenized with it.
+        weights: of three scores; None: the default, of a model that ranks by them.
 
     Raises:
         Refused: there is no query or no text, or the query is too long for so many texts.
     """
     if not texts:
         raise Refused.at("batch_empty", name, detail="expected one text or more, received none")
+    if weights or by_three(served.tasks):
+        return Request(
+            model=model,
+            inputs=[Input(query), *map(Input, texts)],
+            truncate=truncate,
+            counted=False,
+            role="document",
+            first=First(("query", name), role="query"),
+            documents=Documents(most_tokens),
+            pooled=Pooled(normalize=True),
+            tasks=(Sparse(), MultiVector(filled=True)),
+            ending=weights or Hybrid(),
+        )
+    most = served.most_json  # characters of all pairs: each text is tokenized with the query
     if len(query) * len(texts) > most:
         limit = most // len(texts)
         raise Refused.at("text_too_long", "query", length=len(query), limit=limit)
@@ -89,13 +114,37 @@ def ranking_request(
     )
 
 
+THREE = {"sparse", "multi_vector"}  # tasks of a model that ranks by three scores
+
+
+def by_three(tasks: Collection[str]) -> bool:
+    """Tell whether a model with these tasks ranks by three scores."""
+    return "rerank" not in tasks and {*tasks} >= THREE
+
+
+class Best(NamedTuple):
+    """One text in the order of the scores.
+
+    Args:
+        place: among the texts of the request.
+        text: itself, where it is returned.
+        parts: the three scores that `score` is the mean of, by their names; none of other models.
+    """
+
+    place: int
+    score: float
+    text: str | None
+    parts: Mapping[str, float] | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking(JSONCall):
     """A request to rank texts.
 
     Args:
         most: texts to return; None: all.
-        scored: by the checkpoint's own activation, by its logits, or by their sigmoid.
+        scored: by the checkpoint's own activation, by its logits, or by their sigmoid; a mean of
+            three scores has none of them.
         texts: to return with their scores, if any.
     """
 
@@ -103,8 +152,11 @@ class Ranking(JSONCall):
     scored: Literal["own", "logits", "sigmoid"]
     texts: Sequence[str]
 
-    def best(self, encoded: Encoded) -> Iterator[tuple[int, float, str | None]]:
-        """Yield each text's place, its score and the text, best first; ties keep their order."""
+    def best(self, encoded: Encoded) -> Iterator[Best]:
+        """Yield the texts, best first; ties keep their order."""
+        if isinstance(self.request.ending, Hybrid):
+            yield from self._by_mean(encoded)
+            return
         classes = [of_kind(item.tasks, Classes) for item in encoded.items]
         logits = np.array([one.logits[0] for one in classes], dtype=np.float32)
         order = np.argsort(-logits, kind="stable")[: self.most]
@@ -112,7 +164,15 @@ class Ranking(JSONCall):
         if self.scored == "own":
             scores = np.array([one.scores[0] for one in classes], dtype=np.float32)
         for place, score in zip(order.tolist(), numbers(scores[order]), strict=True):
-            yield place, score, self.texts[place] if self.texts else None
+            yield Best(place, score, self._text(place))
+
+    def _by_mean(self, encoded: Encoded) -> Iterator[Best]:
+        told = [item.facts for item in encoded.items]
+        for place in sorted(range(len(told)), key=lambda place: -told[place]["score"])[: self.most]:
+            yield Best(place, told[place]["score"], self._text(place), told[place]["parts"])
+
+    def _text(self, place: int) -> str | None:
+        return self.texts[place] if self.texts else None
 
 
 def best_classes(classes: Classes, scores: Array, most: int | None = None) -> list[dict[str, Any]]:

@@ -6,8 +6,6 @@ Sources of the request: both APIs' references.
 """
 
 import math
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, LiteralString
 
 import orjson
@@ -18,8 +16,8 @@ from typing_extensions import TypeAliasType
 
 from service.api.dialect import JSONCall, Reply, Sent, Served, sentence
 from service.api.inputs import Ranking, ranking_request, relocate
-from service.encode import request as encode
 from service.encode.answer import JSON, Each, Encoded
+from service.encode.request import Hybrid
 from service.refusals import Refused
 from service.wire import Wire
 
@@ -46,17 +44,17 @@ Documents = TypeAliasType(
 
 
 NO_WEIGHT: LiteralString = "expected weights with a sum above 0"
-THREE = {"sparse", "multi_vector"}  # tasks of a model that ranks by three scores
+DEFAULT = Hybrid()
 
 
 class HybridWeights(Wire):
     """How much each score counts; one that is left out has its default."""
 
-    dense: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.4
+    dense: Annotated[float, Field(ge=0, allow_inf_nan=False)] = DEFAULT.dense
     """Of the product of the pooled vectors, scaled to length 1."""
-    sparse: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.2
+    sparse: Annotated[float, Field(ge=0, allow_inf_nan=False)] = DEFAULT.sparse
     """Of the sum of the products of the weights of the tokens that both texts have."""
-    multi_vector: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.4
+    multi_vector: Annotated[float, Field(ge=0, allow_inf_nan=False)] = DEFAULT.multi_vector
     """Of the mean over the query's vectors of the largest product with one of the document's."""
 
     @model_validator(mode="after")
@@ -96,44 +94,18 @@ class Reranking(Ranking):
     """A request."""
 
     def tree(self, encoded: Encoded) -> dict[str, Any]:
-        results = (
-            {"index": place, "relevance_score": score, **_document(text)}
-            for place, score, text in self.best(encoded)
-        )
-        return _answered(encoded, Each(results, plain=True))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HybridReranking(JSONCall):
-    """A request to a model of three scores.
-
-    Args:
-        most: documents to return; None: all.
-        texts: to return with their scores, if any.
-    """
-
-    most: int | None
-    texts: Sequence[str]
-
-    def tree(self, encoded: Encoded) -> dict[str, Any]:
-        told = [item.facts for item in encoded.items]
-        # of equal scores the first document stays first
-        order = sorted(range(len(told)), key=lambda place: -told[place]["score"])[: self.most]
-        results = (
+        rows = (
             {
-                "index": place,
-                "relevance_score": told[place]["score"],
-                "parts": told[place]["parts"],
-                **_document(self.texts[place] if self.texts else None),
+                "index": best.place,
+                "relevance_score": best.score,
+                **({"parts": best.parts} if best.parts else {}),
+                **_document(best.text),
             }
-            for place in order
+            for best in self.best(encoded)
         )
-        return _answered(encoded, Each(results, plain=True))
-
-
-def _answered(encoded: Encoded, results: Each) -> dict[str, Any]:
-    usage = {"total_tokens": encoded.usage["tokens"]}
-    return {"model": encoded.preamble["model"], "results": results, "usage": usage}
+        usage = {"total_tokens": encoded.usage["tokens"]}
+        results = Each(rows, plain=True)
+        return {"model": encoded.preamble["model"], "results": results, "usage": usage}
 
 
 def _document(text: str | None) -> dict[str, Any]:
@@ -164,48 +136,18 @@ def _parse(body: bytes, served: Served, *, documents: bool) -> JSONCall:
     texts = [entry if isinstance(entry, str) else entry.text for entry in request.documents]
     if request.return_documents is not None:
         documents = request.return_documents
-    shown = texts if documents else ()
-    if request.weights or _three(served.tasks):
-        return HybridReranking(request=_hybrid(request, texts), most=request.top_n, texts=shown)
     native = ranking_request(
         request.query,
         texts,
         "documents",
-        served.most_json,
+        served,
         truncate="own" if request.truncate else "refuse",
         model=request.model,
         most_tokens=request.max_tokens_per_doc,
+        weights=Hybrid(**dict(request.weights)) if request.weights else None,
     )
+    shown = texts if documents else ()
     return Reranking(request=native, most=request.top_n, scored="own", texts=shown)
-
-
-def _three(tasks: Collection[str]) -> bool:
-    """Tell whether a model with these tasks ranks by three scores."""
-    return "rerank" not in tasks and {*tasks} >= THREE
-
-
-def _hybrid(request: RerankRequest, texts: Sequence[str]) -> encode.Request:
-    """Return the encoding that three scores need: the query, then each document.
-
-    Raises:
-        Refused: there is no document.
-    """
-    if not texts:
-        none = "expected one text or more, received none"
-        raise Refused.at("batch_empty", "documents", detail=none)
-    weights = request.weights or HybridWeights()
-    return encode.Request(
-        model=request.model,
-        inputs=[encode.Input(request.query), *map(encode.Input, texts)],
-        truncate="own" if request.truncate else "refuse",
-        counted=False,
-        role="document",
-        first=encode.First(("query", "documents"), role="query"),
-        documents=encode.Documents(request.max_tokens_per_doc),
-        pooled=encode.Pooled(normalize=True),
-        tasks=(encode.Sparse(), encode.MultiVector(filled=True)),
-        ending=encode.Hybrid(**dict(weights)),
-    )
 
 
 def problem(refused: Refused, request_id: str) -> Reply:

@@ -115,8 +115,12 @@ class Ranks(Ranking):
 
     def tree(self, encoded: Encoded) -> Each:
         ranks = (
-            {"index": place, **({} if text is None else {"text": text}), "score": score}
-            for place, score, text in self.best(encoded)
+            {
+                "index": best.place,
+                **({} if best.text is None else {"text": best.text}),
+                "score": best.score,
+            }
+            for best in self.best(encoded)
         )
         return Each(ranks, plain=True)
 
@@ -180,8 +184,7 @@ def rerank(body: bytes, sent: Sent, served: Served) -> Call:
 def _rerank(body: bytes, served: Served) -> Ranks:
     request = RankRequest.model_validate_json(body)
     truncate = tei.side(request.truncate, request.truncation_direction)
-    most = served.most_json
-    native = ranking_request(request.query, request.texts, "texts", most, truncate=truncate)
+    native = ranking_request(request.query, request.texts, "texts", served, truncate=truncate)
     texts = request.texts if request.return_text else ()
     scored: Literal["logits", "sigmoid"] = "logits" if request.raw_scores else "sigmoid"
     return Ranks(request=native, most=request.top_n, scored=scored, texts=texts)

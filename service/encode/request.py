@@ -235,9 +235,9 @@ class Hybrid(NamedTuple):
         dense, sparse, multi_vector: how much each counts; their sum is above 0.
     """
 
-    dense: float
-    sparse: float
-    multi_vector: float
+    dense: float = 0.4
+    sparse: float = 0.2
+    multi_vector: float = 0.4
 
 
 class ZeroShot(NamedTuple):
