@@ -2,25 +2,21 @@
 
 import base64
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 import pytest_asyncio
 from numpy.typing import NDArray
 from safetensors.numpy import load
-from starlette.types import ASGIApp
 
 from headlight_client import AsyncClient
 from service.engine import machine
 from service.engine.machine import Unservable
-from service.replica import Replica
-from service.settings import Settings
-from tests.described import hold
 from tests.late_interaction import DOCUMENT, QUERY, SIZES, Late, pylate
+from tests.served import Listen, Outer, Served, serve
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -32,23 +28,16 @@ LONG = "the dog ate the food and then it slept until the evening came again and 
 COMMA = 1010  # what the vocabulary has for ","
 
 
-class Served:
-    """A model as PyLate's formulas run it, and a client of a service of it."""
+@dataclass(frozen=True)
+class ManyVectors(Served):
+    """A model as PyLate's formulas run it, and as it is served."""
 
-    def __init__(self, late: Late, http: httpx.AsyncClient, replica: Replica, url: str) -> None:
-        self.late, self.http, self.replica, self.url = late, http, replica, url
-
-    async def post(self, path: str, status: int = 200, **body: Any) -> Any:
-        """An answer of this status."""
-        answer = await self.http.post(path, json=body)
-        assert answer.status_code == status, answer.text
-        hold(path.partition("?")[0], answer)
-        return answer.json()
+    late: Late
 
     async def vectors(self, role: str, *inputs: Any, **body: Any) -> list[dict[str, Any]]:
         """What POST /v1/encode answers to some inputs of one side."""
         how = {"pooled": False, "multi_vector": {"role": role}, **body}
-        told: list[dict[str, Any]] = (await self.post("/v1/encode", inputs=inputs, **how))["data"]
+        told: list[dict[str, Any]] = await self.encode(*inputs, **how)
         return told
 
     def score(self, query: str, text: str) -> tuple[float, list[int], NDArray[np.float64]]:
@@ -62,22 +51,15 @@ class Served:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def served(
-    tmp_path_factory: pytest.TempPathFactory,
-    listen: Callable[..., AbstractAsyncContextManager[str]],
-    outer: Callable[[Replica], ASGIApp],
-) -> AsyncIterator[Served]:
+    tmp_path_factory: pytest.TempPathFactory, listen: Listen, outer: Outer
+) -> AsyncIterator[ManyVectors]:
     """One, on a port of its own."""
     late = pylate(tmp_path_factory.mktemp("late"))
-    settings = Settings(model=str(late.folder), device="cpu", threads=1, served_model_name="late")
-    async with AsyncExitStack() as stack:
-        replica = await Replica.start(settings, "late-1")
-        stack.push_async_callback(replica.close)
-        url = await stack.enter_async_context(listen(outer(replica)))
-        http = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=60))
-        yield Served(late, http, replica, url)
+    async with serve(late.folder, "late", listen, outer) as one:
+        yield ManyVectors(**vars(one), late=late)
 
 
-async def test_vectors_are_pylates_of_the_tokens_kept(served: Served) -> None:
+async def test_vectors_are_pylates_of_the_tokens_kept(served: ManyVectors) -> None:
     """On either side; a document is what a text is where the request does not say."""
     documents = await served.vectors("document", *TEXTS)
     (query,) = await served.vectors("query", ASKED)
@@ -94,7 +76,7 @@ async def test_vectors_are_pylates_of_the_tokens_kept(served: Served) -> None:
     assert documents[0]["kept"] == [0, 1, 2, 3, 4, 6]  # without the full stop
 
 
-async def test_every_encoding_holds_the_same_numbers(served: Served) -> None:
+async def test_every_encoding_holds_the_same_numbers(served: ManyVectors) -> None:
     """JSON, base64, safetensors; float16 is theirs rounded."""
     body = {"inputs": TEXTS[:2], "pooled": False, "multi_vector": True}
     told = (await served.post("/v1/encode", **body))["data"]
@@ -114,7 +96,7 @@ async def test_every_encoding_holds_the_same_numbers(served: Served) -> None:
         np.testing.assert_array_equal(rounded, expected.astype(np.float16))
 
 
-async def test_what_is_used_as_given_has_no_marker_and_no_filling(served: Served) -> None:
+async def test_what_is_used_as_given_has_no_marker_and_no_filling(served: ManyVectors) -> None:
     """Token ids lose those of the skiplist as documents, embeddings nothing."""
     ids = {"token_ids": [101, COMMA, 2035, COMMA, 102]}
     embeddings = {"embeddings": [[0.1] * 15, [0.2] * 15, [0.3] * 15]}
@@ -129,7 +111,7 @@ async def test_what_is_used_as_given_has_no_marker_and_no_filling(served: Served
     assert query["kept"] == [0, 1, 2, 3, 4] and query["tokens"][0] == "[CLS]"
 
 
-async def test_a_text_is_cut_only_where_the_request_says_so(served: Served) -> None:
+async def test_a_text_is_cut_only_where_the_request_says_so(served: ManyVectors) -> None:
     """Its marker and its last token stay in place; the length counts what was there."""
     for role, most in (("query", QUERY), ("document", DOCUMENT)):
         how = {"multi_vector": {"role": role}}
@@ -148,7 +130,9 @@ async def test_a_text_is_cut_only_where_the_request_says_so(served: Served) -> N
         np.testing.assert_allclose(right["vectors"], expected, atol=CLOSE)
 
 
-async def test_attention_of_a_query_shows_that_nothing_looks_at_its_filling(served: Served) -> None:
+async def test_attention_of_a_query_shows_that_nothing_looks_at_its_filling(
+    served: ManyVectors,
+) -> None:
     """Maps of all forms hold zeros there, and statistics are numbers."""
     full = {"form": "full", "layers": [1]}
     (query,) = await served.vectors("query", ASKED, attention=full)
@@ -168,7 +152,7 @@ async def test_attention_of_a_query_shows_that_nothing_looks_at_its_filling(serv
     assert query["vectors"] == plain["vectors"]
 
 
-async def test_scores_are_brute_force_in_float64(served: Served) -> None:
+async def test_scores_are_brute_force_in_float64(served: ManyVectors) -> None:
     """Best first, of equal ones the first; each match names its tokens and its product."""
     told = await served.post("/v1/maxsim", query=ASKED, documents=TEXTS)
 
@@ -184,7 +168,7 @@ async def test_scores_are_brute_force_in_float64(served: Served) -> None:
         np.testing.assert_allclose([row[2] for row in one["matches"]], values, atol=CLOSE)
 
 
-async def test_a_score_is_the_sum_of_the_vectors_answered(served: Served) -> None:
+async def test_a_score_is_the_sum_of_the_vectors_answered(served: ManyVectors) -> None:
     """To the bit those of POST /v1/encode, whatever else is asked; gates move both."""
     for gates in ([], [{"layer": 0, "head": 1, "scale": 0.0}]):
         told = await served.post("/v1/maxsim", query=ASKED, documents=TEXTS, gates=gates)
@@ -196,7 +180,7 @@ async def test_a_score_is_the_sum_of_the_vectors_answered(served: Served) -> Non
             assert one["score"] == pytest.approx((rows @ vectors.T).max(1).sum(), abs=1e-12)
 
 
-async def test_a_document_takes_heads_from_the_query_or_a_document(served: Served) -> None:
+async def test_a_document_takes_heads_from_the_query_or_a_document(served: ManyVectors) -> None:
     """The query is input 0; a patch of all heads of the first layer moves the score as gates do."""
     texts, heads = [TEXTS[0], "All is lost."], range(served.late.model.config.num_attention_heads)
     patch = [{"layer": 0, "head": head, "from": 1} for head in heads]
@@ -216,7 +200,7 @@ async def test_a_document_takes_heads_from_the_query_or_a_document(served: Serve
     assert refused["errors"][0]["loc"] == ["documents", 0, "patch"]
 
 
-async def test_matches_come_in_every_encoding(served: Served) -> None:
+async def test_matches_come_in_every_encoding(served: ManyVectors) -> None:
     """Columns in base64, tensors by the document's number in safetensors."""
     body = {"query": ASKED, "documents": TEXTS}
     told = await served.post("/v1/maxsim", **body)
@@ -234,7 +218,7 @@ async def test_matches_come_in_every_encoding(served: Served) -> None:
             np.testing.assert_array_equal(file[f"{one['index']}.matches.{name}"], raw)
 
 
-async def test_dry_run_prices_many_vectors(served: Served) -> None:
+async def test_dry_run_prices_many_vectors(served: ManyVectors) -> None:
     """The bytes of the arrays that come, in either number format, and of matches."""
     for dtype, number in (("float32", 4), ("float16", 2)):
         body = {"inputs": TEXTS, "pooled": False, "multi_vector": True, "dtype": dtype}
@@ -248,7 +232,7 @@ async def test_dry_run_prices_many_vectors(served: Served) -> None:
     assert scored["flops"] > priced["flops"]
 
 
-async def test_a_thousand_documents_are_scored(served: Served) -> None:
+async def test_a_thousand_documents_are_scored(served: ManyVectors) -> None:
     """Each as it is alone."""
     documents = [f"dog number {number} ate" for number in range(1000)]
     told = await served.post("/v1/maxsim", query="a dog", documents=documents)
@@ -273,7 +257,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_what_cannot_be_scored_is_refused_at_its_place(served: Served, name: str) -> None:
+async def test_what_cannot_be_scored_is_refused_at_its_place(
+    served: ManyVectors, name: str
+) -> None:
     """By the names of this route, before any work."""
     change, code, place = REFUSED[name]
     told = await served.post("/v1/maxsim", 422, **{"query": ASKED, "documents": TEXTS, **change})
@@ -283,7 +269,7 @@ async def test_what_cannot_be_scored_is_refused_at_its_place(served: Served, nam
     assert not place or any(place in one for one in where), told
 
 
-async def test_the_client_takes_many_vectors(served: Served) -> None:
+async def test_the_client_takes_many_vectors(served: ManyVectors) -> None:
     """As arrays, with the tokens that they are of."""
     async with AsyncClient(served.url) as client:
         told = await client.encode(TEXTS, pooled=False, multi_vector={"role": "document"})
@@ -303,7 +289,7 @@ async def test_the_client_takes_many_vectors(served: Served) -> None:
 
 
 async def test_queries_longer_than_a_sequence_may_be_are_refused_at_the_start(
-    served: Served,
+    served: ManyVectors,
 ) -> None:
     """They could not be filled up; as short as they are they can."""
     settings, heads = served.replica.settings, served.replica.lanes.model.task_heads
@@ -312,7 +298,7 @@ async def test_queries_longer_than_a_sequence_may_be_are_refused_at_the_start(
     machine.filled(settings.model_copy(update={"max_tokens": QUERY}), heads)
 
 
-async def test_info_names_the_task(served: Served) -> None:
+async def test_info_names_the_task(served: ManyVectors) -> None:
     """And another task is refused with those it has."""
     told = (await served.http.get("/info")).json()
     refused = await served.post("/v1/encode", 404, inputs=["a"], sparse=True)

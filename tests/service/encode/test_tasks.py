@@ -3,8 +3,8 @@
 import asyncio
 import json
 import math
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,11 @@ import torch
 from huggingface_hub import InferenceClient
 from safetensors.numpy import load
 from sentence_transformers import CrossEncoder
-from starlette.types import ASGIApp
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedModel, pipeline
 
 from headlight_client import AsyncClient
-from service.replica import Replica
-from service.settings import Settings
-from tests.described import hold
+from tests.served import Listen, Outer, Served, serve
 from tests.task_heads import MOST, checkpoint
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -46,13 +43,12 @@ KINDS: dict[str, dict[str, Any]] = {
 CLOSE = 1e-5
 
 
-class Served:
-    """Each kind of model as transformers runs it, and a client of a service of it."""
+class Kinds:
+    """Each kind of model as transformers runs it, and as it is served."""
 
     def __init__(self) -> None:
         self.models: dict[str, PreTrainedModel] = {}
-        self.clients: dict[str, httpx.AsyncClient] = {}
-        self.urls: dict[str, str] = {}
+        self.of: dict[str, Served] = {}
         self.folders: dict[str, Path] = {}
 
     def logits(self, kind: str, *texts: str, **options: Any) -> Tensor:
@@ -65,43 +61,31 @@ class Served:
 
     async def post(self, kind: str, path: str, **body: Any) -> Any:
         """An answer that must come."""
-        answer = await self.clients[kind].post(path, json=body)
-        assert answer.status_code == 200, answer.text
-        if path != "/":  # whose answers by task the document describes in words
-            hold(path.partition("?")[0], answer)
-        return answer.json()
+        return await self.of[kind].post(path, **body)
 
     async def encode(self, kind: str, *inputs: Any, **body: Any) -> list[dict[str, Any]]:
-        """What POST /v1/encode answers to some inputs."""
-        given = {"inputs": list(inputs), "pooled": False, **body}
-        told: list[dict[str, Any]] = (await self.post(kind, "/v1/encode", **given))["data"]
-        return told
+        """What POST /v1/encode answers to some inputs, without vectors."""
+        return await self.of[kind].encode(*inputs, **{"pooled": False, **body})
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def served(
-    tmp_path_factory: pytest.TempPathFactory,
-    listen: Callable[..., AbstractAsyncContextManager[str]],
-    outer: Callable[[Replica], ASGIApp],
-) -> AsyncIterator[Served]:
+    tmp_path_factory: pytest.TempPathFactory, listen: Listen, outer: Outer
+) -> AsyncIterator[Kinds]:
     """All of them, each on a port of its own."""
-    served = Served()
+    served = Kinds()
     async with AsyncExitStack() as stack:
         for kind, choices in KINDS.items():
             folder = served.folders[kind] = tmp_path_factory.mktemp(kind)
             served.models[kind] = checkpoint(folder, **choices)
-            settings = Settings(model=str(folder), device="cpu", threads=1, served_model_name=kind)
-            replica = await Replica.start(settings, f"{kind}-1")
-            stack.push_async_callback(replica.close)
-            url = served.urls[kind] = await stack.enter_async_context(listen(outer(replica)))
-            client = httpx.AsyncClient(base_url=url, timeout=60)
-            served.clients[kind] = await stack.enter_async_context(client)
+            serving = serve(folder, kind, listen, outer)
+            served.of[kind] = await stack.enter_async_context(serving)
         yield served
 
 
-async def test_info_says_what_a_model_can_do(served: Served) -> None:
+async def test_info_says_what_a_model_can_do(served: Kinds) -> None:
     """Our word for it and TEI's."""
-    told = {kind: (await http.get("/info")).json() for kind, http in served.clients.items()}
+    told = {kind: (await one.http.get("/info")).json() for kind, one in served.of.items()}
 
     assert {kind: info["tasks"] for kind, info in told.items()} == {
         "classifier": ["encode", "classify"],
@@ -116,7 +100,7 @@ async def test_info_says_what_a_model_can_do(served: Served) -> None:
     assert told["sparse"]["model_type"] == {"embedding": {"pooling": "splade"}}
 
 
-async def test_classes_come_in_the_checkpoints_order(served: Served) -> None:
+async def test_classes_come_in_the_checkpoints_order(served: Kinds) -> None:
     """Logits of a text and of a pair, and scores by each activation."""
     pair = {"text": QUERY, "pair": TEXTS[1]}
     told = await served.encode("classifier", TEXTS[0], pair, classify=True)
@@ -138,7 +122,7 @@ async def test_classes_come_in_the_checkpoints_order(served: Served) -> None:
     assert all(row["score"] == row["logit"] for row in by["none"])
 
 
-async def test_a_class_has_the_same_bits_in_any_company(served: Served) -> None:
+async def test_a_class_has_the_same_bits_in_any_company(served: Kinds) -> None:
     """Alone, among others of a request, and next to other requests."""
     pairs = [{"text": QUERY, "pair": text} for text in TEXTS]
     alone = [(await served.encode("reranker", pair, classify=True))[0] for pair in pairs]
@@ -153,7 +137,7 @@ async def test_a_class_has_the_same_bits_in_any_company(served: Served) -> None:
         assert [item["classes"] for item in told] == classes[i:]
 
 
-async def test_attention_gates_and_a_dry_run_go_with_classes(served: Served) -> None:
+async def test_attention_gates_and_a_dry_run_go_with_classes(served: Kinds) -> None:
     """A reranker shows what it looked at, and which head moved the score."""
     pair, gate = {"text": QUERY, "pair": TEXTS[1]}, {"layer": 1, "head": 2, "scale": 0.0}
     asked = {"attention": {"form": "stats"}, "classify": True}
@@ -172,7 +156,7 @@ async def test_attention_gates_and_a_dry_run_go_with_classes(served: Served) -> 
     assert prices[1]["admitted"] is True
 
 
-async def test_what_is_asked_by_ids_and_embeddings_is_classified_too(served: Served) -> None:
+async def test_what_is_asked_by_ids_and_embeddings_is_classified_too(served: Kinds) -> None:
     """Every form of input."""
     ids = {"token_ids": [101, 2035, 2003, 2092, 102]}
     table = served.models["classifier"].get_input_embeddings()
@@ -186,11 +170,11 @@ async def test_what_is_asked_by_ids_and_embeddings_is_classified_too(served: Ser
 
 
 async def test_another_task_is_refused_with_those_there_are(
-    served: Served, client: httpx.AsyncClient
+    served: Kinds, client: httpx.AsyncClient
 ) -> None:
     """404, by every route; the bundled model can encode and no more."""
     native = {"inputs": ["a"], "sparse": True}
-    answer = await served.clients["classifier"].post("/v1/encode", json=native)
+    answer = await served.of["classifier"].http.post("/v1/encode", json=native)
     told = answer.json()
 
     assert (answer.status_code, told["code"], told["tasks"]) == (
@@ -204,7 +188,7 @@ async def test_another_task_is_refused_with_those_there_are(
     ranking = {"query": "a", "texts": ["b"]}
     for http, path, body in (
         (client, "/rerank", ranking),
-        (served.clients["classifier"], "/rerank", ranking),
+        (served.of["classifier"].http, "/rerank", ranking),
         (client, "/predict", {"inputs": "a"}),
         (client, "/embed_sparse", {"inputs": "a"}),
         (client, "/v1/rerank", {"query": "a", "documents": ["b"]}),
@@ -214,7 +198,7 @@ async def test_another_task_is_refused_with_those_there_are(
         assert answer.status_code == 404 and '"encode"' in words(answer), path
 
 
-async def test_tei_ranks_texts_best_first(served: Served) -> None:
+async def test_tei_ranks_texts_best_first(served: Kinds) -> None:
     """By the sigmoid of the logit whatever the checkpoint says, or the logit itself."""
     ranks = await served.post("reranker", "/rerank", query=QUERY, texts=TEXTS)
     raw = await served.post(
@@ -231,7 +215,7 @@ async def test_tei_ranks_texts_best_first(served: Served) -> None:
         assert rank["score"] == pytest.approx(1 / (1 + math.exp(-own["score"])), abs=1e-6)
 
 
-async def test_a_long_pair_is_cut_unless_it_must_not_be(served: Served) -> None:
+async def test_a_long_pair_is_cut_unless_it_must_not_be(served: Kinds) -> None:
     """The longer text first, on either side."""
     long = " ".join(["word"] * 30 + ["dog"] * 30)
     right = await served.post("reranker", "/rerank", query=QUERY, texts=[long], raw_scores=True)
@@ -239,7 +223,7 @@ async def test_a_long_pair_is_cut_unless_it_must_not_be(served: Served) -> None:
         *("reranker", "/rerank"),
         **{"query": QUERY, "texts": [long], "raw_scores": True, "truncation_direction": "left"},
     )
-    refused = await served.clients["reranker"].post(
+    refused = await served.of["reranker"].http.post(
         "/rerank", json={"query": QUERY, "texts": ["a", long], "truncate": False}
     )
 
@@ -250,7 +234,7 @@ async def test_a_long_pair_is_cut_unless_it_must_not_be(served: Served) -> None:
 
 
 async def test_a_regression_ranks_as_cross_encoder_and_is_classified_as_by_the_pipeline(
-    served: Served,
+    served: Kinds,
 ) -> None:
     """One label and no stored activation: a sigmoid of the one, the logit of the other."""
     folder = str(served.folders["regression"])
@@ -267,7 +251,7 @@ async def test_a_regression_ranks_as_cross_encoder_and_is_classified_as_by_the_p
     assert max(ours) > 1  # no probability
 
 
-async def test_teis_ranks_may_be_only_the_best(served: Served) -> None:
+async def test_teis_ranks_may_be_only_the_best(served: Kinds) -> None:
     """LiteLLM's client asks for so many."""
     given = {"query": QUERY, "texts": TEXTS}
     ranks = await served.post("reranker", "/rerank", **given)
@@ -276,7 +260,7 @@ async def test_teis_ranks_may_be_only_the_best(served: Served) -> None:
     assert await served.post("reranker", "/rerank", **given, top_n=7) == ranks
 
 
-async def test_tei_predicts_texts_pairs_and_lists_of_them(served: Served) -> None:
+async def test_tei_predicts_texts_pairs_and_lists_of_them(served: Kinds) -> None:
     """Best class first; a list around it where a list of lists was sent."""
     one = await served.post("classifier", "/predict", inputs=TEXTS[0])
     same = await served.post("classifier", "/predict", inputs=[TEXTS[0]])
@@ -294,7 +278,7 @@ async def test_tei_predicts_texts_pairs_and_lists_of_them(served: Served) -> Non
     np.testing.assert_allclose([row["score"] for row in raw], logits[order], atol=CLOSE)
 
 
-async def test_the_root_does_what_the_model_is_for(served: Served) -> None:
+async def test_the_root_does_what_the_model_is_for(served: Kinds) -> None:
     """As TEI's does."""
     predicted = await served.post("classifier", "/", inputs=TEXTS[0])
     ranks = await served.post("reranker", "/", query=QUERY, texts=TEXTS)
@@ -305,7 +289,7 @@ async def test_the_root_does_what_the_model_is_for(served: Served) -> None:
     assert sparse == await served.post("sparse", "/embed_sparse", inputs=TEXTS[0])
 
 
-async def test_tokens_and_words_are_labelled(served: Served) -> None:
+async def test_tokens_and_words_are_labelled(served: Kinds) -> None:
     """The first token of a word speaks for it; a special token has no label."""
     text = "Unbelievable headlights, unbelievable"
     (tokens,) = await served.encode("tagger", text, label_tokens=True)
@@ -322,23 +306,23 @@ async def test_tokens_and_words_are_labelled(served: Served) -> None:
     assert words["labels"] == [tokens["labels"][place] for place in firsts] and len(firsts) == 4
 
 
-async def test_words_of_a_pair_are_labelled_in_order_and_ids_have_none(served: Served) -> None:
+async def test_words_of_a_pair_are_labelled_in_order_and_ids_have_none(served: Kinds) -> None:
     """Those of the second text after those of the first."""
     pair = {"text": "a dog", "pair": "a bone"}
     (told,) = await served.encode("tagger", pair, label_tokens={"level": "word"})
     ids = {"inputs": [{"token_ids": [101, 102]}], "label_tokens": {"level": "word"}}
-    refused = await served.clients["tagger"].post("/v1/encode", json=ids)
+    refused = await served.of["tagger"].http.post("/v1/encode", json=ids)
 
     assert len(told["labels"]) == 4 and told["words"] == [None, 0, 1, None, 0, 1, None]
     assert (refused.status_code, refused.json()["code"]) == (422, "words_unknown")
 
 
-async def test_a_sparse_vector_weighs_the_vocabulary(served: Served) -> None:
+async def test_a_sparse_vector_weighs_the_vocabulary(served: Kinds) -> None:
     """In all dialects the same; the largest so many, or those above a threshold."""
     (whole,) = await served.encode("sparse", TEXTS[0], sparse=True)
     tei = await served.post("sparse", "/embed_sparse", inputs=[TEXTS[0], TEXTS[1]])
     (few,) = await served.encode("sparse", TEXTS[0], sparse={"k": 7, "threshold": 1.5})
-    answer = await served.clients["sparse"].post(
+    answer = await served.of["sparse"].http.post(
         "/v1/encode",
         json={"inputs": [TEXTS[0]], "pooled": False, "sparse": {"k": 7}},
         headers={"accept": "application/vnd.safetensors"},
@@ -363,13 +347,13 @@ async def test_a_sparse_vector_weighs_the_vocabulary(served: Served) -> None:
     assert item["sparse"] == {"tokens": tokens}
 
 
-async def test_a_vocabulary_counts_in_the_price_and_in_the_limits(served: Served) -> None:
+async def test_a_vocabulary_counts_in_the_price_and_in_the_limits(served: Kinds) -> None:
     """What it may hold at most, and what it computes, before any of it is."""
     inputs = ["a"] * 40
     price = await served.post(
         "sparse", "/v1/encode?dry_run=true", inputs=inputs, pooled=False, sparse={"k": 5}
     )
-    answer = await served.clients["sparse"].post("/embed_sparse", json={"inputs": inputs})
+    answer = await served.of["sparse"].http.post("/embed_sparse", json={"inputs": inputs})
 
     assert price["answer_bytes"] == 40 * 8 * 5
     assert price["flops"] > 2 * 30522 * 15 * 3 * 40
@@ -378,10 +362,10 @@ async def test_a_vocabulary_counts_in_the_price_and_in_the_limits(served: Served
 
 
 @pytest.mark.parametrize("encoding", ["json", "base64"])
-async def test_classes_and_labels_are_no_arrays(served: Served, encoding: str) -> None:
+async def test_classes_and_labels_are_no_arrays(served: Kinds, encoding: str) -> None:
     """They are the same in every encoding, and in a file's metadata."""
     (told,) = await served.encode("classifier", TEXTS[0], classify=True, encoding=encoding)
-    answer = await served.clients["classifier"].post(
+    answer = await served.of["classifier"].http.post(
         "/v1/encode",
         json={"inputs": [TEXTS[0]], "classify": True},
         headers={"accept": "application/vnd.safetensors"},
@@ -438,10 +422,10 @@ REFUSED = {
     ("kind", "path", "body", "status", "says"), REFUSED.values(), ids=REFUSED.keys()
 )
 async def test_a_bad_request_is_refused_at_its_place(
-    served: Served, kind: str, path: str, body: dict[str, Any], status: int, says: str
+    served: Kinds, kind: str, path: str, body: dict[str, Any], status: int, says: str
 ) -> None:
     """In the words of its API, by the names of its own fields."""
-    answer = await served.clients[kind].post(path, json=body)
+    answer = await served.of[kind].http.post(path, json=body)
 
     assert (answer.status_code, says in words(answer)) == (status, True), answer.text
     shapes = {"/v1/encode": {"code", "detail"}, "/v1/rerank": {"message", "detail", "code"}}
@@ -451,11 +435,11 @@ async def test_a_bad_request_is_refused_at_its_place(
 
 @pytest.mark.client("huggingface-hub", "text_classification")
 async def test_hugging_faces_client_classifies(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    served: Kinds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the root of TEI's routes; the best class of so many."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    client = InferenceClient(served.urls["classifier"])
+    client = InferenceClient(served.of["classifier"].url)
 
     plain = await asyncio.to_thread(client.text_classification, TEXTS[0])
     sigmoid = await asyncio.to_thread(
@@ -469,13 +453,13 @@ async def test_hugging_faces_client_classifies(
         assert told.score == pytest.approx(float(scores[best]), abs=CLOSE)  # type: ignore[attr-defined]
 
 
-async def test_our_client_answers_what_heads_make(served: Served) -> None:
+async def test_our_client_answers_what_heads_make(served: Kinds) -> None:
     """Classes and labels as they are, sparse vectors as arrays."""
     told = {}
     options = {"classifier": {"classify": True}, "tagger": {"label_tokens": True}}
     options["sparse"] = {"sparse": True}
     for kind, option in options.items():
-        async with AsyncClient(served.urls[kind]) as client:
+        async with AsyncClient(served.of[kind].url) as client:
             told[kind] = (await client.encode([TEXTS[0]], pooled=False, **option)).items[0]
 
     native = {

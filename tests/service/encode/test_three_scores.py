@@ -1,8 +1,8 @@
 """A checkpoint like BGE-M3 over HTTP: dense, sparse and many vectors of one pass; their scores."""
 
 import base64
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 import pytest_asyncio
 from safetensors.numpy import load
-from starlette.types import ASGIApp
 
 from headlight_client import AsyncClient
 from service.encode.request import Hybrid
 from service.replica import Replica
 from service.settings import Settings
 from tests.bge_m3 import POSITIONS, SIZE, TEXTS, WIDTH, BgeM3, bge_m3
-from tests.described import hold
+from tests.served import Listen, Outer, Served, serve
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -29,24 +28,11 @@ LONG = "the dog ate the food " * 40
 WHOLE = {"pooled": True, "sparse": True, "multi_vector": True}
 
 
-class Served:
-    """A model as FlagEmbedding's formulas run it, and a client of a service of it."""
+@dataclass(frozen=True)
+class M3(Served):
+    """A model as FlagEmbedding's formulas run it, and as it is served."""
 
-    def __init__(self, theirs: BgeM3, http: httpx.AsyncClient, replica: Replica, url: str) -> None:
-        self.theirs, self.http, self.replica, self.url = theirs, http, replica, url
-
-    async def post(self, path: str, status: int = 200, **body: Any) -> Any:
-        """An answer of this status."""
-        answer = await self.http.post(path, json=body)
-        assert answer.status_code == status, answer.text
-        if path != "/":
-            hold(path.partition("?")[0], answer)
-        return answer.json()
-
-    async def encode(self, *inputs: Any, **body: Any) -> list[dict[str, Any]]:
-        """What POST /v1/encode answers to some inputs."""
-        told: list[dict[str, Any]] = (await self.post("/v1/encode", inputs=inputs, **body))["data"]
-        return told
+    theirs: BgeM3
 
     async def ranks(self, **body: Any) -> list[dict[str, Any]]:
         """What POST /v1/rerank answers, best first."""
@@ -57,22 +43,15 @@ class Served:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def served(
-    tmp_path_factory: pytest.TempPathFactory,
-    listen: Callable[..., AbstractAsyncContextManager[str]],
-    outer: Callable[[Replica], ASGIApp],
-) -> AsyncIterator[Served]:
+    tmp_path_factory: pytest.TempPathFactory, listen: Listen, outer: Outer
+) -> AsyncIterator[M3]:
     """The model on a port of its own."""
-    async with AsyncExitStack() as stack:
-        theirs = bge_m3(tmp_path_factory.mktemp("m3"))
-        settings = Settings(model=str(theirs.folder), threads=1, served_model_name="m3")
-        replica = await Replica.start(settings, "m3-1")
-        stack.push_async_callback(replica.close)
-        url = await stack.enter_async_context(listen(outer(replica)))
-        http = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=60))
-        yield Served(theirs, http, replica, url)
+    theirs = bge_m3(tmp_path_factory.mktemp("m3"))
+    async with serve(theirs.folder, "m3", listen, outer) as one:
+        yield M3(**vars(one), theirs=theirs)
 
 
-async def test_one_request_answers_all_three(served: Served) -> None:
+async def test_one_request_answers_all_three(served: M3) -> None:
     """FlagEmbedding's, of every text of a batch."""
     for told, text in zip(await served.encode(*TEXTS, **WHOLE), TEXTS, strict=True):
         expected = served.theirs.encode(text)
@@ -86,7 +65,7 @@ async def test_one_request_answers_all_three(served: Served) -> None:
         assert told["sparse"]["tokens"] == names
 
 
-async def test_each_alone_and_in_any_batch_has_the_same_bits(served: Served) -> None:
+async def test_each_alone_and_in_any_batch_has_the_same_bits(served: M3) -> None:
     """As from the request for all three."""
     together = await served.encode(*TEXTS, **WHOLE)
     nothing = {"pooled": False, "sparse": False, "multi_vector": False}
@@ -100,7 +79,7 @@ async def test_each_alone_and_in_any_batch_has_the_same_bits(served: Served) -> 
             assert [one[field] for one in alone] == [one[field] for one in together]
 
 
-async def test_one_pass_makes_all_three(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_pass_makes_all_three(served: M3, monkeypatch: pytest.MonkeyPatch) -> None:
     """The encoder runs once, and its tokens are counted once."""
     passes: list[int] = []
     encoder = type(served.replica.lanes.model.encoder)
@@ -117,7 +96,7 @@ async def test_one_pass_makes_all_three(served: Served, monkeypatch: pytest.Monk
     assert told["usage"]["tokens"] == len(served.theirs.ids(QUERY))
 
 
-async def test_sparse_weights_come_as_tei_answers_them(served: Served) -> None:
+async def test_sparse_weights_come_as_tei_answers_them(served: M3) -> None:
     """POST /embed_sparse; POST / stays what it is of a model with dense vectors."""
     told = await served.post("/embed_sparse", inputs=list(TEXTS))
     for weights, text in zip(told, TEXTS, strict=True):
@@ -128,7 +107,7 @@ async def test_sparse_weights_come_as_tei_answers_them(served: Served) -> None:
     np.testing.assert_allclose(vector, served.theirs.encode(QUERY).dense, atol=CLOSE)
 
 
-async def test_sparse_weights_may_be_few_or_large(served: Served) -> None:
+async def test_sparse_weights_may_be_few_or_large(served: M3) -> None:
     """The largest by number, those above a threshold."""
     (whole,) = await served.encode(DOCUMENTS[0], pooled=False, sparse=True)
     largest = sorted(whole["sparse"]["values"])[-2:]
@@ -140,7 +119,7 @@ async def test_sparse_weights_may_be_few_or_large(served: Served) -> None:
     assert one["sparse"]["values"] == largest[1:]
 
 
-async def test_documents_are_matched_token_by_token(served: Served) -> None:
+async def test_documents_are_matched_token_by_token(served: M3) -> None:
     """The score is the mean of the matches' values; the first token of either text has none."""
     told = await served.post("/v1/maxsim", query=QUERY, documents=DOCUMENTS)
 
@@ -153,7 +132,7 @@ async def test_documents_are_matched_token_by_token(served: Served) -> None:
         assert rows == (*range(1, len(told["query"]["tokens"])),) and min(columns) >= 1
 
 
-async def test_documents_are_ranked_by_three_scores(served: Served) -> None:
+async def test_documents_are_ranked_by_three_scores(served: M3) -> None:
     """Each part is FlagEmbedding's, and the score their weighted mean; equal ones keep order."""
     ranks = await served.ranks()
 
@@ -172,7 +151,7 @@ async def test_documents_are_ranked_by_three_scores(served: Served) -> None:
         assert one["relevance_score"] == pytest.approx(exact, abs=1e-12)
 
 
-async def test_parts_are_made_of_what_one_pass_answers(served: Served) -> None:
+async def test_parts_are_made_of_what_one_pass_answers(served: M3) -> None:
     """To the bit of the vectors and weights that POST /v1/encode gives."""
     query, document = await served.encode(QUERY, DOCUMENTS[0], **WHOLE)
     (one,) = await served.ranks(documents=DOCUMENTS[:1])
@@ -208,7 +187,7 @@ async def test_parts_are_made_of_what_one_pass_answers(served: Served) -> None:
     ids=["dense alone", "sparse alone", "one of its own", "none of its own"],
 )
 async def test_a_request_weighs_the_parts(
-    served: Served, given: dict[str, float], meant: tuple[float, ...]
+    served: M3, given: dict[str, float], meant: tuple[float, ...]
 ) -> None:
     """All parts are answered, whatever their weights; what is left out has its default."""
     weights = dict(zip(WEIGHTS, meant, strict=True))
@@ -219,7 +198,7 @@ async def test_a_request_weighs_the_parts(
         assert one["relevance_score"] == pytest.approx(expected / sum(meant), abs=1e-12)
 
 
-async def test_a_rank_is_the_same_in_any_company(served: Served) -> None:
+async def test_a_rank_is_the_same_in_any_company(served: M3) -> None:
     """To the bit, alone or among others; of the best, as many as asked for."""
     every = {one["index"]: one for one in await served.ranks()}
     for place, text in enumerate(DOCUMENTS):
@@ -231,7 +210,7 @@ async def test_a_rank_is_the_same_in_any_company(served: Served) -> None:
     assert few == [{k: v for k, v in one.items() if k != "document"} for one in best]
 
 
-async def test_coheres_route_ranks_alike(served: Served) -> None:
+async def test_coheres_route_ranks_alike(served: M3) -> None:
     """Without the documents; each cut to so many tokens of its own, as its clients ask."""
     ranks = await served.ranks(return_documents=False)
     body = {"query": QUERY, "documents": DOCUMENTS}
@@ -245,7 +224,7 @@ async def test_coheres_route_ranks_alike(served: Served) -> None:
     assert one["parts"]["dense"] == pytest.approx(float(asked.dense @ ids.dense), abs=CLOSE)
 
 
-async def test_an_empty_or_long_document_refuses_no_others(served: Served) -> None:
+async def test_an_empty_or_long_document_refuses_no_others(served: M3) -> None:
     """It is scored as FlagEmbedding scores it: by its special tokens, or cut."""
     documents = ["", LONG, DOCUMENTS[0]]
     for one in await served.ranks(documents=documents):
@@ -299,7 +278,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], int, str, str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_what_cannot_be_ranked_is_refused_at_its_place(served: Served, name: str) -> None:
+async def test_what_cannot_be_ranked_is_refused_at_its_place(served: M3, name: str) -> None:
     """By the names of this route, before any work."""
     path, change, status, code, place = REFUSED[name]
     body = {"query": QUERY, "documents": DOCUMENTS, **change}
@@ -308,7 +287,7 @@ async def test_what_cannot_be_ranked_is_refused_at_its_place(served: Served, nam
     assert told["code"] == code and told["message"].startswith(place), told
 
 
-async def test_what_has_no_ids_has_no_weights(served: Served) -> None:
+async def test_what_has_no_ids_has_no_weights(served: M3) -> None:
     """Embeddings are refused where weights are asked; they have vectors, and ids have both."""
     rows = [[0.1 * (i + j) for j in range(WIDTH)] for i in range(4)]
     refused = await served.post("/v1/encode", 422, inputs=[{"embeddings": rows}], sparse=True)
@@ -327,7 +306,7 @@ async def test_what_has_no_ids_has_no_weights(served: Served) -> None:
     assert alone["code"] == "nothing_left" and "first one" in alone["detail"]
 
 
-async def test_every_encoding_holds_the_same_numbers(served: Served) -> None:
+async def test_every_encoding_holds_the_same_numbers(served: M3) -> None:
     """JSON, base64, safetensors; float16 is theirs rounded."""
     body = {"inputs": TEXTS[:2], **WHOLE}
     told = (await served.post("/v1/encode", **body))["data"]
@@ -352,7 +331,7 @@ async def test_every_encoding_holds_the_same_numbers(served: Served) -> None:
         assert file[f"{index}.sparse.indices"].tolist() == one["sparse"]["indices"]
 
 
-async def test_dry_run_prices_all_three(served: Served) -> None:
+async def test_dry_run_prices_all_three(served: M3) -> None:
     """The bytes of the arrays that come; of weights as many as there may be."""
     tokens = [len(served.theirs.ids(text)) for text in TEXTS]
     priced = await served.post("/v1/encode?dry_run=true", inputs=TEXTS, **WHOLE)
@@ -366,7 +345,7 @@ async def test_dry_run_prices_all_three(served: Served) -> None:
 
 
 async def test_what_a_ranking_holds_is_admitted_first(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    served: M3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The vectors of all documents, until they are scored, count as memory."""
     made: list[int] = []
@@ -394,7 +373,7 @@ async def test_what_a_ranking_holds_is_admitted_first(
     assert made == [work + kept(query) + each, work + kept(query) + 2 * each]
 
 
-async def test_heads_can_be_scaled_shown_and_swept(served: Served) -> None:
+async def test_heads_can_be_scaled_shown_and_swept(served: M3) -> None:
     """Maps, statistics, gates, sweeps and likeness are the encoder's, as without the linears."""
     gates = [{"layer": 0, "head": 1, "scale": 0.0}]
     asked = {"layers": [1], "heads": [2]}
@@ -417,7 +396,7 @@ async def test_heads_can_be_scaled_shown_and_swept(served: Served) -> None:
     assert alike["right"][0]["score"] == pytest.approx(expected, abs=CLOSE)
 
 
-async def test_the_client_takes_all_three(served: Served) -> None:
+async def test_the_client_takes_all_three(served: M3) -> None:
     """From one request, and the ranks."""
     async with AsyncClient(served.url) as client:
         told = await client.encode(list(TEXTS), sparse=True, multi_vector=True)
@@ -435,7 +414,7 @@ async def test_the_client_takes_all_three(served: Served) -> None:
 
 
 @pytest.mark.parametrize("raw", [False, True])
-async def test_tei_and_infinity_rank_by_the_default_mean(served: Served, raw: bool) -> None:
+async def test_tei_and_infinity_rank_by_the_default_mean(served: M3, raw: bool) -> None:
     """In their own shapes, the query as long as any text; a mean has no logit to ask for."""
     ranks = await served.ranks()
     more = {"raw_scores": raw, "query": QUERY}
@@ -449,7 +428,7 @@ async def test_tei_and_infinity_rank_by_the_default_mean(served: Served, raw: bo
     assert [row["document"] for row in two["results"]] == [row["text"] for row in tei[:2]]
 
 
-async def test_tei_and_infinity_refuse_a_text_at_its_place(served: Served) -> None:
+async def test_tei_and_infinity_refuse_a_text_at_its_place(served: M3) -> None:
     """As of a cross-encoder, in their own words."""
     long = "a" * 1_000_001
     tei = await served.post("/rerank", 422, query="a", texts=["b", long])
@@ -461,7 +440,7 @@ async def test_tei_and_infinity_refuse_a_text_at_its_place(served: Served) -> No
     assert none["error"].startswith("texts: ")
 
 
-async def test_what_a_model_can_do_is_told(served: Served) -> None:
+async def test_what_a_model_can_do_is_told(served: M3) -> None:
     """By GET /info, Infinity's list and TEI's fields; what it has no head for is refused."""
     told = (await served.http.get("/info")).json()
     models = (await served.http.get("/models")).json()["data"][0]
