@@ -51,6 +51,10 @@ class Relative:
         """Return how many terms are added to a score."""
         return self.by_query + self.by_key
 
+    def held(self, width: int) -> int:
+        """Return the numbers that a layer holds of the table's rows, one vector for each term."""
+        return self.terms * 2 * self.reach * width
+
     def products(self, queries: int, tokens: int) -> float:
         """Return the products that a score takes besides its own, on average, each as long.
 

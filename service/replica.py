@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from model.loading.checkpoint import Model
+from model.loading.files import find_adapters
 from model.loading.linears import unread
 from service.api.teaching.lessons import Lessons
 from service.api.vocabulary import Vocabulary
@@ -61,6 +62,9 @@ STALE = (
 PLAIN = (
     "the checkpoint does not say how token vectors become one: they are pooled by the mean and not"
     " normalised, unless a request asks otherwise"
+)
+UNAPPLIED = (
+    "adapters in the checkpoint's folder are not applied, and answers are those without them: %s"
 )
 UNREAD = "the checkpoint's pickles are not read; `headlight convert` makes them safetensors: %s"
 
@@ -141,6 +145,8 @@ class Replica:
             logger.warning(PLAIN)
         if left := unread(self.source.folder):
             logger.warning(UNREAD, ", ".join(left))
+        if adapters := find_adapters(self.source.folder):
+            logger.warning(UNAPPLIED, ", ".join(adapters))
         logger.info("started", extra={"weights": model.digest})
         self.gateway = self._gateway()
         self.lessons = Lessons(

@@ -151,7 +151,7 @@ class Family:
 
 FAMILIES = {
     "bert": Family(configs.bert, (BERT,), ("bert.",)),
-    "ernie": Family(configs.ernie, (ERNIE,), ("ernie.",)),
+    "ernie": Family(configs.ernie, (ERNIE,), ("ernie.",), ("embeddings.task_type_",)),
     "electra": Family(configs.electra, (ELECTRA,), ("electra.",)),
     "albert": Family(configs.albert, (ALBERT,), ("albert.",)),
     "roberta": Family(configs.roberta, (BERT,), ("roberta.",)),

@@ -7,7 +7,7 @@ from typing import Any
 
 from model.errors import CheckpointError, advice
 
-CONFIG, TOKENIZER = "config.json", "tokenizer.json"
+CONFIG, TOKENIZER, ADAPTER = "config.json", "tokenizer.json", "adapter_config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 VOCABULARIES = ("vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model", "spm.model")
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.bin")
@@ -43,6 +43,15 @@ def differences(config: Mapping[str, Any], supported: Mapping[str, object]) -> l
     """Return the keys that are present with another value, each with its value."""
     keys = [key for key in supported if config.get(key, supported[key]) != supported[key]]
     return [f"{key} {config[key]!r}" for key in keys]
+
+
+def find_adapters(folder: Path) -> list[str]:
+    """List the adapters of PEFT in a folder and the folders in it; none is applied."""
+    return sorted(
+        str(path.relative_to(folder))
+        for pattern in (ADAPTER, f"*/{ADAPTER}")
+        for path in folder.glob(pattern)
+    )
 
 
 def find_weights(folder: Path, whole: Path) -> list[Path]:

@@ -340,7 +340,11 @@ def _frame_of_unigram(library: Library, rules: Rules, special: Special) -> None:
 
 
 def _frame_of_albert(library: Library, rules: Rules, special: Special) -> None:
-    (_, first), (_, last) = _ends(library, special, "cls_token", "sep_token")
+    known, names = library.get_vocab(with_added_tokens=False), ("cls_token", "sep_token")
+    for name in names:
+        if (mark := needed(special, name)) not in known:  # where transformers looks for it
+            raise CheckpointError(f"{name} {mark!r} is not in the vocabulary of the tokenizer")
+    (_, first), (_, last) = _ends(library, special, *names)
     library.post_processor = processors.TemplateProcessing(  # by these names, as in transformers
         "[CLS]:0 $A:0 [SEP]:0",
         "[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",

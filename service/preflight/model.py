@@ -17,6 +17,7 @@ from service.settings import MIB, Settings
 
 # The least memory of a replica without its weights: Python, torch and Ray
 REPLICA_BYTES = 192 * MIB
+SINGLE, HALF = 4, 2  # bytes of a number
 # Weights that a node reads whole, in seconds; of larger ones only a replica's start reads all
 PROBED_BYTES = 1024 * MIB
 REFUSED = (StartFailed, ModelNotFound, CheckpointError, Unusable, OSError)
@@ -47,7 +48,8 @@ def positions(settings: Settings, source: Source) -> Iterator[Finding]:
 
 def memory(settings: Settings, source: Source) -> Iterator[Finding]:
     """Compare the replicas' least memory with what is free."""
-    needed = settings.most * (REPLICA_BYTES + (0 if source.preset else _size(source)))
+    own = 0 if source.preset else _size(source) + _made(settings, source)
+    needed = settings.most * (REPLICA_BYTES + own)
     if needed > (free := free_memory()):
         text = f"they need at least {mib(needed)} of memory, and only {mib(free)} are free"
         yield Finding(f"{most(settings)} {settings.most}", text)
@@ -88,6 +90,16 @@ def examine(settings: Settings) -> Node:
         return Node(fault=str(error))
     short = next(memory(settings.model_copy(update=ALONE), source), None)
     return Node(short=str(short) if short else None, digest=digest)
+
+
+def _made(settings: Settings, source: Source) -> int:
+    """Count the bytes that are made of the weights beyond their own: DeBERTa's distances."""
+    try:
+        config = loading.sizes(source)
+    except CheckpointError:  # which another check tells of
+        return 0
+    number = HALF if settings.dtype in ("bfloat16", "float16") else SINGLE
+    return number * config.own_layers * config.relative.held(config.width)
 
 
 def _size(source: Source) -> int:

@@ -1,6 +1,7 @@
 """Every family against transformers, eager, float32, random weights; `prove` runs all cells."""
 
 import copy
+import json
 import math
 import tempfile
 from collections.abc import Callable, Iterable
@@ -269,6 +270,24 @@ def test_nomics_own_spelling_has_the_activation_of_its_code(key: str, name: str)
 
     with pytest.raises(CheckpointError, match=f"not supported: {key} {name!r}"):
         families.read_config({**NOMIC_HUB, key: name})
+
+
+def test_a_table_of_tasks_that_is_not_read_may_be_there(tmp_path: Path) -> None:
+    """Of an ERNIE without them, as transformers passes over it; one that has them needs it."""
+    reference = theirs("ernie", use_task_id=True)
+    reference.save_pretrained(tmp_path)
+    config = tmp_path / "config.json"
+    stored = json.loads(config.read_text())
+    config.write_text(json.dumps(stored | {"use_task_id": False}))
+    peer = type(reference).from_pretrained(tmp_path, attn_implementation="eager").eval()
+    few(tmp_path)
+    ours = checkpoint.load(tmp_path, CPU, torch.float32, kernels.PLAIN)
+
+    assert not ours.config.kinds
+    assert max(furthest(peer, ours, "ernie", "ids", length) for length in LENGTHS) <= 1e-5
+    config.write_text(json.dumps(stored | {"task_type_vocab_size": 5}))
+    with pytest.raises(CheckpointError, match="task_type_embeddings.weight is"):
+        checkpoint.load(tmp_path, CPU, torch.float32, kernels.PLAIN)
 
 
 def moved(model: Model, sequences: list[Sequence]) -> int:

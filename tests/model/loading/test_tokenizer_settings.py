@@ -189,6 +189,19 @@ def test_a_side_that_a_request_names_stays_that_side(saved: Callable[..., Path])
     assert own == left != right
 
 
+@pytest.mark.parametrize("end", ["cls_token", "sep_token"])
+def test_an_albert_without_the_tokens_around_a_text_is_refused_by_name(
+    saved: Callable[..., Path], end: str
+) -> None:
+    """Also where they were added to its vocabulary, which transformers does not read for them."""
+    folder = saved("albert", {end: "[X]", "added_tokens_decoder": {"80": X}})
+    with pytest.raises(TypeError):
+        AutoTokenizer.from_pretrained(folder)
+
+    with pytest.raises(CheckpointError, match=f"{end} '\\[X\\]' is not in the vocabulary"):
+        read(folder)
+
+
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a class": ({"tokenizer_class": "BertJapaneseTokenizer"}, "'BertJapaneseTokenizer' is not sup"),
     "another model": ({"tokenizer_class": "RobertaTokenizer"}, "holds WordPiece, .* rebuilds BPE"),

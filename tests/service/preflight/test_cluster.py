@@ -11,14 +11,19 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from model import kernels
+from model.loading import checkpoint
 from model.loading.files import TOKENIZER, VOCABULARIES
 from service.cluster import ingress
 from service.cluster.progress import StartFailed
 from service.engine import weights
 from service.preflight import model
 from service.preflight.finding import run
+from service.preflight.machine import mib
 from service.preflight.model import Node
-from service.settings import Settings
+from service.settings import MIB, Settings
+from tests.model.few import few
+from tests.model.loading.test_families import CPU, theirs
 
 with warnings.catch_warnings():  # Ray's import warns of Ray's own age
     warnings.simplefilter("ignore")
@@ -124,6 +129,30 @@ def test_memory_is_counted_for_one_more_replica(monkeypatch: pytest.MonkeyPatch)
 
     assert said.fault is None and said.short
     assert said.short.startswith("replicas 1: they need at least 279 MiB")
+
+
+@pytest.mark.parametrize(("dtype", "number"), [("float32", 4), ("bfloat16", 2)])
+def test_memory_counts_what_is_made_of_a_debertas_distances(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: Any, number: int
+) -> None:
+    """In the number format of the weights, besides their files."""
+    theirs("deberta-v2", position_buckets=8192, max_relative_positions=32768).save_pretrained(
+        tmp_path
+    )
+    few(tmp_path)
+    monkeypatch.setattr(model, "free_memory", lambda: 0)
+
+    (said,) = model.memory(
+        Settings(model=str(tmp_path), dtype=dtype), weights.locate(str(tmp_path))
+    )
+
+    encoder = checkpoint.load(tmp_path, CPU, getattr(torch, dtype), kernels.PLAIN).encoder
+    distances = [layer.attention.distances for layer in encoder.layers]
+    tables = [one for each in distances for one in (each.keys, each.queries)]
+    made = sum(table.nbytes for table in tables)
+    files = (tmp_path / "model.safetensors").stat().st_size
+    assert made == number * sum(table.numel() for table in tables) > 8 * MIB
+    assert f"at least {mib(model.REPLICA_BYTES + files + made)} of memory" in str(said)
 
 
 @pytest.mark.parametrize(
