@@ -8,8 +8,8 @@ from dataclasses import replace
 from model.config import EncoderConfig, Relative
 from model.errors import CheckpointError
 from model.loading import configs
-from model.loading.configs import Config
 from model.loading.files import differences
+from model.loading.ropes import Config
 
 TERMS = {"c2p": "by_query", "p2c": "by_key"}  # content to position, and position to content
 

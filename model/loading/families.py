@@ -10,7 +10,7 @@ from typing import Any
 from model.config import EncoderConfig
 from model.errors import CheckpointError
 from model.loading import configs, deberta
-from model.loading.configs import Config
+from model.loading.ropes import Config
 
 Names = Mapping[str, str]
 

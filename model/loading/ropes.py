@@ -1,0 +1,148 @@
+"""What a config.json says of rotary angles, as transformers computes them.
+
+As in configs.py: what the encoder would not compute exactly is refused by name.
+"""
+
+import math
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from model.errors import CheckpointError
+from model.loading.files import differences
+from model.positions import Linear, Llama3, Proportional, Rope, Yarn
+
+Config = Mapping[str, Any]  # what a config.json holds
+
+MOST = sys.float_info.max
+# what every kind of rotary angles may hold, and what else each kind reads
+OF_ALL_ROPES = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
+ROPES = {
+    "default": set[str](),
+    "linear": {"factor"},
+    "dynamic": {"factor"},
+    "proportional": {"factor"},
+    "llama3": {
+        "factor",
+        "original_max_position_embeddings",
+        "low_freq_factor",
+        "high_freq_factor",
+    },
+    "yarn": {
+        "factor",
+        "original_max_position_embeddings",
+        "attention_factor",
+        "beta_fast",
+        "beta_slow",
+        "mscale",
+        "mscale_all_dim",
+        "truncate",
+    },
+}
+
+
+def only(config: Config, **supported: object) -> None:
+    """Refuse keys present with other values, and layers with sizes of their own; name them all."""
+    if wrong := differences(config, {**supported, "per_layer_config": None}):
+        raise CheckpointError(f"not supported: {', '.join(wrong)}")
+
+
+def single_rope(config: Config, theta: float) -> Rope:
+    """Read the rotary angles of all layers in transformers' spelling: the older name wins."""
+    stated = read_stated(config, "rope_scaling") or read_stated(config, "rope_parameters") or {}
+    return read_rope(config, stated, config.get("rope_theta", theta))
+
+
+def read_stated(config: Config, key: str) -> Config | None:
+    """Return the dictionary under a key; None where there is none."""
+    stated = config.get(key)
+    if stated is not None and not isinstance(stated, Mapping):
+        raise CheckpointError(f"not supported: {key} {stated!r}")
+    return stated
+
+
+def read_rope(config: Config, stated: Config, theta: object) -> Rope:
+    """Read rotary angles as transformers computes them.
+
+    Args:
+        stated: the dictionary that describes them.
+        theta: their base, where it gives none.
+    """
+    kind, share = _kind_of_rope(stated), config.get("partial_rotary_factor")
+    default = {"rope_theta": theta, "partial_rotary_factor": 1 if share is None else share}
+    given = {**default, **stated}
+    base = number(given, "rope_theta", above=1)
+    if kind == "proportional":
+        part = number(given, "partial_rotary_factor", most=1)
+        return Proportional(theta=base, factor=number({"factor": 1, **given}, "factor"), share=part)
+    only(given, partial_rotary_factor=1)  # of other kinds these families turn all channels or fail
+    if kind == "linear":
+        return Linear(theta=base, factor=number(given, "factor"))
+    if kind == "yarn":
+        return _yarn(config, given, base)
+    if kind == "llama3":
+        low, high = number(given, "low_freq_factor"), number(given, "high_freq_factor")
+        number({"high_freq_factor": high}, "high_freq_factor", above=low)
+        factor, trained = number(given, "factor"), _trained(config, given)
+        return Llama3(theta=base, factor=factor, trained=trained, low=low, high=high)
+    if kind == "dynamic":  # stretches only what is longer than the table of positions
+        number(given, "factor")
+    return Rope(theta=base)
+
+
+def _kind_of_rope(stated: Config) -> str:
+    """Return the kind of the angles; refuse keys that it would not read."""
+    kind = stated.get("rope_type", stated.get("type", "default"))
+    if not isinstance(kind, str) or kind not in ROPES:
+        raise CheckpointError(f"not supported: rope_type {kind!r}; these are: {', '.join(ROPES)}")
+    if stated.get("type", kind) != kind:
+        both = f"rope_type {kind!r}, which transformers follows, and type {stated['type']!r}"
+        raise CheckpointError(f"not supported: {both}; say which holds as rope_type")
+    only(stated, **dict.fromkeys(stated.keys() - OF_ALL_ROPES - ROPES[kind]))
+    return kind
+
+
+def _yarn(config: Config, given: Config, theta: float) -> Yarn:
+    """Read YaRN's angles; their amplitude follows from the factor where it is not given."""
+    trained, whole = _trained(config, given), given.get("truncate", True)
+    if given["factor"] is None:
+        given = {**given, "factor": config["max_position_embeddings"] / trained}
+    if not isinstance(whole, bool):
+        raise CheckpointError(f"not supported: truncate {whole!r}")
+    keys = ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")
+    some = {key: number(given, key) for key in keys if given.get(key) is not None}
+    factor = number(given, "factor")
+    amplitude = _amplitude(factor)
+    if {"mscale", "mscale_all_dim"} <= some.keys():
+        amplitude = _amplitude(factor, some["mscale"]) / _amplitude(factor, some["mscale_all_dim"])
+    return Yarn(
+        theta=theta,
+        amplitude=some.get("attention_factor", amplitude),
+        factor=factor,
+        trained=trained,
+        fast=some.get("beta_fast", 32.0),
+        slow=some.get("beta_slow", 1.0),
+        whole=whole,
+    )
+
+
+def _amplitude(factor: float, share: float = 1.0) -> float:
+    """Return what YaRN multiplies queries and keys by when a factor stretches positions."""
+    return 0.1 * share * math.log(factor) + 1 if factor > 1 else 1.0
+
+
+def _trained(config: Config, given: Config) -> float:
+    """Return the tokens of the longest sequence before stretching."""
+    key = "original_max_position_embeddings"
+    trained = number({key: config["max_position_embeddings"], **given}, key)
+    if config.get(key) is not None:  # which of the two counts differs between families
+        only(config, **{key: trained})
+    return trained
+
+
+def number(given: Config, key: str, *, above: float = 0, most: float = MOST) -> float:
+    """Return a finite number within its limits; refuse others."""
+    number = given[key]
+    if type(number) not in (int, float) or not above < number <= most:
+        raise CheckpointError(f"not supported: {key} {number!r}")
+    return float(number)
