@@ -10,7 +10,10 @@ Axes, in every file of model/:
     tokens    positions of one sequence: called query on the side that looks, key on the side
               that is looked at
     heads     parallel attentions
-    head_dim  channels inside one of them; heads * head_dim = width
+    head_dim  channels inside one of them; heads * head_dim = width, in most families
+
+Where several heads share keys and values (Ainslie et al. 2023, "GQA"), K_i and V_i are those of
+head i / sharing: they are kept once, and every map is still one head's.
 """
 
 import math
@@ -22,10 +25,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from model.config import Norm
 from model.disentangled import EVERY, Distances, height
-from model.kernels import Affine, Kernels
+from model.kernels import Affine, Kernels, normalise
 from model.packing import Group, Packed
 from model.positions import Rotation, hidden
+from model.reach import EVERYWHERE, Reach
 
 TILE = 128  # queries at a time, where not all keys are needed or not all maps fit
 
@@ -54,8 +59,8 @@ class Trace:
     Args:
         attention: the layer's attention.
         q, k, v: queries, keys and values of all rows, as they were multiplied, (rows, heads,
-            head_dim).
-        z: the mixed values, as W^O reads them, (rows, width).
+            head_dim); keys and values of fewer heads where several share them.
+        z: the mixed values, as W^O reads them, (rows, heads * head_dim).
         normalisers: per group, the log of each softmax row's sum, (sequences, heads, tokens).
         biases: what was added to each group's scores, (1 or heads, query, key) or None.
         spread: the normalisers of all rows, (heads, rows), if one call returned them.
@@ -98,15 +103,36 @@ class Trace:
         raise RuntimeError("rows outside every group: this is a bug")
 
 
+@dataclass(frozen=True, slots=True)
+class HeadNorms:
+    """What normalises each head's queries and keys; each weight is (head_dim,)."""
+
+    query: Affine
+    key: Affine
+    eps: float
+    kind: Norm
+
+    def __call__(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Normalise both, (rows, heads, head_dim)."""
+        return self._one(q, self.query), self._one(k, self.key)
+
+    def _one(self, x: Tensor, norm: Affine) -> Tensor:
+        weight, bias = norm  # explanations are float32's, whatever the weights are
+        same = weight.to(x.dtype), None if bias is None else bias.to(x.dtype)
+        return normalise(x, same, self.eps, self.kind)
+
+
 class MultiHeadAttention:
     """The self-attention of one layer; the three input projections are stored as one.
 
     Args:
         qkv: weight (3 * width, width) with the rows of W^Q, W^K, W^V in turn, head by head,
             and bias (3 * width,) or None.
-        output: weight (width, width) of W^O and bias (width,) or None.
+        output: weight (width, heads * head_dim) of W^O and bias (width,) or None.
+        heads: of queries; of keys and of values there may be fewer.
+        norms: of queries and keys.
         rotation: turns queries and keys by their position.
-        window: how far a query looks to either side; None: everywhere.
+        reach: how far a query looks.
         distances: what distance adds to scores by content; None: nothing.
     """
 
@@ -117,16 +143,19 @@ class MultiHeadAttention:
         heads: int,
         kernels: Kernels,
         *,
+        norms: HeadNorms | None = None,
         rotation: Rotation | None = None,
-        window: int | None = None,
+        reach: Reach = EVERYWHERE,
         distances: Distances | None = None,
     ) -> None:
         self.project, self.output = kernels.linear(*qkv), kernels.linear(*output)
         self.kernels = kernels
         self.heads, self.head_dim = heads, output[0].shape[1] // heads
+        shared = (len(qkv[0]) // self.head_dim - heads) // 2
+        self.parts, self.sharing = [heads, shared, shared], heads // shared
         terms = 1 if distances is None else 1 + distances.terms
         self.scale = 1 / math.sqrt(self.head_dim * terms)
-        self.rotation, self.window, self.distances = rotation, window, distances
+        self.norms, self.rotation, self.reach, self.distances = norms, rotation, reach, distances
 
     def __call__(
         self,
@@ -148,25 +177,42 @@ class MultiHeadAttention:
             residual + MultiHead(x), (rows, width), and the trace. Rows past the last sequence
             mix nothing: their mixed value is 0.
         """
-        q, k, v = self.project(x).view(len(x), 3, self.heads, self.head_dim).unbind(1)
-        if self.rotation is not None:
-            q, k = self.rotation(q, packed.positions), self.rotation(k, packed.positions)
+        q, k, v = self.turned(self.project(x), packed.positions)
+        each = q, self.by_head(k), self.by_head(v)
         alike = self.distances is None and all(bias is None for bias in biases)
         if self.kernels.spread is not None and alike:
-            mixed, spread = self.kernels.spread(q, k, v, packed, self.scale, self.window)
+            mixed, spread = self.kernels.spread(*each, packed, self.scale, self.reach)
             z, normalisers = mixed.flatten(1), list[Tensor]()
         else:
-            z, normalisers = self._grouped(q, k, v, packed, biases)
+            z, normalisers = self._grouped(*each, packed, biases)
             spread = None
         self.edit(z, gates, patches)
         trace = Trace(self, q, k, v, z, packed.groups, tuple(normalisers), biases, spread)
         return self.output.add(z, residual), trace
 
+    def turned(self, rows: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values as they are multiplied, (rows, heads, head_dim) each.
+
+        Args:
+            rows: what the input projections make, (rows, channels of all three).
+            positions: of each row, (rows,).
+        """
+        q, k, v = torch.split(rows.view(len(rows), -1, self.head_dim), self.parts, 1)
+        if self.norms is not None:
+            q, k = self.norms(q, k)
+        if self.rotation is not None:
+            q, k = self.rotation(q, positions), self.rotation(k, positions)
+        return q, k, v
+
+    def by_head(self, shared: Tensor, axis: int = 1) -> Tensor:
+        """Return keys or values once for each head that reads them, along the axis of heads."""
+        return shared if self.sharing == 1 else shared.repeat_interleave(self.sharing, axis)
+
     def edit(self, z: Tensor, gates: Gates, patches: Patches) -> None:
         """Replace, then scale some heads' mixed values, before W^O reads them.
 
         Args:
-            z: all mixed values, (rows, width), changed in place.
+            z: all mixed values, (rows, heads * head_dim), changed in place.
         """
         for rows, values in patches:
             for head, value in values.items():
@@ -181,7 +227,7 @@ class MultiHeadAttention:
     def _grouped(
         self, q: Tensor, k: Tensor, v: Tensor, packed: Packed, biases: Biases
     ) -> tuple[Tensor, list[Tensor]]:
-        """Return the mixed rows, (rows, width), and each group's normaliser, one call a group."""
+        """Return the mixed rows and each group's normaliser, one call a group."""
         mixed, normalisers = [], []
         for group, bias in zip(packed.groups, biases, strict=True):
             shape = (group.count, group.length, self.heads, self.head_dim)
@@ -202,7 +248,7 @@ class MultiHeadAttention:
             each = [self._attend_in_tiles(*single, bias) for single in singles]
             mixed, normalisers = zip(*each, strict=True)
             return torch.cat(mixed), torch.cat(normalisers)
-        if self.window is None or q.shape[2] <= self.window + 1:
+        if self.reach.everywhere(q.shape[2]):
             return self.kernels.attend(q, k, v, self.scale, bias)
         return self._attend_in_tiles(q, k, v, bias)
 
@@ -212,10 +258,10 @@ class MultiHeadAttention:
         """Attend as `_attend`, some queries at a time; where distances add, to one sequence."""
         tiles, tokens = [], q.shape[2]
         step = TILE if self.distances is None else height(tokens)
-        for query, key in near(tokens, self.window, step):
+        for query, key in near(tokens, self.reach, step):
             mask = self.added(q[0], k[0], bias, query, key)
-            if self.window is not None:
-                far = hidden(query, key, self.window, q)
+            if not self.reach.everywhere(tokens):
+                far = hidden(query, key, self.reach, q)
                 mask = far if mask is None else far + mask
             tile = (q[:, :, query], k[:, :, key], v[:, :, key])
             tiles.append(self.kernels.attend(*tile, self.scale, mask))
@@ -258,21 +304,27 @@ class MultiHeadAttention:
 
     def weights(self, head: int) -> HeadWeights:
         """Return the four matrices of one head."""
-        rows = slice(head * self.head_dim, (head + 1) * self.head_dim)
-        q, k, v = self.project.weight().chunk(3)
-        return HeadWeights(q[rows].T, k[rows].T, v[rows].T, self.output.weight()[:, rows].T)
+        q, k, v = (part.transpose(1, 2) for part in self.projections(self.project.weight()))
+        output = self.output.weight()[:, self._channels(head)].T
+        return HeadWeights(q[head], k[head], v[head], output)
+
+    def projections(self, rows: Tensor) -> Iterator[Tensor]:
+        """Yield W^Q's, W^K's and W^V's part of weights or biases, (heads, head_dim, ..)."""
+        heads = rows.view(-1, self.head_dim, *rows.shape[1:])
+        q, k, v = torch.split(heads, self.parts)
+        yield from (q, self.by_head(k, 0), self.by_head(v, 0))
 
 
-def near(tokens: int, window: int | None, step: int = TILE) -> Iterator[tuple[slice, slice]]:
+def near(tokens: int, reach: Reach, step: int = TILE) -> Iterator[tuple[slice, slice]]:
     """Yield tiles of queries, each with the keys that any of them may look at."""
+    before, after = reach.cut(tokens)
     for first in range(0, tokens, step):
         last = min(first + step, tokens)
-        reach = tokens if window is None else window
-        yield slice(first, last), slice(max(0, first - reach), min(tokens, last + reach))
+        yield slice(first, last), slice(max(0, first - before), min(tokens, last + after))
 
 
 def _join(mixed: list[Tensor], rows: int) -> Tensor:
-    """Return the groups' rows end to end, (rows, width), with zeros for the fill."""
+    """Return the groups' rows end to end, with zeros for the fill."""
     missing = rows - sum(map(len, mixed))
     if missing:
         mixed = [*mixed, mixed[0].new_zeros(missing, mixed[0].shape[1])]

@@ -8,12 +8,15 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from model.reach import Reach
+
 if TYPE_CHECKING:
     from model.positions import Rope  # needs torch; this file does not
 
 
 Positions = Literal["learned", "sinusoidal", "rotary", "relative"]
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
+Norm = Literal["layer", "rms"]  # LayerNorm; or RMSNorm, which takes no mean away
 Mode = Literal["mean", "cls", "max", "last", "mean_sqrt_len", "weightedmean"]  # of pooling
 Task = Literal[
     "encode", "classify", "zero_shot", "rerank", "label_tokens", "sparse", "multi_vector"
@@ -75,7 +78,9 @@ class EncoderConfig:
         width: d_model.
         feed_forward: width inside the feed-forward block.
         max_tokens: longest sequence that has positions.
-        norm_eps: added to the variance in every LayerNorm.
+        norm_eps: added to the variance, or the mean square, in every norm.
+        key_heads: of keys and values, each of which as many heads share; None: as many as heads.
+        head_size: channels of a head; None: the heads divide the width.
         embedding_width: of the embedding tables; projected to width where it differs.
         positions: learned table, sinusoids, rotation of queries and keys, or none but distances.
         position_offset: row of the learned table that the first token reads.
@@ -84,21 +89,24 @@ class EncoderConfig:
         kinds: rows of ERNIE's table of pretraining tasks, whose first every token gets; 0 is none.
         shared: all layers have the weights of the first.
         embedding_norm: LayerNorm over the embeddings.
-        pre_norm: normalise before each block and once at the end, rather than after each;
-            the first block reads the embeddings as they are.
+        pre_norm: normalise before each block and once at the end, rather than after each.
+        first_norm: before the first block too; else it reads the embeddings as they are.
+        head_norm: of each head's queries and keys, before any rotation.
+        norm: which kind all norms are.
         biases: the linears that have one, of LINEARS; query, key and value are alike in this, as
             gate and up are.
-        norm_bias: of the LayerNorms.
+        norm_bias: of the norms.
         activation: in the feed-forward block.
         gated: feed-forward is down(activation(gate x) * up x).
         ropes: the rotary angles, by layer.
         windows: how far a token looks to either side, by layer; None is everywhere.
+        causal: a token looks at none after itself.
         buckets: of relative distance, each with a learned bias per head; 0 is none.
         relative: what distance adds to scores by content.
 
     Raises:
-        ValueError: a size is not a positive whole number, heads do not divide width, or a choice
-            by layer does not have one entry per layer.
+        ValueError: a size is not a positive whole number, heads do not divide width, key_heads do
+            not divide heads, or a choice by layer does not have one entry per layer.
     """
 
     family: str
@@ -110,6 +118,8 @@ class EncoderConfig:
     max_tokens: int
     norm_eps: float
     embedding_width: int
+    key_heads: int | None = None
+    head_size: int | None = None
     positions: Positions = "learned"
     position_offset: int = 0
     pad: int | None = None
@@ -118,12 +128,16 @@ class EncoderConfig:
     shared: bool = False
     embedding_norm: bool = True
     pre_norm: bool = False
+    first_norm: bool = False
+    head_norm: bool = False
+    norm: Norm = "layer"
     biases: tuple[str, ...] = LINEARS
     norm_bias: bool = True
     activation: Activation = "gelu"
     gated: bool = False
     ropes: "tuple[Rope, ...]" = ()
     windows: tuple[int | None, ...] = ()
+    causal: bool = False
     buckets: int = 0
     relative: Relative = Relative()
 
@@ -138,8 +152,16 @@ class EncoderConfig:
                 raise ValueError(f"{name} must be a whole number, not {size!r}")
         if type(self.norm_eps) not in (int, float) or not 0 <= self.norm_eps < math.inf:
             raise ValueError(f"norm_eps must be a finite number, not {self.norm_eps!r}")
-        if self.width % self.heads:
+        for name in ("key_heads", "head_size"):
+            size = getattr(self, name)
+            if size is not None and (type(size) is not int or size < 1):
+                raise ValueError(f"{name} must be a positive whole number, not {size!r}")
+        if self.head_size is None and self.width % self.heads:
             raise ValueError(f"heads ({self.heads}) must divide width ({self.width})")
+        if self.heads % self.shared_heads:
+            raise ValueError(f"key_heads ({self.key_heads}) must divide heads ({self.heads})")
+        if self.positions == "rotary" and self.head_dim % 2:
+            raise ValueError(f"rotary positions turn channels in pairs: head_dim {self.head_dim}")
         for name in ("ropes", "windows"):
             count = len(getattr(self, name))
             if count not in (0, self.layers):
@@ -156,8 +178,23 @@ class EncoderConfig:
 
     @property
     def head_dim(self) -> int:
-        """Return the channels of one head; heads * head_dim = width."""
-        return self.width // self.heads
+        """Return the channels of one head."""
+        return self.head_size or self.width // self.heads
+
+    @property
+    def mixed_width(self) -> int:
+        """Return the numbers of all heads' mixed values of a token, mostly `width`."""
+        return self.heads * self.head_dim
+
+    @property
+    def shared_heads(self) -> int:
+        """Return the heads of keys and of values."""
+        return self.key_heads or self.heads
+
+    def reach(self, layer: int) -> Reach:
+        """Return how far a token looks in a layer."""
+        window = self.windows[layer] if self.windows else None
+        return Reach(window, 0 if self.causal else window)
 
 
 # Vaswani et al. 2017, section 3 and table 3 (base); the tokenizer is the bundled model's

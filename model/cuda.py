@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from model.packing import Packed
+from model.reach import Reach
 
 HALVES = (torch.bfloat16, torch.float16)
 NEEDED = {"return_aux", "scale", "window_size", "num_splits"}
@@ -19,7 +20,7 @@ NEEDED = {"return_aux", "scale", "window_size", "num_splits"}
 # pads the normaliser it returns to multiples of 32 queries
 ALIGNED = 8
 
-Spread = Callable[[Tensor, Tensor, Tensor, Packed, float, int | None], tuple[Tensor, Tensor]]
+Spread = Callable[[Tensor, Tensor, Tensor, Packed, float, Reach], tuple[Tensor, Tensor]]
 
 
 def attend_grouped(
@@ -34,13 +35,13 @@ def attend_grouped(
 
 
 def attend_spread(
-    q: Tensor, k: Tensor, v: Tensor, packed: Packed, scale: float, window: int | None
+    q: Tensor, k: Tensor, v: Tensor, packed: Packed, scale: float, reach: Reach
 ) -> tuple[Tensor, Tensor]:
     """Attend within all sequences of a batch in one call, without padding.
 
     Args:
         q, k, v: (rows, heads, head_dim), bfloat16 or float16.
-        window: how far a query looks to either side; None is everywhere.
+        reach: how far a query looks.
 
     Returns:
         The mixed values, (rows, heads, head_dim), with zeros past the last sequence, and the
@@ -49,6 +50,7 @@ def attend_spread(
     from torch.nn.attention.varlen import AuxRequest, varlen_attn
 
     used, longest = packed.groups[-1].rows.stop, packed.groups[-1].length  # ordered by length
+    before, after = (-1 if side is None else side for side in reach)
     mixed, normaliser = varlen_attn(
         q[:used],
         k[:used],
@@ -59,7 +61,7 @@ def attend_spread(
         longest,
         return_aux=AuxRequest(lse=True),
         scale=scale,
-        window_size=(-1, -1) if window is None else (window, window),
+        window_size=(before, after),
         num_splits=1,  # else the split, and so the bits, follow from the longest of the batch
     )
     if fill := len(q) - used:  # pad copies even for no rows
@@ -68,10 +70,10 @@ def attend_spread(
 
 
 def attend_spread_turned(
-    q: Tensor, k: Tensor, v: Tensor, packed: Packed, scale: float, window: int | None
+    q: Tensor, k: Tensor, v: Tensor, packed: Packed, scale: float, reach: Reach
 ) -> tuple[Tensor, Tensor]:
     """Attend as attend_spread, for a torch whose normaliser is as documented, (rows, heads)."""
-    mixed, normaliser = attend_spread(q, k, v, packed, scale, window)
+    mixed, normaliser = attend_spread(q, k, v, packed, scale, reach)
     return mixed, normaliser.T
 
 

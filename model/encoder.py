@@ -115,6 +115,8 @@ class Layer:
     post-norm   a = LayerNorm(x + MultiHead(x))     out = LayerNorm(a + FFN(a))
     pre-norm    a = x + MultiHead(LayerNorm(x))     out = a + FFN(LayerNorm(a))
 
+    LayerNorm is RMSNorm where the config says so.
+
     Args:
         attention_norm, feed_forward_norm: before or after each block, as the config says; None
             where the family has none.
@@ -168,7 +170,7 @@ class Layer:
         return self.down.add(ACTIVATIONS[activation](gate) * up, residual)
 
     def _norm(self, x: Tensor, norm: Affine | None) -> Tensor:
-        return x if norm is None else normalise(x, norm, self.config.norm_eps)
+        return x if norm is None else normalise(x, norm, self.config.norm_eps, self.config.norm)
 
 
 class Native(Protocol):
@@ -270,7 +272,7 @@ class Encoder:
             if index + 1 in hidden:
                 states[index + 1] = x
         if self.norm is not None:
-            x = normalise(x, self.norm, self.config.norm_eps)
+            x = normalise(x, self.norm, self.config.norm_eps, self.config.norm)
             if len(self.layers) in states:
                 states[len(self.layers)] = x
         return Encoded(packed, x, states, by_layer)

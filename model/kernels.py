@@ -19,9 +19,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from model import cuda
-from model.config import Activation
+from model.config import Activation, Norm
 from model.packing import Sequence, pack
 from model.positions import hidden
+from model.reach import EVERYWHERE, Reach
 
 Affine = tuple[Tensor, Tensor | None]  # weight (outputs, inputs), bias (outputs,)
 
@@ -108,8 +109,10 @@ class PackedLinear:
         return rows
 
 
-def normalise(x: Tensor, norm: Affine, eps: float) -> Tensor:
-    """Apply LayerNorm over the last axis; Ba et al. 2016."""
+def normalise(x: Tensor, norm: Affine, eps: float, kind: Norm = "layer") -> Tensor:
+    """Apply LayerNorm over the last axis, or RMSNorm; Ba et al. 2016, Zhang and Sennrich 2019."""
+    if kind == "rms":
+        return F.rms_norm(x, [x.shape[-1]], norm[0], eps)
     return torch.native_layer_norm(x, [x.shape[-1]], *norm, eps)[0]
 
 
@@ -220,27 +223,27 @@ def _operations(
     answers += [linear.activated(x, activation) for activation in ACTIVATIONS]
     # (q k v, sequences, heads, tokens, head); views, as a layer's, for kernels ask for strides too
     heads = qkv.view(2, -1, *qkv.shape[1:]).permute(2, 0, 3, 1, 4)
-    for window in (None, 1):
-        answers += _attend(kernels, heads, window)
-        answers += kernels.attend(heads[0], heads[1], heads[2], 0.5, _mask(heads, 1))
+    for reach in (EVERYWHERE, Reach(1, 1), Reach(None, 0)):
+        answers += _attend(kernels, heads, reach)
+        answers += kernels.attend(heads[0], heads[1], heads[2], 0.5, _mask(heads, Reach(1, 1)))
     return answers
 
 
-def _attend(kernels: Kernels, heads: Tensor, window: int | None) -> tuple[Tensor, Tensor]:
+def _attend(kernels: Kernels, heads: Tensor, reach: Reach) -> tuple[Tensor, Tensor]:
     """Attend within two sequences, through `spread` where the kernels have it."""
     if kernels.spread is None:
-        mask = None if window is None else _mask(heads, window)
+        mask = None if reach == EVERYWHERE else _mask(heads, reach)
         return kernels.attend(heads[0], heads[1], heads[2], 0.5, mask)
     count, tokens = heads.shape[1], heads.shape[3]
     packed = pack([Sequence([0] * tokens)] * count, heads.device)
     rows = heads.permute(1, 3, 0, 2, 4).flatten(0, 1)  # (rows, q k v, heads, head)
     fill = len(packed.token_ids) - len(rows)
     q, k, v = F.pad(rows, (0, 0, 0, 0, 0, 0, 0, fill)).unbind(1)
-    mixed, normaliser = kernels.spread(q, k, v, packed, 0.5, window)
+    mixed, normaliser = kernels.spread(q, k, v, packed, 0.5, reach)
     mixed = mixed[: count * tokens].reshape(count, tokens, *mixed.shape[1:])
     return mixed.transpose(1, 2), normaliser.reshape(-1, count, tokens).transpose(0, 1)
 
 
-def _mask(heads: Tensor, window: int) -> Tensor:
+def _mask(heads: Tensor, reach: Reach) -> Tensor:
     every = slice(0, heads.shape[3])
-    return hidden(every, every, window, heads)
+    return hidden(every, every, reach, heads)

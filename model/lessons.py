@@ -33,7 +33,9 @@ What some families do differently:
     rotary           q and k are shown turned by their position, as they are multiplied
     biased           to the scores the bias of each distance is added
     disentangled     and so are products of content and distance; then sqrt(terms head_dim) divides
-    windowed         scores beyond the window are -inf
+    windowed         scores beyond the window are -inf; a decoder's, of all keys after the query
+    normalised       each head's q and k are shown by their RMSNorm, before any rotation
+    shared keys      k and v are shown once for each head that reads them
     gated            feed_forward = (activation(normed W_g + b_g) * (normed W_1 + b_1)) W_2 + b_2
 """
 
@@ -147,6 +149,7 @@ def weights(encoder: Encoder, index: int) -> dict[str, Tensor]:
             q[i] = x @ q.weight[i] + q.bias[i]            (heads, width, head_dim),
                                                           (heads, head_dim); k and v alike;
                                                           before any rotation
+            q_norm, k_norm                                the weights of their norms, (head_dim,)
             projected = concat @ projected.weight + projected.bias
                                                           (width, width) and (width,)
             normed, output, entered                       each norm's weight and bias, (width,)
@@ -169,12 +172,15 @@ def weights(encoder: Encoder, index: int) -> dict[str, Tensor]:
 
 def _projections(attention: MultiHeadAttention) -> dict[str, Tensor]:
     """Return the weights of the four linears, those of q, k and v by head."""
-    heads, project, output = attention.heads, attention.project, attention.output
-    rows = torch.unflatten(project.weight(), 0, (3, heads, -1))  # (3, heads, head_dim, width)
-    biases = (None,) * 3 if project.bias is None else project.bias.view(3, heads, -1)
+    project, output = attention.project, attention.output
+    weights = attention.projections(project.weight())  # (heads, head_dim, width) each
+    biases = (None,) * 3 if project.bias is None else attention.projections(project.bias)
     named: dict[str, Tensor] = {}
-    for name, weight, bias in zip("qkv", rows.transpose(2, 3), biases, strict=True):
-        named |= _named(name, weight, bias)
+    for name, weight, bias in zip("qkv", weights, biases, strict=True):
+        named |= _named(name, weight.transpose(1, 2), bias)
+    if attention.norms is not None:
+        for name, norm in (("q_norm", attention.norms.query), ("k_norm", attention.norms.key)):
+            named |= _named(name, *norm)
     return named | _named("projected", output.weight().T, output.bias)
 
 
@@ -185,11 +191,9 @@ def _named(name: str, weight: Tensor, bias: Tensor | None) -> dict[str, Tensor]:
 
 def _attend(encoder: Encoder, attention: MultiHeadAttention, x: Tensor) -> dict[str, Tensor]:
     """Compute the steps from queries, keys and values to what W^O makes of their mix."""
-    rows = _linear(attention.project, x).view(len(x), 3, attention.heads, attention.head_dim)
-    q, k, v = rows.unbind(1)  # (tokens, heads, head_dim)
-    if attention.rotation is not None:
-        positions = torch.arange(len(x), device=x.device)
-        q, k = attention.rotation(q, positions), attention.rotation(k, positions)
+    positions = torch.arange(len(x), device=x.device)
+    q, k, v = attention.turned(_linear(attention.project, x), positions)
+    k, v = attention.by_head(k), attention.by_head(v)
     q, k, v = (part.transpose(0, 1) for part in (q, k, v))  # (heads, tokens, head_dim)
     scores, every = score(q, k, scale=attention.scale), slice(0, len(x))  # (heads, query, key)
     bias = None
@@ -199,8 +203,8 @@ def _attend(encoder: Encoder, attention: MultiHeadAttention, x: Tensor) -> dict[
     added = attention.added(q, k, bias, every, every)
     if added is not None:
         scores = scores + added
-    if attention.window is not None:
-        scores = scores + hidden(every, every, attention.window, scores)
+    if not attention.reach.everywhere(len(x)):
+        scores = scores + hidden(every, every, attention.reach, scores)
     probabilities = weigh(scores)
     z = mix(probabilities, v)
     concat = z.transpose(0, 1).flatten(1)  # (tokens, width)
@@ -231,8 +235,11 @@ def _linear(linear: Linear, x: Tensor) -> Tensor:
 
 
 def _norm(encoder: Encoder, x: Tensor, norm: Affine | None) -> Tensor:
-    """Apply LayerNorm over the last axis; return x as it is where the family has none."""
+    """Apply the family's norm over the last axis; return x as it is where it has none."""
     if norm is None:
         return x
     weight, bias = (None if part is None else part.float() for part in norm)
-    return F.layer_norm(x, x.shape[-1:], weight, bias, encoder.config.norm_eps)
+    eps = encoder.config.norm_eps
+    if encoder.config.norm == "rms":
+        return F.rms_norm(x, x.shape[-1:], weight, eps)
+    return F.layer_norm(x, x.shape[-1:], weight, bias, eps)

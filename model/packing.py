@@ -36,7 +36,7 @@ class Entry:
     Args:
         layer: counted from 0.
         residual: what enters the layer, (tokens, width); of a batch, (rows, width).
-        mixed: the mixed values of its heads, of the same shape.
+        mixed: the mixed values of its heads, (tokens or rows, heads * head_dim).
     """
 
     layer: int
@@ -186,9 +186,11 @@ def _entry(entries: Many[Entry | None], fill: int) -> Entry | None:
         raise ValueError("a batch begins in one place")
     if not inside:
         return None
-    zeros = inside[0].residual.new_zeros(fill, inside[0].residual.shape[1])
-    residual = torch.cat([*(entry.residual for entry in inside), zeros])
-    return Entry(layers.pop(), residual, torch.cat([*(entry.mixed for entry in inside), zeros]))
+    residual, mixed = (
+        torch.cat([*parts, parts[0].new_zeros(fill, parts[0].shape[1])])
+        for parts in ([entry.residual for entry in inside], [entry.mixed for entry in inside])
+    )
+    return Entry(layers.pop(), residual, mixed)
 
 
 def filled(tokens: int, device: torch.device, any_rows: int = 0) -> int:

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from model.reach import Reach
+
 SINUSOID_BASE = 10_000.0
 FURTHEST_BUCKET = 128  # distances from here on share the last bucket, in MPNet as in T5
 
@@ -47,12 +49,22 @@ def buckets(tokens: int, count: int, device: torch.device) -> Tensor:
     return (ahead > 0) * half + torch.where(distance < exact, distance, far)
 
 
-def hidden(query: slice, key: slice, window: int, like: Tensor) -> Tensor:
-    """Return what to add to a tile's scores, (1, query, key): -inf beyond the window, else 0."""
-    queries = torch.arange(query.start, query.stop, device=like.device)[:, None]
-    keys = torch.arange(key.start, key.stop, device=like.device)[None, :]
-    mask = torch.zeros(queries.shape[0], keys.shape[1], dtype=like.dtype, device=like.device)
-    return mask.masked_fill_((queries - keys).abs() > window, -math.inf)[None]
+def hidden(query: slice, key: slice, reach: Reach, like: Tensor) -> Tensor:
+    """Return what to add to a tile's scores, (1, query, key): -inf beyond reach, else 0."""
+    queries = torch.arange(query.start, query.stop, device=like.device)
+    keys = torch.arange(key.start, key.stop, device=like.device)
+    far = beyond(queries, keys, reach)
+    mask = torch.zeros(far.shape, dtype=like.dtype, device=like.device)
+    return mask.masked_fill_(far, -math.inf)[None]
+
+
+def beyond(queries: Tensor, keys: Tensor, reach: Reach) -> Tensor:
+    """Tell which keys are beyond the reach of queries, both by their places, (query, key)."""
+    ahead = keys - queries[:, None]
+    before, after = reach
+    if before is None:
+        return ahead > after if after is not None else torch.zeros_like(ahead, dtype=torch.bool)
+    return ahead < -before if after is None else (ahead < -before).logical_or_(ahead > after)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from model.attention import MultiHeadAttention
+from model.attention import HeadNorms, MultiHeadAttention
 from model.config import EncoderConfig, Relative
 from model.disentangled import Distances, project, rows
 from model.encoder import Blend, Embeddings, Encoder, Layer
@@ -38,15 +38,20 @@ def expected(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
     norms = {"norm": narrow} if config.embedding_norm else {}
     norms |= {"relative_norm": width} if config.relative.norm else {}
     norms |= {"final_norm": width} if config.pre_norm else {}
+    keys = config.shared_heads * config.head_dim
     for i in range(config.own_layers):
-        linears |= {f"layers.{i}.{name}": (width, width) for name in ("query", "key", "value")}
-        linears |= {f"layers.{i}.output": (width, width), f"layers.{i}.up": (inner, width)}
+        linears |= {f"layers.{i}.query": (config.mixed_width, width)}
+        linears |= {f"layers.{i}.{name}": (keys, width) for name in ("key", "value")}
+        linears |= {f"layers.{i}.output": (width, config.mixed_width)}
+        linears |= {f"layers.{i}.up": (inner, width)}
         linears |= {f"layers.{i}.gate": (inner, width)} if config.gated else {}
         linears |= {f"layers.{i}.down": (width, inner)}
         linears |= {f"layers.{i}.{name}": (width, width) for name in _of_distances(config.relative)}
         norms |= {f"layers.{i}.feed_forward_norm": width}
-        if i or not config.pre_norm:
+        if i or config.first_norm or not config.pre_norm:
             norms |= {f"layers.{i}.attention_norm": width}
+        if config.head_norm:
+            norms |= {f"layers.{i}.{name}_norm": config.head_dim for name in ("query", "key")}
     shapes |= {f"{name}.weight": shape for name, shape in linears.items()}
     shapes |= {f"{name}.bias": (s[0],) for name, s in linears.items() if _biased(config, name)}
     shapes |= {f"{name}.weight": (size,) for name, size in norms.items()}
@@ -175,20 +180,26 @@ def _layer(
         source.linear(f"{own}.output"),
         config.heads,
         kernels,
+        norms=_head_norms(source, own) if config.head_norm else None,
         rotation=rotations[config.ropes[i]] if config.ropes else None,
-        window=config.windows[i] if config.windows else None,
+        reach=config.reach(i),
         distances=distances(own) if distances else None,
     )
     up = (f"{own}.gate", f"{own}.up") if config.gated else (f"{own}.up",)
-    first = config.pre_norm and i == 0
+    bare = config.pre_norm and not config.first_norm and i == 0
     return Layer(
         config,
         attention,
         up=kernels.linear(*source.linear(*up)),
         down=kernels.linear(*source.linear(f"{own}.down")),
-        attention_norm=None if first else source.norm(f"{own}.attention_norm"),
+        attention_norm=None if bare else source.norm(f"{own}.attention_norm"),
         feed_forward_norm=source.norm(f"{own}.feed_forward_norm"),
     )
+
+
+def _head_norms(source: _Source, own: str) -> HeadNorms:
+    query, key = (source.norm(f"{own}.{name}_norm") for name in ("query", "key"))
+    return HeadNorms(query, key, source.config.norm_eps, source.config.norm)
 
 
 def draw(config: EncoderConfig) -> dict[str, Tensor]:

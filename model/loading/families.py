@@ -9,7 +9,7 @@ from typing import Any
 
 from model.config import EncoderConfig
 from model.errors import CheckpointError
-from model.loading import configs, deberta
+from model.loading import configs, deberta, decoders
 from model.loading.ropes import Config
 
 Names = Mapping[str, str]
@@ -131,6 +131,21 @@ MODERNBERT = {
     "layers.{i}.feed_forward_norm": "layers.{i}.mlp_norm",
     "final_norm": "final_norm",
 }
+QWEN3 = {
+    "word": "embed_tokens",
+    "layers.{i}.query": "layers.{i}.self_attn.q_proj",
+    "layers.{i}.key": "layers.{i}.self_attn.k_proj",
+    "layers.{i}.value": "layers.{i}.self_attn.v_proj",
+    "layers.{i}.query_norm": "layers.{i}.self_attn.q_norm",
+    "layers.{i}.key_norm": "layers.{i}.self_attn.k_norm",
+    "layers.{i}.output": "layers.{i}.self_attn.o_proj",
+    "layers.{i}.attention_norm": "layers.{i}.input_layernorm",
+    "layers.{i}.gate": "layers.{i}.mlp.gate_proj",
+    "layers.{i}.up": "layers.{i}.mlp.up_proj",
+    "layers.{i}.down": "layers.{i}.mlp.down_proj",
+    "layers.{i}.feed_forward_norm": "layers.{i}.post_attention_layernorm",
+    "final_norm": "norm",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +180,7 @@ FAMILIES = {
     **dict.fromkeys(("new", "gte"), Family(configs.gte, (GTE_HUB, GTE), ("new.", "gte."))),
     "jina_embeddings_v3": Family(configs.jina, (JINA_HUB, JINA), ("roberta.",)),
     "modernbert": Family(configs.modernbert, (MODERNBERT,), ("model.",)),
+    "qwen3": Family(decoders.qwen3, (QWEN3,), ("model.",)),
 }
 
 

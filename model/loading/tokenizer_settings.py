@@ -17,17 +17,17 @@ from tokenizers import AddedToken
 
 from model.errors import CheckpointError
 from model.loading.files import TOKENIZER
-from model.loading.modules import home, read_arguments, read_optional
+from model.loading.modules import home, read_arguments, read_modules, read_optional
 from model.text.rules import MARKS, Kind, Mark, Rules
 
 TOKENIZER_CONFIG, SPECIALS = "tokenizer_config.json", "special_tokens_map.json"
-ADDED, CHAT = "added_tokens.json", "chat_template.jinja"
+ADDED, TEMPLATES = "added_tokens.json", ("chat_template", "chat_template.jinja")
 EXTRA, OLDER = "extra_special_tokens", "additional_special_tokens"
 PAIRS = "token_type_ids"
 NEEDED = {"input_ids", "attention_mask"}
 # each would have texts put into others, or read by another class or the folder's own code
 OF_ENDS = ("add_bos_token", "add_eos_token")  # without effect next to a tokenizer.json
-REFUSED = ("auto_map", "chat_template", "fast_tokenizer_files", "init_inputs", "processor_class")
+REFUSED = ("auto_map", "fast_tokenizer_files", "init_inputs", "processor_class")
 
 
 def read_rules(folder: Path, family: str, config: Mapping[str, Any]) -> Rules:
@@ -40,13 +40,15 @@ def read_rules(folder: Path, family: str, config: Mapping[str, Any]) -> Rules:
     Raises:
         CheckpointError: a file is broken, or names what is not supported here.
     """
+    # with modules.json texts go round it: pipeline/keys.py refuses modules that take messages
+    templates = () if read_modules(folder) else TEMPLATES
     over, folder = read_arguments(folder).tokenizer, home(folder)
     stored, made = read_optional(folder / TOKENIZER_CONFIG), not (folder / TOKENIZER).is_file()
     name = read_class(family, stored, config, made=made)
     said = {**stored, **over}
     wrong = [key for key in REFUSED if said.get(key)]
     wrong += [key for key in OF_ENDS if made and key in said]
-    wrong += [CHAT] if (folder / CHAT).is_file() else []
+    wrong += [name for name in templates if said.get(name) or (folder / name).is_file()]
     if wrong:
         raise CheckpointError(f"{TOKENIZER_CONFIG}: not supported: {', '.join(wrong)}")
     whole = "added_tokens_decoder" in said
@@ -237,6 +239,7 @@ BY_FAMILY = {  # the default class; a family that is not here has none
     "jina_embeddings_v3": "XLMRobertaTokenizer",
     "gte": "XLMRobertaTokenizer",
     "new": "XLMRobertaTokenizer",
+    "qwen3": "Qwen2Tokenizer",
 }
 KINDS: dict[str, Kind] = {
     "BertTokenizer": "bert",
@@ -249,6 +252,7 @@ KINDS: dict[str, Kind] = {
     "MPNetTokenizer": "mpnet",
     "AlbertTokenizer": "albert",
     "DebertaV2Tokenizer": "deberta-v2",
+    "Qwen2Tokenizer": "qwen2",
     **dict.fromkeys(GENERIC, "file"),
 }
 SENTENCEPIECE = ("xlm-roberta", "camembert", "albert", "deberta-v2")  # kinds

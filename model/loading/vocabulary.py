@@ -136,4 +136,5 @@ VOCABULARIES: dict[Kind, tuple[tuple[str, ...], Callable[[list[Path], Rules], Ba
     "camembert": SENTENCEPIECE,
     "albert": (("spiece.model",), _unigram),
     "deberta-v2": (("spm.model",), _unigram),
+    "qwen2": (("vocab.json", "merges.txt"), _bpe),
 }

@@ -38,8 +38,8 @@ def full(look: Look) -> Tensor:
     if 0 < units <= look.step:
         return next(look.tiles()).values  # all of it, and no copy
     maps = look.q.new_empty(len(look.heads), units, units)
-    if look.window is not None:
-        maps.zero_()  # no tile lies beyond the window
+    if not look.reach.everywhere(units):
+        maps.zero_()  # no tile lies beyond reach
     for _ in look.tiles(scratch=look.scratch(), into=maps):
         pass  # each tile is made in its place
     return maps

@@ -114,16 +114,17 @@ def work(selection: Selection, config: EncoderConfig) -> int:
 def _walks(selection: Selection, config: EncoderConfig) -> Iterator[Walk]:
     """Yield the walk through each layer, the lowest first."""
     tokens, spans = selection.units.tokens, selection.units.spans
-    step, rows = height(tokens), tokens
+    step, rows, most = height(tokens), tokens, tokens * tokens
     if selection.form == "rows":
         rows = sum(spans[unit][1] - spans[unit][0] for unit in selection.rows)
     masses = selection.units.renormalize and selection.form != "rollout"
     for layer, heads in sorted(selection.heads.items()):
-        window = config.windows[layer] if config.windows else None
-        near = tokens if window is None or not _as_passed(selection) else step + 2 * window
+        cells, reach = rows * tokens, config.reach(layer)
+        if _as_passed(selection):  # all rows, in tiles, of which each end in sight adds half of one
+            ends = sum(side < tokens - 1 for side in reach.cut(tokens))
+            cells = min(most, reach.cells(tokens) + tokens * step * ends // 2)
         walked = rows + tokens if masses else rows
-        before = tokens * tokens if masses else 0
-        yield Walk(len(heads), rows * min(tokens, near), -(-walked // step), before)
+        yield Walk(len(heads), cells, -(-walked // step), most if masses else 0)
 
 
 def _kept(selection: Selection) -> int:

@@ -21,6 +21,8 @@ from torch import Tensor
 from model.attention import TILE, Trace, near
 from model.maps.choices import Weight
 from model.maps.units import Units, divide
+from model.positions import beyond
+from model.reach import EVERYWHERE
 
 LOG2E = 1 / math.log(2)
 NEVER = -1e30  # the logarithm of no probability; finite, since 0 times infinity is NaN
@@ -72,14 +74,15 @@ class Look:
         every = self.heads == list(range(attention.heads))
         self.index = slice(None) if every else self.heads  # a slice copies nothing
         self.q = trace.q[rows, self.index].float().transpose(0, 1)
-        self.k = trace.k[rows, self.index].float().permute(1, 2, 0)
+        shared = self.index if attention.sharing == 1 else [h // attention.sharing for h in heads]
+        self.k = trace.k[rows, shared].float().permute(1, 2, 0)
         self.shift = trace.normaliser(rows)[self.index].unsqueeze(-1).mul(-LOG2E)
-        self.scale, self.window = attention.scale * LOG2E, attention.window
+        self.scale, self.reach = attention.scale * LOG2E, attention.reach
         self.added = partial(trace.added, rows, self.index)
         self.norms: Tensor | None = None
         if weight == "value_norm":
             values = trace.v[rows].float().transpose(0, 1)
-            lengths = output_lengths(values, attention.triangles)[self.index]
+            lengths = output_lengths(attention.by_head(values, 0), attention.triangles)[self.index]
             self.norms = lengths.clamp_min(SMALLEST).log2().unsqueeze(1)
 
     @property
@@ -95,14 +98,10 @@ class Look:
         added = self.added(queries, keys)
         if added is not None:
             logs += added.float() * LOG2E
-        if self.window is not None:
-            logs.masked_fill_(self._far(queries, keys), NEVER)
+        if not self.reach.everywhere(self.units.tokens):
+            place = torch.arange(self.units.tokens, device=self.q.device)
+            logs.masked_fill_(beyond(place[queries], place[keys], self.reach), NEVER)
         return logs
-
-    def _far(self, queries: slice | Tensor, keys: slice) -> Tensor:
-        """Tell which keys are beyond the window, (queries, keys)."""
-        place = torch.arange(self.units.tokens, device=self.q.device)
-        return (place[queries][:, None] - place[keys]).abs() > (self.window or 0)
 
     def tiles(
         self,
@@ -129,7 +128,7 @@ class Look:
 
     def _whole(self, scratch: Tensor | None, into: Tensor | None) -> Iterator[Tile]:
         first_half, second_half = (None, None) if scratch is None else scratch
-        for queries, keys in near(self.units.tokens, self.window, self.step):
+        for queries, keys in near(self.units.tokens, self.reach, self.step):
             logs = self.logs(queries, keys, first_half)
             values = torch.exp2(logs, out=_shaped(second_half, *logs.shape))
             sums = values.sum(-1, keepdim=True)  # a normaliser of 100 has coarse neighbours
@@ -178,7 +177,7 @@ class Look:
         masses = self.q.new_zeros(len(self.heads), self.units.tokens)
         if not self.units.renormalize:
             return masses
-        for queries, keys in near(self.units.tokens, None, self.step):
+        for queries, keys in near(self.units.tokens, EVERYWHERE, self.step):
             masses[:, queries] = self.logs(queries, keys)[:, :, members].amax(2)
         for start, last in self.units.spans:
             if last - start > 1:

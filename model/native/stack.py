@@ -38,6 +38,8 @@ class Stack:
         config, attention = encoder.config, encoder.layers[0].attention
         if attention.distances is not None:
             raise NotImplementedError("it has no scores by content and distance")
+        if attention.sharing > 1 or attention.norms or config.norm == "rms" or config.causal:
+            raise NotImplementedError("it computes encoders, and this is a decoder")
         self._stack = operator(
             attention.heads,
             attention.head_dim,
@@ -52,7 +54,7 @@ class Stack:
         norms = (*_norm(tables.norm), *_linear(tables.project), *_norm(encoder.norm))
         self._stack.embed([tables.word, tables.position, tables.types, *norms], tables.offset)
         for layer in encoder.layers:
-            window = layer.attention.window
+            window = layer.attention.reach.before
             self._stack.add(_weights(layer), -1 if window is None else window)
         self.any_rows: int = self._stack.any_rows()
 

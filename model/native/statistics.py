@@ -41,7 +41,7 @@ class Compiled:
     ) -> Tensor:
         """Return FIELDS of every head of every layer, (heads, fields)."""
         parts = [part for trace in traces for part in _parts(trace, rows)]
-        limits = (trace.attention.window for trace in traces)
+        limits = (trace.attention.reach.before for trace in traces)
         windows = [-1 if limit is None else limit for limit in limits]
         asked = [n for layer, some in enumerate(heads) for head in some for n in (layer, head)]
         apart, first = sorted(set(separators)), -1 if cls is None else cls

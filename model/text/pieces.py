@@ -28,6 +28,12 @@ BERT = re.compile(r"[ !-/:-@\[-`{-~\u4e00-\u9fff]")
 BERT_WITHOUT_SIGNS = re.compile(r"[ !-/:-@\[-`{-~]")
 SPACE = re.compile(r"(?<=[0-9A-Za-z]) (?=[0-9A-Za-z])")  # a single one, which a word may keep
 NORMALIZERS = ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Precompiled")
+# Qwen2's words: contractions, letters with one sign before them, single digits, signs, spaces
+QWEN2 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+SPLIT = {"type": "Split", "pattern": {"Regex": QWEN2}, "behavior": "Isolated", "invert": False}
 SPACES = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
 
 
@@ -102,6 +108,8 @@ def _pattern(normalizer: Any, words: Any) -> re.Pattern[str] | None:
     if [part["type"] for part in parts] == ["BertPreTokenizer"]:
         signs = berts and berts[-1]["handle_chinese_chars"]
         return BERT if signs else BERT_WITHOUT_SIGNS
+    if len(parts) > 1 and parts[-1]["type"] == "ByteLevel":
+        parts = parts[:-1]  # words are there already, and the bytes of each are its own
     return SPACE if parts and not berts and all(map(_keeps_words, parts)) else None
 
 
@@ -116,7 +124,8 @@ def _keeps_words(step: Any) -> bool:
     """Tell whether words end at a single space between any ASCII letters or digits."""
     switches = {"ByteLevel": "use_regex", "Metaspace": "split"}
     name = step["type"]
-    return name in ("Whitespace", "WhitespaceSplit") or bool(step.get(switches.get(name)))
+    whole = name in ("Whitespace", "WhitespaceSplit") or step == SPLIT
+    return whole or bool(step.get(switches.get(name)))
 
 
 @dataclass(slots=True)

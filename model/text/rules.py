@@ -15,10 +15,18 @@ from tokenizers import Tokenizer as Library
 from tokenizers.normalizers import Precompiled
 
 from model.errors import CheckpointError
-from model.text.pieces import Side, state
+from model.text.pieces import QWEN2, Side, state
 
 Kind = Literal[
-    "file", "bert", "mpnet", "roberta", "xlm-roberta", "camembert", "albert", "deberta-v2"
+    "file",
+    "bert",
+    "mpnet",
+    "roberta",
+    "xlm-roberta",
+    "camembert",
+    "albert",
+    "deberta-v2",
+    "qwen2",
 ]
 Mark = str | AddedToken  # a special token, or one and how it is found in texts
 Special = Mapping[str, Mark]  # the special tokens that a tokenizer has, by name
@@ -37,6 +45,7 @@ OWN: dict[Kind, dict[str, Mark]] = {  # special tokens by default
     "camembert": dict(zip(MARKS, _ROBERTA, strict=True)),
     "albert": dict(zip(MARKS, _ALBERT, strict=True)),
     "deberta-v2": dict(zip(MARKS, _DEBERTA, strict=True)),
+    "qwen2": dict.fromkeys(("eos_token", "unk_token", "pad_token"), "<|endoftext|>"),
 }
 SPACE = "\u2581"  # how SentencePiece writes a space
 CAMEMBERT = ("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED")
@@ -48,6 +57,7 @@ READS: dict[Kind, type[models.Model]] = {  # the model that a tokenizer.json mus
     "camembert": models.Unigram,
     "albert": models.Unigram,
     "deberta-v2": models.Unigram,
+    "qwen2": models.BPE,
 }
 
 
@@ -90,7 +100,7 @@ class Rules:
     @property
     def begins_with_space(self) -> bool:
         """Tell whether a text begins as if behind a space."""
-        own = self.kind not in ("roberta", "mpnet")
+        own = self.kind not in ("roberta", "mpnet", "qwen2")
         return own if self.prefix_space is None else self.prefix_space
 
 
@@ -205,15 +215,35 @@ def _bert(file: Library, rules: Rules, special: Special) -> Library:
 
 
 def _roberta(file: Library, rules: Rules, special: Special) -> Library:
-    model = file.model
+    library = Library(_plain_bpe(file))
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=rules.begins_with_space)
+    library.decoder = decoders.ByteLevel()
+    return library
+
+
+def _qwen2(file: Library, rules: Rules, special: Special) -> Library:
+    library = Library(_plain_bpe(file))
+    library.normalizer = normalizers.NFC()
+    library.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(QWEN2), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=rules.begins_with_space, use_regex=False),
+        ]
+    )
+    library.decoder = decoders.ByteLevel()
+    if file.post_processor is not None:  # the one step that transformers takes from the file
+        library.post_processor = file.post_processor
+    return library
+
+
+def _plain_bpe(file: Library) -> models.BPE:
+    """Return a file's pairs of bytes that are merged, without its own rules."""
+    model: models.BPE = file.model
     if model.continuing_subword_prefix or model.end_of_word_suffix:
         raise CheckpointError("tokenizer.json: not supported: a BPE that marks parts of words")
     model.dropout = model.unk_token = None
     model.fuse_unk = model.byte_fallback = model.ignore_merges = False
-    library = Library(model)
-    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=rules.begins_with_space)
-    library.decoder = decoders.ByteLevel()
-    return library
+    return model
 
 
 def _unigram(file: Library, rules: Rules, special: Special) -> Library:
@@ -371,6 +401,7 @@ MAKERS: dict[Kind, Callable[[Library, Rules, Special], Library]] = {
     "camembert": _unigram,
     "albert": _unigram,
     "deberta-v2": _deberta,
+    "qwen2": _qwen2,
 }
 FRAMES: dict[Kind, Callable[[Library, Rules, Special], None]] = {
     "file": _frame_of_file,
@@ -381,4 +412,5 @@ FRAMES: dict[Kind, Callable[[Library, Rules, Special], None]] = {
     "camembert": _frame_of_unigram,
     "albert": _frame_of_albert,
     "deberta-v2": _frame_of_bert,
+    "qwen2": _frame_of_file,
 }

@@ -247,7 +247,9 @@ class Interventions:
             for layer, heads in self.heads.items()
             for copy in [replace(work, outputs=copied, entered=layer)] * len(heads)
         ]
-        states = 2 * width * sum(len(work) * len(work.outputs.kept) for work in works)
+        states = (width + self.config.mixed_width) * sum(
+            len(work) * len(work.outputs.kept) for work in works
+        )
         vectors = len(copies) * (copied.pooling.size(width) if copied.pooling else 0)
         held = NUMBER_BYTES * (states + vectors)
         head = self.config.head_dim

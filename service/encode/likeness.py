@@ -23,7 +23,10 @@ from service.engine.work import Result
 from service.refusals import Refused
 
 STEP_CELLS = 1 << 14  # of matrices between two pauses, some milliseconds with those around them
-ANSWERED = '"form": "score" is answered, and a model pooled by the mean is explained'
+ANSWERED = (
+    '"form": "score" is answered, also of texts with words left out, and tells what they are worth;'
+    " a model pooled by the mean is explained"
+)
 MOST_PAIRS = 16  # where a request does not say
 INDEX = 4  # bytes of the number of a row or a column
 KINDS = {"float16": torch.float16, "float32": torch.float32}

@@ -107,19 +107,16 @@ def flops(config: EncoderConfig, lengths: Sequence[int], selections: Sequence[Se
     Linears and attention of the forward pass, and of the attention that is shown the scores and a
     rollout's products; norms, activations and softmax are left out, as they usually are.
     """
-    windows = config.windows or (None,) * config.layers
     linear = 2 * _weights(config) * config.layers * sum(lengths)
-    attended = sum(_attended(config, length, window) for length in lengths for window in windows)
+    attended = sum(_attended(config, length, 0) for length in lengths)
     shown = sum(maps.products(one, config) for one in selections)
     return linear + attended + shown
 
 
 def entered_flops(config: EncoderConfig, length: int, layer: int) -> int:
     """Count the floating-point operations of a pass that begins in a layer, before its W^O."""
-    width, windows = config.width, config.windows or (None,) * config.layers
-    weights = _weights(config) * (config.layers - layer) - 3 * width**2
-    attended = sum(_attended(config, length, window) for window in windows[layer + 1 :])
-    return 2 * weights * length + attended
+    weights = _weights(config) * (config.layers - layer) - _projected(config)
+    return 2 * weights * length + _attended(config, length, layer + 1)
 
 
 def copy_flops(config: EncoderConfig, copies: Sequence[Work]) -> int:
@@ -132,7 +129,14 @@ def copy_flops(config: EncoderConfig, copies: Sequence[Work]) -> int:
 def _weights(config: EncoderConfig) -> int:
     """Count those of the linears of one layer."""
     gated = 3 if config.gated else 2
-    return 4 * config.width**2 + gated * config.width * config.feed_forward
+    output = config.mixed_width * config.width
+    return _projected(config) + output + gated * config.width * config.feed_forward
+
+
+def _projected(config: EncoderConfig) -> int:
+    """Count those of the queries', keys' and values' projections."""
+    keys = config.shared_heads * config.head_dim
+    return config.width * (config.mixed_width + 2 * keys)
 
 
 def head_flops(works: Sequence[Work]) -> int:
@@ -191,18 +195,14 @@ def explained_flops(config: EncoderConfig, length: int) -> float:
     return EXPLAINED * passed + EXPLAINED_FLOPS * config.heads * length**2
 
 
-def _attended(config: EncoderConfig, length: int, window: int | None) -> int:
-    """Count the floating-point operations of one layer's attention over a sequence."""
+def _attended(config: EncoderConfig, length: int, first: int) -> int:
+    """Count the floating-point operations of attention over a sequence, from a layer on."""
     # for scores, and of values
     products = 2 + config.relative.products(disentangled.height(length), length)
-    return round(2 * config.width * products * _cells(length, window))
+    cells = sum(config.reach(layer).cells(length) for layer in range(first, config.layers))
+    return round(2 * config.mixed_width * products * cells)
 
 
 def _looked_up(config: EncoderConfig, length: int, layers: int) -> int:
     """Return what takes a core as long as looking up what distance adds by content."""
     return maps.TERM_FLOPS * config.relative.terms * config.heads * length**2 * layers
-
-
-def _cells(length: int, window: int | None) -> int:
-    """Count the keys that all queries of a sequence look at."""
-    return length * (length if window is None else min(length, 2 * window + 1))

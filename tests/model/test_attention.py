@@ -12,6 +12,8 @@ from model.attention import MultiHeadAttention, Trace
 from model.kernels import ONEDNN, PLAIN, Kernels
 from model.loading.checkpoint import Model
 from model.packing import Packed, Sequence, pack
+from model.positions import beyond
+from model.reach import EVERYWHERE, Reach
 
 CPU = torch.device("cpu")
 HEADS, HEAD = 3, 5
@@ -179,28 +181,30 @@ def test_sequences_of_one_length_are_attended_to_together() -> None:
     assert seen == [(1, HEADS, 2, HEAD), (2, HEADS, 7, HEAD), (1, HEADS, 11, HEAD)]
 
 
-@pytest.mark.parametrize("window", [None, 2], ids=["everywhere", "window"])
+@pytest.mark.parametrize(
+    "reach", [EVERYWHERE, Reach(2, 2), Reach(None, 0)], ids=["everywhere", "window", "before"]
+)
 def test_one_call_for_all_sequences_gives_what_a_call_for_each_length_gives(
-    window: int | None,
+    reach: Reach,
 ) -> None:
     """The way of GPUs: values, normalisers and so the maps fall into the same places."""
 
     def spread(
-        q: Tensor, k: Tensor, v: Tensor, packed: Packed, scale: float, window: int | None
+        q: Tensor, k: Tensor, v: Tensor, packed: Packed, scale: float, reach: Reach
     ) -> tuple[Tensor, Tensor]:
         mixed, normaliser = torch.zeros_like(v), torch.zeros(HEADS, len(q))
         for i in range(len(BATCH)):
             rows = packed.rows(i)
             parts = [part[rows].transpose(0, 1)[None] for part in (q, k, v)]
             place = torch.arange(BATCH[i])
-            far = (place[:, None] - place[None, :]).abs() > (window or BATCH[i])
+            far = beyond(place, place, reach)
             mask = torch.zeros(BATCH[i], BATCH[i]).masked_fill(far, -torch.inf)[None]
             z, each = PLAIN.attend(parts[0], parts[1], parts[2], scale, mask)
             mixed[rows], normaliser[:, rows] = z[0].transpose(0, 1), each[0]
         return mixed, normaliser
 
     ways = [replace(PLAIN, spread=spread), PLAIN]
-    layers = [MultiHeadAttention(QKV, OUTPUT, HEADS, way, window=window) for way in ways]
+    layers = [MultiHeadAttention(QKV, OUTPUT, HEADS, way, reach=reach) for way in ways]
     (one, left), (each, right) = (layer(X, X, PACKED, PLAINLY) for layer in layers)
 
     torch.testing.assert_close(one, each, rtol=0, atol=1e-5)

@@ -19,9 +19,12 @@ from model import cuda, kernels
 from model.attention import MultiHeadAttention
 from model.kernels import PLAIN
 from model.packing import Sequence, pack
+from model.positions import beyond
+from model.reach import EVERYWHERE, Reach
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 HEADS, HEAD = 3, 8
+REACHES = (EVERYWHERE, Reach(2, 2), Reach(None, 0))
 WIDTH = HEADS * HEAD
 BATCH = [7, 2, 7, 11]  # tokens of each sequence
 
@@ -48,8 +51,8 @@ def by_sequence(
     pairs = []
     for start, stop in edges:
         place = torch.arange(stop - start)
-        reach = window_size[0] if window_size[0] >= 0 else len(place)
-        far = (place[:, None] - place[None, :]).abs() > reach
+        before, after = (None if side < 0 else side for side in window_size)
+        far = beyond(place, place, Reach(before, after))
         mask = torch.zeros(len(place), len(place)).masked_fill(far, -torch.inf)[None]
         parts = [part[start:stop].transpose(0, 1)[None] for part in (q, k, v)]
         pairs.append(PLAIN.attend(parts[0], parts[1], parts[2], scale, mask))
@@ -57,19 +60,19 @@ def by_sequence(
     return torch.cat(mixed, 2)[0].transpose(0, 1), torch.cat(normalisers, 2)[0]
 
 
-def layer(kernels: Any, window: int | None, like: Tensor) -> MultiHeadAttention:
+def layer(kernels: Any, reach: Reach, like: Tensor) -> MultiHeadAttention:
     """One attention with fixed weights."""
     random = torch.Generator().manual_seed(0)
     shapes = ((3 * WIDTH, WIDTH), (3 * WIDTH,), (WIDTH, WIDTH), (WIDTH,))
     weights = [torch.randn(shape, generator=random).to(like) / 5 for shape in shapes]
     qkv, output = (weights[0], weights[1]), (weights[2], weights[3])
-    return MultiHeadAttention(qkv, output, HEADS, kernels, window=window)
+    return MultiHeadAttention(qkv, output, HEADS, kernels, reach=reach)
 
 
-@pytest.mark.parametrize("window", [None, 2], ids=["everywhere", "window"])
+@pytest.mark.parametrize("reach", REACHES, ids=["everywhere", "window", "before"])
 @pytest.mark.parametrize("batch", [BATCH, [5]], ids=["full", "filled up"])
 def test_one_call_for_a_batch_gives_what_a_call_for_each_length_gives(
-    monkeypatch: pytest.MonkeyPatch, batch: list[int], window: int | None
+    monkeypatch: pytest.MonkeyPatch, batch: list[int], reach: Reach
 ) -> None:
     """Values, and the normalisers of each sequence; rows that only fill up mix nothing."""
     monkeypatch.setattr(varlen, "varlen_attn", by_sequence)
@@ -78,7 +81,7 @@ def test_one_call_for_a_batch_gives_what_a_call_for_each_length_gives(
     x = torch.randn(len(packed.token_ids), WIDTH, generator=random)
 
     ways = [replace(PLAIN, spread=cuda.attend_spread), PLAIN]
-    results = [layer(way, window, x)(x, x, packed, [None] * len(packed.groups)) for way in ways]
+    results = [layer(way, reach, x)(x, x, packed, [None] * len(packed.groups)) for way in ways]
     (one, left), (each, right) = results
 
     torch.testing.assert_close(one, each, rtol=0, atol=1e-5)
@@ -109,7 +112,7 @@ def test_how_a_normaliser_lies_is_found_out_before_any_batch(
     packed = pack([Sequence([0] * HEADS)], CPU)  # as many rows as heads
     x = torch.randn(len(packed.token_ids), WIDTH, generator=torch.Generator().manual_seed(1))
 
-    traces = [layer(way, None, x)(x, x, packed, [None])[1] for way in (agreed[0], PLAIN)]
+    traces = [layer(way, EVERYWHERE, x)(x, x, packed, [None])[1] for way in (agreed[0], PLAIN)]
 
     one, each = (trace.normaliser(packed.rows(0)) for trace in traces)
     torch.testing.assert_close(one, each, rtol=0, atol=1e-5)
@@ -123,7 +126,7 @@ def test_a_full_batch_is_mixed_without_a_copy_or_a_slice(monkeypatch: pytest.Mon
     packed = replace(packed, token_ids=packed.token_ids[:27])
     way = replace(PLAIN, spread=cuda.attend_spread)
 
-    _, trace = layer(way, None, x)(x, x, packed, [None] * len(packed.groups))
+    _, trace = layer(way, EVERYWHERE, x)(x, x, packed, [None] * len(packed.groups))
 
     assert trace.z.data_ptr() == mixed.data_ptr()
     assert trace.spread is normaliser and trace.normalisers == ()
@@ -134,21 +137,23 @@ def test_rows_of_no_sequence_are_a_bug_here_too() -> None:
     packed, nothing = pack([Sequence([0] * 5)], CPU), torch.zeros(16, WIDTH)
     spread = torch.zeros(HEADS, 16)
     way = replace(PLAIN, spread=lambda q, k, v, *rest: (v, spread))
-    _, trace = layer(way, None, nothing)(nothing, nothing, packed, [None] * len(packed.groups))
+    _, trace = layer(way, EVERYWHERE, nothing)(
+        nothing, nothing, packed, [None] * len(packed.groups)
+    )
 
     with pytest.raises(RuntimeError, match="bug"):
         trace.normaliser(slice(5, 16))
 
 
-@pytest.mark.parametrize("window", [None, 2], ids=["everywhere", "window"])
-def test_torch_takes_all_sequences_as_they_are_given(window: int | None) -> None:
+@pytest.mark.parametrize("reach", REACHES, ids=["everywhere", "window", "before"])
+def test_torch_takes_all_sequences_as_they_are_given(reach: Reach) -> None:
     """Its own function, on tensors without numbers: names, shapes and formats fit."""
     spread, *_ = cuda.spreads(torch.bfloat16)
     assert spread is cuda.attend_spread
     packed = pack([Sequence([0] * length) for length in BATCH], META)
     q = torch.empty(len(packed.token_ids), HEADS, HEAD, dtype=torch.bfloat16, device=META)
 
-    mixed, normaliser = spread(q, q, q, packed, 0.5, window)
+    mixed, normaliser = spread(q, q, q, packed, 0.5, reach)
 
     assert mixed.shape == q.shape and mixed.dtype == q.dtype
     assert normaliser.shape == (HEADS, len(q)) and normaliser.dtype == torch.float32

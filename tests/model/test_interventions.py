@@ -19,7 +19,7 @@ from model.packing import Sequence
 from tests.model.loading.test_families import FAMILIES, LENGTHS, MOST, inputs, saved, theirs
 
 CLOSE = 1e-5
-LAYERS, HEADS, HEAD = 4, 3, 16
+LAYERS, HEADS = 4, 3  # and more heads in some
 # what reads the heads' mixed values in each family, by layer
 OUTPUTS = {
     "distilbert": "transformer.layer.{}.attention.out_lin",
@@ -27,9 +27,10 @@ OUTPUTS = {
     "albert": "encoder.albert_layer_groups.0.albert_layers.0.attention.dense",
     "gte": "layers.{}.self_attn.o_proj",
     "modernbert": "layers.{}.attn.Wo",
+    "qwen3": "layers.{}.self_attn.o_proj",
 }
 BERTS = "encoder.layer.{}.attention.output.dense"
-LOOPED = ("deberta-v2",)  # which the compiled operator does not compute
+LOOPED = ("deberta-v2", "qwen3")  # which the compiled operator does not compute
 SOME = ("bert", "roberta", "distilbert", "mpnet", "gte", "modernbert", "electra", *LOOPED)
 Edit = Callable[[Tensor], object]  # of one layer's mixed values, (tokens, width)
 
@@ -55,9 +56,10 @@ def hooked(model: PreTrainedModel, family: str, edits: dict[int, Edit]) -> Itera
         handle.remove()
 
 
-def part(head: int) -> slice:
+def part(head: int, ours: Model) -> slice:
     """A head's channels."""
-    return slice(head * HEAD, (head + 1) * HEAD)
+    size = ours.config.head_dim
+    return slice(head * size, (head + 1) * size)
 
 
 @pytest.fixture(scope="module", params=SOME)
@@ -92,7 +94,7 @@ def test_a_head_is_scaled_as_a_hook_scales_it(both: tuple[str, PreTrainedModel, 
     scales = {0: {0: 0.0}, 2: {1: -1.5, 2: 0.0}, LAYERS - 1: {2: 3.0}}
 
     def edit(heads: dict[int, float]) -> Edit:
-        return lambda z: [z[:, part(head)].mul_(by) for head, by in heads.items()]
+        return lambda z: [z[:, part(head, ours)].mul_(by) for head, by in heads.items()]
 
     with hooked(reference, family, {layer: edit(heads) for layer, heads in scales.items()}):
         expected = reference(**given).last_hidden_state[0]
@@ -114,10 +116,10 @@ def test_a_head_is_replaced_as_a_hook_replaces_it(
     patched, seen = {1: 2, LAYERS - 1: 0}, {}
 
     def keep(layer: int) -> Edit:
-        return lambda z: seen.update({layer: z[:, part(patched[layer])].clone()})
+        return lambda z: seen.update({layer: z[:, part(patched[layer], ours)].clone()})
 
     def put(layer: int) -> Edit:
-        return lambda z: z[:, part(patched[layer])].copy_(seen[layer])
+        return lambda z: z[:, part(patched[layer], ours)].copy_(seen[layer])
 
     with hooked(reference, family, {layer: keep(layer) for layer in patched}):
         reference(**other)
@@ -128,7 +130,7 @@ def test_a_head_is_replaced_as_a_hook_replaces_it(
         source = encoder.pack([Sequence(other["input_ids"][0].tolist())])
         traces = encoder(source, traces=set(patched)).traces
         values = {
-            layer: {head: traces[layer].z[source.rows(0), part(head)]}
+            layer: {head: traces[layer].z[source.rows(0), part(head, ours)]}
             for layer, head in patched.items()
         }
         packed = encoder.pack([replace(sequence, patches=values), Sequence([5] * 7)])

@@ -16,6 +16,8 @@ from model.config import Activation
 from model.kernels import ONEDNN, PLAIN, Kernels
 from model.loading import configs
 from model.packing import Packed
+from model.positions import beyond
+from model.reach import Reach
 
 CPU = torch.device("cpu")
 ROWS, INPUTS, OUTPUTS = 17, 13, 11
@@ -296,11 +298,11 @@ def test_all_sequences_in_one_call_are_compared_at_the_heads_of_the_model(
     """The way of GPUs, which is asked for the same numbers."""
 
     def spread(
-        q: Tensor, k: Tensor, v: Tensor, packed: Packed, scale: float, window: int | None
+        q: Tensor, k: Tensor, v: Tensor, packed: Packed, scale: float, reach: Reach
     ) -> tuple[Tensor, Tensor]:
         used, place = packed.groups[-1].rows.stop, packed.positions
         own = (torch.arange(used) // packed.groups[0].length)[:, None]
-        far = (place[:used, None] - place[None, :used]).abs() > (window or used)
+        far = beyond(place[:used], place[:used], reach)
         mask = torch.zeros(used, used).masked_fill(far | (own != own.T), -torch.inf)[None]
         parts = [part[:used].transpose(0, 1)[None] for part in (q, k, v)]
         mixed, normaliser = picky(parts[0], parts[1], parts[2], scale, mask)

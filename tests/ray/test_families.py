@@ -43,7 +43,7 @@ CLOSE = 2e-5  # to transformers, whatever the dialect
 SPREAD = 0.15
 VOCABULARY, SPARE = 300, 7  # tokens, and rows of the table that no token has
 # one without types among them
-QUICK = ("electra", "roberta", "distilbert", "mpnet", "deberta-v2", "gte", "modernbert")
+QUICK = ("electra", "roberta", "distilbert", "mpnet", "deberta-v2", "gte", "modernbert", "qwen3")
 
 TEXT = "A dog ate the food because it was hungry"
 OTHER = "Why?"
@@ -62,6 +62,12 @@ class Frame:
     marks: tuple[str, ...]
     pair: str
 
+    @property
+    def single(self) -> str:
+        """What it makes of one text."""
+        before, after = self.pair.split("$A")
+        return f"{before}$A {after.split()[0]}"
+
     def mark(self, name: str) -> str:
         """The padding or the unknown token."""
         return next(mark for mark in self.marks if name in mark.lower())
@@ -70,6 +76,7 @@ class Frame:
 BERT = Frame(("[PAD]", "[UNK]", "[CLS]", "[SEP]"), "[CLS] $A [SEP] $B:1 [SEP]:1")
 ROBERTA = Frame(("<s>", "<pad>", "</s>", "<unk>"), "<s> $A </s> </s> $B </s>")
 ALBERT = Frame(("<pad>", "<unk>", "[CLS]", "[SEP]"), "[CLS] $A [SEP] $B [SEP]")
+QWEN2 = Frame(("<|endoftext|>", "<pad>", "<unk>"), "$A <|endoftext|> $B <|endoftext|>")
 ROBERTA_OF_TWO_TYPES = Frame(ROBERTA.marks, "<s> $A </s> </s> $B:1 </s>:1")
 
 
@@ -238,6 +245,18 @@ FAMILIES = {
             **dict.fromkeys(("eos_token_id", "sep_token_id"), 3),
         ),
     ),
+    "qwen3": Family(
+        "Qwen3",
+        "bytes",
+        QWEN2,
+        sizes(
+            *(3, 6, 9, 41, 109),
+            hidden_act="silu",
+            rms_norm_eps=7e-6,
+            num_key_value_heads=2,
+            head_dim=10,
+        ),
+    ),
 }
 
 
@@ -278,11 +297,10 @@ def trained(family: Family) -> Tokenizer:
         marks = list(frame.marks)
         trainer = trainers.UnigramTrainer(special_tokens=marks, unk_token=unknown, **how)
     library.train_from_iterator(SENTENCES.read_text("utf-8").splitlines(), trainer)
-    start, _, end, *_ = frame.pair.split(" ")
     library.post_processor = processors.TemplateProcessing(
-        single=f"{start} $A {end}",
+        single=frame.single,
         pair=frame.pair,
-        special_tokens=[(mark, frame.marks.index(mark)) for mark in (start, end)],
+        special_tokens=[(mark, frame.marks.index(mark)) for mark in frame.marks],
     )
     assert library.get_vocab_size() == VOCABULARY
     return library

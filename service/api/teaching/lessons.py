@@ -23,9 +23,10 @@ from service.engine.work import Outputs, Work
 from service.observe.record import Record
 from service.refusals import Refused
 
-ROWS, MAPS = 10, 2  # of an explained layer, (tokens, width) and (heads, query, key)
+# of an explained layer, (tokens, width), (heads, tokens, head_dim) and (heads, query, key)
+ROWS, MIXED, MAPS = 5, 5, 2
 INT8 = "the steps of a layer are float32's, and this model runs in int8"
-SQUARES, VECTORS = 4, 10  # of its weights, (width, width) and (width,), at most
+SQUARES, VECTORS = 4, 10  # of its weights, (width, heads * head_dim) and either one, at most
 
 
 class Lessons:
@@ -129,13 +130,14 @@ class Lessons:
 
 def _price(config: EncoderConfig, tokens: int, *, weights: bool) -> Price:
     """Return what the steps of this many tokens weigh, and how they may weigh less."""
-    fixed = SINGLE * config.width * (SQUARES * config.width + VECTORS) * weights
+    width, mixed = config.width, config.mixed_width
+    fixed = SINGLE * (SQUARES * width * mixed + VECTORS * max(width, mixed)) * weights
 
     def maps(tokens: int) -> int:
         return SINGLE * MAPS * config.heads * tokens**2
 
     def steps(tokens: int) -> int:
-        return fixed + SINGLE * tokens * config.width * (ROWS + config.pre_norm)
+        return fixed + SINGLE * tokens * (MIXED * mixed + (ROWS + config.pre_norm) * width)
 
     def offers(parts: Collection[Part], limit: int) -> list[Offer]:
         fewer = range(1, tokens)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from model import kernels
+from model import kernels, lessons
 from model.config import LINEARS, EncoderConfig, Relative
 from model.encoder import Encoder
 from model.lessons import explain
@@ -63,6 +63,20 @@ KINDS = {
         types=0,
         activation="gelu",
         windows=(None, WINDOW, WINDOW),
+    ),
+    "qwen3": replace(
+        ROTARY,
+        heads=2 * HEADS,
+        key_heads=2,
+        head_size=HEAD,
+        pre_norm=True,
+        first_norm=True,
+        head_norm=True,
+        norm="rms",
+        norm_bias=False,
+        embedding_norm=False,
+        types=0,
+        causal=True,
     ),
 }
 
@@ -126,7 +140,8 @@ def test_the_steps_are_those_of_the_pass_that_serves(kind: str) -> None:
 
     for layer, trace in traces.items():
         steps, _ = explained(encoder, layer, list(range(TOKENS)))
-        for name, served in (("q", trace.q), ("k", trace.k), ("v", trace.v)):
+        k, v = map(trace.attention.by_head, (trace.k, trace.v))
+        for name, served in (("q", trace.q), ("k", k), ("v", v)):
             assert furthest(served[packed.rows(0)].transpose(0, 1), steps[name]) <= CLOSE
         assert furthest(trace.z[packed.rows(0)], steps["concat"]) <= CLOSE
         normaliser = trace.normaliser(packed.rows(0))
@@ -138,11 +153,14 @@ def test_every_step_has_the_shape_of_its_name(kind: str) -> None:
     """In the order in which one follows from the other; only pre-norm has one more."""
     steps, _ = explained(drawn(kind), 1, list(range(TOKENS)))
 
-    rows, maps_, heads = (TOKENS, WIDTH), (HEADS, TOKENS, TOKENS), (HEADS, TOKENS, HEAD)
-    shapes = {"x": rows} | ({"entered": rows} if kind == "modernbert" else {})
+    config = KINDS[kind]
+    count, rows, mixed = config.heads, (TOKENS, WIDTH), (TOKENS, config.mixed_width)
+    maps_, heads = (count, TOKENS, TOKENS), (count, TOKENS, HEAD)
+    shapes = {"x": rows} | ({"entered": rows} if config.pre_norm else {})
     shapes |= dict.fromkeys(("q", "k", "v"), heads)
     shapes |= dict.fromkeys(("scores", "probabilities"), maps_) | {"z": heads}
-    shapes |= dict.fromkeys(("concat", "projected", "normed", "feed_forward", "output"), rows)
+    shapes |= {"concat": mixed}
+    shapes |= dict.fromkeys(("projected", "normed", "feed_forward", "output"), rows)
     assert list(shapes.items()) == [(name, tuple(step.shape)) for name, step in steps.items()]
 
 
@@ -177,17 +195,43 @@ def test_beyond_a_window_there_is_no_score() -> None:
     assert far.equal(steps["probabilities"] == 0)
 
 
-def test_half_precision_weights_are_explained_in_float32() -> None:
+@pytest.mark.parametrize("kind", ["bert", "qwen3"])
+def test_half_precision_weights_are_explained_in_float32(kind: str) -> None:
     """From the numbers that the weights were rounded to; the state differs by its own rounding."""
     way = kernels.choose(CPU, torch.bfloat16)
     random = torch.Generator().manual_seed(2)
     weights = {
         name: torch.randn(shape, generator=random) * 0.1 + name.endswith("norm.weight")
-        for name, shape in assembly.expected(BERT).items()
+        for name, shape in assembly.expected(KINDS[kind]).items()
     }
-    half = assembly.build(BERT, weights.__getitem__, CPU, torch.bfloat16, way)
+    half = assembly.build(KINDS[kind], weights.__getitem__, CPU, torch.bfloat16, way)
 
     steps, state = explained(half, 1, list(range(TOKENS)))
 
     assert {step.dtype for step in steps.values()} == {torch.float32}
     assert 0 < furthest(state.float(), steps["output"]) <= 0.1
+
+
+def test_a_decoder_scores_no_key_after_its_query() -> None:
+    """-inf there and nowhere else; and its first layer reads normalised rows too."""
+    steps, _ = explained(drawn("qwen3"), 0, list(range(TOKENS)))
+
+    after = torch.ones(TOKENS, TOKENS).triu(1).bool().expand(2 * HEADS, -1, -1)
+    assert after.equal(steps["scores"] == -torch.inf)
+    assert furthest(steps["entered"], steps["x"]) > 0.1
+
+
+def test_heads_that_share_keys_are_explained_each_with_its_own() -> None:
+    """From the weights that are told: of x, before the norm of each head and the rotation."""
+    encoder = drawn("qwen3")
+    steps, _ = explained(encoder, 1, list(range(TOKENS)))
+    named = lessons.weights(encoder, 1)
+
+    assert named["k.weight"].shape == named["q.weight"].shape == (2 * HEADS, WIDTH, HEAD)
+    assert torch.equal(named["v.weight"][0], named["v.weight"][HEADS - 1])
+    values = steps["entered"] @ named["v.weight"]  # which nothing turns
+    assert furthest(values, steps["v"]) <= CLOSE
+    q = torch.nn.functional.rms_norm(
+        steps["entered"] @ named["q.weight"], (HEAD,), named["q_norm.weight"], 1e-12
+    )
+    assert furthest(q[:, 0], steps["q"][:, 0]) <= CLOSE  # at position 0 nothing is turned

@@ -109,6 +109,16 @@ FAMILIES = {
         },
         activation="hidden_activation",
     ),
+    "qwen3": Made(
+        "Qwen3Config",
+        "Qwen3Model",
+        {
+            **{k: v for k, v in BERT.items() if k != "type_vocab_size"},
+            "num_attention_heads": 6,
+            "num_key_value_heads": 2,
+            "head_dim": 14,
+        },
+    ),
 }
 NOMIC_HUB = {  # as the hub's own code spells it
     "model_type": "nomic_bert",
@@ -402,6 +412,10 @@ def special(config: EncoderConfig) -> str:
         "scores by content and distance": bool(config.relative.terms),
         "one layer for all": config.shared,
         "rotary positions": config.positions == "rotary",
+        f"{config.key_heads} heads of keys to {config.heads} of queries": bool(config.key_heads),
+        "norms of queries and keys": config.head_norm,
+        "RMSNorm": config.norm == "rms",
+        "causal": config.causal,
         "two rotary bases": len(set(config.ropes)) == 2,
         "local windows": any(config.windows),
         "pre-norm": config.pre_norm,

@@ -26,7 +26,16 @@ Keys = dict[str, Any]  # key of config.json -> a value that is not its own
 # what a config's class takes besides its fields, and what its model's code asks it for by name
 TAKEN = re.compile(r'kwargs\.(?:pop|get)\(\s*"([a-z]\w*)"')
 ASKED = re.compile(r'getattr\((?:self\.)?config, "([a-z]\w*)"')
-HEADED = ("AutoModelForSequenceClassification", "AutoModelForMaskedLM")
+DECODERS = ("qwen3",)
+HEADED = [
+    *((family, "AutoModelForCausalLM") for family in DECODERS),
+    *(
+        (family, f"AutoModelFor{head}")
+        for family in FAMILIES
+        if family not in DECODERS
+        for head in ("SequenceClassification", "MaskedLM")
+    ),
+]
 # these repeat what other keys say, so that the others' values would not count
 DERIVED = ("rope_parameters", "layer_types", "head_dim", "pooler_hidden_size")
 ROTARY_BASE = {"rope_type": "default", "rope_theta": 77.0}
@@ -98,6 +107,18 @@ READ: dict[str, Keys] = {
         "global_rope_theta": 77.0,
         "local_rope_theta": 77.0,
     },
+    "qwen3": {
+        **SIZES,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 3,
+        "head_dim": 10,
+        "hidden_act": "relu",
+        "rms_norm_eps": 0.1,
+        "attention_bias": True,
+        "rope_parameters": ROTARY_BASE,
+        "rope_scaling": ROTARY_BASE,
+        "rope_theta": 77.0,
+    },
 }
 # by loading/task_heads.py, which test_task_heads.py holds to transformers
 OF_HEADS = {"architectures", "id2label", "problem_type"}
@@ -138,6 +159,11 @@ REFUSED: dict[str, Keys] = {
         "mlp_bias": True,
         "norm_bias": True,
         "sliding_window": 3,
+    },
+    "qwen3": {
+        "partial_rotary_factor": 0.5,
+        "use_sliding_window": True,
+        "layer_types": ["sliding_attention"] * 4,
     },
 }
 # keys that no class of the family knows, which its older code, or another family's, reads
@@ -228,6 +254,12 @@ IDLE_OF: dict[str, Keys] = {
         "sparse_pred_ignore_index": 1,
         "cls_token_id": 5,
         "sep_token_id": 6,
+    },
+    "qwen3": {
+        "use_cache": False,
+        "attention_dropout": 0.9,
+        "sliding_window": 3,  # of layers that look no farther, which are refused
+        "max_window_layers": 1,
     },
 }
 
@@ -335,8 +367,7 @@ def answers(folder: Path, kind: str) -> tuple[Tensor, Tensor]:
     return found.logits, found.hidden_states[-1]
 
 
-@pytest.mark.parametrize("kind", HEADED)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("family", "kind"), HEADED)
 def test_what_is_without_effect_changes_no_bit_of_transformers_own(
     tmp_path: Path, family: str, kind: str
 ) -> None:

@@ -26,7 +26,8 @@ from model.task_heads import TILE_ROWS, Classifier, Splade, Tagger
 from tests.model.few import few
 from tests.model.loading.test_families import CPU, FAMILIES, MOST, VOCABULARY
 
-NAMES = [family for family in FAMILIES if family != "nomic_bert"]  # transformers has no such heads
+BARE = ("nomic_bert", "qwen3")  # the first has no such heads in transformers, a decoder others
+NAMES = [family for family in FAMILIES if family not in BARE]
 CLOSE = 1e-5
 LENGTHS = (1, 2, 5, 9, 9, 17, 23, MOST)
 LABELS = {0: "anger", 1: "joy", 2: "neither"}

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import AddedToken, models, normalizers, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as Library
-from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer
 
 from model.errors import CheckpointError
@@ -51,6 +51,25 @@ def byte_level() -> Library:
     return library
 
 
+def qwen2() -> Library:
+    """A Qwen2's, of other words than its class makes; it ends a text by itself."""
+    library = byte_level()
+    library.add_special_tokens(["<|endoftext|>", "<|im_end|>"])
+    library.add_tokens([AddedToken("<think>", normalized=False)])
+    end = library.token_to_id("<|endoftext|>")
+    library.post_processor = processors.Sequence(
+        [
+            processors.ByteLevel(trim_offsets=False, use_regex=False),
+            processors.TemplateProcessing(
+                single="$A <|endoftext|>",
+                pair="$A <|endoftext|> $B:1 <|endoftext|>:1",
+                special_tokens=[("<|endoftext|>", end)],
+            ),
+        ]
+    )
+    return library
+
+
 def unigram(special: list[str] = MARKED) -> Library:
     """One of SentencePiece, with other steps than its class makes."""
     library = Library(models.Unigram())
@@ -71,6 +90,7 @@ KINDS: dict[str, Callable[[], Library]] = {
     **dict.fromkeys(("xlm-roberta", "camembert", "gte", "jina_embeddings_v3"), unigram),
     "deberta-v2": lambda: unigram(["[PAD]", "[CLS]", "[SEP]", "[UNK]"]),
     "albert": lambda: unigram(ALBERT),
+    "qwen3": qwen2,
 }
 FRAMED = {"bert": ("[CLS]", "[SEP]"), "modernbert": ("<s>", "</s>")}
 
@@ -157,6 +177,13 @@ CASES: list[tuple[str, dict[str, Any] | None, dict[str, Any]]] = [
     ("deberta-v2", {"tokenizer_class": "DebertaV2TokenizerFast", "unk_token": "[UNK]"}, {}),
     ("albert", {"do_lower_case": False, "keep_accents": True, "add_prefix_space": False}, {}),
     ("albert", {"cls_token": "[MASK]", "model_input_names": NAMES}, {}),
+    (
+        "qwen3",
+        {"pad_token": "<|endoftext|>", "eos_token": "<|im_end|>", "padding_side": "left"},
+        {},
+    ),
+    ("qwen3", {"tokenizer_class": "Qwen2TokenizerFast", "add_prefix_space": True}, {}),
+    ("qwen3", {"add_bos_token": False, "bos_token": None, "errors": "replace"}, {}),
     ("mpnet", {"do_lower_case": False, "bos_token": "[X]", "sep_token": "<mask>"}, {}),
 ]
 
@@ -206,6 +233,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a class": ({"tokenizer_class": "BertJapaneseTokenizer"}, "'BertJapaneseTokenizer' is not sup"),
     "another model": ({"tokenizer_class": "RobertaTokenizer"}, "holds WordPiece, .* rebuilds BPE"),
     "code": ({"auto_map": {"AutoTokenizer": ["x.Y", None]}}, "not supported: auto_map"),
+    "a template": ({"chat_template": "{{ x }}"}, "not supported: chat_template"),
     "no side": ({"truncation_side": "middle"}, "truncation_side 'middle' is no side"),
     "no switch": ({"do_lower_case": "yes"}, "do_lower_case is neither true nor false: 'yes'"),
     "no names": ({"model_input_names": ["input_ids"]}, "lacks attention_mask and input_ids"),

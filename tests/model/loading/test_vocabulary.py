@@ -181,6 +181,7 @@ CASES: dict[str, tuple[str, Callable[..., None], dict[str, Any], dict[str, Any]]
     "roberta, untrimmed": ("roberta", byte_level, {"trim_offsets": False}, {}),
     "roberta, by id": ("roberta", byte_level, BY_ID, {}),
     "roberta's bytes in a bert": ("bert", byte_level, {"tokenizer_class": "RobertaTokenizer"}, {}),
+    "qwen3": ("qwen3", byte_level, {"eos_token": "</s>", "pad_token": "<pad>"}, {}),
     "xlm-roberta": ("xlm-roberta", XLM, {}, {}),
     "xlm-roberta, bare": ("xlm-roberta", XLM, {"add_prefix_space": False}, {}),
     "xlm-roberta, by id": ("xlm-roberta", XLM, BY_ID, {}),

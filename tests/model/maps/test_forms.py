@@ -59,12 +59,14 @@ DEBERTA = {
     "share_att_key": True,
     "position_biased_input": False,
 }
+QWEN3 = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 10}
 RANDOM = {
     "roberta": ("RobertaConfig", "RobertaModel", {"type_vocab_size": 1}),
     "mpnet": ("MPNetConfig", "MPNetModel", {}),
     "deberta-v2": ("DebertaV2Config", "DebertaV2Model", DEBERTA),
     "gte": ("GteConfig", "GteModel", {}),
     "modernbert": ("ModernBertConfig", "ModernBertModel", MODERN),
+    "qwen3": ("Qwen3Config", "Qwen3Model", QWEN3),
 }
 MODELS = ["MiniLM", *RANDOM]
 
@@ -79,7 +81,7 @@ class Seen(NamedTuple):
 def theirs(family: str) -> PreTrainedModel:
     """transformers' model with random weights."""
     config_class, model_class, more = RANDOM[family]
-    config = getattr(transformers, config_class)(**SIZES, **more, attn_implementation="eager")
+    config = getattr(transformers, config_class)(**SIZES | more, attn_implementation="eager")
     torch.manual_seed(0)
     model: PreTrainedModel = getattr(transformers, model_class)(config).eval()
     with torch.no_grad():
@@ -125,8 +127,9 @@ def value_norms(ours: Model, layer: int, x: Tensor) -> Array:
     with torch.inference_mode():
         entered = whole._norm(x, whole.attention_norm) if ours.config.pre_norm else x
         filled = torch.cat([entered, entered.new_zeros(16, x.shape[1])])
-        v = attention.project(filled)[: len(x)].chunk(3, -1)[2]
-        parts = v.view(len(x), attention.heads, attention.head_dim).transpose(0, 1)
+        shared = ours.config.shared_heads * attention.head_dim
+        v = attention.project(filled)[: len(x), -shared:].view(len(x), -1, attention.head_dim)
+        parts = v.repeat_interleave(attention.sharing, 1).transpose(0, 1)
         w = torch.stack([attention.weights(head).output for head in range(attention.heads)])
         return (parts @ w).norm(dim=-1).double().numpy()
 
@@ -187,12 +190,15 @@ FAST = [
     ("mpnet", *TOKENS),
     ("deberta-v2", *SCALED),
     ("gte", *SCALED),
+    ("qwen3", *SCALED),
+    ("qwen3", *DROPPED),
 ]
 EVERY = [(name, *how) for name in MODELS for how in (TOKENS, WORDS, DROPPED, SCALED)]
 CELLS = [
     *(pytest.param((*cell, SHORT), id="-".join(cell)) for cell in FAST),
     pytest.param(("modernbert", *TOKENS, ACROSS), id="modernbert-token-keep-across"),
     pytest.param(("deberta-v2", *TOKENS, ACROSS), id="deberta-v2-token-keep-across"),
+    pytest.param(("qwen3", *TOKENS, ACROSS), id="qwen3-token-keep-across"),
     *(
         pytest.param((*cell, LONG), id="-".join((*cell, "long")), marks=pytest.mark.prove)
         for cell in EVERY
@@ -226,7 +232,7 @@ def cell(request: pytest.FixtureRequest, pair: Callable[..., Pair]) -> Prepare:
 
     def prepare(compiled: Statistics | None = None, **form: Any) -> list[Cell]:
         found = []
-        if ours.config.relative.terms:  # scores that the operator does not have
+        if name in ("deberta-v2", "qwen3"):  # whose scores the operator does not have
             compiled = None
         for index, ids in enumerate(batch):
             units = random_units(len(ids), level, specials, index)

@@ -21,7 +21,7 @@ from model.task_heads import Projection, Splade
 from service.encode.answer import SAFETENSORS
 from service.encode.encoding import Encodings
 from service.encode.plan import Plan
-from service.encode.price import SPAN_FLOPS, cost, costs, flops
+from service.encode.price import SPAN_FLOPS, cost, costs, entered_flops, flops
 from service.encode.request import Request
 from service.engine.work import Outputs, Parts, Result, Work
 from service.replica import Replica
@@ -477,3 +477,21 @@ async def test_scores_by_content_and_distance_are_priced() -> None:
     assert maps.products(shown, more) > 3 * maps.products(shown, plain)
     looked = [maps.work(shown, each) - maps.products(shown, each) for each in (plain, more)]
     assert looked[1] - looked[0] == maps.TERM_FLOPS * 2 * 2 * 300**2  # terms, heads, cells
+
+
+async def test_a_decoder_is_priced_by_its_heads_of_keys_and_by_what_its_tokens_see() -> None:
+    """Counted by hand; in maps by the tiles of queries, which have no keys behind them."""
+    whole = replace(TRANSFORMER_BASE, positions="learned", heads=6, head_size=14, gated=True)
+    more = replace(whole, key_heads=2, causal=True)
+    width, inner, mixed, keys = 512, 2048, 6 * 14, 2 * 14
+
+    weights = width * (mixed + 2 * keys) + mixed * width + 3 * width * inner
+    seen = sum(range(1, 10)) + 1  # of nine tokens, and of one
+    assert flops(more, [9, 1], []) == 2 * 6 * (weights * 10 + 2 * mixed * seen)
+    entered = 2 * (weights * 6 - width * (mixed + 2 * keys)) * 9 + 2 * 2 * mixed * 45 * 5
+    assert entered_flops(more, 9, 0) == entered
+
+    long = Selection({0: (0, 1)}, divide(1024))
+    assert 0.5 < maps.products(long, more) / maps.products(long, whole) < 0.6
+    rows = replace(long, form="rows", rows=(1, 2))  # of any keys
+    assert maps.products(rows, more) == maps.products(rows, whole)

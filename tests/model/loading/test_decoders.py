@@ -1,0 +1,271 @@
+"""Decoders as embedders: every form of Qwen3's config, its folder of sentence-transformers."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+from torch import Tensor
+
+from model import kernels
+from model.attention import TILE
+from model.errors import CheckpointError
+from model.loading import checkpoint, families
+from model.loading.checkpoint import Model
+from model.maps import maps
+from model.maps.tiles import Look
+from model.native import library
+from model.native.stack import Stack
+from model.packing import Sequence
+from model.pooling import pool
+from tests.model.loading.test_families import BATCH, CPU, MOST, furthest, inputs, moved, theirs
+from tests.model.loading.test_families import saved as reread
+from tests.model.text.test_tokenizer import qwen2
+
+FAMILY = "qwen3"
+LONG = 3 * TILE + 5
+TEXTS = [
+    "A dog ate the food because it was hungry",
+    "why?",
+    "The animal did not cross the street, since it was too tired; 12,5 km were left.",
+]
+PROMPT = "Instruct: Given a question, find what answers it\nQuery:"
+
+FORMS: dict[str, dict[str, Any]] = {
+    "keys of each head": {"num_key_value_heads": 6},
+    "one head of keys": {"num_key_value_heads": 1},
+    "biases": {"attention_bias": True},
+    "narrow heads": {"head_dim": 2},
+    "heads that divide the width": {"head_dim": 8},
+}
+# what the hub's config.json hold of Qwen3-Embedding, 0.6B, 4B and 8B; the rerankers' are alike
+PUBLISHED = {
+    "0.6B": (1024, 28, 16, 3072),
+    "4B": (2560, 36, 32, 9728),
+    "8B": (4096, 36, 32, 12288),
+}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_every_form_is_theirs(tmp_path: Path, form: dict[str, Any]) -> None:
+    """States and maps of the longest sequence; and bits do not follow from the batch."""
+    reference = theirs(FAMILY, **form)
+    ours = reread(reference, tmp_path)
+
+    assert furthest(reference, ours, FAMILY, "ids", MOST) <= 1e-5
+    assert moved(ours, [inputs(FAMILY, "ids", n, reference)[0] for n in BATCH]) == 0
+
+
+def test_a_sequence_of_several_tiles_is_theirs(tmp_path: Path) -> None:
+    """One short of a tile, all of it, one more, and three of them."""
+    lengths = (TILE - 1, TILE, TILE + 1, LONG)
+    reference = theirs(FAMILY, max_position_embeddings=LONG)
+    ours = reread(reference, tmp_path)
+
+    assert max(furthest(reference, ours, FAMILY, "ids", n) for n in lengths) <= 1e-5
+    assert moved(ours, [inputs(FAMILY, "ids", n, reference)[0] for n in lengths]) == 0
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    """A model of several tiles."""
+    folder = tmp_path_factory.mktemp(FAMILY)
+    return reread(theirs(FAMILY, max_position_embeddings=LONG), folder)
+
+
+@pytest.mark.parametrize("tokens", [MOST, LONG])
+@torch.inference_mode()
+def test_no_token_follows_from_those_after_it(small: Model, tokens: int) -> None:
+    """To the last bit while lengths, and so kernels, are alike; and maps are triangles."""
+    encoder, place = small.encoder, tokens // 2
+    ids = [5 + i % 80 for i in range(tokens)]
+    others = [*ids[:place], *[9] * (tokens - place)]
+    packed = encoder.pack([Sequence(ids), Sequence(others)])
+
+    encoded = encoder(packed, traces={1})
+
+    one, other = (encoded.last[packed.rows(i)] for i in (0, 1))
+    assert torch.equal(one[:place], other[:place]) and not torch.equal(one[-1], other[-1])
+    shown = maps.full(Look(encoded.traces[1], packed.rows(0), range(6)))
+    assert not shown.triu(1).any()
+    torch.testing.assert_close(shown.sum(2), torch.ones(6, tokens), rtol=0, atol=1e-5)
+
+
+@torch.inference_mode()
+def test_keys_and_values_are_kept_once_for_the_heads_that_share_them(small: Model) -> None:
+    """What a trace holds of a token: six heads of queries, two of keys and of values."""
+    encoder, head = small.encoder, small.config.head_dim
+    trace = encoder(encoder.pack([Sequence([5] * MOST)]), traces={0}).traces[0]
+
+    assert [part.shape[1:] for part in (trace.q, trace.k, trace.v)] == [(6, head), *[(2, head)] * 2]
+    assert trace.k.untyped_storage().nbytes() == trace.q.untyped_storage().nbytes() / 3
+
+
+def test_the_compiled_pass_says_that_it_computes_no_decoder(small: Model) -> None:
+    """And leaves it to the loop."""
+    try:
+        operator = library.load()
+    except library.Missing as reason:
+        pytest.skip(f"no compiled forward pass: {reason}")
+    with pytest.raises(NotImplementedError, match="this is a decoder"):
+        Stack(small.encoder, operator)
+
+
+@pytest.mark.parametrize(("width", "layers", "heads", "inner"), PUBLISHED.values(), ids=PUBLISHED)
+def test_published_configs_are_read(width: int, layers: int, heads: int, inner: int) -> None:
+    """With keys that change no number."""
+    config = families.read_config(
+        {
+            "model_type": "qwen3",
+            "architectures": ["Qwen3ForCausalLM"],
+            "attention_bias": False,
+            "attention_dropout": 0.0,
+            "bos_token_id": 151643,
+            "eos_token_id": 151643,
+            "head_dim": 128,
+            "hidden_act": "silu",
+            "hidden_size": width,
+            "intermediate_size": inner,
+            "max_position_embeddings": 32768,
+            "max_window_layers": layers,
+            "num_attention_heads": heads,
+            "num_hidden_layers": layers,
+            "num_key_value_heads": 8,
+            "rms_norm_eps": 1e-06,
+            "rope_scaling": None,
+            "rope_theta": 1000000,
+            "sliding_window": None,
+            "tie_word_embeddings": True,
+            "use_cache": False,
+            "use_sliding_window": False,
+            "vocab_size": 151669,
+        }
+    )[0]
+
+    assert (config.heads, config.key_heads, config.head_dim) == (heads, 8, 128)
+    assert config.causal and config.mixed_width == 128 * heads
+
+
+REFUSED = {
+    "local layers": ({"use_sliding_window": True}, "not supported: use_sliding_window True"),
+    "some local layers": (
+        {"layer_types": ["full_attention", "sliding_attention"] * 2},
+        r"not supported: layer_types \['full_attention', 'sliding_attention'",
+    ),
+    "angles of an unknown kind": (
+        {"rope_scaling": {"rope_type": "longrope", "factor": 2.0}},
+        "not supported: rope_type 'longrope'",
+    ),
+    "half a pair": ({"head_dim": 7}, "rotary positions turn channels in pairs: head_dim 7"),
+    "keys for some heads": (
+        {"num_key_value_heads": 4},
+        r"key_heads \(4\) must divide heads \(6\)",
+    ),
+    "no keys": ({"num_key_value_heads": 0}, "key_heads must be a positive whole number, not 0"),
+    "no heads": ({"head_dim": 0}, "head_size must be a positive whole number, not 0"),
+}
+
+
+@pytest.mark.parametrize(("keys", "told"), REFUSED.values(), ids=REFUSED)
+def test_what_is_not_computed_is_refused_by_name(keys: dict[str, Any], told: str) -> None:
+    """In one line, with its value."""
+    config = {**theirs(FAMILY).config.to_dict(), **keys}
+
+    with pytest.raises(CheckpointError, match=told):
+        families.read_config(config)
+
+
+def test_heads_that_say_nothing_of_their_keys_each_have_their_own() -> None:
+    """As in transformers, where null stands for as many."""
+    config = {**theirs(FAMILY).config.to_dict(), "num_key_value_heads": None}
+
+    assert families.read_config(config)[0].shared_heads == 6
+
+
+@pytest.fixture(scope="module")
+def embedder(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> Path:
+    """A folder as sentence-transformers saves Qwen3-Embedding: last token, prompts, a template."""
+    plain, folder = (tmp_path_factory.mktemp(name) for name in ("plain", "embedder"))
+    theirs(FAMILY, vocab_size=500, max_position_embeddings=200).save_pretrained(plain)
+    qwen2([*texts[:60], *TEXTS]).save(str(plain / "tokenizer.json"))
+    said = {
+        "tokenizer_class": "Qwen2Tokenizer",
+        "padding_side": "left",
+        "model_max_length": 131072,
+        "add_prefix_space": False,
+    }
+    (plain / "tokenizer_config.json").write_text(json.dumps(said))
+    modules = [Transformer(str(plain)), Pooling(48, pooling_mode="lasttoken"), Normalize()]
+    made = SentenceTransformer(modules=modules, device="cpu", prompts={"query": PROMPT})
+    made.save(str(folder))
+    path = folder / "tokenizer_config.json"
+    template = {"chat_template": "{% for m in messages %}<|im_start|>{{ m.content }}{% endfor %}"}
+    path.write_text(json.dumps({**json.loads(path.read_text()), **said, **template}))
+    return folder
+
+
+def load(folder: Path) -> Model:
+    """A folder as a replica on a CPU loads it."""
+    return checkpoint.load(folder, CPU, torch.float32, kernels.choose(CPU, torch.float32))
+
+
+@torch.inference_mode()
+def vectors(model: Model, prompt: str, dimensions: int | None = None) -> Tensor:
+    """The texts' vectors from one batch, (texts, size)."""
+    how = replace(model.pooling, dimensions=dimensions)
+    given = [(text,) for text in TEXTS]
+    read = model.tokenizer(given, model.max_tokens, prompt=prompt)
+    packed = model.encoder.pack([Sequence(one.token_ids) for one in read])
+    last = model.encoder(packed).last
+    return torch.stack([pool(last[packed.rows(i)], how) for i in range(len(read))])
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("dimensions", [None, 20], ids=["whole", "cut"])
+@pytest.mark.parametrize("name", [None, "query"], ids=["plain", "prompt"])
+def test_a_folder_of_sentence_transformers_gives_that_librarys_vectors(
+    embedder: Path, name: str | None, dimensions: int | None, side: str
+) -> None:
+    """Padded on either side there, which moves positions and no angle between two tokens."""
+    peer = SentenceTransformer(str(embedder), device="cpu", truncate_dim=dimensions)
+    peer.tokenizer.padding_side = side
+    expected = peer.encode(TEXTS, prompt_name=name, convert_to_tensor=True)
+    if dimensions:
+        expected = torch.nn.functional.normalize(expected, dim=1)
+    ours = load(embedder)
+
+    found = vectors(ours, ours.prompts.find(name), dimensions)
+
+    assert (found - expected).abs().max() <= 1e-5
+    assert ours.tokenizer([(TEXTS[1],)], 99)[0].tokens[-1] == "<|endoftext|>"
+
+
+def test_a_template_of_messages_is_passed_over_where_modules_take_texts(
+    embedder: Path, tmp_path: Path
+) -> None:
+    """As in sentence-transformers, which uses it in a plain folder: such a one is refused."""
+    plain = tmp_path / "plain"
+    shutil.copytree(embedder, plain)
+    for name in ("modules.json", "config_sentence_transformers.json"):
+        (plain / name).unlink()
+
+    assert load(embedder).pooling.modes == ("last",)
+    with pytest.raises(CheckpointError, match="not supported: chat_template"):
+        load(plain)
+
+
+def test_tensors_may_have_their_names_of_a_language_model(tmp_path: Path, embedder: Path) -> None:
+    """With "model." before each, and a head over the vocabulary that is passed over."""
+    shutil.copytree(embedder, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "model.safetensors"
+    named: dict[str, Tensor] = load_file(path)
+    renamed = {f"model.{name.removeprefix('model.')}": one for name, one in named.items()}
+    save_file(renamed | {"lm_head.weight": torch.zeros(500, 48)}, path)
+
+    assert torch.equal(vectors(load(tmp_path), ""), vectors(load(embedder), ""))
